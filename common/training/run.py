@@ -1,0 +1,114 @@
+"""From a Hydra config to a run: builds the named objects, keeps the run folder's record, calls the trainer.
+
+A run folder holds `config.yaml` (everything, resolved), `metrics.jsonl`, `pictures/`, `checkpoints/`, `tensorboard/`
+and, at the end, `weights.safetensors`. The same command again resumes; another recipe under the same name is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from common.files import atomic_output
+from common.runtime import setup
+from common.training.trainer import train
+
+log = logging.getLogger(__name__)
+RECIPE = ("seed", "task", "data", "optim")  # what may not change between a run and its resumption
+
+
+def train_from_config(config: DictConfig) -> None:
+    """Runs or resumes the experiment; user errors end the program with one line and exit code 2."""
+    with one_line_errors():
+        setup()
+        folder = Path("runs") / config.name
+        build(config)  # every value is checked before anything is written
+        _record(config, folder)
+        parts = build(config)
+        path = train(
+            parts["task"],
+            parts["data"],
+            parts["optim"],
+            parts["trainer"],
+            folder,
+            seed=config.seed,
+            experiment=config.name,
+            recipe=recipe_of(config),
+        )
+        log.info("weights: %s", path)
+
+
+def evaluate_from_config(config: DictConfig) -> None:
+    """Prints the table of the experiment's evaluation and writes it to the output folder."""
+    with one_line_errors():
+        setup()
+        if config.evaluation is None:
+            raise ValueError(
+                "this experiment has no evaluation; give one, for instance experiment=film_small"
+            )
+        evaluation = instantiate(config.evaluation)
+        output = Path(config.output or Path("runs") / config.name / "evaluation")
+        weights = config.weights or Path("runs") / config.name
+        log.info(evaluation.run(str(weights), output, overwrite=config.overwrite))
+
+
+def instantiate(node: Any) -> Any:
+    """The object that `_target_` names, given plain Python lists and dicts (OmegaConf's own would leak into jit)."""
+    return hydra.utils.instantiate(node, _convert_="all")
+
+
+def build(config: DictConfig) -> dict[str, Any]:
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise ValueError(
+            f"no value for {', '.join(missing)}: choose an experiment, for instance experiment=film_small"
+        )
+    return {name: instantiate(config[name]) for name in ("task", "data", "optim", "trainer")}
+
+
+def recipe_of(config: DictConfig) -> dict[str, Any]:
+    return {name: OmegaConf.to_container(config, resolve=True)[name] for name in RECIPE}  # type: ignore[index]
+
+
+class one_line_errors:  # noqa: N801 - reads as a statement
+    """Turns errors that a user can mend into one line on stderr and exit code 2."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, hydra.errors.InstantiationException) and error.__cause__ is not None:
+            error = error.__cause__
+        if isinstance(error, (ValueError, TypeError, OSError, FloatingPointError)):
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(2) from error
+        if isinstance(error, KeyboardInterrupt):
+            print(error or "stopped", file=sys.stderr)
+            raise SystemExit(130) from error
+
+
+def _record(config: DictConfig, folder: Path) -> None:
+    """Writes `config.yaml`, or compares with the one of the run that is being resumed."""
+    path = folder / "config.yaml"
+    if path.exists():
+        before = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        now = recipe_of(config)
+        changed = [key for key, value in _leaves(now) if dict(_leaves(before)).get(key) != value]
+        if changed:
+            raise ValueError(
+                f"{folder} was begun with other values of {', '.join(changed)}; choose a new name=... for this run"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_output(path, overwrite=True) as temporary:
+        OmegaConf.save(config, temporary, resolve=True)
+
+
+def _leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    if isinstance(tree, dict):
+        return [leaf for key, value in tree.items() for leaf in _leaves(value, f"{prefix}{key}.")]
+    return [(prefix[:-1], tree)]

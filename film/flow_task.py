@@ -1,0 +1,107 @@
+"""Flow first: what each flow predictor has to know, learnt on its own, level by level, in minutes.
+
+FILM's predictor at level i sees one frame's features and the other's, warped by what the coarser levels found, and
+answers with the residual. Trained end to end, a fine level learns nothing until all coarser ones are right, and a
+coarse level's noise is multiplied by `2**i` on its way. Both troubles go when the coarser levels are *forced* to be
+nearly right: this task warps with a known flow plus a smooth random error of up to a few pixels, and asks for minus
+that error. Every level then has its own well-posed problem from the first step on, and every few pixels are another
+example. Frames are the true middle frame and each of its neighbours, the known flow is the teacher's of
+`film/teacher.py`. Not in the paper; `film.task` goes on from the weights that this gives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from common.losses import masked_l1
+from common.training.task import Batch, Metrics, Params
+from film.loading import save
+from film.model import Film, FilmConfig
+from film.pyramid import image_pyramid
+from film.resample import average_pool, resize_bilinear
+from film.start import prepare
+from film.task import TEACHER_LEVEL, FilmTask
+from film.warp import backward_warp
+
+CELL = 8  # pixels between independent values of the random error
+SMALLEST_SIDE = 4  # coarser levels have too little to see
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowTask:
+    """Residual flow with the coarser levels forced.
+
+    Attributes:
+      model: shape of the whole network; the decoder stays as it starts.
+      errors: smallest and largest standard deviation of the forced error, pixels of each level; drawn log-uniformly
+        for each example.
+    """
+
+    model: FilmConfig
+    errors: tuple[float, float] = (0.1, 2.0)
+
+    @functools.cached_property
+    def graphdef(self) -> nnx.GraphDef[Film]:
+        return nnx.graphdef(nnx.eval_shape(lambda: Film(self.model, rngs=nnx.Rngs(0))))
+
+    def init(self, key: PRNGKeyArray) -> Params:
+        return nnx.to_pure_dict(nnx.state(prepare(Film(self.model, rngs=nnx.Rngs(key)))))
+
+    def loss(self, params: Params, batch: Batch, step: Array) -> tuple[Float[Array, ""], Metrics]:
+        """Mean over levels of |answer + error| where the teacher is valid, in pixels of each level."""
+        model = nnx.merge(self.graphdef, params)
+        images = jnp.concatenate([batch["y"], batch["x0"], batch["x1"]])
+        features = model.extractor(image_pyramid(images, self.model.pyramid_levels))
+        count = len(batch["y"])
+        own = model.flow.own_halves([f[:count] for f in features])
+        losses, metrics = [], {}
+        key = jax.random.fold_in(jax.random.key(0), step)
+        for level, other in enumerate(f[count:] for f in features):
+            height, width = other.shape[1:3]
+            if min(height, width) < SMALLEST_SIDE:
+                break
+            flow, valid = teacher_at(batch, level, (height, width))
+            error = smooth_error(jax.random.fold_in(key, level), flow.shape, self.errors)
+            both = jnp.concatenate([own[level], own[level]])
+            answer = model.flow.predictor(level)(both, backward_warp(other, flow + error))
+            losses.append(masked_l1(answer, -error, valid))
+            metrics[f"missed_{level}"] = losses[-1] / masked_l1(error, jnp.zeros_like(error), valid)
+        return sum(losses) / len(losses), metrics
+
+    def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
+        """As `FilmTask.pictures`: what these flows do end to end."""
+        return FilmTask(self.model).pictures(params, batch)
+
+    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> None:
+        save(path, params, self.model, metadata, overwrite=True)
+
+
+def teacher_at(
+    batch: Batch, level: int, size: tuple[int, int]
+) -> tuple[Float[Array, "b2 h w 2"], Float[Array, "b2 h w"]]:
+    """Teacher flow from y to x0 and from y to x1 (one batch), and its validity, at a pyramid level."""
+    flow = jnp.concatenate([batch["flow0"], batch["flow1"]]) / 2.0**level
+    valid = jnp.concatenate([batch["valid0"], batch["valid1"]])[..., None]
+    for _ in range(TEACHER_LEVEL, level):
+        flow, valid = average_pool(flow), average_pool(valid)
+    return resize_bilinear(flow, size), resize_bilinear(valid, size)[..., 0]
+
+
+def smooth_error(key: PRNGKeyArray, shape: tuple[int, ...], deviations: tuple[float, float]) -> Array:
+    """A random field of flow errors, independent every `CELL` pixels, of another strength for each example."""
+    count, height, width, _ = shape
+    strength, field = jax.random.split(key)
+    low, high = np.log(deviations)
+    deviation = jnp.exp(jax.random.uniform(strength, (count, 1, 1, 1), minval=low, maxval=high))
+    cells = (height // CELL + 1, width // CELL + 1)
+    return resize_bilinear(deviation * jax.random.normal(field, (count, *cells, 2)), (height, width))

@@ -1,0 +1,70 @@
+"""Fusion: a U-Net decoder that paints the middle frame (FILM, section "Fusion").
+
+Its input is the aligned pyramid: per level, both frames' images and features warped to the middle, and both flows.
+From the coarsest level up: upsample to the next level (nearest neighbour, then a 2x2 convolution), stack with the
+aligned level, two 3x3 convolutions. A last 1x1 convolution gives RGB, not clamped.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from film.layers import Conv, conv2d, leaky_relu
+from film.pyramid import Pyramid, feature_channels
+from film.resample import interleave, resize_nearest
+
+COLORS = 3
+FLOWS = 4  # backward (dx, dy) and forward (dx, dy)
+
+
+def aligned_channels(filters: int, sub_levels: int, level: int) -> int:
+    return 2 * (COLORS + feature_channels(filters, sub_levels, level)) + FLOWS
+
+
+def upsample_conv(conv: Conv, x: Float[Array, "b h w i"], size: tuple[int, int]) -> Float[Array, "b h2 w2 o"]:
+    """Nearest upsampling to `size`, then the 2x2 convolution `conv` (zero padding below and to the right).
+
+    At exactly twice the size the two fold: an even output row reads one input row twice, an odd one reads two rows.
+    So the four output phases are convolutions of 1x1, 1x2, 2x1 and 2x2 taps at the low resolution: 9 products per
+    input pixel instead of 16, and the upsampled map never exists.
+    """
+    if size != (2 * x.shape[1], 2 * x.shape[2]):
+        up = resize_nearest(x, size)
+        return conv2d(up, conv.kernel[...].astype(x.dtype), [(0, 1), (0, 1)]) + conv.bias[...].astype(x.dtype)
+    kernel = conv.kernel[...].astype(x.dtype)
+    rows = (kernel.sum(0, keepdims=True), kernel)
+    phases = []
+    for row in rows:
+        pad = (0, row.shape[0] - 1)
+        even = conv2d(x, row.sum(1, keepdims=True), [pad, (0, 0)])
+        odd = conv2d(x, row, [pad, (0, 1)])
+        phases.append(interleave(even, odd, axis=2))
+    return interleave(phases[0], phases[1], axis=1) + conv.bias[...].astype(x.dtype)
+
+
+class Fusion(nnx.Module):
+    """The decoder. `convs[3 * i + (0, 1, 2)]` are level i's 2x2, first 3x3 and second 3x3; `output` is the 1x1."""
+
+    def __init__(self, filters: int, sub_levels: int, levels: int, specialized_levels: int, *, rngs: nnx.Rngs):
+        self.levels = levels
+        self.convs = nnx.List([])
+        widths = [filters << min(level, specialized_levels) for level in range(levels - 1)]
+        channels = [aligned_channels(filters, sub_levels, level) for level in range(levels)]
+        for level, width in enumerate(widths):
+            below = widths[level + 1] if level + 1 < len(widths) else channels[-1]
+            self.convs.append(Conv(2, below, width, rngs=rngs))
+            self.convs.append(Conv(3, channels[level] + width, width, rngs=rngs))
+            self.convs.append(Conv(3, width, width, rngs=rngs))
+        self.output = Conv(1, widths[0], COLORS, rngs=rngs)
+
+    def __call__(self, aligned: Pyramid) -> Float[Array, "b h w 3"]:
+        """The middle frame from the aligned pyramid, finest level first."""
+        net = aligned[-1]
+        for level in range(self.levels - 2, -1, -1):
+            up, first, second = list(self.convs)[3 * level : 3 * level + 3]
+            net = upsample_conv(up, net, aligned[level].shape[1:3])
+            net = leaky_relu(first(jnp.concatenate([aligned[level], net], axis=-1)))
+            net = leaky_relu(second(net))
+        return self.output(net)

@@ -1,0 +1,241 @@
+"""FILM: Frame Interpolation for Large Motion (Reda et al., ECCV 2022).
+
+Two photos in, the picture half-way between them out. Input and output are RGB in [0, 1], `b h w 3`, as displayed (not
+linearised, not normalised); the output is not clamped. Three stages:
+
+1. `pyramid.py`  scale-agnostic features: one encoder, run on every level of each image's pyramid;
+2. `flow.py`     flow from each image to the other, coarse to fine, as a sum of residuals;
+3. `fusion.py`   images and features warped to the middle with half of each flow, painted by a U-Net decoder.
+
+Conventions. Pyramids are lists, finest level first. Flow is (dx, dy) in pixels of its own level. `forward_flow` goes
+from x0 to x1 and warps x1; `backward_flow` from x1 to x0 and warps x0. Both are whole flows, sampled on the middle
+frame's grid: the warp at time t uses `backward_flow * t` and `forward_flow * (1 - t)`.
+
+Sizes. Any size runs: pooling floors, and every resize aims at the size of its level. A side shorter than
+`2**(pyramid_levels - 1)` pixels is padded with its edge and cropped again. The largest motion that can be resolved
+is about that length times the convolutions of the coarsest predictor: 192 px for both presets.
+
+Work is arranged so that a frame's part is done once: `encode` gives everything that depends on one frame alone, and
+`interpolate_encoded` what depends on a pair. Recursion and video reuse the former; `__call__` is the two together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from film.flow import FlowEstimator
+from film.fusion import COLORS, Fusion
+from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
+from film.warp import backward_warp
+
+
+@dataclasses.dataclass(frozen=True)
+class FilmConfig:
+    """Shape of the network.
+
+    Attributes:
+      pyramid_levels: levels of the image, feature and flow pyramids; sets the largest motion (see the module).
+      fusion_pyramid_levels: finest levels that the decoder sees; at most `pyramid_levels`.
+      specialized_levels: finest levels with a flow predictor of their own; the coarser ones share one.
+      sub_levels: depth of the shared encoder; `specialized_levels + 1` makes all shared levels look alike.
+      flow_convs: 3x3 convolutions per predictor, finest first, the shared one last.
+      flow_filters: channels per predictor, in the same order.
+      filters: channels of the encoder's first stage; doubles from stage to stage.
+    """
+
+    pyramid_levels: int = 7
+    fusion_pyramid_levels: int = 5
+    specialized_levels: int = 3
+    sub_levels: int = 4
+    flow_convs: tuple[int, ...] = (3, 3, 3, 3)
+    flow_filters: tuple[int, ...] = (32, 64, 128, 256)
+    filters: int = 64
+
+    def __post_init__(self):
+        object.__setattr__(self, "flow_convs", tuple(self.flow_convs))  # JSON and YAML give lists
+        object.__setattr__(self, "flow_filters", tuple(self.flow_filters))
+        predictors = self.specialized_levels + 1
+        rules = [
+            (2 <= self.fusion_pyramid_levels <= self.pyramid_levels, "2 <= fusion_pyramid_levels <= pyramid_levels"),
+            (1 <= self.specialized_levels < self.pyramid_levels, "1 <= specialized_levels < pyramid_levels"),
+            (1 <= self.sub_levels <= predictors, "1 <= sub_levels <= specialized_levels + 1"),
+            (len(self.flow_convs) == predictors, "flow_convs holds specialized_levels + 1 numbers"),
+            (len(self.flow_filters) == predictors, "flow_filters holds specialized_levels + 1 numbers"),
+            (min((self.filters, *self.flow_convs)) >= 1, "filters and flow_convs are positive"),
+            (min((2, *self.flow_filters)) >= 2, "flow_filters are at least 2"),
+        ]
+        broken = [rule for holds, rule in rules if not holds]
+        if broken:
+            raise ValueError(f"{self} breaks: {'; '.join(broken)}")
+
+    @classmethod
+    def paper(cls) -> FilmConfig:
+        """The published network: 34,436,667 parameters."""
+        return cls()
+
+    @classmethod
+    def small(cls) -> FilmConfig:
+        """A quarter of the width everywhere: about 2 M parameters, a sixteenth of the arithmetic."""
+        return cls(flow_filters=(8, 16, 32, 64), filters=16)
+
+    @property
+    def smallest_side(self) -> int:
+        """Shorter sides are padded to this many pixels."""
+        return 2 ** (self.pyramid_levels - 1)
+
+
+class Encoded(NamedTuple):
+    """All that FILM derives from one frame alone. A pytree: batch, slice and stack it freely."""
+
+    packs: Pyramid  # per fused level: image and features stacked, what is warped and fused
+    features: Pyramid  # the coarser feature levels that only flow sees
+    own: Pyramid  # per level: the frame's own half of the flow predictor's first convolution
+
+
+class FilmOutput(NamedTuple):
+    """What FILM knows about the moment between two frames.
+
+    Attributes:
+      image: the in-between frame, RGB, nominally in [0, 1] but not clamped.
+      forward_flow: x0 -> x1, finest level first, (dx, dy) in pixels of each level; the finest
+        `fusion_pyramid_levels` levels.
+      backward_flow: x1 -> x0, likewise.
+      x0_warped: x0 moved to the in-between moment.
+      x1_warped: x1 moved to the in-between moment.
+    """
+
+    image: Float[Array, "b h w 3"]
+    forward_flow: Pyramid
+    backward_flow: Pyramid
+    x0_warped: Float[Array, "b h w 3"]
+    x1_warped: Float[Array, "b h w 3"]
+
+
+class Film(nnx.Module):
+    """The network. Call it on two batches of frames; or `encode` frames once and `interpolate_encoded` pairs."""
+
+    def __init__(self, config: FilmConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        self.extractor = FeatureExtractor(config.filters, config.sub_levels, rngs=rngs)
+        self.flow = FlowEstimator(
+            config.filters, config.sub_levels, config.flow_convs, config.flow_filters, rngs=rngs
+        )
+        self.fusion = Fusion(
+            config.filters, config.sub_levels, config.fusion_pyramid_levels, config.specialized_levels, rngs=rngs
+        )
+
+    def __call__(
+        self,
+        x0: Float[Array, "b h w 3"],
+        x1: Float[Array, "b h w 3"],
+        time: float | Float[Array, ""] | Float[Array, "b 1"] = 0.5,
+    ) -> FilmOutput:
+        """Interpolates between two batches of frames; compiled once per shape.
+
+        Args:
+          x0, x1: first and last frames, RGB in [0, 1].
+          time: when, from 0 (x0) to 1 (x1). Scales the flows as in the module's docstring. The published weights and
+            `film-small` were trained at 0.5 only: for other moments they are better asked for midpoints of
+            midpoints (`film.interpolate`). The reference takes this argument and ignores it.
+
+        Raises:
+          ValueError: shapes that differ or are not `b h w 3`.
+        """
+        check_frames(x0, x1)
+        graphdef, params = nnx.split(self)
+        time = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))
+        return _interpolate(graphdef, nnx.to_pure_dict(params), x0, x1, time)
+
+    def encode(self, images: Float[Array, "b h w 3"]) -> Encoded:
+        """Everything about each frame that does not depend on the other one. No padding is done here."""
+        pyramid = image_pyramid(images, self.config.pyramid_levels)
+        features = self.extractor(pyramid)
+        fused = self.config.fusion_pyramid_levels
+        packs = [jnp.concatenate(pair, axis=-1) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
+        return Encoded(packs, features[fused:], self.flow.own_halves(features))
+
+    def interpolate_encoded(self, e0: Encoded, e1: Encoded, time: Float[Array, "b 1"]) -> FilmOutput:
+        """The in-between frame of encoded pairs. Both flow directions and both warps are one batch each."""
+        own = both(e0.own, e1.own)
+        other = both(features_of(e1), features_of(e0))
+        flows = self.flow(own, other)[: self.config.fusion_pyramid_levels]  # x0 -> x1, then x1 -> x0
+        # Packs in the order of `other`: x1 is warped by forward * (1 - t), x0 by backward * t.
+        scale = jnp.concatenate([1 - time, time])[:, :, None, None]
+        halved = [flow * scale for flow in flows]
+        warped = [backward_warp(p, f) for p, f in zip(both(e1.packs, e0.packs), halved, strict=True)]
+        aligned = []
+        for pack, flow in zip(warped, halved, strict=True):
+            x1_pack, x0_pack = jnp.split(pack, 2)
+            forward, backward = jnp.split(flow.astype(pack.dtype), 2)
+            aligned.append(jnp.concatenate([x0_pack, x1_pack, backward, forward], axis=-1))
+        x1_warped, x0_warped = jnp.split(warped[0][..., :COLORS], 2)
+        forward_flow, backward_flow = zip(*(jnp.split(flow, 2) for flow in flows), strict=True)
+        return FilmOutput(self.fusion(aligned), list(forward_flow), list(backward_flow), x0_warped, x1_warped)
+
+    def forward(
+        self, x0: Float[Array, "b h w 3"], x1: Float[Array, "b h w 3"], time: Float[Array, "b 1"]
+    ) -> FilmOutput:
+        """`__call__` for use inside another `jit` or `grad`: no checks, no padding."""
+        e0, e1 = unstack(self.encode(jnp.concatenate([x0, x1])), 2)
+        return self.interpolate_encoded(e0, e1, time)
+
+
+def parameter_count(model: Film) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
+
+
+def features_of(encoded: Encoded) -> Pyramid:
+    """The whole feature pyramid, finest first."""
+    return [pack[..., COLORS:] for pack in encoded.packs] + encoded.features
+
+
+def both(first: Pyramid, second: Pyramid) -> Pyramid:
+    """Two pyramids as one batch."""
+    return [jnp.concatenate(pair) for pair in zip(first, second, strict=True)]
+
+
+def unstack(encoded: Encoded, parts: int) -> list[Encoded]:
+    """Splits a batch of encoded frames into `parts` equal batches."""
+    size = encoded.packs[0].shape[0] // parts
+    return [jax.tree.map(lambda x, i=i: x[i * size : (i + 1) * size], encoded) for i in range(parts)]
+
+
+def check_frames(*frames: Array) -> None:
+    """Raises ValueError unless all frames are `b h w 3` batches of one shape."""
+    for name, frame in zip(("x0", "x1"), frames, strict=False):
+        if jnp.ndim(frame) != 4 or frame.shape[-1] != COLORS:
+            raise ValueError(f"{name} has shape {jnp.shape(frame)}: frames are (batch, height, width, 3)")
+    shapes = {frame.shape for frame in frames}
+    if len(shapes) > 1:
+        raise ValueError(f"frames of different shapes {sorted(shapes)}: resize or crop them to one size")
+
+
+def pad_to_smallest(config: FilmConfig, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 3"]:
+    """Repeats the right and bottom edges until each side has `config.smallest_side` pixels."""
+    grow = [max(0, config.smallest_side - side) for side in image.shape[1:3]]
+    return jnp.pad(image, ((0, 0), (0, grow[0]), (0, grow[1]), (0, 0)), mode="edge") if any(grow) else image
+
+
+@partial(jax.jit, static_argnums=0)
+def _interpolate(graphdef, params, x0, x1, time) -> FilmOutput:
+    model = nnx.merge(graphdef, params)
+    height, width = x0.shape[1:3]
+    padded = [pad_to_smallest(model.config, x) for x in (x0, x1)]
+    return crop(model.forward(*padded, time), height, width)
+
+
+def crop(output: FilmOutput, height: int, width: int) -> FilmOutput:
+    """Undoes `pad_to_smallest`: level i keeps `height >> i` rows (never fewer than one)."""
+
+    def cut(x: Array, level: int) -> Array:
+        return x[:, : max(1, height >> level), : max(1, width >> level)]
+
+    flows = [[cut(flow, i) for i, flow in enumerate(p)] for p in (output.forward_flow, output.backward_flow)]
+    return FilmOutput(cut(output.image, 0), *flows, cut(output.x0_warped, 0), cut(output.x1_warped, 0))

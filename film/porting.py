@@ -1,0 +1,177 @@
+"""FILM weights of other programs -> ours, and back.
+
+Four vocabularies name the same 3x3s. Each row of `convolutions` is one convolution in all of them:
+
+| source | example of a name |
+| --- | --- |
+| TensorFlow variables | `predict_flow/flow_predictor_0/conv_2/kernel:0` |
+| variables bundle of a TF SavedModel | `variables/16/.ATTRIBUTES/VARIABLE_VALUE`, numbered in order of creation |
+| TF training checkpoint | `model/layer_with_weights-1/_predictors/0/_convs/2/kernel/.ATTRIBUTES/VARIABLE_VALUE` |
+| PyTorch port (dajes/frame-interpolation-pytorch) | `predict_flow._predictors.2._convs.2.0.weight`, kernels OIHW |
+
+The decoder's TensorFlow names are Keras auto-names: a second model in one process goes on counting (`conv2d_13`, ...),
+so they are ranked by their number. The PyTorch port lists specialised predictors and decoder levels coarsest first.
+Nothing is skipped or guessed: see the three checks of `common/porting.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from flax import nnx
+
+from common import porting
+from common.porting import OIHW_TO_HWIO, Entry
+from common.tf_checkpoint import read_tf_checkpoint
+from common.torch_file import read_torch
+from film.model import Film, FilmConfig
+
+SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+NOT_WEIGHTS = re.compile(r"\.OPTIMIZER_SLOT|^optimizer/|^(step|epoch|save_counter|training_finished)/|^_CHECKPOINT")
+AUTO_NAME = re.compile(r"^fusion/conv2d(?:_(\d+))?/")
+
+
+class Names(NamedTuple):
+    """One convolution: where ours lives, and what the others call it."""
+
+    ours: str
+    variable: str
+    checkpoint: str
+    torch: str
+
+
+def convolutions(config: FilmConfig) -> Iterator[Names]:
+    """All convolutions, in the order in which the reference creates them."""
+    for j in range(2 * config.sub_levels):
+        yield Names(
+            f"extractor.convs.{j}",
+            f"feat_net/sub_extractor/cfeat_conv_{j}",
+            f"model/layer_with_weights-0/extract_sublevels/convs/{j}",
+            f"extract.extract_sublevels.convs.{j // 2}.{j % 2}.0",
+        )
+    last = config.specialized_levels
+    for p, count in enumerate(config.flow_convs):
+        torch = "_predictor" if p == last else f"_predictors.{last - 1 - p}"
+        for j in range(count + 2):
+            yield Names(
+                f"flow.predictors.{p}.convs.{j}",
+                f"predict_flow/flow_predictor_{'shared' if p == last else p}/conv_{j}",
+                f"model/layer_with_weights-1/_predictors/{p}/_convs/{j}",
+                f"predict_flow.{torch}._convs.{j}.0",
+            )
+    levels = config.fusion_pyramid_levels - 1
+    for j in range(3 * levels):
+        level, place = divmod(j, 3)
+        yield Names(
+            f"fusion.convs.{j}",
+            f"fusion/conv2d{f'_{j}' if j else ''}",
+            f"model/layer_with_weights-2/convs/{level}/{place}",
+            f"fuse.convs.{levels - 1 - level}.{place}.0",
+        )
+    yield Names(
+        "fusion.output", f"fusion/conv2d_{3 * levels}", "model/layer_with_weights-2/output_conv", "fuse.output_conv"
+    )
+
+
+def variable_table(config: FilmConfig) -> dict[str, Entry]:
+    """Ours -> TensorFlow variable names."""
+    return _table(config, lambda _, names, leaf: f"{names.variable}/{leaf}")
+
+
+def bundle_table(config: FilmConfig) -> dict[str, Entry]:
+    """Ours -> keys of a SavedModel's variables bundle."""
+    return _table(config, lambda i, _, leaf: f"variables/{2 * i + (leaf == 'bias')}{SUFFIX}")
+
+
+def checkpoint_table(config: FilmConfig) -> dict[str, Entry]:
+    """Ours -> keys of a TensorFlow training checkpoint."""
+    return _table(config, lambda _, names, leaf: f"{names.checkpoint}/{leaf}{SUFFIX}")
+
+
+def torch_table(config: FilmConfig) -> dict[str, Entry]:
+    """Ours -> keys of the PyTorch port's state dict."""
+    table = {}
+    for names in convolutions(config):
+        table[f"{names.ours}.kernel"] = Entry(f"{names.torch}.weight", OIHW_TO_HWIO)
+        table[f"{names.ours}.bias"] = Entry(f"{names.torch}.bias")
+    return table
+
+
+def from_tf_variables(variables: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
+    """A network from TensorFlow variables by name (with or without ":0"); kernels HWIO.
+
+    Raises ValueError that lists every missing, extra, mis-shaped or non-finite variable.
+    """
+    named = {name.removesuffix(":0"): np.asarray(value) for name, value in variables.items()}
+    return _build(_renumber(named, config), variable_table(config), config)
+
+
+def from_tf_checkpoint(path: str | Path, config: FilmConfig) -> Film:
+    """A network from a SavedModel folder or a training checkpoint (needs the `convert` extra)."""
+    tensors = read_tf_checkpoint(path)
+    is_bundle = any(key.startswith("variables/") for key in tensors)
+    return _build(tensors, bundle_table(config) if is_bundle else checkpoint_table(config), config)
+
+
+def from_torch(source: str | Path | Mapping[str, np.ndarray], config: FilmConfig) -> Film:
+    """A network from the PyTorch port: a file (read without torch and without running it), or a state dict."""
+    tensors = source if isinstance(source, Mapping) else read_torch(source)
+    return _build(tensors, torch_table(config), config)
+
+
+def to_tf_variables(model: Film) -> dict[str, np.ndarray]:
+    """The inverse of `from_tf_variables`."""
+    return porting.export(nnx.to_pure_dict(nnx.state(model)), variable_table(model.config))
+
+
+def to_torch(model: Film) -> dict[str, np.ndarray]:
+    """The inverse of `from_torch`: a state dict of the PyTorch port."""
+    return porting.export(nnx.to_pure_dict(nnx.state(model)), torch_table(model.config))
+
+
+def read_reference(path: str | Path, config: FilmConfig) -> Film:
+    """A network from whichever reference format lies at `path`; what `film convert` calls."""
+    if Path(path).suffix.lower() in (".pt", ".pth"):
+        return from_torch(path, config)
+    return from_tf_checkpoint(path, config)
+
+
+def from_params(params: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
+    """A network from our own flat parameters, as `common.weights.load_weights` gives them."""
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0))))
+    return nnx.merge(graphdef, porting.unflatten_like(params, nnx.to_pure_dict(state)))
+
+
+def _table(config: FilmConfig, key: Callable[[int, Names, str], str]) -> dict[str, Entry]:
+    return {
+        f"{names.ours}.{leaf}": Entry(key(i, names, leaf))
+        for i, names in enumerate(convolutions(config))
+        for leaf in ("kernel", "bias")
+    }
+
+
+def _build(source: Mapping[str, np.ndarray], table: porting.Table, config: FilmConfig) -> Film:
+    target = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0)))))
+    ported = porting.port(source, table, target, ignore=lambda key: bool(NOT_WEIGHTS.search(key)))
+    return from_params(ported, config)
+
+
+def _renumber(variables: Mapping[str, np.ndarray], config: FilmConfig) -> dict[str, np.ndarray]:
+    """Counts the decoder's auto-names from 0 again if a whole decoder is there under later numbers."""
+    matches = {name: AUTO_NAME.match(name) for name in variables}
+    numbers = sorted({int(match[1] or 0) for match in matches.values() if match})
+    expected = 3 * (config.fusion_pyramid_levels - 1) + 1
+    if len(numbers) != expected or numbers[-1] - numbers[0] != expected - 1:
+        return dict(variables)
+    renamed = {}
+    for name, value in variables.items():
+        match = matches[name]
+        if match:
+            rank = int(match[1] or 0) - numbers[0]
+            name = f"fusion/conv2d{f'_{rank}' if rank else ''}/{name[match.end() :]}"
+        renamed[name] = value
+    return renamed

@@ -1,0 +1,171 @@
+"""From a network that knows the midpoint to any number of in-between frames.
+
+Halving every gap `times` times turns n frames into `(n - 1) * 2**times + 1`. Within a gap the moments are computed
+level by level: 1/2, then 1/4 and 3/4 together, then the eighths. What depends on one frame alone (its pyramids,
+features and its half of the flow predictor, `Film.encode`) is computed once per frame and shared by both neighbours
+and all deeper levels; frames of the last level have no neighbours to come and are never encoded.
+
+    gap     0 ------------------------------ 1      encode 0, 1
+    level 1                 1/2                     1 pair,  encode 1/2
+    level 2        1/4              3/4             2 pairs, encode both
+    level 3    1/8     3/8      5/8     7/8         4 pairs, encode nothing
+
+Frames are consumed and produced one by one. Deep levels of big pictures go depth first as soon as a level has more
+pairs than `batch`, so that never more than a few encoded frames are alive, whatever the number of inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from film.model import Encoded, Film, pad_to_smallest
+
+Frame = Float[np.ndarray, "h w 3"]
+MIDPOINT = 0.5
+ACCELERATOR_PIXELS = 4 << 20  # per call; on a CPU one pair at a time is as fast and needs least memory
+
+
+def frame_count(inputs: int, times: int) -> int:
+    """Frames that `interpolate` gives for so many inputs."""
+    return (inputs - 1) * 2**times + 1
+
+
+def interpolate(
+    model: Film, frames: Iterable[Frame], times: int = 1, *, batch: int | None = None, align: int = 1
+) -> Iterator[Frame]:
+    """Frames and everything between them, in order of time.
+
+    Args:
+      model: the network.
+      frames: two or more pictures of one size, RGB float32 in [0, 1]; consumed as needed.
+      times: how often each gap is halved.
+      batch: most pairs per call; None chooses by picture size and device.
+      align: pads with zeros to a multiple of this many pixels, half on each side, as the reference's command does
+        with 64. 1 runs the picture as it is.
+
+    Yields:
+      `frame_count(n, times)` frames like the inputs, float32, not clamped. Inputs come out as they went in.
+
+    Raises:
+      ValueError: fewer than two frames, frames of different sizes, a negative `times`.
+    """
+    if times < 0 or batch is not None and batch < 1 or align < 1:
+        raise ValueError(f"times={times}, batch={batch}, align={align}: times is at least 0, the others at least 1")
+    return _interpolate(model, frames, times, batch, align)
+
+
+def _interpolate(
+    model: Film, frames: Iterable[Frame], times: int, batch: int | None, align: int
+) -> Iterator[Frame]:
+    iterator = iter(frames)
+    first = next(iterator, None)
+    if first is None:
+        raise ValueError("no frames: interpolation needs at least two")
+    interpolator = Interpolator(model, first.shape, batch=batch, align=align)
+    before = interpolator.encode(first)
+    yield first
+    count = 1
+    for frame in iterator:
+        count += 1
+        if frame.shape != first.shape:
+            raise ValueError(
+                f"frame {count} is {frame.shape[1]}x{frame.shape[0]}, the first {first.shape[1]}x{first.shape[0]}: "
+                "resize or crop them to one size"
+            )
+        after = interpolator.encode(frame)
+        yield from interpolator.between(before, after, times)
+        yield frame
+        before = after
+    if count < 2:
+        raise ValueError("one frame only: interpolation needs at least two")
+
+
+class Interpolator:
+    """A network made ready for frames of one size: two compiled functions and the padding between them."""
+
+    def __init__(self, model: Film, shape: tuple[int, ...], *, batch: int | None = None, align: int = 1):
+        self.graphdef, state = nnx.split(model)
+        self.params = nnx.to_pure_dict(state)
+        self.config = model.config
+        height, width = self.size = (shape[0], shape[1])
+        if min(self.size) < 2:
+            raise ValueError(f"a picture of {width}x{height} has no motion to see: sides are at least 2 pixels")
+        self.padding = [centred(side, align) for side in self.size]
+        self.batch = batch or default_batch(height * width)
+
+    def encode(self, frame: Frame | Float[Array, "h w 3"]) -> Encoded:
+        """A batch of one, all that the network derives from a frame alone."""
+        padded = jnp.pad(jnp.asarray(frame, jnp.float32)[None], ((0, 0), *self.padding, (0, 0)))
+        return _encode(self.graphdef, self.params, padded)
+
+    def midpoints(self, pairs: list[tuple[Encoded, Encoded]]) -> Float[Array, "b h w 3"]:
+        """The frames half-way between encoded pairs, in one call."""
+        e0, e1 = (stack([pair[side] for pair in pairs]) for side in (0, 1))
+        (top, _), (left, _) = self.padding
+        height, width = self.size
+        return _midpoints(self.graphdef, self.params, e0, e1)[:, top : top + height, left : left + width]
+
+    def between(self, e0: Encoded, e1: Encoded, times: int) -> Iterator[Frame]:
+        """The `2**times - 1` frames strictly between two encoded frames."""
+        if times < 1:
+            return
+        if 2 ** (times - 1) > self.batch:
+            middle = self.midpoints([(e0, e1)])[0]
+            encoded = self.encode(middle)
+            yield from self.between(e0, encoded, times - 1)
+            yield np.asarray(middle)
+            yield from self.between(encoded, e1, times - 1)
+        else:
+            yield from self._level_by_level(e0, e1, times)
+
+    def _level_by_level(self, e0: Encoded, e1: Encoded, times: int) -> Iterator[Frame]:
+        ends, images = [e0, e1], []
+        for level in range(times):
+            new = list(self.midpoints(list(zip(ends[:-1], ends[1:], strict=True))))
+            images = _weave(new, images)
+            if level + 1 < times:
+                ends = _weave(ends, [self.encode(image) for image in new])
+        yield from map(np.asarray, images)
+
+
+def default_batch(pixels: int) -> int:
+    """Pairs per call for pictures of so many pixels."""
+    return 1 if jax.default_backend() == "cpu" else max(1, ACCELERATOR_PIXELS // pixels)
+
+
+def centred(side: int, align: int) -> tuple[int, int]:
+    """Padding before and after that makes `side` a multiple of `align`; the odd pixel goes after."""
+    missing = -side % align
+    return missing // 2, missing - missing // 2
+
+
+def stack(encoded: list[Encoded]) -> Encoded:
+    """Encoded frames as one batch."""
+    return encoded[0] if len(encoded) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *encoded)
+
+
+def _weave(outer: list, inner: list) -> list:
+    """outer[0], inner[0], outer[1], ..., outer[-1]: `inner` is one shorter."""
+    woven = [None] * (len(outer) + len(inner))
+    woven[::2], woven[1::2] = outer, inner
+    return woven
+
+
+@partial(jax.jit, static_argnums=0)
+def _encode(graphdef, params, images) -> Encoded:
+    model = nnx.merge(graphdef, params)
+    return model.encode(pad_to_smallest(model.config, images))
+
+
+@partial(jax.jit, static_argnums=0)
+def _midpoints(graphdef, params, e0, e1) -> Float[Array, "b h w 3"]:
+    model = nnx.merge(graphdef, params)
+    time = jnp.full((e0.packs[0].shape[0], 1), MIDPOINT)
+    return model.interpolate_encoded(e0, e1, time).image

@@ -1,0 +1,72 @@
+"""Resizing and pooling, exactly as FILM's reference does it.
+
+All functions take and return `b h w c` arrays. Three operators build every pyramid:
+
+* `average_pool`: 2x2 mean, stride 2; an odd last row or column is dropped (TensorFlow's VALID padding).
+* `resize_bilinear`: half-pixel centres, edge clamping, no antialiasing (`tf.image.resize`). Flow is carried from
+  one level to the next finer with it. FILM nearly always asks for exactly twice the size; that case is two weighted
+  sums of neighbours and an interleave, which has no gather forwards and no scatter backwards.
+* `resize_nearest`: half-pixel centres. The decoder's upsampling.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+
+def average_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+    """Mean of each 2x2 block."""
+    total = lax.reduce_window(x, np.array(0, x.dtype), lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    return total * 0.25
+
+
+def resize_bilinear(x: Float[Array, "b h w c"], size: tuple[int, int]) -> Float[Array, "b h2 w2 c"]:
+    """Bilinear resize to `size` = (height, width)."""
+    for axis, length in zip((1, 2), size, strict=True):
+        if length == 2 * x.shape[axis]:
+            x = _double(x, axis)
+        elif length != x.shape[axis]:
+            x = _interpolate(x, axis, length)
+    return x
+
+
+def resize_nearest(x: Float[Array, "b h w c"], size: tuple[int, int]) -> Float[Array, "b h2 w2 c"]:
+    """Nearest-neighbour resize to `size` = (height, width)."""
+    for axis, length in zip((1, 2), size, strict=True):
+        scale = x.shape[axis] / length
+        index = np.minimum(np.floor((np.arange(length) + 0.5) * scale), x.shape[axis] - 1).astype(np.int32)
+        x = jnp.take(x, index, axis=axis)
+    return x
+
+
+def interleave(even: Array, odd: Array, axis: int) -> Array:
+    """even[0], odd[0], even[1], odd[1], ... along `axis`."""
+    shape = list(even.shape)
+    shape[axis] *= 2
+    return jnp.stack([even, odd], axis=axis + 1).reshape(shape)
+
+
+def _double(x: Array, axis: int) -> Array:
+    length = x.shape[axis]
+    before = jnp.concatenate([_cut(x, axis, 0, 1), _cut(x, axis, 0, length - 1)], axis)
+    after = jnp.concatenate([_cut(x, axis, 1, length), _cut(x, axis, length - 1, length)], axis)
+    return interleave(0.25 * before + 0.75 * x, 0.75 * x + 0.25 * after, axis)
+
+
+def _interpolate(x: Array, axis: int, length: int) -> Array:
+    last = x.shape[axis] - 1
+    position = (np.arange(length) + 0.5) * (x.shape[axis] / length) - 0.5
+    position = np.clip(position, 0, last)
+    low = np.minimum(np.floor(position), max(last - 1, 0)).astype(np.int32)
+    shape = [1, 1, 1, 1]
+    shape[axis] = length
+    weight = jnp.asarray((position - low).reshape(shape), x.dtype)
+    below, above = jnp.take(x, low, axis=axis), jnp.take(x, np.minimum(low + 1, last), axis=axis)
+    return below * (1 - weight) + above * weight
+
+
+def _cut(x: Array, axis: int, start: int, stop: int) -> Array:
+    return lax.slice_in_dim(x, start, stop, axis=axis)

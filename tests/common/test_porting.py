@@ -1,0 +1,225 @@
+"""Strict porting: round trips, and every way in which a table and a file can disagree."""
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from flax import nnx
+
+from common.porting import (
+    OI_TO_IO,
+    OIHW_TO_HWIO,
+    Entry,
+    all_finite,
+    export,
+    flatten,
+    make_table,
+    port,
+    unflatten_like,
+)
+
+TABLE = {
+    "convs.0.kernel": Entry("body.0.weight", OIHW_TO_HWIO),
+    "convs.0.bias": "body.0.bias",
+    "head.kernel": Entry("head.weight", OI_TO_IO),
+}
+TARGET = {
+    "convs": {
+        0: {
+            "kernel": jax.ShapeDtypeStruct((3, 2, 4, 5), np.float32),
+            "bias": jax.ShapeDtypeStruct((5,), np.float32),
+        }
+    },
+    "head": {"kernel": jax.ShapeDtypeStruct((6, 7), np.float32)},
+}
+
+
+def source() -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0)
+    shapes = {"body.0.weight": (5, 4, 3, 2), "body.0.bias": (5,), "head.weight": (7, 6)}
+    return {key: draw.standard_normal(shape).astype(np.float32) for key, shape in shapes.items()}
+
+
+def test_layouts_put_each_axis_in_its_place():
+    theirs = source()
+    ours = port(theirs, TABLE, TARGET)
+    assert ours["convs.0.kernel"].shape == (3, 2, 4, 5)
+    assert ours["convs.0.kernel"][2, 1, 3, 4] == theirs["body.0.weight"][4, 3, 2, 1]
+    assert ours["head.kernel"][5, 6] == theirs["head.weight"][6, 5]
+    np.testing.assert_array_equal(ours["convs.0.bias"], theirs["body.0.bias"])
+
+
+def test_export_undoes_port():
+    theirs = source()
+    nested = unflatten_like(port(theirs, TABLE, TARGET), TARGET)
+    back = export(nested, TABLE)
+    assert back.keys() == theirs.keys()
+    for key, value in theirs.items():
+        np.testing.assert_array_equal(back[key], value)
+
+
+def test_porting_fills_a_module():
+    """A dense layer ported from the PyTorch layout computes x W^T + b."""
+    layer = nnx.Linear(6, 7, rngs=nnx.Rngs(0))
+    draw = np.random.default_rng(1)
+    theirs = {"w": draw.standard_normal((7, 6)), "b": draw.standard_normal(7)}
+    graphdef, state = nnx.split(layer)
+    tree = nnx.to_pure_dict(state)
+    flat = port(theirs, {"kernel": Entry("w", OI_TO_IO), "bias": "b"}, tree)
+    ported = nnx.merge(graphdef, unflatten_like(flat, tree))
+    x = draw.standard_normal((3, 6)).astype(np.float32)
+    np.testing.assert_allclose(ported(x), x @ theirs["w"].T + theirs["b"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_floats_take_the_dtype_of_the_target(dtype):
+    theirs = {key: value.astype(dtype) for key, value in source().items()}
+    ours = port(theirs, TABLE, TARGET)
+    assert {value.dtype for value in ours.values()} == {np.dtype(np.float32)}
+    np.testing.assert_array_equal(ours["convs.0.bias"], theirs["body.0.bias"].astype(np.float32))
+
+
+def test_ported_arrays_are_copies():
+    theirs = source()
+    ours = port(theirs, TABLE, TARGET)
+    theirs["body.0.bias"][:] = 9
+    assert not (ours["convs.0.bias"] == 9).any()
+
+
+def break_unused(theirs, table):
+    theirs["body.1.weight"] = np.zeros(3, np.float32)
+    return "source key not used: body.1.weight"
+
+
+def break_missing(theirs, table):
+    del theirs["head.weight"]
+    return "source key missing: head.weight (for head.kernel)"
+
+
+def break_unfilled(theirs, table):
+    del table["convs.0.bias"], theirs["body.0.bias"]
+    return "target leaf not filled: convs.0.bias"
+
+
+def break_unknown_target(theirs, table):
+    table["convs.1.bias"] = "extra"
+    theirs["extra"] = np.zeros(5, np.float32)
+    return "target not in the model: convs.1.bias"
+
+
+def break_used_twice(theirs, table):
+    table["convs.0.bias"] = "body.0.weight"
+    return "source key used more than once: body.0.weight"
+
+
+def break_shape(theirs, table):
+    theirs["head.weight"] = theirs["head.weight"].T.copy()
+    return "shape differs: head.kernel: head.weight (6, 7) is (7, 6) after oi_to_io, want (6, 7)"
+
+
+def break_rank(theirs, table):
+    theirs["body.0.weight"] = np.zeros((5, 4), np.float32)
+    return "shape differs: convs.0.kernel: body.0.weight (5, 4), which oihw_to_hwio cannot turn"
+
+
+def break_finite(theirs, table):
+    theirs["body.0.bias"][3] = np.nan
+    return "not finite: convs.0.bias: body.0.bias"
+
+
+def break_kind(theirs, table):
+    theirs["body.0.bias"] = np.arange(5)
+    return "kind differs: convs.0.bias: body.0.bias is int64, want float32"
+
+
+BREAKS = [
+    break_unused,
+    break_missing,
+    break_unfilled,
+    break_unknown_target,
+    break_used_twice,
+    break_shape,
+    break_rank,
+    break_finite,
+    break_kind,
+]
+
+
+@pytest.mark.parametrize("damage", BREAKS, ids=lambda damage: damage.__name__)
+def test_each_disagreement_is_named(damage):
+    theirs, table = source(), dict(TABLE)
+    expected = damage(theirs, table)
+    with pytest.raises(ValueError) as caught:
+        port(theirs, table, TARGET)
+    assert any(line.strip().startswith(expected) for line in str(caught.value).split("\n")[1:])
+
+
+def test_all_offenders_come_in_one_error():
+    theirs, table = source(), dict(TABLE)
+    expected = [break_unused(theirs, table), break_finite(theirs, table), break_shape(theirs, table)]
+    with pytest.raises(ValueError) as caught:
+        port(theirs, table, TARGET)
+    headline, *lines = str(caught.value).split("\n")
+    assert sorted(line.strip().split(":")[0] for line in lines) == sorted(e.split(":")[0] for e in expected)
+    assert "3 in all" in headline and "1 x not finite" in headline and "source has 4 keys" in headline
+
+
+def test_overflow_of_a_narrower_target_is_not_finite():
+    target = {"x": jax.ShapeDtypeStruct((2,), np.float16)}
+    with pytest.raises(ValueError, match="not finite: x: a holds NaN or infinity as float16"):
+        port({"a": np.array([1.0, 1e6])}, {"x": "a"}, target)
+
+
+def test_ignored_keys_may_stay_but_a_used_one_is_still_used():
+    theirs = source() | {"optimizer.m": np.zeros(1)}
+    ours = port(theirs, TABLE, TARGET, ignore=lambda key: "optimizer" in key or key == "head.weight")
+    assert "head.kernel" in ours and len(ours) == 3
+
+
+def test_table_refuses_a_target_twice():
+    with pytest.raises(ValueError, match=r"target named more than once: a\.b"):
+        make_table([("a.b", "x"), ("c", "y"), ("a.b", "z")])
+    assert make_table([("a", "x")]) == {"a": Entry("x")}
+
+
+def test_export_lists_what_does_not_fit():
+    params = port(source(), TABLE, TARGET)
+    params["more"] = np.zeros(2, np.float32)
+    params["convs.0.bias"][0] = np.inf
+    params["head.kernel"] = np.zeros(3, np.float32)
+    with pytest.raises(ValueError) as caught:
+        export(params, TABLE)
+    message = str(caught.value)
+    assert "target leaf not filled: more" in message
+    assert "not finite: convs.0.bias" in message
+    assert "head.kernel: oi_to_io cannot turn (3,)" in message
+
+
+def test_flatten_and_unflatten_keep_keys_and_order():
+    tree = {"b": {1: {"x": 1.0}, 0: {"x": 2.0}}, "a": 3.0}
+    flat = flatten(tree)
+    assert list(flat) == ["b.1.x", "b.0.x", "a"] and flatten(flat) == flat
+    assert unflatten_like(dict(reversed(flat.items())), tree) == tree
+
+
+def test_flatten_refuses_two_leaves_of_one_path():
+    with pytest.raises(ValueError, match=r"path of more than one leaf: a\.0"):
+        flatten({"a": {0: 1.0, "0": 2.0}})
+
+
+def test_unflatten_lists_missing_unknown_and_misshapen():
+    flat = {"convs.0.kernel": np.zeros((3, 2, 4, 6)), "convs.0.bias": np.zeros(5), "tail": np.zeros(1)}
+    with pytest.raises(ValueError) as caught:
+        unflatten_like(flat, TARGET)
+    message = str(caught.value)
+    assert "leaf without a value: head.kernel" in message
+    assert "value without a leaf: tail" in message
+    assert "convs.0.kernel: value (3, 2, 4, 6), leaf (3, 2, 4, 5)" in message
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_all_finite_knows_every_float(dtype):
+    assert all_finite(np.array([1, 2], dtype))
+    assert not all_finite(np.array([1, np.nan], dtype))
+    assert not all_finite(np.array([1, -np.inf], dtype))
+    assert all_finite(np.array([1, 2]))

@@ -1,0 +1,202 @@
+"""Weights files: what goes in comes out, the header tells the truth, every bad file is refused by name."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import common.weights
+from common.weights import git_commit, load_weights, save_weights
+
+CONFIG = {"levels": 7, "widths": [32, 64], "name": "paper"}
+
+
+def params() -> dict:
+    draw = np.random.default_rng(0)
+    return {
+        "convs": {
+            0: {"kernel": draw.standard_normal((3, 3, 2, 4)).astype(np.float32)},
+            1: {"kernel": draw.standard_normal((1, 1, 4, 2)).astype(np.float32)},
+        },
+        "scale": np.float32(0.1),
+        "count": np.array([2, 3], np.int32),
+    }
+
+
+def save(path: Path, **options) -> Path:
+    return save_weights(path, params(), kind="film", config=CONFIG, **options)
+
+
+def header_of(path: Path) -> tuple[dict, bytes]:
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def with_header(path: Path, **text: str | None) -> Path:
+    """Rewrite the header's text; None removes an entry."""
+    header, body = header_of(path)
+    changed = header["__metadata__"] | text
+    header["__metadata__"] = {key: value for key, value in changed.items() if value is not None}
+    encoded = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + body)
+    return path
+
+
+def test_round_trip_keeps_values_and_config(tmp_path):
+    flat, header = load_weights(save(tmp_path / "w.safetensors", metadata={"psnr": 35.5, "data": ["a", "b"]}))
+    np.testing.assert_array_equal(flat["convs.1.kernel"], params()["convs"][1]["kernel"])
+    assert flat["scale"].shape == () and flat["scale"] == np.float32(0.1)
+    assert flat["count"].dtype == np.int32 and flat["count"].tolist() == [2, 3]
+    assert sorted(flat) == ["convs.0.kernel", "convs.1.kernel", "count", "scale"]
+    assert (header.kind, header.config, header.dtype) == ("film", CONFIG, "float32")
+    assert header.value_range == "[0, 1]" and header.metadata == {"psnr": 35.5, "data": ["a", "b"]}
+    assert header.libraries["numpy"] == np.__version__ and header.git_commit == git_commit()
+
+
+def test_other_programs_can_read_the_tensors(tmp_path):
+    plain = load_file(save(tmp_path / "w.safetensors"))
+    np.testing.assert_array_equal(plain["convs.0.kernel"], params()["convs"][0]["kernel"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_floats_are_rounded_once_and_read_as_float32(tmp_path, dtype):
+    path = save(tmp_path / "w.safetensors", dtype=dtype)
+    narrow = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
+    flat, header = load_weights(path)
+    expected = params()["convs"][0]["kernel"].astype(narrow).astype(np.float32)
+    np.testing.assert_array_equal(flat["convs.0.kernel"], expected)
+    assert flat["convs.0.kernel"].dtype == np.float32 and header.dtype == dtype
+    assert flat["count"].dtype == np.int32
+    assert load_weights(path, dtype=None)[0]["convs.0.kernel"].dtype == narrow
+
+
+def test_same_parameters_give_the_same_bytes_in_another_process(tmp_path):
+    """The library orders the header at random in each process: several must agree."""
+    program = (
+        "import sys, numpy as np; from common.weights import save_weights\n"
+        "save_weights(sys.argv[1], {'b': np.arange(3.), 'a': np.ones(2)}, kind='k', config={'z': 1, 'y': 2})"
+    )
+    root = Path(common.weights.__file__).parents[1]
+    paths = [tmp_path / "one", tmp_path / "two"]
+    for path in paths:
+        environment = os.environ | {"PYTHONPATH": str(root)}
+        subprocess.run([sys.executable, "-c", program, str(path)], check=True, cwd=root, env=environment)
+    save_weights(
+        tmp_path / "three", {"a": np.ones(2), "b": np.arange(3.0)}, kind="k", config={"y": 2, "z": 1}
+    )
+    assert paths[0].read_bytes() == paths[1].read_bytes() == (tmp_path / "three").read_bytes()
+    text = header_of(paths[0])[0]["__metadata__"]
+    assert list(text) == sorted(text)
+
+
+def test_existing_files_need_overwrite_and_no_scrap_is_left(tmp_path):
+    path = save(tmp_path / "new" / "w.safetensors")
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        save(path, metadata={"second": 1})
+    assert path.read_bytes() == before
+    save(path, metadata={"second": 1}, overwrite=True)
+    assert load_weights(path)[1].metadata == {"second": 1}
+    assert [entry.name for entry in path.parent.iterdir()] == ["w.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("tree", "options", "message"),
+    [
+        ({"a": np.array([1.0, np.nan])}, {}, "a holds NaN or infinity"),
+        ({"a": np.array([7e4])}, {"dtype": "float16"}, "a holds NaN or infinity as float16"),
+        ({"a": np.ones(1)}, {"dtype": "float8"}, "dtype 'float8' is not known; choose one of float32"),
+        ({}, {}, "no parameters to save"),
+        ({"a": np.ones(1)}, {"metadata": {"x": np.ones(1)}}, "config and metadata must be"),
+        ({"a": np.ones(1)}, {"metadata": {"x": float("nan")}}, "config and metadata must be"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path, tree, options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        save_weights(tmp_path / "w", tree, kind="film", config={}, **options)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def foreign(path: Path) -> Path:
+    save_file({"a": np.ones(2)}, path, metadata={"format": "pt"})
+    return path
+
+
+def cut(path: Path) -> Path:
+    save(path)
+    path.write_bytes(path.read_bytes()[:-5])
+    return path
+
+
+def garbage(path: Path) -> Path:
+    path.write_bytes(b"PK\x03\x04 not a safetensors file at all")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (foreign, "not written by this project; use `film convert"),
+        (cut, "not a safetensors file, or cut short"),
+        (garbage, "not a safetensors file, or cut short"),
+        (lambda path: with_header(save(path), format_version="2"), "format version 2 is newer than 1"),
+        (lambda path: with_header(save(path), config="{"), "its header cannot be read"),
+        (lambda path: with_header(save(path), config="[1]"), "config is no JSON object"),
+        (lambda path: with_header(save(path), libraries=None), "its header lacks 'libraries'"),
+    ],
+    ids=["foreign", "cut", "garbage", "newer", "broken", "no-object", "incomplete"],
+)
+def test_files_that_are_not_ours_are_refused_in_one_line(tmp_path, make, message):
+    path = make(tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match=message) as caught:
+        load_weights(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_missing_file_and_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        load_weights(tmp_path / "nowhere")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        load_weights(tmp_path)
+
+
+def test_kind_is_checked_when_asked(tmp_path):
+    path = save(tmp_path / "w.safetensors")
+    load_weights(path, expect_kind="film")
+    with pytest.raises(ValueError, match="weights of another model: kind is 'film', not 'unet'"):
+        load_weights(path, expect_kind="unet")
+
+
+def test_commit_is_that_of_the_file_s_own_checkout(tmp_path, monkeypatch):
+    """An installed copy inside somebody else's repository must not claim their commit."""
+    repository = tmp_path / "theirs"
+    copy = repository / "weights.py"
+    repository.mkdir()
+    copy.write_text("")
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", "user.name=n", "-c", "user.email=e@x", *arguments]
+        return subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True).stdout
+
+    monkeypatch.setattr(common.weights, "__file__", str(copy))
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "theirs")
+    assert git_commit() == "unknown"
+    git("add", "weights.py")
+    git("commit", "-q", "-m", "ours")
+    assert git_commit() == git("rev-parse", "HEAD").strip()
+    copy.write_text("changed")
+    assert git_commit() == git("rev-parse", "HEAD").strip() + "-dirty"
+
+
+def test_commit_is_unknown_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert git_commit() == "unknown"

@@ -1,0 +1,189 @@
+"""The network against the reference program, and what must hold for any FILM."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from recipe import DATA, config, manifest, model, variables
+
+from common.losses import l1
+from film.model import Film, FilmConfig, parameter_count
+from film.porting import variable_table
+from film.resample import resize_bilinear
+
+IMAGE, FLOW = 2e-5, 1e-3  # the reference's own float32 noise is 3e-6 and 5e-6
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Film:
+    return model("tiny")
+
+
+def untrained(**changes) -> Film:
+    small = dict(pyramid_levels=3, fusion_pyramid_levels=2, specialized_levels=1, sub_levels=2, filters=8)
+    small |= dict(flow_convs=(1, 1), flow_filters=(8, 8)) | changes
+    return Film(FilmConfig(**small), rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("name", ["tiny", "full"])
+def test_the_recipe_regenerates_the_reference_weights(name):
+    values = variables(name)
+    for entry in manifest(name)["variables"]:
+        value = values[entry["name"]]
+        assert np.float64(value).sum() == pytest.approx(entry["sum"], abs=1e-4)
+        assert np.abs(np.float64(value)).sum() == pytest.approx(entry["abs_sum"], rel=1e-6)
+
+
+@pytest.mark.parametrize("fixture", ["tiny_128x192", "tiny_256x256", "tiny_batch2"])
+def test_outputs_equal_the_reference(tiny, fixture):
+    data = np.load(DATA / f"{fixture}.npz")
+    out = tiny(jnp.asarray(data["x0"]), jnp.asarray(data["x1"]), jnp.asarray(data["time"]))
+    np.testing.assert_allclose(out.image, data["image"], atol=IMAGE)
+    for side in ("x0_warped", "x1_warped"):
+        if side in data:
+            np.testing.assert_allclose(getattr(out, side), data[side], atol=IMAGE)
+    for direction in ("forward", "backward"):
+        for level, flow in enumerate(getattr(out, f"{direction}_flow")):
+            if f"{direction}_flow_pyramid_{level}" in data:
+                np.testing.assert_allclose(flow, data[f"{direction}_flow_pyramid_{level}"], atol=FLOW)
+
+
+def test_flow_residuals_equal_the_reference(tiny):
+    data = np.load(DATA / "tiny_128x192.npz")
+    e0, e1 = tiny.encode(jnp.asarray(data["x0"])), tiny.encode(jnp.asarray(data["x1"]))
+    from film.model import features_of
+
+    flows = tiny.flow(e0.own, features_of(e1))
+    assert len(flows) == tiny.config.pyramid_levels
+    for level, flow in enumerate(flows):
+        residual = flow if level + 1 == len(flows) else flow - resize_bilinear(2 * flows[level + 1], flow.shape[1:3])
+        np.testing.assert_allclose(residual, data[f"forward_residual_flow_pyramid_{level}"], atol=FLOW)
+
+
+def test_three_adam_steps_equal_the_reference(tiny):
+    data = np.load(DATA / "tiny_train_l1.npz")
+    x0, y, x1 = (jnp.asarray(data[k]) for k in ("x0", "y", "x1"))
+    graphdef, params = nnx.split(tiny)
+    params = nnx.to_pure_dict(params)
+    tx = optax.adam(1e-4, eps=1e-7)
+
+    def loss(params):
+        return l1(nnx.merge(graphdef, params).forward(x0, x1, jnp.full((2, 1), 0.5)).image, y)
+
+    step = jax.jit(jax.value_and_grad(loss))
+    opt_state, losses, gradients = tx.init(params), [], None
+    for _ in range(3):
+        value, grads = step(params)
+        gradients = gradients or grads
+        losses.append(float(value))
+        updates, opt_state = tx.update(grads, opt_state)
+        params = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(losses, data["losses"], rtol=1e-5)
+    from common.porting import flatten
+
+    gradients, weights = flatten(gradients), flatten(params)
+    for path, entry in variable_table(tiny.config).items():
+        reference = data[f"grad0/{entry.source}"]
+        np.testing.assert_allclose(gradients[path], reference, atol=1e-4 * np.abs(reference).max(), rtol=1e-3)
+        # Adam's first steps are lr * sign(gradient): where a gradient is rounding noise, the sign may differ.
+        settled = np.abs(reference) > 1e-6
+        np.testing.assert_allclose(weights[path][settled], data[f"after3/{entry.source}"][settled], atol=2e-6)
+
+
+def test_published_size():
+    shapes = nnx.eval_shape(lambda: Film(FilmConfig.paper(), rngs=nnx.Rngs(0)))
+    assert parameter_count(shapes) == 34_436_667 == manifest("full")["parameters"]
+    assert config("full") == FilmConfig.paper()
+
+
+def test_small_has_about_two_million_parameters():
+    shapes = nnx.eval_shape(lambda: Film(FilmConfig.small(), rngs=nnx.Rngs(0)))
+    assert 1.8e6 < parameter_count(shapes) < 2.3e6
+
+
+@pytest.mark.parametrize("size", [(75, 93), (100, 150), (31, 40), (5, 7), (2, 2), (1, 64)])
+def test_any_size_runs_and_comes_back(tiny, size):
+    x = jax.random.uniform(jax.random.key(0), (2, 1, *size, 3))
+    out = tiny(*x)
+    assert out.image.shape == out.x0_warped.shape == (1, *size, 3)
+    assert out.forward_flow[0].shape == (1, *size, 2)
+    assert jnp.isfinite(out.image).all()
+
+
+def test_an_untrained_network_nearly_blends():
+    x0, x1 = jax.random.uniform(jax.random.key(0), (2, 1, 32, 48, 3))
+    out = untrained()(x0, x1)
+    assert float(jnp.abs(out.x0_warped - x0).mean()) < 0.03
+    assert float(jnp.abs(out.image - 0.5 * (x0 + x1)).mean()) < 0.15
+
+
+def test_swapping_the_frames_swaps_the_flows(tiny):
+    x0, x1 = jax.random.uniform(jax.random.key(1), (2, 1, 64, 64, 3))
+    there, back = tiny(x0, x1), tiny(x1, x0)
+    np.testing.assert_allclose(there.forward_flow[0], back.backward_flow[0], atol=1e-4)
+    np.testing.assert_allclose(there.x0_warped, back.x1_warped, atol=1e-5)
+
+
+def test_time_moves_the_warped_frames(tiny):
+    x0, x1 = jax.random.uniform(jax.random.key(2), (2, 2, 64, 64, 3))
+    start = tiny(x0, x1, 0.0)
+    np.testing.assert_allclose(start.x0_warped, x0, atol=1e-6)
+    mixed = tiny(x0, x1, jnp.array([[0.0], [1.0]]))
+    np.testing.assert_allclose(mixed.x0_warped[0], x0[0], atol=1e-6)
+    np.testing.assert_allclose(mixed.x1_warped[1], x1[1], atol=1e-6)
+
+
+def test_a_batch_is_its_items(tiny):
+    x0, x1 = jax.random.uniform(jax.random.key(3), (2, 3, 64, 80, 3))
+    together = tiny(x0, x1).image
+    apart = jnp.concatenate([tiny(x0[i : i + 1], x1[i : i + 1]).image for i in range(3)])
+    np.testing.assert_allclose(together, apart, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        (((1, 8, 8, 3), (1, 8, 9, 3)), "different shapes"),
+        (((8, 8, 3), (8, 8, 3)), "batch, height, width, 3"),
+        (((1, 8, 8, 1), (1, 8, 8, 1)), "batch, height, width, 3"),
+    ],
+)
+def test_bad_shapes_are_refused_in_one_line(shapes, said):
+    from film.model import check_frames
+
+    with pytest.raises(ValueError, match=said) as error:
+        check_frames(*map(jnp.zeros, shapes))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(fusion_pyramid_levels=8),
+        dict(flow_convs=(3, 3, 3)),
+        dict(sub_levels=5),
+        dict(filters=0),
+        dict(specialized_levels=7),
+    ],
+)
+def test_impossible_configs_are_refused(changes):
+    with pytest.raises(ValueError, match="breaks"):
+        FilmConfig(**changes)
+
+
+def test_config_takes_lists():
+    assert FilmConfig(flow_convs=[3, 3, 3, 3], flow_filters=[32, 64, 128, 256]) == FilmConfig.paper()  # type: ignore[arg-type]
+
+
+def test_gradients_reach_every_parameter():
+    net = untrained()
+    x0, x1, y = jax.random.uniform(jax.random.key(4), (3, 1, 32, 32, 3))
+    graphdef, params = nnx.split(net)
+
+    def loss(params):
+        return l1(nnx.merge(graphdef, params).forward(x0, x1, jnp.full((1, 1), 0.5)).image, y)
+
+    grads = jax.tree.map(lambda g: float(jnp.abs(g).max()), nnx.to_pure_dict(jax.grad(loss)(params)))
+    assert min(jax.tree.leaves(grads)) > 0
