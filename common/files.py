@@ -56,9 +56,7 @@ def require_file(path: str | Path) -> Path:
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist; check the name") from None
     except OSError as error:
-        raise type(error)(
-            f"cannot read {path}: {error.strerror}; check the name and its permissions"
-        ) from error
+        raise type(error)(f"cannot read {path}: {error.strerror}; check the name and its permissions") from error
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder where one file is needed; name a file in it")
     if path.is_file() and status.st_size == 0:
@@ -229,9 +227,7 @@ def _plain_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:  # also what /proc answers to mkdir
-        raise FileNotFoundError(
-            f"cannot create {target}: {error.strerror}; give a folder that exists"
-        ) from error
+        raise FileNotFoundError(f"cannot create {target}: {error.strerror}; give a folder that exists") from error
     except OSError as error:
         message = f"cannot write {target}: {error.strerror or error}; give a place where you may write"
         raise type(error)(message) from error

@@ -32,6 +32,7 @@ WRITABLE = (".png", ".jpg", ".jpeg", ".webp")
 MAX_PIXELS = 400_000_000  # as float32 RGB this is 4.8 GB already
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
+SIDEWAYS = 5  # EXIF orientations from here on exchange width and height
 _QUALITY = 95
 _OPENING = threading.Lock()
 
@@ -52,9 +53,16 @@ def read_image(path: str | Path) -> Float[np.ndarray, "h w 3"]:
         return np.ascontiguousarray(_turn(_over_white(pixels), orientation))
 
 
-def write_image(
-    path: str | Path, image: Float[np.ndarray, "..."], overwrite: bool = False, bits: int = 8
-) -> None:
+def image_size(path: str | Path) -> tuple[int, int]:
+    """(width, height) as `read_image` will return it, from the file's header alone. Raises as `read_image`."""
+    path = require_file(path)
+    with _one_line_errors(path), _open(path) as picture:
+        _check_header(path, picture)
+        width, height = picture.size
+        return (height, width) if picture.getexif().get(0x0112, 1) >= SIDEWAYS else (width, height)
+
+
+def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bool = False, bits: int = 8) -> None:
     """Write `image` ``h w 3`` in [0, 1] (clipped, rounded to nearest); the suffix decides the format.
 
     JPEG and WebP are written at quality 95. `bits`: 8, or 16 for PNG only. The file appears whole or not.
@@ -109,25 +117,20 @@ def find_images(path_or_glob: str | Path) -> list[Path]:
         candidates = iter([path])
     else:
         candidates = Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))
-    found = [
-        p for p in candidates if p.suffix.lower() in READABLE and not p.name.startswith(".") and p.is_file()
-    ]
+    found = [p for p in candidates if p.suffix.lower() in READABLE and not p.name.startswith(".") and p.is_file()]
     if not found:
-        place = (
-            f"folder {path}" if path.is_dir() else f"{path_or_glob!s} (no such folder, no match as a pattern)"
-        )
+        place = f"folder {path}" if path.is_dir() else f"{path_or_glob!s} (no such folder, no match as a pattern)"
         raise FileNotFoundError(f"no pictures found in {place}; known suffixes: {' '.join(READABLE)}")
     return natsorted(found, key=str)
 
 
-def check_same_size(images: Sequence[Float[np.ndarray, "_ _ 3"]], names: Sequence[str | Path]) -> None:
-    """ValueError that names the first picture and the first one of another size."""
-    sizes = [f"{image.shape[1]}x{image.shape[0]}" for image in images]
+def check_same_size(sizes: Sequence[tuple[int, int]], names: Sequence[str | Path]) -> None:
+    """ValueError that names the first picture and the first one of another (width, height)."""
     for size, name in zip(sizes, names, strict=True):
         if size != sizes[0]:
+            first, other = (f"{width}x{height}" for width, height in (sizes[0], size))
             raise ValueError(
-                f"pictures differ in size: {names[0]} is {sizes[0]}, {name} is {size}; "
-                "resize or crop them to one size"
+                f"pictures differ in size: {names[0]} is {first}, {name} is {other}; resize or crop them to one size"
             )
 
 
@@ -158,9 +161,7 @@ def contact_sheet(
         top, left = gap + row * (cell_h + strip + gap), gap + column * (cell_w + gap)
         sheet[top : top + image.shape[0], left : left + image.shape[1]] = image
         if labels is not None:
-            sheet[top + cell_h : top + cell_h + strip, left : left + cell_w] = _label(
-                labels[index], strip, cell_w
-            )
+            sheet[top + cell_h : top + cell_h + strip, left : left + cell_w] = _label(labels[index], strip, cell_w)
     return sheet
 
 
@@ -281,7 +282,5 @@ def _label_height() -> int:
 
 def _label(text: str, height: int, width: int) -> Float[np.ndarray, "h w 3"]:
     strip = Image.new("RGB", (width, height), "white")
-    ImageDraw.Draw(strip).text(
-        (2, height // 2), text, fill="black", font=ImageFont.load_default(), anchor="lm"
-    )
+    ImageDraw.Draw(strip).text((2, height // 2), text, fill="black", font=ImageFont.load_default(), anchor="lm")
     return from_uint8(np.asarray(strip))

@@ -201,9 +201,7 @@ def _coverage(entries: Mapping[str, Entry], leaves: Mapping[str, Any]) -> dict[s
 def _convert(theirs: np.ndarray, layout: Layout, leaf: Any) -> tuple[np.ndarray, dict[str, str]]:
     """(the array as the leaf wants it, {kind of problem: what is wrong with it})."""
     if not layout.fits(theirs.ndim):
-        return theirs, {
-            "shape differs": f"{theirs.shape}, which {layout.name} cannot turn; want {_shape(leaf)}"
-        }
+        return theirs, {"shape differs": f"{theirs.shape}, which {layout.name} cannot turn; want {_shape(leaf)}"}
     ours = layout.to_ours(theirs)
     if ours.shape != _shape(leaf):
         turned = "" if layout.axes is None else f" is {ours.shape} after {layout.name}"

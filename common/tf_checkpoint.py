@@ -103,8 +103,7 @@ def _import_tensorflow() -> Any:
             import tensorflow
         except ImportError as error:
             raise ValueError(
-                "reading TensorFlow files needs TensorFlow:"
-                f' pip install "film-plugins-reveal[convert]" ({error})'
+                f'reading TensorFlow files needs TensorFlow: pip install "film-plugins-reveal[convert]" ({error})'
             ) from error
     return tensorflow
 

@@ -110,9 +110,7 @@ def write_clip(
     if _is_folder(path):
         return write_frames(path, frames, overwrite, bits)
     if bits != 8:
-        raise ValueError(
-            f"cannot write {path} with {bits} bits a channel; give a folder name for 16-bit PNGs"
-        )
+        raise ValueError(f"cannot write {path} with {bits} bits a channel; give a folder name for 16-bit PNGs")
     if Path(path).suffix.lower() == ".gif":
         return write_gif(path, frames, fps, overwrite)
     return write_mp4(path, frames, fps, crf, overwrite)
@@ -289,19 +287,13 @@ def _checked(path: str | Path, frames: Iterable[Frame]) -> Iterator[Frame]:
     for index, frame in enumerate(frames):
         frame = np.asarray(frame)
         if frame.ndim != 3 or frame.shape[-1] != 3 or frame.size == 0:
-            raise ValueError(
-                f"cannot write {path}: frame {index} has shape {frame.shape}, not (height, width, 3)"
-            )
+            raise ValueError(f"cannot write {path}: frame {index} has shape {frame.shape}, not (height, width, 3)")
         if not np.issubdtype(frame.dtype, np.floating) or np.isnan(frame).any():
-            raise ValueError(
-                f"cannot write {path}: frame {index} is {frame.dtype} or has NaN; give floats in [0, 1]"
-            )
+            raise ValueError(f"cannot write {path}: frame {index} is {frame.dtype} or has NaN; give floats in [0, 1]")
         first = frame.shape if first is None else first
         if frame.shape != first:
             sizes = f"{frame.shape[1]}x{frame.shape[0]}, frame 0 is {first[1]}x{first[0]}"
-            raise ValueError(
-                f"cannot write {path}: frame {index} is {sizes}; resize or crop them to one size"
-            )
+            raise ValueError(f"cannot write {path}: frame {index} is {sizes}; resize or crop them to one size")
         yield frame
 
 
@@ -314,9 +306,7 @@ def probe(path: str | Path) -> VideoInfo:
     with _one_line_errors(path), av.open(str(path)) as container:
         stream = _video_stream(path, container)
         frame = next(container.decode(stream), None)
-        rate = (
-            _gif_rate(path) if container.format.name == "gif" else stream.average_rate or stream.guessed_rate
-        )
+        rate = _gif_rate(path) if container.format.name == "gif" else stream.average_rate or stream.guessed_rate
         if frame is None or not rate:
             raise ValueError(f"{path} holds no picture that can be decoded; copy or convert it again")
         sideways = frame.rotation % 180 != 0

@@ -115,9 +115,7 @@ def git_commit() -> str:
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         for command in (tracked, describe):
-            done = subprocess.run(
-                command, cwd=here.parent, capture_output=True, text=True, timeout=10, check=True
-            )
+            done = subprocess.run(command, cwd=here.parent, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return done.stdout.strip() or "unknown"

@@ -16,7 +16,16 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
-from common.images import check_same_size, contact_sheet, find_images, image_size, read_image, write_image
+from common.files import check_output_file
+from common.images import (
+    check_same_size,
+    check_writable,
+    contact_sheet,
+    find_images,
+    image_size,
+    read_image,
+    write_image,
+)
 from common.video import check_output, write_clip
 from film.model import Film
 from film.recursion import frame_count, interpolate
@@ -57,6 +66,8 @@ def find_photos(inputs: Sequence[str | Path]) -> list[Path]:
 
     Raises FileNotFoundError or ValueError in one line.
     """
+    if not inputs:
+        raise ValueError("no pictures given: name two or more, a folder, or a quoted pattern such as 'shot_*.png'")
     if len(inputs) == 1 and (Path(inputs[0]).is_dir() or glob.has_magic(str(inputs[0]))):
         photos = find_images(inputs[0])
     else:
@@ -99,10 +110,11 @@ def make_clip(
     anything fails.
     """
     frames = interpolate(model, map(read_image, plan.photos), plan.times, batch=batch)
-    counted = tqdm(frames, total=plan.frames, unit="frame", disable=None if progress else True)
+    counted = iter(tqdm(frames, total=plan.frames, unit="frame", disable=None if progress else True))
     if sheet is None:
         return write_clip(plan.output, counted, plan.fps, overwrite=overwrite)
-    check_output(sheet, overwrite)
+    check_writable(sheet)
+    check_output_file(sheet, overwrite)
     kept: list[Frame] = []
     count = write_clip(plan.output, _keep_some(counted, plan.frames, kept), plan.fps, overwrite=overwrite)
     write_image(sheet, contact_sheet(kept, columns=3), overwrite=overwrite)

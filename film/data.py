@@ -46,9 +46,7 @@ class TripletPatches:
     def __init__(self, folder: str | Path) -> None:
         folder = Path(folder)
         if not (folder / "index.json").is_file():
-            raise FileNotFoundError(
-                f"{folder}: no training triplets here; `python -m film.triplets` writes them"
-            )
+            raise FileNotFoundError(f"{folder}: no training triplets here; `python -m film.triplets` writes them")
         index = json.loads((folder / "index.json").read_text())
         self.motions = np.array([triplet["motion"] for triplet in index["triplets"]], np.float32)
         self._images, self._flows, self._valid = (
@@ -187,10 +185,6 @@ def _check_fit(config: TripletConfig, source: TripletPatches) -> None:
     for scale in config.scales:
         if CELL * round(config.crop / scale / CELL) > source.size:
             least = config.crop / source.size
-            raise ValueError(
-                f"scale {scale} is below {least:.3g}, the least for {source.size} px patches: raise it"
-            )
+            raise ValueError(f"scale {scale} is below {least:.3g}, the least for {source.size} px patches: raise it")
     if config.batch_size > len(source):
-        raise ValueError(
-            f"batch_size {config.batch_size} exceeds the {len(source)} triplets there are: lower it"
-        )
+        raise ValueError(f"batch_size {config.batch_size} exceeds the {len(source)} triplets there are: lower it")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import cv2
@@ -42,7 +42,7 @@ class FilmEvaluation:
     """
 
     folder: str
-    scales: tuple[float, ...] = (1.0,)
+    scales: Sequence[float] = (1.0,)
     limit: int = 0
     worst: int = 6
     progress: bool = True
@@ -107,12 +107,14 @@ def summarise(rows: list[dict]) -> list[dict]:
 
 def table(summary: list[dict]) -> str:
     """The summary as Markdown."""
-    lines = ["| scale | method | triplets | PSNR (dB) | SSIM | FILM is better |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    lines = [
+        "| scale | method | triplets | PSNR (dB) | SSIM | FILM is better |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
     for row in summary:
         share = "" if row["method"] == OURS else f"{100 * row['film_is_better']:.0f} %"
-        lines.append(
-            f"| {row['scale']:g} | {row['method']} | {row['triplets']} | {row['psnr']:.2f} | {row['ssim']:.4f} | {share} |"
-        )
+        cells = [f"{row['scale']:g}", row["method"], row["triplets"], f"{row['psnr']:.2f}", f"{row['ssim']:.4f}", share]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 

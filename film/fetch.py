@@ -95,9 +95,7 @@ def check_film(path: Path) -> None:
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() == SHA256:
                 return
-    raise ValueError(
-        f"{path} is not the expected film ({SIZE} bytes, sha256 {SHA256[:12]}...): move it and fetch anew"
-    )
+    raise ValueError(f"{path} is not the expected film ({SIZE} bytes, sha256 {SHA256[:12]}...): move it and fetch anew")
 
 
 def main(folder: Path = Path("data")) -> None:

@@ -11,6 +11,8 @@ a small one. Both directions are one batch: `a` holds both frames and `b` the sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
@@ -46,7 +48,9 @@ class FlowPredictor(nnx.Module):
 class FlowEstimator(nnx.Module):
     """Flow pyramids between frames given by their feature pyramids."""
 
-    def __init__(self, filters: int, sub_levels: int, convs: tuple[int, ...], widths: tuple[int, ...], *, rngs: nnx.Rngs):
+    def __init__(
+        self, filters: int, sub_levels: int, convs: Sequence[int], widths: Sequence[int], *, rngs: nnx.Rngs
+    ):
         self.predictors = nnx.List(
             [
                 FlowPredictor(feature_channels(filters, sub_levels, level), count, width, rngs=rngs)

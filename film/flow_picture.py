@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 
 def flow_picture(flow: Float[np.ndarray, "h w 2"], largest: float | None = None) -> Float[np.ndarray, "h w 3"]:
-    """RGB in [0, 1] of flow (dx, dy) in pixels; `largest` is the speed of full colour (default: the 99th percentile)."""
+    """RGB in [0, 1] of flow (dx, dy) in pixels; full colour at speed `largest` (99th percentile if None)."""
     flow = np.asarray(flow, np.float32)
     speed = np.hypot(flow[..., 0], flow[..., 1])
     limit = max(largest or float(np.percentile(speed, 99)), 1e-3)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class FlowTask:
     """
 
     model: FilmConfig
-    errors: tuple[float, float] = (0.1, 2.0)
+    errors: Sequence[float] = (0.1, 2.0)
 
     @functools.cached_property
     def graphdef(self) -> nnx.GraphDef[Film]:
@@ -97,7 +97,7 @@ def teacher_at(
     return resize_bilinear(flow, size), resize_bilinear(valid, size)[..., 0]
 
 
-def smooth_error(key: PRNGKeyArray, shape: tuple[int, ...], deviations: tuple[float, float]) -> Array:
+def smooth_error(key: PRNGKeyArray, shape: tuple[int, ...], deviations: Sequence[float]) -> Array:
     """A random field of flow errors, independent every `CELL` pixels, of another strength for each example."""
     count, height, width, _ = shape
     strength, field = jax.random.split(key)

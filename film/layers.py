@@ -24,7 +24,7 @@ def conv2d(
     return lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def leaky_relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+def leaky_relu(x: Float[Array, ...]) -> Float[Array, ...]:
     return jnp.maximum(x, LEAK * x)
 
 

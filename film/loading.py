@@ -57,8 +57,13 @@ def load(name_or_path: str | Path | None = None) -> Film:
 
 def load_with_metadata(name_or_path: str | Path | None = None) -> tuple[Film, Metadata]:
     """`load`, and what the file says about itself."""
-    params, metadata = load_weights(find(name_or_path), expect_kind=KIND)
-    return from_params(params, FilmConfig(**metadata.config)), metadata
+    path = find(name_or_path)
+    params, metadata = load_weights(path, expect_kind=KIND)
+    try:
+        config = FilmConfig(**metadata.config)
+    except TypeError as error:
+        raise ValueError(f"{path}: its config is not one of FILM's ({error}); update this program") from error
+    return from_params(params, config), metadata
 
 
 def save(

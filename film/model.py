@@ -22,6 +22,7 @@ Work is arranged so that a frame's part is done once: `encode` gives everything 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -54,8 +55,8 @@ class FilmConfig:
     fusion_pyramid_levels: int = 5
     specialized_levels: int = 3
     sub_levels: int = 4
-    flow_convs: tuple[int, ...] = (3, 3, 3, 3)
-    flow_filters: tuple[int, ...] = (32, 64, 128, 256)
+    flow_convs: Sequence[int] = (3, 3, 3, 3)
+    flow_filters: Sequence[int] = (32, 64, 128, 256)
     filters: int = 64
 
     def __post_init__(self):
@@ -124,9 +125,7 @@ class Film(nnx.Module):
     def __init__(self, config: FilmConfig, *, rngs: nnx.Rngs):
         self.config = config
         self.extractor = FeatureExtractor(config.filters, config.sub_levels, rngs=rngs)
-        self.flow = FlowEstimator(
-            config.filters, config.sub_levels, config.flow_convs, config.flow_filters, rngs=rngs
-        )
+        self.flow = FlowEstimator(config.filters, config.sub_levels, config.flow_convs, config.flow_filters, rngs=rngs)
         self.fusion = Fusion(
             config.filters, config.sub_levels, config.fusion_pyramid_levels, config.specialized_levels, rngs=rngs
         )

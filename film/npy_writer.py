@@ -26,9 +26,7 @@ class NpyWriter:
             self._form = form
             self._header()
         if form != self._form:
-            raise ValueError(
-                f"item {self._count} is {form}, the ones before are {self._form}: keep one shape"
-            )
+            raise ValueError(f"item {self._count} is {form}, the ones before are {self._form}: keep one shape")
         self._file.write(np.ascontiguousarray(array).data)
         self._count += 1
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -143,7 +144,8 @@ def read_reference(path: str | Path, config: FilmConfig) -> Film:
 def from_params(params: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
     """A network from our own flat parameters, as `common.weights.load_weights` gives them."""
     graphdef, state = nnx.split(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0))))
-    return nnx.merge(graphdef, porting.unflatten_like(params, nnx.to_pure_dict(state)))
+    on_device = {path: jnp.asarray(value) for path, value in params.items()}  # once, not at each call
+    return nnx.merge(graphdef, porting.unflatten_like(on_device, nnx.to_pure_dict(state)))
 
 
 def _table(config: FilmConfig, key: Callable[[int, Names, str], str]) -> dict[str, Entry]:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from film.layers import Conv, leaky_relu
 from film.resample import average_pool
 
-Pyramid = list[Float[Array, "b _h _w _c"]]
+Pyramid = list[Float[Array, "_b _h _w _c"]]  # batches of one frame set; each level has a size of its own
 
 
 def image_pyramid(image: Float[Array, "b h w c"], levels: int) -> Pyramid:

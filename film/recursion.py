@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -56,14 +57,12 @@ def interpolate(
     Raises:
       ValueError: fewer than two frames, frames of different sizes, a negative `times`.
     """
-    if times < 0 or batch is not None and batch < 1 or align < 1:
+    if times < 0 or (batch is not None and batch < 1) or align < 1:
         raise ValueError(f"times={times}, batch={batch}, align={align}: times is at least 0, the others at least 1")
     return _interpolate(model, frames, times, batch, align)
 
 
-def _interpolate(
-    model: Film, frames: Iterable[Frame], times: int, batch: int | None, align: int
-) -> Iterator[Frame]:
+def _interpolate(model: Film, frames: Iterable[Frame], times: int, batch: int | None, align: int) -> Iterator[Frame]:
     iterator = iter(frames)
     first = next(iterator, None)
     if first is None:
@@ -128,7 +127,7 @@ class Interpolator:
     def _level_by_level(self, e0: Encoded, e1: Encoded, times: int) -> Iterator[Frame]:
         ends, images = [e0, e1], []
         for level in range(times):
-            new = list(self.midpoints(list(zip(ends[:-1], ends[1:], strict=True))))
+            new = list(self.midpoints(list(pairwise(ends))))
             images = _weave(new, images)
             if level + 1 < times:
                 ends = _weave(ends, [self.encode(image) for image in new])

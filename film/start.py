@@ -83,24 +83,19 @@ def _differential(predictor: FlowPredictor, filters: int, rng: np.random.Generat
             taps[features + channel, unit] = (-1) ** sign * weight * (gradient + change)
         signs[axis, unit] = -((-1) ** difference) / count
     _rewrite(first, taps)
-    box = np.full((3, 3), 1 / 9)
     # Signed numbers travel through leaky ReLUs as the pair (v, -v): leaky(v) - leaky(-v) = (1 + LEAK) v.
     pairs = {
-        (unit, 2 * axis + s): (-1) ** s * signs[axis, unit] * box
+        (unit, 2 * axis + s): (-1) ** s * signs[axis, unit] * _mean(middle[0])
         for unit in range(width)
         for axis in (0, 1)
         for s in (0, 1)
     }
     _rewrite(middle[0], pairs)
     carry = {
-        (2 * axis + i, 2 * axis + o): (-1) ** (i + o) / (1 + LEAK)
-        for axis in (0, 1)
-        for i in (0, 1)
-        for o in (0, 1)
+        (2 * axis + i, 2 * axis + o): (-1) ** (i + o) / (1 + LEAK) for axis in (0, 1) for i in (0, 1) for o in (0, 1)
     }
     for conv in middle[1:]:
-        tap = box if conv.kernel.shape[0] == 3 else np.ones((1, 1))
-        _rewrite(conv, {place: weight * tap for place, weight in carry.items()})
+        _rewrite(conv, {place: weight * _mean(conv) for place, weight in carry.items()})
     kernel = (NOISE * last.kernel[...]).at[0, 0, :4].set(0)
     for axis in (0, 1):
         for i in (0, 1):
@@ -116,6 +111,12 @@ def _rewrite(conv: Conv, taps: dict[tuple[int, int], np.ndarray]) -> None:
         values[:, :, source, output] = tap
         kept[output] = 0
     conv.kernel[...] = conv.kernel[...] * kept + values
+
+
+def _mean(conv: Conv) -> np.ndarray:
+    """The tap that averages over `conv`'s window."""
+    size = conv.kernel.shape[0]
+    return np.full((size, size), 1 / size**2)
 
 
 def _centre(value: float) -> np.ndarray:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from film.model import Film, FilmConfig, FilmOutput
 from film.resample import average_pool
 from film.start import prepare
 
-Schedule = tuple[tuple[int, float], ...]
+Schedule = Sequence[Sequence[int | float]]  # (step, weight) corners
 TEACHER_LEVEL = 2  # teacher flow has a quarter of the picture's resolution
 
 

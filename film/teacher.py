@@ -67,9 +67,7 @@ class FlowTeacher:
 def half_luma(image: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h2 w2"]:
     """The teacher's view of an RGB picture: luma, averaged over 2x2 blocks."""
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-    return np.asarray(
-        cv2.resize(grey, (grey.shape[1] // 2, grey.shape[0] // 2), interpolation=cv2.INTER_AREA)
-    )
+    return np.asarray(cv2.resize(grey, (grey.shape[1] // 2, grey.shape[0] // 2), interpolation=cv2.INTER_AREA))
 
 
 def warp(image: np.ndarray, flow: Float[np.ndarray, "h w 2"]) -> np.ndarray:

@@ -60,9 +60,7 @@ class TrainingCut:
         if not self.gaps or min(self.gaps) < 1:
             raise ValueError(f"gaps {self.gaps} must be one or more frame distances of at least 1")
         if self.size < STRIDE or self.size % STRIDE or self.candidates < 1:
-            raise ValueError(
-                f"size {self.size}, candidates {self.candidates}: need a multiple of {STRIDE}, and >= 1"
-            )
+            raise ValueError(f"size {self.size}, candidates {self.candidates}: need a multiple of {STRIDE}, and >= 1")
 
 
 @dataclass(frozen=True)
@@ -199,9 +197,7 @@ def _write_index(
     triplets: list[dict],
 ) -> None:
     if not triplets:
-        raise ValueError(
-            f"{video}: none of {considered} triplets was fit (motion, texture, cuts): widen first..last"
-        )
+        raise ValueError(f"{video}: none of {considered} triplets was fit (motion, texture, cuts): widen first..last")
     licence = licence or (LICENCE if Path(video).name == FILM else "not stated")
     counts = dict(considered=considered, kept=len(triplets))
     record = dict(source=Path(video).name, licence=licence, settings=asdict(cut), **counts, triplets=triplets)

@@ -29,7 +29,8 @@ def backward_warp(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"])
     corner = (y0 * width + x0).reshape(image.shape[0], height * width)
 
     def tap(offset: int) -> Array:
-        return jax.vmap(lambda p, i: p.at[i + offset].get(mode="promise_in_bounds"))(pixels, corner).reshape(image.shape)
+        taken = jax.vmap(lambda p, i: p.at[i + offset].get(mode="promise_in_bounds"))(pixels, corner)
+        return taken.reshape(image.shape)
 
     fx, fy = fx[..., None].astype(image.dtype), fy[..., None].astype(image.dtype)
     top = tap(0) + fx * (tap(1) - tap(0))
@@ -40,4 +41,6 @@ def backward_warp(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"])
 def _split(position: Float[Array, "b h w"], size: int) -> tuple[Array, Array]:
     """Integer cell in [0, size - 2] and the fraction inside it in [0, 1]: together, clamping to the edge."""
     cell = jnp.clip(jnp.floor(jax.lax.stop_gradient(position)), 0, size - 2)
-    return cell.astype(jnp.int32), jnp.clip(position - cell, 0, 1)
+    fraction = position - cell
+    # Not jnp.clip: where the fraction is exactly 0 or 1 its gradient is a half, the reference's is 0 and 1.
+    return cell.astype(jnp.int32), jnp.where(fraction <= 0, 0, jnp.where(fraction > 1, 1, fraction))

@@ -31,7 +31,5 @@ def shard_batch(mesh: Mesh, batch):
     count = mesh.devices.size
     for leaf in jax.tree.leaves(batch):
         if leaf.shape[0] % count:
-            raise ValueError(
-                f"a batch of {leaf.shape[0]} does not split over {count} devices; choose a multiple"
-            )
+            raise ValueError(f"a batch of {leaf.shape[0]} does not split over {count} devices; choose a multiple")
     return jax.device_put(batch, NamedSharding(mesh, PartitionSpec(BATCH_AXIS)))

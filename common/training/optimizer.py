@@ -53,15 +53,11 @@ def make_schedule(config: OptimConfig, steps: int) -> optax.Schedule:
     schedule = {
         "constant": lambda: optax.constant_schedule(config.lr),
         "cosine": lambda: optax.cosine_decay_schedule(config.lr, after, config.final_lr),
-        "staircase": lambda: optax.exponential_decay(
-            config.lr, config.decay_every, config.decay_rate, staircase=True
-        ),
+        "staircase": lambda: optax.exponential_decay(config.lr, config.decay_every, config.decay_rate, staircase=True),
     }[config.schedule]()
     if not config.warmup:
         return schedule
-    return optax.join_schedules(
-        [optax.linear_schedule(0.0, config.lr, config.warmup), schedule], [config.warmup]
-    )
+    return optax.join_schedules([optax.linear_schedule(0.0, config.lr, config.warmup), schedule], [config.warmup])
 
 
 def make_optimizer(config: OptimConfig, steps: int) -> optax.GradientTransformation:

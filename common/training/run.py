@@ -6,8 +6,11 @@ and, at the end, `weights.safetensors`. The same command again resumes; another 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from common.runtime import setup
 from common.training.trainer import train
 
 log = logging.getLogger(__name__)
+logging.getLogger("absl").setLevel(logging.WARNING)  # orbax tells of every file
 RECIPE = ("seed", "task", "data", "optim")  # what may not change between a run and its resumption
 
 
@@ -26,10 +30,9 @@ def train_from_config(config: DictConfig) -> None:
     """Runs or resumes the experiment; user errors end the program with one line and exit code 2."""
     with one_line_errors():
         setup()
+        parts = build(config)  # every value is checked before anything is written
         folder = Path("runs") / config.name
-        build(config)  # every value is checked before anything is written
         _record(config, folder)
-        parts = build(config)
         path = train(
             parts["task"],
             parts["data"],
@@ -48,9 +51,7 @@ def evaluate_from_config(config: DictConfig) -> None:
     with one_line_errors():
         setup()
         if config.evaluation is None:
-            raise ValueError(
-                "this experiment has no evaluation; give one, for instance experiment=film_small"
-            )
+            raise ValueError("this experiment has no evaluation; give one, for instance experiment=film_small")
         evaluation = instantiate(config.evaluation)
         output = Path(config.output or Path("runs") / config.name / "evaluation")
         weights = config.weights or Path("runs") / config.name
@@ -65,9 +66,7 @@ def instantiate(node: Any) -> Any:
 def build(config: DictConfig) -> dict[str, Any]:
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
-        raise ValueError(
-            f"no value for {', '.join(missing)}: choose an experiment, for instance experiment=film_small"
-        )
+        raise ValueError(f"no value for {', '.join(missing)}: choose an experiment, for instance experiment=film_small")
     return {name: instantiate(config[name]) for name in ("task", "data", "optim", "trainer")}
 
 
@@ -75,30 +74,28 @@ def recipe_of(config: DictConfig) -> dict[str, Any]:
     return {name: OmegaConf.to_container(config, resolve=True)[name] for name in RECIPE}  # type: ignore[index]
 
 
-class one_line_errors:  # noqa: N801 - reads as a statement
-    """Turns errors that a user can mend into one line on stderr and exit code 2."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, hydra.errors.InstantiationException) and error.__cause__ is not None:
-            error = error.__cause__
-        if isinstance(error, (ValueError, TypeError, OSError, FloatingPointError)):
-            print(f"error: {error}", file=sys.stderr)
-            raise SystemExit(2) from error
-        if isinstance(error, KeyboardInterrupt):
-            print(error or "stopped", file=sys.stderr)
-            raise SystemExit(130) from error
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turns errors that a user can mend into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows where."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        print(stop.args[0] if stop.args else "stopped", file=sys.stderr)
+        raise SystemExit(130) from stop
+    except (ValueError, TypeError, OSError, FloatingPointError, hydra.errors.HydraException) as error:
+        if os.environ.get("HYDRA_FULL_ERROR"):
+            raise
+        cause = error.__cause__ if isinstance(error, hydra.errors.HydraException) and error.__cause__ else error
+        print(f"error: {cause} (HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
+        raise SystemExit(2) from error
 
 
 def _record(config: DictConfig, folder: Path) -> None:
-    """Writes `config.yaml`, or compares with the one of the run that is being resumed."""
+    """Writes `config.yaml`; if there is a checkpoint to resume, compares with the one it was made by first."""
     path = folder / "config.yaml"
-    if path.exists():
-        before = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-        now = recipe_of(config)
-        changed = [key for key, value in _leaves(now) if dict(_leaves(before)).get(key) != value]
+    if path.exists() and any((folder / "checkpoints").glob("[0-9]*")):
+        before, now = (dict(_leaves(recipe_of(x))) for x in (OmegaConf.load(path), config))  # type: ignore[arg-type]
+        changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
         if changed:
             raise ValueError(
                 f"{folder} was begun with other values of {', '.join(changed)}; choose a new name=... for this run"

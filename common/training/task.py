@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-Params = PyTree[Float[Array, "..."]]
+Params = PyTree[Float[Array | np.ndarray, "..."]]
 Batch = dict[str, Any]
 Metrics = dict[str, Float[Array, ""]]
 
 
+@runtime_checkable
 class Task(Protocol):
     """What training optimises."""
 
@@ -38,6 +39,7 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
 class Batches(Protocol):
     """An endless iterator of batches that knows where it is."""
 
@@ -47,6 +49,7 @@ class Batches(Protocol):
     def set_state(self, state: Any) -> None: ...
 
 
+@runtime_checkable
 class Data(Protocol):
     """Where batches come from; a frozen dataclass in a config, like a task."""
 

@@ -2,7 +2,8 @@
 
 Where the state comes from, in this order: this run's own newest checkpoint; else fresh parameters. The data's
 position and the step travel with the state, so the same command again goes on where the run stopped, and ends in the
-same weights as if it had never stopped. Metrics of a step are fetched after later steps are dispatched.
+same weights as if it had never stopped. Metrics stay on the device until the next line of the log is due, so that
+steps are dispatched without waiting for each other.
 """
 
 from __future__ import annotations
@@ -130,9 +131,7 @@ def train(
     try:
         state = _loop(task, step, state, batches, config, mesh, logger, save, start)
         path = folder / "weights.safetensors"
-        task.export(
-            path, jax.device_get(state.averaged), {"steps": int(state.step), "seed": seed, **metadata}
-        )
+        task.export(path, jax.device_get(state.averaged), {"steps": int(state.step), "seed": seed, **metadata})
     finally:
         logger.close()
         checkpoints.close()
@@ -164,21 +163,22 @@ def _loop(
                 pending, clock = [], time.perf_counter()
                 logger.scalars(number, values)
                 bar.set_postfix(loss=f"{values['loss']:.4f}")
+                if bar.disable:
+                    log.info("step %d: %s", number, "  ".join(f"{k} {v:.4g}" for k, v in values.items()))
                 if not math.isfinite(values["loss"]):
                     raise FloatingPointError(
                         f"the loss became {values['loss']} between steps {number - config.log_every} and {number}; "
                         "the last checkpoint is from before: lower optim.lr or set optim.clip, then start again"
                     )
-            last = number == config.steps or interrupt.asked
+            asked = interrupt.asked  # read once: a wish that comes while this step is saved waits for the next
+            last = number == config.steps or asked
             if number % config.picture_every == 0 or number == config.steps:
                 logger.pictures(number, task.pictures(state.averaged, batch))
             if number % config.checkpoint_every == 0 or last:
                 save(number, state)
             bar.update()
-            if interrupt.asked and number < config.steps:
-                raise KeyboardInterrupt(
-                    f"stopped and saved at step {number}; the same command goes on from there"
-                )
+            if asked and number < config.steps:
+                raise KeyboardInterrupt(f"stopped and saved at step {number}; the same command goes on from there")
     bar.close()
     return state
 

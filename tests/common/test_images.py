@@ -14,6 +14,7 @@ from common.images import (
     contact_sheet,
     find_images,
     from_uint8,
+    image_size,
     read_image,
     to_uint8,
     to_uint16,
@@ -218,9 +219,7 @@ def test_a_header_that_lies_about_its_size_is_one_line(tmp_path):
     header = struct.pack(">II5B", 60_000, 60_000, 8, 2, 0, 0, 0)
     chunk = b"IHDR" + header
     data = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    (tmp_path / "bomb.png").write_bytes(
-        data + struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
-    )
+    (tmp_path / "bomb.png").write_bytes(data + struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT")))
     with pytest.raises(ValueError) as error:
         read_image(tmp_path / "bomb.png")
     one_line(error, "60000x60000", "megapixels")
@@ -300,8 +299,16 @@ def test_find_images_finds_none(tmp_path):
         one_line(error, where, ".png .jpg")
 
 
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_image_size_is_that_of_the_picture_as_read(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", (7, 4)).save(tmp_path / "a.jpg", exif=exif)
+    assert image_size(tmp_path / "a.jpg") == read_image(tmp_path / "a.jpg").shape[1::-1]
+
+
 def test_check_same_size():
-    wide, tall = np.zeros((2, 5, 3), np.float32), np.zeros((5, 2, 3), np.float32)
+    wide, tall = (5, 2), (2, 5)
     check_same_size([wide, wide], ["a", "b"])
     check_same_size([], [])
     with pytest.raises(ValueError) as error:

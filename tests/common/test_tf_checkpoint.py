@@ -106,9 +106,7 @@ def test_a_missing_shard_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"missing: ckpt-3\.data-00000-of-00001"):
         read_tf_checkpoint(prefix)
     (tmp_path / "ckpt-3.data-00001-of-00003").write_bytes(b"")
-    with pytest.raises(
-        FileNotFoundError, match=r"3 shard\(s\), missing: .*00000-of-00003, .*00002-of-00003;"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"3 shard\(s\), missing: .*00000-of-00003, .*00002-of-00003;"):
         read_tf_checkpoint(prefix)
 
 

@@ -111,10 +111,7 @@ def test_a_movie_starts_to_play_before_it_has_arrived(tmp_path):
 
 @pytest.mark.parametrize(("height", "width"), [(47, 63), (1, 1), (48, 63)])
 def test_odd_sides_grow_by_repeating_the_edge(tmp_path, height, width):
-    image = (
-        np.zeros((height, width, 3), np.float32)
-        + np.linspace(0.2, 0.9, height, dtype=np.float32)[:, None, None]
-    )
+    image = np.zeros((height, width, 3), np.float32) + np.linspace(0.2, 0.9, height, dtype=np.float32)[:, None, None]
     write_mp4(tmp_path / "a.mp4", [image] * 2, 25, crf=4)
     decoded = next(read_frames(tmp_path / "a.mp4"))
     assert decoded.shape == (height + height % 2, width + width % 2, 3)

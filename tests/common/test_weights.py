@@ -89,9 +89,7 @@ def test_same_parameters_give_the_same_bytes_in_another_process(tmp_path):
     for path in paths:
         environment = os.environ | {"PYTHONPATH": str(root)}
         subprocess.run([sys.executable, "-c", program, str(path)], check=True, cwd=root, env=environment)
-    save_weights(
-        tmp_path / "three", {"a": np.ones(2), "b": np.arange(3.0)}, kind="k", config={"y": 2, "z": 1}
-    )
+    save_weights(tmp_path / "three", {"a": np.ones(2), "b": np.arange(3.0)}, kind="k", config={"y": 2, "z": 1})
     assert paths[0].read_bytes() == paths[1].read_bytes() == (tmp_path / "three").read_bytes()
     text = header_of(paths[0])[0]["__metadata__"]
     assert list(text) == sorted(text)

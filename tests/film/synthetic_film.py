@@ -28,9 +28,7 @@ def draw(number: int, speed: int = SPEED, seed: int = 0) -> np.ndarray:
 def write_film(path: Path, frames: list[np.ndarray]) -> Path:
     """All but lossless H.264 with BT.709 tags absent, as in many small files."""
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(
-            "libx264", rate=Fraction(24), options={"crf": "4", "preset": "ultrafast"}
-        )
+        stream = container.add_stream("libx264", rate=Fraction(24), options={"crf": "4", "preset": "ultrafast"})
         stream.width, stream.height, stream.pix_fmt = frames[0].shape[1], frames[0].shape[0], "yuv420p"
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))

@@ -99,9 +99,7 @@ def test_a_shrunken_cell_is_valid_only_if_all_under_it_are():
 
 def test_without_augmentation_a_crop_is_a_piece_of_the_patch():
     item = example()
-    out = augment(
-        item, np.random.default_rng(3), SIZE, 1.0, turn=False, mirror=False, backwards=False, colour=False
-    )
+    out = augment(item, np.random.default_rng(3), SIZE, 1.0, turn=False, mirror=False, backwards=False, colour=False)
     np.testing.assert_allclose(out["images"] * 255, item["images"], atol=1e-4)
     np.testing.assert_array_equal(out["flows"], item["flows"])
     np.testing.assert_array_equal(out["valid"], item["valid"])
@@ -179,9 +177,7 @@ def test_curriculum_caps_motion_by_step(folder):
         motions.append(np.linalg.norm(batch["flow1"] - batch["flow0"], axis=-1)[:, 0, 0])
     np.testing.assert_allclose(np.concatenate(motions[:3]), MOTION / 2, rtol=1e-2)
     later = np.concatenate(motions[3:])
-    assert later.max() == pytest.approx(MOTION, rel=1e-2) and later.min() == pytest.approx(
-        MOTION / 2, rel=1e-2
-    )
+    assert later.max() == pytest.approx(MOTION, rel=1e-2) and later.min() == pytest.approx(MOTION / 2, rel=1e-2)
 
 
 def test_scale_choice_and_limit():

@@ -39,10 +39,7 @@ def test_frames_are_the_ones_the_index_names(training):
     for triplet, three in zip(index["triplets"], images, strict=True):
         window = np.s_[triplet["y"] : triplet["y"] + 96, triplet["x"] : triplet["x"] + 96]
         for k, number in enumerate(triplet["frame"] + triplet["gap"] * np.array([-1, 0, 1])):
-            off = [
-                np.abs(three[k].astype(int) - draw(n)[window]).mean()
-                for n in (number - 1, number, number + 1)
-            ]
+            off = [np.abs(three[k].astype(int) - draw(n)[window]).mean() for n in (number - 1, number, number + 1)]
             assert off[1] < 8 and off[1] == min(off)  # 8: chroma at half size, and the codec
 
 
@@ -98,12 +95,8 @@ def test_moving_patches_are_preferred(moving, tmp_path):
     """A 48 px patch lands on still ground often; with several to choose from, nearly never."""
     cut = TrainingCut(first=0, last=23, gaps=(2,), size=48, candidates=1, still_share=1.0)
     cut_training(moving, tmp_path / "one", cut)
-    cut_training(
-        moving, tmp_path / "many", TrainingCut(**(cut.__dict__ | {"candidates": 16, "still_share": 0.0}))
-    )
-    still = [
-        np.mean([t["motion"] < 1.5 for t in load(tmp_path / name)[0]["triplets"]]) for name in ("one", "many")
-    ]
+    cut_training(moving, tmp_path / "many", TrainingCut(**(cut.__dict__ | {"candidates": 16, "still_share": 0.0})))
+    still = [np.mean([t["motion"] < 1.5 for t in load(tmp_path / name)[0]["triplets"]]) for name in ("one", "many")]
     assert still[0] > 0.1 and still[1] == 0
 
 
@@ -133,9 +126,7 @@ def test_no_triplet_spans_a_scene_cut(tmp_path):
 def test_still_film_is_refused_and_leaves_nothing(tmp_path):
     video = write_film(tmp_path / "still.mp4", [draw(0)] * 12)
     with pytest.raises(ValueError, match="none of"):
-        cut_training(
-            video, tmp_path / "t", TrainingCut(first=0, last=11, gaps=(1,), size=96, still_share=0.0)
-        )
+        cut_training(video, tmp_path / "t", TrainingCut(first=0, last=11, gaps=(1,), size=96, still_share=0.0))
     assert [p.name for p in tmp_path.iterdir()] == ["still.mp4"]
 
 
@@ -154,9 +145,7 @@ def test_evaluation_layout_and_rule(moving, tmp_path):
 
 def test_evaluation_keeps_only_the_motion_asked_for(moving, tmp_path):
     with pytest.raises(ValueError, match="none of 4"):
-        cut_evaluation(
-            moving, tmp_path / "e", EvaluationCut(first=1, last=22, spacing=5, motion=(40.0, 90.0))
-        )
+        cut_evaluation(moving, tmp_path / "e", EvaluationCut(first=1, last=22, spacing=5, motion=(40.0, 90.0)))
 
 
 def test_nothing_is_overwritten(moving, training):

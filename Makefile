@@ -1,0 +1,77 @@
+# What a fresh machine needs: python3 (3.11 or newer), make and git. Everything else goes into .venv, with the
+# versions in constraints.txt. `make help` lists the targets.
+
+PYTHON ?= python3
+TESTS ?= tests $(wildcard notebooks)
+PYTEST_ARGS ?= -n 2 --dist loadfile
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Stamps: installed after the last change of what decides the versions. `demo` and `data` need no development tools.
+BASE := $(VENV)/.base-installed
+DEV := $(VENV)/.dev-installed
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo test lint format data clean
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo     turn the bundled photo pair into a slow-motion clip, out/demo.mp4"
+	@echo "make test     run the tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
+	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
+	@echo "make data     download the training film (90 MB) and cut its triplets into data/"
+	@echo "make clean    remove .venv, the demo clip, caches and build folders"
+	@echo "PYTHON=python3.12 chooses the interpreter that .venv is made with"
+
+demo: $(BASE)
+	@mkdir -p out
+	$(BIN)/film examples/cup_0.jpg examples/cup_1.jpg -o out/demo.mp4 --times 5 --sheet out/demo.png --overwrite
+	@echo "The clip is out/demo.mp4, some of its frames are in out/demo.png"
+
+test: $(DEV)
+	$(BIN)/python -m pytest --nbmake $(PYTEST_ARGS) $(TESTS)
+
+lint: $(DEV)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(DEV)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+data: data/film_triplets
+
+data/bbb.mp4: | $(BASE)
+	$(BIN)/python -m film.fetch
+
+data/film_triplets: | data/bbb.mp4
+	$(BIN)/python -m film.triplets --video data/bbb.mp4
+
+# pip is the last thing that venv installs, so a half-made .venv is completed.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
+		"Python 3.11 or newer is needed, but $(PYTHON) is $$($(PYTHON) --version 2>&1):" \
+		"install one and say which, as in: make PYTHON=python3.12" >&2; exit 2; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(BASE): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing the packages that the program needs (some minutes the first time)"
+	@$(INSTALL) -e .
+	@touch $@
+
+$(DEV): $(BASE)
+	@echo "Installing the development tools (some minutes the first time)"
+	@$(INSTALL) -e ".[dev]"
+	@touch $@
+
+# Only what the rules above, the tests and the tools they start have made; data/ and runs/ stay.
+clean:
+	rm -f out/demo.mp4 out/demo.png
+	-@rmdir out 2>/dev/null || true
+	rm -rf .pytest_cache .ruff_cache .import_linter_cache .cache/jax build film_plugins_reveal.egg-info
+	-@rmdir .cache 2>/dev/null || true
+	@if [ -e $(BASE) ]; then echo rm -rf $(VENV); rm -rf $(VENV); fi
