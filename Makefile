@@ -52,8 +52,8 @@ data/film_triplets: | data/bbb.mp4
 
 # pip is the last thing that venv installs, so a half-made .venv is completed.
 $(BIN)/pip:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
-		"Python 3.11 or newer is needed, but $(PYTHON) is $$($(PYTHON) --version 2>&1):" \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo \
+		"Python 3.11 or newer is needed, but $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo missing):" \
 		"install one and say which, as in: make PYTHON=python3.12" >&2; exit 2; }
 	@echo "Making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)

@@ -46,7 +46,7 @@ def keep_freed_memory(most: int = 1024 * MEGABYTE) -> None:
 
 def cache_compiled_programs() -> None:
     """Persistent compilation cache in the user's cache folder, unless JAX was told another one."""
-    if jax.config.jax_compilation_cache_dir:
+    if getattr(jax.config, "jax_compilation_cache_dir", None):
         return
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     jax.config.update("jax_compilation_cache_dir", str(Path(base) / "film-plugins-reveal" / "xla"))

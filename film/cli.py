@@ -60,10 +60,13 @@ class Info:
 
 @dataclasses.dataclass
 class Convert:
-    """Turn reference weights into ours: a TF SavedModel folder or training checkpoint, or the PyTorch port's file."""
+    """Turn reference weights into ours: a TF SavedModel folder or training checkpoint, or the PyTorch port's file.
+
+    Our own weights (a file, or the folder of a run) are written again, in another dtype if you like.
+    """
 
     source: tyro.conf.Positional[str]
-    """SavedModel folder, checkpoint folder or prefix (both need the `convert` extra), or a .pt/.pth file."""
+    """SavedModel folder, checkpoint folder or prefix (both need the `convert` extra), a .pt/.pth file, or ours."""
     destination: tyro.conf.Positional[str]
     """Where to write the .safetensors file."""
     model: str = "paper"
@@ -140,22 +143,30 @@ def _info(command: Info) -> None:
 
 def _convert(command: Convert) -> None:
     from common.files import check_output_file
-    from film.loading import save_model
+    from film.loading import is_ours, load_with_metadata, save_model
     from film.porting import read_reference
 
     check_output_file(command.destination, command.overwrite)
-    model = read_reference(command.source, architecture(command.model))
-    source = {"ported_from": Path(command.source).name}
-    save_model(command.destination, model, source, dtype=command.dtype, overwrite=command.overwrite)
+    if is_ours(command.source):
+        model, header = load_with_metadata(command.source)
+        metadata = header.metadata
+    else:
+        model = read_reference(command.source, architecture(command.model))
+        metadata = {"ported_from": Path(command.source).name}
+    save_model(command.destination, model, metadata, dtype=command.dtype, overwrite=command.overwrite)
     print(f"{command.source} -> {command.destination}")
 
 
 def parse_fps(text: str) -> Fraction:
-    """An exact rate from "30", "23.976" or "30000/1001"."""
+    """An exact rate from "30", "23.976" (which stands for 24000/1001) or "30000/1001"."""
+    from common import video
+
     try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"--fps {text}: give a number such as 30, 23.976 or 30000/1001") from None
+        return video.parse_fps(text)
+    except ValueError:
+        raise ValueError(
+            f"--fps {text}: give a number above 0 and up to 1000, such as 30, 23.976 or 30000/1001"
+        ) from None
 
 
 def architecture(name: str):

@@ -22,7 +22,7 @@ Evaluation. `FolderTriplets` reads the Vimeo-90K layout: one folder per triplet 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -80,8 +80,8 @@ class TripletConfig:
     folder: str = "data/film_triplets"
     batch_size: int = 8
     crop: int = 128
-    scales: tuple[float, ...] = (1.0, 0.5, 0.4)
-    max_motion: tuple[tuple[int, float], ...] = ((0, 1000.0),)
+    scales: Sequence[float] = (1.0, 0.5, 0.4)
+    max_motion: Sequence[Sequence[int | float]] = ((0, 1000.0),)
     turn: bool = True
     mirror: bool = True
     backwards: bool = True
@@ -131,13 +131,13 @@ def batches(config: TripletConfig, seed: int = 0) -> grain.DatasetIterator:
     return iter(dataset.to_iter_dataset(options))
 
 
-def motion_limit(corners: tuple[tuple[int, float], ...], step: int) -> float:
+def motion_limit(corners: Sequence[Sequence[int | float]], step: int) -> float:
     """The curriculum's cap, px, at a training step."""
     steps, pixels = zip(*corners, strict=True)
     return float(np.interp(step, steps, pixels))
 
 
-def choose_scale(scales: tuple[float, ...], motion: float, limit: float, rng: np.random.Generator) -> float:
+def choose_scale(scales: Sequence[float], motion: float, limit: float, rng: np.random.Generator) -> float:
     """One of the scales that bring `motion` (px) down to `limit`, at random; the smallest if none does."""
     gentle = [scale for scale in scales if motion * scale <= limit]
     return float(rng.choice(gentle)) if gentle else min(scales)

@@ -48,9 +48,7 @@ class FlowPredictor(nnx.Module):
 class FlowEstimator(nnx.Module):
     """Flow pyramids between frames given by their feature pyramids."""
 
-    def __init__(
-        self, filters: int, sub_levels: int, convs: Sequence[int], widths: Sequence[int], *, rngs: nnx.Rngs
-    ):
+    def __init__(self, filters: int, sub_levels: int, convs: Sequence[int], widths: Sequence[int], *, rngs: nnx.Rngs):
         self.predictors = nnx.List(
             [
                 FlowPredictor(feature_channels(filters, sub_levels, level), count, width, rngs=rngs)

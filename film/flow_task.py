@@ -76,7 +76,7 @@ class FlowTask:
             answer = model.flow.predictor(level)(both, backward_warp(other, flow + error))
             losses.append(masked_l1(answer, -error, valid))
             metrics[f"missed_{level}"] = losses[-1] / masked_l1(error, jnp.zeros_like(error), valid)
-        return sum(losses) / len(losses), metrics
+        return jnp.mean(jnp.stack(losses)), metrics
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         """As `FilmTask.pictures`: what these flows do end to end."""

@@ -64,7 +64,8 @@ class Fusion(nnx.Module):
         net = aligned[-1]
         for level in range(self.levels - 2, -1, -1):
             up, first, second = list(self.convs)[3 * level : 3 * level + 3]
-            net = upsample_conv(up, net, aligned[level].shape[1:3])
+            _, height, width, _ = aligned[level].shape
+            net = upsample_conv(up, net, (height, width))
             net = leaky_relu(first(jnp.concatenate([aligned[level], net], axis=-1)))
             net = leaky_relu(second(net))
         return self.output(net)

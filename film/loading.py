@@ -38,8 +38,17 @@ def find(name_or_path: str | Path | None = None) -> Path:
     if path.is_dir():
         path = path / FILE
     if not path.is_file():
-        raise FileNotFoundError(f"no weights {str(wanted)!r}: give a .safetensors file, or one of {', '.join(names())}")
+        shipped_names = ", ".join(names()) or "none is shipped"
+        raise FileNotFoundError(
+            f"no weights {str(wanted)!r}: give a .safetensors file, a run's folder or a name ({shipped_names})"
+        )
     return path
+
+
+def is_ours(name_or_path: str | Path) -> bool:
+    """Whether this looks like our weights: a shipped name, a .safetensors file, or a folder that holds one of ours."""
+    path = Path(name_or_path)
+    return str(name_or_path) in names() or path.suffix == ".safetensors" or (path / FILE).is_file()
 
 
 def load(name_or_path: str | Path | None = None) -> Film:

@@ -236,5 +236,7 @@ def crop(output: FilmOutput, height: int, width: int) -> FilmOutput:
     def cut(x: Array, level: int) -> Array:
         return x[:, : max(1, height >> level), : max(1, width >> level)]
 
-    flows = [[cut(flow, i) for i, flow in enumerate(p)] for p in (output.forward_flow, output.backward_flow)]
-    return FilmOutput(cut(output.image, 0), *flows, cut(output.x0_warped, 0), cut(output.x1_warped, 0))
+    forward, backward = (
+        [cut(flow, i) for i, flow in enumerate(p)] for p in (output.forward_flow, output.backward_flow)
+    )
+    return FilmOutput(cut(output.image, 0), forward, backward, cut(output.x0_warped, 0), cut(output.x1_warped, 0))

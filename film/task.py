@@ -87,7 +87,7 @@ class FilmTask:
         if "flow0" in batch:
             metrics["flow"] = flow_error(output, batch)
         weights = {name: weight_at(getattr(self, name), step) for name in ("l1", "warped", "flow") if name in metrics}
-        return sum(weight * metrics[name] for name, weight in weights.items()), metrics
+        return jnp.stack([weight * metrics[name] for name, weight in weights.items()]).sum(), metrics
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         """One row per triplet: x0, x1, FILM's frame, the truth, both warped frames, the forward flow."""
@@ -120,7 +120,7 @@ def flow_error(output: FilmOutput, batch: Batch) -> Float[Array, ""]:
             for _ in range(level, TEACHER_LEVEL):
                 flow = average_pool(flow)
             errors.append(masked_l1(flow * 2.0**level, target, valid))
-    return sum(errors) / len(errors)
+    return jnp.mean(jnp.stack(errors))
 
 
 def weight_at(schedule: Schedule, step: Array) -> Float[Array, ""]:

@@ -55,6 +55,6 @@ class Logger:
 
 def _step(line: str) -> float:
     try:
-        return json.loads(line)["step"]
+        return float(json.loads(line)["step"])
     except (json.JSONDecodeError, KeyError):
         return float("inf")  # a line that a crash cut short

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from common.files import atomic_output
@@ -82,10 +83,10 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt as stop:
         print(stop.args[0] if stop.args else "stopped", file=sys.stderr)
         raise SystemExit(130) from stop
-    except (ValueError, TypeError, OSError, FloatingPointError, hydra.errors.HydraException) as error:
+    except (ValueError, TypeError, OSError, FloatingPointError, HydraException) as error:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
-        cause = error.__cause__ if isinstance(error, hydra.errors.HydraException) and error.__cause__ else error
+        cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
         print(f"error: {cause} (HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
         raise SystemExit(2) from error
 

@@ -85,8 +85,8 @@ def train_step(
     params = optax.apply_updates(state.params, updates)
     # A young average would remember the random start: its decay grows with the step until it is `ema`.
     decay = jnp.minimum(optim.ema, (1 + state.step) / (10 + state.step))
-    ema = optax.incremental_update(params, state.ema, 1 - decay) if optim.ema else None
-    metrics = {"loss": loss, "grad_norm": optax.global_norm(grads), **metrics}
+    ema = None if state.ema is None else optax.incremental_update(params, state.ema, 1 - decay)
+    metrics = {"loss": loss, "grad_norm": optax.tree.norm(grads), **metrics}
     return TrainState(state.step + 1, params, opt_state, ema), metrics
 
 

@@ -16,6 +16,7 @@ from common.images import read_image, to_uint8, write_image
 from common.video import probe, read_frames
 from common.weights import save_weights
 from film.cli import main
+from film.loading import load_with_metadata
 
 SIZE = (16, 24)
 PLAN = "3 photos 24x16 -> 17 frames at 30 fps, 0.57 s -> "
@@ -215,6 +216,15 @@ def test_convert_makes_weights_that_load(here, capsys):
     main(["convert", str(recipe.DATA / "dajes_tiny.pth"), "ours.safetensors", "--model", "tiny.json"])
     assert_same_parameters(film.load("ours.safetensors"), recipe.model("tiny"))
     assert "ours.safetensors" in capsys.readouterr().out
+
+
+def test_convert_writes_ours_again_in_half_the_bytes(here, weights):
+    film.save_model("run/weights.safetensors", film.load(weights), {"steps": 7})
+    main(["convert", "run", "half.safetensors", "--dtype", "float16"])
+    model, header = load_with_metadata("half.safetensors")
+    assert header.dtype == "float16" and header.metadata == {"steps": 7}
+    for name, value in parameters(film.load(weights)).items():
+        np.testing.assert_allclose(parameters(model)[name], value, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,7 @@ class SubTreeExtractor(Idle):
             width = FILTERS << stage
             name = "feat_net/sub_extractor/cfeat_conv_"
             first, second = f"{name}{2 * stage}", f"{name}{2 * stage + 1}"
-            stages.append(
-                nn.Sequential(conv_relu(first, inputs, width, 3), conv_relu(second, width, width, 3))
-            )
+            stages.append(nn.Sequential(conv_relu(first, inputs, width, 3), conv_relu(second, width, width, 3)))
             inputs = width
         self.convs = nn.ModuleList(stages)
 
@@ -113,10 +111,7 @@ class Fusion(Idle):
             width, shapes = FILTERS << level, []
             shapes = [(below, 2), (aligned[level] + width, 3), (width, 3)]
             names = [f"fusion/{keras_name(3 * level + j)}" for j in range(3)]
-            layers = [
-                conv_relu(name, inputs, width, size)
-                for name, (inputs, size) in zip(names, shapes, strict=True)
-            ]
+            layers = [conv_relu(name, inputs, width, size) for name, (inputs, size) in zip(names, shapes, strict=True)]
             levels.append(nn.ModuleList(layers))
             below = width
         self.output_conv = conv(f"fusion/{keras_name(3 * (FUSION_LEVELS - 1))}", below, 3, 1)

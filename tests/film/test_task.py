@@ -1,0 +1,198 @@
+"""What training optimises: the loss falls, the teacher's flow means the same as FILM's, the start knows motion."""
+
+import functools
+
+import cv2
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from toy import CONFIG, parameters, toy
+
+import film
+from common.porting import flatten
+from film.flow_task import FlowTask, smooth_error, teacher_at
+from film.model import FilmConfig, FilmOutput
+from film.task import FilmTask, flow_error, weight_at
+
+SIDE, MOTION = 32, (4.0, -2.0)  # px from x0 to x1
+START = FilmConfig(4, 3, 2, 2, (2, 2, 2), (16, 16, 16), 8)
+
+
+def moved(shift: tuple[float, float], side: int = SIDE, seed: int = 0) -> np.ndarray:
+    """A smooth texture whose content has moved by `shift` = (dx, dy) px; `side side 3` in [0, 1]."""
+    noise = np.random.default_rng(seed).random((side // 4 + 9, side // 4 + 9, 3)).astype(np.float32)
+    big = cv2.resize(noise, None, fx=4, fy=4, interpolation=cv2.INTER_CUBIC)
+    matrix = np.array([[1, 0, shift[0] - 16], [0, 1, shift[1] - 16]], np.float32)
+    return np.clip(cv2.warpAffine(big, matrix, (side, side)), 0, 1)
+
+
+def batch(motion: tuple[float, float] = MOTION, side: int = SIDE, count: int = 2) -> dict[str, jax.Array]:
+    """Frames at 0, 1/2 and 1 of a steady translation, and the exact teacher: from the middle to either side."""
+    dx, dy = motion
+    frames = [
+        np.stack([moved((t * dx, t * dy), side, seed) for seed in range(count)]).astype(np.float32) for t in (0, 0.5, 1)
+    ]
+    flow = np.broadcast_to(np.array(motion, np.float32) / 2, (count, side // 4, side // 4, 2))
+    valid = np.ones((count, side // 4, side // 4), np.float32)
+    pictures = dict(zip(("x0", "y", "x1"), frames, strict=True))
+    teacher = dict(flow0=-flow, flow1=flow, valid0=valid, valid1=valid, time=np.full((count, 1), 0.5, np.float32))
+    return {name: jnp.asarray(value) for name, value in (pictures | teacher).items()}
+
+
+def exact_output(motion: tuple[float, float], levels: int = 4) -> FilmOutput:
+    """What a perfect FILM says about `batch(motion)`: whole flows, in pixels of each level."""
+    image = jnp.zeros((2, SIDE, SIDE, 3))
+    forward = [
+        jnp.broadcast_to(jnp.array(motion, jnp.float32) / 2**i, (2, SIDE >> i, SIDE >> i, 2)) for i in range(levels)
+    ]
+    return FilmOutput(image, forward, [-flow for flow in forward], image, image)
+
+
+def test_exact_flows_have_no_error_and_others_have_theirs():
+    truth = batch()
+    assert float(flow_error(exact_output(MOTION), truth)) == pytest.approx(0, abs=1e-6)
+    still = float(flow_error(exact_output((0, 0)), truth))
+    assert still == pytest.approx((4 + 2) / 2)  # mean of |dx|, |dy|, in full-size pixels, at every level
+    assert float(flow_error(exact_output((-4, 2)), truth)) == pytest.approx(2 * still)
+
+
+def test_swapped_neighbours_are_noticed():
+    truth = batch()
+    swapped = truth | dict(flow0=truth["flow1"], flow1=truth["flow0"])
+    assert float(flow_error(exact_output(MOTION), swapped)) > 5
+
+
+def test_the_teacher_is_not_asked_where_it_is_not_valid():
+    truth = batch()
+    for side in ("0", "1"):
+        truth["flow" + side] = truth["flow" + side].at[:, :, 4:].set(50)
+        truth["valid" + side] = truth["valid" + side].at[:, :, 4:].set(0)
+    assert float(flow_error(exact_output(MOTION, levels=3), truth)) == pytest.approx(0, abs=1e-6)
+
+
+def test_frames_and_teacher_of_these_tests_agree():
+    """Warping x0 by flow0 gives y; else the signs above would prove nothing."""
+    truth = batch()
+    for frame, flow in (("x0", "flow0"), ("x1", "flow1")):
+        full = jnp.broadcast_to(truth[flow][:, :1, :1], (2, SIDE, SIDE, 2))
+        off = film.warp.backward_warp(truth[frame], full) - truth["y"]
+        assert (
+            float(jnp.abs(off)[:, 4:-4, 4:-4].mean()) < 1e-3 < 0.01 < float(jnp.abs(truth[frame] - truth["y"]).mean())
+        )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "values"),
+    [
+        (((0, 1.0),), {0: 1, 10**6: 1}),
+        (((0, 0.3), (2000, 0.1)), {0: 0.3, 500: 0.25, 2000: 0.1, 9999: 0.1}),
+        (((100, 0.0), (200, 1.0), (300, 0.0)), {0: 0, 150: 0.5, 200: 1, 275: 0.25, 300: 0}),
+    ],
+)
+def test_weights_of_losses_are_straight_between_corners(schedule, values):
+    for step, value in values.items():
+        assert float(weight_at(schedule, jnp.int32(step))) == pytest.approx(value)
+
+
+def test_the_loss_is_the_weighted_sum_of_its_parts():
+    task = FilmTask(CONFIG, l1=[[0, 1.0]], warped=[[0, 0.0], [10, 1.0]], flow=[[0, 0.5]])
+    loss, metrics = jax.jit(task.loss)(nnx.to_pure_dict(nnx.state(toy())), batch(), jnp.int32(5))
+    expected = metrics["l1"] + 0.5 * metrics["warped"] + 0.5 * metrics["flow"]
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    assert min(float(metrics[name]) for name in ("l1", "warped", "flow", "psnr")) > 0
+
+
+def losses_of(task, steps: int = 10) -> list[float]:
+    """Adam on one batch; the step stays the same, so that nothing but the parameters changes."""
+    params = nnx.to_pure_dict(nnx.state(toy(task.model)))
+    tx, data = optax.adam(3e-3), batch()
+
+    @jax.jit
+    def step(params, state):
+        (loss, _), grads = jax.value_and_grad(task.loss, has_aux=True)(params, data, jnp.int32(0))
+        updates, state = tx.update(grads, state)
+        return optax.apply_updates(params, updates), state, loss
+
+    state, losses = tx.init(params), []
+    for _ in range(steps):
+        params, state, loss = step(params, state)
+        losses.append(float(loss))
+    return losses
+
+
+@pytest.mark.parametrize(
+    "task", [FilmTask(CONFIG, flow=((0, 0.1),)), FlowTask(CONFIG)], ids=lambda task: type(task).__name__
+)
+def test_the_loss_falls(task):
+    losses = losses_of(task)
+    assert losses[-1] < 0.9 * losses[0]
+    assert all(np.isfinite(losses))
+
+
+def test_flow_task_asks_each_level_for_its_own_pixels():
+    data = batch()
+    for level in range(4):
+        flow, valid = teacher_at(data, level, (SIDE >> level, SIDE >> level))
+        assert flow.shape == (4, SIDE >> level, SIDE >> level, 2) and valid.shape == flow.shape[:3]
+        np.testing.assert_allclose(
+            flow[2:], np.broadcast_to(np.array(MOTION) / 2 / 2**level, flow[2:].shape), rtol=1e-5
+        )
+        np.testing.assert_allclose(flow[:2], -flow[2:])
+
+
+def test_forced_errors_are_smooth_and_of_the_strength_asked_for():
+    error = np.asarray(smooth_error(jax.random.key(0), (64, 32, 32, 2), (0.5, 2.0)))
+    strength = np.sqrt((error**2).mean(axis=(1, 2, 3)))
+    assert 0.2 < strength.min() < 0.7 < 1.0 < strength.max() < 2.5
+    assert np.abs(np.diff(error, axis=2)).mean() < 0.25 * np.abs(error).mean()
+
+
+@functools.cache
+def prepared():
+    params = jax.jit(FilmTask(START).init)(jax.random.key(0))
+    return film.porting.from_params({k: np.asarray(v) for k, v in flatten(params).items()}, START)
+
+
+@pytest.mark.parametrize("motion", [(3.0, 0.0), (-3.0, 0.0), (0.0, 3.0), (0.0, -3.0)])
+def test_at_the_start_flow_points_where_things_move(motion):
+    data = batch(motion, side=64)
+    out = prepared()(data["x0"], data["x1"])
+    axis = int(motion[1] != 0)
+    for flow, sign in ((out.forward_flow[0], 1), (out.backward_flow[0], -1)):
+        mean = np.asarray(flow)[:, 8:-8, 8:-8].mean(axis=(0, 1, 2))
+        assert sign * np.sign(motion[axis]) * mean[axis] > 0.3
+        assert abs(mean[1 - axis]) < 0.5 * abs(mean[axis])
+
+
+def test_at_the_start_the_picture_is_the_blend_of_the_warped_frames():
+    data = batch((3.0, 0.0), side=64)
+    out = prepared()(data["x0"], data["x1"])
+    assert float(jnp.abs(out.image - 0.5 * (out.x0_warped + out.x1_warped)).mean()) < 0.05
+    assert float(jnp.abs(out.image - data["y"]).mean()) < 0.1
+
+
+def test_training_goes_on_from_given_weights(tmp_path):
+    film.save_model(tmp_path / "w.safetensors", toy(seed=4))
+    task = FilmTask(CONFIG, start_from=str(tmp_path / "w.safetensors"))
+    begun = flatten(jax.jit(task.init)(jax.random.key(0)))
+    for path, value in parameters(toy(seed=4)).items():
+        np.testing.assert_array_equal(begun[path], value)
+    with pytest.raises(ValueError, match="start_from"):
+        FilmTask(START, start_from=task.start_from).init(jax.random.key(0))
+
+
+def test_fewer_levels_take_the_same_weights():
+    task = FilmTask(START, levels=3)
+    out = jax.eval_shape(task.forward, nnx.to_pure_dict(nnx.state(toy(START))), batch())
+    assert len(out.forward_flow) == 3 and task.graphdef != FilmTask(START).graphdef
+
+
+def test_pictures_and_weights_of_a_run(tmp_path):
+    task, params = FilmTask(CONFIG, rows=1), nnx.to_pure_dict(nnx.state(toy()))
+    sheet = task.pictures(params, batch())["triplets"]
+    assert sheet.shape[1] >= 7 * SIDE and SIDE <= sheet.shape[0] < 2 * SIDE and np.isfinite(sheet).all()
+    task.export(tmp_path / "w.safetensors", jax.device_get(params), {"steps": 3})
+    assert film.load(tmp_path / "w.safetensors").config == CONFIG

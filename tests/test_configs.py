@@ -1,0 +1,202 @@
+"""The configs say what they mean: each composes, and a composed run trains, resumes, and refuses in one line."""
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import ConfigCompositionException
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+import film
+from film.flow_task import FlowTask
+from film.model import FilmConfig
+from film.task import FilmTask
+
+with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
+    warnings.simplefilter("ignore")
+    from common.training.run import build, evaluate_from_config, train_from_config
+
+ROOT = Path(film.__file__).parents[1]
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "configs" / "experiment").glob("*.yaml"))
+DEBUGS = sorted(path.stem for path in (ROOT / "configs" / "debug").glob("*.yaml"))
+SIDE = 48
+TINY = dict(
+    _target_="film.model.FilmConfig",
+    pyramid_levels=3,
+    fusion_pyramid_levels=2,
+    specialized_levels=1,
+    sub_levels=2,
+    flow_convs=[1, 1],
+    flow_filters=[8, 8],
+    filters=8,
+)
+
+
+def composed(*words: str, config_name: str = "train") -> DictConfig:
+    """What `python train.py WORDS` would see."""
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        config = compose(config_name, list(words), return_hydra_config=True)
+        HydraConfig.instance().set_config(config)  # for ${hydra:...}
+        own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+        return OmegaConf.create(OmegaConf.to_container(own, resolve=True))
+
+
+@pytest.fixture(autouse=True)
+def leave_the_process_alone(monkeypatch):
+    monkeypatch.setattr("common.training.run.setup", lambda: None)
+
+
+@pytest.mark.parametrize("debug", [None, *DEBUGS])
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_each_experiment_composes_and_builds(experiment, debug):
+    config = composed(f"experiment={experiment}", *([f"debug={debug}"] if debug else []))
+    assert config.name == experiment + ("_debug" if debug else "")
+    parts = build(config)
+    assert parts["task"].model == FilmConfig.small()
+    assert isinstance(parts["task"], FilmTask | FlowTask)
+    assert parts["trainer"].steps <= 100 if debug else parts["trainer"].steps >= 1000
+    assert parts["trainer"].checkpoint_every <= parts["trainer"].steps
+
+
+def test_the_default_weights_have_an_evaluation():
+    config = composed("experiment=film_small", "weights=film-small", config_name="eval")
+    assert config.evaluation._target_ == "film.evaluation.FilmEvaluation" and config.weights == "film-small"
+
+
+@pytest.mark.xfail(strict=True, reason="only keys that a YAML names can be set; configs/ name few of the fields")
+@pytest.mark.parametrize(
+    "word", ["trainer.devices=1", "trainer.keep=3", "optim.clip=1.0", "optim.ema=0.9", "data.turn=false"]
+)
+def test_anything_can_be_changed_by_key_value(word):
+    """Without Hydra's plus sign: the key exists, so it is in the config."""
+    key, value = word.split("=")
+    assert str(OmegaConf.select(composed("experiment=film_small_flow", word), key)).lower() == value
+
+
+def test_an_unknown_key_is_refused():
+    with pytest.raises(ConfigCompositionException, match="nosuch"):
+        composed("experiment=film_small", "nosuch=1")
+
+
+@pytest.fixture
+def triplets(tmp_path):
+    """Four random triplets as `film.triplets` writes them."""
+    folder, rng = tmp_path / "triplets", np.random.default_rng(0)
+    folder.mkdir()
+    np.save(folder / "images.npy", rng.integers(0, 256, (4, 3, SIDE, SIDE, 3), np.uint8))
+    np.save(folder / "flows.npy", rng.normal(size=(4, 2, SIDE // 4, SIDE // 4, 2)).astype(np.float16))
+    np.save(folder / "valid.npy", np.ones((4, 2, SIDE // 4, SIDE // 4), np.uint8))
+    (folder / "index.json").write_text(json.dumps({"triplets": [{"motion": 2.0}] * 4}))
+    return folder
+
+
+@pytest.fixture
+def small_run(tmp_path, triplets, monkeypatch):
+    """The recipe of film_small on a network and data of seconds; `small_run(key=value)` changes it."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(**changes) -> DictConfig:
+        config = composed("experiment=film_small", "name=toy")
+        trainer = dict(steps=4, log_every=2, picture_every=4, checkpoint_every=2, devices=1, progress=False)
+        data = dict(folder=str(triplets), batch_size=2, crop=32, scales=[1.0], buffer=2)
+        task = dict(model=TINY, start_from=None, levels=None, rows=1)
+        with open_dict(config):
+            config.merge_with(OmegaConf.create(dict(trainer=trainer, data=data, task=task)))
+            for key, value in changes.items():
+                OmegaConf.update(config, key.replace("__", "."), value)
+        return config
+
+    return make
+
+
+def refusal(capsys, config: DictConfig, command=train_from_config) -> str:
+    with pytest.raises(SystemExit) as stop:
+        command(config)
+    line = capsys.readouterr().err
+    assert stop.value.code == 2 and line.count("\n") == 1
+    return line
+
+
+def test_a_run_trains_resumes_and_is_guarded(small_run, capsys, monkeypatch):
+    folder = Path("runs/toy")
+    train_from_config(small_run())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [2, 4]
+    assert {"config.yaml", "weights.safetensors", "metrics.jsonl", "checkpoints", "pictures"} <= {
+        p.name for p in folder.iterdir()
+    }
+    assert OmegaConf.load(folder / "config.yaml").task.model.filters == 8
+    model, metadata = film.loading.load_with_metadata(folder)
+    assert model.config.filters == 8 and metadata.metadata["steps"] == 4
+    assert metadata.metadata["experiment"] == "toy" and metadata.metadata["recipe"]["data"]["crop"] == 32
+
+    weights, log = ((folder / name).read_bytes() for name in ("weights.safetensors", "metrics.jsonl"))
+    train_from_config(small_run())  # the same command again
+    assert (folder / "weights.safetensors").read_bytes() == weights
+    assert (folder / "metrics.jsonl").read_bytes() == log
+
+    for change in ({"seed": 1}, {"optim__lr": 0.5}, {"data__crop": 16}, {"task__rows": 2}, {"optim__ema": 0.0}):
+        (key,) = change
+        assert key.replace("__", ".") in refusal(capsys, small_run(**change))
+    without = small_run()
+    with open_dict(without):
+        del without.optim["ema"]
+    assert "optim.ema" in refusal(capsys, without)
+    assert (folder / "weights.safetensors").read_bytes() == weights
+
+    train_from_config(small_run(trainer__steps=6))  # longer is no other recipe
+    assert film.loading.load_with_metadata(folder)[1].metadata["steps"] == 6
+
+
+def test_a_first_try_that_failed_does_not_bind(small_run, capsys):
+    """Nothing was trained, so nothing has to be the same."""
+    assert "nowhere" in refusal(capsys, small_run(data__folder="nowhere"))
+    assert "levels" in refusal(capsys, small_run(task__levels=1))
+    train_from_config(small_run(trainer__steps=1))
+    assert Path("runs/toy/weights.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"optim__name": "sgd"}, "sgd"),
+        ({"data__crop": 30}, "crop 30"),
+        ({"trainer__devices": 9}, "trainer.devices is 9"),
+        ({"task__model": dict(TINY, filters=0)}, "filters"),
+        ({"task__model": dict(TINY, _target_="film.model.NoSuchThing")}, "NoSuchThing"),
+        ({"task__start_from": "nowhere"}, "nowhere"),
+        ({"data__colours": True}, "colours"),
+        ({"task": "???"}, "no value for task"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(small_run, capsys, change, said):
+    assert said in refusal(capsys, small_run(**change))
+
+
+def test_no_evaluation_is_one_line(small_run, capsys):
+    config = small_run(evaluation=None)
+    with open_dict(config):
+        config.update(weights=None, output=None, overwrite=False)
+    assert "no evaluation" in refusal(capsys, config, evaluate_from_config)
+
+
+def program(folder: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(ROOT / script), *words], cwd=folder, capture_output=True, text=True)
+
+
+def test_train_without_an_experiment_says_so_in_one_line(tmp_path):
+    done = program(tmp_path, "train.py")
+    assert done.returncode == 2 and "experiment=" in done.stderr and done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_train_with_an_unknown_key_is_hydras_message(tmp_path):
+    done = program(tmp_path, "train.py", "experiment=film_small", "nosuch=1")
+    assert done.returncode != 0 and "nosuch" in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
