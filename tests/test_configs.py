@@ -1,5 +1,6 @@
 """The configs say what they mean: each composes, and a composed run trains, resumes, and refuses in one line."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -100,14 +101,16 @@ def triplets(tmp_path):
 def small_run(tmp_path, triplets, monkeypatch):
     """The recipe of film_small on a network and data of seconds; `small_run(key=value)` changes it."""
     monkeypatch.chdir(tmp_path)
+    recipe = composed("experiment=film_small", "name=toy")
 
     def make(**changes) -> DictConfig:
-        config = composed("experiment=film_small", "name=toy")
+        config = copy.deepcopy(recipe)
         trainer = dict(steps=4, log_every=2, picture_every=4, checkpoint_every=2, devices=1, progress=False)
         data = dict(folder=str(triplets), batch_size=2, crop=32, scales=[1.0], buffer=2)
         task = dict(model=TINY, start_from=None, levels=None, rows=1)
         with open_dict(config):
-            config.merge_with(OmegaConf.create(dict(trainer=trainer, data=data, task=task)))
+            # Adam: Muon is another program for each kernel to compile
+            config.merge_with(OmegaConf.create(dict(trainer=trainer, data=data, task=task, optim=dict(name="adam"))))
             for key, value in changes.items():
                 OmegaConf.update(config, key.replace("__", "."), value)
         return config

@@ -87,7 +87,8 @@ def one_line_errors() -> Iterator[None]:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
         cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
-        print(f"error: {cause} (HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
+        line = " ".join(str(cause).split())  # Hydra's own take several
+        print(f"error: {line} (HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
         raise SystemExit(2) from error
 
 
