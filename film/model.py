@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -132,9 +133,9 @@ class Film(nnx.Module):
 
     def __call__(
         self,
-        x0: Float[Array, "b h w 3"],
-        x1: Float[Array, "b h w 3"],
-        time: float | Float[Array, ""] | Float[Array, "b 1"] = 0.5,
+        x0: Float[Array | np.ndarray, "b h w 3"],
+        x1: Float[Array | np.ndarray, "b h w 3"],
+        time: float | Float[Array | np.ndarray, ""] | Float[Array | np.ndarray, "b 1"] = 0.5,
     ) -> FilmOutput:
         """Interpolates between two batches of frames; compiled once per shape.
 
@@ -149,8 +150,8 @@ class Film(nnx.Module):
         """
         check_frames(x0, x1)
         graphdef, params = nnx.split(self)
-        time = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))
-        return _interpolate(graphdef, nnx.to_pure_dict(params), x0, x1, time)
+        moments = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))
+        return _interpolate(graphdef, nnx.to_pure_dict(params), jnp.asarray(x0), jnp.asarray(x1), moments)
 
     def encode(self, images: Float[Array, "b h w 3"]) -> Encoded:
         """Everything about each frame that does not depend on the other one. No padding is done here."""
@@ -206,7 +207,7 @@ def unstack(encoded: Encoded, parts: int) -> list[Encoded]:
     return [jax.tree.map(lambda x, i=i: x[i * size : (i + 1) * size], encoded) for i in range(parts)]
 
 
-def check_frames(*frames: Array) -> None:
+def check_frames(*frames: Array | np.ndarray) -> None:
     """Raises ValueError unless all frames are `b h w 3` batches of one shape."""
     for name, frame in zip(("x0", "x1"), frames, strict=False):
         if jnp.ndim(frame) != 4 or frame.shape[-1] != COLORS:

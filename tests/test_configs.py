@@ -70,7 +70,6 @@ def test_the_default_weights_have_an_evaluation():
     assert config.evaluation._target_ == "film.evaluation.FilmEvaluation" and config.weights == "film-small"
 
 
-@pytest.mark.xfail(strict=True, reason="only keys that a YAML names can be set; configs/ name few of the fields")
 @pytest.mark.parametrize(
     "word", ["trainer.devices=1", "trainer.keep=3", "optim.clip=1.0", "optim.ema=0.9", "data.turn=false"]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax import contrib
 
@@ -18,7 +19,7 @@ class OptimConfig:
     """How parameters move.
 
     Attributes:
-      name: one of `OPTIMIZERS`. `adam` has Keras' epsilon, as FILM's reference; `muon` orthogonalises the momentum of
+      name: one of `OPTIMIZERS`. `adam` is Keras', as in FILM's reference; `muon` orthogonalises the momentum of
         kernels of two and more dimensions (inputs x outputs) and falls back to Adam for biases.
       lr: peak learning rate.
       schedule: one of `SCHEDULES`, after a linear warm-up of `warmup` steps. `staircase` multiplies by `decay_rate`
@@ -73,8 +74,32 @@ def make_optimizer(config: OptimConfig, steps: int) -> optax.GradientTransformat
     elif config.name == "adamw":
         optimizer = optax.adamw(schedule, weight_decay=config.weight_decay)
     else:
-        optimizer = optax.adam(schedule, eps=1e-7)
+        optimizer = keras_adam(schedule)
     return optax.chain(optax.clip_by_global_norm(config.clip), optimizer) if config.clip else optimizer
+
+
+def keras_adam(lr: optax.ScalarOrSchedule, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-7):
+    """Adam as Keras and the paper's section 2 end compute it: `lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps)`.
+
+    optax adds its epsilon after the bias correction of v, so that Keras' is up to 30 times larger in the first steps:
+    FILM's small gradients feel it.
+    """
+
+    def init(params: optax.Params) -> optax.ScaleByAdamState:
+        zeros = optax.tree.zeros_like(params)
+        return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), zeros, zeros)
+
+    def update(grads: optax.Updates, state: optax.OptState, params: optax.Params | None = None):
+        assert isinstance(state, optax.ScaleByAdamState)
+        count = state.count + 1
+        t = count.astype(jnp.float32)
+        mu = optax.tree.update_moment(grads, state.mu, b1, 1)
+        nu = optax.tree.update_moment(grads, state.nu, b2, 2)
+        scale = jnp.sqrt(1 - b2**t) / (1 - b1**t)
+        updates = jax.tree.map(lambda m, v: scale * m / (jnp.sqrt(v) + eps), mu, nu)
+        return updates, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.chain(optax.GradientTransformation(init, update), optax.scale_by_learning_rate(lr))
 
 
 def _kernel_dimensions(params):

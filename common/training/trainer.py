@@ -165,16 +165,13 @@ def _loop(
                 bar.set_postfix(loss=f"{values['loss']:.4f}")
                 if bar.disable:
                     log.info("step %d: %s", number, "  ".join(f"{k} {v:.4g}" for k, v in values.items()))
-                if not math.isfinite(values["loss"]):
-                    raise FloatingPointError(
-                        f"the loss became {values['loss']} between steps {number - config.log_every} and {number}; "
-                        "the last checkpoint is from before: lower optim.lr or set optim.clip, then start again"
-                    )
+                _check_finite(number, values["loss"])
             asked = interrupt.asked  # read once: a wish that comes while this step is saved waits for the next
             last = number == config.steps or asked
             if number % config.picture_every == 0 or number == config.steps:
                 logger.pictures(number, task.pictures(state.averaged, batch))
             if number % config.checkpoint_every == 0 or last:
+                _check_finite(number, *(float(m["loss"]) for m in pending))  # a broken state is never saved
                 save(number, state)
             bar.update()
             if asked and number < config.steps:
@@ -205,6 +202,15 @@ class Interrupt:
 
 def _save(checkpoints: Checkpoints, batches: Batches, step: int, state: TrainState) -> None:
     checkpoints.save(step, state, batches.get_state())
+
+
+def _check_finite(step: int, *losses: float) -> None:
+    bad = [loss for loss in losses if not math.isfinite(loss)]
+    if bad:
+        raise FloatingPointError(
+            f"the loss became {bad[0]} at or shortly before step {step}; the last checkpoint is from before: "
+            "lower optim.lr or set optim.clip, then start again"
+        )
 
 
 def _mean(pending: list[Metrics]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from flax import nnx
 from recipe import DATA, config, manifest, model, variables
 
 from common.losses import l1
+from common.training.optimizer import keras_adam
 from film.model import Film, FilmConfig, parameter_count
 from film.porting import variable_table
 from film.resample import resize_bilinear
@@ -67,7 +68,7 @@ def test_three_adam_steps_equal_the_reference(tiny):
     x0, y, x1 = (jnp.asarray(data[k]) for k in ("x0", "y", "x1"))
     graphdef, params = nnx.split(tiny)
     params = nnx.to_pure_dict(params)
-    tx = optax.adam(1e-4, eps=1e-7)
+    tx = keras_adam(1e-4)
 
     def loss(params):
         return l1(nnx.merge(graphdef, params).forward(x0, x1, jnp.full((2, 1), 0.5)).image, y)
