@@ -89,15 +89,15 @@ def keras_adam(lr: optax.ScalarOrSchedule, b1: float = 0.9, b2: float = 0.999, e
         zeros = optax.tree.zeros_like(params)
         return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), zeros, zeros)
 
-    def update(grads: optax.Updates, state: optax.OptState, params: optax.Params | None = None):
+    def update(updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None):
         assert isinstance(state, optax.ScaleByAdamState)
         count = state.count + 1
-        t = count.astype(jnp.float32)
-        mu = optax.tree.update_moment(grads, state.mu, b1, 1)
-        nu = optax.tree.update_moment(grads, state.nu, b2, 2)
+        t = jnp.asarray(count, jnp.float32)
+        mu = optax.tree.update_moment(updates, state.mu, b1, 1)
+        nu = optax.tree.update_moment(updates, state.nu, b2, 2)
         scale = jnp.sqrt(1 - b2**t) / (1 - b1**t)
-        updates = jax.tree.map(lambda m, v: scale * m / (jnp.sqrt(v) + eps), mu, nu)
-        return updates, optax.ScaleByAdamState(count, mu, nu)
+        steps = jax.tree.map(lambda m, v: scale * m / (jnp.sqrt(v) + eps), mu, nu)
+        return steps, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.chain(optax.GradientTransformation(init, update), optax.scale_by_learning_rate(lr))
 

@@ -171,7 +171,8 @@ def _loop(
             if number % config.picture_every == 0 or number == config.steps:
                 logger.pictures(number, task.pictures(state.averaged, batch))
             if number % config.checkpoint_every == 0 or last:
-                _check_finite(number, *(float(m["loss"]) for m in pending))  # a broken state is never saved
+                # A broken state is never saved.
+                _check_finite(number, *(float(m[name]) for m in pending for name in ("loss", "grad_norm")))
                 save(number, state)
             bar.update()
             if asked and number < config.steps:
