@@ -24,7 +24,7 @@ from film.layers import LEAK, Conv
 from film.model import Film
 from film.pyramid import FeatureExtractor
 
-GAIN = 8.0  # pixels of flow per unit of |gradient|; measured: the flow error at the start is lowest around it
+GAIN = 8.0  # pixels of flow per unit of |gradient|; found by trial
 NOISE = 0.01  # scale of the random rest of the last flow convolution
 REST = 0.02  # scale of the random rest of the output convolution
 UNITS = 8  # per looked-at mixture of channels: 2 directions x (g + d, g - d) x both signs

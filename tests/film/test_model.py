@@ -14,7 +14,7 @@ from film.model import Film, FilmConfig, parameter_count
 from film.porting import variable_table
 from film.resample import resize_bilinear
 
-IMAGE, FLOW = 2e-5, 1e-3  # the reference's own float32 noise is 3e-6 and 5e-6
+IMAGE, FLOW = 2e-5, 1e-4  # the reference's own float32 noise is 3e-6 and 5e-6
 
 
 @pytest.fixture(scope="module")
