@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 
 def backward_warp(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"]) -> Float[Array, "b h w c"]:
@@ -21,21 +21,62 @@ def backward_warp(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"])
     height, width = image.shape[1:3]
     if height < 2 or width < 2:
         raise ValueError(f"cannot warp a {width}x{height} image: bilinear lookup needs at least 2x2; pad it first")
-    rows = jnp.arange(height, dtype=flow.dtype)[:, None] + flow[..., 1]
-    columns = jnp.arange(width, dtype=flow.dtype)[None, :] + flow[..., 0]
-    y0, fy = _split(rows, height)
-    x0, fx = _split(columns, width)
-    pixels = image.reshape(image.shape[0], height * width, image.shape[3])
-    corner = (y0 * width + x0).reshape(image.shape[0], height * width)
+    return _warp(image, flow)
 
-    def tap(offset: int) -> Array:
-        taken = jax.vmap(lambda p, i: p.at[i + offset].get(mode="promise_in_bounds"))(pixels, corner)
-        return taken.reshape(image.shape)
 
-    fx, fy = fx[..., None].astype(image.dtype), fy[..., None].astype(image.dtype)
-    top = tap(0) + fx * (tap(1) - tap(0))
-    bottom = tap(width) + fx * (tap(width + 1) - tap(width))
-    return top + fy * (bottom - top)
+@jax.custom_vjp
+def _warp(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"]) -> Float[Array, "b h w c"]:
+    height, width, channels = image.shape[1:]
+    pixels = image.reshape(-1, height * width, channels)
+    corner, fx, fy = _cells(flow, height, width)
+    tap = [_lookup(pixels, corner + offset) for offset in (0, 1, width, width + 1)]
+    fx, fy = (fraction[..., None].astype(image.dtype) for fraction in (fx, fy))
+    top = tap[0] + fx * (tap[1] - tap[0])
+    bottom = tap[2] + fx * (tap[3] - tap[2])
+    return (top + fy * (bottom - top)).reshape(image.shape)
+
+
+def _warp_by_weights(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"]) -> Float[Array, "b h w c"]:
+    """`_warp` as one lookup of all four corners and one product with their weights.
+
+    It needs four times the memory, so it is not how a warp is computed; its transpose, though, is one scatter instead
+    of four and one product instead of a chain of small ones, three times as fast on a CPU.
+    """
+    height, width, channels = image.shape[1:]
+    pixels = image.reshape(-1, height * width, channels)
+    corner, fx, fy = _cells(flow, height, width)
+    corners = corner[..., None] + jnp.array([0, 1, width, width + 1])
+    taps = _lookup(pixels, corners.reshape(corner.shape[0], -1)).reshape(*corners.shape, channels)
+    weights = jnp.stack([(1 - fy) * (1 - fx), (1 - fy) * fx, fy * (1 - fx), fy * fx], axis=-1).astype(image.dtype)
+    return jnp.einsum("bpt,bptc->bpc", weights, taps).reshape(image.shape)
+
+
+def _gradient(inputs: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    return jax.vjp(_warp_by_weights, *inputs)[1](gradient)
+
+
+_warp.defvjp(lambda image, flow: (_warp(image, flow), (image, flow)), _gradient)
+
+
+def _lookup(pixels: Float[Array, "b p c"], index: Int[Array, "b k"]) -> Float[Array, "b k c"]:
+    """`pixels[b, index[b]]`. On a CPU the batch is one long list of pixels: XLA has no fast batched lookup there, and
+    its transpose is slower still. Elsewhere the batch stays a dimension, so that it may be sharded."""
+    if jax.default_backend() != "cpu":
+        return jax.vmap(lambda p, i: p.at[i].get(mode="promise_in_bounds"))(pixels, index)
+    batch, count, channels = pixels.shape
+    index = index + count * jnp.arange(batch)[:, None]
+    found = pixels.reshape(-1, channels).at[index.reshape(-1)].get(mode="promise_in_bounds")
+    return found.reshape(batch, -1, channels)
+
+
+def _cells(
+    flow: Float[Array, "b h w 2"], height: int, width: int
+) -> tuple[Int[Array, "b p"], Float[Array, "b p"], Float[Array, "b p"]]:
+    """Where each pixel looks: the upper left corner's number, and the fractions to the right and down."""
+    y0, fy = _split(jnp.arange(height, dtype=flow.dtype)[:, None] + flow[..., 1], height)
+    x0, fx = _split(jnp.arange(width, dtype=flow.dtype)[None, :] + flow[..., 0], width)
+    corner, fx, fy = (x.reshape(-1, height * width) for x in (y0 * width + x0, fx, fy))
+    return corner, fx, fy
 
 
 def _split(position: Float[Array, "b h w"], size: int) -> tuple[Array, Array]:
