@@ -2,8 +2,12 @@
 
 Without `--folder` a set in Vimeo-90K's layout is drawn into a temporary folder (448x256, PNG with grain), and packed by
 `film prepare` when tensorflow-datasets is installed. A crop is three pictures decoded, varied as in the paper, cut to
-256x256 and batched by eight. The other side of the comparison is the trainer's `steps_per_s`. On a busy machine the
-last column counts: 100 divided by it is what one free core would do.
+256x256 and batched by eight. On a busy machine the last column counts: 100 divided by it is what one free core would
+do.
+
+Then the other side: the crops that a training step of `small` consumes alone, and step and pipeline together, as in
+training. The pipeline is fast enough if it delivers several times what is consumed, and overlaps if both together take
+hardly longer than the slower of the two.
 """
 
 from __future__ import annotations
@@ -13,13 +17,17 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 
 import cv2
+import jax
 import numpy as np
 import tyro
 
+from benchmarks.step import Step
 from common.runtime import keep_freed_memory
+from common.training.task import IDS, Batch
 from film.data import MixtureConfig
 from film.frames import Source, encode
 from film.layouts import FolderTriplets, Vimeo90K
@@ -36,8 +44,9 @@ def main(
     crop: int = 256,
     batch_size: int = 8,
     corners: str = "black",
+    steps: int = 5,
 ) -> None:
-    """Time the data pipeline.
+    """Time the data pipeline, and the small network's training step with and without it.
 
     Args:
       folder: A data set of yours; default: one drawn for the occasion.
@@ -47,9 +56,11 @@ def main(
       crop: Side of a crop, pixels.
       batch_size: Crops in a batch.
       corners: black, reflect or inside.
+      steps: Training steps to time; 0 for none.
     """
     keep_freed_memory()  # as training does
     print("| source | threads | crops per second | CPU seconds per 100 crops |\n| --- | ---: | ---: | ---: |")
+    config, speed = None, 0.0
     with sources(folder, layout) as candidates:
         for name, source in candidates.items():
             for count in threads:
@@ -57,6 +68,8 @@ def main(
                 config = MixtureConfig([source], (), batch_size, crop, augment, threads=count, buffer=4)
                 speed, work = measure(config, seconds)
                 print(f"| {name} | {count} | {speed:.1f} | {100 * work:.2f} |", flush=True)
+        if steps and config is not None:
+            compare(config, speed, steps)
 
 
 def measure(config: MixtureConfig, seconds: float) -> tuple[float, float]:
@@ -69,6 +82,29 @@ def measure(config: MixtureConfig, seconds: float) -> tuple[float, float]:
         next(stream)
         crops += config.batch_size
     return crops / elapsed, (time.process_time() - work) / crops
+
+
+def compare(config: MixtureConfig, speed: float, steps: int) -> None:
+    """Prints what `small` consumes, alone and fed by the pipeline of `config`, which delivers `speed` crops/s alone."""
+    case = Step("small", config.batch_size, config.crop)
+    alone = consumed(case, repeat(case.batch_of_noise()), steps)
+    fed = consumed(case, config.batches(0, 0, 1), steps)
+    serial = 1 / (1 / alone + 1 / speed)
+    print(
+        f"\nsmall, batch {config.batch_size}, crop {config.crop}: {alone:.2f} crops/s alone, the last pipeline above "
+        f"delivers {speed / alone:.1f} times as many;\nboth together {fed:.2f} (in turn: {serial:.2f})"
+    )
+
+
+def consumed(case: Step, batches: Iterator[Batch], steps: int) -> float:
+    """Crops per second of training steps that take their batches from `batches`; the first step does not count."""
+    state, start = case.fresh_state(), 0.0
+    for number in range(1 + steps):
+        batch = {name: value for name, value in next(batches).items() if name != IDS}
+        state, metrics = case.compiled(state, batch, {})
+        jax.block_until_ready(metrics)
+        start = time.perf_counter() if number == 0 else start
+    return steps * case.batch / (time.perf_counter() - start)
 
 
 @contextmanager

@@ -152,14 +152,15 @@ class Style(Pair):
 
 
 def total(terms: Mapping[str, Term], scope: Scope) -> tuple[Float[Array, ""], Metrics]:
-    """The weighted sum of `terms`, and the value of each."""
-    taken = {"loss", "grad_norm"} & terms.keys()
+    """The weighted sum of `terms`, the value of each, and as `weight_NAME` the weights that change with the step."""
+    taken = {"loss", "grad_norm", "update_norm"} & terms.keys()
     if taken:
         raise ValueError(f"a loss is called {taken.pop()!r}, as a number that the trainer logs: give it another name")
     values = {name: term(scope) for name, term in terms.items()}
-    weights = [as_schedule(term.weight)(scope.context.step) for term in terms.values()]
-    weighted = [weight * value for weight, value in zip(weights, values.values(), strict=True)]
-    return jnp.stack(weighted).sum(), values
+    schedules = {name: as_schedule(term.weight) for name, term in terms.items()}
+    weights = {name: schedule(scope.context.step) for name, schedule in schedules.items()}
+    changing = {f"weight_{name}": weights[name] for name, schedule in schedules.items() if len(schedule.corners) > 1}
+    return jnp.stack([weights[name] * value for name, value in values.items()]).sum(), values | changing
 
 
 def report(terms: Mapping[str, Term], scope: Scope) -> Metrics:

@@ -98,6 +98,10 @@ class FilmEvaluation:
             raise ValueError(f"evaluation.baselines names {unknown[0]!r}: there are {', '.join(METHODS)}")
         if not all(0 < scale <= 1 for scale in self.scales):
             raise ValueError(f"evaluation.scales is {list(self.scales)}: each has to be above 0 and at most 1")
+        unknown = [name for name in self.training_metrics if name not in self.metrics]
+        if unknown:
+            listed = ", ".join(self.metrics)
+            raise ValueError(f"evaluation.training_metrics names {unknown[0]!r}: the metrics are {listed}")
         for name in ("limit", "worst", "training_limit"):
             if getattr(self, name) < 0:
                 raise ValueError(f"evaluation.{name} is {getattr(self, name)}: it has to be at least 0")
@@ -132,18 +136,26 @@ class FilmEvaluation:
     def score(self, task: HasModel, params: Params, limit: int | None = None) -> dict[str, float]:
         """Means over the first triplets of each set at the first scale, by names such as "film/psnr"; for use during
         training. `limit` is `training_limit` if None, 0 for all. Without baselines and pictures."""
-        names = self.training_metrics or tuple(self.metrics)
-        unknown = [name for name in names if name not in self.metrics]
-        if unknown:
-            listed = ", ".join(self.metrics)
-            raise ValueError(f"evaluation.training_metrics names {unknown[0]!r}: the metrics are {listed}")
         limit = self.training_limit if limit is None else limit
-        metrics = {name: self.metrics[name] for name in names}
+        metrics = self._training_metrics()
         quick = dataclasses.replace(self, metrics=metrics, scales=self.scales[:1], limit=limit, progress=False)
         method = network(from_params(flatten(jax.device_get(params)), task.model))
         rows = [scored for name in self.sets for scored in quick._score_set(name, {OURS: method})]
         summary = summarise(rows, metrics, OURS)
-        return {f"{line['set']}/{name}": line[name] for line in summary for name in names}
+        return {f"{line['set']}/{name}": line[name] for line in summary for name in metrics}
+
+    def prepare(self) -> list[str]:
+        """The names that `score` gives. Opens each set's first triplet and the metrics' weights, so that what is
+        missing is told before a run begins: FileNotFoundError, ValueError."""
+        metrics = self._training_metrics()
+        for triplets in self.sets.values():
+            checked(triplets[0])
+        for metric in metrics.values():
+            metric.prepare()
+        return [f"{name}/{metric}" for name in self.sets for metric in metrics]
+
+    def _training_metrics(self) -> dict[str, Metric]:
+        return {name: self.metrics[name] for name in self.training_metrics or self.metrics}
 
     def _score_set(self, name: str, methods: Mapping[str, Method], worst: Worst | None = None) -> list[Row]:
         triplets, rows = self.sets[name], []

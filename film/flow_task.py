@@ -58,6 +58,9 @@ class FlowTask:
     def init(self, key: PRNGKeyArray) -> Params:
         return nnx.to_pure_dict(nnx.state(prepare(Film(self.model, rngs=nnx.Rngs(key)))))
 
+    def start(self) -> None:
+        return None
+
     def frozen(self) -> dict[str, Any]:
         return {}
 

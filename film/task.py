@@ -75,13 +75,16 @@ class FilmTask:
         return nnx.graphdef(nnx.eval_shape(lambda: Film(self.shape, rngs=nnx.Rngs(0))))
 
     def init(self, key: PRNGKeyArray) -> Params:
-        if self.start_from:
-            model = load(self.start_from)
-            if model.config != self.model:
-                raise ValueError(f"start_from={self.start_from} holds {model.config}, the task asks for {self.model}")
-            return nnx.to_pure_dict(nnx.state(model))
         model = Film(self.model, rngs=nnx.Rngs(key))
         return nnx.to_pure_dict(nnx.state(model if self.plain_start else prepare(model)))
+
+    def start(self) -> Params | None:
+        if self.start_from is None:
+            return None
+        model = load(self.start_from)
+        if model.config != self.model:
+            raise ValueError(f"start_from={self.start_from} holds {model.config}, the task asks for {self.model}")
+        return nnx.to_pure_dict(nnx.state(model))
 
     def frozen(self) -> dict[str, Any]:
         return {name: load_vgg(path).astype(self.dtype) for name, path in self.networks.items()}

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 import subprocess
 import sys
 import warnings
@@ -21,6 +22,7 @@ from film.task import FilmTask
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
+    from common.training.record import claimed
     from common.training.run import build, evaluate_from_config, train_from_config
 
 ROOT = Path(film.__file__).parents[1]
@@ -176,8 +178,46 @@ def test_a_run_trains_resumes_and_is_guarded(small_run, capsys, monkeypatch):
     assert "optim.ema" in refusal(capsys, without)
     assert (folder / "weights.safetensors").read_bytes() == weights
 
-    train_from_config(small_run(trainer__steps=6))  # longer is no other recipe
-    assert film.loading.load_with_metadata(folder)[1].metadata["steps"] == 6
+    assert "trainer.steps" in refusal(capsys, small_run(trainer__steps=6))  # a cosine of another length
+    train_from_config(small_run(data__threads=2, data__buffer=3, task__panels={}))  # no weight depends on these
+
+
+def test_a_constant_rate_may_go_on_for_longer(small_run):
+    train_from_config(small_run(optim__schedule="constant"))
+    train_from_config(small_run(optim__schedule="constant", trainer__steps=6))
+    assert film.loading.load_with_metadata("runs/toy")[1].metadata["steps"] == 6
+
+
+def test_two_programs_do_not_train_in_one_folder(small_run, capsys):
+    with claimed(Path("runs/toy")):
+        assert "another process is training" in refusal(capsys, small_run())
+    assert sorted(path.name for path in Path("runs/toy").iterdir()) == [".lock"]
+    train_from_config(small_run(trainer__steps=1))
+
+
+def test_a_crash_in_the_middle_leaves_its_traceback(small_run, capsys, monkeypatch):
+    def crash(*_):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(FilmTask, "pictures", crash)
+    line = refusal(capsys, small_run())
+    assert "a bug" in line and "runs/toy/error.log shows where" in line
+    assert "in crash" in Path("runs/toy/error.log").read_text()
+
+
+def test_what_it_started_from_is_not_needed_to_resume(small_run):
+    train_from_config(small_run(name="before", trainer__steps=2, optim__schedule="constant"))
+    later = dict(name="after", task__start_from="runs/before", optim__schedule="constant")
+    train_from_config(small_run(**later))
+    shutil.rmtree("runs/before")
+    train_from_config(small_run(**later, trainer__steps=6))
+    assert film.loading.load_with_metadata("runs/after")[1].metadata["steps"] == 6
+
+
+def test_a_missing_test_set_is_told_before_the_first_step(small_run, capsys):
+    trainer = dict(trainer__evaluate_every=2, evaluation__sets__film__folder="nowhere")
+    assert "nowhere" in refusal(capsys, small_run(**trainer))
+    assert not Path("runs/toy/checkpoints/2").exists()
 
 
 def test_a_first_try_that_failed_does_not_bind(small_run, capsys):

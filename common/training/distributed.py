@@ -6,16 +6,23 @@ takes, elsewhere each is told where the first one listens and which one it is:
     python train.py experiment=film_l1 cluster.coordinator=10.0.0.1:9876 cluster.processes=2 cluster.process=0
     python train.py experiment=film_l1 cluster.coordinator=10.0.0.1:9876 cluster.processes=2 cluster.process=1
 
-All devices of all processes form one mesh. Each process reads its own part of the data, all take part in checkpoints,
-and only the first writes logs, pictures and weights.
+All devices of all processes form one mesh. Each process reads its own part of the data and takes part in checkpoints;
+only the first scores and writes logs, pictures and weights, while the others wait. The run folder has to lie on a disk
+that all of them share, or none could resume what the first has written.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Callable
+from typing import TypeVar
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
+
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +58,45 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
+def own_name(name: str) -> str:
+    """`name` for a file of this process: as it is in the first, with the process's number in the others."""
+    stem, dot, suffix = name.rpartition(".")
+    return name if is_first() else f"{stem}_{jax.process_index()}{dot}{suffix}"
+
+
 def any_process(flag: bool) -> bool:
     """Whether `flag` holds in any process; all have to ask at the same step."""
     if jax.process_count() == 1:
         return flag
     return bool(multihost_utils.process_allgather(jax.numpy.asarray(flag)).any())
+
+
+def on_first(work: Callable[[], Result]) -> Result:
+    """What `work` returns in the first process, the only one that runs it; all have to ask, and wait.
+
+    The result has to survive JSON. An error is raised in the first process as it is, in the others as ValueError.
+    """
+    if jax.process_count() == 1:
+        return work()
+    told, failure = {}, None
+    if is_first():
+        try:
+            told = {"result": work()}
+        except Exception as error:
+            told, failure = {"error": f"{type(error).__name__}: {error}"}, error
+    told = json.loads(_from_first(json.dumps(told).encode()))
+    if failure is not None:
+        raise failure
+    if "error" in told:
+        raise ValueError(f"the first process stopped with {told['error']}")
+    return told["result"]
+
+
+def _from_first(data: bytes) -> bytes:
+    """The first process's bytes, in all of them."""
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+    padded = np.frombuffer(data[:size].ljust(size), np.uint8)  # the others' are thrown away
+    return np.asarray(multihost_utils.broadcast_one_to_all(padded)).astype(np.uint8).tobytes()
 
 
 def fetch(tree):

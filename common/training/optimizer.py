@@ -122,6 +122,11 @@ class OptimConfig:
         object.__setattr__(self, "no_decay", read_expressions(self.no_decay, "no_decay"))
         object.__setattr__(self, "multipliers", read_multipliers(self.multipliers))
 
+    @property
+    def knows_its_end(self) -> bool:
+        """Whether the learning rate depends on how long the run is."""
+        return self.schedule in ("cosine", "linear") or self.cooldown > 0
+
 
 def make_schedule(config: OptimConfig, steps: int) -> optax.Schedule:
     """Learning rate by step, for a run of `steps` steps.

@@ -37,11 +37,17 @@ def parameter_paths(params: PyTree) -> PyTree:
 
 
 def trainable(multipliers: Multipliers, params: PyTree) -> PyTree:
-    """A tree like `params` (arrays or shapes) that is False where they are frozen.
-
-    A trainer that puts `jax.lax.stop_gradient` there lets XLA leave out the backward pass of frozen parts.
-    """
+    """A tree like `params` (arrays or shapes) that is False where they are frozen."""
     return jax.tree.map(lambda path: _factor(multipliers, path) != 0, parameter_paths(params))
+
+
+def hold(multipliers: Multipliers, params: PyTree) -> PyTree:
+    """`params` through which no gradient reaches the frozen ones: their backward pass is left out of the program."""
+    if not any(factor == 0 for _, factor in multipliers):
+        return params
+    return jax.tree.map(
+        lambda moves, x: x if moves else jax.lax.stop_gradient(x), trainable(multipliers, params), params
+    )
 
 
 def decayed(no_decay: Sequence[str], params: PyTree) -> PyTree:

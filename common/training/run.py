@@ -1,7 +1,8 @@
 """From a Hydra config to a run: builds the named objects, keeps the run folder's record, calls the trainer.
 
 A run folder holds `config.yaml` (everything, resolved), `metrics.jsonl`, `pictures/`, `checkpoints/`, `tensorboard/`
-and, at the end, `weights.safetensors`. The same command again resumes; another recipe under the same name is refused.
+and, at the end, `weights.safetensors`. The same command again resumes; another recipe under the same name is refused
+(`record.py`).
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from common.files import atomic_output
 from common.runtime import setup
 from common.training import distributed
 from common.training.config import instantiate
+from common.training.record import claimed, kept_trace, record
 from common.training.trainer import train
 
 log = logging.getLogger(__name__)
 logging.getLogger("absl").setLevel(logging.WARNING)  # orbax tells of every file
 logging.getLogger("jax").setLevel(logging.WARNING)  # and JAX of every backend that is not there
 SHOW_ALL = bool(os.environ.get("HYDRA_FULL_ERROR"))  # what the user asked for, before `program` sets it
-RECIPE = ("seed", "task", "data", "optim")  # what may not change between a run and its resumption
+PARTS = ("task", "data", "optim", "trainer", "logger", "evaluation")
 
 
 def train_from_config(config: DictConfig) -> None:
@@ -39,9 +40,12 @@ def train_from_config(config: DictConfig) -> None:
         distributed.join(instantiate(config.cluster, "cluster"))  # before any array exists
         parts = build(config)  # every value is checked before anything is written
         folder = folder_of(config)
-        if distributed.is_first():
-            _record(config, folder)
-        path = train(**parts, folder=folder, seed=config.seed, experiment=config.name, recipe=recipe_of(config))
+        about = {"seed": config.seed, "experiment": config.name, "recipe": asked_of(config)}
+        with contextlib.ExitStack() as claim:
+            distributed.on_first(lambda: claim.enter_context(claimed(folder)))
+            distributed.on_first(lambda: record(config, folder, parts["optim"].knows_its_end))
+            with kept_trace(folder / distributed.own_name("error.log")):
+                path = train(**parts, folder=folder, **about)
         log.info("weights: %s", path)
 
 
@@ -77,7 +81,7 @@ def build(config: DictConfig) -> dict[str, Any]:
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         raise ValueError(f"no value for {', '.join(missing)}: choose an experiment, for instance experiment=film_small")
-    parts = {name: instantiate(config[name], name) for name in (*RECIPE[1:], "trainer", "logger", "evaluation")}
+    parts = {name: instantiate(config[name], name) for name in PARTS}
     return {("config" if name == "trainer" else name): part for name, part in parts.items()}
 
 
@@ -88,8 +92,10 @@ def folder_of(config: DictConfig) -> Path:
     return Path("runs") / config.name
 
 
-def recipe_of(config: DictConfig) -> dict[str, Any]:
-    return {name: OmegaConf.to_container(config, resolve=True)[name] for name in RECIPE}  # type: ignore[index]
+def asked_of(config: DictConfig) -> dict[str, Any]:
+    """What goes into the weights about how they were made."""
+    whole: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    return {name: whole[name] for name in ("seed", "task", "data", "optim")}
 
 
 def program(main: Callable[[], None]) -> None:
@@ -112,26 +118,6 @@ def one_line_errors() -> Iterator[None]:
             raise
         cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
         line = " ".join(str(cause).split())  # Hydra's own take several
-        print(f"error: {line} (HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
+        where = " ".join(getattr(error, "__notes__", ())) or "HYDRA_FULL_ERROR=1 shows where"
+        print(f"error: {line} ({where})", file=sys.stderr)
         raise SystemExit(2) from error
-
-
-def _record(config: DictConfig, folder: Path) -> None:
-    """Writes `config.yaml`; if there is a checkpoint to resume, compares with the one it was made by first."""
-    path = folder / "config.yaml"
-    if path.exists() and any((folder / "checkpoints").glob("[0-9]*")):
-        before, now = (dict(_leaves(recipe_of(x))) for x in (OmegaConf.load(path), config))  # type: ignore[arg-type]
-        changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-        if changed:
-            raise ValueError(
-                f"{folder} was begun with other values of {', '.join(changed)}; choose a new name=... for this run"
-            )
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_output(path, overwrite=True) as temporary:
-        OmegaConf.save(config, temporary, resolve=True)
-
-
-def _leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    if isinstance(tree, dict):
-        return [leaf for key, value in tree.items() for leaf in _leaves(value, f"{prefix}{key}.")]
-    return [(prefix[:-1], tree)]

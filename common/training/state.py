@@ -8,6 +8,7 @@ Randomness needs no state: its key follows from the run's seed and the step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from common.training.optimizer import OptimConfig
+from common.training.parts import hold
 from common.training.task import Batch, Context, Metrics, Params, Task
 
 
@@ -33,8 +35,11 @@ class TrainState(NamedTuple):
         return self.params if self.ema is None else self.ema
 
 
-def init_state(task: Task, tx: optax.GradientTransformation, optim: OptimConfig, seed: int) -> TrainState:
-    params = task.init(jax.random.key(seed))
+def init_state(
+    task: Task, tx: optax.GradientTransformation, optim: OptimConfig, seed: int, params: Params | None = None
+) -> TrainState:
+    """The state before the first step: of `params`, or of the task's own `init`."""
+    params = task.init(jax.random.key(seed)) if params is None else params
     ema = jax.tree.map(jnp.copy, params) if optim.ema else None
     return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), ema)
 
@@ -51,23 +56,28 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
     """One step of gradient descent; pure."""
     key = jax.random.fold_in(jax.random.key(seed), state.step)
-    loss, metrics, grads = gradient(task, accumulate, state.params, batch, Context(state.step, key, frozen))
+
+    def loss_of(params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
+        return task.loss(hold(optim.multipliers, params), batch, context)
+
+    loss, metrics, grads = gradient(loss_of, accumulate, state.params, batch, Context(state.step, key, frozen))
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     # A young average would remember the random start: its decay grows with the step until it is `ema`.
     decay = jnp.minimum(optim.ema, (1 + state.step) / (10 + state.step))
     ema = None if state.ema is None else optax.incremental_update(params, state.ema, 1 - decay)
-    metrics = {"loss": loss, "grad_norm": optax.tree.norm(grads), **metrics}
+    norms = {"grad_norm": optax.tree.norm(grads), "update_norm": optax.tree.norm(updates)}
+    metrics = {"loss": loss, **norms, **metrics}
     return TrainState(state.step + 1, params, opt_state, ema), metrics
 
 
 def gradient(
-    task: Task, accumulate: int, params: Params, batch: Batch, context: Context
+    loss_of: Callable, accumulate: int, params: Params, batch: Batch, context: Context
 ) -> tuple[Float[Array, ""], Metrics, Params]:
     """Loss, metrics and gradient: their means over `accumulate` parts of the batch, computed one after the other."""
 
     def part(batch: Batch, key: PRNGKeyArray):
-        grad = jax.value_and_grad(task.loss, has_aux=True)
+        grad = jax.value_and_grad(loss_of, has_aux=True)
         (loss, metrics), grads = grad(params, batch, context._replace(key=key))
         return loss, metrics, grads
 

@@ -43,6 +43,12 @@ class Task(Protocol):
         """Fresh parameters, a nested dict of arrays; called under `jit`."""
         ...
 
+    def start(self) -> Params | None:
+        """Parameters that a fresh run begins with instead of `init`'s, read from a file; None if there are none.
+
+        Never called for a run that resumes."""
+        ...
+
     def frozen(self) -> Any:
         """Arrays that the loss needs and training never changes (a perceptual network, a base model), or {}."""
         ...
@@ -88,7 +94,11 @@ class Data(Protocol):
 
 @runtime_checkable
 class Evaluation(Protocol):
-    """Scores on test sets; a frozen dataclass in a config."""
+    """Scores on test sets; a frozen dataclass in a config. With several processes only the first one is asked."""
+
+    def prepare(self) -> Sequence[str]:
+        """The names of the scores that `score` will give. Raises in one line if something it needs is missing."""
+        ...
 
     def score(self, task: Task, params: Params) -> Mapping[str, float]:
         """Named means over the test sets, while training."""

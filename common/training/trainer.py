@@ -1,9 +1,9 @@
 """The training loop, read top to bottom as the phases of a run.
 
-Where the state comes from, in this order: this run's own newest checkpoint; else fresh parameters. The data's
-position and the step travel with the state, so the same command again goes on where the run stopped, and ends in the
-same weights as if it had never stopped. The numbers of a step are read while the next one is computed: the device
-never waits for the log, and a loss that is not a number stops the run one step later.
+Where the state comes from, in this order: this run's own newest checkpoint; else the parameters that the task starts
+from; else fresh ones. The data's position and the step travel with the state, so the same command again goes on where
+the run stopped, and ends in the same weights as if it had never stopped. The numbers of a step are read while the next
+one is computed (`window.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,8 @@ from common.training.logger import Logger, LoggerConfig
 from common.training.mesh import check_rules, make_mesh, shard_batch, shardings
 from common.training.optimizer import OptimConfig, make_optimizer, make_schedule
 from common.training.state import TrainState, init_state, train_step
-from common.training.task import IDS, Batch, Data, Evaluation, Metrics, Task
+from common.training.task import IDS, Batch, Data, Evaluation, Metrics, Params, Task
+from common.training.window import Window
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +101,10 @@ def train(
     # 1. What the run is made of.
     if config.evaluate_every and evaluation is None:
         raise ValueError("trainer.evaluate_every is set, but this experiment has no evaluation: choose evaluation=...")
+    if config.evaluate_every and evaluation is not None:
+        names = distributed.on_first(lambda: list(evaluation.prepare()))  # what is missing is told now, not hours later
+        if config.best and config.best not in names:
+            raise ValueError(f"trainer.best is {config.best!r}: the evaluation gives {', '.join(sorted(names))}")
     mesh = make_mesh(config.devices, config.fsdp)
     tx = make_optimizer(optim, config.steps)
     batches = data.batches(seed)
@@ -112,7 +116,7 @@ def train(
     places = shardings(mesh, shapes, config.sharding)  # type: ignore[arg-type]
     start = checkpoints.latest()
     if start is None:
-        start, state = 0, jax.jit(fresh, out_shardings=places)()
+        start, state = 0, jax.jit(fresh, out_shardings=places)(task.start())
     else:
         target = jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, places)
         state, position = checkpoints.restore(start, target)
@@ -197,16 +201,20 @@ class Run:
         scores = None
         every = self.config.evaluate_every
         if self.evaluation is not None and every and (number % every == 0 or last):
+            params = distributed.fetch(state.averaged)
             try:
-                scores = dict(self.evaluation.score(self.task, distributed.fetch(state.averaged)))
-                best = bool(self.config.best) and self._is_best(scores)
+                scores = distributed.on_first(partial(self.score, params))
             except Exception:
                 self.checkpoints.save(number, state, position)  # a score that fails costs no steps
                 raise
             self.logger.scalars(number, scores)
-            if best:
+            if self.config.best and self._is_best(scores):
                 self.export("best.safetensors", state, **scores)
         self.checkpoints.save(number, state, position, scores)
+
+    def score(self, params: Params) -> dict[str, float]:
+        assert self.evaluation is not None
+        return {name: float(value) for name, value in self.evaluation.score(self.task, params).items()}
 
     def export(self, name: str, state: TrainState, **more: Any) -> Path:
         path = self.folder / name
@@ -217,50 +225,7 @@ class Run:
 
     def _is_best(self, scores: Mapping[str, float]) -> bool:
         name = str(self.config.best)
-        if name not in scores:
-            raise ValueError(f"trainer.best is {name!r}: the evaluation gives {', '.join(sorted(scores))}")
         before = [self.checkpoints.scores(step).get(name) for step in self.checkpoints.steps()]
         sign = 1 if self.config.best_is_highest else -1
         known = [value for value in before if value is not None and math.isfinite(value)]
         return math.isfinite(scores[name]) and all(sign * scores[name] > sign * value for value in known)
-
-
-class Window:
-    """The numbers of the steps since the last line of the log; looked at one step late."""
-
-    def __init__(self, checkpoints: Checkpoints, names: Callable[[Any], Sequence[str]]):
-        self.checkpoints, self.names = checkpoints, names
-        self.clock = time.perf_counter()
-        self.rows: list[dict[str, float]] = []
-        self.waiting: tuple[int, Any, Metrics] | None = None
-
-    def add(self, step: int, ids: Any, metrics: Metrics) -> None:
-        """Called when `step` has been dispatched: by then the one before is, or soon will be, done."""
-        self.check()
-        self.waiting = step, ids, metrics
-
-    def check(self) -> None:
-        """Reads the step that waits. Raises FloatingPointError if its loss or gradient is not a number."""
-        if self.waiting is None:
-            return
-        (step, ids, metrics), self.waiting = self.waiting, None
-        row = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        self.rows.append(row)
-        bad = [name for name in ("loss", "grad_norm") if not math.isfinite(row[name])]
-        if bad:
-            examples = "" if ids is None else f" on {', '.join(self.names(np.asarray(ids).tolist()))}"
-            good = self.checkpoints.latest()
-            saved = "there is no checkpoint yet" if good is None else f"the last good checkpoint is of step {good}"
-            raise FloatingPointError(
-                f"{bad[0]} became {row[bad[0]]} at step {step}{examples}; {saved}: "
-                "lower optim.lr or set optim.clip, then start again"
-            )
-
-    def mean(self) -> dict[str, float]:
-        """Means since the last call, with the speed; waits for the newest step."""
-        self.check()
-        values = {name: float(np.mean([row[name] for row in self.rows])) for name in self.rows[0]}
-        now = time.perf_counter()
-        values["steps_per_s"] = len(self.rows) / (now - self.clock)
-        self.rows, self.clock = [], now
-        return values

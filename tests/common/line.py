@@ -62,6 +62,9 @@ class Fit:
     def init(self, key):
         return {"layer": {"kernel": 0.1 * jax.random.normal(key, (3, 2)), "bias": jnp.zeros((2,))}}
 
+    def start(self):
+        return None
+
     def frozen(self):
         return {"offset": np.zeros(2, np.float32)}
 

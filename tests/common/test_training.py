@@ -1,10 +1,12 @@
 """The trainer on a toy: a line is fitted, and stopping, resuming, splitting and failing do what they promise."""
 
 import dataclasses
+import functools
 import json
 import os
 import signal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -14,7 +16,8 @@ from line import TRUTH, Fit, Line
 from common.images import read_image
 from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger
-from common.training.optimizer import OptimConfig
+from common.training.optimizer import OptimConfig, make_optimizer
+from common.training.state import TrainState, train_step
 from common.training.trainer import TrainerConfig, train
 
 QUIET = TrainerConfig(steps=20, log_every=5, picture_every=10, checkpoint_every=10, progress=False)
@@ -60,7 +63,7 @@ def test_what_a_run_leaves(straight):
     folder, weights = straight
     rows = log_of(folder)
     assert [row["step"] for row in rows] == [5, 10, 15, 20]
-    assert rows[0].keys() == {"step", "loss", "grad_norm", "mse", "lr", "steps_per_s"}
+    assert rows[0].keys() == {"step", "loss", "grad_norm", "update_norm", "mse", "lr", "steps_per_s"}
     assert all(row["grad_norm"] > 0 and row["steps_per_s"] > 0 for row in rows)
     assert {p.name for p in (folder / "pictures").iterdir()} == {"fit_0000010.png", "fit_0000020.png"}
     np.testing.assert_allclose(read_image(folder / "pictures" / "fit_0000020.png"), 0.5, atol=1 / 255)
@@ -155,6 +158,9 @@ class Distance:
     values: tuple[float, ...]
     seen: list = dataclasses.field(default_factory=list)
 
+    def prepare(self):
+        return ["toy/distance"]
+
     def score(self, task, params):
         self.seen.append(params)
         return {"toy/distance": self.values[len(self.seen) - 1]}
@@ -181,7 +187,31 @@ def test_a_best_score_that_nobody_gives(tmp_path):
     config = replace(checkpoint_every=4, evaluate_every=4, best="psnr")
     with pytest.raises(ValueError, match=r"'psnr': the evaluation gives toy/distance"):
         train(Fit(), Line(), ADAM, config, tmp_path, 3, Distance((1.0,)))
-    assert {p.name for p in (tmp_path / "checkpoints").iterdir()} == {"4"}  # the steps are not lost
+    assert not (tmp_path / "checkpoints").exists()  # told before the first step
+
+
+def test_a_score_that_fails_costs_no_steps(tmp_path):
+    with pytest.raises(IndexError):
+        train(Fit(), Line(), ADAM, replace(checkpoint_every=4, evaluate_every=4), tmp_path, 3, Distance((1.0,)))
+    assert {p.name for p in (tmp_path / "checkpoints").iterdir()} == {"4", "8"}
+
+
+def test_frozen_parameters_have_no_backward_pass():
+    """Two layers are two products forward and three backward: both kernels, and what is between."""
+    params = {"first": {"kernel": jnp.ones((3, 3))}, "second": {"kernel": jnp.ones((3, 3))}}
+
+    class Two(Fit):
+        def loss(self, params, batch, context):
+            return jnp.sum(batch["x"] @ params["first"]["kernel"] @ params["second"]["kernel"]), {}
+
+    def products(*frozen: str) -> int:
+        optim = OptimConfig(multipliers=[[f"^{name}/", 0] for name in frozen])
+        tx = make_optimizer(optim, 1)
+        state = TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), None)
+        step = jax.jit(functools.partial(train_step, Two(), tx, optim, 1, 0))
+        return step.lower(state, {"x": jnp.ones((2, 3))}, {}).as_text().count("dot_general")
+
+    assert [products(), products("second"), products("first")] == [5, 4, 3]
 
 
 def test_not_a_number_is_never_the_best(tmp_path):

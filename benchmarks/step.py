@@ -1,0 +1,184 @@
+"""What one training step of FILM takes: time, arithmetic and memory. One line per case, each in a process of its own.
+
+    python -m benchmarks.step                                       paper, crop 256, batch 1, 2, 4, remat or not
+    python -m benchmarks.step --model small --crop 128 --batch 4
+    python -m benchmarks.step --batch 8 --dtype float32 bfloat16    for an accelerator
+
+A step is the trainer's own (`common.training.state.train_step`: gradient, Adam, new parameters) on FILM-L1, run on one
+device with the state donated. `ms` is the median of the steps after the first. `TFLOP/s` counts the arithmetic of the
+plain step, before XLA touches it, multiply and add as two: what remat computes twice counts once. `planned MB` is the
+compiled program's account (arguments, results, temporaries); `peak MB` is measured: on an accelerator its own count, on
+Linux the most that the process held while stepping, less what it held before the state was made.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import tyro
+
+from common.runtime import keep_freed_memory
+from common.training.optimizer import OptimConfig, make_optimizer
+from common.training.state import init_state, train_step
+from common.training.task import Batch
+from film.model import FilmConfig
+from film.task import FilmTask
+
+PRESETS = {"paper": FilmConfig.paper, "small": FilmConfig.small}
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Step:
+    """One case: the trainer's step, compiled, with a state and a batch to run it on."""
+
+    model: str = "small"
+    batch: int = 8
+    crop: int = 256
+    dtype: str = "float32"
+    remat: bool = False
+
+    @cached_property
+    def lowered(self) -> jax.stages.Lowered:
+        return self._jitted().lower(self._shapes(), self.batch_of_noise(), {})
+
+    @cached_property
+    def compiled(self) -> jax.stages.Compiled:
+        return self.lowered.compile()
+
+    def flops(self) -> float:
+        """Multiplications and additions of the step without remat."""
+        cost = Step(self.model, self.batch, self.crop).lowered.cost_analysis()
+        return (cost[0] if isinstance(cost, list) else cost or {}).get("flops", float("nan"))
+
+    def planned(self) -> int:
+        """Bytes that the compiled program says it needs; the donated state counts once."""
+        memory: Any = self.compiled.memory_analysis()
+        held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+        return held + memory.temp_size_in_bytes
+
+    def fresh_state(self) -> Any:
+        task, tx, optim = self._parts()
+        return jax.jit(partial(init_state, task, tx, optim, 0))()
+
+    def batch_of_noise(self) -> Batch:
+        rng = np.random.default_rng(0)
+        frames = rng.random((3, self.batch, self.crop, self.crop, 3), np.float32)
+        return dict(zip(("x0", "y", "x1"), frames, strict=True)) | {"time": np.full((self.batch, 1), 0.5, np.float32)}
+
+    def _parts(self):
+        task = FilmTask(PRESETS[self.model](), plain_start=True, dtype=self.dtype, remat=self.remat)
+        optim = OptimConfig()
+        return task, make_optimizer(optim, 1000), optim
+
+    def _jitted(self):
+        task, tx, optim = self._parts()
+        return jax.jit(partial(train_step, task, tx, optim, 1, 0), donate_argnums=0)
+
+    def _shapes(self) -> Any:
+        task, tx, optim = self._parts()
+        return jax.eval_shape(partial(init_state, task, tx, optim, 0))
+
+
+def measure(case: Step, repeats: int) -> dict[str, Any]:
+    """All numbers of one case, in this process."""
+    start = time.perf_counter()
+    _ = case.compiled
+    compile_seconds = time.perf_counter() - start
+    before = reset_peak()
+    state, batch = case.fresh_state(), jax.device_put(case.batch_of_noise())
+    times = []
+    for _ in range(1 + repeats):
+        start = time.perf_counter()
+        state, metrics = case.compiled(state, batch, {})
+        jax.block_until_ready((state, metrics))
+        times.append(time.perf_counter() - start)
+    seconds = statistics.median(times[1:])
+    return {
+        "device": jax.devices()[0].device_kind,
+        "compile": compile_seconds,
+        "ms": 1e3 * seconds,
+        "crops": case.batch / seconds,
+        "tflops": case.flops() / seconds / 1e12,
+        "planned": case.planned() / MEGABYTE,
+        "peak": (peak_bytes() - before) / MEGABYTE,
+    }
+
+
+def reset_peak() -> int:
+    """Forgets the largest memory so far, where that can be done; bytes held now."""
+    if "peak_bytes_in_use" in (jax.devices()[0].memory_stats() or {}):
+        return 0
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0
+    Path("/proc/self/clear_refs").write_text("5")
+    (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
+
+
+def peak_bytes() -> int:
+    stats = jax.devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return stats["peak_bytes_in_use"]
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+@dataclass
+class Options:
+    model: str = "paper"
+    """paper or small."""
+    batch: tuple[int, ...] = (1, 2, 4)
+    """Batch sizes to try."""
+    crop: int = 256
+    """Side of the crops, pixels."""
+    dtype: tuple[str, ...] = ("float32",)
+    """What the network computes in: float32, bfloat16."""
+    remat: tuple[bool, ...] = (False, True)
+    """Whether to forget activations and compute them again."""
+    repeats: int = 3
+    """Timed steps per case, after one that is not; the median counts."""
+    case: Annotated[str | None, tyro.conf.arg(help="Run the case of this JSON in this process and print JSON.")] = None
+
+
+def main(options: Options) -> None:
+    if options.case:
+        keep_freed_memory()  # as training does; no cache of compiled programs
+        print(json.dumps(measure(Step(**json.loads(options.case)), options.repeats)))
+        return
+    row = {}
+    print(f"{options.model}, crop {options.crop}\n")
+    print("| batch | dtype | remat | compile s | ms | crops/s | TFLOP/s | planned MB | peak MB |")
+    print("| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for dtype in options.dtype:
+        for batch in options.batch:
+            for remat in options.remat:
+                case = Step(options.model, batch, options.crop, dtype, remat)
+                words = [sys.executable, "-m", "benchmarks.step", "--case", json.dumps(asdict(case))]
+                run = subprocess.run([*words, "--repeats", str(options.repeats)], check=True, stdout=subprocess.PIPE)
+                row = json.loads(run.stdout.splitlines()[-1])
+                print(
+                    f"| {batch} | {dtype} | {'yes' if remat else 'no'} | {row['compile']:.0f} | {row['ms']:,.0f} "
+                    f"| {row['crops']:.2f} | {row['tflops']:.3f} | {row['planned']:,.0f} | {row['peak']:,.0f} |",
+                    flush=True,
+                )
+    print(f"\non {row.get('device', 'nothing')}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
