@@ -209,11 +209,12 @@ def test_at_the_start_the_picture_is_the_blend_of_the_warped_frames():
 def test_training_goes_on_from_given_weights(tmp_path):
     film.save_model(tmp_path / "w.safetensors", toy(seed=4))
     task = FilmTask(CONFIG, start_from=str(tmp_path / "w.safetensors"))
-    begun = flatten(jax.jit(task.init)(jax.random.key(0)))
-    for path, value in parameters(toy(seed=4)).items():
-        np.testing.assert_array_equal(begun[path], value)
+    begun = task.start()
+    assert begun is not None and FilmTask(CONFIG).start() is None
+    for path, value in flatten(begun).items():
+        np.testing.assert_array_equal(value, parameters(toy(seed=4))[path])
     with pytest.raises(ValueError, match="start_from"):
-        FilmTask(START, start_from=task.start_from).init(jax.random.key(0))
+        FilmTask(START, start_from=task.start_from).start()
 
 
 def test_fewer_levels_take_the_same_weights():
