@@ -13,10 +13,13 @@ import pytest
 import film
 
 ROOT = Path(film.__file__).parents[1]
-SHAPE = "pyramid_levels:3,fusion_pyramid_levels:2,specialized_levels:1,sub_levels:2,flow_convs:[1,1],flow_filters:[8,8]"
+SHAPE = {
+    **{"pyramid_levels": 3, "fusion_pyramid_levels": 2, "specialized_levels": 1, "sub_levels": 2},
+    **{"filters": 8, "flow_convs": "[1,1]", "flow_filters": "[8,8]"},
+}
 WORDS = [
     *("experiment=film_small_l1", "debug=cpu", "name=run", "data.batch_size=8", "data.crop=16"),
-    f"task.model={{_target_:film.model.FilmConfig,{SHAPE},filters:8}}",
+    *("task.model._target_=film.model.FilmConfig", *(f"+task.model.{key}={value}" for key, value in SHAPE.items())),
     *("task.levels=3", "trainer.devices=0", "trainer.steps=6", "trainer.log_every=1", "trainer.checkpoint_every=3"),
     *("optim.name=adam", "optim.lr=1e-3", "optim.warmup=0", "trainer.progress=false"),
 ]

@@ -1,0 +1,71 @@
+"""The base model that plugins attach to: Stable Diffusion 1.x and 2.x in JAX.
+
+Names are imported when they are first used (PEP 562), as in `film`: the command answers without waiting for JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plugins.diffusion.loading import load_text_encoder, load_tokenizer, load_unet, load_vae
+    from plugins.diffusion.lora import Lora, merge
+    from plugins.diffusion.saving import save_component
+    from plugins.diffusion.text import TextConfig, TextEncoder, TextStates
+    from plugins.diffusion.tokenizer import Tokenizer
+    from plugins.diffusion.unet import UNet, UNetConfig
+    from plugins.diffusion.vae import AutoencoderKL, Posterior, VAEConfig
+
+__all__ = [
+    "AutoencoderKL",
+    "Lora",
+    "Posterior",
+    "TextConfig",
+    "TextEncoder",
+    "TextStates",
+    "Tokenizer",
+    "UNet",
+    "UNetConfig",
+    "VAEConfig",
+    "load_text_encoder",
+    "load_tokenizer",
+    "load_unet",
+    "load_vae",
+    "merge",
+    "save_component",
+]
+
+_HOMES = {
+    "AutoencoderKL": "vae",
+    "Lora": "lora",
+    "Posterior": "vae",
+    "TextConfig": "text",
+    "TextEncoder": "text",
+    "TextStates": "text",
+    "Tokenizer": "tokenizer",
+    "UNet": "unet",
+    "UNetConfig": "unet",
+    "VAEConfig": "vae",
+    "load_text_encoder": "loading",
+    "load_tokenizer": "loading",
+    "load_unet": "loading",
+    "load_vae": "loading",
+    "merge": "lora",
+    "save_component": "saving",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value  # found without this function from now on; a submodule is by itself
+        return value
+    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

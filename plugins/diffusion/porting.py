@@ -1,0 +1,115 @@
+"""Parameters of our networks <-> the state dict of diffusers or transformers.
+
+Our attributes are called as theirs, so a table is computed, not written. Of a leaf's path only the end differs:
+
+| ours | theirs | layout |
+| --- | --- | --- |
+| `conv1.kernel` h w i o | `conv1.weight` o i h w | OIHW -> HWIO |
+| `to_q.kernel` i o | `to_q.weight` o i | OI -> IO |
+| `norm1.scale` | `norm1.weight` | same |
+| `token_embedding.embedding` | `token_embedding.weight` | same |
+| `conv1.bias` | `conv1.bias` | same |
+
+and one number, where a parameterless layer takes a place in their list and none in ours (`RENAMED`). `fill` builds a
+network abstractly and fills it tensor by tensor, so that the memory needed is the network's own and one tensor;
+`state_dict` is the way back. Both are held to the three checks of `common/porting.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from common import porting
+from common.porting import IDENTITY, OI_TO_IO, OIHW_TO_HWIO, Entry
+from common.weights import DTYPES
+from plugins.diffusion.names import Origin
+
+RENAMED = ((re.compile(r"\.ff\.net\.1\."), ".ff.net.2."),)  # theirs has a dropout between the two
+LEAVES = {"scale": "weight", "embedding": "weight", "bias": "bias", "kernel": "weight"}
+KERNELS = {4: OIHW_TO_HWIO, 2: OI_TO_IO}
+
+
+class Renamed(Mapping[str, np.ndarray]):
+    """Stored tensors under diffusers' names: each look-up reads and reshapes one."""
+
+    def __init__(self, stored: Mapping[str, np.ndarray], origins: Mapping[str, Origin]):
+        self._stored, self._origins = stored, origins
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        origin = self._origins[name]
+        return origin.take(self._stored[origin.key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._origins)
+
+    def __len__(self) -> int:
+        return len(self._origins)
+
+
+def table(params: porting.Tree) -> dict[str, Entry]:
+    """{our path: their name and layout} of all leaves; `params` may be abstract."""
+    return {path: _entry(path, len(leaf.shape)) for path, leaf in porting.flatten(params).items()}
+
+
+def fill(network: type, config: Any, source: Mapping[str, np.ndarray], dtype: Any = jnp.float32) -> Any:
+    """The `network` of that architecture with the tensors of `source` ({diffusers name: array}), floats as `dtype`.
+
+    Raises ValueError for an unknown dtype, and one that lists every tensor that is missing, left over, of another
+    shape, or not finite."""
+    number = DTYPES[dtype_name(dtype)]
+    graphdef, abstract = blank(network, config)
+    target = {
+        path: jax.ShapeDtypeStruct(leaf.shape, number if porting.is_float(leaf.dtype) else leaf.dtype)
+        for path, leaf in porting.flatten(abstract).items()
+    }
+    values: dict[str, Any] = dict(porting.port(source, table(target), target))
+    for path in values:  # one at a time; jnp.asarray would keep NumPy's copy alive beside its own (jax 0.10.2)
+        values[path] = jax.block_until_ready(jax.device_put(values[path], may_alias=False))
+    return nnx.merge(graphdef, porting.unflatten_like(values, abstract))
+
+
+@functools.lru_cache(maxsize=8)
+def blank(network: type, config: Any) -> tuple[Any, dict[Any, Any]]:
+    """The network without its numbers: its graph, and its parameters' shapes as a pure nested dict. Kept, because
+    tracing a UNet's initial values takes longer than reading a small one."""
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=nnx.Rngs(0))))
+    return graphdef, nnx.to_pure_dict(state)
+
+
+def state_dict(module: nnx.Module, dtype: Any = jnp.float32) -> dict[str, np.ndarray]:
+    """The inverse of `fill`: {diffusers name: array in PyTorch's layout}, floats as `dtype`.
+
+    Raises ValueError for an unknown dtype and for values that are not finite (float16 ends at 65504)."""
+    target = DTYPES[dtype_name(dtype)]
+    leaves = porting.flatten(nnx.to_pure_dict(nnx.state(module)))
+    with np.errstate(over="ignore"):  # an overflow is an infinity, which `export` reports
+        arrays = {path: np.asarray(leaf).astype(target, copy=False) for path, leaf in leaves.items()}
+    return porting.export(arrays, table(arrays))
+
+
+def dtype_name(dtype: Any) -> str:
+    """ "float32", "float16" or "bfloat16", from a name or a type; ValueError for every other."""
+    try:
+        name = jnp.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name} is not one for weights; choose one of {', '.join(DTYPES)}")
+    return name
+
+
+def _entry(path: str, rank: int) -> Entry:
+    stem, _, leaf = path.rpartition(".")
+    assert leaf in LEAVES, f"{path}: no layer of layers.py has such a parameter"
+    name = f"{stem}.{LEAVES[leaf]}"
+    for pattern, theirs in RENAMED:
+        name = pattern.sub(theirs, name)
+    return Entry(name, KERNELS[rank] if leaf == "kernel" else IDENTITY)

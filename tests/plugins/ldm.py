@@ -1,0 +1,181 @@
+"""The networks of a Stable Diffusion single file, written down a second time: by walking through them.
+
+`plugins/diffusion/names.py` decodes numbers out of names. Here the names are made the other way round, as the first
+release's constructors make them: blocks are appended to one row and counted, channels are pushed on a stack and popped.
+Each function gives the tensors of one network as (name in the single file, name in diffusers, shape in PyTorch's
+layout). Conventions: a pair `(ldm, diffusers)` is the two names of one module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+Tensor = tuple[str, str, tuple[int, ...]]
+Pair = tuple[str, str]
+
+
+def unet(
+    widths: Sequence[int] = (320, 640, 1280, 1280), context: int = 768, linear: bool = False, layers: int = 2
+) -> Iterator[Tensor]:
+    """The UNet: every level but the last has transformers."""
+    first, time, last = widths[0], 4 * widths[0], len(widths) - 1
+    yield from dense(("time_embed.0", "time_embedding.linear_1"), time, first)
+    yield from dense(("time_embed.2", "time_embedding.linear_2"), time, time)
+    yield from conv(("input_blocks.0.0", "conv_in"), first, 4)
+    row, width, skips = 1, first, [first]
+    for level, wide in enumerate(widths):
+        for i in range(layers):
+            yield from block(f"input_blocks.{row}", f"down_blocks.{level}", i, width, wide, time)
+            if level != last:
+                yield from transformer(
+                    (f"input_blocks.{row}.1", f"down_blocks.{level}.attentions.{i}"), wide, context, linear
+                )
+            width, row = wide, row + 1
+            skips.append(width)
+        if level != last:
+            yield from conv((f"input_blocks.{row}.0.op", f"down_blocks.{level}.downsamplers.0.conv"), width, width)
+            row += 1
+            skips.append(width)
+    yield from resnet(("middle_block.0", "mid_block.resnets.0"), width, width, time)
+    yield from transformer(("middle_block.1", "mid_block.attentions.0"), width, context, linear)
+    yield from resnet(("middle_block.2", "mid_block.resnets.1"), width, width, time)
+    row = 0
+    for level in reversed(range(len(widths))):
+        up = f"up_blocks.{last - level}"
+        for i in range(layers + 1):
+            yield from block(f"output_blocks.{row}", up, i, width + skips.pop(), widths[level], time)
+            width, part = widths[level], 1
+            if level != last:
+                yield from transformer((f"output_blocks.{row}.1", f"{up}.attentions.{i}"), width, context, linear)
+                part = 2
+            if level and i == layers:
+                yield from conv((f"output_blocks.{row}.{part}.conv", f"{up}.upsamplers.0.conv"), width, width)
+            row += 1
+    yield from norm(("out.0", "conv_norm_out"), width)
+    yield from conv(("out.2", "conv_out"), 4, width)
+
+
+def block(ldm: str, diffusers: str, i: int, inputs: int, outputs: int, time: int) -> Iterator[Tensor]:
+    yield from resnet((f"{ldm}.0", f"{diffusers}.resnets.{i}"), inputs, outputs, time)
+
+
+def resnet(names: Pair, inputs: int, outputs: int, time: int) -> Iterator[Tensor]:
+    yield from norm(below(names, "in_layers.0", "norm1"), inputs)
+    yield from conv(below(names, "in_layers.2", "conv1"), outputs, inputs)
+    yield from dense(below(names, "emb_layers.1", "time_emb_proj"), outputs, time)
+    yield from norm(below(names, "out_layers.0", "norm2"), outputs)
+    yield from conv(below(names, "out_layers.3", "conv2"), outputs, outputs)
+    if inputs != outputs:
+        yield from conv(below(names, "skip_connection", "conv_shortcut"), outputs, inputs, 1)
+
+
+def transformer(names: Pair, width: int, context: int, linear: bool) -> Iterator[Tensor]:
+    yield from norm(below(names, "norm"), width)
+    inner = below(names, "transformer_blocks.0")
+    for part in ("proj_in", "proj_out"):
+        yield from dense(below(names, part), width, width) if linear else conv(below(names, part), width, width, 1)
+    for part, source in (("attn1", width), ("attn2", context)):
+        for name, inputs in (("to_q", width), ("to_k", source), ("to_v", source)):
+            yield weight(below(inner, f"{part}.{name}"), width, inputs)
+        yield from dense(below(inner, f"{part}.to_out.0"), width, width)
+    for i in (1, 2, 3):
+        yield from norm(below(inner, f"norm{i}"), width)
+    yield from dense(below(inner, "ff.net.0.proj"), 8 * width, width)
+    yield from dense(below(inner, "ff.net.2"), width, 4 * width)
+
+
+def vae(widths: Sequence[int] = (128, 256, 512, 512), latents: int = 4, layers: int = 2) -> Iterator[Tensor]:
+    """Encoder and decoder; attention as the 1x1 convolutions it was at first."""
+    wide = widths[-1]
+    yield from conv(("encoder.conv_in", "encoder.conv_in"), widths[0], 3)
+    width = widths[0]
+    for level, outputs in enumerate(widths):
+        names = (f"encoder.down.{level}", f"encoder.down_blocks.{level}")
+        for i in range(layers):
+            yield from plain_resnet(below(names, f"block.{i}", f"resnets.{i}"), width, outputs)
+            width = outputs
+        if level != len(widths) - 1:
+            yield from conv(below(names, "downsample.conv", "downsamplers.0.conv"), width, width)
+    yield from middle("encoder", wide)
+    yield from norm(("encoder.norm_out", "encoder.conv_norm_out"), wide)
+    yield from conv(("encoder.conv_out", "encoder.conv_out"), 2 * latents, wide)
+    yield from conv(("quant_conv", "quant_conv"), 2 * latents, 2 * latents, 1)
+    yield from conv(("post_quant_conv", "post_quant_conv"), latents, latents, 1)
+    yield from conv(("decoder.conv_in", "decoder.conv_in"), wide, latents)
+    yield from middle("decoder", wide)
+    width = wide
+    for level in reversed(range(len(widths))):
+        names = (f"decoder.up.{level}", f"decoder.up_blocks.{len(widths) - 1 - level}")
+        for i in range(layers + 1):
+            yield from plain_resnet(below(names, f"block.{i}", f"resnets.{i}"), width, widths[level])
+            width = widths[level]
+        if level:
+            yield from conv(below(names, "upsample.conv", "upsamplers.0.conv"), width, width)
+    yield from norm(("decoder.norm_out", "decoder.conv_norm_out"), width)
+    yield from conv(("decoder.conv_out", "decoder.conv_out"), 3, width)
+
+
+def middle(side: str, width: int) -> Iterator[Tensor]:
+    yield from plain_resnet((f"{side}.mid.block_1", f"{side}.mid_block.resnets.0"), width, width)
+    attention = (f"{side}.mid.attn_1", f"{side}.mid_block.attentions.0")
+    yield from norm(below(attention, "norm", "group_norm"), width)
+    for ldm, diffusers in (("q", "to_q"), ("k", "to_k"), ("v", "to_v"), ("proj_out", "to_out.0")):
+        yield from conv(below(attention, ldm, diffusers), width, width, 1)
+    yield from plain_resnet((f"{side}.mid.block_2", f"{side}.mid_block.resnets.1"), width, width)
+
+
+def plain_resnet(names: Pair, inputs: int, outputs: int) -> Iterator[Tensor]:
+    yield from norm(below(names, "norm1"), inputs)
+    yield from conv(below(names, "conv1"), outputs, inputs)
+    yield from norm(below(names, "norm2"), outputs)
+    yield from conv(below(names, "conv2"), outputs, outputs)
+    if inputs != outputs:
+        yield from conv(below(names, "nin_shortcut", "conv_shortcut"), outputs, inputs, 1)
+
+
+def open_clip_shapes(width: int, layers: int, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """The text encoder of SD 2.x in a single file, prefix aside: names and shapes of OpenCLIP's text transformer."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "positional_embedding": (77, width),
+        "text_projection": (width, width),
+        "logit_scale": (),
+        "token_embedding.weight": (vocabulary, width),
+        "ln_final.weight": (width,),
+        "ln_final.bias": (width,),
+    }
+    for layer in range(layers):
+        name = f"transformer.resblocks.{layer}"
+        shapes |= {f"{name}.{part}.{leaf}": (width,) for part in ("ln_1", "ln_2") for leaf in ("weight", "bias")}
+        for part, outputs, inputs in (("out_proj", width, width), ("in_proj", 3 * width, width)):
+            separator = "_" if part == "in_proj" else "."
+            shapes[f"{name}.attn.{part}{separator}weight"] = (outputs, inputs)
+            shapes[f"{name}.attn.{part}{separator}bias"] = (outputs,)
+        for part, outputs, inputs in (("c_fc", 4 * width, width), ("c_proj", width, 4 * width)):
+            shapes[f"{name}.mlp.{part}.weight"] = (outputs, inputs)
+            shapes[f"{name}.mlp.{part}.bias"] = (outputs,)
+    return shapes
+
+
+def below(names: Pair, ldm: str, diffusers: str | None = None) -> Pair:
+    return f"{names[0]}.{ldm}", f"{names[1]}.{diffusers or ldm}"
+
+
+def weight(names: Pair, *shape: int) -> Tensor:
+    return f"{names[0]}.weight", f"{names[1]}.weight", shape
+
+
+def with_bias(names: Pair, *shape: int) -> Iterator[Tensor]:
+    yield weight(names, *shape)
+    yield f"{names[0]}.bias", f"{names[1]}.bias", shape[:1]
+
+
+def conv(names: Pair, outputs: int, inputs: int, size: int = 3) -> Iterator[Tensor]:
+    yield from with_bias(names, outputs, inputs, size, size)
+
+
+def dense(names: Pair, outputs: int, inputs: int) -> Iterator[Tensor]:
+    yield from with_bias(names, outputs, inputs)
+
+
+def norm(names: Pair, width: int) -> Iterator[Tensor]:
+    yield from with_bias(names, width)

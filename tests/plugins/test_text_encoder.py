@@ -1,0 +1,141 @@
+"""The text encoder gives the reference's states, and its configuration means what transformers means by it."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from networks import DATA, network, one_line
+
+from plugins.diffusion.text import ACTIVATIONS, TextConfig, TextEncoder
+
+TINY = TextConfig(50, 16, 32, 2, 2, 8, eos_token_id=49)
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, np.ndarray]:
+    with np.load(DATA / "text_encoder_io.npz", allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+@pytest.fixture(scope="module")
+def tokens(reference) -> np.ndarray:
+    return reference["input_ids"].astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def states(tokens):
+    return network("text_encoder")(tokens)
+
+
+def close(ours, theirs):
+    np.testing.assert_allclose(np.asarray(ours), theirs, rtol=0, atol=2e-5)
+
+
+def test_the_references_states(reference, states):
+    close(states.last, reference["last_hidden_state"])
+    close(states.pooled, reference["pooler_output"])
+    assert len(states.hidden) == 4
+    for i, hidden in enumerate(states.hidden):
+        close(hidden, reference[f"hidden_{i}"])
+
+
+def test_clip_skip_leaves_layers_out_of_the_last_states_only(reference, states, tokens):
+    skipped = network("text_encoder")(tokens, skip=1)
+    close(skipped.last, reference["clip_skip2_final_ln"])
+    np.testing.assert_array_equal(skipped.pooled, states.pooled)
+    assert np.abs(np.asarray(skipped.last) - np.asarray(states.last)).max() > 0.1
+
+
+def test_masked_tokens_are_not_looked_at(reference, tokens):
+    mask = reference["attention_mask"].astype(bool)
+    assert not mask.all()
+    encoder = network("text_encoder")
+    close(encoder(tokens, mask=mask).last, reference["last_hidden_state_masked"])
+    other = np.where(mask, tokens, 5)
+    changed, kept = encoder(other, mask=mask).last, encoder(tokens, mask=mask).last
+    np.testing.assert_array_equal(np.asarray(changed)[mask], np.asarray(kept)[mask])
+
+
+def test_a_token_sees_no_later_one(states, tokens):
+    changed = tokens.copy()
+    changed[:, 40:] = 7
+    last = np.asarray(network("text_encoder")(changed).last)
+    close(last[:, :40], np.asarray(states.last)[:, :40])
+    assert np.abs(last[:, 40:] - np.asarray(states.last)[:, 40:]).max() > 0.1
+
+
+@pytest.mark.parametrize("end, place", [(49, 2), (2, 4), (3, 0)])
+def test_which_token_is_pooled(end, place):
+    """The first end token; for 2, as old files say, the largest number; without any, the first token."""
+    encoder = TextEncoder(dataclasses.replace(TINY, eos_token_id=end), rngs=nnx.Rngs(0))
+    row = jnp.array([[4, 5, 49 if end == 49 else 6, 1, 49, 49]])
+    found = encoder(row)
+    np.testing.assert_array_equal(found.pooled[0], found.last[0, place])
+
+
+def test_counts_of_the_published_networks():
+    for config, count in ((TextConfig.clip_l(), 123_060_480), (TextConfig.openclip_h(), 340_387_840)):
+        state = nnx.state(nnx.eval_shape(lambda config=config: TextEncoder(config, rngs=nnx.Rngs(0))))
+        assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state)) == count
+
+
+def test_activations():
+    x = np.linspace(-4, 4, 33, dtype=np.float32)
+    exact = [v * 0.5 * (1 + math.erf(v / math.sqrt(2))) for v in x.tolist()]
+    np.testing.assert_allclose(ACTIVATIONS["gelu"](jnp.asarray(x)), exact, atol=1e-6)
+    np.testing.assert_allclose(ACTIVATIONS["quick_gelu"](jnp.asarray(x)), x / (1 + np.exp(-1.702 * x)), atol=1e-6)
+    tokens = jnp.array([[1, 2, 3]])
+    quick, gelu = (
+        TextEncoder(dataclasses.replace(TINY, hidden_act=name), rngs=nnx.Rngs(0))(tokens).last for name in ACTIVATIONS
+    )
+    assert 1e-7 < np.abs(np.asarray(quick - gelu)).max() < 0.1
+
+
+def test_half_precision_and_jit(tokens):
+    graphdef, params = nnx.split(network("text_encoder"))
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), nnx.to_pure_dict(params))
+    run = jax.jit(lambda params, tokens: nnx.merge(graphdef, params)(tokens))
+    exact, rounded = run(nnx.to_pure_dict(params), tokens), run(half, tokens)
+    close(exact.last, np.asarray(network("text_encoder")(tokens).last))
+    assert rounded.last.dtype == jnp.bfloat16
+    assert np.abs(np.asarray(rounded.last, np.float32) - np.asarray(exact.last)).mean() < 0.05
+
+
+def test_configuration_there_and_back():
+    theirs = json.loads((DATA / "text_encoder" / "config.json").read_text())
+    config = TextConfig.from_json(theirs)
+    ours = config.to_json()
+    assert all(theirs[key] == value for key, value in ours.items())
+    assert TextConfig.from_json(json.loads(json.dumps(ours))) == config
+    assert TextConfig.from_json({}) == TextConfig()  # files leave transformers' defaults out
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"hidden_act": "gelu_new"}, "hidden_act is quick_gelu or gelu"),
+        ({"model_type": "t5"}, "model_type is 't5'"),
+        ({"architectures": ["CLIPTextModelWithProjection"]}, "architectures is ['CLIPTextModelWithProjection']"),
+        ({"num_attention_heads": 5}, "num_attention_heads divides hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"vocab_size": -1}, "vocab_size is -1"),
+    ],
+)
+def test_configurations_of_other_networks(change, told):
+    theirs = json.loads((DATA / "text_encoder" / "config.json").read_text())
+    with pytest.raises(ValueError) as caught:
+        TextConfig.from_json(theirs | change)
+    assert told in one_line(caught)
+
+
+def test_calls_that_cannot_be(tokens):
+    encoder = network("text_encoder")
+    with pytest.raises(ValueError, match="78 tokens in a row; this encoder has positions for 77"):
+        encoder(np.zeros((1, 78), np.int32))
+    with pytest.raises(ValueError, match="skip is 3; of 3 layers 0 to 2"):
+        encoder(tokens, skip=3)

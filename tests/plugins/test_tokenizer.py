@@ -1,0 +1,182 @@
+"""The tokenizer gives Hugging Face's numbers, for ordinary prompts and for odd ones, from every kind of file."""
+
+import gzip
+import json
+import shutil
+
+import numpy as np
+import pytest
+from networks import DATA, one_line
+
+from plugins.diffusion.tokenizer import Tokenizer, normalise, split_words
+from plugins.diffusion.tokenizer_files import BYTE_CHARACTERS
+
+TINY = DATA / "tokenizer_tiny"
+EXPECTED = json.loads((DATA / "tokenizer_expected.json").read_text("utf-8"))["tiny_1000"]
+
+# What transformers 5.23.0's CLIPTokenizer gives with the tiny vocabulary (start 998 and end 999 left out).
+ODD = [
+    ("<|ENDOFTEXT|>", [27, 347, 524, 639, 69, 600, 87, 339, 91, 285]),
+    ("!<|ENDOFTEXT|>!", [0, 27, 347, 524, 639, 69, 600, 87, 339, 91, 29, 256]),
+    ("a <|endoftext|> <|endoftext|>b", [320, 999, 999, 321]),
+    ("ΑΣ ΟΔΟΣ", [138, 109, 139, 481, 138, 123, 138, 112, 138, 123, 139, 481]),
+    ("İ", [328, 136, 485]),
+    ("a\x1cb\x1d \x1c b", [320, 472, 321, 473, 472, 321]),
+    ("a\x85b\xa0b\u200bb\ufeffb", [320, 321, 321, 728, 489, 321, 171, 119, 379, 321]),
+    ("''s '' 'S it\u2019s", [6, 262, 338, 6, 262, 568, 585, 728, 503, 338]),
+    ("e\u0301 \u00e9", [127, 358, 127, 358]),
+    ("Ⅷ ½ ²", [158, 227, 371, 126, 377, 126, 366]),
+    ("x\x00y", [343, 444, 344]),
+    ("'sa 'rex 'tt", [568, 320, 982, 343, 713, 339]),
+    ("안녕하세요", [168, 243, 230, 167, 227, 243, 169, 243, 246, 168, 226, 116, 168, 248, 498]),
+    ("हिन्दी", [156, 97, 373, 156, 97, 379, 156, 97, 357, 156, 98, 491, 156, 97, 355, 156, 98, 478]),
+]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tokenizer:
+    return Tokenizer.from_folder(TINY)
+
+
+def copy_of_tiny(folder, **config):
+    """The tiny tokenizer with other entries in its configuration."""
+    shutil.copytree(TINY, folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    return folder
+
+
+def as_single_file(folder, merges):
+    """The tiny tokenizer as transformers 5 saves it; the special tokens lie beside the vocabulary."""
+    folder.mkdir()
+    vocab = json.loads((TINY / "vocab.json").read_text("utf-8"))
+    added = [{"id": vocab.pop(token), "content": token} for token in ("<|startoftext|>", "<|endoftext|>")]
+    model = {"type": "BPE", "end_of_word_suffix": "</w>", "vocab": vocab, "merges": merges}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": model, "added_tokens": added}), "utf-8")
+    return folder
+
+
+def merge_lines():
+    return (TINY / "merges.txt").read_text("utf-8").splitlines()[1:]
+
+
+@pytest.mark.parametrize("case", EXPECTED, ids=lambda case: ascii(case["text"])[:30])
+def test_the_references_prompts(tiny, case):
+    assert len(tiny.encode(case["text"])) == case["n"]
+    row = tiny(case["text"])
+    assert row.shape == (1, 77) and row.dtype == np.int32
+    expected = (case["ids"] + [case["padded77_tail"]] * 77)[:77]  # the file's long prompt is cut already
+    assert row[0].tolist() == expected
+
+
+@pytest.mark.parametrize("text, ids", ODD, ids=lambda value: ascii(value)[:30])
+def test_odd_prompts(tiny, text, ids):
+    assert tiny.encode(text) == [998, *ids, 999]
+
+
+def test_a_batch_is_its_rows(tiny):
+    texts = ["a cat", "", "two dogs and a very long tail"]
+    np.testing.assert_array_equal(tiny(texts, 12), np.concatenate([tiny(text, 12) for text in texts]))
+    assert tiny([]).shape == (0, 77)
+
+
+def test_what_is_cut_can_be_asked_for(tiny):
+    text = "a red circle " * 3 + "END of it"
+    kept = tiny(text, 20)[0]
+    assert kept[-1] == 999 and tiny.decode(kept) + " " + tiny.truncated(text, 20) == text.lower()
+    assert tiny.truncated(text, 77) == "" and tiny.truncated("", 2) == ""
+
+
+def test_decoding(tiny):
+    ids = tiny.encode("A photo of it's 日本!! <|endoftext|> x")
+    assert tiny.decode(ids) == "a photo of it 's 日本 !! x"
+    # As transformers shows it, a special token's name taking no blank after it.
+    assert tiny.decode(ids, specials=True) == "<|startoftext|>a photo of it 's 日本 !! <|endoftext|>x <|endoftext|>"
+    assert tiny.decode([127]) == "\ufffd"  # half of a two-byte letter
+    with pytest.raises(ValueError, match="token 1000 is not in this vocabulary of 1000"):
+        tiny.decode([320, 1000])
+
+
+@pytest.mark.parametrize("where", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_a_padding_token_of_its_own(tmp_path, where):
+    folder = copy_of_tiny(tmp_path / "sd2", **({"pad_token": "!"} if where == "tokenizer_config.json" else {}))
+    if where == "special_tokens_map.json":  # where SD 2's folder has it, against its own tokenizer_config
+        (folder / where).write_text(json.dumps({"pad_token": {"content": "!", "lstrip": False}}))
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer("a", 5)[0].tolist() == [998, 320, 999, 0, 0]
+    assert tokenizer.encode("hello!") == [998, 71, 826, 334, 0, 999]  # Hugging Face's numbers for this folder
+    assert tokenizer.decode([320, 999, 0, 0]) == "a"
+
+
+def test_a_pipelines_folder(tmp_path, tiny):
+    shutil.copytree(TINY, tmp_path / "tokenizer")
+    assert Tokenizer.from_folder(tmp_path).vocab == tiny.vocab
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_one_file_of_newer_folders(tmp_path, tiny, split):
+    lines = merge_lines()
+    single = Tokenizer.from_folder(as_single_file(tmp_path / "t", [line.split() for line in lines] if split else lines))
+    assert single.vocab == tiny.vocab and single.ranks == tiny.ranks
+
+
+def test_openais_list_of_merges_numbers_the_vocabulary(tmp_path, tiny):
+    path = tmp_path / "bpe.txt.gz"
+    path.write_bytes(gzip.compress("\n".join(['"bpe_simple_vocab_16e6.txt#version: 0.2', *merge_lines(), ""]).encode()))
+    tokenizer = Tokenizer.from_bpe_file(path)
+    assert tokenizer.vocab == tiny.vocab
+    np.testing.assert_array_equal(tokenizer("A Photo of déjà vu"), tiny("A Photo of déjà vu"))
+    assert Tokenizer.from_bpe_file(path, pad="!").pad_id == 0
+
+
+def test_merges_go_by_rank_then_from_the_left():
+    letters = ["a", "b", "a</w>", "b</w>", "ab", "ba", "aba", "abab</w>", "ab</w>", "<|startoftext|>", "<|endoftext|>"]
+    vocab = {token: number for number, token in enumerate(letters)}
+    merges = [("a", "b"), ("b", "a"), ("ab", "a"), ("a", "b</w>")]
+    tokenizer = Tokenizer(vocab, merges)
+    assert tokenizer.encode("bababa")[1:-1] == [vocab[token] for token in ("b", "ab", "ab", "a</w>")]
+    assert tokenizer.encode("ab")[1:-1] == [vocab["ab</w>"]]
+    assert tokenizer.encode("ac")[1:-1] == [vocab["a"], vocab["<|endoftext|>"]]  # no token for a letter: unknown
+
+
+def test_words_and_letters():
+    assert split_words(normalise("  They'LL\tpay 25€!!'s ")) == ["they", "'ll", "pay", "2", "5", "€!!'", "s"]
+    assert len(set(BYTE_CHARACTERS)) == 256 and BYTE_CHARACTERS[ord("~")] == "~"
+    assert not any(character.isspace() for character in BYTE_CHARACTERS)
+
+
+@pytest.mark.parametrize(
+    "spoil, error, told",
+    [
+        (lambda f: (f / "vocab.json").unlink(), FileNotFoundError, "lacks vocab.json: a CLIP tokenizer's folder holds"),
+        (lambda f: (f / "merges.txt").unlink(), FileNotFoundError, "lacks merges.txt"),
+        (lambda f: shutil.rmtree(f), FileNotFoundError, "lacks vocab.json and merges.txt"),
+        (lambda f: (f / "vocab.json").write_text('{"a": 0'), ValueError, "vocab.json: not JSON"),
+        (lambda f: (f / "vocab.json").write_text("[1]"), ValueError, "holds no JSON object"),
+        (lambda f: (f / "vocab.json").write_text('{"a": "b"}'), ValueError, "not a vocabulary"),
+        (lambda f: (f / "vocab.json").write_text('{"a": 0}'), ValueError, "the vocabulary of 1 tokens lacks"),
+        (lambda f: (f / "merges.txt").write_text("a b\na b c\n"), ValueError, "two tokens in a line, found 'a b c'"),
+        (
+            lambda f: (f / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}'),
+            ValueError,
+            "tokenizer_class is 'T5Tokenizer'; only CLIPTokenizer",
+        ),
+    ],
+)
+def test_files_that_are_no_tokenizer(tmp_path, spoil, error, told):
+    folder = copy_of_tiny(tmp_path / "t")
+    spoil(folder)
+    with pytest.raises(error) as caught:
+        Tokenizer.from_folder(folder)
+    assert told in one_line(caught)
+
+
+def test_other_wrong_input(tmp_path, tiny):
+    (tmp_path / "x.gz").write_bytes(b"no gzip")
+    with pytest.raises(ValueError, match="not a gzipped list of merges"):
+        Tokenizer.from_bpe_file(tmp_path / "x.gz")
+    with pytest.raises(ValueError, match="length is 1; start and end alone need 2"):
+        tiny("a", 1)
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}')
+    with pytest.raises(ValueError, match="not CLIP's byte-pair encoding"):
+        Tokenizer.from_folder(tmp_path)

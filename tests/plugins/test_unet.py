@@ -1,0 +1,218 @@
+"""The UNet against the PyTorch library's outputs, and what can be plugged into it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from nets import SMALL, abstract, fixture, normal, small_unet, stored_unet
+
+from plugins.diffusion.unet import UNet, UNetConfig
+
+PARITY = 1e-4
+BLOCK = "down_blocks.0.attentions.0.transformer_blocks.0"
+NAMES = {
+    **{f"skip_{i:02}": f"skips.{i}" for i in range(12)},
+    **{f"up{i}": f"up_blocks.{i}" for i in range(4)},
+    **{f"dbg_d0a0_{part}": f"{BLOCK}.{part}" for part in ("attn1", "attn2", "ff")},
+    "dbg_d0r0": "down_blocks.0.resnets.0",
+    "dbg_d0a0": "down_blocks.0.attentions.0",
+    "dbg_d0a0_tb": BLOCK,
+    "mid": "mid_block",
+    "time_proj": "time_proj",
+    "time_embedding": "time_embedding",
+}
+
+
+@pytest.fixture(scope="module")
+def run():
+    """The fixtures' network with everything plugged in, as one program: zeros are what "nothing" is. Gives output and
+    all that a tap sees."""
+    unet = stored_unet()
+    config, (graphdef, state) = unet.config, nnx.split(unet)
+    params = nnx.to_pure_dict(state)
+    zeros = [jnp.zeros((2, *shape)) for shape in config.level_shapes(16, 16)]
+    nothing = {
+        "level_features": zeros,
+        "skip_residuals": [jnp.zeros((2, *shape)) for shape in config.skip_shapes(16, 16)],
+        "mid_residual": zeros[-1],
+    }
+
+    @jax.jit
+    def program(params, x, t, context, plugged):
+        seen = {}
+        tap = lambda name, value: seen.setdefault(name, value)  # noqa: E731
+        return nnx.merge(graphdef, params)(x, t, context, **plugged, tap=tap), seen
+
+    def call(x, t, ctx, **plugged):
+        return program(params, x, jnp.broadcast_to(jnp.asarray(t), (2,)), ctx, nothing | plugged)
+
+    return call
+
+
+def test_output_and_everything_inside(run):
+    io = fixture("unet_io")
+    out, seen = run(io["x"], io["t"], io["ctx"])
+    np.testing.assert_allclose(out, io["out"], atol=PARITY)
+    for ours, theirs in ((seen[NAMES[key]], io[key]) for key in NAMES):
+        np.testing.assert_allclose(ours, theirs, atol=PARITY)
+    np.testing.assert_allclose(run(io["x"], 500, io["ctx"])[0], io["out_t500"], atol=PARITY)
+
+
+def test_level_features_enter_stream_and_skips(run):
+    """`down3_last_skip` holds the trap: the last level's feature is in the last skip as well."""
+    io = fixture("t2i_adapter_io")
+    inputs, features = (io["x"], io["t"], io["ctx"]), [io[f"feat_{i}"] for i in range(4)]
+    out, seen = run(*inputs, level_features=features)
+    np.testing.assert_allclose(out, io["unet_out"], atol=PARITY)
+    np.testing.assert_allclose(seen["mid_block"], io["mid"], atol=PARITY)
+    for level, last in enumerate((3, 6, 9, 11)):
+        np.testing.assert_allclose(seen[f"skips.{last}"], io[f"down{level}_last_skip"], atol=PARITY)
+        np.testing.assert_allclose(seen[f"down_blocks.{level}"], io[f"down{level}_out"], atol=PARITY)
+    half, _ = run(*inputs, level_features=[0.5 * f for f in features])
+    np.testing.assert_allclose(half, io["unet_out_scale05"], atol=PARITY)
+
+
+def test_controlnet_residuals_enter_skips_and_middle(run):
+    io = fixture("controlnet_io")
+    inputs = (io["x"], io["t"], io["ctx"])
+    for tag, out in (("", "unet_out"), ("_guess08", "unet_out_guess08")):
+        residuals = [io[f"down{tag}_{i:02}"] for i in range(12)]
+        got, _ = run(*inputs, skip_residuals=residuals, mid_residual=io[f"mid{tag}"])
+        np.testing.assert_allclose(got, io[out], atol=PARITY)
+
+
+def test_both_kinds_together(run):
+    adapter, control = fixture("t2i_adapter_io"), fixture("controlnet_io")
+    for name in ("x", "t", "ctx", "cond"):  # one picture for both, or the sum would mean nothing
+        np.testing.assert_array_equal(adapter[name], control[name])
+    plugged = {
+        "level_features": [adapter[f"feat_{i}"] for i in range(4)],
+        "skip_residuals": [control[f"down_{i:02}"] for i in range(12)],
+        "mid_residual": control["mid"],
+    }
+    out, _ = run(adapter["x"], adapter["t"], adapter["ctx"], **plugged)
+    np.testing.assert_allclose(out, adapter["unet_out_with_controlnet"], atol=PARITY)
+
+
+def test_plain_call_on_a_wide_picture():
+    """Nothing plugged in, one time as a number, not square."""
+    io, unet = fixture("unet_io"), stored_unet()
+    graphdef, state = nnx.split(unet)
+    out = jax.jit(lambda s, x, c: nnx.merge(graphdef, s)(x, 0, c))(state, io["x_rect"], io["ctx"][:1])
+    np.testing.assert_allclose(out, io["out_rect_t0"], atol=PARITY)
+
+
+@pytest.mark.parametrize(
+    ("config", "count"), [(UNetConfig.sd15(), 859_520_964), (UNetConfig.sd21(), 865_910_724)], ids=["sd15", "sd21"]
+)
+def test_published_sizes(config, count):
+    """And what flows through them at 512 pixels has the published shapes; nothing is allocated."""
+    unet = abstract(lambda: UNet(config, rngs=nnx.Rngs(0)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(unet))) == count
+    assert config.level_shapes(64, 64) == [(64, 64, 320), (32, 32, 640), (16, 16, 1280), (8, 8, 1280)]
+    up = [[block.norm1.scale.shape[0] for block in level.resnets] for level in unet.up_blocks]
+    assert up == [[2560, 2560, 2560], [2560, 2560, 1920], [1920, 1280, 960], [960, 640, 640]]
+
+
+# Below: a network of two levels with random parameters, at odd sizes.
+
+
+@pytest.fixture(scope="module")
+def small():
+    """(call of the small network with parameters first, its parameters, inputs and all that can be plugged in)."""
+    graphdef, state = nnx.split(small_unet())
+    rng = np.random.default_rng(1)
+    inputs = {
+        "x": normal(rng, 2, 5, 7, 3),
+        "t": np.float32([3, 700]),
+        "context": normal(rng, 2, 4, 6),
+        "level_features": [normal(rng, 1, *s) for s in (*SMALL.level_shapes(5, 7), SMALL.level_shapes(5, 7)[-1])],
+        "skip_residuals": [normal(rng, 2, *s) for s in SMALL.skip_shapes(5, 7)],
+    }
+
+    def call(params, inputs, **options):
+        return nnx.merge(graphdef, params)(**inputs, **options)
+
+    return call, nnx.to_pure_dict(state), jax.tree.map(jnp.asarray, inputs)
+
+
+def test_odd_sizes_come_back(small):
+    call, params, inputs = small
+    seen = {}
+    out = jax.eval_shape(lambda p, i: call(p, i, tap=lambda n, v: seen.setdefault(n, v)), params, inputs)
+    assert out.shape == (2, 5, 7, 5)
+    assert [seen[f"skips.{i}"].shape[1:] for i in range(4)] == SMALL.skip_shapes(5, 7)
+    assert seen["up_blocks.0.upsamplers.0"].shape == (2, 5, 7, 12) and seen["mid_block"].shape == (2, 3, 4, 12)
+
+
+def test_remat_changes_no_gradient_and_frozen_parameters_pass_it(small):
+    """Of features, residuals, latents, text; and of parameters."""
+    call, params, inputs = small
+    floats = {name: value for name, value in inputs.items() if name != "t"}
+
+    def gradient(**options):
+        def loss(params, floats):
+            return jnp.sum(jnp.sin(call(params, {**floats, "t": inputs["t"]}, **options)))
+
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, floats)
+
+    (plain, plain_grads), (again, again_grads) = gradient(), gradient(remat=True)
+    assert float(plain) == pytest.approx(float(again), rel=1e-5)
+    for one, other in zip(jax.tree.leaves(plain_grads), jax.tree.leaves(again_grads), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5, rtol=1e-4)
+    assert all(float(jnp.abs(leaf).max()) > 1e-5 for leaf in jax.tree.leaves(plain_grads[1]))
+
+
+def test_taps_replace_and_batches_of_one_are_broadcast(small):
+    """Both halves of the batch get the same: with one picture twice and everything unequal replaced or broadcast."""
+    call, params, inputs = small
+    twice = np.array([0, 0])
+    same = {**inputs, "x": inputs["x"][twice], "t": inputs["t"][0], "context": inputs["context"][twice]}
+    same["skip_residuals"] = [r[:1] for r in inputs["skip_residuals"]]
+    names = ("up_blocks.0.resnets.0", "up_blocks.0.attentions.1.transformer_blocks.1.attn1.to_q")
+
+    def swap(name, value):
+        return 0 * value if name in names[:which] else value
+
+    outs = []
+    for which in range(3):  # replaced: nothing, a block's output, that and a query
+        outs.append(jax.jit(lambda p, i, which=which: call(p, i, tap=swap))(params, same))
+    for out in outs:
+        np.testing.assert_allclose(out[0], out[1], atol=1e-5)
+    assert float(jnp.abs(outs[0] - outs[1]).max()) > 1e-3 and float(jnp.abs(outs[1] - outs[2]).max()) > 1e-4
+
+
+def test_bfloat16_all_the_way(small):
+    """Parameters stay float32; every value between input and output is what the input was, but the sinusoid."""
+    call, params, inputs = small
+    half = {**inputs, "x": inputs["x"].astype(jnp.bfloat16)}
+    seen = {}
+    out = jax.eval_shape(lambda p, i: call(p, i, tap=lambda n, v: seen.setdefault(n, v)), params, half)
+    assert out.dtype == jnp.bfloat16
+    assert {name for name, value in seen.items() if value.dtype != jnp.bfloat16} == {"time_proj"}
+
+
+WRONG = {
+    "x has shape": {"x": jnp.zeros((2, 5, 7, 4))},
+    "t has shape": {"t": jnp.zeros(3)},
+    "context has shape (2, 4, 7)": {"context": jnp.zeros((2, 4, 7))},
+    "context has shape (1, 4, 6)": {"context": jnp.zeros((1, 4, 6))},
+    "level_features holds 1 tensors; this network takes 2, or 3": {"level_features": [jnp.zeros((2, 5, 7, 8))]},
+    "level_features[1] has shape (2, 2, 4, 12); at this size it must be (2, 3, 4, 12)": {
+        "level_features": [None, jnp.zeros((2, 2, 4, 12))]
+    },
+    "skip_residuals holds 3 tensors; this network has 4": {"skip_residuals": [jnp.zeros((2, 5, 7, 8))] * 3},
+    "skip_residuals[2] has shape": {"skip_residuals": [jnp.zeros((2, 5, 7, 8))] * 4},
+    "mid_residual has shape (2, 3, 4, 8)": {"mid_residual": jnp.zeros((2, 3, 4, 8))},
+    "remat and tap": {"remat": True, "tap": lambda name, value: value},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_does_not_fit_is_named(small, message):
+    call, params, inputs = small
+    plain = {name: inputs[name] for name in ("x", "t", "context")}
+    with pytest.raises(ValueError) as error:
+        call(params, plain | WRONG[message])
+    assert message in str(error.value) and "\n" not in str(error.value)

@@ -1,0 +1,73 @@
+"""The autoencoder against the PyTorch library's outputs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from nets import abstract, avals, fixture, stored_vae
+
+from plugins.diffusion.vae import AutoencoderKL, Posterior, VAEConfig
+
+PARITY = 1e-4
+
+
+@pytest.fixture(scope="module")
+def vae():
+    return stored_vae()
+
+
+def test_encode_sample_decode(vae):
+    io = fixture("vae_io")
+    graphdef, state = nnx.split(vae)
+    posterior = jax.jit(lambda s, image: nnx.merge(graphdef, s).encode(image))(state, io["image"])
+    for name in ("mean", "logvar", "std"):
+        np.testing.assert_allclose(getattr(posterior, name), io[name], atol=PARITY)
+    np.testing.assert_allclose(posterior.kl(), io["kl"], rtol=1e-5)
+    sample = posterior.sample(io["noise"])
+    np.testing.assert_allclose(sample, io["sample"], atol=PARITY)
+    latents = vae.to_latents(sample)
+    np.testing.assert_allclose(latents, io["scaled_sample"], atol=PARITY)
+    decoded = jax.jit(lambda s, z: nnx.merge(graphdef, s).decode(z))(state, vae.from_latents(latents))
+    np.testing.assert_allclose(decoded, io["decoded"], atol=PARITY)
+
+
+def test_posterior():
+    posterior = Posterior(jnp.full((1, 50, 50, 4), 2.0), jnp.full((1, 50, 50, 4), jnp.log(0.25)))
+    drawn = posterior.sample(jax.random.key(0))
+    assert float(drawn.mean()) == pytest.approx(2, abs=0.02) and float(drawn.std()) == pytest.approx(0.5, abs=0.02)
+    np.testing.assert_array_equal(posterior.mode, posterior.sample(jnp.zeros((1, 50, 50, 4))))
+    # Monte Carlo of E[log q - log p] for one number
+    z = np.asarray(drawn).ravel()
+    nats = -np.log(0.5) - (z - 2) ** 2 / 0.5 + z**2 / 2
+    assert float(posterior.kl()[0]) / 10_000 == pytest.approx(nats.mean(), abs=0.05)
+    with pytest.raises(ValueError, match="noise has shape"):
+        posterior.sample(jnp.zeros((1, 50, 50, 1)))
+
+
+def test_shift_and_scale_are_undone():
+    config = VAEConfig(block_out_channels=(8, 8), norm_num_groups=4, scaling_factor=0.5, shift_factor=0.25)
+    vae, z = abstract(lambda: AutoencoderKL(config, rngs=nnx.Rngs(0))), jnp.full((1, 1, 1, 4), 2.25)
+    np.testing.assert_allclose(vae.to_latents(z), 1.0)
+    np.testing.assert_allclose(vae.from_latents(vae.to_latents(z)), z)
+
+
+def test_published_size():
+    """Its parts too, and no score matrix of the 4,096 tokens that 512 pixels give; nothing is allocated."""
+    vae = abstract(lambda: AutoencoderKL(VAEConfig.sd(), rngs=nnx.Rngs(0)))
+    parts = {name: sum(x.size for x in jax.tree.leaves(part)) for name, part in nnx.state(vae).items()}
+    sizes = {"encoder": 34_163_592, "decoder": 49_490_179, "quant_conv": 72, "post_quant_conv": 20}
+    assert parts == sizes and sum(parts.values()) == 83_653_863
+    graphdef, state = nnx.split(vae)
+    z = jax.ShapeDtypeStruct((1, 64, 64, 4), jnp.float32)
+    jaxpr = jax.make_jaxpr(lambda s, z: nnx.merge(graphdef, s).decode(z))(nnx.to_pure_dict(state), z)
+    shapes = list(avals(jaxpr.jaxpr))
+    assert (1, 512, 512, 3) in shapes and not any(shape[-2:] == (4096, 4096) for shape in shapes)
+
+
+def test_what_does_not_fit_is_named(vae):
+    for image in (jnp.zeros((1, 64, 60, 3)), jnp.zeros((1, 64, 64, 1))):
+        with pytest.raises(ValueError, match="3 channels and sides that are multiples of 8"):
+            vae.encode(image)
+    with pytest.raises(ValueError, match="the last axis must be 4"):
+        vae.decode(jnp.zeros((1, 8, 8, 3)))
