@@ -88,8 +88,8 @@ class FlowTask:
         """As `FilmTask.pictures`: what these flows do end to end."""
         return FilmTask(self.model).pictures(params, batch)
 
-    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> None:
-        save(path, params, self.model, metadata, overwrite=True)
+    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
+        return save(path, params, self.model, metadata, overwrite=True)
 
 
 def teacher_at(

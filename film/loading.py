@@ -56,9 +56,9 @@ def save(
     *,
     dtype: str = "float32",
     overwrite: bool = False,
-) -> None:
-    """Writes weights that `load` reads."""
-    save_weights(
+) -> Path:
+    """Writes weights that `load` reads; returns the path."""
+    return save_weights(
         path,
         params,
         kind=KIND,

@@ -109,8 +109,8 @@ class FilmTask:
         output = jax.device_get(_forward(self.graphdef, params, rows["x0"], rows["x1"], rows["time"]))
         return {name: panel(rows, output) for name, panel in self.panels.items()}
 
-    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> None:
-        save(path, params, self.model, metadata, overwrite=True)
+    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
+        return save(path, params, self.model, metadata, overwrite=True)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -16,13 +16,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from orbax.checkpoint import multihost
 
 Result = TypeVar("Result")
+COMPILE_MS = 3_600_000  # how long a process waits for the others' compilers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +99,17 @@ def _from_first(data: bytes) -> bytes:
     size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
     padded = np.frombuffer(data[:size].ljust(size), np.uint8)  # the others' are thrown away
     return np.asarray(multihost_utils.broadcast_one_to_all(padded)).astype(np.uint8).tobytes()
+
+
+def compiled(function: Callable, *arguments: Any) -> Callable:
+    """`function`, a jitted one, ready to run on arguments of these shapes; with several processes, ready in all.
+
+    Devices that talk to each other give up after half a minute, and a compiler on a busy machine takes longer."""
+    if jax.process_count() == 1:
+        return function
+    program = function.lower(*arguments).compile()
+    multihost.get_barrier_sync_fn()(key="compiled", timeout_ms=COMPILE_MS)
+    return program
 
 
 def fetch(tree):

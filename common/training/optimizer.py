@@ -58,6 +58,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "momentum": (lambda x: x is None or 0 <= x < 1, "it lies in [0, 1); null takes the optimiser's own"),
     "update_clip": (lambda x: 0 <= x < math.inf, "it bounds a root mean square; 0 for no bound"),
     "ema": (lambda x: 0 <= x < 1, "it lies in [0, 1); 0 turns averaging off"),
+    "ema_power": (lambda x: 0 <= x < math.inf, "it may not be negative; 0 for the usual warm-up"),
 }
 
 
@@ -84,6 +85,7 @@ class OptimConfig:
       update_clip: Adafactor's bound on the root mean square of an array's update, d in the paper; 0 for none.
       parameter_scale: Adafactor's step is `lr` times the parameter's root mean square (at least 1e-3).
       ema: decay of the averaged parameters that are evaluated and exported; 0 for none.
+      ema_power: how the decay grows to `ema` (`state.ema_decay`): 0 as in TensorFlow, above it as in diffusers.
 
     Raises ValueError for a value that cannot be.
     """
@@ -106,6 +108,7 @@ class OptimConfig:
     update_clip: float = 1.0
     parameter_scale: bool = True
     ema: float = 0.0
+    ema_power: float = 0.0
 
     def __post_init__(self):
         choices = {"name": tuple(OPTIMIZERS), "schedule": SCHEDULES, "momentum_dtype": DTYPES}

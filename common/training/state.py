@@ -63,12 +63,21 @@ def train_step(
     loss, metrics, grads = gradient(loss_of, accumulate, state.params, batch, Context(state.step, key, frozen))
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    # A young average would remember the random start: its decay grows with the step until it is `ema`.
-    decay = jnp.minimum(optim.ema, (1 + state.step) / (10 + state.step))
+    decay = ema_decay(state.step, optim.ema, optim.ema_power)
     ema = None if state.ema is None else optax.incremental_update(params, state.ema, 1 - decay)
     norms = {"grad_norm": optax.tree.norm(grads), "update_norm": optax.tree.norm(updates)}
     metrics = {"loss": loss, **norms, **metrics}
     return TrainState(state.step + 1, params, opt_state, ema), metrics
+
+
+def ema_decay(step: Int[Array, ""], most: float, power: float) -> Float[Array, ""]:
+    """The average's decay after `step` earlier steps, at most `most`: a young one must not remember the random start.
+
+    It grows as (1 + step) / (10 + step), TensorFlow's, or, with a power above 0, as 1 - (1 + step)^-power: 2/3 is for
+    averages of a million steps, 3/4 for shorter ones (the warm-up of diffusers and k-diffusion).
+    """
+    grown = (1 + step) / (10 + step) if power == 0 else 1 - (1.0 + step) ** -power
+    return jnp.minimum(most, grown)
 
 
 def gradient(

@@ -61,8 +61,8 @@ class Task(Protocol):
         """Named pictures of how `params` do on `batch`, RGB in [0, 1]."""
         ...
 
-    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> None:
-        """Writes weights that inference can load."""
+    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
+        """Writes weights that inference can load; returns where: `path`, or a folder of that name without suffix."""
         ...
 
 

@@ -127,10 +127,14 @@ def train(
 
     # 3. The step, compiled once; the old state's memory is given to the new one.
     pure = partial(train_step, task, tx, optim, config.accumulate, seed)
-    compiled = jax.jit(pure, donate_argnums=0, out_shardings=(places, None))
+    program: Callable = jax.jit(pure, donate_argnums=0, out_shardings=(places, None))
+    ready = False
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        return compiled(state, shard_batch(mesh, batch, config.accumulate), frozen)
+        nonlocal program, ready
+        arguments = state, shard_batch(mesh, batch, config.accumulate), frozen
+        program, ready = (program if ready else distributed.compiled(program, *arguments)), True
+        return program(*arguments)
 
     # 4. The loop, and the weights.
     writer = Logger(folder, start, logger)
@@ -220,7 +224,7 @@ class Run:
         path = self.folder / name
         params, steps = distributed.fetch(state.averaged), int(state.step)
         if distributed.is_first():
-            self.task.export(path, params, {"steps": steps, **self.metadata, **more})
+            return self.task.export(path, params, {"steps": steps, **self.metadata, **more})
         return path
 
     def _is_best(self, scores: Mapping[str, float]) -> bool:

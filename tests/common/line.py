@@ -80,6 +80,7 @@ class Fit:
 
     def export(self, path, params, metadata):
         path.write_text(json.dumps({"params": jax.tree.map(lambda x: x.tolist(), params), **metadata}))
+        return path
 
 
 def main(folder: str, settings: str) -> None:
