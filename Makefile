@@ -12,7 +12,7 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint format data clean
+.PHONY: help demo test lint format data pictures clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -21,6 +21,7 @@ help:
 	@echo "make test     run the tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
 	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
 	@echo "make data     download the training film (90 MB), cut its triplets into data/; VGG-16 and LPIPS for losses and scores (130 MB)"
+	@echo "make pictures download emoji, clip art and stamps (416 MB) and make captioned pictures of them in data/ (needs npm and apt-get)"
 	@echo "make clean    remove .venv, the demo clip, caches and build folders"
 	@echo "PYTHON=python3.12 chooses the interpreter that .venv is made with"
 
@@ -53,6 +54,12 @@ data/vgg16.safetensors: | $(BASE)
 
 data/lpips_alex.safetensors: | $(BASE)
 	$(BIN)/python -m common.fetch_lpips
+
+pictures: data/captioned64
+
+data/captioned64: | $(BASE)
+	@$(INSTALL) -e ".[pictures]"
+	$(BIN)/python -m plugins.pictures data/captioned64
 
 data/film_triplets: | data/bbb.mp4
 	$(BIN)/python -m film.triplets --video data/bbb.mp4

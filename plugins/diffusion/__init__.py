@@ -10,8 +10,10 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plugins.diffusion.folder import load, read_base
     from plugins.diffusion.loading import load_text_encoder, load_tokenizer, load_unet, load_vae
     from plugins.diffusion.lora import Lora, merge
+    from plugins.diffusion.pipeline import Pipeline
     from plugins.diffusion.saving import save_component
     from plugins.diffusion.text import TextConfig, TextEncoder, TextStates
     from plugins.diffusion.tokenizer import Tokenizer
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AutoencoderKL",
     "Lora",
+    "Pipeline",
     "Posterior",
     "TextConfig",
     "TextEncoder",
@@ -29,17 +32,20 @@ __all__ = [
     "UNet",
     "UNetConfig",
     "VAEConfig",
+    "load",
     "load_text_encoder",
     "load_tokenizer",
     "load_unet",
     "load_vae",
     "merge",
+    "read_base",
     "save_component",
 ]
 
 _HOMES = {
     "AutoencoderKL": "vae",
     "Lora": "lora",
+    "Pipeline": "pipeline",
     "Posterior": "vae",
     "TextConfig": "text",
     "TextEncoder": "text",
@@ -48,11 +54,13 @@ _HOMES = {
     "UNet": "unet",
     "UNetConfig": "unet",
     "VAEConfig": "vae",
+    "load": "folder",
     "load_text_encoder": "loading",
     "load_tokenizer": "loading",
     "load_unet": "loading",
     "load_vae": "loading",
     "merge": "lora",
+    "read_base": "folder",
     "save_component": "saving",
 }
 

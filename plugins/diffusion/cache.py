@@ -1,0 +1,158 @@
+"""What frozen networks say about a data set, computed once: latents of pictures, states of captions.
+
+    python -m plugins.diffusion.cache data/captioned64 runs/diffusion_small_vae/weights data/latents64
+
+writes
+
+    mean.npy, std.npy     float16 [n 2 h w c]: the autoencoder's distribution for each picture, as it is and mirrored
+    vae/                  the autoencoder with the scaling factor that brings these latents to a standard deviation of 1
+    states.npy            float16 [n+1 l d], with --text: states of each whole caption, and last of the empty one
+    index.json            what it was made of
+
+Training then neither encodes nor holds the autoencoder's activations (`DenoisingTask`, `CaptionedConfig.latents`).
+Latents are drawn anew from their distribution in every step; the published recipes do so too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+from flax import nnx
+from jaxtyping import Array, Float
+from tqdm import tqdm
+
+from common import terminal
+from common.files import atomic_folder, check_output_folder
+from plugins.diffusion.loading import load_text_encoder, load_tokenizer, load_vae
+from plugins.diffusion.saving import save_component
+from plugins.diffusion.vae import AutoencoderKL
+from plugins.pictures.picture import caption
+
+MEAN, STD, STATES = "mean.npy", "std.npy", "states.npy"
+
+
+def write_cache(
+    pictures: str | Path, vae: str | Path, folder: str | Path, text: str | Path | None = None, batch: int = 32
+) -> float:
+    """Writes `folder`; returns the scaling factor.
+
+    Args:
+      pictures: a folder that `plugins.pictures` wrote.
+      vae: a folder or file with an autoencoder.
+      folder: a new folder.
+      text: a base whose text encoder and tokenizer read the captions; None: no states.
+      batch: pictures at once.
+
+    Raises FileExistsError, FileNotFoundError, and ValueError for pictures that the autoencoder cannot take.
+    """
+    check_output_folder(folder)
+    entries = json.loads((Path(pictures) / "index.json").read_text("utf-8"))["pictures"]
+    images = np.load(Path(pictures) / "images.npy", mmap_mode="r")
+    network = load_vae(vae)
+    with atomic_folder(folder) as part:
+        scale = 1 / _write_latents(network, images, part, batch)
+        config = dataclasses.replace(network.config, scaling_factor=scale, shift_factor=None)
+        save_component(part / "vae", network, config)
+        if text is not None:
+            captions = [caption(entry["label"], entry["style"]) for entry in entries]
+            _write_states(text, [*captions, ""], part / STATES, batch)
+        about = {"pictures": str(pictures), "vae": str(vae), "text": text and str(text), "scaling_factor": scale}
+        (part / "index.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+    return scale
+
+
+def _write_latents(vae: AutoencoderKL, images: np.ndarray, folder: Path, batch: int) -> float:
+    """The two files; the standard deviation of latents drawn from what is in them."""
+    unit = vae.config.reduction
+    shape = (len(images), 2, images.shape[1] // unit, images.shape[2] // unit, vae.config.latent_channels)
+    mean, std = (np.lib.format.open_memmap(folder / name, "w+", np.float16, shape) for name in (MEAN, STD))
+    graph, state = nnx.split(vae)
+
+    @jax.jit
+    def encode(state: Any, image: Float[Array, "b h w 3"]) -> tuple[Array, Array]:
+        posterior = nnx.merge(graph, state).encode(2 * image - 1)
+        return posterior.mean, posterior.std
+
+    squares = total = 0.0
+    for start in tqdm(range(0, len(images), batch), unit="batch", desc="latents", disable=None):
+        rows = np.minimum(np.arange(start, start + batch), len(images) - 1)  # the last batch is filled up
+        taken = slice(start, min(start + batch, len(images)))
+        for side in range(2):
+            image = images[rows][:, :, :: -1 if side else 1].astype(np.float32) / 255
+            found = [np.asarray(value)[: taken.stop - start] for value in encode(state, image)]
+            mean[taken, side], std[taken, side] = found
+            squares += np.sum(np.square(found[0], dtype=np.float64) + np.square(found[1], dtype=np.float64))
+            total += np.sum(found[0], dtype=np.float64)
+    count = mean.size
+    mean.flush()
+    std.flush()
+    return float(np.sqrt(squares / count - (total / count) ** 2))
+
+
+def _write_states(text: str | Path, captions: list[str], path: Path, batch: int) -> None:
+    encoder, tokenizer = load_text_encoder(text), load_tokenizer(text)
+    length = encoder.config.max_position_embeddings
+    states = np.lib.format.open_memmap(path, "w+", np.float16, (len(captions), length, encoder.config.hidden_size))
+    graph, params = nnx.split(encoder)
+    encode = jax.jit(lambda params, tokens: nnx.merge(graph, params)(tokens).last)
+    for start in tqdm(range(0, len(captions), batch), unit="batch", desc="states", disable=None):
+        some = captions[start : start + batch]
+        filled = some + [""] * (batch - len(some))
+        states[start : start + len(some)] = np.asarray(encode(params, tokenizer(filled, length)))[: len(some)]
+    states.flush()
+
+
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """A folder that `write_cache` wrote; arrays stay on disk until a row is asked for.
+
+    Raises FileNotFoundError when it is no such folder, ValueError when it belongs to another number of pictures."""
+
+    folder: Path
+    count: int
+
+    def __post_init__(self):
+        if not (self.folder / MEAN).is_file():
+            way = f"`python -m plugins.diffusion.cache PICTURES VAE {self.folder}` writes them"
+            raise FileNotFoundError(f"{self.folder}: no latents here; {way}")
+        if len(self.mean) != self.count:
+            raise ValueError(
+                f"{self.folder}: latents of {len(self.mean)} pictures, there are {self.count}; cache again"
+            )
+
+    @functools.cached_property
+    def mean(self) -> np.ndarray:
+        return np.load(self.folder / MEAN, mmap_mode="r")
+
+    @functools.cached_property
+    def std(self) -> np.ndarray:
+        return np.load(self.folder / STD, mmap_mode="r")
+
+    @functools.cached_property
+    def states(self) -> np.ndarray:
+        """Raises FileNotFoundError when no text encoder was given."""
+        if not (self.folder / STATES).is_file():
+            raise FileNotFoundError(f"{self.folder}: no {STATES} here; cache again with --text BASE")
+        return np.load(self.folder / STATES, mmap_mode="r")
+
+
+def main(
+    pictures: tyro.conf.Positional[Path],
+    vae: tyro.conf.Positional[Path],
+    folder: tyro.conf.Positional[Path],
+    text: Path | None = None,
+    batch: int = 32,
+) -> None:
+    """Write what VAE says about PICTURES, and TEXT about their captions, to FOLDER."""
+    print(f"{folder}: scaling factor {write_cache(pictures, vae, folder, text, batch):.5f}")
+
+
+if __name__ == "__main__":
+    terminal.program(main)

@@ -1,0 +1,266 @@
+"""Pictures depend on prompt, seed and settings alone; programs are compiled once; a base is saved and read again."""
+
+import dataclasses
+import json
+import shutil
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from networks import DATA, assert_same, one_line, parameters
+from tiny_base import SCHEDULE, TEXT, diffusion_base, pixel_base, random, unet_config
+
+from common.training.mesh import make_mesh
+from plugins.diffusion import samplers
+from plugins.diffusion.base import Base
+from plugins.diffusion.batches import batch_size, chunk_size, make_layout
+from plugins.diffusion.folder import load, read_base
+from plugins.diffusion.lora import Lora
+from plugins.diffusion.request import make_request
+from plugins.diffusion.samplers.registry import SAMPLERS
+from plugins.diffusion.scheduler_saving import scheduler_json
+from plugins.diffusion.schedules import FlowSchedule, Schedule
+from plugins.diffusion.unet import UNet
+
+APPLE = "a red apple"
+# What all runs here have in common, so that they share programs.
+QUICK: dict[str, Any] = {"steps": 3, "batch": 2}
+
+
+@pytest.fixture(scope="module")
+def apples() -> np.ndarray:
+    """Two pictures of seeds 5 and 6."""
+    return diffusion_base()(APPLE, seeds=[5, 6], **QUICK)
+
+
+def compiled() -> int:
+    return diffusion_base().programs.denoise._cache_size()
+
+
+def test_a_picture_depends_on_its_prompt_and_seed_alone(apples):
+    before = compiled()
+    among_others = diffusion_base()(["a blue car", APPLE, "a cat"], seeds=[1, 5, 5], **QUICK)
+    assert among_others.shape == (3, 16, 16, 3) and among_others.dtype == np.float32
+    assert among_others.min() >= 0 and among_others.max() <= 1 and among_others.std() > 0.05
+    np.testing.assert_array_equal(among_others[1], apples[0])
+    for other in (among_others[0], among_others[2], apples[1]):
+        assert np.abs(other - apples[0]).max() > 0.01
+    request, told = make_request(diffusion_base().base, APPLE, seeds=[5, 6, 7], steps=3), []
+    for images in diffusion_base().run(request, batch=2, progress=lambda *done: told.append(done), stepwise=False):
+        told.append(len(images))
+    assert told == [(3, 6), 2, (6, 6), 1]
+    stronger = diffusion_base()(APPLE, seeds=5, guidance=3.0, **QUICK)
+    assert np.abs(stronger[0] - apples[0]).max() > 0.01
+    assert compiled() == before, "numbers of pictures, prompts, seeds and guidance share one program"
+    alone = diffusion_base()(APPLE, seeds=5, steps=3)  # a batch of one is another program
+    assert compiled() == before + 1
+    np.testing.assert_allclose(alone[0], apples[0], atol=1e-4)
+
+
+def test_two_devices_make_the_pictures_of_one(apples):
+    before, heard = compiled(), {"first": [], "second": []}
+    for name, calls in heard.items():
+        seeds = [5, 6, 7] if name == "first" else [5]
+        images = diffusion_base()(
+            APPLE, seeds=seeds, mesh=make_mesh(), progress=lambda *done, calls=calls: calls.append(done), **QUICK
+        )
+        np.testing.assert_allclose(images[0], apples[0], atol=1e-4)
+    assert heard["first"][-1] == (6, 6) and sorted(heard["first"]) == heard["first"]  # two batches of three steps
+    assert heard["second"][-1] == (3, 3)
+    assert compiled() == before + 1, "another listener is no other program"
+
+
+def test_guidance_1_leaves_the_negative_prompt_out(apples):
+    """Where both halves see the same text, guidance changes nothing at any scale."""
+    plain = diffusion_base()(APPLE, seeds=5, guidance=1, **QUICK)
+    same_text = diffusion_base()(APPLE, seeds=5, negative=APPLE, **QUICK)
+    np.testing.assert_allclose(plain, same_text, atol=1e-4)
+    assert np.abs(plain[0] - apples[0]).max() > 0.01
+    negative = diffusion_base()(APPLE, seeds=5, negative="a blue car", **QUICK)
+    assert np.abs(negative[0] - apples[0]).max() > 0.01
+
+
+def test_strength_says_how_much_of_an_image_is_redrawn(apples):
+    pipeline = diffusion_base()
+    little = pipeline(APPLE, image=apples[0], strength=0.34, seeds=[8, 9], **QUICK)
+    much = pipeline(APPLE, image=apples[0], strength=1, seeds=[8, 9], **QUICK)
+    through = pipeline.programs.encode_image(pipeline.programs.params()["vae"], jnp.asarray(apples[:1]))
+    back = np.asarray(pipeline.programs.decode(pipeline.programs.params()["vae"], through))
+    assert np.abs(little - back).mean() < 0.6 * np.abs(much - back).mean()
+    assert np.abs(little[0] - little[1]).max() > 0.001
+    each = pipeline(APPLE, image=apples, strength=0.34, seeds=[8, 9], **QUICK)
+    np.testing.assert_array_equal(each[0], little[0])  # the same picture, given for all or by itself
+    assert np.abs(each[1] - little[1]).max() > 0.001
+
+
+def test_parameters_are_cast_once():
+    programs = diffusion_base().programs
+    cast = programs.params("bfloat16")
+    assert cast is programs.params("bfloat16")
+    assert {leaf.dtype for leaf in jax.tree.leaves(cast)} == {jnp.dtype("bfloat16")}
+    by_network = {k: {leaf.dtype.name for leaf in jax.tree.leaves(t)} for k, t in programs.params("float16").items()}
+    assert by_network == {"unet": {"float16"}, "vae": {"float32"}, "text_encoder": {"float16"}}
+
+
+def test_a_base_is_saved_and_read_again(tmp_path, apples):
+    pipeline = diffusion_base()
+    folder = pipeline.save(tmp_path / "base")
+    again = load(folder)
+    for kind in ("unet", "vae", "text_encoder"):
+        assert_same(getattr(again, kind), getattr(pipeline, kind))
+    assert (again.sampler, again.schedule) == (pipeline.sampler, pipeline.schedule)
+    assert again.tokenizer.vocab == pipeline.tokenizer.vocab and again.tokenizer.ranks == pipeline.tokenizer.ranks
+    np.testing.assert_array_equal(again.tokenizer("A Café!  it's"), pipeline.tokenizer("A Café!  it's"))
+    np.testing.assert_array_equal(again(APPLE, seeds=[5, 6], **QUICK), apples)
+    index = json.loads((folder / "model_index.json").read_text())
+    assert index["_class_name"] == "StableDiffusionPipeline" and index["scheduler"] == ["diffusers", "DDIMScheduler"]
+    with pytest.raises(FileExistsError, match="not empty") as error:
+        pipeline.save(folder)
+    one_line(error)
+    pipeline.save(folder, "float16", overwrite=True)
+    halves = load(folder, "float16")
+    assert parameters(halves.unet)["conv_in.kernel"].dtype == np.float16
+    assert parameters(halves.vae)["decoder.conv_in.kernel"].dtype == np.float32
+
+
+def test_a_base_of_pixels_has_no_autoencoder(tmp_path):
+    base = load(pixel_base().save(tmp_path / "pixels"))
+    assert base.vae is None and base.base.unit == 1 and base.base.side == 8
+    images = base(APPLE, steps=2, height=8, width=11, guidance=1)
+    assert images.shape == (1, 8, 11, 3) and 0 <= images.min() < images.max() <= 1
+    half = base(APPLE, steps=2, height=8, width=11, guidance=1, dtype="bfloat16")  # nearly the same
+    assert half.dtype == np.float32 and 1e-6 < np.abs(half - images).mean() < 0.05
+
+
+def test_what_is_too_long_is_named():
+    long = " ".join(["apple"] * 4 + ["tail"] * 30)
+    with pytest.warns(UserWarning, match="cut off the end of 'apple .*'tail") as warned:
+        diffusion_base()(long, seeds=5, **QUICK)
+    assert len(warned) == 1 and "prompts have 14 tokens" in str(warned[0].message)
+
+
+PICTURE = np.full((16, 16, 3), 0.5, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"height": 17}, "16x17: this base makes sides that are multiples of 2; take 16x16"),
+        ({"height": 0}, "multiples of 2"),
+        ({"sampler": "eulr"}, "no sampler is called 'eulr'; choose one of ddim"),
+        ({"sampler": "ddim_inversion"}, "to noise; choose one of ddim, ddpm"),
+        ({"sampler": "flow_euler"}, "flow_euler runs on a FlowSchedule"),
+        ({"steps": 0}, "steps=0"),
+        ({"strength": 0.5}, "give image="),
+        ({"image": PICTURE, "strength": 1.5}, r"strength=1.5 has to lie in \(0, 1\]"),
+        ({"image": PICTURE, "strength": 0.1}, "less than one step"),
+        ({"image": PICTURE, "width": 32}, "image is 16x16, asked for is 32x16"),
+        ({"image": PICTURE[:, :15]}, "15x16.*crop the image to 16x16"),
+        ({"image": PICTURE[..., :1]}, "pictures are h w 3"),
+        ({"image": PICTURE * 255}, "divide bytes by 255"),
+        ({"image": np.full((16, 16, 3), 7, np.uint8)}, "divide bytes by 255"),
+        ({"guidance": float("nan")}, "guidance=nan"),
+        ({"guidance": 1, "negative": "dark"}, "no use of a negative prompt"),
+        ({"rescale": 2.0}, "rescale=2.0"),
+        ({"clip_skip": 2}, "layers 0 to 1"),
+        ({"seeds": -1}, "seed -1"),
+        ({"seeds": [1, 2], "negative": ["a", "b", "c"]}, "1 prompts, 3 negative, 2 seeds do not go together"),
+        ({"seeds": []}, "do not go together"),
+        ({"batch": 0}, "batch=0 has to be 1 or more"),
+        ({"batch": 3, "mesh": "two"}, "batch=3 has to be a multiple of the 2 devices"),
+        ({"mesh": "explicit"}, "axis_types="),
+        ({"dtype": "int8"}, "dtype int8 is not one for weights"),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_is_computed(settings, message):
+    meshes = {"two": make_mesh(), "explicit": jax.make_mesh((2,), ("data",))}
+    settings = {"steps": 3, **settings, "mesh": meshes.get(settings.get("mesh"))}
+    before = compiled()
+    with pytest.raises(ValueError, match=message) as error:
+        diffusion_base()(APPLE, **settings)
+    one_line(error)
+    assert compiled() == before
+
+
+def test_parts_that_do_not_fit_are_refused():
+    base = diffusion_base().base
+    for change, message in (
+        ({"unet": unet_config(9, 8)}, r"9 channels in, 9 out \(9 in is an inpainting network\), the latents 4"),
+        (
+            {"unet": dataclasses.replace(unet_config(4, 8), cross_attention_dim=8)},
+            "reads text states of 8, .* gives 16",
+        ),
+        ({"text_encoder": dataclasses.replace(TEXT, vocab_size=999)}, "numbers up to 999, the text_encoder knows 999"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            dataclasses.replace(base, **change)
+        one_line(error)
+    assert isinstance(base, Base)
+
+
+def test_every_sampler_with_a_class_is_written_as_it_is_read():
+    for name, run in json.loads((DATA / "schedulers.json").read_text())["runs"].items():
+        known = run["cls"] in samplers.registry.CLASSES
+        if known:
+            sampler, schedule = samplers.from_json({"_class_name": run["cls"], **run["config"]})
+            written = json.loads(json.dumps(scheduler_json(sampler, schedule)))
+            assert written["_class_name"] == run["cls"]
+            assert samplers.from_json(written)[0].options == sampler.options, name
+            assert samplers.from_json(written)[1] == schedule, name
+    shapes = {"flow_euler": FlowSchedule(shift=3.0)}
+    for name, sampler in SAMPLERS.items():
+        schedule = shapes.get(name, SCHEDULE)
+        again, read = samplers.from_json(scheduler_json(sampler, schedule))
+        steps = 10
+        ours, theirs = sampler.plan(schedule, steps), again.plan(read, steps)
+        np.testing.assert_array_equal(ours.timesteps, theirs.timesteps, name)
+        for column in ours.columns:
+            np.testing.assert_array_equal(ours.columns[column], theirs.columns[column], name)
+    with pytest.raises(ValueError, match=r"DDIMScheduler has no key for eta=0\.5"):
+        scheduler_json(samplers.ddim.with_options(eta=0.5), SCHEDULE)
+
+
+def test_a_lora_is_merged_into_another_pipeline(tmp_path):
+    name = "mid_block.attentions.0.transformer_blocks.0.attn2.to_k"
+    rng = np.random.default_rng(0)
+    down, up = rng.standard_normal((2, 16), np.float32), rng.standard_normal((8, 2), np.float32)
+    file = tmp_path / "style.safetensors"
+    safetensors.numpy.save_file({f"unet.{name}.lora_A.weight": down, f"unet.{name}.lora_B.weight": up}, file)
+    pipeline = diffusion_base()
+    before = parameters(pipeline.unet)[f"{name}.kernel"]
+    merged = pipeline.with_loras([(Lora.load(file), 0.5)])
+    np.testing.assert_allclose(parameters(merged.unet)[f"{name}.kernel"], before + 0.5 * (up @ down).T, atol=1e-6)
+    np.testing.assert_array_equal(parameters(pipeline.unet)[f"{name}.kernel"], before)
+    assert merged.text_encoder is pipeline.text_encoder
+
+
+def test_batches_are_split_evenly_and_filled_up():
+    assert [batch_size(total, 64 * 64, None) for total in (1, 8, 9, 20)] == [1, 8, 5, 7]
+    assert batch_size(20, 64 * 64, None, devices=2) == 10 and batch_size(3, 64 * 64, None, devices=2) == 4
+    assert batch_size(5, 10**6, None) == 1
+    assert chunk_size(8, 512 * 512) == 2 and chunk_size(1, 64 * 64) == 1 and chunk_size(8, 2000 * 2000, 2) == 2
+    layout = make_layout(5, 16, 16, 2, 2, None)
+    assert [rows.tolist() for rows in layout.batches] == [[0, 1], [2, 3], [4, 4]]
+
+
+def test_a_request_without_settings_has_the_defaults():
+    request = make_request(diffusion_base().base, APPLE)
+    assert (request.height, request.width, request.steps, request.guidance) == (16, 16, 50, 7.5)
+    assert request.seeds == (0,) and request.sampler == samplers.ddim and request.cut == ()
+    base = make_request(diffusion_base().base, APPLE, image=PICTURE)
+    assert base.strength == 0.8 and base.calls == 40
+
+
+def test_prediction_and_tokenizer_may_be_given(tmp_path):
+    folder = diffusion_base().save(tmp_path / "base")
+    shutil.move(folder / "tokenizer", tmp_path / "words")
+    with pytest.raises(FileNotFoundError, match=r"lacks vocab\.json and merges\.txt") as error:
+        read_base(folder)
+    one_line(error)
+    files = read_base(folder, tokenizer=tmp_path / "words", prediction="v_prediction")
+    assert files.base.schedule == dataclasses.replace(SCHEDULE, prediction_type="v_prediction")
+    assert isinstance(files.base.schedule, Schedule) and files.parts["unet"].dtype == "float32"
+    assert files.parts["unet"].parameters == sum(v.size for v in parameters(random(UNet, unet_config(4, 8))).values())

@@ -1,0 +1,61 @@
+"""A picture becomes a thumbnail on white: edges stay clean, drawings are centred, what is no drawing is left out."""
+
+import sys
+
+import numpy as np
+import pytest
+from networks import one_line
+from shelf import BLUE, GREEN, RED, encoded, png
+
+from plugins.pictures import picture
+
+
+def test_hidden_colours_do_not_bleed_into_edges():
+    """Blue and opaque beside red that cannot be seen: the mean of each block is weighted by alpha."""
+    image = np.zeros((128, 128, 4), np.uint8)
+    image[..., :3] = RED[::-1]
+    image[:, :65] = (*BLUE[::-1], 255)
+    thumbnail = picture.decode(encoded(".png", image), ".png", 64, trim=False)
+    assert thumbnail is not None
+    np.testing.assert_array_equal(thumbnail[:, :32], np.broadcast_to(BLUE, (64, 32, 3)))
+    np.testing.assert_array_equal(thumbnail[:, 33:], 255)
+    half = np.broadcast_to((np.array(BLUE) + 255) / 2, (64, 3))
+    np.testing.assert_allclose(thumbnail[:, 32], half, atol=0.51)
+
+
+def test_a_drawing_is_cut_out_centred_and_squared():
+    page = np.full((300, 500, 3), 255, np.uint8)
+    page[20:60, 30:190] = GREEN[::-1]  # 160 by 40, in a corner
+    thumbnail = picture.decode(encoded(".png", page), ".png", 64, trim=True)
+    assert thumbnail is not None
+    ys, xs = np.nonzero(thumbnail.min(axis=-1) < 200)
+    assert (xs.min(), xs.max()) == (2, 61)  # a margin of 1/32
+    assert (ys.min() + ys.max(), np.ptp(ys) + 1) == (63, 16)  # 15 of 64, not on whole pixels
+
+
+@pytest.mark.parametrize("content", [png(RED, 40), encoded(".png", np.full((90, 90), 255, np.uint8)), b"no picture"])
+def test_pictures_without_a_drawing_are_left_out(content):
+    assert picture.decode(content, ".png", 64, trim=True) is None
+
+
+def test_huge_pictures_are_left_out(monkeypatch):
+    monkeypatch.setattr(picture, "MAX_PIXELS", 80 * 80 - 1)
+    assert picture.decode(png(RED, 80), ".png", 64, trim=True) is None
+    assert picture.decode(png(RED, 79), ".png", 64, trim=True) is not None
+
+
+def test_svg_without_a_renderer(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(ValueError, match="extra `pictures`") as error:
+        picture.render(b"<svg/>", 64)
+    one_line(error)
+
+
+def test_captions():
+    assert picture.caption("red apple", "3d emoji", "fruit") == "red apple, fruit, 3d emoji"
+    assert picture.caption("A zebra.") == "A zebra."
+    assert [picture.is_sided(text) for text in ("Left hand", "down-right arrow", "bright leftovers")] == [
+        True,
+        True,
+        False,
+    ]
