@@ -117,9 +117,7 @@ class CaptionedConfig:
             raise ValueError(f"drop {self.drop}, tag {self.tag}, plain {self.plain} are probabilities: keep to [0, 1]")
 
         if self.states and (self.latents is None or self.tag or self.plain):
-            raise ValueError(
-                "states are read from the folder latents, for whole captions: set tag=0 and plain=0"
-            )
+            raise ValueError("states are read from the folder latents, for whole captions: set tag=0 and plain=0")
 
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None

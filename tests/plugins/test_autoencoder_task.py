@@ -24,7 +24,7 @@ TASK = AutoencoderTask(
 def batch():
     """Eight flat colours: what latents can say."""
     colours = np.random.default_rng(0).random((8, 1, 1, 3), np.float32)
-    return {"image": np.broadcast_to(colours, (8, 8, 8, 3)).copy()}
+    return {"image": jnp.asarray(np.broadcast_to(colours, (8, 8, 8, 3)))}
 
 
 @pytest.fixture(scope="module")

@@ -164,7 +164,7 @@ def whole(tmp_path_factory):
     """The task of a whole base: with a tokenizer, words become numbers."""
     folder = tmp_path_factory.mktemp("whole")
     write_tokenizer(folder / "tokenizer", *train_bpe(["red", "blue"], 520))
-    text = dataclasses.replace(TEXT, vocab_size=520, eos_token_id=519)
+    text = dataclasses.replace(TEXT, vocab_size=520, max_position_embeddings=8, eos_token_id=519)
     samples = SampleSheet(("red", "blue"), seeds=1, steps=2)
     return dataclasses.replace(TASK, text=text, tokenizer=str(folder / "tokenizer"), samples=samples)
 
