@@ -19,6 +19,8 @@ import film
 from film.flow_task import FlowTask
 from film.model import FilmConfig
 from film.task import FilmTask
+from plugins.diffusion.autoencoder_task import AutoencoderTask
+from plugins.diffusion.task import DenoisingTask
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
@@ -28,6 +30,11 @@ with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclas
 ROOT = Path(film.__file__).parents[1]
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "configs" / "experiment").glob("*.yaml"))
 DEBUGS = sorted(path.stem for path in (ROOT / "configs" / "debug").glob("*.yaml"))
+KINDS = {  # by the first of these that an experiment's name begins with
+    "film": FilmTask | FlowTask,
+    "diffusion_small_vae": AutoencoderTask,
+    "diffusion": DenoisingTask,
+}
 SIDE = 48
 TINY = dict(
     _target_="film.model.FilmConfig",
@@ -61,9 +68,11 @@ def test_each_experiment_composes_and_builds(experiment, debug):
     config = composed(f"experiment={experiment}", *([f"debug={debug}"] if debug else []))
     assert config.name == experiment + ("_debug" if debug else "")
     parts = build(config)
-    paper = experiment in ("film_l1", "film_vgg", "film_style") and not debug
-    assert parts["task"].model == (FilmConfig.paper() if paper else FilmConfig.small())
-    assert isinstance(parts["task"], FilmTask | FlowTask)
+    if experiment.startswith("film"):
+        paper = experiment in ("film_l1", "film_vgg", "film_style") and not debug
+        assert parts["task"].model == (FilmConfig.paper() if paper else FilmConfig.small())
+    kind = KINDS[next(prefix for prefix in KINDS if experiment.startswith(prefix))]
+    assert isinstance(parts["task"], kind)
     assert parts["config"].steps <= 100 if debug else parts["config"].steps >= 1000
     assert parts["config"].checkpoint_every <= parts["config"].steps
 
