@@ -71,6 +71,27 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+@contextlib.contextmanager
+def exits(program: str, out_of_memory: str) -> Iterator[None]:
+    """What goes wrong inside becomes a line on stderr, `program: ...`, and SystemExit.
+
+    Exit codes: 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
+    `out_of_memory` is the way out of a MemoryError that says nothing itself.
+    """
+    try:
+        with stoppable():
+            yield
+            say(end="")  # a pipe that was closed shows here, not when Python ends
+    except BrokenPipeError:
+        raise SystemExit(128 + 13) from None  # as if by SIGPIPE: nobody reads what we say
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        complain(f"{program}: {error if str(error) else f'out of memory; {out_of_memory}'}")
+        raise SystemExit(2) from error
+    except KeyboardInterrupt as stop:
+        complain(f"{program}: stopped; nothing unfinished is left behind")
+        raise SystemExit(128 + (stop.args[0] if stop.args else 2)) from None  # 2: SIGINT
+
+
 def _stop(number: int, _: FrameType | None) -> None:
     raise KeyboardInterrupt(number)
 

@@ -105,18 +105,8 @@ def main(arguments: list[str] | None = None) -> None:
         prog=f"{PROGRAM} {name}".strip(),
         description=None if name else f"{Interpolate.__doc__}\n\n{_other_commands()}",
     )
-    try:
-        with terminal.stoppable():
-            run(command)
-            terminal.say(end="")  # a pipe that was closed shows here, not when Python ends
-    except BrokenPipeError:
-        raise SystemExit(128 + 13) from None  # as if by SIGPIPE: nobody reads what we say
-    except (ValueError, OSError, ImportError, MemoryError) as error:
-        terminal.complain(f"{PROGRAM}: {error if str(error) else 'out of memory; give smaller pictures'}")
-        raise SystemExit(2) from error
-    except KeyboardInterrupt as stop:
-        terminal.complain(f"{PROGRAM}: stopped; nothing unfinished is left behind")
-        raise SystemExit(128 + (stop.args[0] if stop.args else 2)) from None  # 2: SIGINT
+    with terminal.exits(PROGRAM, out_of_memory="give smaller pictures"):
+        run(command)
 
 
 def _prepare() -> tuple[type, Callable[[Any], None]]:

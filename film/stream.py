@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import grain
-import jax
 import numpy as np
 
+from common.training.batches import batches
 from film.frames import Source
 
 log = logging.getLogger(__name__)
@@ -53,17 +53,9 @@ def stream(
     `process_count` processes gets its equal part (defaults: what JAX says). `threads` prepare up to `buffer` batches
     ahead. Raises ValueError when the batch cannot be divided.
     """
-    index = jax.process_index() if process_index is None else process_index
-    count = jax.process_count() if process_count is None else process_count
-    if batch_size % count or not 0 <= index < count:
-        raise ValueError(f"batch_size {batch_size} cannot be split for process {index} of {count}: give a multiple")
     parts = [_endless(source, _seed(seed, number), transform) for number, source in enumerate(sources)]
     dataset = grain.MapDataset.mix(parts, weights) if len(parts) > 1 else parts[0]
-    dataset = dataset.batch(batch_size // count, drop_remainder=True)
-    if count > 1:
-        dataset = dataset[index::count]
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer)
-    return iter(dataset.to_iter_dataset(options))
+    return batches(dataset, batch_size, threads, buffer, process_index, process_count)
 
 
 class Readable:

@@ -108,18 +108,8 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(2)
     kind, run = COMMANDS[words[0]]()
     command = tyro.cli(kind, args=words[1:], prog=f"{PROGRAM} {words[0]}")
-    try:
-        with terminal.stoppable():
-            run(command)
-            terminal.say(end="")  # a pipe that was closed shows here, not when Python ends
-    except BrokenPipeError:
-        raise SystemExit(128 + 13) from None  # as if by SIGPIPE: nobody reads what we say
-    except (ValueError, OSError, ImportError, MemoryError) as error:
-        terminal.complain(f"{PROGRAM}: {error if str(error) else 'out of memory; give a smaller --batch'}")
-        raise SystemExit(2) from error
-    except KeyboardInterrupt as stop:
-        terminal.complain(f"{PROGRAM}: stopped; nothing unfinished is left behind")
-        raise SystemExit(128 + (stop.args[0] if stop.args else 2)) from None  # 2: SIGINT
+    with terminal.exits(PROGRAM, out_of_memory="give a smaller --batch"):
+        run(command)
 
 
 def _help() -> str:

@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any
 
 import grain
-import jax
 import numpy as np
 
+from common.training.batches import batches
 from plugins.diffusion.cache import Cache
 from plugins.diffusion.tokenizer import Tokenizer
 from plugins.pictures.picture import caption
@@ -126,22 +126,13 @@ class CaptionedConfig:
 
         Raises FileNotFoundError (no pictures, no vocabulary), ValueError (no such split, a batch that is larger than
         the split or cannot be divided)."""
-        index = jax.process_index() if process_index is None else process_index
-        count = jax.process_count() if process_count is None else process_count
-        if self.batch_size % count or not 0 <= index < count:
-            raise ValueError(f"batch_size {self.batch_size} cannot be split for process {index} of {count}")
         pictures = self.pictures
         if self.batch_size > len(pictures):
             raise ValueError(f"batch_size {self.batch_size} exceeds the {len(pictures)} pictures there are: lower it")
         # What is missing is told now.
         _ = self.text, self.cache and self.states and self.cache.states
         dataset = grain.MapDataset.source(pictures).seed(seed).shuffle().repeat().random_map(self._prepare)
-        dataset = dataset.batch(self.batch_size // count, drop_remainder=True)
-        # Example i is a function of the seed and of i alone, so processes simply take every count-th batch.
-        dataset = dataset[index::count] if count > 1 else dataset
-        return iter(
-            dataset.to_iter_dataset(grain.ReadOptions(num_threads=self.threads, prefetch_buffer_size=self.buffer))
-        )
+        return batches(dataset, self.batch_size, self.threads, self.buffer, process_index, process_count)
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
         """What the pictures with these ids are."""

@@ -64,7 +64,7 @@ def save_tokenizer(folder: Path, tokenizer: Tokenizer, length: int, *, overwrite
     merges = sorted(tokenizer.ranks, key=tokenizer.ranks.__getitem__)
     lines = [HEADER, *(f"{left} {right}" for left, right in merges)]
     start, end, pad = (tokenizer.tokens[i] for i in (tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id))
-    unknown = tokenizer.tokens[tokenizer._unknown_id]
+    unknown = tokenizer.tokens[tokenizer.unknown_id]
     special = {"bos_token": start, "eos_token": end, "pad_token": pad, "unk_token": unknown}
     _write(folder / "vocab.json", tokenizer.vocab, overwrite, indent=None)
     _write_text(folder / "merges.txt", "\n".join(lines) + "\n", overwrite)

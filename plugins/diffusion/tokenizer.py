@@ -64,7 +64,7 @@ class Tokenizer:
         self.ranks = {pair: rank for rank, pair in enumerate(merges)}
         self.start_id, self.end_id, self.pad_id = vocab[start], vocab[end], vocab[pad]
         self.special_ids = {vocab[token] for token in specials}
-        self._unknown_id = vocab[unknown]
+        self.unknown_id = vocab[unknown]
         longest_first = sorted(specials, key=len, reverse=True)
         self._special = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
         self._word_ids = functools.lru_cache(maxsize=1 << 16)(self._merge_word)
@@ -139,7 +139,7 @@ class Tokenizer:
                 break
             i = ranks.index(best)
             symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-        return tuple(self.vocab.get(symbol, self._unknown_id) for symbol in symbols)
+        return tuple(self.vocab.get(symbol, self.unknown_id) for symbol in symbols)
 
 
 def normalise(text: str) -> str:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from nets import avals
+from networks import avals
 
 from plugins.diffusion import attention
 from plugins.diffusion.attention import attend, fastest

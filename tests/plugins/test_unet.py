@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from nets import SMALL, abstract, fixture, normal, small_unet, stored_unet
+from networks import SMALL, abstract, fixture, network, normal, small_unet
 
 from plugins.diffusion.unet import UNet, UNetConfig
 
@@ -28,7 +28,7 @@ NAMES = {
 def run():
     """The fixtures' network with everything plugged in, as one program: zeros are what "nothing" is. Gives output and
     all that a tap sees."""
-    unet = stored_unet()
+    unet = network("unet")
     config, (graphdef, state) = unet.config, nnx.split(unet)
     params = nnx.to_pure_dict(state)
     zeros = [jnp.zeros((2, *shape)) for shape in config.level_shapes(16, 16)]
@@ -97,7 +97,7 @@ def test_both_kinds_together(run):
 
 def test_plain_call_on_a_wide_picture():
     """Nothing plugged in, one time as a number, not square."""
-    io, unet = fixture("unet_io"), stored_unet()
+    io, unet = fixture("unet_io"), network("unet")
     graphdef, state = nnx.split(unet)
     out = jax.jit(lambda s, x, c: nnx.merge(graphdef, s)(x, 0, c))(state, io["x_rect"], io["ctx"][:1])
     np.testing.assert_allclose(out, io["out_rect_t0"], atol=PARITY)

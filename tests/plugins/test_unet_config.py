@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from nets import SMALL, stored_json
+from networks import SMALL, stored_json
 
 from plugins.diffusion.unet import UNetConfig
 from plugins.diffusion.vae import VAEConfig

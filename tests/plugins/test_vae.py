@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from nets import abstract, avals, fixture, stored_vae
+from networks import abstract, avals, fixture, network
 
 from plugins.diffusion.vae import AutoencoderKL, Posterior, VAEConfig
 
@@ -14,7 +14,7 @@ PARITY = 1e-4
 
 @pytest.fixture(scope="module")
 def vae():
-    return stored_vae()
+    return network("vae")
 
 
 def test_encode_sample_decode(vae):
