@@ -12,13 +12,14 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint format data pictures clean
+.PHONY: help demo test slow lint format data pictures clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo     turn the bundled photo pair into a slow-motion clip, out/demo.mp4"
-	@echo "make test     run the tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
+	@echo "make test     run the quick tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
+	@echo "make slow     run the tests that take long: trainings, several processes, gradients"
 	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
 	@echo "make data     download the training film (90 MB), cut its triplets into data/; VGG-16 and LPIPS for losses and scores (130 MB)"
 	@echo "make pictures download emoji, clip art and stamps (416 MB) and make captioned pictures of them in data/ (needs npm and apt-get)"
@@ -31,7 +32,10 @@ demo: $(BASE)
 	@echo "The clip is out/demo.mp4, some of its frames are in out/demo.png"
 
 test: $(DEV)
-	$(BIN)/python -m pytest --nbmake $(PYTEST_ARGS) $(TESTS)
+	$(BIN)/python -m pytest --nbmake -m "not slow" $(PYTEST_ARGS) $(TESTS)
+
+slow: $(DEV)
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) $(TESTS)
 
 lint: $(DEV)
 	$(BIN)/ruff check

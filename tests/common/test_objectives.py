@@ -73,6 +73,7 @@ def network(depth: int = 16) -> Network:
     return Network(jax.tree.map(lambda leaf: draw(leaf.shape), param_shapes(depth)))
 
 
+@pytest.mark.slow
 def test_perceptual_terms_and_their_shared_pass(monkeypatch):
     calls, features = [], Network.features
     monkeypatch.setattr(Network, "features", lambda self, *a: calls.append(1) or features(self, *a))

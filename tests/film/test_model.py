@@ -55,6 +55,7 @@ def test_outputs_equal_the_reference(tiny, fixture):
                 np.testing.assert_allclose(flow, data[f"{direction}_flow_pyramid_{level}"], atol=FLOW)
 
 
+@pytest.mark.slow
 def test_flow_residuals_equal_the_reference(tiny):
     data = np.load(DATA / "tiny_128x192.npz")
     e0, e1 = tiny.encode(jnp.asarray(data["x0"])), tiny.encode(jnp.asarray(data["x1"]))
@@ -67,6 +68,7 @@ def test_flow_residuals_equal_the_reference(tiny):
         np.testing.assert_allclose(residual, data[f"forward_residual_flow_pyramid_{level}"], atol=FLOW)
 
 
+@pytest.mark.slow
 def test_three_adam_steps_equal_the_reference(tiny):
     data = np.load(DATA / "tiny_train_l1.npz")
     x0, y, x1 = (jnp.asarray(data[k]) for k in ("x0", "y", "x1"))
@@ -206,6 +208,7 @@ def test_config_takes_lists():
     assert FilmConfig(flow_convs=[3, 3, 3, 3], flow_filters=[32, 64, 128, 256]) == FilmConfig.paper()  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_gradients_reach_every_parameter():
     net = untrained()
     x0, x1, y = jax.random.uniform(jax.random.key(4), (3, 1, 32, 32, 3))

@@ -61,6 +61,7 @@ def params():
     return jax.jit(TASK.init)(jax.random.key(1))
 
 
+@pytest.mark.slow
 def test_a_base_learns_what_words_mean(params):
     batch, optimiser = batch_of(16), optax.adam(3e-3)
 
@@ -124,6 +125,7 @@ def test_states_may_come_with_the_batch(params):
     assert float(loss) == pytest.approx(float(TASK.loss(params, batch_of(2), context())[0]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_step_in_bfloat16_is_near_one_in_float32(params):
     half = dataclasses.replace(TASK, dtype="bfloat16")
     losses = [float(task.loss(params, batch_of(8), context())[0]) for task in (TASK, half)]
@@ -169,6 +171,7 @@ def whole(tmp_path_factory):
     return dataclasses.replace(TASK, text=text, tokenizer=str(folder / "tokenizer"), samples=samples)
 
 
+@pytest.mark.slow
 def test_an_exported_base_makes_the_run_s_pictures(whole, tmp_path):
     params = jax.jit(whole.init)(jax.random.key(1))
     sheet = whole.pictures(params, {})["samples"]
