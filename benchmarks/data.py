@@ -6,13 +6,14 @@ Without `--folder` a set in Vimeo-90K's layout is drawn into a temporary folder 
 do.
 
 Then the other side: the crops that a training step of `small` consumes alone, and step and pipeline together, as in
-training. The pipeline is fast enough if it delivers several times what is consumed, and overlaps if both together take
-hardly longer than the slower of the two.
+training. The pipeline is fast enough if it delivers several times what is consumed, and overlaps if a step hardly waits
+for its batch (on a CPU both share the cores, so their speeds tell less).
 """
 
 from __future__ import annotations
 
 import importlib.util
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -87,24 +88,26 @@ def measure(config: MixtureConfig, seconds: float) -> tuple[float, float]:
 def compare(config: MixtureConfig, speed: float, steps: int) -> None:
     """Prints what `small` consumes, alone and fed by the pipeline of `config`, which delivers `speed` crops/s alone."""
     case = Step("small", config.batch_size, config.crop)
-    alone = consumed(case, repeat(case.batch_of_noise()), steps)
-    fed = consumed(case, config.batches(0, 0, 1), steps)
-    serial = 1 / (1 / alone + 1 / speed)
+    alone, _ = consumed(case, repeat(case.batch_of_noise()), steps)
+    fed, waited = consumed(case, config.batches(0, 0, 1), steps)
     print(
         f"\nsmall, batch {config.batch_size}, crop {config.crop}: {alone:.2f} crops/s alone, the last pipeline above "
-        f"delivers {speed / alone:.1f} times as many;\nboth together {fed:.2f} (in turn: {serial:.2f})"
+        f"delivers {speed / alone:.1f} times as many;\nboth together {fed:.2f} crops/s; a step waited "
+        f"{1000 * waited:.1f} ms for a batch that takes {1000 * config.batch_size / speed:.0f} ms to make"
     )
 
 
-def consumed(case: Step, batches: Iterator[Batch], steps: int) -> float:
-    """Crops per second of training steps that take their batches from `batches`; the first step does not count."""
-    state, start = case.fresh_state(), 0.0
-    for number in range(1 + steps):
+def consumed(case: Step, batches: Iterator[Batch], steps: int) -> tuple[float, float]:
+    """Crops per second of training steps that take their batches from `batches`, and the median wait for one in
+    seconds; the first step does not count."""
+    state, times, waits = case.fresh_state(), [time.perf_counter()], []
+    for _ in range(1 + steps):
         batch = {name: value for name, value in next(batches).items() if name != IDS}
+        waits.append(time.perf_counter() - times[-1])
         state, metrics = case.compiled(state, batch, {})
         jax.block_until_ready(metrics)
-        start = time.perf_counter() if number == 0 else start
-    return steps * case.batch / (time.perf_counter() - start)
+        times.append(time.perf_counter())
+    return steps * case.batch / (times[-1] - times[1]), statistics.median(waits[1:])
 
 
 @contextmanager
