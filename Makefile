@@ -59,11 +59,14 @@ data/vgg16.safetensors: | $(BASE)
 data/lpips_alex.safetensors: | $(BASE)
 	$(BIN)/python -m common.fetch_lpips
 
-pictures: data/captioned64
+pictures: data/captioned64 data/efficientnet_lite0.safetensors
 
 data/captioned64: | $(BASE)
 	@$(INSTALL) -e ".[pictures]"
 	$(BIN)/python -m plugins.pictures data/captioned64
+
+data/efficientnet_lite0.safetensors: | $(BASE)
+	$(BIN)/python -m common.fetch_efficientnet
 
 data/film_triplets: | data/bbb.mp4
 	$(BIN)/python -m film.triplets --video data/bbb.mp4

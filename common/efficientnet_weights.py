@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from common.efficientnet import EfficientNet, EfficientNetConfig, Stage, shapes
+from common.efficientnet import LITE0, EfficientNet, EfficientNetConfig, Stage, shapes
 from common.porting import OI_TO_IO, OIHW_TO_HWIO, Entry, Table, port, unflatten_like
 from common.torch_file import read_torch
 from common.weights import load_weights, save_weights
@@ -57,7 +57,7 @@ def save_efficientnet(path: str | Path, network: EfficientNet, metadata: Mapping
     return save_weights(path, network.params, kind=KIND, config=config, metadata=metadata)
 
 
-def from_torch(tensors: Mapping[str, np.ndarray], config: EfficientNetConfig = EfficientNetConfig()) -> EfficientNet:
+def from_torch(tensors: Mapping[str, np.ndarray], config: EfficientNetConfig = LITE0) -> EfficientNet:
     """The network of a state dict, every tensor accounted for. Raises ValueError that lists what is not."""
     return _network(port(tensors, table(config), shapes(config), ignore=_counts_batches), config)
 
