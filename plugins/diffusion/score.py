@@ -1,6 +1,7 @@
 """How close a base's pictures come to real ones that it never saw: one table, with anchors to read it by.
 
     python -m plugins.diffusion.score runs/diffusion_small/weights data/captioned64
+    python -m plugins.diffusion.score diffusion-small data/captioned64 --page page.png    64 of the pictures
 
 Stages:
 
@@ -39,7 +40,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tyro
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from tqdm import tqdm
 
 from common import terminal
@@ -47,7 +48,7 @@ from common.efficientnet import EfficientNet
 from common.efficientnet_weights import load_efficientnet
 from common.files import check_output_file
 from common.frechet import FEWEST, frechet, kid
-from common.images import from_uint8, shrink, to_uint8
+from common.images import contact_sheet, from_uint8, shrink, to_uint8, write_image
 from common.runtime import setup
 from common.score_table import write_json
 from plugins.diffusion.batches import chunk_size, in_chunks, make_layout
@@ -59,6 +60,7 @@ from plugins.diffusion.sample_sheet import SampleSheet
 from plugins.pictures.splits import TEST, TRAIN, UNSEEN, UNSEEN_STYLE
 
 HELD_OUT = (UNSEEN, UNSEEN_STYLE)
+ON_A_PAGE = 64
 NOTE = "Features of EfficientNet-Lite0: not comparable with published FID or KID."
 
 Bytes = UInt8[np.ndarray, "n h w 3"]
@@ -103,6 +105,12 @@ def drawn(pipeline: Pipeline, request: Request, side: int, batch: int | None = N
     return np.stack(found)
 
 
+def page(images: Bytes, captions: Sequence[str]) -> Float[np.ndarray, "_ _ 3"]:
+    """64 of the pictures at even distances, not chosen, with what they are to show."""
+    places = np.linspace(0, len(images) - 1, min(ON_A_PAGE, len(images))).round().astype(int)
+    return contact_sheet([from_uint8(images[i]) for i in places], columns=8, labels=[captions[int(i)] for i in places])
+
+
 def through_autoencoder(pipeline: Pipeline, images: Bytes) -> Bytes:
     """What is left of pictures after the base's VAE; sides are multiples of its `unit`."""
     programs, (_, height, width, _) = pipeline.programs, images.shape
@@ -112,13 +120,13 @@ def through_autoencoder(pipeline: Pipeline, images: Bytes) -> Bytes:
 
 
 def sets(
-    pipeline: Pipeline, request: Request, held: Real, train: Real, test: Real, seed: int, batch: int | None
+    pipeline: Pipeline, base: Bytes, held: Real, train: Real, test: Real, seed: int
 ) -> Iterator[tuple[str, Bytes]]:
-    """(name, pictures) of each row of the table, one after the other."""
-    rng, count, shape = np.random.default_rng(seed), len(request.seeds), held.images.shape[1:]
+    """(name, pictures) of each row of the table, one after the other. `base`: what the pipeline drew."""
+    rng, count, shape = np.random.default_rng(seed), len(base), held.images.shape[1:]
     turns = np.arange(count) % len(held.images)
     like = train.images[matched([held.kinds[i] for i in turns], train.kinds, rng)]
-    yield "base", drawn(pipeline, request, shape[0], batch)
+    yield "base", base
     yield "training pictures", like
     if pipeline.vae is not None and shape[0] % pipeline.base.unit == 0 and len(like):
         yield "training pictures through its autoencoder", through_autoencoder(pipeline, like)
@@ -162,6 +170,8 @@ def score(
     seed: int = 0,
     batch: int | None = None,
     weights: str | Path = "data/efficientnet_lite0.safetensors",
+    sheet: str | Path | None = None,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """What `main` prints, as plain values: settings, the reference, rows.
 
@@ -173,9 +183,12 @@ def score(
       seed: of the first picture, the next ones count up; also chooses the real pictures.
       batch: pictures at once.
       weights: made by `python -m common.fetch_efficientnet`.
+      sheet: a picture file for 64 of what the base drew. overwrite: replace it.
 
-    Raises FileNotFoundError, ValueError; in one line, before the base is loaded.
+    Raises FileNotFoundError, FileExistsError, ValueError; in one line, before the base is loaded.
     """
+    if sheet is not None:
+        check_output_file(sheet, overwrite)
     held, train, test = (read(pictures, splits) for splits in (HELD_OUT, [TRAIN], [TEST]))
     network = load_efficientnet(weights)
     count = len(held.images) if count is None else count
@@ -190,7 +203,11 @@ def score(
     make_layout(count, request.height, request.width, files.base.unit, batch, None)  # checks `batch`
     if request.cut:
         terminal.complain(f"warning: {len(request.cut)} captions are too long; the first: {request.cut[0]}")
-    found = rows(network, held.images, sets(load(base), request, held, train, test, seed, batch))
+    pipeline = load(base)
+    images = drawn(pipeline, request, held.images.shape[1], batch)
+    if sheet is not None:
+        write_image(sheet, page(images, captions), overwrite=overwrite)
+    found = rows(network, held.images, sets(pipeline, images, held, train, test, seed))
     settings |= {"sampler": request.sampler.name, "seed": seed}
     reference = {"pictures": str(pictures), "splits": list(HELD_OUT), "count": len(held.images)}
     return {"base": str(base), **settings, "reference": reference, "note": NOTE, "rows": found}
@@ -207,14 +224,21 @@ def main(
     batch: int | None = None,
     weights: Path = Path("data/efficientnet_lite0.safetensors"),
     output: Path | None = None,
+    page: Path | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Print how far BASE's pictures are from the held-out ones of PICTURES; with OUTPUT, write it as JSON, too."""
+    """Print how far BASE's pictures are from the held-out ones of PICTURES.
+
+    Args:
+      output: Also write the table to this JSON file.
+      page: Also write 64 of the pictures, with their captions, to this picture file.
+      overwrite: Replace these files.
+    """
     if output is not None:
         check_output_file(output, overwrite)
     setup()
     settings = {"count": count, "steps": steps, "guidance": guidance, "sampler": sampler, "seed": seed, "batch": batch}
-    found = score(base, pictures, weights=weights, **settings)
+    found = score(base, pictures, weights=weights, sheet=page, overwrite=overwrite, **settings)
     terminal.say(table(found["rows"]))
     terminal.say(f"Distances to {found['reference']['count']} held-out pictures. {NOTE}")
     if output is not None:

@@ -14,7 +14,7 @@ from common import terminal
 from common.efficientnet import EfficientNet, EfficientNetConfig, Stage, shapes
 from common.efficientnet_weights import save_efficientnet
 from common.frechet import frechet, kid
-from common.images import to_uint8
+from common.images import read_image, to_uint8
 from plugins.diffusion import score
 from plugins.diffusion.request import make_request
 
@@ -67,7 +67,9 @@ def run(folder: Path, monkeypatch, *words: str, base: str = "base") -> None:
 
 
 def test_a_table_and_its_file(made, tmp_path, monkeypatch, capsys):
-    run(made, monkeypatch, "--output", str(tmp_path / "score.json"))
+    run(made, monkeypatch, "--output", str(tmp_path / "score.json"), "--page", str(tmp_path / "page.png"))
+    height, width, _ = read_image(tmp_path / "page.png").shape
+    assert width > 6 * 16 and height > 16, "six pictures, in one row"
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("| pictures") and said[-1].startswith("Distances to 6 held-out pictures.")
     assert "not comparable with published FID" in said[-1]
@@ -106,7 +108,7 @@ def test_the_sets_are_what_the_table_says(made):
     assert held.captions[4] == "thing 16, style 0" and held.kinds[4] == ("style 0", "all")
     captions = [held.captions[i % 6] for i in range(7)]  # one more than there are
     request = make_request(base.base, captions, seeds=range(5, 12), steps=3)
-    found = dict(score.sets(base, request, held, train, test, 5, 2))
+    found = dict(score.sets(base, score.drawn(base, request, 16, 2), held, train, test, 5))
     assert list(found) == list(ROWS)
     pictures = base(captions[5:7], seeds=[10, 11], **QUICK)
     np.testing.assert_array_equal(found["base"][5:], to_uint8(pictures))
@@ -124,7 +126,7 @@ def test_the_sets_are_what_the_table_says(made):
     assert np.ptp(found["mean colours"], axis=(1, 2)).max() == 0
     assert sorted(map(bytes, found["test pictures"])) == sorted(map(bytes, test.images))
     assert 120 < found["noise"].mean() < 135
-    again = dict(score.sets(base, request, held, train, test, 5, 2))
+    again = dict(score.sets(base, score.drawn(base, request, 16, 2), held, train, test, 5))
     assert all(np.array_equal(found[name], again[name]) for name in found)
 
 
@@ -134,7 +136,7 @@ def test_a_base_of_pixels_and_of_another_size(made):
     held = score.read(made / "pictures", ["unseen"])
     held = held._replace(images=held.images[:, :4, :4])
     request = make_request(base.base, held.captions[:3], seeds=range(3), steps=2)
-    found = dict(score.sets(base, request, held, held, held, 0, 3))
+    found = dict(score.sets(base, score.drawn(base, request, 4, 3), held, held, held, 0))
     assert "training pictures through its autoencoder" not in found
     assert {images.shape for images in found.values()} == {(3, 4, 4, 3)}
 
@@ -158,6 +160,7 @@ def test_others_of_the_same_kind_are_drawn_without_putting_back():
         (["--steps", "0"], "base", "steps"),
         (["--sampler", "magic"], "base", "magic"),
         (["--output", "network.safetensors"], "base", "--overwrite"),
+        (["--page", "network.safetensors"], "base", "--overwrite"),
     ],
 )
 def test_what_cannot_be_is_one_line_before_anything_is_computed(made, monkeypatch, capsys, words, base, said):
