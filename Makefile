@@ -21,7 +21,7 @@ help:
 	@echo "make test     run the quick tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
 	@echo "make slow     run the tests that take long: trainings, several processes, gradients"
 	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
-	@echo "make data     download the training film (90 MB), cut its triplets into data/; VGG-16 and LPIPS for losses and scores (130 MB)"
+	@echo "make data     download the training film (90 MB), cut its triplets into data/; VGG-16 and LPIPS for losses and scores (130 MB); photographs (191 MB, needs apt-get)"
 	@echo "make pictures download emoji, clip art and stamps (416 MB) and make captioned pictures of them in data/ (needs npm and apt-get)"
 	@echo "make clean    remove .venv, the demo clip, caches and build folders"
 	@echo "PYTHON=python3.12 chooses the interpreter that .venv is made with"
@@ -47,7 +47,8 @@ format: $(DEV)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-data: data/film_triplets data/vgg16.safetensors data/lpips_alex.safetensors
+# The photographs come last: who has no apt-get gets all the rest.
+data: data/film_triplets data/vgg16.safetensors data/lpips_alex.safetensors data/photographs
 
 data/bbb.mp4: | $(BASE)
 	$(BIN)/python -m film.fetch
@@ -58,6 +59,9 @@ data/vgg16.safetensors: | $(BASE)
 
 data/lpips_alex.safetensors: | $(BASE)
 	$(BIN)/python -m common.fetch_lpips
+
+data/photographs: | $(BASE)
+	$(BIN)/python -m film.photographs
 
 pictures: data/captioned64 data/efficientnet_lite0.safetensors
 

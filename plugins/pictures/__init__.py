@@ -11,9 +11,9 @@ Nothing is downloaded but published packages, by their ordinary tools (npm and a
 | Open Clip Art 0.18 (Debian openclipart-png, -svg) | "clip art", "black and white clip art" | public domain           |
 | Tux Paint stamps (Debian tuxpaint-stamps-default) | none: a sentence of their own          | GPL-2                   |
 
-A caption is a label and a style: "red apple, 3d emoji". Stages: `archives` gets the packages and reads their members
-as streams -> `emoji`, `clipart`, `stamps` say which member is which label -> `picture` makes a thumbnail on white ->
-`splits` drops repetitions and holds labels back -> `prepare` writes one folder:
+A caption is a label and a style: "red apple, 3d emoji". Stages: `common.archives` gets the packages and reads their
+members as streams -> `emoji`, `clipart`, `stamps` say which member is which label -> `picture` makes a thumbnail on
+white -> `splits` drops repetitions and holds labels back -> `prepare` writes one folder:
 
     images.npy   uint8 [n 64 64 3], RGB, memory-mapped by its readers
     index.json   for each picture: label, style, tags, group, source, mirror (may it be flipped?), split; and what the

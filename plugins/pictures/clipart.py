@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from plugins.pictures.archives import Package, members
+from common.archives import Package, members
 from plugins.pictures.picture import Picture, decode, is_colourless, is_sided
 
 PIXELS = Package("deb", "openclipart-png", "", "public domain (Open Clip Art Library)")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from plugins.pictures.archives import Package, members
+from common.archives import Package, members
 from plugins.pictures.picture import Picture, decode, is_sided, render, straight
 
 NAMES = Package("npm", "emojibase-data", "17.0.0", "MIT; names and tags: CLDR, Unicode-3.0")

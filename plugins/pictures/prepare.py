@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections import Counter
@@ -14,10 +13,10 @@ from typing import Any
 import numpy as np
 import tyro
 
+from common.archives import Package, about, obtain
 from common.files import atomic_folder, check_output_folder
 from plugins.diffusion.bpe import train_bpe, write_tokenizer
 from plugins.pictures import clipart, emoji, splits, stamps
-from plugins.pictures.archives import Package, obtain
 from plugins.pictures.picture import Picture, caption
 
 Find = Callable[[Package], Path]
@@ -61,7 +60,7 @@ def prepare(folder: str | Path, archives: str | Path | None = None, settings: Se
             return used[package]
 
         pictures = splits.distinct(collect(find, settings))
-        sources = [_about(package, path) for package, path in used.items()]
+        sources = [about(package, path) for package, path in used.items()]
     styles = [style.style for style in emoji.SETS]
     parts = splits.assign(pictures, stamps.STAMPS.name, styles, settings.unseen, settings.unseen_style)
     with atomic_folder(folder) as part:
@@ -86,12 +85,6 @@ def _captions(pictures: Sequence[Picture], parts: Sequence[str]) -> list[str]:
     """What the vocabulary is learnt from: captions and tags of the training pictures."""
     chosen = [picture for picture, part in zip(pictures, parts, strict=True) if part == splits.TRAIN]
     return [caption(p.label, p.style) for p in chosen] + [" ".join(p.tags) for p in chosen]
-
-
-def _about(package: Package, path: Path) -> dict[str, str]:
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return dict(package=package.name, kind=package.kind, archive=path.name, sha256=sha256, licence=package.licence)
 
 
 def _write_index(

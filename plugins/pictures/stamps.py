@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from plugins.pictures.archives import Package, members
+from common.archives import Package, members
 from plugins.pictures.picture import Picture, decode, is_sided, straight
 
 STAMPS = Package("deb", "tuxpaint-stamps-default", "", "GPL-2 (Tux Paint)")

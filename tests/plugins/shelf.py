@@ -1,11 +1,10 @@
 """Small archives in the formats of npm and Debian, with a few pictures each, for the tests of `plugins.pictures`."""
 
-import io
 import json
-import tarfile
 
 import cv2
 import numpy as np
+from made_archives import write_deb, write_npm
 
 from plugins.pictures import clipart, emoji, stamps
 
@@ -31,42 +30,6 @@ def png(colour, size=80, alpha=None) -> bytes:
 
 def encoded(suffix, image) -> bytes:
     return cv2.imencode(suffix, image)[1].tobytes()
-
-
-def tar_bytes(files, mode, links=()) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as tar:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-        for name, target in links:
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target
-            tar.addfile(info)
-    return buffer.getvalue()
-
-
-def deb_bytes(data: bytes, data_name="data.tar.xz") -> bytes:
-    """An `ar` file as deb(5) has it; control's odd length needs a byte of padding."""
-    parts = [("debian-binary", b"2.0\n"), ("control.tar.xz", b"odd"), (data_name, data)]
-    out = b"!<arch>\n"
-    for name, content in parts:
-        out += f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n".encode()
-        out += content + b"\n" * (len(content) % 2)
-    return out
-
-
-def write_deb(folder, package, files, **kinds):
-    path = folder / package.pattern.replace("*", "1.0_all")
-    path.write_bytes(deb_bytes(tar_bytes({f"./{name}": content for name, content in files.items()}, "w:xz", **kinds)))
-    return path
-
-
-def write_npm(folder, package, files):
-    path = folder / package.pattern
-    path.write_bytes(tar_bytes(files, "w:gz"))
-    return path
 
 
 def names_archive(folder):

@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+from made_archives import write_deb, write_npm
 from shelf import (
     BLUE,
     FRUIT,
@@ -16,8 +17,6 @@ from shelf import (
     names_archive,
     png,
     svg_to_bytes,
-    write_deb,
-    write_npm,
     write_stamps,
 )
 

@@ -1,11 +1,15 @@
 """Archives are got from a folder or by their tools, read as streams and never unpacked."""
 
 import pytest
-from networks import one_line
-from shelf import deb_bytes, tar_bytes
+from made_archives import deb_bytes, tar_bytes
 
-from plugins.pictures import archives, stamps
-from plugins.pictures.archives import Package
+from common import archives
+from common.archives import Package
+
+
+def one_line(error) -> str:
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 @pytest.mark.parametrize("kind", ["npm", "deb"])
@@ -73,5 +77,5 @@ def test_a_package_that_cannot_be_got(tmp_path, monkeypatch, script, words):
     if script:
         program(tmp_path, "apt-get", script)
     with pytest.raises(ConnectionError) as error:
-        archives.obtain(stamps.STAMPS, tmp_path)
-    assert all(word in one_line(error) for word in (words, "tuxpaint-stamps-default_*.deb", "--archives"))
+        archives.obtain(Package("deb", "old-photographs", "", ""), tmp_path)
+    assert all(word in one_line(error) for word in (words, "old-photographs_*.deb", "--archives"))

