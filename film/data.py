@@ -31,10 +31,11 @@ from typing import Any
 import grain
 import numpy as np
 
+from common.training.batches import batches
 from film.augment import CELL, Example, augment
 from film.frames import Source
 from film.reference_augment import ReferenceAugment
-from film.stream import Readable, stream
+from film.stream import Readable, endless, stream
 
 
 class TripletPatches:
@@ -173,10 +174,17 @@ class TripletConfig:
 
         Raises FileNotFoundError (no triplets), ValueError (crop, scales or batch size that cannot be).
         """
+        loading = (self.threads, self.buffer, process_index, process_count)
+        return batches(self.dataset(seed), self.batch_size, *loading)
+
+    def dataset(self, seed: int) -> grain.MapDataset:
+        """The endless examples of this seed, not batched, for `film.synthetic_data.MixedConfig`; raises as `batches`.
+
+        The curriculum takes `batch_size` of them for a step.
+        """
         patches = TripletPatches(self.folder)
         _check_fit(self, patches)
-        loading = (self.batch_size, seed, self.threads, self.buffer, process_index, process_count)
-        return stream([patches], (1.0,), self._prepare, *loading)
+        return endless(patches, seed, self._prepare)
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
         """What the records with these ids are."""

@@ -53,7 +53,7 @@ def stream(
     `process_count` processes gets its equal part (defaults: what JAX says). `threads` prepare up to `buffer` batches
     ahead. Raises ValueError when the batch cannot be divided.
     """
-    parts = [_endless(source, _seed(seed, number), transform) for number, source in enumerate(sources)]
+    parts = [endless(source, _seed(seed, number), transform) for number, source in enumerate(sources)]
     dataset = grain.MapDataset.mix(parts, weights) if len(parts) > 1 else parts[0]
     return batches(dataset, batch_size, threads, buffer, process_index, process_count)
 
@@ -105,7 +105,8 @@ class Readable:
                 log.warning("skipped %d records so far, the newest %s", count, message)
 
 
-def _endless(source: Any, seed: int, transform: Transform) -> grain.MapDataset:
+def endless(source: Any, seed: int, transform: Transform) -> grain.MapDataset:
+    """The examples of one source for ever, each epoch in a new order; arguments as for `stream`."""
     dataset = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
     dataset = dataset.map_with_index(lambda index, example: {**example, "index": np.int64(index)})
     return dataset.random_map(transform)

@@ -77,6 +77,12 @@ def test_each_experiment_composes_and_builds(experiment, debug):
     assert parts["config"].checkpoint_every <= parts["config"].steps
 
 
+def test_moving_photographs_are_mixed_with_the_film():
+    data = build(composed("experiment=film_l1", "data=film_synthetic"))["data"]
+    assert [type(part).__name__ for part in data.parts] == ["TripletConfig", "SyntheticConfig"]
+    assert {part.crop for part in data.parts} == {256} and data.parts[1].source.motion == (0.25, 120.0)
+
+
 def test_the_papers_recipe():
     """Supplement and `training/` of the reference: every number, at both sides of each boundary."""
     parts = build(composed("experiment=film_style"))
