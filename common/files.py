@@ -76,9 +76,11 @@ def atomic_output(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
         temporary = _temporary(target)
         with _plain_errors(target):
             temporary.touch(exist_ok=False)
+            mode = temporary.stat().st_mode
         try:
             yield temporary
             _refuse_file(target, overwrite)  # somebody may have written it while we computed
+            temporary.chmod(mode)  # some writers put a file of their own in its place, for its owner alone
             temporary.replace(target)
         except BaseException:
             temporary.unlink(missing_ok=True)

@@ -200,3 +200,13 @@ def test_require_file(tmp_path):
         with pytest.raises(kind) as error:
             require_file(tmp_path / name)
         one_line(error, str(tmp_path / name))
+
+
+def test_a_file_may_be_read_by_whom_the_umask_lets(tmp_path):
+    """A writer that renames a private file of its own to the path it was given, as safetensors does."""
+    (tmp_path / "usual").touch()
+    with atomic_output(tmp_path / "out") as temporary:
+        private = tmp_path / "private"
+        private.touch(mode=0o600)
+        private.replace(temporary)
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "usual").stat().st_mode
