@@ -1,0 +1,299 @@
+"""The diffusion base: beside the PyTorch library, along a run's steps, and on an accelerator. Three tables.
+
+    python -m benchmarks.diffusion                            all; needs pip install -e ".[bench]", 8 GB of memory
+    python -m benchmarks.diffusion --small                    tiny networks through the same code, to try it out
+    python -m benchmarks.diffusion --only gpu --peak-tflops 989
+
+`unet`: the UNet of Stable Diffusion 1.5, random weights, float32, one latent of 64x64 and 77 tokens, on the processor.
+The library (diffusers) draws it and saves its folder (3.4 GB, with the temporary files). Then the library and we, in
+processes of their own and in turns, load that folder and call it: medians, and in the last row ours over theirs. It
+has no `load`: the library maps the file and reads it in its first call, so compare `wait s` and `peak MB`.
+
+- `load peak MB`: the most held while loading, less what was held after the imports; mapped pages of the file count.
+  `over size`: how far that exceeds the parameters. Ours has to stay within 10 %.
+- `wait s`: load, compile and first call. The file was just written: it comes from memory, no disk is measured.
+- `CPU s`: of all threads, for one call. Less noisy than `call s` on a busy machine, but threads that wait may spin.
+- `peak MB`: the most held from the loading on, program and libraries included.
+
+`steps`: the sampling program of a tiny UNet, with guidance, for runs of 1 to 100 steps. The loop is one scan: lines and
+compile time (`CPU s` of it) stay, only the run gets longer. A loop of one turn is none: its program is a bit shorter.
+
+`gpu`: pictures per second from text to the host, 512 pixels, 50 steps of DDIM with guidance, bfloat16. Arithmetic is
+XLA's count, multiply and add as two, of two UNet rows per step and the decoder; in float32, where attention is plain
+products that XLA sees. `of peak` is the share of `--peak-tflops`.
+
+Memory is read from /proc (Linux). No table uses programs that were compiled earlier.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+
+from plugins import diffusion  # imports nothing more until it is used: the library's processes do without JAX
+
+TIMESTEP, TOKENS = 500, 77
+SMALL_SIDE, SMALL_WIDTHS = 16, (32, 64)
+# Columns and the formats of their numbers.
+UNET = {"": "", "load s": ".2f", "load peak MB": ",.0f", "over size": "+.0%", "compile s": ".1f", "wait s": ".1f"}
+UNET |= {"call s": ".3f", "CPU s": ".3f", "peak MB": ",.0f"}
+PROGRAM = {"steps": "", "lines": ",", "compile s": ".2f", "CPU s": ".2f", "run s": ".3f"}
+GPU = {"batch": "", "first s": ".0f", "s": ".2f", "pictures/s": ".2f", "TFLOP/s": ".1f", "of peak": ".0%"}
+GPU |= {"peak MB": ",.0f"}
+
+
+@dataclass
+class Options:
+    only: Literal["unet", "steps", "gpu"] | None = None
+    """One table instead of all."""
+    repeats: int = 3
+    """Timed runs per number; the median counts."""
+    rounds: int = 2
+    """Processes of each library in the first table, in turns."""
+    small: bool = False
+    """Tiny networks and pictures, to see that it runs."""
+    peak_tflops: float | None = None
+    """What the accelerator can do in bfloat16, by its data sheet (without sparsity)."""
+    case: Annotated[str | None, tyro.conf.arg(help="Run the case of this JSON in this process and print JSON.")] = None
+
+
+def write(folder: str, small: bool) -> dict[str, Any]:
+    """The library's own folder of a random UNet."""
+    import torch
+    from diffusers import UNet2DConditionModel
+
+    torch.manual_seed(0)
+    unet = UNet2DConditionModel.from_config(unet_config(small).to_json())
+    unet.save_pretrained(folder)
+    os.sync()  # or the first to load would share the machine with the writing
+    return {"parameters": unet.num_parameters()}
+
+
+def run_unet(library: str, folder: str, small: bool, repeats: int) -> dict[str, Any]:
+    """All numbers of one library, in this process."""
+    load, prepare = {"ours": ours, "diffusers": theirs}[library]()
+    rng, side = np.random.default_rng(0), SMALL_SIDE if small else 64
+    latents = rng.standard_normal((1, side, side, 4), np.float32)
+    states = rng.standard_normal((1, TOKENS, 768), np.float32)
+    before = forget_peak()
+    unet, loading, _ = timed(lambda: load(folder))
+    load_peak = memory("VmHWM") - before
+    call, compiling, _ = timed(lambda: prepare(unet, latents, states))
+    output, first, _ = timed(call)
+    seconds, work = np.median([timed(call)[1:] for _ in range(repeats)], axis=0)
+    np.save(Path(folder) / f"{library}.npy", output)
+    row = {"load s": loading, "load peak MB": load_peak, "compile s": compiling, "wait s": loading + compiling + first}
+    return row | {"call s": seconds, "CPU s": work, "peak MB": memory("VmHWM")}
+
+
+def ours() -> tuple[Callable, Callable]:
+    """How to load, and how to make a call of what was loaded; all imports are done."""
+    import jax
+    from flax import nnx
+
+    from common.runtime import keep_freed_memory
+
+    keep_freed_memory()
+    jax.devices()  # starts the backend
+
+    def prepare(unet: Any, latents: np.ndarray, states: np.ndarray) -> Callable[[], np.ndarray]:
+        graph, state = nnx.split(unet)
+        inputs = (nnx.to_pure_dict(state), latents, TIMESTEP, states)
+        program = jax.jit(lambda params, *inputs: nnx.merge(graph, params)(*inputs)).lower(*inputs).compile()
+        return lambda: np.asarray(program(*inputs))
+
+    return diffusion.load_unet, prepare
+
+
+def theirs() -> tuple[Callable, Callable]:
+    """As `ours`, with the library."""
+    import torch
+    from diffusers import UNet2DConditionModel
+
+    torch.set_num_threads(os.cpu_count() or 1)
+
+    def prepare(unet: Any, latents: np.ndarray, states: np.ndarray) -> Callable[[], np.ndarray]:
+        x, context = torch.from_numpy(latents).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(states)
+
+        @torch.no_grad()
+        def call() -> np.ndarray:
+            return unet(x, TIMESTEP, context).sample.permute(0, 2, 3, 1).numpy()
+
+        return call
+
+    return UNet2DConditionModel.from_pretrained, prepare
+
+
+def run_steps(steps: int, repeats: int) -> dict[str, Any]:
+    """The sampling program for one number of steps."""
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    from common.runtime import keep_freed_memory
+
+    keep_freed_memory()
+    programs = diffusion.programs.Programs(diffusion.UNet(unet_config(True), rngs=nnx.Rngs(0)), None, None)
+    keys, states = diffusion.samplers.keys_of_seeds([0]), jnp.zeros((1, TOKENS, 768))
+    arrays = (programs.params()["unet"], keys, states, states, None, jnp.float32(7.5))
+    settings = {"sampler": diffusion.samplers.ddim, "schedule": diffusion.schedules.Schedule(), "steps": steps}
+    settings |= {"strength": 1.0, "rescale": 0.0, "shape": (SMALL_SIDE, SMALL_SIDE, 4), "progress": None}
+    rows = []
+    for _ in range(repeats):
+        jax.clear_caches()
+        program, compiling, work = timed(lambda: programs.denoise.lower(*arrays, **settings).compile())
+        _, running = [timed(lambda program=program: np.asarray(program(*arrays)))[1] for _ in range(2)]
+        rows.append({"compile s": compiling, "CPU s": work, "run s": running})
+    return medians(rows) | {"steps": steps, "lines": program.as_text().count("\n")}
+
+
+def run_gpu(batch: int, small: bool, repeats: int) -> dict[str, Any]:
+    """Pictures per second of one batch size; nothing without an accelerator."""
+    import jax
+    from flax import nnx
+
+    if jax.default_backend() == "cpu":
+        return {}
+    text = diffusion.TextConfig(49408, 768, 768, 1, 12) if small else diffusion.TextConfig.clip_l()
+    vae = diffusion.VAEConfig(block_out_channels=SMALL_WIDTHS) if small else diffusion.VAEConfig.sd()
+    unet, steps = unet_config(small), 2 if small else 50
+    pipeline = diffusion.Pipeline(
+        unet=diffusion.UNet(unet, rngs=nnx.Rngs(0)),
+        vae=diffusion.AutoencoderKL(vae, rngs=nnx.Rngs(1)),
+        text_encoder=diffusion.TextEncoder(text, rngs=nnx.Rngs(2)),
+        tokenizer=diffusion.Tokenizer({"<|startoftext|>": 49406, "<|endoftext|>": 49407}, []),
+        schedule=diffusion.schedules.Schedule(),
+        sampler=diffusion.samplers.ddim,
+    )
+
+    def call() -> np.ndarray:
+        return pipeline([""] * batch, seeds=range(batch), steps=steps, dtype="bfloat16", batch=batch)
+
+    def flops(network: Any, config: Any, method: Callable, *shapes: tuple[int, ...]) -> float:
+        graph, params = diffusion.porting.blank(network, config)
+        inputs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
+        program = jax.jit(lambda params, *inputs: method(nnx.merge(graph, params), *inputs))
+        return program.lower(params, *inputs).cost_analysis()["flops"]
+
+    first = timed(call)[1]
+    seconds = statistics.median(timed(call)[1] for _ in range(repeats))
+    shape = (unet.sample_size, unet.sample_size, 4)
+    pair = flops(diffusion.UNet, unet, diffusion.UNet.__call__, (2, *shape), (2,), (2, TOKENS, 768))
+    work = steps * pair + flops(diffusion.AutoencoderKL, vae, diffusion.AutoencoderKL.decode, (1, *shape))
+    device = jax.devices()[0]
+    peak = (device.memory_stats() or {}).get("peak_bytes_in_use", float("nan"))
+    row = {"device": device.device_kind, "batch": batch, "first s": first, "s": seconds, "pictures/s": batch / seconds}
+    return row | {"TFLOP/s": work * batch / seconds / 1e12, "peak MB": peak / 2**20}
+
+
+def unet_config(small: bool) -> Any:
+    """The UNet of Stable Diffusion 1.5, or one of two levels with all its parts."""
+    down, up = ("CrossAttnDownBlock2D", "DownBlock2D"), ("UpBlock2D", "CrossAttnUpBlock2D")
+    config = diffusion.UNetConfig
+    return config(SMALL_SIDE, 4, 4, SMALL_WIDTHS, down, up, layers_per_block=1) if small else config.sd15()
+
+
+def timed(function: Callable[[], Any]) -> tuple[Any, float, float]:
+    """The value, seconds, and seconds of all threads on the processor."""
+    start, work = time.perf_counter(), time.process_time()
+    return function(), time.perf_counter() - start, time.process_time() - work
+
+
+def medians(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+
+
+def forget_peak() -> float:
+    """Forgets the largest memory so far; megabytes held now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory("VmRSS")
+
+
+def memory(field: str) -> float:
+    """Megabytes: VmRSS, held now, or VmHWM, the most since `forget_peak`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+
+def in_process(case: str, **arguments: Any) -> dict[str, Any]:
+    """One case in a process of its own; all but the last table's run on the processor."""
+    words = [sys.executable, "-m", "benchmarks.diffusion", "--case", json.dumps([case, arguments])]
+    quiet = {"JAX_ENABLE_COMPILATION_CACHE": "false", "HF_HUB_OFFLINE": "1"}
+    device = {} if case == "gpu" else {"JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(words, check=True, stdout=subprocess.PIPE, env={**os.environ, **quiet, **device})
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def table_unet(options: Options) -> None:
+    if importlib.util.find_spec("diffusers") is None:
+        raise SystemExit('the table unet needs the PyTorch library: pip install -e ".[bench]"')
+    runs: dict[str, list[dict[str, float]]] = {"ours": [], "diffusers": []}
+    with tempfile.TemporaryDirectory() as folder:
+        case = {"folder": folder, "small": options.small}
+        size = in_process("write", **case)["parameters"]
+        for _ in range(options.rounds):
+            for name in runs:
+                runs[name].append(in_process("unet", library=name, repeats=options.repeats, **case))
+        a, b = (np.load(Path(folder) / f"{name}.npy") for name in runs)
+    megabytes = 4 * size / 2**20
+    heading(f"unet: {size:,} parameters, {megabytes:,.0f} MB, {os.cpu_count()} cores", UNET)
+    rows = {name: medians(several) for name, several in runs.items()}
+    for name, row in rows.items():
+        line(UNET, row | {"": name, "over size": row["load peak MB"] / megabytes - 1})
+    compared = ("wait s", "call s", "CPU s", "peak MB")
+    line(UNET, {"": "ratio"} | {key: f"{rows['ours'][key] / rows['diffusers'][key]:.2f}" for key in compared})
+    print(f"\noutputs differ by {np.abs(a - b).max():.1e} at most; their standard deviation is {b.std():.2f}\n")
+
+
+def table_steps(options: Options) -> None:
+    heading("steps: the sampling program of a tiny UNet", PROGRAM)
+    for steps in (1, 10, 50, 100):
+        line(PROGRAM, in_process("steps", steps=steps, repeats=options.repeats))
+    print()
+
+
+def table_gpu(options: Options) -> None:
+    for batch in (1, 8):
+        row = in_process("gpu", batch=batch, small=options.small, repeats=options.repeats)
+        if not row:
+            return print("gpu: no accelerator")
+        if batch == 1:
+            heading(f"gpu: on {row['device']}", GPU)
+        line(GPU, row | ({"of peak": row["TFLOP/s"] / options.peak_tflops} if options.peak_tflops else {}))
+
+
+def heading(title: str, columns: dict[str, str]) -> None:
+    print(f"{title}\n\n| {' | '.join(columns)} |\n|{' ---: |' * len(columns)}", flush=True)
+
+
+def line(columns: dict[str, str], row: dict[str, Any]) -> None:
+    """A row of the table: numbers in the column's format, text as it is, blank where there is nothing."""
+    cells = [(row.get(name, ""), form) for name, form in columns.items()]
+    print(f"| {' | '.join(x if isinstance(x, str) else format(x, form) for x, form in cells)} |", flush=True)
+
+
+def main(options: Options) -> None:
+    if options.case:
+        name, arguments = json.loads(options.case)
+        print(json.dumps({"write": write, "unet": run_unet, "steps": run_steps, "gpu": run_gpu}[name](**arguments)))
+        return
+    for name, table in {"unet": table_unet, "steps": table_steps, "gpu": table_gpu}.items():
+        if options.only in (None, name):
+            table(options)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
