@@ -20,8 +20,8 @@ projection, by ReLU6. Borders are padded with zeros as TensorFlow's "SAME" does.
     network = load_efficientnet("data/efficientnet_lite0.safetensors")       # common/efficientnet_weights.py
     network.embed(images)                                                    # n h w 3 -> n 1280, NumPy, in batches
 
-A depthwise convolution is computed as the sum of 9 or 25 shifted pictures, not as a grouped convolution, which takes
-4 to 36 times as long on a CPU, layer by layer (jax 0.10, November 2026). A picture takes some 20 ms of a core.
+A depthwise convolution is computed as the sum of 9 or 25 shifted pictures, not as a grouped convolution, which is
+several times as slow on a CPU.
 """
 
 from __future__ import annotations

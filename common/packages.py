@@ -11,6 +11,7 @@ installed or run:
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -19,6 +20,8 @@ import zipfile
 from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, Literal
+
+from common.weights import load_weights
 
 Zip = Path | IO[bytes] | BufferedIOBase  # the last is what tarfile gives, the second what it says it gives
 
@@ -57,3 +60,18 @@ def _is_archive(file: str, name: str, version: str, kind: str) -> bool:
     spelled = "[-_.]+".join(re.escape(part) for part in re.split("[-_.]+", name))
     end = r"\.tar\.gz" if kind == "source" else r"-.+\.whl"
     return re.fullmatch(f"{spelled}-{re.escape(version)}{end}", file, re.IGNORECASE) is not None
+
+
+def check_bytes(path: Path, sha256: str, member: str) -> None:
+    """Raises ValueError unless the file is the package's `member`, byte for byte."""
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise ValueError(f"{member} is not the expected one (sha256 {found[:12]}..., not {sha256[:12]}...): fetch anew")
+
+
+def check_origin(path: Path, kind: str, sha256: str, package: str) -> None:
+    """Raises ValueError unless the weights file says that it was made of the file with this digest."""
+    source = load_weights(path, expect_kind=kind)[1].metadata.get("source", {})
+    if source.get("sha256") != sha256:
+        raise ValueError(f"{path} holds other weights than those of {package}: move it and fetch anew")

@@ -74,7 +74,7 @@ def _listed(folder: Path, split: str) -> list[Path]:
     if not index.is_file():
         return [path for path in folder.iterdir() if path.suffix.lower() in ENDINGS]
     try:
-        found = json.loads(index.read_text())
+        found = json.loads(index.read_text("utf-8"))
         entries = found if isinstance(found, list) else next(v for v in found.values() if isinstance(v, list))
         return [folder / entry["file"] for entry in entries if entry.get("split", split) == split]
     except (ValueError, KeyError, AttributeError, StopIteration) as error:

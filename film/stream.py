@@ -49,9 +49,8 @@ def stream(
     """The endless iterator of batches (dicts of arrays), with `get_state` and `set_state`.
 
     `sources` have a length and give dicts; `transform` gets such a dict, to which "index" is added (its position in
-    that source's repeated stream), and a generator of its own. `batch_size` is the global one, of which each of
-    `process_count` processes gets its equal part (defaults: what JAX says). `threads` prepare up to `buffer` batches
-    ahead. Raises ValueError when the batch cannot be divided.
+    that source's repeated stream), and a generator of its own. The rest is as for
+    `common.training.batches.batches`.
     """
     parts = [endless(source, _seed(seed, number), transform) for number, source in enumerate(sources)]
     dataset = grain.MapDataset.mix(parts, weights) if len(parts) > 1 else parts[0]
