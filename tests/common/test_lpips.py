@@ -3,6 +3,7 @@
 The numbers and the small files were made by tests/data/common/make_lpips.py.
 """
 
+import hashlib
 import json
 import math
 import runpy
@@ -151,7 +152,7 @@ def test_fetch_checks_converts_and_keeps_the_licence(narrow, tmp_path, monkeypat
     with pytest.raises(ValueError, match="not the expected one"):
         fetch_lpips.fetch_lpips(tmp_path / "data")
     assert not (tmp_path / "data").exists()
-    monkeypatch.setitem(fetch_lpips.SHA256, "alex", fetch_lpips.hashlib.sha256(narrow.read_bytes()).hexdigest())
+    monkeypatch.setitem(fetch_lpips.SHA256, "alex", hashlib.sha256(narrow.read_bytes()).hexdigest())
     fetch_lpips.main(tmp_path / "data")
     path = tmp_path / "data" / "lpips_alex.safetensors"
     assert str(path) in capsys.readouterr().out

