@@ -108,9 +108,13 @@ def port(
     table: Table,
     target: Tree,
     ignore: Callable[[str], bool] = lambda key: False,
-) -> dict[str, np.ndarray]:
+    place: Callable[[np.ndarray], Any] = lambda array: array,
+) -> dict[str, Any]:
     """Their arrays -> ours, flat, in the layout, shape and dtype of `target` (nested or flat, arrays or
     ShapeDtypeStructs: `nnx.eval_shape` spares the random weights). `unflatten_like` nests the result.
+
+    `place` takes each array as soon as it is converted, and what it returns is kept in its stead: one that moves the
+    array to a device holds the network and a single tensor in memory, not the network twice.
 
     Raises one ValueError that lists all offenders of the checks in the module's docstring."""
     entries, leaves = _entries(table), flatten(target)
@@ -124,7 +128,7 @@ def port(
     for path, entry in entries.items():
         if path in leaves and entry.source in source:
             value, complaint = _convert(np.asarray(source[entry.source]), entry.layout, leaves[path])
-            ported[path] = value
+            ported[path] = value if complaint else place(value)
             for kind, text in complaint.items():
                 problems.setdefault(kind, []).append(f"{path}: {entry.source} {text}")
     _refuse("porting", f"source has {len(source)} keys, target {len(leaves)} leaves", problems)

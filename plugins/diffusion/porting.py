@@ -70,9 +70,7 @@ def fill(network: type, config: Any, source: Mapping[str, np.ndarray], dtype: An
         path: jax.ShapeDtypeStruct(leaf.shape, number if porting.is_float(leaf.dtype) else leaf.dtype)
         for path, leaf in porting.flatten(abstract).items()
     }
-    values: dict[str, Any] = dict(porting.port(source, table(target), target))
-    for path in values:  # one at a time; jnp.asarray would keep NumPy's copy alive beside its own (jax 0.10.2)
-        values[path] = jax.block_until_ready(jax.device_put(values[path], may_alias=False))
+    values = porting.port(source, table(target), target, place=_own)
     return nnx.merge(graphdef, porting.unflatten_like(values, abstract))
 
 
@@ -80,7 +78,8 @@ def fill(network: type, config: Any, source: Mapping[str, np.ndarray], dtype: An
 def blank(network: type, config: Any) -> tuple[Any, dict[Any, Any]]:
     """The network without its numbers: its graph, and its parameters' shapes as a pure nested dict. Kept, because
     tracing a UNet's initial values takes longer than reading a small one."""
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=nnx.Rngs(0))))
+    key = jax.random.key(0)
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=_OneKey(key))))
     return graphdef, nnx.to_pure_dict(state)
 
 
@@ -104,6 +103,19 @@ def dtype_name(dtype: Any) -> str:
     if name not in DTYPES:
         raise ValueError(f"dtype {name} is not one for weights; choose one of {', '.join(DTYPES)}")
     return name
+
+
+class _OneKey(nnx.Rngs):
+    """The same key for every parameter: shapes ask for no randomness, and a key per kernel is most of a trace."""
+
+    def __init__(self, key: jax.Array):
+        super().__init__()
+        self.params = nnx.static(lambda: key)
+
+
+def _own(array: np.ndarray) -> jax.Array:
+    """On the device in memory of its own, and there before NumPy's is let go: jnp.asarray would keep both alive."""
+    return jax.block_until_ready(jax.device_put(array, may_alias=False))
 
 
 def _entry(path: str, rank: int) -> Entry:
