@@ -104,9 +104,10 @@ def ours() -> tuple[Callable, Callable]:
     import jax
     from flax import nnx
 
-    from common.runtime import keep_freed_memory
+    from common.runtime import keep_freed_memory, return_compilers_memory
 
     keep_freed_memory()
+    return_compilers_memory()
     jax.devices()  # starts the backend
 
     def prepare(unet: Any, latents: np.ndarray, states: np.ndarray) -> Callable[[], np.ndarray]:

@@ -21,6 +21,7 @@ A value that is NaN or infinite, or whose kind differs (an integer for a float),
 is filled in part: all offenders are raised together as one ValueError whose first line is a complete summary.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+ALIGNMENT = 64  # bytes; what XLA asks of a buffer on the processor
 Tree = Mapping[Any, Any]  # nested: str or int keys; leaves are arrays or jax.ShapeDtypeStruct
 
 
@@ -212,9 +214,19 @@ def _convert(theirs: np.ndarray, layout: Layout, leaf: Any) -> tuple[np.ndarray,
         return theirs, {"shape differs": f"{theirs.shape}{turned}, want {_shape(leaf)}"}
     if theirs.dtype != leaf.dtype and not (is_float(theirs.dtype) and is_float(leaf.dtype)):
         return theirs, {"kind differs": f"is {theirs.dtype}, want {leaf.dtype}"}
+    converted = _aligned(ours.shape, leaf.dtype)
     with np.errstate(over="ignore"):  # an overflow of a narrower type shows up as an infinity below
-        ours = np.array(ours, dtype=leaf.dtype, order="C")
-    return ours, {} if all_finite(ours) else {"not finite": f"holds NaN or infinity as {leaf.dtype}"}
+        np.copyto(converted, ours, casting="unsafe")
+    return converted, {} if all_finite(converted) else {"not finite": f"holds NaN or infinity as {leaf.dtype}"}
+
+
+def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array not yet written to, that JAX on the processor can take over without a copy."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def _refuse(doing: str, totals: str, problems: Mapping[str, list[str]]) -> None:

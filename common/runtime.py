@@ -6,6 +6,7 @@ Libraries should leave this to programs: `film`, `train.py`, `eval.py` and the b
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 from pathlib import Path
@@ -13,13 +14,15 @@ from pathlib import Path
 import jax
 
 MEGABYTE = 1 << 20
+LONG_COMPILATION = 1.0  # seconds; small ones leave little, and trimming takes the activations' memory too
 # glibc's mallopt parameters (malloc.h)
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8
 
 
 def setup() -> None:
-    """Keeps freed memory for the next call (CPU) and compiled programs for the next start."""
+    """Keeps freed memory for the next call (CPU), but not the compiler's, and compiled programs for the next start."""
     keep_freed_memory()
+    return_compilers_memory()
     cache_compiled_programs()
 
 
@@ -42,6 +45,21 @@ def keep_freed_memory(most: int = 1024 * MEGABYTE) -> None:
         (M_TOP_PAD, 64 * MEGABYTE),
     ):
         libc.mallopt(parameter, value)
+
+
+@functools.cache
+def return_compilers_memory() -> None:
+    """From here on, hands the kernel what a long compilation has freed, as soon as it is over.
+
+    A UNet of Stable Diffusion leaves 200 MB in pieces too small for an activation. No effect on other C libraries.
+    """
+    if sys.platform.startswith("linux") and hasattr(ctypes.CDLL(None), "malloc_trim"):
+        jax.monitoring.register_event_duration_secs_listener(_trim_after_compiling)
+
+
+def _trim_after_compiling(event: str, seconds: float, **_: object) -> None:
+    if event == "/jax/core/compile/backend_compile_duration" and seconds > LONG_COMPILATION:
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def cache_compiled_programs() -> None:

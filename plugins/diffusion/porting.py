@@ -53,6 +53,9 @@ class Renamed(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._origins)
 
+    def __contains__(self, name: object) -> bool:  # Mapping's own would read the tensor
+        return name in self._origins
+
 
 def table(params: porting.Tree) -> dict[str, Entry]:
     """{our path: their name and layout} of all leaves; `params` may be abstract."""
@@ -70,7 +73,7 @@ def fill(network: type, config: Any, source: Mapping[str, np.ndarray], dtype: An
         path: jax.ShapeDtypeStruct(leaf.shape, number if porting.is_float(leaf.dtype) else leaf.dtype)
         for path, leaf in porting.flatten(abstract).items()
     }
-    values = porting.port(source, table(target), target, place=_own)
+    values = porting.port(source, table(target), target, place=_place)
     return nnx.merge(graphdef, porting.unflatten_like(values, abstract))
 
 
@@ -113,9 +116,9 @@ class _OneKey(nnx.Rngs):
         self.params = nnx.static(lambda: key)
 
 
-def _own(array: np.ndarray) -> jax.Array:
-    """On the device in memory of its own, and there before NumPy's is let go: jnp.asarray would keep both alive."""
-    return jax.block_until_ready(jax.device_put(array, may_alias=False))
+def _place(array: np.ndarray) -> jax.Array:
+    """On the device, before NumPy's copy is let go; the processor takes `port`'s aligned arrays over as they are."""
+    return jax.block_until_ready(jax.device_put(array, may_alias=True))
 
 
 def _entry(path: str, rank: int) -> Entry:

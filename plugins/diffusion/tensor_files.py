@@ -58,6 +58,9 @@ class TensorFiles(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._where)
 
+    def __contains__(self, key: object) -> bool:  # Mapping's own would read the tensor
+        return key in self._where
+
     def shape(self, key: str) -> tuple[int, ...]:
         """Without reading the tensor."""
         return tuple(self._handle(self._where[key]).get_slice(key).get_shape())

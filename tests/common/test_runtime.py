@@ -1,0 +1,48 @@
+"""What a program does with the processor's memory at its start."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from common import runtime
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+@pytest.mark.parametrize(
+    ("event", "seconds", "trims"), [(COMPILED, 5.0, 1), (COMPILED, 0.1, 0), ("/jax/core/compile/jaxpr", 5.0, 0)]
+)
+def test_only_a_long_compilation_gives_memory_back(monkeypatch, event, seconds, trims):
+    calls = []
+    monkeypatch.setattr(runtime.ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=calls.append))
+    runtime._trim_after_compiling(event, seconds, fun_name="f")
+    assert calls == [0] * trims
+
+
+PROGRAM = """
+from common import runtime
+runtime.LONG_COMPILATION = 0.0
+trims = []
+heard = runtime._trim_after_compiling
+runtime._trim_after_compiling = lambda *args, **more: (trims.append(args[0]), heard(*args, **more))
+runtime.setup()
+runtime.setup()
+import jax
+jax.jit(lambda x: x * 2 + 1)(3.0)
+print(trims.count("/jax/core/compile/backend_compile_duration"))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+def test_a_program_hears_each_compilation_once(tmp_path):
+    """JAX's own event, under the name that JAX gives it today; a second setup adds no second listener."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"XDG_CACHE_HOME": str(tmp_path)},
+    )
+    assert done.stdout.split() == ["1"]
