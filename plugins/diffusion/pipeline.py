@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from plugins.diffusion.base import Base
@@ -44,6 +44,33 @@ from plugins.diffusion.text import TextEncoder
 from plugins.diffusion.tokenizer import Tokenizer
 from plugins.diffusion.unet import UNet
 from plugins.diffusion.vae import AutoencoderKL
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """A request on its way: what controls need to know to prepare themselves."""
+
+    pipeline: Pipeline
+    request: Request
+    params: Mapping[str, Any]
+    layout: Layout
+    dtype: Any
+    mesh: Mesh | None
+
+    def states(self, texts: Sequence[str]) -> Float[Array, "b n d"]:
+        """States of texts, each computed by itself: they do not depend on one another, and one program serves all."""
+        pipeline, encode = self.pipeline, self.pipeline.programs.encode_text
+        params, skip, length = self.params["text_encoder"], self.request.clip_skip, self.pipeline.base.length
+        known = {text: encode(params, pipeline.tokenizer(text, length), skip=skip) for text in dict.fromkeys(texts)}
+        return jnp.concatenate([known[text] for text in texts])
+
+    def placed(self, network: nnx.Module) -> tuple[Any, Any]:
+        """A control's graph and parameters, in the type and on the devices of this run."""
+        return self.pipeline.programs.control(network, self.dtype, self.mesh)
+
+    def shared(self, array: Any) -> Any:
+        """On the devices of this run, a row each."""
+        return array if self.layout.split is None else jax.device_put(array, self.layout.split)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,6 +120,7 @@ class Pipeline:
         image: Any = None,
         strength: int | float | None = None,
         clip_skip: int = 0,
+        controls: Sequence[Any] = (),
         dtype: Any = None,
         batch: int | None = None,
         progress: Progress | None = None,
@@ -110,6 +138,7 @@ class Pipeline:
           image: `h w 3`, or `b h w 3`, in [0, 1], to start from.
           strength: with an image: in (0, 1], how much of the run is done. 0.8 by default; 1 keeps almost nothing.
           clip_skip: layers of the text encoder to leave out; what many programs call 2 is 1.
+          controls: what steers the run, added up: `plugins.control.load(...).on(condition)`, and its like.
           dtype: to compute in: "bfloat16", "float16", "float32"; None: the parameters' own. The first call casts
             them and keeps the copy. The sampler's state is float32 always, and so is the VAE beside "float16".
           batch: pictures at once, exactly, the last batch filled up: one program whatever their number. By default
@@ -122,7 +151,7 @@ class Pipeline:
         """
         settings = {"negative": negative, "seeds": seeds, "steps": steps, "sampler": sampler, "guidance": guidance}
         settings |= {"rescale": rescale, "height": height, "width": width, "image": image, "strength": strength}
-        request = make_request(self.base, prompts, **settings, clip_skip=clip_skip)
+        request = make_request(self.base, prompts, **settings, clip_skip=clip_skip, controls=controls)
         for line in request.cut:
             warnings.warn(line, stacklevel=2)
         return np.concatenate(list(self.run(request, dtype=dtype, batch=batch, progress=progress, mesh=mesh)))
@@ -146,50 +175,49 @@ class Pipeline:
         and JAX does not keep such programs on the disk for the next start."""
         layout = make_layout(len(request.seeds), request.height, request.width, self.base.unit, batch, mesh)
         chosen = {**self.programs.params(dtype, mesh), **(params or {})}
-        return self._pictures(request, chosen, layout, progress, stepwise)
+        run = Run(self, request, chosen, layout, dtype, mesh)
+        return self._pictures(run, progress, stepwise)
 
-    def _pictures(
-        self,
-        request: Request,
-        params: Mapping[str, Any],
-        layout: Layout,
-        progress: Progress | None,
-        stepwise: bool,
-    ) -> Iterator[Float[np.ndarray, "b h w 3"]]:
+    def _pictures(self, run: Run, progress: Progress | None, stepwise: bool) -> Iterator[Float[np.ndarray, "b h w 3"]]:
         """A generator: nothing is computed before the first batch is asked for."""
+        request, params, layout = run.request, run.params, run.layout
         encode = functools.partial(self.programs.encode_image, params["vae"])
         decode = functools.partial(self.programs.decode, params["vae"])
         image = None if request.image is None else in_chunks(encode, request.image, layout.chunk, layout.split)
         for i, rows in enumerate(layout.batches):
             report = counted(progress, i, len(layout.batches), request.calls)
-            latents = self._denoised(request, params, rows, image, layout.split, report if stepwise else None)
+            latents = self._denoised(run, rows, image, report if stepwise else None)
             if report is not None:
                 report(request.calls - 1)
             yield in_chunks(decode, latents[: rows[-1] - rows[0] + 1], layout.chunk, layout.split)
 
     def _denoised(
         self,
-        request: Request,
-        params: Mapping[str, Any],
+        run: Run,
         rows: Int[np.ndarray, " b"],
         image: Float[np.ndarray, "_ h w c"] | None,
-        split: NamedSharding | None,
         heard: Callable[[int], None] | None,
     ) -> Float[np.ndarray, "b h w c"]:
         """The latents of these pictures of the request."""
-        base = self.base
-        states = functools.partial(self._states, params, request.clip_skip)
+        base, request, split = self.base, run.request, run.layout.split
+        states = run.states
         arrays = (
             keys_of_seeds([request.seeds[i] for i in rows]),
             states([request.prompts[i] for i in rows]),
             states([request.negatives[i] for i in rows]) if request.guided else None,
             None if image is None else image[np.minimum(rows, len(image) - 1)],  # one for all, or one each
         )
+        prepared = [control.prepare(run, rows) for control in request.controls]
+        sources = [control.begin(run, rows) for control in request.controls if control.brings_source]
         with self.programs.listening(heard) as progress:
             latents = self.programs.denoise(
-                params["unet"],
+                run.params["unet"],
                 *(array if array is None else jax.device_put(array, split) for array in arrays),
                 jnp.float32(request.guidance),
+                [arrays for _, arrays in prepared],
+                states([""]) if sources else None,
+                sources[0] if sources else None,
+                acts=tuple(acts for acts, _ in prepared),
                 sampler=request.sampler,
                 schedule=self.schedule,
                 steps=request.steps,
@@ -199,14 +227,6 @@ class Pipeline:
                 progress=progress,
             )
             return np.asarray(latents)
-
-    def _states(self, params: Mapping[str, Any], skip: int, texts: Sequence[str]) -> Float[Array, "b n d"]:
-        """States of texts, each computed by itself: they do not depend on one another, and one program serves all."""
-        known = {
-            text: self.programs.encode_text(params["text_encoder"], self.tokenizer(text, self.base.length), skip=skip)
-            for text in dict.fromkeys(texts)
-        }
-        return jnp.concatenate([known[text] for text in texts])
 
     def with_loras(self, loras: Sequence[tuple[Lora, float]]) -> Pipeline:
         """The pipeline with each LoRA merged, times its weight; this one stays as it is.

@@ -4,14 +4,14 @@ Each is a plain function of parameters and arrays under `jax.jit`, compiled once
 with the networks' graphs and with the parameters in the type and on the devices that were last asked for.
 
 Guidance asks the UNet twice about every sample, without and with the prompt, in one call on twice the rows. A picture's
-two rows lie next to each other (without, with, without, with, ...), so that they stay together on one device when the
-batch is split over several.
+rows lie next to each other (without, with, without, with, ...), so that they stay together on one device when the batch
+is split over several (`steering.py`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,14 +22,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
 from common.porting import is_float
-from plugins.diffusion.guidance import guide
 from plugins.diffusion.porting import dtype_name
-from plugins.diffusion.samplers import Sampler, Step, starting_noise
+from plugins.diffusion.samplers import Sampler, starting_noise
+from plugins.diffusion.steering import Acts, steered
 from plugins.diffusion.text import TextEncoder
 from plugins.diffusion.unet import UNet
 from plugins.diffusion.vae import AutoencoderKL
 
 Tree = Mapping[Any, Any]
+CONTROLS = 8  # networks whose parameters are kept as the last runs needed them
 Heard = Callable[[Any], None]  # what a run calls with the index of each finished call of the UNet
 
 
@@ -63,6 +64,9 @@ def denoise(
     negative: Float[Array, "b n d"] | None,
     image: Float[Array, "b h w c"] | None,
     scale: Float[Array, ""],
+    steering: Sequence[Any] = (),
+    empty: Float[Array, "1 n d"] | None = None,
+    begin: Float[Array, "b h w c"] | None = None,
     *,
     sampler: Sampler,
     schedule: Any,
@@ -71,34 +75,19 @@ def denoise(
     rescale: float,
     shape: tuple[int, int, int],
     progress: Heard | None,
+    acts: tuple[Acts, ...] = (),
 ) -> Float[Array, "b h w c"]:
-    """A whole run, from each picture's key (and latents of `image`) to its latents; float32."""
-    noise = starting_noise(keys, (len(keys), *shape))
-    x = sampler.start(noise, schedule, steps=steps, image=image, strength=strength)
-    model = denoiser(nnx.merge(graph, params), _dtype(params), states, negative, scale, rescale)
-    return sampler(model, x, schedule, steps=steps, strength=strength, key=keys, progress=progress)
+    """A whole run, from each picture's key (and latents of `image`) to its latents; float32.
 
-
-def denoiser(
-    unet: UNet,
-    dtype: Any,
-    states: Float[Array, "b n d"],
-    negative: Float[Array, "b n d"] | None,
-    scale: Float[Array, ""],
-    rescale: float,
-) -> Callable[[Array, Step], Array]:
-    """The model that a sampler asks: the UNet with its text, in one call, guided unless `negative` is None."""
-    context = states if negative is None else jnp.stack([negative, states], 1).reshape(-1, *states.shape[1:])
-
-    def model(x: Float[Array, "b h w c"], step: Step) -> Float[Array, "b h w c"]:
-        rows = x if negative is None else jnp.repeat(x, 2, axis=0)
-        answer = unet(rows.astype(dtype), step.t, context).astype(x.dtype)
-        if negative is None:
-            return answer
-        without, with_prompt = answer[0::2], answer[1::2]
-        return guide(without, with_prompt, scale, rescale)
-
-    return model
+    `acts` with `steering` are the controls (`steering.py`), `empty` what their sources read, `begin` a sample to start
+    from in place of noise.
+    """
+    if begin is None:
+        noise = starting_noise(keys, (len(keys), *shape))
+        begin = sampler.start(noise, schedule, steps=steps, image=image, strength=strength)
+    controls = list(zip(acts, steering, strict=True))
+    model = steered(nnx.merge(graph, params), _dtype(params), states, negative, scale, rescale, controls, empty)
+    return sampler(model, begin, schedule, steps=steps, strength=strength, key=keys, progress=progress)
 
 
 class Programs:
@@ -106,15 +95,16 @@ class Programs:
 
     def __init__(self, unet: UNet, vae: AutoencoderKL | None, text_encoder: TextEncoder):
         self._own: dict[str, Tree] = {}
-        graphs = {}
+        self.graphs = graphs = {}
         for name, network in (("unet", unet), ("vae", vae), ("text_encoder", text_encoder)):
             graphs[name], self._own[name] = (None, {}) if network is None else _split(network)
         self._listener: Heard | None = None
         self._placed: tuple[Any, dict[str, Tree]] | None = None
+        self._controls: dict[tuple, tuple[Any, Any, Tree]] = {}
         self.encode_text = _jitted(encode_text, graphs["text_encoder"], "skip")
         self.encode_image = _jitted(encode_image, graphs["vae"])
         self.decode = _jitted(decode, graphs["vae"])
-        static = ("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress")
+        static = ("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress", "acts")
         self.denoise = _jitted(denoise, graphs["unet"], *static)
 
     def params(self, dtype: Any = None, mesh: Mesh | None = None) -> dict[str, Tree]:
@@ -128,6 +118,17 @@ class Programs:
             self._placed = None  # its memory goes before the next is made
             self._placed = (wanted, {name: _place(name, tree, *wanted) for name, tree in self._own.items()})
         return self._placed[1]
+
+    def control(self, network: nnx.Module, dtype: Any, mesh: Mesh | None) -> tuple[Any, Tree]:
+        """A control's graph and parameters, in the type and on the devices of a run; kept for the last few."""
+        key = (id(network), dtype, mesh)
+        if key not in self._controls:
+            while len(self._controls) >= CONTROLS:
+                self._controls.pop(next(iter(self._controls)))
+            graph, params = _split(network)
+            self._controls[key] = (network, graph, _place("control", params, dtype and dtype_name(dtype), mesh))
+        _, graph, params = self._controls[key]  # the network is kept, so that no other gets its id
+        return graph, params
 
     @contextmanager
     def listening(self, listener: Heard | None) -> Iterator[Heard | None]:

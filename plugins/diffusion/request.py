@@ -37,6 +37,7 @@ class Request:
       image: what to start from, in [0, 1], `b h w 3` with b = 1 or one each; None: noise.
       clip_skip: layers of the text encoder to leave out at the end.
       cut: for each prompt that is too long, a line that names the words left out.
+      controls: what steers the run, `plugins.control`'s.
     """
 
     prompts: tuple[str, ...]
@@ -53,6 +54,7 @@ class Request:
     strength: float
     clip_skip: int
     cut: tuple[str, ...]
+    controls: tuple[Any, ...] = ()
 
     @property
     def guided(self) -> bool:
@@ -74,10 +76,11 @@ def make_request(
     image: Any = None,
     strength: int | float | None = None,
     clip_skip: int = 0,
+    controls: Sequence[Any] = (),
 ) -> Request:
     """The request of `Pipeline.__call__`, which explains the arguments. Raises ValueError in one line."""
     given = {"prompts": _several(prompts), "negative": _several(negative), "seeds": _several(seeds)}
-    picture = None if image is None else _picture(image)
+    picture = None if image is None else pictures_of(image)
     total = _total(given if picture is None else {**given, "image": picture})
     chosen = find_sampler(base, sampler)
     if strength is not None and picture is None:
@@ -86,9 +89,9 @@ def make_request(
     plan = chosen.plan(base.schedule, steps, part)
     texts = given["prompts"] + given["negative"]
     _check_numbers(base, given, guidance, rescale, clip_skip)
-    height, width = _size(base, height, width, picture)
+    height, width = _size(base, height, width, picture, controls)
     prompts, negatives, numbers = (tuple(values * total if len(values) == 1 else values) for values in given.values())
-    return Request(
+    request = Request(
         prompts=prompts,
         negatives=negatives,
         seeds=tuple(int(seed) for seed in numbers),
@@ -103,7 +106,10 @@ def make_request(
         strength=part,
         clip_skip=clip_skip,
         cut=tuple(line for text in dict.fromkeys(texts) if (line := _cut(base, text))),
+        controls=tuple(controls),
     )
+    _check_controls(base, request)
+    return request
 
 
 def find_sampler(base: Base, sampler: str | Sampler | None) -> Sampler:
@@ -150,8 +156,16 @@ def _is_seed(seed: Any) -> bool:
     return isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= int(seed) < 2**32
 
 
-def _picture(image: Any) -> np.ndarray:
-    """One picture or several, as `b h w 3` float32."""
+def _check_controls(base: Base, request: Request) -> None:
+    """Each control looks whether it fits; two cannot both bring a picture whose features are used."""
+    for control in request.controls:
+        control.check(base, request)
+    if sum(control.brings_source for control in request.controls) > 1:
+        raise ValueError("two controls take features from a picture (Plug-and-Play); one at a time can")
+
+
+def pictures_of(image: Any) -> np.ndarray:
+    """One picture or several, as `b h w 3` float32. Raises ValueError in one line for anything else."""
     array = np.asarray(image)
     array = array[None] if array.ndim == 3 else array
     if array.ndim != 4 or array.shape[-1] != 3 or 0 in array.shape:
@@ -162,9 +176,12 @@ def _picture(image: Any) -> np.ndarray:
     return array.astype(np.float32)
 
 
-def _size(base: Base, height: int | None, width: int | None, picture: np.ndarray | None) -> tuple[int, int]:
-    """height, width: as asked for, else the picture's, else the base's."""
-    own = (base.side, base.side) if picture is None else (picture.shape[1], picture.shape[2])
+def _size(
+    base: Base, height: int | None, width: int | None, picture: np.ndarray | None, controls: Sequence[Any]
+) -> tuple[int, int]:
+    """height, width: as asked for, else the picture's, else the first condition's, else the base's."""
+    given = [picture] if picture is not None else [control.picture for control in controls]
+    own = (given[0].shape[1], given[0].shape[2]) if given else (base.side, base.side)
     sides = (own[0] if height is None else height, own[1] if width is None else width)
     shown = f"{sides[1]}x{sides[0]}"
     if picture is not None and sides != own:

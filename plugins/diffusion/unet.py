@@ -26,6 +26,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import lax
 from jaxtyping import Array, Float, Num
 
 from common.remat import remat as rematerialised
@@ -91,10 +92,10 @@ class UNet(nnx.Module):
         x = tap("conv_in", self.conv_in(x))
         x, skips = go_down(self.down_blocks, x, time, context, features, stage, tap)
         x = tap("mid_block", self.mid_block(x, time, context, stage, within(tap, "mid_block")))
-        x = sum((extra.astype(x.dtype) for extra in after_middle), x)
+        x = sum((full(extra, x) for extra in after_middle), x)
         skips = [tap(f"skips.{i}", skip) for i, skip in enumerate(skips)]
         if skip_residuals is not None:
-            skips = [skip + extra.astype(x.dtype) for skip, extra in zip(skips, skip_residuals, strict=True)]
+            skips = [skip + full(extra, skip) for skip, extra in zip(skips, skip_residuals, strict=True)]
         return self.go_up(x, time, context, skips, stage, tap)
 
     def embed(self, t: Num[Array, ...], x: Float[Array, "b h w i"], tap: Tap = untouched) -> Float[Array, "b e"]:
@@ -152,7 +153,16 @@ def check_added(
         _check_shape(f"skip_residuals[{i}]", residual, b, shape)
     _check_shape("mid_residual", mid_residual, b, levels[-1])
     after_middle = [extra for extra in (*features[len(levels) :], mid_residual) if extra is not None]
-    return [None if f is None else f.astype(x.dtype) for f in features[: len(levels)]], after_middle
+    return [None if f is None else full(f, x) for f in features[: len(levels)]], after_middle
+
+
+def full(extra: Float[Array, "_ h w c"], x: Float[Array, "b _ _ _"]) -> Float[Array, "b h w c"]:
+    """What is added, in the type of `x` and with a row for each of its rows.
+
+    The barrier keeps the compiler from merging the broadcast, and factors before it, into the sums of the norms that
+    follow, whose order it would change: a control that adds zeros leaves every bit of the output as it was.
+    """
+    return lax.optimization_barrier(jnp.broadcast_to(extra.astype(x.dtype), (x.shape[0], *extra.shape[1:])))
 
 
 def _check_shape(name: str, value: Array | None, batch: int, shape: Shape) -> None:

@@ -29,7 +29,7 @@ class Step(NamedTuple):
     fraction: Float[Array, ""]
     until: Float[Array, ""]
 
-    def within(self, start: float, end: float) -> Array:
+    def within(self, start: float | Array, end: float | Array) -> Array:
         """Whether this call lies in that part of the run: a boolean scalar."""
         slack = 1e-6  # index / n is rounded
         return (self.fraction >= start - slack) & (self.until <= end + slack)
