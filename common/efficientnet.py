@@ -1,9 +1,9 @@
 """EfficientNet-Lite0: what a small network trained to name objects sees in a picture, as 1280 numbers.
 
-Two sets of pictures can be compared by these numbers (`common/frechet.py`), two pictures by their angle. The network
-is small (4.65 million parameters, 19 MB) because its convolutions work on each channel by itself. Stages (Tan and Le,
-"EfficientNet", 1905.11946, section 4; the Lite variant of 2020 leaves out squeeze-and-excitation, and clips at 6 in
-the place of swish, so that it suits small devices):
+Two sets of pictures can be compared by these numbers (Fréchet distance, kernel distance), two pictures by their angle.
+The network is small (4.65 million parameters, 19 MB) because its convolutions work on each channel by itself. Stages
+(Tan and Le, "EfficientNet", 1905.11946, section 4; the Lite variant of 2020 leaves out squeeze-and-excitation, and
+clips at 6 in the place of swish, so that it suits small devices):
 
 1. Resize: RGB in [0, 1] of any size -> 224x224, Keys' cubic, with antialiasing where it shrinks (what a careless
    resizing does to such a comparison: Parmar et al., 2104.11222). The whole picture is kept, its proportions are not.

@@ -3,6 +3,9 @@
     import plugins
     pipeline = plugins.diffusion.load("stable-diffusion-v1-5", "bfloat16")
     image = pipeline("a red apple")[0]                            # RGB float32 in [0, 1]
+    plugin = plugins.control.load("canny-plugin")
+    edges = plugins.conditions.canny(image)
+    again = pipeline("a glass apple", controls=[plugin.on(edges)])[0]
 
 Submodules are imported when they are first used (PEP 562): `import plugins` costs nothing.
 """
@@ -14,9 +17,9 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from plugins import diffusion
+    from plugins import conditions, control, diffusion, metrics
 
-__all__ = ["diffusion"]
+__all__ = ["conditions", "control", "diffusion", "metrics"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,9 @@
     plugins generate --prompt "a red apple" -o apple.png
     plugins generate --prompt "a red apple" --count 16 -o apples/ --sheet apples.png
     plugins generate --prompt "the same in oil" --image apple.png --strength 0.6 -o oil.png
+    plugins generate --prompt "a glass apple" --control canny --image apple.png -o glass.png
     plugins info stable-diffusion-v1-5/          what a base is, without loading its weights
+    plugins condition canny photos/ -o edges/    what a control plugin is shown of pictures
 
 User errors are one line on stderr and exit code 2; then nothing was written. A further command is a dataclass for its
 words, a function that takes it, and a line in COMMANDS.
@@ -21,6 +23,7 @@ import tyro
 from common import terminal
 
 PROGRAM = "plugins"
+LAYOUT = "layout"  # the control that takes no plugin
 
 
 @dataclasses.dataclass
@@ -38,9 +41,21 @@ class Generate:
     lora: tuple[str, ...] = ()
     """LoRA files, each with a weight if you like: style.safetensors:0.8"""
     image: str | None = None
-    """A picture to start from."""
+    """A picture to start from; with --control, the picture that it looks at."""
     strength: float | None = None
-    """With --image: how much of it is redrawn, above 0 and up to 1 (default: 0.8)."""
+    """With --image alone: how much of it is redrawn, above 0 and up to 1 (default: 0.8)."""
+    control: tuple[Literal["canny", "face", "holistic", "depth", "layout"], ...] = ()
+    """What of --image is kept: its edges, a face, a person, depth, or its whole layout (Plug-and-Play)."""
+    plugin: tuple[str, ...] = ()
+    """For each control its network: a folder, a single file, or a shipped name (default: the shipped one)."""
+    condition: tuple[str, ...] = ()
+    """For each plugin a condition picture as it is, in place of one made of --image."""
+    control_strength: tuple[float, ...] = ()
+    """One for all controls or one each: 0 is off, 1 as it was trained (default: 1)."""
+    control_steps: tuple[float, float] | None = None
+    """The part of the run in which controls act, as in 0 0.5 for its first half (default: 0 1)."""
+    prompt_only: bool = False
+    """Controls act on the half of guidance with the prompt only."""
     seed: int = 0
     """Of the first picture; the same seed gives the same picture."""
     count: int = 1
@@ -87,10 +102,42 @@ class Info:
     """What the base predicts, in place of what its scheduler says."""
 
 
+@dataclasses.dataclass
+class Condition:
+    """Make condition pictures (edges, faces, persons, depth) of a picture or a folder of them."""
+
+    kind: tyro.conf.Positional[Literal["canny", "face", "holistic", "depth"]]
+    """What to show of a picture."""
+    input: tyro.conf.Positional[str]
+    """A picture, or a folder of pictures with its subfolders."""
+    output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
+    """A picture; of a folder a folder, where a.jpg becomes a.png. What is there already is not made again."""
+    low: float | None = None
+    """canny: threshold down to which an edge goes on (default: 100)."""
+    high: float | None = None
+    """canny: threshold above which an edge starts (default: 200)."""
+    faces: int | None = None
+    """face: how many of them, the largest ones (default: 1)."""
+    landmarks: str | None = None
+    """face, holistic: a file of landmarks (.json, .npz), or a folder of files named as the pictures; without it
+    mediapipe finds them."""
+    depth: str | None = None
+    """depth: a map (.npy, .npz or a grey picture), or a folder of maps named as the pictures."""
+    model: str | None = None
+    """depth: an ONNX file that estimates it."""
+    near: Literal["high", "low"] | None = None
+    """depth: whether what is near has high values, as inverse depth, or low ones, as distances (default: high)."""
+    overwrite: bool = False
+    """Replace what exists."""
+    quiet: bool = False
+    """No progress bar, no notes."""
+
+
 # Of each word: what it takes and what carries it out, imported when the word is said.
 COMMANDS: dict[str, Callable[[], tuple[type, Callable[[Any], None]]]] = {
     "generate": lambda: (Generate, _generate),
     "info": lambda: (Info, _info),
+    "condition": lambda: (Condition, _condition),
 }
 
 
@@ -129,6 +176,12 @@ def _info(command: Info) -> None:
     from plugins.diffusion.folder import read_base
 
     terminal.say(about(read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction)))
+
+
+def _condition(command: Condition) -> None:
+    from plugins.condition import condition
+
+    condition(command)
 
 
 if __name__ == "__main__":

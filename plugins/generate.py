@@ -1,6 +1,6 @@
 """`plugins generate`: from the words of the command to pictures on the disk.
 
-What is cheap comes first (names of outputs, what the base is, the picture to start from, LoRA files), so that a mistake
+What is cheap comes first (names of outputs, what the base is, pictures, controls, LoRA files), so that a mistake
 is answered before gigabytes are read; then the weights; then pictures, each batch written as it is made, into a folder
 that appears when it is complete.
 
@@ -25,10 +25,11 @@ from common.images import READABLE, check_writable, contact_sheet, read_image, s
 from common.runtime import setup
 from common.training.mesh import make_mesh
 from plugins.about import parameters
-from plugins.cli import Generate
+from plugins.cli import LAYOUT, Generate
 from plugins.diffusion.folder import BaseFiles, load, read_base
 from plugins.diffusion.lora import Lora
 from plugins.diffusion.request import Request, make_request
+from plugins.steer import controls_of
 
 PATTERN = r"seed_\d+\.png"
 DTYPES = {"f32": "float32", "bf16": "bfloat16"}
@@ -78,20 +79,22 @@ def ask(command: Generate, files: BaseFiles) -> Request:
         raise ValueError(
             f"--seed {command.seed} --count {command.count}: seeds are whole numbers from 0 to {2**32 - 1}"
         )
+    controls = controls_of(command, files.base)
     return make_request(
         files.base,
         command.prompt,
         negative=command.negative,
         seeds=range(command.seed, command.seed + command.count),
         steps=command.steps,
-        sampler=command.sampler,
+        sampler=command.sampler or ("ddim" if LAYOUT in command.control else None),
         guidance=command.guidance,
         rescale=command.rescale,
         height=command.height,
         width=command.width,
-        image=None if command.image is None else read_image(command.image),
+        image=None if command.image is None or controls else read_image(command.image),
         strength=command.strength,
         clip_skip=command.clip_skip,
+        controls=controls,
     )
 
 
@@ -113,7 +116,8 @@ def plan_line(command: Generate, files: BaseFiles, request: Request) -> str:
     """What will happen, in a line."""
     count = len(request.seeds)
     seeds = f"seed {command.seed}" + (f" to {request.seeds[-1]}" if count > 1 else "")
-    start = "" if command.image is None else f" from {command.image} at strength {request.strength:g}"
+    start = "" if request.image is None else f" from {command.image} at strength {request.strength:g}"
+    start += f", {len(request.controls)} control{'s' * (len(request.controls) > 1)}" if request.controls else ""
     what = f"{count} picture{'s' * (count > 1)} {request.width}x{request.height}{start}, {seeds}"
     how = f"{request.steps} steps of {command.sampler or request.sampler.name}, guidance {request.guidance:g}"
     base = f"{files.path.name} ({parameters(files) / 1e6:,.1f} M parameters, {command.dtype})"

@@ -74,6 +74,11 @@ class ControlNetwork(nnx.Module):
         """How many tensors it adds."""
         raise NotImplementedError
 
+    @property
+    def prompt_only(self) -> bool:
+        """Whether it is meant for the half of guidance with the prompt alone; `on` can say otherwise."""
+        return False
+
     def check(self, unet: UNetConfig, unit: int) -> None:
         """Raises ValueError in one line unless it fits that UNet, with `unit` pixels per latent pixel and side."""
         raise NotImplementedError
@@ -90,16 +95,17 @@ class ControlNetwork(nnx.Module):
         self,
         picture: Any,
         *,
-        strength: float = 1.0,
-        levels: Sequence[float] | None = None,
-        steps: tuple[float, float] = (0.0, 1.0),
-        prompt_only: bool = False,
+        strength: int | float = 1.0,
+        levels: Sequence[int | float] | None = None,
+        steps: Sequence[int | float] = (0.0, 1.0),
+        prompt_only: bool | None = None,
     ) -> Control:
         """This network, looking at a picture: `h w 3` for all images or `b h w 3`, one each, in [0, 1].
 
         Raises ValueError in one line for settings that make no sense."""
-        levels = tuple(map(float, levels)) if levels is not None else (1.0,) * self.places
-        return Control(self, pictures_of(picture), float(strength), levels, (steps[0], steps[1]), prompt_only)
+        factors = (1.0,) * self.places if levels is None else tuple(map(float, levels))
+        half = self.prompt_only if prompt_only is None else prompt_only
+        return Control(self, pictures_of(picture), float(strength), factors, (float(steps[0]), float(steps[-1])), half)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,7 +134,7 @@ class Control:
         """For these images of a run: what becomes part of its program, and the arrays that the program gets."""
         kinds = (WITH,) if self.prompt_only or not run.request.guided else (WITHOUT, WITH)
         graph, params = run.placed(self.network)
-        acts = NetworkActs(graph, kinds, self.steps == (0.0, 1.0))
+        acts = NetworkActs(graph, kinds, tuple(self.steps) == (0.0, 1.0))
         gains = jnp.asarray([self.strength * level for level in self.levels], jnp.float32)
         start, end = (jnp.float32(part) for part in self.steps)
         return acts, Arrays(params, self._encoded(graph, params, run, rows), gains, start, end)
@@ -136,14 +142,12 @@ class Control:
     def _encoded(self, graph: Any, params: Any, run: Any, rows: np.ndarray) -> Any:
         """What the network makes of the picture; kept, if there is one for all images."""
         one = len(self.picture) == 1
-        key = (run.dtype, run.mesh)
-        if one and key in self._known:
-            return self._known[key]
+        if one and self._known.get("params") is params:  # the same tree as long as nothing of it has changed
+            return self._known["encoded"]
         picture = jnp.asarray(self.picture if one else self.picture[rows], jax.tree.leaves(params)[0].dtype)
         encoded = encode(graph, params, picture if one else run.shared(picture))
         if one:
-            self._known.clear()
-            self._known[key] = encoded
+            self._known.update(params=params, encoded=encoded)
         return encoded
 
 
@@ -207,14 +211,18 @@ def guess_levels(places: int, kind: str = "diffusers") -> tuple[float, ...]:
     return tuple(map(float, np.logspace(-1, 0, places)))
 
 
-def check_settings(strength: float, levels: Sequence[float], steps: tuple[float, float], places: int) -> None:
+def check_settings(
+    strength: int | float, levels: Sequence[int | float], steps: Sequence[int | float], places: int
+) -> None:
     """Raises ValueError in one line."""
     if not (math.isfinite(strength) and all(map(math.isfinite, levels))):
         raise ValueError(f"strength={strength}, levels={tuple(levels)}: these are numbers; 1 is as it was trained")
     if len(levels) != places:
         raise ValueError(f"levels has {len(levels)} factors; this control adds {places} tensors, give one for each")
-    if not 0 <= steps[0] < steps[1] <= 1:
-        raise ValueError(f"steps={steps} has to be a part of the run: (0, 1) is all of it, (0, 0.5) its first half")
+    if len(steps) != 2 or not 0 <= steps[0] < steps[1] <= 1:
+        raise ValueError(
+            f"steps={tuple(steps)} has to be a part of the run: (0, 1) is all, (0, 0.5) its first half"
+        )
 
 
 def check_picture(picture: Float[np.ndarray, "b h w 3"], request: Any) -> None:

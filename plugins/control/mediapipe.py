@@ -29,7 +29,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from plugins.control.contract import Added, ControlNetwork
-from plugins.control.depthwise import Depthwise
+from plugins.control.layers import Depthwise, silent
 from plugins.control.mediapipe_config import MediaPipeConfig
 from plugins.diffusion.layers import Conv, GroupNorm
 from plugins.diffusion.unet_config import UNetConfig
@@ -74,7 +74,7 @@ class MediaPipePlugin(ControlNetwork):
         shapes = zip((before[-1], *config.widths[:-1]), config.widths, config.depths, strides, strict=True)
         self.levels = nnx.List([self._level(*shape, rngs) for shape in shapes])
         heads = zip(config.widths, config.outputs, strict=True)
-        self.heads = nnx.List([ZeroConv(width, output, rngs=rngs) for width, output in heads])
+        self.heads = nnx.List([silent(Conv(width, output, 1, rngs=rngs)) for width, output in heads])
 
     @classmethod
     def for_unet(cls, unet: UNetConfig, reduction: int = 8, *, rngs: nnx.Rngs) -> MediaPipePlugin:
@@ -115,11 +115,3 @@ class MediaPipePlugin(ControlNetwork):
 
     def _block(self, inputs: int, outputs: int, stride: int, rngs: nnx.Rngs) -> InvertedBottleneck:
         return InvertedBottleneck(inputs, outputs, stride, self.config.expansion, self.config.groups, rngs=rngs)
-
-
-class ZeroConv(Conv):
-    """A 1x1 convolution that starts as nothing: what follows it is silent until it has learnt (2302.05543)."""
-
-    def __init__(self, inputs: int, outputs: int, *, rngs: nnx.Rngs):
-        super().__init__(inputs, outputs, 1, rngs=rngs)
-        self.kernel = nnx.Param(0 * self.kernel[...])

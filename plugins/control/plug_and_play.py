@@ -65,12 +65,12 @@ class PlugAndPlay:
     """
 
     picture: Any
-    features: float = 0.8
-    attention: float = 0.5
+    features: int | float = 0.8
+    attention: int | float = 0.5
     inversion: int = INVERSION
-    strength: float = 1.0
-    levels: Sequence[float] | None = None
-    steps: tuple[float, float] = (0.0, 1.0)
+    strength: int | float = 1.0
+    levels: Sequence[int | float] | None = None
+    steps: Sequence[int | float] = (0.0, 1.0)
     prompt_only: bool = False
     _known: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 

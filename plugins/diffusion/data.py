@@ -156,9 +156,9 @@ class CaptionedConfig:
     def _prepare(self, example: Example, rng: np.random.Generator) -> Example:
         flip = bool(self.mirror and example["mirror"] and rng.random() < 0.5)
         words = self.draw(example["label"], example["style"], example["tags"], rng)
-        return {**self._picture(example, flip), **self._words(example, words), "id": example["id"]}
+        return {**self._picture(example, flip, rng), **self._words(example, words), "id": example["id"]}
 
-    def _picture(self, example: Example, flip: bool) -> Example:
+    def _picture(self, example: Example, flip: bool, rng: np.random.Generator) -> Example:
         if self.cache is None:
             image = example["image"][:, ::-1] if flip else example["image"]
             return {"image": image.astype(np.float32) / 255}

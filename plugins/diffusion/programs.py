@@ -100,7 +100,7 @@ class Programs:
             graphs[name], self._own[name] = (None, {}) if network is None else _split(network)
         self._listener: Heard | None = None
         self._placed: tuple[Any, dict[str, Tree]] | None = None
-        self._controls: dict[tuple, tuple[Any, Any, Tree]] = {}
+        self._controls: dict[tuple, tuple[Tree, Tree]] = {}
         self.encode_text = _jitted(encode_text, graphs["text_encoder"], "skip")
         self.encode_image = _jitted(encode_image, graphs["vae"])
         self.decode = _jitted(decode, graphs["vae"])
@@ -121,14 +121,16 @@ class Programs:
 
     def control(self, network: nnx.Module, dtype: Any, mesh: Mesh | None) -> tuple[Any, Tree]:
         """A control's graph and parameters, in the type and on the devices of a run; kept for the last few."""
+        graph, own = _split(network)
         key = (id(network), dtype, mesh)
-        if key not in self._controls:
+        known = self._controls.get(key)
+        if known is None or not _same(known[0], own):  # it may have learnt since
+            self._controls.pop(key, None)
             while len(self._controls) >= CONTROLS:
                 self._controls.pop(next(iter(self._controls)))
-            graph, params = _split(network)
-            self._controls[key] = (network, graph, _place("control", params, dtype and dtype_name(dtype), mesh))
-        _, graph, params = self._controls[key]  # the network is kept, so that no other gets its id
-        return graph, params
+            placed = _place("control", own, None if dtype is None else dtype_name(dtype), mesh)
+            known = self._controls[key] = (own, placed)
+        return graph, known[1]
 
     @contextmanager
     def listening(self, listener: Heard | None) -> Iterator[Heard | None]:
@@ -163,6 +165,12 @@ def _jitted(function: Callable, graph: Any, *static: str) -> Any:
     bound: Any = functools.partial(function, graph)
     bound.__name__ = function.__name__  # what logs of compilation show
     return jax.jit(bound, static_argnames=static)
+
+
+def _same(a: Tree, b: Tree) -> bool:
+    """Whether these are the very same arrays."""
+    leaves = jax.tree.leaves(a), jax.tree.leaves(b)
+    return len(leaves[0]) == len(leaves[1]) and all(x is y for x, y in zip(*leaves, strict=True))
 
 
 def _dtype(params: Tree) -> Any:

@@ -8,7 +8,7 @@ Stages:
 1. The reference: the held-out pictures of the folder (`unseen` labels, and labels unseen in one style).
 2. The base draws a picture for each of their captions, with fixed seeds.
 3. Every picture becomes 1280 features of EfficientNet-Lite0 (`common/efficientnet.py`).
-4. Fréchet distance and kernel distance (`common/frechet.py`) of each set to the reference.
+4. Fréchet distance and kernel distance (`plugins/metrics/`) of each set to the reference.
 
 | row | what it is | how to read it |
 | --- | --- | --- |
@@ -47,7 +47,6 @@ from common import terminal
 from common.efficientnet import EfficientNet
 from common.efficientnet_weights import load_efficientnet
 from common.files import check_output_file
-from common.frechet import FEWEST, frechet, kid
 from common.images import contact_sheet, from_uint8, shrink, to_uint8, write_image
 from common.runtime import setup
 from common.score_table import write_json
@@ -57,6 +56,8 @@ from plugins.diffusion.folder import load, read_base
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import Request, make_request
 from plugins.diffusion.sample_sheet import SampleSheet
+from plugins.metrics.frechet import FEWEST, frechet_distance
+from plugins.metrics.kernels import kid
 from plugins.pictures.splits import TEST, TRAIN, UNSEEN, UNSEEN_STYLE
 
 HELD_OUT = (UNSEEN, UNSEEN_STYLE)
@@ -143,7 +144,7 @@ def rows(network: EfficientNet, reference: Bytes, named: Iterator[tuple[str, Byt
         if len(images) >= FEWEST:
             features = network.embed(images)
             kernel = kid(features, truth)
-            found.append({"pictures": name, "count": len(images), "frechet": frechet(features, truth)})
+            found.append({"pictures": name, "count": len(images), "frechet": frechet_distance(features, truth)})
             found[-1] |= {"kid": kernel.value, "kid_error": kernel.error}
     return found
 

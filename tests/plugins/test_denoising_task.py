@@ -16,11 +16,11 @@ from plugins.diffusion import load
 from plugins.diffusion.bpe import train_bpe, write_tokenizer
 from plugins.diffusion.objectives import ErrorBetween, per_example
 from plugins.diffusion.predictions import min_snr_weight, snr
-from plugins.diffusion.programs import denoiser
 from plugins.diffusion.sample_sheet import SampleSheet
 from plugins.diffusion.samplers import by_name, starting_noise
 from plugins.diffusion.saving import save_component
 from plugins.diffusion.schedules import Schedule
+from plugins.diffusion.steering import steered
 from plugins.diffusion.task import DenoisingTask, spread_timesteps
 from plugins.diffusion.text import TextConfig
 from plugins.diffusion.unet import UNet, UNetConfig
@@ -82,7 +82,7 @@ def test_a_base_learns_what_words_mean(params):
     @jax.jit
     def paint(params, tokens):
         states = TASK.states(params, {"tokens": tokens})
-        model = denoiser(nnx.merge(TASK.graphs["unet"], params["unet"]), jnp.float32, states, None, jnp.float32(1), 0.0)
+        model = steered(nnx.merge(TASK.graphs["unet"], params["unet"]), jnp.float32, states, None, jnp.float32(1), 0.0)
         x = starting_noise(jax.random.key(3), (2, 8, 8, 3))
         return (by_name("ddim")(model, x, TASK.schedule, steps=10) + 1) / 2
 

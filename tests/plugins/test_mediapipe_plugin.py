@@ -10,7 +10,7 @@ from flax import nnx
 from networks import one_line
 from tiny_base import diffusion_base, random
 
-from plugins.control.depthwise import depthwise
+from plugins.control.layers import depthwise
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.mediapipe_config import MediaPipeConfig
 from plugins.diffusion.unet_config import UNetConfig

@@ -13,10 +13,10 @@ from tiny_base import diffusion_base, pixel_base
 from common import terminal
 from common.efficientnet import EfficientNet, EfficientNetConfig, Stage, shapes
 from common.efficientnet_weights import save_efficientnet
-from common.frechet import frechet, kid
 from common.images import read_image, to_uint8
 from plugins.diffusion import score
 from plugins.diffusion.request import make_request
+from plugins.metrics import frechet_distance, kid
 
 SIDE = 16
 NETWORK = EfficientNetConfig((Stage(3, 1, 1, 4, 1),), stem=4, features=6, classes=2, side=16)
@@ -95,7 +95,7 @@ def test_rows_are_distances_to_the_held_out_pictures(made):
     (row, itself) = score.rows(network, held, iter([("test", test), ("itself", held), ("too few", held[:2])]))
     features, truth = network.embed(test), network.embed(held)
     assert row == {
-        **{"pictures": "test", "count": 5, "frechet": frechet(features, truth)},
+        **{"pictures": "test", "count": 5, "frechet": frechet_distance(features, truth)},
         **{"kid": kid(features, truth).value, "kid_error": kid(features, truth).error},
     }
     assert itself["frechet"] < 1e-9 < row["frechet"]

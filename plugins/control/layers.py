@@ -1,8 +1,9 @@
-"""Depthwise 3x3 convolution: each channel by itself, nine numbers each.
+"""What control networks need beside the base's layers: depthwise filters, and convolutions that start as nothing.
 
-Compilers for accelerators know it as a convolution in as many groups as channels. On the processor XLA takes that form
-apart into tiny convolutions, 36 times slower than what it is: nine shifted pictures, each times a number, added up
-(32x16x16x64, jax 0.10.2). Both are here, with equal results.
+A depthwise 3x3 convolution filters each channel by itself, with nine numbers each. Compilers for accelerators
+know it as a convolution in as many groups as channels. On the processor XLA takes that form apart into tiny
+convolutions, 36 times slower than what it is: nine shifted pictures, each times a number, added up (32x16x16x64, jax
+0.10.2). Both are here, with equal results.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
-from plugins.diffusion.layers import uniform
+from plugins.diffusion.layers import Conv, uniform
 
 Way = Literal["shifts", "groups"]
 SIZE = 3
@@ -57,3 +58,9 @@ class Depthwise(nnx.Module):
 
     def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
         return depthwise(x, self.kernel[...], self.stride)
+
+
+def silent(conv: Conv) -> Conv:
+    """A zero convolution (2302.05543, section 3.1): what follows it hears nothing until it has learnt."""
+    conv.kernel = nnx.Param(jnp.zeros_like(conv.kernel[...]))
+    return conv

@@ -1,0 +1,57 @@
+"""Captioned pictures with a condition picture each: what a control is trained on.
+
+A batch is that of `plugins/diffusion/data.py`, and
+
+    condition   float32 [b s s 3]   what `plugins.conditions` makes of the picture, in [0, 1]
+
+It is made on the fly from the very picture that the batch holds, mirrored if that is: so it always fits, and costs no
+disk. With cached latents the picture itself is read for its condition alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from plugins.conditions.registry import make
+from plugins.diffusion.data import CaptionedConfig, Example
+
+
+@dataclass(frozen=True)
+class ControlledConfig(CaptionedConfig):
+    """Captioned pictures and their conditions.
+
+    Attributes:
+      condition: which, of `plugins.conditions.registry`.
+      options: of it, as its function takes them.
+      vary: options drawn anew for each picture, uniformly between two numbers: {low: [50, 150]}.
+
+    The others are those of `CaptionedConfig`.
+    """
+
+    condition: str = "canny"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    vary: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wrong = [name for name, ends in self.vary.items() if len(ends) != 2 or not ends[0] <= ends[1]]
+        if wrong:
+            raise ValueError(f"vary.{wrong[0]} is {self.vary[wrong[0]]}: give the lowest and the highest value")
+        blank = np.zeros((8, 8, 3), np.float32)
+        make(self.condition, blank, **self.options, **{name: ends[0] for name, ends in self.vary.items()})
+
+    def _picture(self, example: Example, flip: bool, rng: np.random.Generator) -> Example:
+        return {**super()._picture(example, flip, rng), "condition": self.conditioned(example, flip, rng)}
+
+    def conditioned(
+        self, example: Example, flip: bool = False, rng: np.random.Generator | None = None
+    ) -> Float[np.ndarray, "h w 3"]:
+        """The condition of one example of `pictures`; without `rng`, varied options stand in the middle."""
+        image = (example["image"][:, ::-1] if flip else example["image"]).astype(np.float32) / 255
+        drawn = {name: float((a + b) / 2 if rng is None else rng.uniform(a, b)) for name, (a, b) in self.vary.items()}
+        return make(self.condition, image, **self.options, **drawn)

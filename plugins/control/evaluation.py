@@ -1,0 +1,157 @@
+"""Does a control steer? Fidelity on held-out pictures, beside the two anchors, while training and after.
+
+For each held-out picture: its condition is made, the base draws the picture's caption three times from one seed, with
+that condition, without any, and with another picture's; a score compares each with the picture that the condition was
+made of (`plugins/metrics/anchors.py` says how to read the three rows). The base without control is drawn once a run.
+
+    python eval.py experiment=control_canny weights=runs/control_canny/weights
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from common.files import check_output_file
+from common.images import contact_sheet, write_image
+from common.metrics import Metric
+from common.score_table import write_json
+from common.training.task import Params
+from common.weights import git_commit
+from plugins.control.contract import ControlNetwork
+from plugins.control.data import ControlledConfig
+from plugins.control.loading import load
+from plugins.diffusion import folder
+from plugins.diffusion.pipeline import Pipeline
+from plugins.metrics.anchors import WITH, WITHOUT, WRONG, Row, derangement, flat, mean_score, table
+
+Pictures = Float[np.ndarray, "n h w 3"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlEvaluation:
+    """Held-out pictures and how to score what becomes of their conditions.
+
+    Attributes:
+      data: where they are from; its split, condition and options count, nothing is drawn at random.
+      scores: by name, objects that compare a picture with the real one (`plugins.metrics.fidelity`).
+      base: the base that `run` loads; while training it is the task's.
+      count: pictures, the same ones always. training_count: of them while training.
+      strengths: at which `run` scores the control.
+      steps, guidance: as a pipeline's.
+      rows: pictures on the sheet that `run` writes.
+    """
+
+    data: ControlledConfig
+    scores: Mapping[str, Metric]
+    base: str | None = None
+    count: int = 128
+    training_count: int = 32
+    strengths: Sequence[float] = (0.5, 1.0, 1.5)
+    steps: int = 20
+    guidance: float = 4.0
+    rows: int = 8
+
+    def __post_init__(self):
+        object.__setattr__(self, "strengths", tuple(self.strengths))
+        if not self.scores or not self.strengths:
+            raise ValueError("evaluation.scores and evaluation.strengths: name at least one of each")
+        if min(self.count, self.training_count) < 2:
+            raise ValueError(f"evaluation.count is {self.count}, training_count {self.training_count}: 2 or more each")
+
+    def prepare(self) -> Sequence[str]:
+        for metric in self.scores.values():
+            metric.prepare()
+        self._examples(1)
+        return [f"{name}/{row}" for name in self.scores for row in (WITH, WITHOUT, WRONG)]
+
+    def score(self, task: Any, params: Params) -> Mapping[str, float]:
+        """Means of the three rows, as "edges/with control"."""
+        pictures, prompts, conditions = self._examples(self.training_count)
+        wrong = conditions[derangement(len(conditions))]
+        network, draw = task.network(params), functools.partial(self._draw, task.pipeline, prompts)
+        key = (id(task.pipeline), len(prompts))
+        if key not in self._without:
+            self._without[key] = draw(None, conditions)
+        made = {WITH: draw(network, conditions), WITHOUT: self._without[key], WRONG: draw(network, wrong)}
+        return flat(self._rows(made, pictures))
+
+    def run(self, weights: str, output: Path, overwrite: bool = False) -> str:
+        """Scores a control at each strength beside the anchors; writes results.json and sheet.png, returns a table.
+
+        FileNotFoundError, FileExistsError or ValueError in one line, before the work."""
+        report, sheet = output / "results.json", output / "sheet.png"
+        for target in (report, sheet):
+            check_output_file(target, overwrite)
+        network, pipeline = load(weights), folder.load(self.base)
+        pictures, prompts, conditions = self._examples(self.count)
+        wrong, draw = conditions[derangement(len(conditions))], functools.partial(self._draw, pipeline, prompts)
+        made = {WITHOUT: draw(None, conditions), WRONG: draw(network, wrong)}
+        made |= {f"{WITH}, strength {s:g}": draw(network, conditions, strength=s) for s in self.strengths}
+        rows = self._rows(made, pictures)
+        write_image(sheet, self._sheet(pictures, conditions, made), overwrite=overwrite)
+        write_json(report, self._record(weights, len(pictures), rows), overwrite)
+        return table(rows)
+
+    @functools.cached_property
+    def _without(self) -> dict[Any, Pictures]:
+        """What the base makes of the prompts alone: it does not learn."""
+        return {}
+
+    def _examples(self, count: int) -> tuple[Pictures, list[str], Pictures]:
+        """The first pictures of the split in a fixed random order, their captions and conditions."""
+        source = self.data.pictures
+        chosen = np.random.default_rng(0).permutation(len(source))[:count]
+        examples = [source[int(i)] for i in chosen]
+        pictures = np.stack([example["image"] for example in examples]).astype(np.float32) / 255
+        conditions = np.stack([self.data.conditioned(example) for example in examples])
+        return pictures, [source.caption(int(i)) for i in chosen], conditions
+
+    def _draw(
+        self,
+        pipeline: Pipeline,
+        prompts: Sequence[str],
+        network: ControlNetwork | None,
+        conditions: Pictures,
+        strength: float = 1.0,
+    ) -> Pictures:
+        controls = [] if network is None else [network.on(conditions, strength=strength)]
+        _, height, width, _ = conditions.shape
+        settings: dict[str, Any] = {"steps": self.steps, "guidance": self.guidance, "height": height, "width": width}
+        return pipeline(prompts, seeds=range(len(prompts)), controls=controls, **settings)
+
+    def _rows(self, made: Mapping[str, Pictures], targets: Pictures) -> list[Row]:
+        scores = self.scores.items()
+        return [
+            Row(row, {name: mean_score(score, images, targets) for name, score in scores})
+            for row, images in made.items()
+        ]
+
+    def _sheet(
+        self, pictures: Pictures, conditions: Pictures, made: Mapping[str, Pictures]
+    ) -> Float[np.ndarray, "_h _w 3"]:
+        columns = {"picture": pictures, "condition": conditions, **made}
+        cells = [images[i] for i in range(min(self.rows, len(pictures))) for images in columns.values()]
+        labels = [
+            name if i < len(columns) else "" for i, name in enumerate(list(columns) * (len(cells) // len(columns)))
+        ]
+        return contact_sheet(cells, columns=len(columns), labels=labels)
+
+    def _record(self, weights: str, count: int, rows: Sequence[Row]) -> dict[str, Any]:
+        settings = {name: getattr(self, name) for name in ("base", "steps", "guidance", "strengths")}
+        about = {
+            "weights": weights,
+            "git_commit": git_commit(),
+            "pictures": count,
+            "split": self.data.split,
+            **settings,
+        }
+        return about | {
+            "scores": {row.name: {name: mean._asdict() for name, mean in row.scores.items()} for row in rows}
+        }

@@ -1,0 +1,112 @@
+"""The photograph of the MediaPipe fixtures, and what the reference found in it (tests/data/plugins/make_astronaut.py).
+
+`fake_mediapipe` stands in for the package where only our own logic is tested: it finds red rectangles.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cv2
+import numpy as np
+
+from common.images import read_image
+from plugins.conditions.landmarks import Landmarks
+
+DATA = Path(__file__).parents[1] / "data" / "plugins"
+WIDEST = 0.12  # of a picture's longer side: faces narrower than this MediaPipe does not see
+
+
+@functools.cache
+def photograph() -> np.ndarray:
+    return read_image(DATA / "astronaut.webp")
+
+
+@functools.cache
+def reference() -> dict[str, np.ndarray]:
+    with np.load(DATA / "mediapipe_astronaut.npz") as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+@functools.cache
+def connections() -> dict[str, set[tuple[int, int]]]:
+    """MediaPipe's lists by name, each a set of directed edges."""
+    lists = json.loads((DATA / "mediapipe_connections.json").read_text())["connections"]
+    return {name: {(a, b) for a, b in edges} for name, edges in lists.items()}
+
+
+def face() -> Landmarks:
+    """The face as the face mesh found it."""
+    return Landmarks(faces=reference()["face478"][None])
+
+
+def person() -> Landmarks:
+    """Pose and face as Holistic found them, and two hands that are made up: there are none to be seen."""
+    fan = np.linspace(0, 1, 21)
+    hand = np.stack([0.1 + 0.1 * fan, 0.8 + 0.1 * np.sin(9 * fan), 0 * fan], axis=-1).astype(np.float32)
+    pose = reference()["holistic_pose33"]
+    return Landmarks(reference()["holistic_face478"][None], pose, hand + np.float32([0.6, 0, 0]), hand)
+
+
+def faces_of(*boxes: tuple[float, float, float, float]) -> np.ndarray:
+    """The photograph's face, put into each box of left, top, width, height (fractions of the picture)."""
+    mesh = reference()["face478"]
+    low, high = mesh[:, :2].min(0), mesh[:, :2].max(0)
+    unit = np.concatenate([(mesh[:, :2] - low) / (high - low), mesh[:, 2:]], axis=-1)
+    scales = [np.array([w, h, w]) for _, _, w, h in boxes]
+    return np.stack([unit * s + [x, y, 0] for s, (x, y, _, _) in zip(scales, boxes, strict=True)]).astype(np.float32)
+
+
+def _as_list(points: np.ndarray) -> SimpleNamespace:
+    return SimpleNamespace(landmark=[SimpleNamespace(x=p[0], y=p[1], z=p[2], visibility=p[-1]) for p in points])
+
+
+class FaceMesh:
+    """Finds rectangles of pure red that are not too small for the picture."""
+
+    def __init__(self, **options: Any) -> None:
+        assert options["static_image_mode"] and options["refine_landmarks"] and options["max_num_faces"] >= 5
+
+    def process(self, pixels: np.ndarray) -> SimpleNamespace:
+        assert pixels.dtype == np.uint8 and pixels.flags.c_contiguous
+        height, width = pixels.shape[:2]
+        red = (pixels == [255, 0, 0]).all(-1).astype(np.uint8)
+        parts = cv2.connectedComponentsWithStats(red)[2][1:, :4]
+        scale = np.array([width, height, width, height])
+        boxes = [tuple(part / scale) for part in parts if part[2] >= WIDEST * max(height, width)]
+        return SimpleNamespace(multi_face_landmarks=[_as_list(f) for f in faces_of(*boxes)] if boxes else None)
+
+
+class Holistic:
+    """Finds the photograph's person in whatever is not black."""
+
+    def __init__(self, **options: Any) -> None:
+        assert options == {"static_image_mode": True, "model_complexity": 1, "refine_face_landmarks": True}
+
+    def process(self, pixels: np.ndarray) -> SimpleNamespace:
+        who = person()
+        parts = {"face": who.faces[0], "pose": who.pose, "left_hand": None, "right_hand": who.right_hand}
+        seen = {name: points if pixels.any() else None for name, points in parts.items()}
+        return SimpleNamespace(**{f"{n}_landmarks": None if p is None else _as_list(p) for n, p in seen.items()})
+
+
+def fake_mediapipe(monkeypatch: Any) -> None:
+    from plugins.conditions import detection
+
+    solutions = SimpleNamespace(
+        face_mesh=SimpleNamespace(FaceMesh=FaceMesh), holistic=SimpleNamespace(Holistic=Holistic)
+    )
+    forget()
+    monkeypatch.setattr(detection, "_mediapipe", lambda: SimpleNamespace(solutions=solutions))
+
+
+def forget() -> None:
+    """The detectors that were started before; called around a test that changes what they are."""
+    from plugins.conditions import detection
+
+    detection._face_mesh.cache_clear()
+    detection._holistic.cache_clear()

@@ -1,0 +1,282 @@
+"""Edges and drawings against MediaPipe's own (tests/data/plugins), the mirror, and conditions by name."""
+
+import astronaut
+import cv2
+import numpy as np
+import pytest
+
+from plugins import conditions
+from plugins.conditions import connections
+from plugins.conditions.canny import canny
+from plugins.conditions.face import draw_face
+from plugins.conditions.holistic import draw_holistic
+from plugins.conditions.landmarks import Landmarks
+from plugins.conditions.mirror import mirror
+
+SIZE = (512, 512)
+GROUPS = {group.name: group for group in connections.FACE}
+
+
+def test_edges_equal_the_reference():
+    truth = astronaut.reference()
+    for l2, name in ((False, "canny_100_200"), (True, "canny_100_200_l2")):
+        edges = canny(astronaut.photograph(), l2=l2)
+        mask = np.unpackbits(truth[name]).reshape(SIZE)
+        assert edges.dtype == np.float32 and mask.sum() > 17_000
+        np.testing.assert_array_equal(edges, np.repeat(mask[..., None], 3, -1).astype(np.float32))
+
+
+def test_thresholds_show_more_or_less():
+    image = astronaut.photograph()
+    counts = [canny(image, *thresholds).sum() for thresholds in ((300, 400), (100, 200), (20, 40), (0, 0))]
+    assert counts == sorted(counts) and counts[0] > 0
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (1, 7, 3), (2, 3, 3), (33, 17, 3)])
+def test_pictures_without_edges_are_black(shape):
+    edges = canny(np.full(shape, 0.3, np.float32))
+    assert edges.shape == shape and not edges.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"low": 200, "high": 100}, "thresholds 200 and 100"),
+        ({"low": -1}, "thresholds -1 and 200"),
+        ({"high": float("nan")}, "thresholds 100 and nan"),
+        ({"aperture": 4}, "aperture 4 is not one of 3, 5, 7"),
+    ],
+)
+def test_settings_of_edges_are_checked(options, said):
+    with pytest.raises(ValueError, match=said):
+        canny(np.zeros((4, 4, 3), np.float32), **options)
+
+
+@pytest.mark.parametrize(
+    ("group", "theirs"),
+    [
+        ("oval", "FACE_OVAL"),
+        ("lips", "LIPS"),
+        ("left eye", "LEFT_EYE"),
+        ("left eyebrow", "LEFT_EYEBROW"),
+        ("left iris", "LEFT_IRIS"),
+        ("right eye", "RIGHT_EYE"),
+        ("right eyebrow", "RIGHT_EYEBROW"),
+        ("right iris", "RIGHT_IRIS"),
+    ],
+)
+def test_groups_of_the_face_are_those_of_mediapipe(group, theirs):
+    edges = GROUPS[group].edges
+    assert set(edges) == astronaut.connections()[f"FACEMESH_{theirs}"] and len(edges) == len(set(edges))
+
+
+def test_there_are_132_lines_in_a_face():
+    assert sum(len(group.edges) for group in connections.FACE) == 132
+
+
+def test_bodies_and_hands_are_those_of_mediapipe():
+    pose = connections.BODY + connections.HEAD + connections.LEFT_PALM + connections.RIGHT_PALM
+    edges = [edge for group in pose for edge in group.edges]
+    assert set(edges) == astronaut.connections()["POSE_CONNECTIONS"] and len(edges) == 35
+    for hand in (connections.LEFT_HAND, connections.RIGHT_HAND):
+        assert {edge for group in hand for edge in group.edges} == astronaut.connections()["HAND_CONNECTIONS"]
+
+
+@pytest.mark.parametrize("table", [connections.FACE_SWAP, connections.POSE_SWAP, connections.HAND_SWAP])
+def test_a_mirror_twice_is_none(table):
+    np.testing.assert_array_equal(table[table], np.arange(len(table)))
+
+
+def undirected(edges) -> set[frozenset[int]]:
+    return {frozenset(edge) for edge in edges}
+
+
+def swapped(edges, table) -> set[frozenset[int]]:
+    return undirected((int(table[a]), int(table[b])) for a, b in edges)
+
+
+@pytest.mark.parametrize("part", ["eye", "eyebrow", "iris"])
+def test_the_mirror_maps_left_groups_onto_right_ones(part):
+    left, right = GROUPS[f"left {part}"], GROUPS[f"right {part}"]
+    assert swapped(left.edges, connections.FACE_SWAP) == undirected(right.edges)
+
+
+def test_the_mirror_maps_the_middle_onto_itself():
+    for name in ("oval", "lips"):
+        assert swapped(GROUPS[name].edges, connections.FACE_SWAP) == undirected(GROUPS[name].edges)
+    fixed = np.flatnonzero(np.arange(478) == connections.FACE_SWAP).tolist()
+    assert len(fixed) == 28 and {10, 152, 0, 17, 13, 14, 1, 4, 168, 6} <= set(fixed)  # forehead, chin, lips, nose
+
+
+def test_the_mirror_keeps_the_mesh():
+    """A table with two points exchanged by mistake breaks the edges around both; six diagonals are not symmetric."""
+    mesh = undirected(astronaut.connections()["FACEMESH_TESSELATION"])
+    assert len(mesh) == 1322
+    assert len(swapped([tuple(edge) for edge in mesh], connections.FACE_SWAP) - mesh) == 6
+    assert swapped(astronaut.connections()["FACEMESH_NOSE"], connections.FACE_SWAP) <= mesh
+
+
+def test_the_mirror_meets_the_face():
+    """A reflection of space takes each landmark near its partner: within 2 px of 512."""
+    for name in ("face478", "holistic_face478"):
+        points = astronaut.reference()[name].astype(np.float64)
+        partner = points[connections.FACE_SWAP]
+        u, _, v = np.linalg.svd((points - points.mean(0)).T @ (partner - partner.mean(0)))
+        moved = (points - points.mean(0)) @ (u @ v) + partner.mean(0)
+        assert np.linalg.det(u @ v) < 0
+        assert np.linalg.norm(moved - partner, axis=-1).max() * 512 < 2
+
+
+def test_the_body_maps_left_onto_right():
+    by_name = {group.name: group for group in connections.BODY + connections.HEAD}
+    for left, right in (
+        ("left arm", "right arm"),
+        ("left leg", "right leg"),
+        ("left of the head", "right of the head"),
+    ):
+        assert swapped(by_name[left].edges, connections.POSE_SWAP) == undirected(by_name[right].edges)
+    for middle in ("trunk", "mouth"):
+        assert swapped(by_name[middle].edges, connections.POSE_SWAP) == undirected(by_name[middle].edges)
+
+
+def test_a_face_is_drawn_as_mediapipe_renders_it():
+    top, bottom, left, right = astronaut.reference()["render_crop_yx"]
+    drawn = draw_face(astronaut.face(), SIZE)
+    assert drawn.dtype == np.float32 and drawn.shape == (*SIZE, 3)
+    render = astronaut.reference()["landmark_render_rgb"]
+    np.testing.assert_array_equal(np.rint(255 * drawn[top:bottom, left:right]), render)
+    assert (drawn.any(-1)).sum() == render.any(-1).sum()  # and there is nothing else
+
+
+def test_the_larger_of_two_faces_lies_on_top():
+    faces = astronaut.faces_of((0.1, 0.1, 0.8, 0.8), (0.4, 0.3, 0.3, 0.3))
+    both, first = draw_face(Landmarks(faces=faces), (128, 128)), draw_face(Landmarks(faces=faces[:1]), (128, 128))
+    lines = first.any(-1)
+    np.testing.assert_array_equal(both[lines], first[lines])
+    assert both.any(-1).sum() > lines.sum()
+
+
+def test_a_face_that_leaves_the_picture_is_cut_off():
+    drawn = draw_face(Landmarks(faces=astronaut.faces_of((-0.3, -4, 0.8, 5))), (64, 96))
+    assert drawn[:, :48].any() and not drawn[:, 60:].any()
+
+
+def colours(picture) -> set[tuple[int, ...]]:
+    return {tuple(colour) for colour in np.rint(255 * picture).astype(int).reshape(-1, 3).tolist()} - {(0, 0, 0)}
+
+
+def has(picture, group) -> bool:
+    return tuple(round(255 * value) for value in group.colour) in colours(picture)
+
+
+def test_a_person_is_drawn_with_what_was_found():
+    who = astronaut.person()
+    drawn = draw_holistic(who, SIZE)
+    assert has(drawn, connections.BODY[0]) and has(drawn, connections.LEFT_HAND[0]) and has(drawn, connections.FACE[0])
+    assert not has(drawn, connections.BODY[3])  # the legs are below the picture, and probably not seen
+    no_hand = draw_holistic(Landmarks(who.faces, who.pose, None, who.right_hand), SIZE)
+    assert has(no_hand, connections.RIGHT_HAND[0]) and no_hand.any(-1).sum() < drawn.any(-1).sum()
+    no_face = draw_holistic(Landmarks(pose=who.pose), SIZE)
+    assert has(no_face, connections.HEAD[1]) and no_face.any(-1).sum() < no_hand.any(-1).sum()
+
+
+def test_points_that_are_not_seen_are_left_out():
+    pose = astronaut.reference()["holistic_pose33"].copy()
+    pose[:, 3] = 0.49
+    assert not draw_holistic(Landmarks(pose=pose), SIZE).any()
+
+
+def test_bodies_get_wider_lines_in_larger_pictures():
+    """The upper arm of a pose that stands straight, across: OpenCV makes a line of 4 px 5 wide, of 8 px 9."""
+    pose = np.full((33, 4), 0.5, np.float32)
+    pose[:, 3] = 0
+    pose[[11, 13]] = [[0.5, 0.2, 0, 1], [0.5, 0.8, 0, 1]]
+    widths = [draw_holistic(Landmarks(pose=pose), (n, n))[n // 2].any(-1).sum() for n in (64, 128, 512, 1024)]
+    assert widths == [1, 1, 5, 9]
+
+
+@pytest.mark.parametrize("draw", [draw_face, draw_holistic])
+def test_nothing_to_draw_is_said(draw):
+    with pytest.raises(ValueError, match="the landmarks hold no"):
+        draw(Landmarks(), (8, 8))
+
+
+@pytest.mark.parametrize("size", [(0, 8), (8, 0)])
+def test_a_canvas_has_pixels(size):
+    with pytest.raises(ValueError, match="both have to be 1 or more"):
+        draw_face(astronaut.face(), size)
+
+
+@pytest.mark.parametrize("size", [(512, 512), (200, 300), (97, 61)])
+@pytest.mark.parametrize("kind", ["face", "holistic"])
+def test_a_mirrored_drawing_is_the_drawing_of_mirrored_landmarks(kind, size):
+    """Within one pixel, in the same colours: lines are rounded to pixels from another side."""
+    draw, found = (draw_face, astronaut.face()) if kind == "face" else (draw_holistic, astronaut.person())
+    flipped, drawn = mirror(kind, draw(found, size)), draw(found.mirrored(), size)
+    assert colours(flipped) == colours(drawn)
+    for one, other in ((flipped, drawn), (drawn, flipped)):
+        for colour in colours(one):
+            mask, near = ((np.rint(255 * p) == colour).all(-1).astype(np.uint8) for p in (one, other))
+            far = mask.astype(bool) & ~cv2.dilate(near, np.ones((3, 3), np.uint8)).astype(bool)
+            # where lines of two colours cross, which pixels of the lower one are left is a matter of rounding
+            assert far.sum() <= 0.02 * mask.sum() + 1, (colour, far.sum(), mask.sum())
+
+
+def test_without_exchanging_colours_a_flipped_face_would_be_wrong():
+    drawn = draw_face(astronaut.face(), SIZE)
+    truth = draw_face(astronaut.face().mirrored(), SIZE)
+    green = (truth == [0, 1, 0]).all(-1)
+    near = cv2.dilate(green.astype(np.uint8), np.ones((3, 3), np.uint8)).astype(bool)
+    for picture, share in ((mirror("face", drawn), 1.0), (drawn[:, ::-1], 0.0)):
+        found = (picture == [0, 1, 0]).all(-1)
+        assert near[found].mean() == share and found.any()
+
+
+@pytest.mark.parametrize("kind", list(conditions.CONDITIONS))
+def test_mirroring_twice_gives_the_picture_back(kind):
+    picture = np.random.default_rng(0).random((2, 5, 7, 3), np.float32)
+    np.testing.assert_array_equal(mirror(kind, mirror(kind, picture)), picture)
+    if kind in ("canny", "depth"):
+        np.testing.assert_array_equal(mirror(kind, picture), picture[:, :, ::-1])
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="no condition is called 'pose'; choose one of canny, depth, face, holistic"):
+        mirror("pose", np.zeros((2, 2, 3), np.float32))
+    with pytest.raises(ValueError, match="no condition is called 'pose'; choose one of canny, face, holistic, depth"):
+        conditions.make("pose", np.zeros((2, 2, 3), np.float32))
+    with pytest.raises(ValueError, match="canny has no option 'most'; it has low, high, aperture, l2"):
+        conditions.make("canny", np.zeros((2, 2, 3), np.float32), most=2)
+
+
+def test_conditions_are_made_by_name():
+    image = astronaut.photograph()
+    np.testing.assert_array_equal(conditions.make("canny", image, low=50), canny(image, 50))
+    face = conditions.make("face", image, landmarks=astronaut.face())
+    np.testing.assert_array_equal(face, draw_face(astronaut.face(), SIZE))
+    person = conditions.make("holistic", image, landmarks=astronaut.person())
+    np.testing.assert_array_equal(person, draw_holistic(astronaut.person(), SIZE))
+    ramp = np.tile(np.arange(512, dtype=np.float32), (512, 1))
+    np.testing.assert_allclose(conditions.make("depth", image, depth=ramp)[..., 0], ramp / 511, atol=1e-6)
+    flat = conditions.make("depth", image, model=lambda picture: picture[..., 0])
+    assert flat.min() == 0 and flat.max() == 1
+
+
+def test_of_many_landmarks_the_largest_face_is_drawn_and_it_is_said():
+    faces = astronaut.faces_of((0.1, 0.1, 0.1, 0.1), (0.5, 0.5, 0.3, 0.3), (0.1, 0.6, 0.2, 0.2))
+    notes: list[str] = []
+    image = np.zeros((64, 64, 3), np.float32)
+    drawn = conditions.make("face", image, landmarks=Landmarks(faces=faces), note=notes.append)
+    np.testing.assert_array_equal(drawn, draw_face(Landmarks(faces=faces[1:2]), (64, 64)))
+    assert notes == ["3 faces, the largest is drawn; --faces 3 draws all"]
+    conditions.make("face", image, landmarks=Landmarks(faces=faces), note=notes.append, most=3)
+    assert len(notes) == 1
+    with pytest.raises(ValueError, match="0 faces are wanted"):
+        conditions.make("face", image, landmarks=Landmarks(faces=faces), most=0)
+
+
+def test_names_of_the_room_are_found_late():
+    assert conditions.draw_face is draw_face and conditions.Landmarks is Landmarks
+    assert set(conditions.__all__) <= set(dir(conditions))
+    with pytest.raises(AttributeError, match="no attribute 'pose'"):
+        _ = conditions.pose
