@@ -57,8 +57,8 @@ def return_compilers_memory() -> None:
         jax.monitoring.register_event_duration_secs_listener(_trim_after_compiling)
 
 
-def _trim_after_compiling(event: str, seconds: float, **_: object) -> None:
-    if event == "/jax/core/compile/backend_compile_duration" and seconds > LONG_COMPILATION:
+def _trim_after_compiling(event: str, duration_secs: float, **_: str | int) -> None:
+    if event == "/jax/core/compile/backend_compile_duration" and duration_secs > LONG_COMPILATION:
         ctypes.CDLL(None).malloc_trim(0)
 
 

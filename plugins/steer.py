@@ -91,7 +91,7 @@ def spread(values: Sequence[float], count: int) -> list[float]:
     """One for all, or one each. Raises ValueError."""
     if len(values) not in (1, count):
         raise ValueError(f"{len(values)} strengths for {count} controls; give one for all, or one for each")
-    return [float(value) for value in (values if len(values) == count else values * count)]
+    return [float(values[i % len(values)]) for i in range(count)]
 
 
 def covering(image: Float[np.ndarray, "_ _ 3"], height: int, width: int) -> Float[np.ndarray, "h w 3"]:

@@ -220,9 +220,7 @@ def check_settings(
     if len(levels) != places:
         raise ValueError(f"levels has {len(levels)} factors; this control adds {places} tensors, give one for each")
     if len(steps) != 2 or not 0 <= steps[0] < steps[1] <= 1:
-        raise ValueError(
-            f"steps={tuple(steps)} has to be a part of the run: (0, 1) is all, (0, 0.5) its first half"
-        )
+        raise ValueError(f"steps={tuple(steps)} has to be a part of the run: (0, 1) is all, (0, 0.5) its first half")
 
 
 def check_picture(picture: Float[np.ndarray, "b h w 3"], request: Any) -> None:

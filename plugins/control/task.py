@@ -47,6 +47,7 @@ from plugins.diffusion import folder
 from plugins.diffusion.objectives import Denoising
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.predictions import add_noise, training_target
+from plugins.diffusion.schedules import Schedule
 from plugins.diffusion.task import DTYPES, Denoised, DenoisingTask, spread_timesteps
 
 KINDS: dict[str, tuple[Any, Any]] = {
@@ -101,11 +102,19 @@ class ControlTask:
         with jax.ensure_compile_time_eval():
             return folder.load(self.base)
 
+    @property
+    def schedule(self) -> Schedule:
+        """The base's noise. Raises ValueError for a base of flow matching."""
+        schedule = self.pipeline.schedule
+        if not isinstance(schedule, Schedule):
+            raise ValueError(f"task.base={self.base} was trained by flow matching; controls are trained on noise here")
+        return schedule
+
     @functools.cached_property
     def denoising(self) -> DenoisingTask:
         """The base's objective, which knows what to do with a batch."""
         base = self.pipeline.base
-        task = DenoisingTask(base.unet, base.schedule, base.text_encoder, min_snr=self.min_snr, dtype=self.dtype)
+        task = DenoisingTask(base.unet, self.schedule, base.text_encoder, min_snr=self.min_snr, dtype=self.dtype)
         task.__dict__["autoencoder"] = self.pipeline.vae  # as read with the base, not once more
         return task
 
@@ -147,7 +156,7 @@ class ControlTask:
     def forward(self, params: Params, batch: Batch, context: Context) -> Denoised:
         """One noisy view of each example, and what base and control make of it."""
         draw, shift, noise_key = jax.random.split(context.key, 3)
-        base, schedule, frozen = self.denoising, self.pipeline.schedule, context.frozen
+        base, schedule, frozen = self.denoising, self.schedule, context.frozen
         clean = base.latents(batch, frozen, draw)
         t = self.draw(shift, len(clean))
         noise = jax.random.normal(noise_key, clean.shape, clean.dtype)
@@ -181,7 +190,7 @@ class ControlTask:
 
     def draw(self, key: PRNGKeyArray, count: int) -> Int[Array, " count"]:
         """Timesteps of a batch."""
-        steps = self.pipeline.schedule.num_train_timesteps
+        steps = self.schedule.num_train_timesteps
         t = spread_timesteps(key, count, steps)
         if self.timesteps == "uniform":
             return t
