@@ -11,6 +11,7 @@ from plugins.diffusion.json_config import positive
 from plugins.diffusion.unet_config import UNetConfig
 
 ARCHITECTURE = "MediaPipePlugin"
+SMALL = 128  # width of a UNet's level
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +69,10 @@ class MediaPipeConfig:
 
     @classmethod
     def for_unet(cls, unet: UNetConfig, reduction: int) -> MediaPipeConfig:
-        """A plugin as large, compared with that UNet, as the article's is."""
+        """A plugin as large, compared with that UNet, as the article's is; for small UNets a larger part of it."""
         if tuple(unet.block_out_channels) == tuple(cls().outputs) and reduction == cls().reduction:
             return cls()
-        widths = tuple(max(16, c // 4 // 8 * 8) for c in unet.block_out_channels)
+        widths = tuple(max(16, (c // 2 if c <= SMALL else c // 6) // 8 * 8) for c in unet.block_out_channels)
         approach = (24,) * max(0, reduction.bit_length() - 3)
         depths = (2,) * len(widths)
         return cls(tuple(unet.block_out_channels), reduction, 16, approach, widths, depths, expansion=4)
