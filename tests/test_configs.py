@@ -19,6 +19,7 @@ import film
 from film.flow_task import FlowTask
 from film.model import FilmConfig
 from film.task import FilmTask
+from plugins.control.task import ControlTask
 from plugins.diffusion.autoencoder_task import AutoencoderTask
 from plugins.diffusion.task import DenoisingTask
 
@@ -34,6 +35,9 @@ KINDS = {  # by the first of these that an experiment's name begins with
     "film": FilmTask | FlowTask,
     "diffusion_small_vae": AutoencoderTask,
     "diffusion": DenoisingTask,
+    "shapes_base": DenoisingTask,
+    "control": ControlTask,
+    "shapes": ControlTask,
 }
 SIDE = 48
 TINY = dict(
@@ -73,7 +77,8 @@ def test_each_experiment_composes_and_builds(experiment, debug):
         assert parts["task"].model == (FilmConfig.paper() if paper else FilmConfig.small())
     kind = KINDS[next(prefix for prefix in KINDS if experiment.startswith(prefix))]
     assert isinstance(parts["task"], kind)
-    assert parts["config"].steps <= 100 if debug else parts["config"].steps >= 1000
+    least = 100 if experiment.startswith("shapes") else 1000  # a proof has to be quick
+    assert parts["config"].steps <= 100 if debug else parts["config"].steps >= least
     assert parts["config"].checkpoint_every <= parts["config"].steps
 
 

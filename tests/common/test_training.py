@@ -4,7 +4,9 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import signal
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,10 @@ from common.training.logger import Logger
 from common.training.optimizer import OptimConfig, make_optimizer
 from common.training.state import TrainState, train_step
 from common.training.trainer import TrainerConfig, train
+
+with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
+    warnings.simplefilter("ignore")
+    from common.training.export import export
 
 QUIET = TrainerConfig(steps=20, log_every=5, picture_every=10, checkpoint_every=10, progress=False)
 ADAM = OptimConfig(lr=0.05)
@@ -318,3 +324,31 @@ def test_checkpoints_keep_types_and_position(tmp_path):
     assert restored["none"] is None and restored["b"]["c"].dtype == jnp.bfloat16
     np.testing.assert_array_equal(restored["a"], state["a"])
     assert optax.tree.norm(restored["b"]["c"].astype(jnp.float32)) == 2
+
+
+def test_weights_of_a_run_that_is_not_over(tmp_path):
+    """The newest checkpoint's average, and the run goes on as if nobody had asked."""
+    run(tmp_path, replace(steps=20), optim=AVERAGED, experiment="line")
+    (tmp_path / "weights.safetensors").unlink()
+    parts = {"task": {"_target_": "line.Fit"}, "data": {"_target_": "line.Line"}}
+    optim = {"_target_": "common.training.optimizer.OptimConfig", **dataclasses.asdict(AVERAGED)}
+    trainer = {"_target_": "common.training.trainer.TrainerConfig", **dataclasses.asdict(replace(steps=40))}
+    config = {
+        **parts,
+        "optim": optim,
+        "trainer": trainer,
+        "logger": None,
+        "evaluation": None,
+        "seed": 3,
+        "name": "line",
+    }
+    with pytest.raises(FileNotFoundError, match=r"config\.yaml"):
+        export(tmp_path)
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    found = json.loads(export(tmp_path).read_text())
+    assert found["params"] == run(tmp_path, replace(steps=20), optim=AVERAGED)["params"]
+    assert found["steps"] == 20 and found["recipe"]["optim"]["ema"] == 0.9
+    for step in Checkpoints(tmp_path).steps():
+        shutil.rmtree(tmp_path / "checkpoints" / str(step))
+    with pytest.raises(FileNotFoundError, match="no checkpoint yet; the first comes at step 10"):
+        export(tmp_path)
