@@ -70,12 +70,13 @@ def test_a_new_control_has_the_loss_of_the_base(base, kind):
     """Zeros are added: the base alone has this very loss. Remat and bfloat16 change it by rounding."""
     task, batch = task_of(base, kind=kind), batch_of(4)
     start = task.start() or jax.jit(task.init)(jax.random.key(1))
-    seen = task.forward(start, batch, context(task, 0))
-    alone = task.forward(start, batch | {"condition": 0 * batch["condition"]}, context(task, 0))
+    forward = jax.jit(task.forward)
+    seen = forward(start, batch, context(task, 0))
+    alone = forward(start, batch | {"condition": 0 * batch["condition"]}, context(task, 0))
     np.testing.assert_array_equal(seen.prediction, alone.prediction)
-    again = dataclasses.replace(task, remat=True).forward(start, batch, context(task, 0))
+    again = jax.jit(dataclasses.replace(task, remat=True).forward)(start, batch, context(task, 0))
     np.testing.assert_allclose(seen.prediction, again.prediction, atol=1e-4)
-    half = dataclasses.replace(task, dtype="bfloat16").forward(start, batch, context(task, 0))
+    half = jax.jit(dataclasses.replace(task, dtype="bfloat16").forward)(start, batch, context(task, 0))
     assert half.prediction.dtype == jnp.float32
     np.testing.assert_allclose(seen.prediction, half.prediction, atol=0.3)
 
@@ -110,6 +111,7 @@ def test_what_is_exported_is_read_again(base, tmp_path):
     np.testing.assert_array_equal(again["stem"]["kernel"], params["stem"]["kernel"])
 
 
+@pytest.mark.slow
 def test_a_control_learns_where_things_are(base):
     """The base is random: what it predicts gets better where the features tell the layout, and not with wrong ones."""
     task, batch, optimiser = task_of(base, timesteps="uniform"), batch_of(16), optax.adam(3e-3)
