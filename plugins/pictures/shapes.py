@@ -82,7 +82,7 @@ def draw(rng: np.random.Generator, size: int) -> tuple[UInt8[np.ndarray, "s s 3"
     radius = rng.uniform(*RADII)
     centre, turn = rng.uniform(radius, 1 - radius, 2), rng.uniform(0, 2 * math.pi)
     cover = polygon(CORNERS[shape], centre, radius, turn, size)[..., None]
-    image = (1 - cover) + cover * np.float32(COLOURS[colour])
+    image = (1 - cover) + cover * np.asarray(COLOURS[colour], np.float32)
     return np.rint(255 * image).astype(np.uint8), f"{colour} {shape}"
 
 
