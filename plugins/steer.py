@@ -43,7 +43,8 @@ def controls_of(command: Generate, base: Base) -> list[Any]:
             continue
         network = load(plugins.pop(0) if plugins else shipped(str(kind)))
         picture = condition(command, kind, i, height, width)
-        controls.append(network.on(picture, strength=strength, steps=steps, prompt_only=command.prompt_only))
+        half = command.prompt_only or None  # without the word it is as the network is meant
+        controls.append(network.on(picture, strength=strength, steps=steps, prompt_only=half))
     return controls
 
 

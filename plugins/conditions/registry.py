@@ -11,7 +11,7 @@ A further kind is a function from a picture to a condition picture of its size, 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,11 @@ CONDITIONS: Mapping[str, Callable[..., Picture]] = {
 
 def make(kind: str, image: Picture, **options: Any) -> Picture:
     """The condition picture of `image`, RGB in [0, 1]. Raises ValueError; ImportError for an extra."""
+    return maker_of(kind, options)(image, **options)
+
+
+def maker_of(kind: str, options: Iterable[str] = ()) -> Callable[..., Picture]:
+    """The function of that name. Raises ValueError if there is none, or if it does not take those options."""
     if kind not in CONDITIONS:
         raise ValueError(f"no condition is called {kind!r}; choose one of {', '.join(CONDITIONS)}")
     maker = CONDITIONS[kind]
@@ -84,4 +89,4 @@ def make(kind: str, image: Picture, **options: Any) -> Picture:
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise ValueError(f"{kind} has no option {unknown[0]!r}; it has {', '.join(known)}")
-    return maker(image, **options)
+    return maker

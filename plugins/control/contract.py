@@ -105,7 +105,7 @@ class ControlNetwork(nnx.Module):
         Raises ValueError in one line for settings that make no sense."""
         factors = (1.0,) * self.places if levels is None else tuple(map(float, levels))
         half = self.prompt_only if prompt_only is None else prompt_only
-        return Control(self, pictures_of(picture), float(strength), factors, (float(steps[0]), float(steps[-1])), half)
+        return Control(self, pictures_of(picture), float(strength), factors, tuple(map(float, steps)), half)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ class Control:
     picture: Float[np.ndarray, "b h w 3"]
     strength: float
     levels: tuple[float, ...]
-    steps: tuple[float, float]
+    steps: tuple[float, ...]
     prompt_only: bool
     _known: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
@@ -134,7 +134,7 @@ class Control:
         """For these images of a run: what becomes part of its program, and the arrays that the program gets."""
         kinds = (WITH,) if self.prompt_only or not run.request.guided else (WITHOUT, WITH)
         graph, params = run.placed(self.network)
-        acts = NetworkActs(graph, kinds, tuple(self.steps) == (0.0, 1.0))
+        acts = NetworkActs(graph, kinds, self.steps == (0.0, 1.0))
         gains = jnp.asarray([self.strength * level for level in self.levels], jnp.float32)
         start, end = (jnp.float32(part) for part in self.steps)
         return acts, Arrays(params, self._encoded(graph, params, run, rows), gains, start, end)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from plugins.conditions.registry import make
+from plugins.conditions.registry import make, maker_of
 from plugins.diffusion.data import CaptionedConfig, Example
 
 
@@ -42,8 +42,7 @@ class ControlledConfig(CaptionedConfig):
         wrong = [name for name, ends in self.vary.items() if len(ends) != 2 or not ends[0] <= ends[1]]
         if wrong:
             raise ValueError(f"vary.{wrong[0]} is {self.vary[wrong[0]]}: give the lowest and the highest value")
-        blank = np.zeros((8, 8, 3), np.float32)
-        make(self.condition, blank, **self.options, **{name: ends[0] for name, ends in self.vary.items()})
+        maker_of(self.condition, [*self.options, *self.vary])
 
     def _picture(self, example: Example, flip: bool, rng: np.random.Generator) -> Example:
         return {**super()._picture(example, flip, rng), "condition": self.conditioned(example, flip, rng)}

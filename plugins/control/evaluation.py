@@ -10,7 +10,6 @@ made of (`plugins/metrics/anchors.py` says how to read the three rows). The base
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,12 @@ from common.metrics import Metric
 from common.score_table import write_json
 from common.training.task import Params
 from common.weights import git_commit
-from plugins.control.contract import ControlNetwork
 from plugins.control.data import ControlledConfig
 from plugins.control.loading import load
+from plugins.control.sample_sheet import draw
 from plugins.diffusion import folder
 from plugins.diffusion.pipeline import Pipeline
-from plugins.metrics.anchors import WITH, WITHOUT, WRONG, Row, derangement, flat, mean_score, table
+from plugins.metrics.anchors import WITH, WITHOUT, WRONG, Row, derangement, flat, score_rows, table, with_anchors
 
 Pictures = Float[np.ndarray, "n h w 3"]
 
@@ -57,6 +56,7 @@ class ControlEvaluation:
     steps: int = 20
     guidance: float = 4.0
     rows: int = 8
+    _alone: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "strengths", tuple(self.strengths))
@@ -75,12 +75,10 @@ class ControlEvaluation:
         """Means of the three rows, as "edges/with control"."""
         pictures, prompts, conditions = self._examples(self.training_count)
         wrong = conditions[derangement(len(conditions))]
-        network, draw = task.network(params), functools.partial(self._draw, task.pipeline, prompts)
-        key = (id(task.pipeline), len(prompts))
-        if key not in self._without:
-            self._without[key] = draw(None, conditions)
-        made = {WITH: draw(network, conditions), WITHOUT: self._without[key], WRONG: draw(network, wrong)}
-        return flat(self._rows(made, pictures))
+        network = task.network(params)
+        with_own, with_other = (draw(task.pipeline, prompts, network, each, self) for each in (conditions, wrong))
+        alone = self._without(task.pipeline, prompts, conditions)
+        return flat(with_anchors(self.scores, pictures, with_own, alone, with_other))
 
     def run(self, weights: str, output: Path, overwrite: bool = False) -> str:
         """Scores a control at each strength beside the anchors; writes results.json and sheet.png, returns a table.
@@ -91,18 +89,22 @@ class ControlEvaluation:
             check_output_file(target, overwrite)
         network, pipeline = load(weights), folder.load(self.base)
         pictures, prompts, conditions = self._examples(self.count)
-        wrong, draw = conditions[derangement(len(conditions))], functools.partial(self._draw, pipeline, prompts)
-        made = {WITHOUT: draw(None, conditions), WRONG: draw(network, wrong)}
-        made |= {f"{WITH}, strength {s:g}": draw(network, conditions, strength=s) for s in self.strengths}
-        rows = self._rows(made, pictures)
+        made = {
+            WITHOUT: draw(pipeline, prompts, None, conditions, self),
+            WRONG: draw(pipeline, prompts, network, conditions[derangement(len(conditions))], self),
+        }
+        for s in self.strengths:
+            made[f"{WITH}, strength {s:g}"] = draw(pipeline, prompts, network, conditions, self, s)
+        rows = score_rows(self.scores, pictures, made)
         write_image(sheet, self._sheet(pictures, conditions, made), overwrite=overwrite)
         write_json(report, self._record(weights, len(pictures), rows), overwrite)
         return table(rows)
 
-    @functools.cached_property
-    def _without(self) -> dict[Any, Pictures]:
-        """What the base makes of the prompts alone: it does not learn."""
-        return {}
+    def _without(self, pipeline: Pipeline, prompts: Sequence[str], conditions: Pictures) -> Pictures:
+        """What the base makes of the prompts alone: drawn once, as it does not learn."""
+        if not self._alone or self._alone[0] is not pipeline:
+            self._alone[:] = [pipeline, draw(pipeline, prompts, None, conditions, self)]
+        return self._alone[1]
 
     def _examples(self, count: int) -> tuple[Pictures, list[str], Pictures]:
         """The first pictures of the split in a fixed random order, their captions and conditions."""
@@ -113,34 +115,12 @@ class ControlEvaluation:
         conditions = np.stack([self.data.conditioned(example) for example in examples])
         return pictures, [source.caption(int(i)) for i in chosen], conditions
 
-    def _draw(
-        self,
-        pipeline: Pipeline,
-        prompts: Sequence[str],
-        network: ControlNetwork | None,
-        conditions: Pictures,
-        strength: float = 1.0,
-    ) -> Pictures:
-        controls = [] if network is None else [network.on(conditions, strength=strength)]
-        _, height, width, _ = conditions.shape
-        settings: dict[str, Any] = {"steps": self.steps, "guidance": self.guidance, "height": height, "width": width}
-        return pipeline(prompts, seeds=range(len(prompts)), controls=controls, **settings)
-
-    def _rows(self, made: Mapping[str, Pictures], targets: Pictures) -> list[Row]:
-        scores = self.scores.items()
-        return [
-            Row(row, {name: mean_score(score, images, targets) for name, score in scores})
-            for row, images in made.items()
-        ]
-
     def _sheet(
         self, pictures: Pictures, conditions: Pictures, made: Mapping[str, Pictures]
     ) -> Float[np.ndarray, "_h _w 3"]:
         columns = {"picture": pictures, "condition": conditions, **made}
         cells = [images[i] for i in range(min(self.rows, len(pictures))) for images in columns.values()]
-        labels = [
-            name if i < len(columns) else "" for i, name in enumerate(list(columns) * (len(cells) // len(columns)))
-        ]
+        labels = [*columns, *[""] * (len(cells) - len(columns))]
         return contact_sheet(cells, columns=len(columns), labels=labels)
 
     def _record(self, weights: str, count: int, rows: Sequence[Row]) -> dict[str, Any]:

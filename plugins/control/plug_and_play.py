@@ -73,6 +73,7 @@ class PlugAndPlay:
     steps: Sequence[int | float] = (0.0, 1.0)
     prompt_only: bool = False
     _known: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    _of: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False)  # parameters it was made with
 
     brings_source: ClassVar[bool] = True
 
@@ -128,8 +129,11 @@ class PlugAndPlay:
     def _trajectory(self, run: Any, rows: np.ndarray) -> Float[Array, "steps b h w c"]:
         """The picture's latents before each step and after the last; kept for the images that were last asked for."""
         rows = np.zeros(1, int) if len(self.picture) == 1 else rows
-        key = (id(run.pipeline), run.request.steps, run.dtype, run.mesh, tuple(map(int, rows)))
-        if key not in self._known:
+        networks = [run.params[name] for name in ("unet", "vae", "text_encoder")]
+        key = (run.pipeline.schedule, run.request.steps, run.request.clip_skip, tuple(map(int, rows)))
+        same = len(networks) == len(self._of) and all(a is b for a, b in zip(networks, self._of, strict=True))
+        if not same or key not in self._known:
+            self._of[:] = networks  # kept, so that other trees cannot be taken for them
             self._known.clear()
             programs = run.pipeline.programs
             latents = programs.encode_image(run.params["vae"], jnp.asarray(self.picture[rows]))

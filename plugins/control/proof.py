@@ -40,6 +40,7 @@ from plugins.pictures import shapes
 PICTURES, LATENTS = Path("data/shapes64"), Path("data/shapes64_latents")
 VAE = WEIGHTS / "diffusion-small"
 SCORE = "area"
+BASE_STEPS, STEPS = 900, 300  # what is enough to see it; the experiments by themselves train for longer
 
 
 @dataclass
@@ -66,7 +67,7 @@ def prove(proof: Proof) -> list[dict[str, Any]]:
         shapes.prepare(PICTURES)
     if not LATENTS.exists():
         write_cache(PICTURES, VAE, LATENTS)
-    order(train_from_config, "train", "experiment=shapes_base", *proof.base_set)
+    order(train_from_config, "train", "experiment=shapes_base", *length(BASE_STEPS), *proof.base_set)
     rows = []
     for kind in proof.kinds:
         runs = [one(kind, seed, proof.set) for seed in range(proof.seeds)]
@@ -78,13 +79,25 @@ def prove(proof: Proof) -> list[dict[str, Any]]:
 def one(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
     """One control: trained if it is not yet, scored; IoU of the rows, and the seconds of the training."""
     name = f"shapes_{kind}_{seed}"
-    asked = ("experiment=shapes_control", f"task.kind={kind}", f"seed={seed}", f"name={name}", *settings)
+    asked = (
+        "experiment=shapes_control",
+        f"task.kind={kind}",
+        f"seed={seed}",
+        f"name={name}",
+        *length(STEPS),
+        *settings,
+    )
     started = time.perf_counter()
     order(train_from_config, "train", *asked)
     seconds = time.perf_counter() - started
     order(evaluate_from_config, "eval", *asked, f"weights=runs/{name}/weights", "overwrite=true")
     scores = json.loads(Path(f"runs/{name}/evaluation/results.json").read_text())["scores"]
     return {row: values[SCORE]["value"] for row, values in scores.items()} | {"seconds": seconds}
+
+
+def length(steps: int) -> list[str]:
+    """A training of so many steps, with one checkpoint half-way."""
+    return [f"trainer.steps={steps}", f"trainer.checkpoint_every={steps // 2}", f"trainer.picture_every={steps}"]
 
 
 def order(program: Any, config: str, *words: str) -> None:

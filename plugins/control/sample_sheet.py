@@ -37,24 +37,24 @@ class ControlSheet:
             return {}
         prompts = [pipeline.tokenizer.decode(ids) for ids in np.asarray(batch["tokens"][:rows])]
         conditions = np.asarray(batch["condition"][:rows], np.float32)
-        columns = [conditions, *draw_three(pipeline, control, prompts, conditions, np.roll(conditions, -1, 0), self)]
+        looks = ((None, conditions), (control, conditions), (control, np.roll(conditions, -1, 0)))
+        columns = [conditions, *(draw(pipeline, prompts, network, each, self) for network, each in looks)]
         cells = [column[i] for i in range(rows) for column in columns]
         labels = [title if i == 0 else "" for i in range(rows) for title in TITLES]
         return {"samples": contact_sheet(cells, columns=len(columns), labels=labels)}
 
 
-def draw_three(
+def draw(
     pipeline: Pipeline,
-    control: ControlNetwork,
     prompts: Sequence[str],
+    network: ControlNetwork | None,
     conditions: Float[np.ndarray, "n h w 3"],
-    others: Float[np.ndarray, "n h w 3"],
     settings: Any,
-) -> list[Float[np.ndarray, "n h w 3"]]:
-    """Pictures of the prompts without control, with it, and with other conditions; the same seeds in all three.
-
-    `settings` has `steps` and `guidance`."""
-    common: dict[str, Any] = {"steps": settings.steps, "guidance": settings.guidance, "seeds": range(len(prompts))}
+    strength: float = 1.0,
+) -> Float[np.ndarray, "n h w 3"]:
+    """A picture of each prompt with its condition, or without control, of the same seeds; `settings` has `steps` and
+    `guidance`."""
+    controls = [] if network is None else [network.on(conditions, strength=strength)]
     _, height, width, _ = conditions.shape
-    without = pipeline(prompts, **common, height=height, width=width)
-    return [without, *(pipeline(prompts, **common, controls=[control.on(each)]) for each in (conditions, others))]
+    how: dict[str, Any] = {"steps": settings.steps, "guidance": settings.guidance, "height": height, "width": width}
+    return pipeline(prompts, seeds=range(len(prompts)), controls=controls, **how)

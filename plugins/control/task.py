@@ -48,7 +48,7 @@ from plugins.diffusion.objectives import Denoising
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.predictions import add_noise, training_target
 from plugins.diffusion.schedules import Schedule
-from plugins.diffusion.task import DTYPES, Denoised, DenoisingTask, spread_timesteps
+from plugins.diffusion.task import DTYPES, Denoised, DenoisingTask, latents_of, spread_timesteps
 
 KINDS: dict[str, tuple[Any, Any]] = {
     "mediapipe": (MediaPipePlugin, MediaPipeConfig),
@@ -112,11 +112,9 @@ class ControlTask:
 
     @functools.cached_property
     def denoising(self) -> DenoisingTask:
-        """The base's objective, which knows what to do with a batch."""
+        """The base's objective: its graphs, text states and weights."""
         base = self.pipeline.base
-        task = DenoisingTask(base.unet, self.schedule, base.text_encoder, min_snr=self.min_snr, dtype=self.dtype)
-        task.__dict__["autoencoder"] = self.pipeline.vae  # as read with the base, not once more
-        return task
+        return DenoisingTask(base.unet, self.schedule, base.text_encoder, min_snr=self.min_snr, dtype=self.dtype)
 
     @functools.cached_property
     def config(self) -> Any:
@@ -157,7 +155,7 @@ class ControlTask:
         """One noisy view of each example, and what base and control make of it."""
         draw, shift, noise_key = jax.random.split(context.key, 3)
         base, schedule, frozen = self.denoising, self.schedule, context.frozen
-        clean = base.latents(batch, frozen, draw)
+        clean = latents_of(self.pipeline.vae, batch, frozen, draw)
         t = self.draw(shift, len(clean))
         noise = jax.random.normal(noise_key, clean.shape, clean.dtype)
         noisy, target = (f(schedule, clean, noise, t) for f in (add_noise, training_target))

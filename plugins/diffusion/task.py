@@ -149,18 +149,8 @@ class DenoisingTask:
         return {} if self.autoencoder is None else {"vae": nnx.to_pure_dict(nnx.state(self.autoencoder))}
 
     def latents(self, batch: Batch, frozen: Mapping[str, Any], key: PRNGKeyArray) -> Float[Array, "b h w c"]:
-        """The pictures of a batch where diffusion runs: scaled latents, or pixels in [-1, 1]."""
-        if "latents_mean" in batch:
-            spread = batch["latents_mean"].astype(jnp.float32), 2 * jnp.log(batch["latents_std"].astype(jnp.float32))
-            drawn = Posterior(*spread).sample(key)
-        elif self.autoencoder is None:
-            return 2 * jnp.asarray(batch["image"]) - 1
-        else:
-            vae = nnx.merge(nnx.graphdef(self.autoencoder), frozen["vae"])
-            drawn = vae.encode(2 * jnp.asarray(batch["image"]) - 1).sample(key)
-        if self.autoencoder is None:
-            raise ValueError("batches bring latents, so task.vae has to name the autoencoder that they are of")
-        return self.autoencoder.to_latents(drawn)
+        """The pictures of a batch where diffusion runs: `latents_of`."""
+        return latents_of(self.autoencoder, batch, frozen, key)
 
     def states(self, params: Params, batch: Batch) -> Float[Array, "b n d"]:
         """What the UNet reads of the captions."""
@@ -215,6 +205,23 @@ class DenoisingTask:
         if (text := self.text) is not None:
             makers["text_encoder"] = lambda rngs=None: TextEncoder(text, rngs=rngs or nnx.Rngs(0))
         return makers
+
+
+def latents_of(
+    autoencoder: AutoencoderKL | None, batch: Batch, frozen: Mapping[str, Any], key: PRNGKeyArray
+) -> Float[Array, "b h w c"]:
+    """Scaled latents of a batch, with the parameters `frozen["vae"]`; without an autoencoder pixels in [-1, 1]."""
+    if "latents_mean" in batch:
+        spread = batch["latents_mean"].astype(jnp.float32), 2 * jnp.log(batch["latents_std"].astype(jnp.float32))
+        drawn = Posterior(*spread).sample(key)
+    elif autoencoder is None:
+        return 2 * jnp.asarray(batch["image"]) - 1
+    else:
+        vae = nnx.merge(nnx.graphdef(autoencoder), frozen["vae"])
+        drawn = vae.encode(2 * jnp.asarray(batch["image"]) - 1).sample(key)
+    if autoencoder is None:
+        raise ValueError("batches bring latents, so task.vae has to name the autoencoder that they are of")
+    return autoencoder.to_latents(drawn)
 
 
 def spread_timesteps(key: PRNGKeyArray, count: int, steps: int) -> Int[Array, " {count}"]:

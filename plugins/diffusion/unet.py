@@ -159,8 +159,9 @@ def check_added(
 def full(extra: Float[Array, "_ h w c"], x: Float[Array, "b _ _ _"]) -> Float[Array, "b h w c"]:
     """What is added, in the type of `x` and with a row for each of its rows.
 
-    The barrier keeps the compiler from merging the broadcast, and factors before it, into the sums of the norms that
-    follow, whose order it would change: a control that adds zeros leaves every bit of the output as it was.
+    The barrier asks the compiler not to merge the broadcast, and factors before it, into the sums of the norms that
+    follow, whose order that would change: in a pipeline a control that adds zeros then leaves every bit as it was. In
+    programs that call the network once, XLA may still merge a broadcast and round the last bit differently.
     """
     return lax.optimization_barrier(jnp.broadcast_to(extra.astype(x.dtype), (x.shape[0], *extra.shape[1:])))
 

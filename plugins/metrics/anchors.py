@@ -77,6 +77,13 @@ def with_anchors(
     if len(set(counts.values())) > 1 or not len(targets):
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
         raise ValueError(f"{listed}: give one picture of each kind for each target, and at least one")
+    return score_rows(scores, targets, kinds)
+
+
+def score_rows(
+    scores: Mapping[str, Score], targets: Sequence[Any] | np.ndarray, kinds: Mapping[str, Sequence[Any] | np.ndarray]
+) -> list[Row]:
+    """A row for each kind of pictures, one picture for each target."""
     return [
         Row(name, {key: mean_score(score, pictures, targets) for key, score in scores.items()})
         for name, pictures in kinds.items()

@@ -157,6 +157,7 @@ def test_batches_bring_the_condition_of_their_picture(pictures):
         for edge, inside in zip((ys, xs), dark, strict=True):
             assert abs(edge.min() - inside.min()) <= 1 and abs(edge.max() - inside.max()) <= 1
     np.testing.assert_array_equal(batch["condition"], next(data.batches(0))["condition"])
+    ControlledConfig(pictures, condition="face", options={"most": 2})  # nothing is looked for yet
     with pytest.raises(ValueError, match=r"vary\.low is"):
         ControlledConfig(pictures, vary={"low": [60, 20]})
     with pytest.raises(ValueError, match="canny has no option 'sigma'"):

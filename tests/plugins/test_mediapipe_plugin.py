@@ -103,6 +103,13 @@ def test_a_plugin_for_another_base_is_refused():
     assert "the plugin is for levels of (8,) at 4 pixels per latent pixel, the base has (8,) at 2" in one_line(error)
 
 
+def test_a_part_of_the_run_has_two_ends():
+    plugin = MediaPipePlugin(SMALL, rngs=nnx.Rngs(0))
+    for steps in ((0.0, 0.3, 1.0), (0.5,), (0.5, 0.5)):
+        with pytest.raises(ValueError, match="has to be a part of the run"):
+            plugin.on(np.zeros((16, 16, 3), np.float32), steps=steps)
+
+
 @pytest.mark.parametrize(
     ("fields", "rule"),
     [

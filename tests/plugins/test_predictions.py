@@ -104,3 +104,10 @@ def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call(jnp.ones(2))
     assert "\n" not in str(caught.value)
+
+
+def test_min_snr_leaves_the_noisiest_timesteps_out():
+    """Of a schedule that ends in noise alone, with v-prediction: why the shipped base was trained further without."""
+    schedule = Schedule(prediction_type="v_prediction", rescale_betas_zero_snr=True)
+    weights = np.asarray(min_snr_weight(snr(schedule, jnp.arange(1000)), "v_prediction"))
+    assert weights[-1] == 0 and weights[667:].sum() / weights.sum() == pytest.approx(0.024, abs=0.001)
