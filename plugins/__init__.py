@@ -12,21 +12,13 @@ Submodules are imported when they are first used (PEP 562): `import plugins` cos
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from common.lazy import lazy
 
 if TYPE_CHECKING:
     from plugins import conditions, control, diffusion, metrics
 
 __all__ = ["conditions", "control", "diffusion", "metrics"]
 
-
-def __getattr__(name: str) -> Any:
-    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, __all__)

@@ -15,16 +15,12 @@ likewise, kernels in PyTorch's layout, though no other library has its class.
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import safetensors.numpy
 
-from common.files import atomic_output
 from plugins.control import names, shelf
 from plugins.control.contract import ControlNetwork
 from plugins.control.controlnet import ControlNet
@@ -36,7 +32,8 @@ from plugins.control.t2i_adapter import T2IAdapter
 from plugins.control.t2i_adapter_config import T2IAdapterConfig
 from plugins.diffusion.names import Origin
 from plugins.diffusion.porting import Renamed, dtype_name, fill, state_dict
-from plugins.diffusion.tensor_files import TensorFiles, find_weights, listing, read_json
+from plugins.diffusion.saving import write_network
+from plugins.diffusion.tensor_files import TensorFiles, about, find_weights, listing, read_json
 
 STEM = "diffusion_pytorch_model"
 INSIDE = ("controlnet", "adapter")  # what diffusers' pipelines call the folder of their control network
@@ -74,7 +71,7 @@ def load(
       ValueError: a pickle, a damaged file, no control network, or tensors that do not fit (all of them listed).
     """
     dtype, path = dtype_name(dtype), shelf.find(source)
-    with _about(path):
+    with about(path):
         if path.is_dir():
             kind, config, tensors = _read_folder(path, config, variant)
         elif variant is None:
@@ -105,13 +102,7 @@ def save(network: ControlNetwork, folder: str | Path, dtype: Any = jnp.float32, 
     if not isinstance(network, tuple(kind.module for kind in KINDS.values())):
         known = ", ".join(kind.module.__name__ for kind in KINDS.values())
         raise ValueError(f"{type(network).__name__} has no folder format here; this saves {known}")
-    if indices := sorted(folder.glob(f"{weights.name}.index*.json")):
-        raise FileExistsError(f"{indices[0]} leads readers to other weights than these; give another folder")
-    text, tensors = json.dumps(network.config.to_json(), indent=2, sort_keys=True), state_dict(network, dtype)
-    with atomic_output(folder / CONFIG, overwrite) as json_file, atomic_output(weights, overwrite) as weights_file:
-        safetensors.numpy.save_file(tensors, weights_file, metadata={"format": "pt"})
-        json_file.write_text(text + "\n", "utf-8")
-    return weights
+    return write_network(weights, network.config.to_json(), lambda: state_dict(network, dtype), overwrite)
 
 
 def _read_folder(folder: Path, config: Any, variant: str | None) -> tuple[Kind, Any, Renamed]:
@@ -148,12 +139,3 @@ def _fields_beside(path: Path, architecture: str) -> Mapping[str, Any] | None:
     beside = path.parent / CONFIG
     fields = read_json(beside) if beside.is_file() else {}
     return fields if fields.get("_class_name") == architecture else None
-
-
-@contextlib.contextmanager
-def _about(path: Path) -> Iterator[None]:
-    """Put the path before the message of a ValueError that does not name it yet."""
-    try:
-        yield
-    except ValueError as error:
-        raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error

@@ -14,8 +14,7 @@ Memory: the network's own size and one tensor. The way back to such a folder is 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ import jax.numpy as jnp
 from plugins.diffusion import names
 from plugins.diffusion.porting import Renamed, dtype_name, fill
 from plugins.diffusion.single_file import infer_config
-from plugins.diffusion.tensor_files import TensorFiles, find_weights, listing, read_json
+from plugins.diffusion.tensor_files import TensorFiles, about, find_weights, listing, read_json
 from plugins.diffusion.text import TextConfig, TextEncoder
 from plugins.diffusion.tokenizer import Tokenizer
 from plugins.diffusion.unet import UNet, UNetConfig
@@ -110,7 +109,7 @@ def load_component(
     else:
         raise ValueError(f"{path}: variant {variant!r} chooses a file in a folder, found no folder; leave it out")
     tensors, config = _named(kind, path, stored, config)
-    with _about(path):
+    with about(path):
         return fill(KINDS[kind].module, config, tensors, dtype)
 
 
@@ -119,9 +118,9 @@ def _named(kind: str, path: Path, stored: TensorFiles, config: Any) -> tuple[Ren
     prefix = names.prefix_of(kind, stored)
     if prefix is None:
         config = config or _config_beside(kind, path, stored)
-        with _about(path):
+        with about(path):
             return Renamed(stored, names.from_folder(kind, stored)), config
-    with _about(path):
+    with about(path):
         origins = names.from_single_file(kind, stored, prefix)
         if config is None:
             shapes = {name: origin.shape(stored.shape(origin.key)) for name, origin in origins.items()}
@@ -153,7 +152,7 @@ def _read_config(kind: str, path: Path) -> Any:
     found = _architecture(fields)
     if found != expected:
         raise ValueError(f"{path}: expected the {kind}, {expected}, found {found}; name another folder")
-    with _about(path):
+    with about(path):
         return KINDS[kind].config.from_json(fields)
 
 
@@ -163,12 +162,3 @@ def _architecture(fields: Mapping[str, Any]) -> str:
     several = ", ".join(map(str, listed)) if isinstance(listed, list) else listed
     found = fields.get("_class_name") or several or fields.get("model_type")
     return "CLIPTextModel" if found == "clip_text_model" else str(found)
-
-
-@contextlib.contextmanager
-def _about(path: Path) -> Iterator[None]:
-    """Put the path before the message of a ValueError."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error

@@ -10,10 +10,12 @@ without it, transformers 5 reads both. In the header is the one word that they l
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import safetensors.numpy
 from flax import nnx
 
@@ -42,17 +44,31 @@ def save_component(
     """
     folder, kind = Path(folder), _kind(module)
     weights = folder / f"{KINDS[kind].stem}.safetensors"
-    if indices := sorted(folder.glob(f"{weights.name}.index*.json")):
-        raise FileExistsError(f"{indices[0]} leads readers to other weights than these; give another folder")
     fields = (module.config if config is None else config).to_json()
     dtype = dtype_name(dtype)
-    text = json.dumps({**fields, "torch_dtype": dtype} if kind == "text_encoder" else fields, indent=2, sort_keys=True)
-    with atomic_output(folder / CONFIG, overwrite) as json_file, atomic_output(weights, overwrite) as weights_file:
-        tensors = state_dict(module, dtype)
-        if kind == "text_encoder":
-            tensors = {TEXT_PREFIX + name: value for name, value in tensors.items()}
-        safetensors.numpy.save_file(tensors, weights_file, metadata={"format": "pt"})
-        json_file.write_text(text + "\n", "utf-8")
+    if kind != "text_encoder":
+        return write_network(weights, fields, lambda: state_dict(module, dtype), overwrite)
+    fields = {**fields, "torch_dtype": dtype}
+    return write_network(
+        weights,
+        fields,
+        lambda: {TEXT_PREFIX + name: value for name, value in state_dict(module, dtype).items()},
+        overwrite,
+    )
+
+
+def write_network(
+    weights: Path, fields: Mapping[str, Any], tensors: Callable[[], dict[str, np.ndarray]], overwrite: bool
+) -> Path:
+    """config.json with `fields` and beside it `weights`, both or none; returns the latter.
+
+    `tensors` is called when it is known that both may be written. Raises FileExistsError."""
+    if indices := sorted(weights.parent.glob(f"{weights.name}.index*.json")):
+        raise FileExistsError(f"{indices[0]} leads readers to other weights than these; give another folder")
+    config = weights.parent / CONFIG
+    with atomic_output(config, overwrite) as json_file, atomic_output(weights, overwrite) as weights_file:
+        safetensors.numpy.save_file(tensors(), weights_file, metadata={"format": "pt"})
+        json_file.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", "utf-8")
     return weights
 
 

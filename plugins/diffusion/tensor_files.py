@@ -12,6 +12,7 @@ are refused: they can run code when they are read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -110,6 +111,15 @@ def listing(folder: Path, most: int = 8) -> str:
     """Names in a folder, for a message."""
     names = sorted(entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
     return (", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")) or "nothing"
+
+
+@contextlib.contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Put the path before the message of a ValueError that does not name it yet."""
+    try:
+        yield
+    except ValueError as error:
+        raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
 
 
 def _shards(index: Path) -> list[Path]:

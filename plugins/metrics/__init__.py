@@ -20,9 +20,9 @@ used (PEP 562), as in `plugins.diffusion`.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from common.lazy import lazy
 
 if TYPE_CHECKING:
     from plugins.metrics.anchors import Mean, Row, derangement, flat, table, with_anchors
@@ -113,16 +113,4 @@ _HOMES = {
     "with_anchors": "anchors",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = value  # found without this function from now on; a submodule is by itself
-        return value
-    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, __all__, _HOMES)
