@@ -44,8 +44,8 @@ class Generate:
     """A picture to start from; with --control, the picture that it looks at."""
     strength: float | None = None
     """With --image alone: how much of it is redrawn, above 0 and up to 1 (default: 0.8)."""
-    control: tuple[Literal["canny", "face", "holistic", "depth", "layout"], ...] = ()
-    """What of --image is kept: its edges, a face, a person, depth, or its whole layout (Plug-and-Play)."""
+    control: tuple[Literal["canny", "face", "holistic", "depth", "mask", "layout"], ...] = ()
+    """What of --image is kept: edges, a face, a person, depth, a silhouette, or the whole layout (Plug-and-Play)."""
     plugin: tuple[str, ...] = ()
     """For each control its network: a folder, a single file, or a shipped name (default: the shipped one)."""
     condition: tuple[str, ...] = ()
@@ -104,9 +104,9 @@ class Info:
 
 @dataclasses.dataclass
 class Condition:
-    """Make condition pictures (edges, faces, persons, depth) of a picture or a folder of them."""
+    """Make condition pictures (edges, faces, persons, depth, masks) of a picture or a folder of them."""
 
-    kind: tyro.conf.Positional[Literal["canny", "face", "holistic", "depth"]]
+    kind: tyro.conf.Positional[Literal["canny", "face", "holistic", "depth", "mask"]]
     """What to show of a picture."""
     input: tyro.conf.Positional[str]
     """A picture, or a folder of pictures with its subfolders."""
@@ -127,6 +127,10 @@ class Condition:
     """depth: an ONNX file that estimates it."""
     near: Literal["high", "low"] | None = None
     """depth: whether what is near has high values, as inverse depth, or low ones, as distances (default: high)."""
+    mask: str | None = None
+    """mask: a grey picture, white where the thing is, or a folder of them named as the pictures."""
+    threshold: float | None = None
+    """mask: how far, of 1, from the ground's colour a pixel of the thing is (default: 0.1)."""
     overwrite: bool = False
     """Replace what exists."""
     quiet: bool = False

@@ -23,7 +23,7 @@ from common import terminal
 from common.files import atomic_output, check_output_file
 from common.images import READABLE, check_writable, read_image, write_image
 from plugins.cli import Condition
-from plugins.conditions import depth, landmark_files
+from plugins.conditions import depth, landmark_files, mask
 from plugins.conditions.registry import make
 
 REPORT = "failures.txt"
@@ -34,10 +34,12 @@ OPTIONS = {  # of each kind, by their names in the command and in `registry`
     "face": {"faces": "most", "landmarks": "landmarks"},
     "holistic": {"landmarks": "landmarks"},
     "depth": {"depth": "depth", "model": "model", "near": "near"},
+    "mask": {"mask": "mask", "threshold": "threshold"},
 }
 PER_PICTURE: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {  # options that are files, and how to read one
     "landmarks": (landmark_files.SUFFIXES, landmark_files.read_landmarks),
     "depth": (depth.SUFFIXES, depth.read_depth),
+    "mask": (mask.SUFFIXES, mask.read_mask),
 }
 
 

@@ -1,4 +1,4 @@
-"""From a picture to what a plugin is shown of it: edges, a face's lines, a person's pose, or depth.
+"""From a picture to what a plugin is shown of it: edges, a face's lines, a person's pose, depth, or a mask.
 
     from plugins import conditions
 
@@ -8,8 +8,8 @@
     depth = conditions.make("depth", image, depth=conditions.read_depth("depth.npy"))
 
 A condition picture has its source's size and shows only what shall be kept: a generated picture follows its lines and
-is free in all else. The four kinds are those that MediaPipe's diffusion plugins were trained with. `registry` holds
-them by name, `mirror` flips one so that left stays left, and `scenes` draws pictures whose depth is exactly known.
+is free in all else. All kinds but the mask are those that MediaPipe's diffusion plugins were trained with. `registry`
+holds them by name, `mirror` flips one so that left stays left, `scenes` draws pictures whose depth is exactly known.
 
 Names are imported when they are first used (PEP 562), as in `plugins.diffusion`.
 """
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from plugins.conditions.holistic import draw_holistic
     from plugins.conditions.landmark_files import read_landmarks, write_landmarks
     from plugins.conditions.landmarks import Landmarks
+    from plugins.conditions.mask import read_mask
     from plugins.conditions.onnx_depth import OnnxDepth
     from plugins.conditions.registry import CONDITIONS, make
     from plugins.conditions.scenes import Scene, scene
@@ -46,6 +47,7 @@ __all__ = [
     "normalise",
     "read_depth",
     "read_landmarks",
+    "read_mask",
     "scene",
     "write_landmarks",
 ]
@@ -65,6 +67,7 @@ _HOMES = {
     "normalise": "depth",
     "read_depth": "depth",
     "read_landmarks": "landmark_files",
+    "read_mask": "mask",
     "scene": "scenes",
     "write_landmarks": "landmark_files",
 }

@@ -125,7 +125,8 @@ def _points(found: Any, visibility: bool = False) -> Float[np.ndarray, "n c"]:
     return np.array(rows, np.float32)
 
 
-def _mediapipe() -> Any:
+def require_mediapipe() -> Any:
+    """The package. Raises ImportError in one line when it is missing, or comes without models."""
     os.environ.setdefault("GLOG_minloglevel", "2")  # its log tells on stderr of every graph it starts
     try:
         with warnings.catch_warnings():
@@ -156,7 +157,7 @@ def _process(graph: Any, pixels: UInt8[np.ndarray, "h w 3"]) -> Any:
 @functools.cache
 def _face_mesh(least: float) -> Any:
     """Kept, as it takes ten times as long to start as to use."""
-    return _mediapipe().solutions.face_mesh.FaceMesh(
+    return require_mediapipe().solutions.face_mesh.FaceMesh(
         static_image_mode=True, refine_landmarks=True, max_num_faces=AT_ONCE, min_detection_confidence=least
     )
 
@@ -164,6 +165,6 @@ def _face_mesh(least: float) -> Any:
 @functools.cache
 def _holistic() -> Any:
     # The package holds the models of complexity 1 only; 0 and 2 would be downloaded.
-    return _mediapipe().solutions.holistic.Holistic(
+    return require_mediapipe().solutions.holistic.Holistic(
         static_image_mode=True, model_complexity=1, refine_face_landmarks=True
     )

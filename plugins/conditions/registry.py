@@ -4,6 +4,7 @@
     make("face", image, most=2)                       or landmarks=Landmarks
     make("holistic", image)                           or landmarks=Landmarks
     make("depth", image, depth=map, near="low")       or model=DepthModel
+    make("mask", image, threshold=0.1)                or mask=map
 
 A further kind is a function from a picture to a condition picture of its size, and a line in CONDITIONS.
 """
@@ -23,6 +24,7 @@ from plugins.conditions.detection import find_faces, find_holistic
 from plugins.conditions.face import draw_face
 from plugins.conditions.holistic import draw_holistic
 from plugins.conditions.landmarks import Landmarks
+from plugins.conditions.mask import mask
 
 Picture = Float[np.ndarray, "h w 3"]
 Note = Callable[[str], None]
@@ -72,6 +74,7 @@ CONDITIONS: Mapping[str, Callable[..., Picture]] = {
     "face": face,
     "holistic": holistic,
     "depth": depth,
+    "mask": mask,
 }
 
 

@@ -5,7 +5,7 @@ ignore them. Both are answered beside anchors, because no number of either kind 
 
 | question | compares | modules |
 | --- | --- | --- |
-| fidelity | each picture with its target | `edge_maps`, `masks`, `depth`, `landmarks`, `colours`; objects: `fidelity` |
+| fidelity | each picture with its target | `fidelity`, `estimated`: of `edge_maps`, `masks`, `depth`, `landmarks` |
 | quality | a set of pictures with a real set | `features`, then `quality` (made of `frechet` and `kernels`) |
 | against what | control, no control, wrong control | `anchors` |
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from plugins.metrics.colours import COLOURS, colour_accuracy, dominant_colour
     from plugins.metrics.depth import DepthErrors, depth_errors
     from plugins.metrics.edge_maps import EdgeScore, chamfer, edge_f1, edges
+    from plugins.metrics.estimated import DepthRmse, FaceFound, FaceNme, PosePck
     from plugins.metrics.features import FeatureExtractor
     from plugins.metrics.fidelity import EdgeDistance, EdgeF1, MaskIou
     from plugins.metrics.frechet import Statistics, frechet_distance
@@ -40,13 +41,17 @@ if TYPE_CHECKING:
 __all__ = [
     "COLOURS",
     "DepthErrors",
+    "DepthRmse",
     "EdgeDistance",
     "EdgeF1",
     "EdgeScore",
     "Estimate",
+    "FaceFound",
+    "FaceNme",
     "FeatureExtractor",
     "MaskIou",
     "Mean",
+    "PosePck",
     "PrecisionRecall",
     "Row",
     "Statistics",
@@ -78,13 +83,17 @@ __all__ = [
 _HOMES = {
     "COLOURS": "colours",
     "DepthErrors": "depth",
+    "DepthRmse": "estimated",
     "EdgeDistance": "fidelity",
     "EdgeF1": "fidelity",
     "EdgeScore": "edge_maps",
     "Estimate": "kernels",
+    "FaceFound": "estimated",
+    "FaceNme": "estimated",
     "FeatureExtractor": "features",
     "MaskIou": "fidelity",
     "Mean": "anchors",
+    "PosePck": "estimated",
     "PrecisionRecall": "quality",
     "Row": "anchors",
     "Statistics": "frechet",

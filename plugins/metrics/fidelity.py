@@ -15,8 +15,8 @@ Where there is only the condition, `EdgeF1(target="condition")` takes it for an 
 that made it is then another one than the score's, so that even the real picture does not reach 1 (with Canny 100/200,
 unblurred: 0.74 on the held-out pictures of data/captioned64).
 
-Depth, landmarks and named colours (`depth.py`, `landmarks.py`, `colours.py`) are functions only: they need an
-estimator, a detector or a word as well. A number of any of them means little alone: see `anchors.py`.
+Depth and landmarks need an estimator as well: their objects are in `estimated.py`. Named colours (`colours.py`) are
+functions only: they need a word. A number of any of them means little alone: see `anchors.py`.
 
 A picture with NaN in it scores NaN, never a good score.
 """

@@ -101,7 +101,7 @@ def fake_mediapipe(monkeypatch: Any) -> None:
         face_mesh=SimpleNamespace(FaceMesh=FaceMesh), holistic=SimpleNamespace(Holistic=Holistic)
     )
     forget()
-    monkeypatch.setattr(detection, "_mediapipe", lambda: SimpleNamespace(solutions=solutions))
+    monkeypatch.setattr(detection, "require_mediapipe", lambda: SimpleNamespace(solutions=solutions))
 
 
 def forget() -> None:

@@ -75,6 +75,18 @@ def test_a_folder_and_the_rest_of_it_later(here, capsys):
     assert capsys.readouterr().out == "" and read_image("out/b.png").shape == (48, 64, 3)
 
 
+def test_a_mask_is_found_or_given(here):
+    make("mask", "in/b.png", "-o", "out/found.png", "--threshold", "0.2")
+    np.testing.assert_array_equal(
+        read_image("out/found.png"), conditions.make("mask", read_image("in/b.png"), threshold=0.2)
+    )
+    half = np.zeros((48, 64, 3), np.float32)
+    half[:24] = 1
+    write_image("half.png", half)
+    make("mask", "in/b.png", "-o", "out/given.png", "--mask", "half.png")
+    np.testing.assert_array_equal(read_image("out/given.png"), half)
+
+
 def test_results_inside_the_folder_of_pictures_are_not_taken_for_pictures(here, capsys):
     for _ in range(2):
         make("canny", "in", "-o", "in/edges")
@@ -227,6 +239,8 @@ def test_depth_by_a_model_that_is_loaded_once(here, monkeypatch):
         (["canny", "in/notes.txt", "-o", "a.png"], "in/notes.txt is not a picture of a known kind"),
         (["canny", "empty", "-o", "out"], "no pictures found in empty; known suffixes"),
         (["canny", "in/a.jpg", "-o", "a.png", "--low", "300"], "thresholds 300 and 200"),
+        (["mask", "in/a.jpg", "-o", "a.png", "--threshold", "2"], "threshold 2 is not between 0 and 1"),
+        (["canny", "in/a.jpg", "-o", "a.png", "--mask", "in/b.png"], "--mask is an option of mask, not of canny"),
         (["canny", "in", "-o", "out", "--faces", "2"], "--faces is an option of face, not of canny; leave it out"),
         (["depth", "in", "-o", "out", "--landmarks", "x"], "--landmarks is an option of face and holistic, not of d"),
         (["face", "in", "-o", "out", "--faces", "0"], "--faces 0: one face or more"),

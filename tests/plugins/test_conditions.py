@@ -236,7 +236,7 @@ def test_without_exchanging_colours_a_flipped_face_would_be_wrong():
 def test_mirroring_twice_gives_the_picture_back(kind):
     picture = np.random.default_rng(0).random((2, 5, 7, 3), np.float32)
     np.testing.assert_array_equal(mirror(kind, mirror(kind, picture)), picture)
-    if kind in ("canny", "depth"):
+    if kind in ("canny", "depth", "mask"):
         np.testing.assert_array_equal(mirror(kind, picture), picture[:, :, ::-1])
 
 
@@ -273,6 +273,23 @@ def test_of_many_landmarks_the_largest_face_is_drawn_and_it_is_said():
     assert len(notes) == 1
     with pytest.raises(ValueError, match="0 faces are wanted"):
         conditions.make("face", image, landmarks=Landmarks(faces=faces), most=0)
+
+
+def test_a_mask_is_the_thing_on_its_ground():
+    image = np.full((20, 30, 3), [0.2, 0.5, 0.9], np.float32)
+    image[5:15, 10:20] = [0.2, 0.5, 0.7]  # one channel is 0.2 away from the ground
+    expected = np.zeros((20, 30, 3), np.float32)
+    expected[5:15, 10:20] = 1
+    np.testing.assert_array_equal(conditions.make("mask", image), expected)
+    assert not conditions.make("mask", image, threshold=0.3).any()
+    known = np.zeros((20, 30), np.float32)
+    known[:3], known[3:5] = 0.5, 0.4
+    drawn = conditions.make("mask", image, mask=known)
+    assert drawn[:3].all() and not drawn[3:].any()
+    with pytest.raises(ValueError, match=r"mask is \(3, 3\), the picture \(20, 30\); resize one of them"):
+        conditions.make("mask", image, mask=known[:3, :3])
+    with pytest.raises(ValueError, match=r"threshold 1 is not between 0 and 1; 0\.1 is customary"):
+        conditions.make("mask", image, threshold=1)
 
 
 def test_names_of_the_room_are_found_late():

@@ -5,6 +5,7 @@ import sys
 import cv2
 import numpy as np
 import pytest
+from onnx_models import MEAN_OF_CHANNELS, save_model
 
 from common.images import write_image
 from plugins import conditions
@@ -108,22 +109,6 @@ def test_a_map_has_the_size_of_its_picture():
 
 
 # ---- ONNX
-
-
-def save_model(path, shape, operators) -> None:
-    """A file that runs `operators` from x, of `shape`, to y."""
-    onnx = pytest.importorskip("onnx")
-    make = onnx.helper
-    values = [make.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)]
-    results = [make.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
-    axes = make.make_tensor("axes", onnx.TensorProto.INT64, [1], [3 if shape[-1] == 3 else 1])
-    nodes = [make.make_node(kind, names, ["y"], **attributes) for kind, names, attributes in operators]
-    graph = make.make_graph(nodes, "depth", values, results, [axes])
-    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=10)
-    onnx.save(model, str(path))
-
-
-MEAN_OF_CHANNELS = [("ReduceMean", ["x", "axes"], {"keepdims": 0})]
 
 
 @pytest.mark.parametrize("shape", [[1, 3, "h", "w"], [1, 3, 28, 42], [1, "h", "w", 3], ["n", 3, None, None]])
