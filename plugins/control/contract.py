@@ -87,8 +87,12 @@ class ControlNetwork(nnx.Module):
         """The condition picture, in [0, 1] and of the image's size, as `act` wants it: arrays with b rows."""
         raise NotImplementedError
 
-    def act(self, encoded: Any, x: Float[Array, "b h w c"], t: Array, context: Float[Array, "b n d"]) -> Added:
-        """What it adds for these noisy latents; without `every_step` the latents are not looked at."""
+    def act(
+        self, encoded: Any, x: Float[Array, "b h w c"], t: Array, context: Float[Array, "b n d"], remat: bool = False
+    ) -> Added:
+        """What it adds for these noisy latents; without `every_step` the latents are not looked at.
+
+        remat: a gradient keeps only what enters each block that computes here, and computes the rest again."""
         raise NotImplementedError
 
     def on(

@@ -30,6 +30,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
+from common.remat import remat as rematerialised
 from plugins.control.contract import Added, ControlNetwork
 from plugins.control.controlnet_config import ControlNetConfig
 from plugins.control.fitting import check_fit
@@ -39,7 +40,7 @@ from plugins.diffusion.porting import blank
 from plugins.diffusion.resnet import silu
 from plugins.diffusion.time_embedding import TimeEmbedding, sinusoid
 from plugins.diffusion.unet import UNet
-from plugins.diffusion.unet_blocks import MidLevel, down_levels, go_down
+from plugins.diffusion.unet_blocks import MidLevel, down_levels, go_down, whole
 from plugins.diffusion.unet_config import UNetConfig
 
 COPIED = ("conv_in", "time_embedding", "down_blocks", "mid_block")  # of the UNet
@@ -137,12 +138,14 @@ class ControlNet(ControlNetwork):
         x: Float[Array, "b h w i"],
         t: Num[Array, ...],
         context: Float[Array, "b n d"],
+        remat: bool = False,
     ) -> Added:
         """All skips and the middle; computed in the type of the latents."""
+        stage = rematerialised if remat else whole
         time, context = self._embed(t, x), context.astype(x.dtype)
         x = self.conv_in(x) + encoded.astype(x.dtype)
-        x, skips = go_down(self.down_blocks, x, time, context, [None] * self.config.encoder.levels)
-        middle = self.controlnet_mid_block(self.mid_block(x, time, context))
+        x, skips = go_down(self.down_blocks, x, time, context, [None] * self.config.encoder.levels, stage)
+        middle = self.controlnet_mid_block(self.mid_block(x, time, context, stage))
         residuals = [conv(skip) for conv, skip in zip(self.controlnet_down_blocks, skips, strict=True)]
         if self.config.global_pool_conditions:
             residuals, middle = [pooled(residual) for residual in residuals], pooled(middle)

@@ -105,7 +105,7 @@ class MediaPipePlugin(ControlNetwork):
             features.append(head(x))
         return tuple(features)
 
-    def act(self, encoded: tuple[Array, ...], x: Array, t: Array, context: Array) -> Added:
+    def act(self, encoded: tuple[Array, ...], x: Array, t: Array, context: Array, remat: bool = False) -> Added:
         return Added(level_features=encoded)
 
     def _level(self, inputs: int, outputs: int, depth: int, stride: int, rngs: nnx.Rngs) -> Any:

@@ -114,7 +114,7 @@ class T2IAdapter(ControlNetwork):
         """The features, one per level, finest first. Raises ValueError for a side that is no multiple of the factor."""
         return self.adapter(picture[..., : self.config.in_channels])
 
-    def act(self, encoded: tuple[Array, ...], x: Array, t: Array, context: Array) -> Added:
+    def act(self, encoded: tuple[Array, ...], x: Array, t: Array, context: Array, remat: bool = False) -> Added:
         return Added(level_features=encoded)
 
 

@@ -70,7 +70,7 @@ class ControlTask:
       min_snr: gamma of min-SNR weights (2303.09556); 0 weighs all timesteps alike.
       start_from: weights of such a control to train further. None: new ones, a ControlNet from the base's encoder.
       dtype: what the networks compute in, float32 or bfloat16. Parameters and losses stay float32.
-      remat: a gradient keeps only what enters each block of the UNet: less memory, more time.
+      remat: a gradient keeps only what enters each block of UNet and ControlNet: less memory, more time.
       samples: what the run's picture shows.
     """
 
@@ -175,7 +175,7 @@ class ControlTask:
         """The base's answer, with the control."""
         control, unet = self.network(params), nnx.merge(self.denoising.graphs["unet"], frozen["unet"])
         x = noisy.astype(self.dtype)
-        added = control.act(control.encode(condition.astype(self.dtype)), x, t, states)
+        added = control.act(control.encode(condition.astype(self.dtype)), x, t, states, remat=self.remat)
         return unet(
             x,
             t,

@@ -14,6 +14,7 @@ from tiny_base import diffusion_base, random
 
 from common.training.task import Context
 from plugins.control.contract import ControlNetwork
+from plugins.control.controlnet import ControlNet
 from plugins.control.data import ControlledConfig
 from plugins.control.evaluation import ControlEvaluation
 from plugins.control.loading import load
@@ -79,6 +80,22 @@ def test_a_new_control_has_the_loss_of_the_base(base, kind):
     half = jax.jit(dataclasses.replace(task, dtype="bfloat16").forward)(start, batch, context(task, 0))
     assert half.prediction.dtype == jnp.float32
     np.testing.assert_allclose(seen.prediction, half.prediction, atol=0.3)
+
+
+@pytest.mark.slow
+def test_remat_of_a_controlnet_changes_no_gradient_and_saves_memory(base):
+    batch = batch_of(4)
+
+    def gradient(remat):
+        task = task_of(base, kind="controlnet", remat=remat)
+        params = nnx.to_pure_dict(nnx.state(random(ControlNet, task.config)))
+        compiled = jax.jit(jax.grad(task.loss, has_aux=True)).lower(params, batch, context(task, 0)).compile()
+        return compiled(params, batch, context(task, 0))[0], compiled.memory_analysis().temp_size_in_bytes
+
+    (plain, whole), (again, less) = gradient(False), gradient(True)
+    for one, other in zip(jax.tree.leaves(plain), jax.tree.leaves(again), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5, rtol=1e-3)
+    assert less < 0.8 * whole, (less, whole)
 
 
 def test_a_controlnet_starts_with_the_bases_encoder(base):
