@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
 from plugins.conditions.registry import make, maker_of
 from plugins.diffusion.data import CaptionedConfig, Example
@@ -39,10 +39,7 @@ class ControlledConfig(CaptionedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wrong = [name for name, ends in self.vary.items() if len(ends) != 2 or not ends[0] <= ends[1]]
-        if wrong:
-            raise ValueError(f"vary.{wrong[0]} is {self.vary[wrong[0]]}: give the lowest and the highest value")
-        maker_of(self.condition, [*self.options, *self.vary])
+        check_condition(self.condition, self.options, self.vary)
 
     def _picture(self, example: Example, flip: bool, rng: np.random.Generator) -> Example:
         return {**super()._picture(example, flip, rng), "condition": self.conditioned(example, flip, rng)}
@@ -51,6 +48,26 @@ class ControlledConfig(CaptionedConfig):
         self, example: Example, flip: bool = False, rng: np.random.Generator | None = None
     ) -> Float[np.ndarray, "h w 3"]:
         """The condition of one example of `pictures`; without `rng`, varied options stand in the middle."""
-        image = (example["image"][:, ::-1] if flip else example["image"]).astype(np.float32) / 255
-        drawn = {name: float((a + b) / 2 if rng is None else rng.uniform(a, b)) for name, (a, b) in self.vary.items()}
-        return make(self.condition, image, **self.options, **drawn)
+        return make_condition(self.condition, example["image"], flip, rng, self.options, self.vary)
+
+
+def check_condition(kind: str, options: Mapping[str, Any], vary: Mapping[str, Any]) -> None:
+    """Raises ValueError for a kind, an option or a range that is none."""
+    wrong = [name for name, ends in vary.items() if len(ends) != 2 or not ends[0] <= ends[1]]
+    if wrong:
+        raise ValueError(f"vary.{wrong[0]} is {vary[wrong[0]]}: give the lowest and the highest value")
+    maker_of(kind, [*options, *vary])
+
+
+def make_condition(
+    kind: str,
+    picture: UInt8[np.ndarray, "h w 3"],
+    flip: bool,
+    rng: np.random.Generator | None,
+    options: Mapping[str, Any],
+    vary: Mapping[str, Any],
+) -> Float[np.ndarray, "h w 3"]:
+    """Of the picture, mirrored if asked for; without `rng`, varied options stand in the middle of their ranges."""
+    image = (picture[:, ::-1] if flip else picture).astype(np.float32) / 255
+    drawn = {name: float((a + b) / 2 if rng is None else rng.uniform(a, b)) for name, (a, b) in vary.items()}
+    return make(kind, image, **options, **drawn)

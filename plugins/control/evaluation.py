@@ -25,6 +25,7 @@ from common.training.task import Params
 from common.weights import git_commit
 from plugins.control.data import ControlledConfig
 from plugins.control.loading import load
+from plugins.control.own_data import OwnPicturesConfig
 from plugins.control.sample_sheet import draw
 from plugins.diffusion import folder
 from plugins.diffusion.pipeline import Pipeline
@@ -47,7 +48,7 @@ class ControlEvaluation:
       rows: pictures on the sheet that `run` writes.
     """
 
-    data: ControlledConfig
+    data: ControlledConfig | OwnPicturesConfig
     scores: Mapping[str, Metric]
     base: str | None = None
     count: int = 128

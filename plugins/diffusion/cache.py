@@ -2,6 +2,10 @@
 
     python -m plugins.diffusion.cache data/captioned64 runs/diffusion_small_vae/weights data/latents64
 
+or, of pictures of your own in any layout of `plugins.sources`, cut out of their middle,
+
+    python -m plugins.diffusion.cache my/pictures SD15 data/mine_latents --size 512
+
 writes
 
     mean.npy, std.npy     float16 [n 2 h w c]: the autoencoder's distribution for each picture, as it is and mirrored
@@ -9,7 +13,8 @@ writes
     states.npy            float16 [n+1 l d], with --text: states of each whole caption, and last of the empty one
     index.json            what it was made of
 
-Training then neither encodes nor holds the autoencoder's activations (`DenoisingTask`, `CaptionedConfig.latents`).
+Training then neither encodes nor holds the autoencoder's activations (`DenoisingTask`, and the `latents` of
+`CaptionedConfig` and `OwnPicturesConfig`).
 Latents are drawn anew from their distribution in every step; the published recipes do so too.
 """
 
@@ -34,41 +39,60 @@ from plugins.diffusion.loading import load_text_encoder, load_tokenizer, load_va
 from plugins.diffusion.saving import save_component
 from plugins.diffusion.vae import AutoencoderKL
 from plugins.pictures.picture import caption
+from plugins.sources.crop import Squares
+from plugins.sources.opening import open_source
 
 MEAN, STD, STATES = "mean.npy", "std.npy", "states.npy"
 
 
 def write_cache(
-    pictures: str | Path, vae: str | Path, folder: str | Path, text: str | Path | None = None, batch: int = 32
+    pictures: str | Path,
+    vae: str | Path,
+    folder: str | Path,
+    text: str | Path | None = None,
+    batch: int = 32,
+    size: int | None = None,
 ) -> float:
     """Writes `folder`; returns the scaling factor.
 
     Args:
-      pictures: a folder that `plugins.pictures` wrote.
+      pictures: a folder that `plugins.pictures` wrote; with `size`, what `plugins.sources.open_source` opens.
       vae: a folder or file with an autoencoder.
       folder: a new folder.
       text: a base whose text encoder and tokenizer read the captions; None: no states.
       batch: pictures at once.
+      size: side of the squares that are cut out of pictures of your own; their captions vary, so they have no states.
 
     Raises FileExistsError, FileNotFoundError, and ValueError for pictures that the autoencoder cannot take.
     """
     check_output_folder(folder)
-    entries = json.loads((Path(pictures) / "index.json").read_text("utf-8"))["pictures"]
-    images = np.load(Path(pictures) / "images.npy", mmap_mode="r")
+    if size is not None and text is not None:
+        raise ValueError("states are of one caption each, pictures of your own may have several: leave out text")
+    if size is None:
+        images, captions = _prepared(Path(pictures))
+    else:
+        images, captions = Squares(open_source(pictures), size), []
     network = load_vae(vae)
     with atomic_folder(folder) as part:
         scale = 1 / _write_latents(network, images, part, batch)
         config = dataclasses.replace(network.config, scaling_factor=scale, shift_factor=None)
         save_component(part / "vae", network, config)
         if text is not None:
-            captions = [caption(entry["label"], entry["style"]) for entry in entries]
             _write_states(text, [*captions, ""], part / STATES, batch)
         about = {"pictures": str(pictures), "vae": str(vae), "text": text and str(text), "scaling_factor": scale}
+        about |= {} if size is None else {"size": size}
         (part / "index.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
     return scale
 
 
-def _write_latents(vae: AutoencoderKL, images: np.ndarray, folder: Path, batch: int) -> float:
+def _prepared(folder: Path) -> tuple[np.ndarray, list[str]]:
+    """The pictures and whole captions of a folder of `plugins.pictures`."""
+    entries = json.loads((folder / "index.json").read_text("utf-8"))["pictures"]
+    captions = [caption(entry["label"], entry["style"]) for entry in entries]
+    return np.load(folder / "images.npy", mmap_mode="r"), captions
+
+
+def _write_latents(vae: AutoencoderKL, images: np.ndarray | Squares, folder: Path, batch: int) -> float:
     """The two files; the standard deviation of latents drawn from what is in them."""
     unit = vae.config.reduction
     shape = (len(images), 2, images.shape[1] // unit, images.shape[2] // unit, vae.config.latent_channels)
@@ -128,6 +152,11 @@ class Cache:
             )
 
     @functools.cached_property
+    def about(self) -> dict[str, Any]:
+        """What it was made of."""
+        return json.loads((self.folder / "index.json").read_text("utf-8"))
+
+    @functools.cached_property
     def mean(self) -> np.ndarray:
         return np.load(self.folder / MEAN, mmap_mode="r")
 
@@ -149,9 +178,10 @@ def main(
     folder: tyro.conf.Positional[Path],
     text: Path | None = None,
     batch: int = 32,
+    size: int | None = None,
 ) -> None:
-    """Write what VAE says about PICTURES, and TEXT about their captions, to FOLDER."""
-    print(f"{folder}: scaling factor {write_cache(pictures, vae, folder, text, batch):.5f}")
+    """Write what VAE says about PICTURES, and TEXT about their captions, to FOLDER. SIZE: pictures are your own."""
+    print(f"{folder}: scaling factor {write_cache(pictures, vae, folder, text, batch, size):.5f}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,395 @@
+"""Pictures of a user's own are found in every layout that the documentation promises, and what is wrong is named."""
+
+import io
+import json
+import pickle
+import sys
+import tarfile
+
+import cv2
+import numpy as np
+import pytest
+from networks import one_line
+from PIL import Image
+
+from plugins.sources import (
+    FolderPictures,
+    JsonlPictures,
+    Source,
+    TfdsPictures,
+    WebDatasetPictures,
+    open_source,
+)
+from plugins.sources.webdataset import expand
+
+COUNT = 5
+NAMES = ["1", "2", "30", "birds/9", "birds/10"]
+
+
+def picture(number: int, height: int = 6, width: int = 8) -> np.ndarray:
+    """A picture that no other number has."""
+    return np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def edges(number: int) -> np.ndarray:
+    return 255 - picture(number)
+
+
+def png(image: np.ndarray) -> bytes:
+    return cv2.imencode(".png", image[..., ::-1])[1].tobytes()
+
+
+def write(path, image):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png(image))
+
+
+def write_text(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def write_folder(folder):
+    for number, name in enumerate(NAMES):
+        write(folder / "images" / f"{name}.png", picture(number))
+        write(folder / "conditions" / "canny" / f"{name}.png", edges(number))
+        write_text(folder / "captions" / f"{name}.txt", f"thing {number}\n\n also {number} \n")
+    return folder
+
+
+def write_lines(path, entries):
+    write_text(path, "\n".join(json.dumps(entry) for entry in entries) + "\n\n")
+    return path
+
+
+def tar_bytes(files, mode="w") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def write_tar(path, numbers, mode="w"):
+    files: dict[str, bytes] = {"readme.md": b"not a picture"}
+    for number in numbers:
+        files[f"{number:04d}.png"] = png(picture(number))
+        files[f"{number:04d}.canny.png"] = png(edges(number))
+        files[f"{number:04d}.json"] = json.dumps({"text": [f"thing {number}", f"also {number}"], "w": 8}).encode()
+    path.write_bytes(tar_bytes(files, mode))
+    return path
+
+
+def own(folder):
+    for number in range(COUNT):
+        write(folder / f"{number}.png", picture(number))
+        write(folder / "edges" / f"{number}.png", edges(number))
+    entries = [
+        dict(
+            image=f"{k}.png", caption=[f"thing {k}", f"also {k}"], conditions={"canny": f"edges/{k}.png", "face": None}
+        )
+        for k in range(COUNT)
+    ]
+    return write_lines(folder / "mine.jsonl", entries)
+
+
+LAYOUTS = {"folder": write_folder, "jsonl": own, "tar": lambda folder: write_tar(folder / "a.tar", range(COUNT))}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_with_all_there_is(name, tmp_path):
+    source = open_source(LAYOUTS[name](tmp_path))
+    assert isinstance(source, Source) and len(source) == COUNT
+    for number in range(COUNT):
+        record = source[number]
+        np.testing.assert_array_equal(record.image, picture(number))
+        assert record.image.dtype == np.uint8
+        assert record.captions == (f"thing {number}", f"also {number}")
+        assert list(record.conditions) == ["canny"]
+        np.testing.assert_array_equal(record.conditions["canny"], edges(number))
+    assert len({source[i].key for i in range(COUNT)}) == COUNT
+    again = pickle.loads(pickle.dumps(open_source(tmp_path if name == "tar" else LAYOUTS[name](tmp_path))))
+    assert len(pickle.dumps(again)) < 1000  # nothing was opened yet
+    np.testing.assert_array_equal(again[3].image, picture(3))
+
+
+def test_a_record_opens_nothing_that_is_not_asked_for(tmp_path):
+    source = open_source(write_folder(tmp_path))
+    (tmp_path / "conditions" / "canny" / "1.png").write_bytes(b"no picture")
+    (tmp_path / "images" / "2.png").write_bytes(b"no picture")
+    np.testing.assert_array_equal(source[0].image, picture(0))
+    np.testing.assert_array_equal(source[1].conditions["canny"], edges(1))
+    with pytest.raises(ValueError, match=r"canny/1\.png is not a picture"):
+        _ = source[0].conditions["canny"]
+    with pytest.raises(ValueError, match=r"images/2\.png is not a picture"):
+        _ = source[1].image
+
+
+# ---- folders
+
+
+def test_folders_go_in_natural_order_by_keys_without_suffix(tmp_path):
+    source = open_source(write_folder(tmp_path))
+    assert isinstance(source, FolderPictures)
+    assert [source[i].key for i in range(COUNT)] == NAMES
+
+
+def test_a_flat_folder_with_captions_beside(tmp_path):
+    for number in range(3):
+        write(tmp_path / f"{number}.png", picture(number))
+    write_text(tmp_path / "1.txt", "a dog")
+    write_text(tmp_path / "2.txt", "")
+    write(tmp_path / "conditions" / "depth" / "2.png", edges(2))
+    (tmp_path / ".hidden.png").write_bytes(b"")
+    source = open_source(tmp_path)
+    assert [source[i].captions for i in range(3)] == [(), ("a dog",), ()]
+    assert [list(source[i].conditions) for i in range(3)] == [[], [], ["depth"]]
+
+
+def test_cameras_orientation_and_alpha_are_undone(tmp_path):
+    turned = Image.fromarray(picture(0))
+    exif = turned.getexif()
+    exif[0x0112] = 6  # a quarter turn clockwise makes it upright
+    turned.save(tmp_path / "a.png", exif=exif)
+    glass = np.dstack([picture(1), np.zeros((6, 8), np.uint8)])
+    Image.fromarray(glass).save(tmp_path / "b.png")
+    source = open_source(tmp_path)
+    np.testing.assert_array_equal(source[0].image, np.rot90(picture(0), -1))
+    np.testing.assert_array_equal(source[1].image, np.full((6, 8, 3), 255, np.uint8))
+
+
+def test_folders_that_cannot_be_paired(tmp_path):
+    write(tmp_path / "images" / "1.png", picture(0))
+    write(tmp_path / "conditions" / "canny" / "1_canny.png", edges(0))
+    with pytest.raises(ValueError, match="none of its 1 pictures, such as '1_canny'") as error:
+        len(open_source(tmp_path))
+    one_line(error)
+    (tmp_path / "images" / "1.JPG").write_bytes(b"")
+    with pytest.raises(ValueError, match="have one name; rename one"):
+        len(open_source(tmp_path))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no pictures in it"):
+        len(open_source(tmp_path / "empty"))
+
+
+# ---- lists
+
+
+@pytest.mark.parametrize("condition", ["conditioning_image_file_name", "conditioning_image", "conditioning"])
+def test_hugging_faces_imagefolder(condition, tmp_path):
+    for number in range(3):
+        write(tmp_path / "train" / "pictures" / f"{number}.png", picture(number))
+        write(tmp_path / "train" / f"{number}c.png", edges(number))
+    fields = [
+        {"file_name": f"pictures/{k}.png", "text": f"thing {k}", condition: f"{k}c.png", "depth_file_name": f"{k}c.png"}
+        for k in range(3)
+    ]
+    write_lines(tmp_path / "train" / "metadata.jsonl", fields)
+    for source in (open_source(tmp_path, "train"), open_source(tmp_path / "train" / "metadata.jsonl")):
+        assert isinstance(source, JsonlPictures) and len(source) == 3
+        record = source[2]
+        assert record.captions == ("thing 2",) and sorted(record.conditions) == ["condition", "depth"]
+        np.testing.assert_array_equal(record.image, picture(2))
+        for kind in ("canny", "depth"):  # the one without a name stands for any
+            stored = record.condition(kind)
+            assert stored is not None
+            np.testing.assert_array_equal(stored.decode(), edges(2))
+
+
+def test_fill50k(tmp_path):
+    for number in range(3):
+        write(tmp_path / "target" / f"{number}.png", picture(number))
+        write(tmp_path / "source" / f"{number}.png", edges(number))
+    entries = [dict(source=f"source/{k}.png", target=f"target/{k}.png", prompt=f"circle {k}") for k in range(3)]
+    write_lines(tmp_path / "prompt.json", entries)
+    record = open_source(tmp_path)[1]
+    assert record.captions == ("circle 1",) and record.key == "target/1.png"
+    np.testing.assert_array_equal(record.image, picture(1))
+    np.testing.assert_array_equal(record.conditions["condition"], edges(1))
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "words"),
+    [
+        ("{", ValueError, "no JSON"),
+        ('["a.png"]', ValueError, "no JSON object"),
+        ('{"caption": "a"}', ValueError, "no picture; name it as one of image, file_name"),
+        ('{"image": 3}', ValueError, "3 is no path"),
+        ('{"image": "a.png", "caption": 3}', ValueError, "caption is 3; give a text or a list"),
+        ('{"image": "a.png", "caption": ["a", 3]}', ValueError, "give a text or a list"),
+        ('{"image": "a.png", "conditions": ["a.png"]}', ValueError, "conditions is"),
+        ('{"image": "b.png"}', FileNotFoundError, "does not exist; paths are relative to"),
+        ('{"image": "a.png", "conditions": {"canny": "c.png"}}', FileNotFoundError, "c.png does not exist"),
+    ],
+)
+def test_a_wrong_line_is_told_by_its_number(line, kind, words, tmp_path):
+    write(tmp_path / "a.png", picture(0))
+    (tmp_path / "mine.jsonl").write_text(f'{{"image": "a.png"}}\n\n{line}\n')
+    with pytest.raises(kind) as error:
+        len(open_source(tmp_path / "mine.jsonl"))
+    assert "mine.jsonl line 3" in one_line(error) and words in one_line(error)
+
+
+def test_lists_of_nothing_and_of_no_text(tmp_path):
+    (tmp_path / "a.jsonl").write_text("\n\n")
+    with pytest.raises(ValueError, match="no line in it"):
+        len(open_source(tmp_path / "a.jsonl"))
+    (tmp_path / "a.jsonl").write_bytes(b'{"image": "\xff"}')
+    with pytest.raises(ValueError, match="no UTF-8"):
+        len(open_source(tmp_path / "a.jsonl"))
+
+
+# ---- tars
+
+
+def test_tars_by_folder_glob_and_braces(tmp_path):
+    for shard in range(3):
+        write_tar(tmp_path / f"t-{shard:02d}.tar", range(2 * shard, 2 * shard + 2))
+    for files in (tmp_path, tmp_path / "t-*.tar", tmp_path / "t-{00..02}.tar", tmp_path / "t-0{0,1,2}.tar"):
+        source = open_source(files)
+        assert isinstance(source, WebDatasetPictures) and len(source) == 6
+        assert [source[i].key for i in range(6)] == [f"t-{i // 2:02d}/{i:04d}" for i in range(6)]
+        np.testing.assert_array_equal(source[5].image, picture(5))
+    assert expand("{a,b}{08..10}") == ["a08", "a09", "a10", "b08", "b09", "b10"]
+    with pytest.raises(FileNotFoundError, match=r"t-03\.tar does not exist"):
+        len(open_source(tmp_path / "t-{00..03}.tar"))
+    with pytest.raises(FileNotFoundError, match="no tar there"):
+        len(open_source(tmp_path / "x-*.tar"))
+
+
+def test_tars_with_folders_texts_and_parts_missing(tmp_path):
+    files = {
+        "./a/1.x.y": b"unknown",
+        "./a/1.txt": b"one\ntwo",
+        "./a/1.png": png(picture(1)),
+        "b/1.PNG": png(picture(2)),
+        "b/2.txt": b"of no picture",
+        "b/3.png": png(picture(3)),
+        "b/3.json": b'"a string"',
+        "b/4.png": png(picture(3)),
+        "b/4.json": b"{",
+        "b/5.png": b"no picture",
+        "b/" + 120 * "long" + ".png": png(picture(4)),
+    }
+    (tmp_path / "x.tar").write_bytes(tar_bytes(files))
+    source = open_source(tmp_path / "x.tar")
+    assert [source[i].key for i in range(5)] == ["x/a/1", "x/b/1", "x/b/3", "x/b/4", "x/b/5"]
+    assert [source[i].captions for i in range(3)] == [("one", "two"), (), ("a string",)]
+    np.testing.assert_array_equal(source[5].image, picture(4))
+    with pytest.raises(ValueError, match=r"x\.tar member b/4\.json: no JSON"):
+        _ = source[3].captions
+    with pytest.raises(ValueError, match=r"x\.tar member b/5\.png is not a picture"):
+        _ = source[4].image
+
+
+@pytest.mark.parametrize("where", ["head", "content", "header", "garbage", "zip"])
+def test_a_damaged_tar_is_named(where, tmp_path):
+    path = write_tar(tmp_path / "bad.tar", range(3), "w:gz" if where == "zip" else "w")
+    data = bytearray(path.read_bytes())
+    with tarfile.open(path) as tar:
+        third = tar.getmembers()[2]
+        place = third.offset
+    if where == "head":
+        data = data[:100]
+    elif where == "content":
+        data = data[: third.offset_data + 10]
+    elif where == "header":
+        data = data[: place + 100]
+    elif where == "garbage":
+        data[place : place + 512] = bytes(range(256)) * 2
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"bad\.tar is .*(damaged|cut short)") as error:
+        len(open_source(path))
+    assert "copy it again" in one_line(error)
+
+
+def test_a_tar_of_no_pictures(tmp_path):
+    write_tar(tmp_path / "x.tar", [])
+    with pytest.raises(ValueError, match="no picture in it"):
+        len(open_source(tmp_path))
+
+
+# ---- tfds
+
+
+def write_tfds(folder):
+    """A prepared data set: three records with a picture, edges, several captions and a class."""
+    import tensorflow_datasets as tfds
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    features = tfds.features.FeaturesDict(
+        {
+            "photo": tfds.features.Image(),
+            "lines": tfds.features.Image(),
+            "texts": tfds.features.Sequence({"id": np.int64, "text": tfds.features.Text()}),
+            "title": tfds.features.Text(),
+            "label": tfds.features.ClassLabel(names=["cat", "dog"]),
+        }
+    )
+    folder.mkdir()
+    writer = ArrayRecordWriter(str(folder / "mine-train.array_record-00000-of-00001"), "group_size:1")
+    for k in range(3):
+        texts = [{"id": 7, "text": f"thing {k}"}, {"id": 8, "text": f"also {k}"}]
+        pictures = {"photo": io.BytesIO(png(picture(k))), "lines": io.BytesIO(png(edges(k)))}
+        row = {**pictures, "texts": texts, "title": f"title {k}", "label": k % 2}
+        writer.write(features.serialize_example(features.encode_example(row)))
+    writer.close()
+    info = tfds.core.SplitInfo(name="train", shard_lengths=[3], num_bytes=1)
+    tfds.folder_dataset.write_metadata(
+        data_dir=folder, features=features, split_infos=[info], check_data=False, description="mine"
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tfds") / "mine" / "1.0.0"
+    folder.parent.mkdir()
+    write_tfds(folder)
+    return folder
+
+
+def test_tfds_features_by_name(prepared):
+    fields = dict(image="photo", conditions={"canny": "lines"})
+    source = TfdsPictures(str(prepared), caption="texts/text", **fields)
+    assert len(source) == 3 and source[2].key == "00000002"
+    for number in range(3):
+        np.testing.assert_array_equal(source[number].image, picture(number))
+        np.testing.assert_array_equal(source[number].conditions["canny"], edges(number))
+        assert source[number].captions == (f"thing {number}", f"also {number}")
+    assert TfdsPictures(str(prepared), caption="title", **fields)[1].captions == ("title 1",)
+    assert TfdsPictures(str(prepared), caption="label", **fields)[1].captions == ("dog",)
+    assert TfdsPictures(str(prepared), **fields)[1].captions == ()
+    assert len(TfdsPictures("mine:1.0.0", "train[:2]", data_dir=str(prepared.parents[1]), **fields)) == 2
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(source))[1].image, picture(1))
+
+
+def test_tfds_errors_are_one_line(prepared, monkeypatch):
+    assert isinstance(open_source(prepared), TfdsPictures)
+    for source, kind, words in (
+        (open_source(prepared), ValueError, "no feature 'image'; choose of label, lines, photo"),
+        (TfdsPictures(str(prepared), image="photo", caption="words"), ValueError, "no feature 'words'"),
+        (TfdsPictures(str(prepared), "test", "photo"), ValueError, "test"),
+        (open_source("tfds:no_such_set"), FileNotFoundError, "no_such_set: no folder"),
+        (TfdsPictures(str(prepared.parent / "nowhere")), FileNotFoundError, "nowhere: no folder"),
+    ):
+        with pytest.raises(kind) as error:
+            len(source)
+        assert words in one_line(error)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(ImportError, match=r"film-plugins-reveal\[tfds\]"):
+        len(TfdsPictures(str(prepared)))
+
+
+# ---- what is none of these
+
+
+def test_what_is_no_source(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        open_source(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="val does not exist"):
+        open_source(tmp_path, "val")
+    (tmp_path / "a.csv").write_text("a,b")
+    with pytest.raises(ValueError, match=r"a\.csv is no layout of pictures; give a folder, a \.jsonl, a \.tar"):
+        open_source(tmp_path / "a.csv")
