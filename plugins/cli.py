@@ -6,6 +6,7 @@
     plugins generate --prompt "a glass apple" --control canny --image apple.png -o glass.png
     plugins info stable-diffusion-v1-5/          what a base is, without loading its weights
     plugins condition canny photos/ -o edges/    what a control plugin is shown of pictures
+    plugins export --plugin P -o plugin.onnx     a trained plugin for other programs
 
 User errors are one line on stderr and exit code 2; then nothing was written. A further command is a dataclass for its
 words, a function that takes it, and a line in COMMANDS.
@@ -137,11 +138,34 @@ class Condition:
     """No progress bar, no notes."""
 
 
+@dataclasses.dataclass
+class Export:
+    """Write a trained plugin as one file for other programs, or what it says about a picture."""
+
+    plugin: str
+    """A MediaPipe plugin or a T2I-Adapter: a folder, a single file, or a shipped name."""
+    output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
+    """plugin.stablehlo, plugin.onnx, or features.safetensors."""
+    format: Literal["stablehlo", "onnx", "features"] | None = None
+    """What to write (default: by the suffix of the output)."""
+    size: tuple[int, ...] | None = None
+    """Of the pictures it will be shown: one side, or width and height (default: 512; for features the picture's)."""
+    picture: str | None = None
+    """features: the condition picture; with --size, scaled to cover it and cropped from its middle."""
+    strength: float | None = None
+    """features: 0 is off, 1 as it was trained (default: 1)."""
+    overwrite: bool = False
+    """Replace the output if it exists."""
+    quiet: bool = False
+    """Say nothing."""
+
+
 # Of each word: what it takes and what carries it out, imported when the word is said.
 COMMANDS: dict[str, Callable[[], tuple[type, Callable[[Any], None]]]] = {
     "generate": lambda: (Generate, _generate),
     "info": lambda: (Info, _info),
     "condition": lambda: (Condition, _condition),
+    "export": lambda: (Export, _export),
 }
 
 
@@ -186,6 +210,12 @@ def _condition(command: Condition) -> None:
     from plugins.condition import condition
 
     condition(command)
+
+
+def _export(command: Export) -> None:
+    from plugins.export import export
+
+    export(command)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ convolutions, 36 times slower than what it is: nine shifted pictures, each times
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
@@ -25,9 +25,14 @@ SIZE = 3
 def depthwise(
     x: Float[Array, "b h w c"], kernel: Float[Array, "3 3 1 c"], stride: int = 1, way: Way | None = None
 ) -> Float[Array, "b h2 w2 c"]:
-    """With a zero on every side; ceil(h / stride) rows. `way`: how to compute it; None for the backend's fastest."""
-    way = way or ("shifts" if jax.default_backend() == "cpu" else "groups")
-    return (_shifts if way == "shifts" else _groups)(x, kernel.astype(x.dtype), stride)
+    """With a zero on every side; ceil(h / stride) rows.
+
+    way: how to compute it; None for the fastest on the platform that the program is compiled for."""
+    kernel = kernel.astype(x.dtype)
+    shifts, groups = (functools.partial(each, stride=stride) for each in (_shifts, _groups))
+    if way is None:
+        return lax.platform_dependent(x, kernel, cpu=shifts, default=groups)
+    return (shifts if way == "shifts" else groups)(x, kernel)
 
 
 def _groups(x: Array, kernel: Array, stride: int) -> Array:
