@@ -14,24 +14,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float
-
 from common.files import check_output_file
-from common.images import contact_sheet, write_image
+from common.images import write_image
 from common.metrics import Metric
 from common.score_table import write_json
 from common.training.task import Params
 from common.weights import git_commit
 from plugins.control.data import ControlledConfig
+from plugins.control.held_out import Pictures, held_out, sheet
 from plugins.control.loading import load
 from plugins.control.own_data import OwnPicturesConfig
 from plugins.control.sample_sheet import draw
 from plugins.diffusion import folder
 from plugins.diffusion.pipeline import Pipeline
 from plugins.metrics.anchors import WITH, WITHOUT, WRONG, Row, derangement, flat, score_rows, table, with_anchors
-
-Pictures = Float[np.ndarray, "n h w 3"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +65,12 @@ class ControlEvaluation:
     def prepare(self) -> Sequence[str]:
         for metric in self.scores.values():
             metric.prepare()
-        self._examples(1)
+        held_out(self.data, 1)
         return [f"{name}/{row}" for name in self.scores for row in (WITH, WITHOUT, WRONG)]
 
     def score(self, task: Any, params: Params) -> Mapping[str, float]:
         """Means of the three rows, as "edges/with control"."""
-        pictures, prompts, conditions = self._examples(self.training_count)
+        pictures, prompts, conditions = held_out(self.data, self.training_count)
         wrong = conditions[derangement(len(conditions))]
         network = task.network(params)
         with_own, with_other = (draw(task.pipeline, prompts, network, each, self) for each in (conditions, wrong))
@@ -85,11 +81,11 @@ class ControlEvaluation:
         """Scores a control at each strength beside the anchors; writes results.json and sheet.png, returns a table.
 
         FileNotFoundError, FileExistsError or ValueError in one line, before the work."""
-        report, sheet = output / "results.json", output / "sheet.png"
-        for target in (report, sheet):
+        report, pictures_file = output / "results.json", output / "sheet.png"
+        for target in (report, pictures_file):
             check_output_file(target, overwrite)
         network, pipeline = load(weights), folder.load(self.base)
-        pictures, prompts, conditions = self._examples(self.count)
+        pictures, prompts, conditions = held_out(self.data, self.count)
         made = {
             WITHOUT: draw(pipeline, prompts, None, conditions, self),
             WRONG: draw(pipeline, prompts, network, conditions[derangement(len(conditions))], self),
@@ -97,7 +93,8 @@ class ControlEvaluation:
         for s in self.strengths:
             made[f"{WITH}, strength {s:g}"] = draw(pipeline, prompts, network, conditions, self, s)
         rows = score_rows(self.scores, pictures, made)
-        write_image(sheet, self._sheet(pictures, conditions, made), overwrite=overwrite)
+        columns = {"picture": pictures, "condition": conditions, **made}
+        write_image(pictures_file, sheet(columns, self.rows), overwrite=overwrite)
         write_json(report, self._record(weights, len(pictures), rows), overwrite)
         return table(rows)
 
@@ -106,23 +103,6 @@ class ControlEvaluation:
         if not self._alone or self._alone[0] is not pipeline:
             self._alone[:] = [pipeline, draw(pipeline, prompts, None, conditions, self)]
         return self._alone[1]
-
-    def _examples(self, count: int) -> tuple[Pictures, list[str], Pictures]:
-        """The first pictures of the split in a fixed random order, their captions and conditions."""
-        source = self.data.pictures
-        chosen = np.random.default_rng(0).permutation(len(source))[:count]
-        examples = [source[int(i)] for i in chosen]
-        pictures = np.stack([example["image"] for example in examples]).astype(np.float32) / 255
-        conditions = np.stack([self.data.conditioned(example) for example in examples])
-        return pictures, [source.caption(int(i)) for i in chosen], conditions
-
-    def _sheet(
-        self, pictures: Pictures, conditions: Pictures, made: Mapping[str, Pictures]
-    ) -> Float[np.ndarray, "_h _w 3"]:
-        columns = {"picture": pictures, "condition": conditions, **made}
-        cells = [images[i] for i in range(min(self.rows, len(pictures))) for images in columns.values()]
-        labels = [*columns, *[""] * (len(cells) - len(columns))]
-        return contact_sheet(cells, columns=len(columns), labels=labels)
 
     def _record(self, weights: str, count: int, rows: Sequence[Row]) -> dict[str, Any]:
         settings = {name: getattr(self, name) for name in ("base", "steps", "guidance", "strengths")}

@@ -1,0 +1,193 @@
+"""What control adds to a run of Stable Diffusion 1.5's size: the article's overheads, measured and counted.
+
+    python -m benchmarks.control                                  all ways; 5.2 GB of weights, and activations
+    python -m benchmarks.control --size tiny                      small networks through the same code, to try it out
+    python -m benchmarks.control --kinds plugin t2i_adapter
+
+Random weights, float32, a picture of 512x512 (64x64 latents), 77 tokens, guidance (two rows a call). Timed in turns,
+after a warm-up, medians of `--repeats`: the model's call as the sampler asks it, alone and with what each way puts into
+it; what a way does once; and what it does in each call beside the UNet, by itself. Nothing runs for 50 steps: a run is
+
+    base                   steps x call
+    by parts               once + steps x (call + added)       the base's call, and what is added timed by itself
+    by calls               once + steps x (call with it)       which has the noise of whole calls in it
+
+and the overhead is over the base's run. **The rule: a run counts by parts where `added` is less than the spread of the
+base's calls, largest less smallest, else by calls.** A plugin's sums take milliseconds, and calls take seconds that
+vary by more: whole calls cannot tell its overhead from none, and may give a negative one. Both are printed. Parts are
+programs of their own, and what XLA fuses into a call costs less there.
+
+- `added`: factors and sums of the features or residuals for both rows; a ControlNet's forward pass is in it. None for
+  Plug-and-Play, whose part is a third row inside the call.
+- `once`: the picture's encoder. For Plug-and-Play `inversion` + steps calls of one row: one is timed, all are counted.
+- GFLOP: of a picture's run (`plugins/control/cost.py`), counted from shapes; the overhead of arithmetic, without noise.
+
+The plugin and the T2I-Adapter add tensors of the same shapes, so they share the program of a call, and its time.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from flax import nnx
+
+from benchmarks.diffusion import TOKENS, heading, line, unet_config
+from common.runtime import keep_freed_memory, return_compilers_memory
+from plugins import control, diffusion
+from plugins.control import contract, cost
+from plugins.control.cost import Cost, Setting
+from plugins.control.plug_and_play import INVERSION
+
+NETWORKS: dict[str, tuple[Any, Any]] = {
+    "plugin": (control.MediaPipePlugin, control.MediaPipeConfig),
+    "t2i_adapter": (control.T2IAdapter, control.T2IAdapterConfig),
+    "controlnet": (control.ControlNet, control.ControlNetConfig),
+}
+Kind = Literal["plugin", "t2i_adapter", "controlnet", "layout"]
+BASE, FEATURES, LAYOUT = "base", "features", "layout"
+UNIT = 8  # pixels per latent pixel and side
+# Columns and the formats of their numbers.
+COLUMNS = {"": "", "parameters": ",", "once s": ".3f", "added s": ".4f", "call s": ".3f", "run s": ",.1f"}
+COLUMNS |= {"overhead %": "+.3f", "by parts %": "+.3f", "by calls %": "+.2f", "GFLOP": ",.1f", "of GFLOP %": "+.4f"}
+
+
+@dataclass
+class Options:
+    size: Literal["sd15", "tiny"] = "sd15"
+    """Stable Diffusion 1.5's networks, or small ones with all their parts."""
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    """Ways to compare with the base; layout is Plug-and-Play."""
+    steps: int = 50
+    """Of the run that the numbers are scaled to."""
+    repeats: int = 3
+    """Timed calls per number; the median counts."""
+    inversion: int = INVERSION
+    """Steps of Plug-and-Play from a picture to its noise."""
+
+
+class Prepared(NamedTuple):
+    """What is timed, by name ("base", "features", "controlnet", "plugin once", ...), and each way's arithmetic."""
+
+    runs: dict[str, Callable[[], Any]]
+    costs: dict[str, Cost]
+
+
+def prepare(options: Options) -> Prepared:
+    """All networks and their inputs; programs are compiled when they are first called."""
+    unet = random(diffusion.UNet, unet_config(options.size == "tiny"))
+    vae = nnx.merge(*diffusion.porting.blank(diffusion.AutoencoderKL, vae_config(options.size)))  # it is only counted
+    setting = Setting(unet, vae, unet.config.sample_size, unet.config.sample_size, TOKENS, True)
+    graph, params = cost.split(unet)
+    x, states, negative, picture = filled([setting.latents, setting.states, setting.states, setting.picture])
+
+    def call(acts: Any = (), steering: Any = (), negative: Any = negative) -> Callable[[], Any]:
+        program = jax.jit(partial(cost.one_call, graph, acts=acts))
+        return partial(program, params, x, states, negative, steering)
+
+    runs, costs = {BASE: call()}, {BASE: cost.base_cost(setting)}
+    for kind in options.kinds:
+        if kind == LAYOUT:
+            layout = control.PlugAndPlay(np.zeros(picture.shape, np.float32), inversion=options.inversion)
+            acts, arrays = cost.layout_parts(setting, layout, options.steps)
+            runs |= {LAYOUT: call((acts,), (filled(arrays),)), f"{LAYOUT} once": call(negative=None)}
+            costs[kind] = cost.layout_cost(setting, layout, diffusion.schedules.Schedule(), options.steps)
+            continue
+        cls, config = NETWORKS[kind]
+        network = random(cls, config.for_unet(unet.config, UNIT))
+        encoder, weights = cost.split(network)
+        acts, arrays = cost.network_parts(setting, network)
+        arrays = filled(arrays)
+        runs[f"{kind} once"] = partial(contract.encode, encoder, weights, picture)
+        runs[f"{kind} added"] = addition(encoder, arrays, jnp.repeat(x, 2, 0), jnp.concatenate([negative, states]))
+        runs.setdefault(called(kind), call((acts,), (arrays,)))
+        costs[kind] = cost.network_cost(setting, network)
+    return Prepared(runs, costs)
+
+
+def addition(graph: Any, arrays: contract.Arrays, x: Any, context: Any) -> Callable[[], Any]:
+    """What a network does in a call beside the UNet: its tensors, times their factors, added to maps of both rows."""
+
+    def tensors(arrays: contract.Arrays, x: Any, context: Any) -> list[Any]:
+        added = nnx.merge(graph, arrays.params).act(arrays.encoded, x, jnp.float32(500), context)
+        return added.times(arrays.gains).tensors()
+
+    shapes = jax.eval_shape(tensors, arrays, x, context)
+    maps = filled([cost.shape(len(x), *tensor.shape[1:]) for tensor in shapes])
+    program = jax.jit(lambda maps, *rest: [m + tensor for m, tensor in zip(maps, tensors(*rest), strict=True)])
+    return partial(program, maps, arrays, x, context)
+
+
+def random(network: Any, config: Any) -> Any:
+    """A network of that shape with small random weights, which takes less time than its own initial values."""
+    graph, params = diffusion.porting.blank(network, config)
+    return nnx.merge(graph, filled(params, 0.02))
+
+
+def filled(tree: Any, scale: float = 1.0) -> Any:
+    """The tree with random numbers for what has only a shape yet."""
+    rng = np.random.default_rng(0)
+
+    def draw(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array):
+            return leaf
+        return jax.device_put(np.float32(scale) * rng.standard_normal(leaf.shape, np.float32))
+
+    return jax.tree.map(draw, tree)
+
+
+def vae_config(size: str) -> diffusion.VAEConfig:
+    return diffusion.VAEConfig.sd() if size == "sd15" else diffusion.VAEConfig(block_out_channels=4 * (32,))
+
+
+def called(kind: str) -> str:
+    """The program of a call with that way: one for the two that add features of the same shapes."""
+    return FEATURES if kind in ("plugin", "t2i_adapter") else kind
+
+
+def row(kind: str, seconds: dict[str, list[float]], costs: dict[str, Cost], options: Options) -> dict[str, Any]:
+    """A way's line of the table."""
+    steps, median = options.steps, {name: statistics.median(several) for name, several in seconds.items()}
+    base, work = steps * median[BASE], {name: costs[name].run(steps).total for name in (BASE, kind)}
+    once, own = median[f"{kind} once"], median[called(kind)]
+    once *= options.inversion + steps if kind == LAYOUT else 1
+    found = {"": kind, "parameters": costs[kind].parameters, "once s": once, "call s": own, "GFLOP": work[kind] / 1e9}
+    run = whole = once + steps * own
+    if kind != LAYOUT:
+        added = median[f"{kind} added"]
+        parts = once + base + steps * added
+        run = parts if added < spread(seconds[BASE]) else whole
+        found |= {"added s": added, "by parts %": cost.overhead(parts, base)}
+    found |= {"run s": run, "overhead %": cost.overhead(run, base), "by calls %": cost.overhead(whole, base)}
+    return found | {"of GFLOP %": cost.overhead(work[kind], work[BASE])}
+
+
+def spread(several: Sequence[float]) -> float:
+    return max(several) - min(several)
+
+
+def main(options: Options) -> None:
+    keep_freed_memory()
+    return_compilers_memory()
+    prepared = prepare(options)
+    seconds = cost.interleaved(prepared.runs, options.repeats)
+    cores, device = os.cpu_count(), jax.devices()[0].device_kind
+    heading(f"control: {options.size}, {options.steps} steps with guidance, {device}, {cores} cores", COLUMNS)
+    call = statistics.median(seconds[BASE])
+    gflop = prepared.costs[BASE].run(options.steps).total / 1e9
+    line(COLUMNS, {"": BASE, "call s": call, "run s": options.steps * call, "GFLOP": gflop})
+    for kind in options.kinds:
+        line(COLUMNS, row(kind, seconds, prepared.costs, options))
+    print(f"\nthe base's calls spread over {spread(seconds[BASE]):.3f} s; medians of {options.repeats}\n")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
