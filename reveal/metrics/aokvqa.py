@@ -1,0 +1,81 @@
+"""A-OKVQA: one question, two tasks (Schwenk et al., "A-OKVQA", ECCV 2022; rules of its eval_predictions.py).
+
+    aokvqa.direct_answer(questions, {"a": "dog", "b": "red"})
+    aokvqa.multiple_choice(questions, aokvqa.to_choices(questions, {"a": "a dog", "b": "red"}))
+
+`questions` is the list in the benchmark's JSON file: question_id, choices, correct_choice_idx, direct_answers,
+difficult_direct_answer. `predictions` maps question_id to text. Scores are shares; papers print 100 times these.
+
+| | direct answer | multiple choice |
+| --- | --- | --- |
+| right | min(1, n / 3) for n of the ten `direct_answers` equal to the prediction | equal to the correct choice |
+| questions marked `difficult_direct_answer` | left out | counted |
+| no prediction | 0, or an error if `strict` | 0, or an error if `strict` |
+| a prediction that is no choice | | wrong, or an error if `strict` |
+
+Equal means equal: no normalising of any kind, "Van" is not "van". Nobody is left out of the ten, unlike in `vqa`.
+An earlier version of the official script left the difficult questions out of the wrong one of the two tasks; numbers
+made with it cannot be compared with these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from reveal.metrics.vqa import ENOUGH, check_complete
+
+Question = Mapping[str, Any]
+Similarity = Callable[[str, str], float]  # (prediction, choice) -> the higher the nearer
+
+
+def direct_answer(questions: Sequence[Question], predictions: Mapping[str, str], strict: bool = True) -> float:
+    """Mean accuracy of free answers. Raises ValueError as the module says, and without questions."""
+    asked = [question for question in questions if not question["difficult_direct_answer"]]
+    check_complete(predictions, _ids(asked), strict)
+    matches = [question["direct_answers"].count(predictions.get(question["question_id"])) for question in asked]
+    return sum(min(1.0, count / ENOUGH) for count in matches) / len(asked)
+
+
+def multiple_choice(questions: Sequence[Question], predictions: Mapping[str, str], strict: bool = True) -> float:
+    """Share of questions whose prediction is the correct choice. Raises ValueError as the module says."""
+    check_complete(predictions, _ids(questions), strict)
+    right = 0
+    for question in questions:
+        prediction, choices = predictions.get(question["question_id"]), question["choices"]
+        if strict and prediction not in choices:
+            raise ValueError(f"{prediction!r} is none of {choices}: use to_choices, or strict=False to count it 0")
+        right += prediction == choices[question["correct_choice_idx"]]
+    return right / len(questions)
+
+
+def word_overlap(prediction: str, choice: str) -> float:
+    """Words in common / words of either, in small letters (Jaccard)."""
+    a, b = (set(re.findall(r"\w+", text.lower())) for text in (prediction, choice))
+    return len(a & b) / len(a | b) if a | b else 0.0
+
+
+def to_choices(
+    questions: Sequence[Question], predictions: Mapping[str, str], similarity: Similarity = word_overlap
+) -> dict[str, str]:
+    """Each prediction -> the nearest choice of its question; itself if it is one; the first of equally near ones.
+
+    The official helper takes the cosine of averaged GloVe vectors (6B, 300 numbers) for `similarity`. `word_overlap`
+    needs no vectors and is not the same: it cannot know that "motorbike" is near "motorcycle". A prediction that shares
+    no word with any choice gets the first one, right by chance. For the official number pass a function that has the
+    vectors.
+
+    Raises ValueError for a prediction to an unknown question."""
+    choices = {question["question_id"]: question["choices"] for question in questions}
+    if unknown := [question for question in predictions if question not in choices]:
+        raise ValueError(f"predictions for unknown questions, {unknown[0]!r} for one: give all the questions asked")
+    return {
+        question: text if text in choices[question] else max(choices[question], key=partial(similarity, text))
+        for question, text in predictions.items()
+    }
+
+
+def _ids(questions: Sequence[Question]) -> list[str]:
+    return [question["question_id"] for question in questions]

@@ -1,0 +1,219 @@
+"""Caption scores: the reference programs' results, a second computation in other words, and what must not matter."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reveal import metrics
+
+FIXTURE = json.loads((Path(__file__).parents[1] / "data/reveal/metrics.json").read_text())["captions"]
+REFERENCES = list(FIXTURE["references"].values())
+CANDIDATES = [captions[0] for captions in FIXTURE["candidates"].values()]
+FIRST = [references[0] for references in REFERENCES]
+RNG = np.random.default_rng(0)
+
+# Caption-like lines and what Stanford's PTBTokenizer 3.4.1 with COCO's list of punctuation makes of them.
+JAVA = {
+    "rock'n'roll o'clock ma'am O'Brien's 12-o'clock": "rock 'n' roll o'clock ma'am o'brien 's 12-o'clock",
+    "it’s a man’s ‘hat’, we'd've": "it 's a man 's hat we 'd 've",  # noqa: RUF001
+    "y'all's boys' toys 'cause 'tis": "y' all 's boys toys 'cause 't is",
+    "shouldn't've DON'T dont": "should n't 've do n't dont",
+    "what?! really!? yes!! no? dog!!cat hello!world": "what ?! really !? yes !! no dog !! cat hello!world",
+    "Mr. and Mrs. Smith vs. Dr. Jones at St. Mary's": "mr. and mrs. smith vs. dr. jones at st. mary 's",
+    "He is from the U.S. He is tall": "he is from the u.s. he is tall",
+    "at 10:30 a.m. or 5:30pm, plan b.": "at 10:30 a.m. or 5:30 pm plan b.",
+    "A man in a No. 7 jersey. No. vol. 3": "a man in a no. 7 jersey no vol 3",
+    "approx. 5 ft. tall, 3 in. wide": "approx 5 ft. tall 3 in wide",
+    "$5 £3 €10 5¢ #1 #hashtag @home 100%": "$ 5 # 3 $ 10 5 cents # 1 #hashtag @home 100 %",
+    "a&b AT&T B&W m&m's": "a & b at&t b&w m & m 's",
+    "black-white- cat -dog a--b 1-2 3–4": "black-white cat dog a b 1-2 3 4",  # noqa: RUF001
+    "red/white/blue and/or w/ cheese w/o a / b": "red/white/blue and/or w / cheese w/o a / b",
+    "90's '90s 2nd 1950's-style .22": "90 's '90s 2nd 1950 's style .22",
+    "+5 -3 a+b a=b 1,000.50 1,000-foot $1.50-off": "+5 -3 a + b a = b 1,000.50 1,000-foot $ 1.50-off",
+    "a_b c*d _under_ *star*": "a_b c * d _ under _ * star *",
+    "man's-best [there] {now} <b>": "man 's best -lsb- there -rsb- -lcb- now -rcb- <b>",
+    "a cat.A dog, cat.. dog... bird…": "a cat.a dog cat dog bird",
+    "café naïve 日本 😀 ½ cup": "café naïve 日本 1/2 cup",
+    "T'Challa D'Angelo foo'bar ol' Dunkin' Donuts": "t'challa d'angelo foo bar ol' dunkin' donuts",
+    "gonna. wanna, gotta! gimme? lemme: cannot; gonna's": "gon na wan na got ta gim me lem me can not gonna 's",
+}
+
+
+def case(name: str) -> tuple[dict, list[str], list[list[str]]]:
+    """What is expected, the captions and their references."""
+    captions, references = CANDIDATES, REFERENCES
+    if name == "subset_2_images":
+        captions, references = captions[:2], references[:2]
+    elif name == "candidate_equals_first_reference":
+        captions = FIRST
+    elif name == "empty_candidate_image0":
+        captions = ["", *captions[1:]]
+    return FIXTURE[name], captions, references
+
+
+NAMES = ["expected", "subset_2_images", "candidate_equals_first_reference", "empty_candidate_image0"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_programs_scores(name):
+    expected, captions, references = case(name)
+    cider, rouge = metrics.cider_d(captions, references), metrics.rouge_l(captions, references)
+    assert cider.mean == pytest.approx(expected["CIDEr"], abs=1e-9)
+    assert cider.each == pytest.approx(expected["CIDEr_per_image"], abs=1e-9)
+    assert rouge.mean == pytest.approx(expected["ROUGE_L"], abs=1e-9)
+    assert rouge.each == pytest.approx(expected["ROUGE_L_per_image"], abs=1e-9)
+    assert metrics.bleu(captions, references) == pytest.approx(expected["BLEU"], abs=1e-9)
+
+
+@pytest.mark.parametrize("pair", FIXTURE["ptb_cases"], ids=[pair["in"] for pair in FIXTURE["ptb_cases"]])
+def test_words_of_the_fixture(pair):
+    assert " ".join(metrics.words(pair["in"])) == pair["out"]
+
+
+@pytest.mark.parametrize("line", JAVA)
+def test_words_as_the_java_program_cuts_them(line):
+    assert " ".join(metrics.words(line)) == JAVA[line]
+
+
+@pytest.mark.parametrize("kind", ["references", "candidates"])
+def test_words_of_captions(kind):
+    for image, captions in FIXTURE[kind].items():
+        assert [" ".join(metrics.words(caption)) for caption in captions] == FIXTURE[f"tokenized_{kind}"][image]
+
+
+def test_words_of_words_are_themselves():
+    for line in [*FIRST, *(caption for group in REFERENCES for caption in group)]:
+        assert metrics.words(" ".join(metrics.words(line))) == metrics.words(line)
+
+
+# ---- CIDEr-D
+
+
+def drawn(images: int, seed: int = 0) -> tuple[list[str], list[list[str]]]:
+    """Captions of a few words that are drawn from twelve, so that they share many n-grams."""
+    rng = np.random.default_rng(seed)
+    lines = [" ".join(f"w{i}" for i in rng.integers(0, 12, rng.integers(0, 9))) for _ in range(4 * images)]
+    return lines[:images], [lines[i : i + 3] for i in range(images, 4 * images, 3)]
+
+
+def grams(text: str, n: int) -> list[tuple[str, ...]]:
+    tokens = text.split()
+    return list(zip(*(tokens[i:] for i in range(n)), strict=False))
+
+
+def test_cider_by_whole_vectors():
+    """The same formula over one dense vector per caption and n, in NumPy."""
+    captions, references = drawn(7)
+    expected = np.zeros(7)
+    for n in range(1, 5):
+        texts = {*captions, *itertools.chain(*references)}
+        vocabulary = sorted({gram for text in texts for gram in grams(text, n)})
+        counts = {text: np.array([grams(text, n).count(gram) for gram in vocabulary]) for text in texts}
+        present = [np.any([counts[text] > 0 for text in group], axis=0) for group in references]
+        idf = np.log(7) - np.log(np.maximum(np.sum(present, axis=0), 1))
+        for image, (caption, group) in enumerate(zip(captions, references, strict=True)):
+            for reference in group:
+                a, b = counts[caption] * idf, counts[reference] * idf
+                norm = np.linalg.norm(a) * np.linalg.norm(b)
+                lengths = [max(len(text.split()) - 1, 0) for text in (caption, reference)]
+                penalty = np.exp(-np.square(np.subtract(*lengths)) / 72)
+                expected[image] += 10 / 4 / 3 * penalty * np.minimum(a, b) @ b / norm if norm else 0
+    assert expected.max() > 0.5
+    np.testing.assert_allclose(metrics.cider_d(captions, references).each, expected, atol=1e-12)
+
+
+def test_one_image_scores_exactly_nothing():
+    assert metrics.cider_d(CANDIDATES[:1], REFERENCES[:1]).mean == FIXTURE["single_image_is_zero"] == 0
+    assert metrics.cider_d(FIRST[:1], REFERENCES[:1]) == (0, [0])
+
+
+def test_the_set_decides_what_is_rare():
+    """Another image with the same references makes its words commoner, and the rest of the words rarer."""
+    before = metrics.cider_d(FIRST, REFERENCES)
+    after = metrics.cider_d([*FIRST, FIRST[0]], [*REFERENCES, REFERENCES[0]])
+    assert after.each[0] == after.each[-1] != pytest.approx(before.each[0], abs=1e-3)
+    assert after.each[1] != pytest.approx(before.each[1], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "score", [lambda *pair: metrics.cider_d(*pair).each, lambda *pair: metrics.rouge_l(*pair).each]
+)
+def test_neither_order_matters(score):
+    captions, references = drawn(9, seed=1)
+    expected, places = score(captions, references), RNG.permutation(9)
+    turned = [[group[i] for i in RNG.permutation(3)] for group in references]
+    assert score(captions, turned) == pytest.approx(expected)
+    moved = score([captions[i] for i in places], [references[i] for i in places])
+    assert moved == pytest.approx([expected[i] for i in places])
+    assert metrics.bleu(captions, turned) == pytest.approx(metrics.bleu(captions, references))
+
+
+def test_repeating_a_word_does_not_pay():
+    again = [f"{caption} giraffes giraffes giraffes" for caption in CANDIDATES]
+    each = zip(metrics.cider_d(again, REFERENCES).each, metrics.cider_d(CANDIDATES, REFERENCES).each, strict=True)
+    assert all(after < before for after, before in each)
+
+
+def test_one_word_is_as_long_as_none():
+    """Lengths are counted in pairs of neighbours: no penalty between them, so one right word is a whole unigram."""
+    references = [["surfer"], ["two dogs"]]
+    assert metrics.cider_d(["surfer", "dogs"], references).each[0] == pytest.approx(10 / 4)
+    assert metrics.cider_d(["", "dogs"], references).each[0] == 0
+
+
+# ---- BLEU and ROUGE-L
+
+
+def test_bleu_by_hand():
+    """4 of 5 words (the second "the" is one too many), 1 of 4 pairs; nearest reference: 5 - 1 words, the shorter."""
+    one, two, three, four = metrics.bleu(["the cat the sat on"], [["the cat on mat", "on the big sat mat here"]])
+    assert one == pytest.approx(4 / 5, abs=1e-6) and two == pytest.approx((4 / 5 * 1 / 4) ** 0.5, abs=1e-6)
+    assert three < 1e-4 and four < 1e-4
+    shorter = metrics.bleu(["the cat"], [["the cat on mat", "the cat on the mat"]])
+    assert shorter[1] == pytest.approx(np.exp(1 - 4 / 2), abs=1e-6)
+
+
+def test_bleu_is_of_the_set():
+    mean = np.mean([metrics.bleu([a], [b]) for a, b in zip(CANDIDATES, REFERENCES, strict=True)], axis=0)
+    assert np.abs(mean - metrics.bleu(CANDIDATES, REFERENCES)).max() > 0.05
+
+
+def test_rouge_by_hand():
+    """ "cat sat mat" of 4 and 5 words; the best recall comes from the other reference."""
+    found = metrics.rouge_l(["cat sat a mat"], [["the cat sat on mat", "a mat"]]).mean
+    precision, recall = 3 / 4, 2 / 2
+    assert found == pytest.approx(2.44 * precision * recall / (recall + 1.44 * precision))
+    assert metrics.rouge_l(["dog"], [["cat"]]).mean == 0
+
+
+# ---- nocaps
+
+
+def test_nocaps_scores_each_domain_as_a_set():
+    domains = ["in-domain", "in-domain", "near-domain", "out-domain", "out-domain"]
+    found = metrics.nocaps(CANDIDATES, REFERENCES, domains)
+    assert found["in"] == pytest.approx(FIXTURE["subset_2_images"]["CIDEr"], abs=1e-9)
+    assert found["all"] == pytest.approx(FIXTURE["expected"]["CIDEr"], abs=1e-9)
+    assert found["near"] == 0 and found["out"] == metrics.cider_d(CANDIDATES[3:], REFERENCES[3:]).mean
+    assert list(metrics.nocaps(CANDIDATES, REFERENCES, ["out"] * 5)) == ["out", "all"]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: metrics.cider_d([], []), "0 captions and 0 lists"),
+        (lambda: metrics.bleu(["a"], [["a"], ["b"]]), "1 captions and 2 lists"),
+        (lambda: metrics.rouge_l(["a"], ["a"]), "references of image 0 are 'a'"),
+        (lambda: metrics.cider_d(["a", "b"], [["a"], []]), r"references of image 1 are \[\]"),
+        (lambda: metrics.cider_d("ab", [["a"], ["b"]]), "2 captions"),
+        (lambda: metrics.nocaps(["a"], [["a"]], ["far"]), "give each image one of in, near, out"),
+        (lambda: metrics.nocaps(["a"], [["a"]], ["in", "in"]), "2 domains"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_line(call, said):
+    with pytest.raises(ValueError, match=said) as error:
+        call()
+    assert "\n" not in str(error.value)
