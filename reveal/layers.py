@@ -1,0 +1,89 @@
+"""What every stack of REVEAL is made of: linear map, the two norms, embedding, attention.
+
+A layer computes in the type of its input and casts its parameters to it, so a network whose parameters are bfloat16
+runs in bfloat16. Statistics of the norms, attention's logits and its softmax are float32 whatever the type.
+
+Masks are `b n` booleans, True where a token may be looked at, and enter attention as a number that is added to its
+logits. Only keys are masked, never queries: what a padded place itself reads has no meaning, but it is a pure function
+of what may be read. (t5x masks both, so that a padded place averages over everything, absent pictures included.)
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+MASKED = -1e10  # finite: a query without any key averages them all instead of becoming NaN
+NORM_EPS = 1e-6
+fan_in = jax.nn.initializers.lecun_normal()
+
+
+class Linear(nnx.Module):
+    """A map of the last axis. The kernel starts normal with variance `gain**2 / inputs`."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = False, gain: int | float = 1, rngs: nnx.Rngs):
+        self.kernel = nnx.Param(gain * fan_in(rngs.params(), (inputs, outputs)))
+        self.bias = nnx.Param(jnp.zeros((outputs,))) if bias else None
+
+    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
+        y = x @ self.kernel[...].astype(x.dtype)
+        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+
+
+class RMSNorm(nnx.Module):
+    """Divides the last axis by its root mean square (Zhang & Sennrich, 2019), then scales: T5's norm."""
+
+    def __init__(self, width: int):
+        self.scale = nnx.Param(jnp.ones((width,)))
+
+    def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
+        wide = x.astype(jnp.float32)
+        gain = lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + NORM_EPS)
+        return (wide * gain * self.scale[...].astype(jnp.float32)).astype(x.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """Normalises the last axis to mean 0 and variance 1 (Ba et al., 2016), then scales: ViT's norm."""
+
+    def __init__(self, width: int):
+        self.scale = nnx.Param(jnp.ones((width,)))
+        self.bias = nnx.Param(jnp.zeros((width,)))
+
+    def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
+        wide = x.astype(jnp.float32)
+        centred = wide - wide.mean(-1, keepdims=True)
+        gain = lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + NORM_EPS) * self.scale[...].astype(jnp.float32)
+        return (centred * gain + self.bias[...].astype(jnp.float32)).astype(x.dtype)
+
+
+class Embedding(nnx.Module):
+    """A table of `count` vectors, looked up by number; starts normal with deviation 1, as T5's does."""
+
+    def __init__(self, count: int, width: int, *, rngs: nnx.Rngs):
+        self.embedding = nnx.Param(jax.random.normal(rngs.params(), (count, width)))
+
+    def __call__(self, ids: Int[Array, "*b"]) -> Float[Array, "*b c"]:
+        return self.embedding[...][ids]
+
+
+def attend(
+    q: Float[Array, "b n h d"],
+    k: Float[Array, "b m h d"],
+    v: Float[Array, "b m h d"],
+    *added: Float[Array, "#b #h #n m"],
+    scale: int | float = 1,
+) -> tuple[Float[Array, "b n h d"], Float[Array, "b h n m"]]:
+    """softmax(scale * q k' + added) v, and the softmax itself, in float32."""
+    logits = scale * jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=jnp.float32)
+    for bias in added:
+        logits = logits + bias
+    weights = jax.nn.softmax(logits)
+    return jnp.einsum("bhnm,bmhd->bnhd", weights.astype(v.dtype), v), weights
+
+
+def masking(mask: Bool[Array, "b m"]) -> Float[Array, "b 1 1 m"]:
+    """What attention adds to its logits: 0 for keys that may be looked at, so little for others that they vanish."""
+    return jnp.where(mask, 0.0, MASKED)[:, None, None, :]

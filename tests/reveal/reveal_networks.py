@@ -1,0 +1,89 @@
+"""The reference's fixtures, the networks that they were made with, and a smaller one at random."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from common import porting
+from reveal.config import RevealConfig, VitConfig
+from reveal.model import Reveal
+from reveal.porting import joined, source_name
+
+DATA = Path(__file__).parents[1] / "data" / "reveal"
+# `meta_modules.json` of the fixtures
+REFERENCE = RevealConfig(
+    VitConfig(width=32, depth=1, heads=2, mlp=128, patch=8, image_size=16),
+    vocab_size=96,
+    width=32,
+    heads=4,
+    head_dim=8,
+    mlp=48,
+    encoder_layers=4,
+    decoder_layers=2,
+    fusion_layers=2,
+    key_dim=16,
+    value_tokens=3,
+    sources=3,
+    bos=90,
+)
+# Odd numbers of everything that may be odd, and attention as wide as the states nowhere.
+SMALL = dataclasses.replace(
+    REFERENCE,
+    vocab_size=29,
+    width=20,
+    heads=3,
+    head_dim=4,
+    encoder_layers=3,
+    fusion_layers=1,
+    key_dim=7,
+    sources=2,
+    bos=2,
+)
+
+
+@functools.cache
+def fixture(name: str) -> dict[str, np.ndarray]:
+    with np.load(DATA / f"{name}.npz", allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def parameters(name: str) -> dict[str, np.ndarray]:
+    """The reference's parameters of a fixture, by its names."""
+    return {key.removeprefix("param:"): value for key, value in fixture(name).items() if key.startswith("param:")}
+
+
+def fill(module: nnx.Module, ours: str, params: dict[str, np.ndarray], theirs: str = "") -> None:
+    """Gives `module`, which is called `ours` in `Reveal`, the parameters whose names begin with `theirs` there and do
+    without it in `params`; uses them up."""
+    state = nnx.to_pure_dict(nnx.state(module))
+    flat = {}
+    for path, leaf in porting.flatten(state).items():
+        name = source_name(f"{ours}.{path}")
+        assert name.startswith(theirs)
+        flat[path] = jnp.asarray(joined(params.pop(name.removeprefix(theirs)), leaf.shape))
+    nnx.update(module, porting.unflatten_like(flat, state))
+
+
+@functools.cache
+def small(**changes) -> Reveal:
+    """A network at random."""
+    return Reveal(dataclasses.replace(SMALL, **changes), rngs=nnx.Rngs(3))
+
+
+def error(ours, theirs) -> float:
+    return float(np.abs(np.asarray(ours) - np.asarray(theirs)).max())
+
+
+def close(ours, theirs, atol: float = 1e-5) -> None:
+    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=0, atol=atol)
+
+
+def one_line(caught) -> str:
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -1,0 +1,164 @@
+"""Every network against the reference's numbers (`tests/data/reveal`)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from reveal_networks import REFERENCE, close, fill, fixture, parameters
+
+from reveal.fusion import AttentiveFusion, score_prior
+from reveal.heads import Head, ValueHead, scores
+from reveal.layers import Embedding, Linear
+from reveal.losses import contrastive, disentangle, gap
+from reveal.model import Reveal
+from reveal.porting import from_scenic
+from reveal.t5 import Encoder
+from reveal.vit import Vit
+
+RNGS = nnx.Rngs(0)
+
+
+def test_score_prior():
+    io, params = fixture("score_prior"), parameters("score_prior")
+    raw = scores(jnp.asarray(io["in:query"]), jnp.asarray(io["in:keys"]))
+    close(raw, io["out:raw_scores"])
+    close(score_prior(raw, jnp.asarray(params["scale"][0]), jnp.asarray(params["bias"][0])), io["out:prior"])
+
+
+def test_text_encoder():
+    """At the places that may be looked at: the reference masks queries too, so that its padding holds averages."""
+    io, params = fixture("lower_t5_encoder"), parameters("lower_t5_encoder")
+    embedding, encoder = Embedding(96, 32, rngs=RNGS), Encoder(REFERENCE, REFERENCE.text_layers, rngs=RNGS)
+    fill(embedding, "embedding", params)
+    fill(encoder, "text", params)
+    assert not params
+    tokens, mask = jnp.asarray(io["in:tokens"]), io["out:mask"]
+    close(np.asarray(encoder(embedding(tokens), tokens > 0))[mask], io["out:encoded"][mask])
+
+
+def test_key_head():
+    io, params = fixture("key_head"), parameters("key_head")
+    head, projection = Head(REFERENCE, rngs=RNGS), Linear(32, 16, rngs=RNGS)
+    fill(head, "key_head", params)
+    fill(projection, "projection", params)
+    assert not params
+    close(head(jnp.asarray(io["in:encoded"]), jnp.asarray(io["in:mask"]), projection), io["out:key"])
+
+
+def test_value_head():
+    io, params = fixture("perceiver_value_head"), parameters("perceiver_value_head")
+    head = ValueHead(REFERENCE, rngs=RNGS)
+    fill(head, "value_head", params, "value_perceiver/")
+    assert not params
+    values = head(jnp.asarray(io["in:encoded"]), jnp.asarray(io["in:mask"]))
+    close(values, io["out:values_times4"])
+    close(disentangle(values), io["out:disentangle"], 1e-6)
+
+
+def fusion_inputs():
+    io = {key: jnp.asarray(value) for key, value in fixture("fusion_with_prior").items()}
+    values, mask = io["in:values"].reshape(2, 3, 3, 32), io["in:values_mask"].reshape(2, 3, 3)
+    prior = io["in:att_mask"][:, 11:, 0].reshape(2, 3, 3)[..., 0]
+    return io, (io["in:encoder"], io["in:encoder_mask"], values, mask, prior)
+
+
+@pytest.fixture(scope="module")
+def fusion():
+    params = parameters("fusion_with_prior")
+    module = AttentiveFusion(REFERENCE, rngs=RNGS)
+    fill(module.encoder, "fusion.encoder", params, "fusion_encoder/")
+    fill(module.norm, "fusion.norm", params, "fusion_encoder/")
+    assert not params
+    return module
+
+
+@pytest.mark.parametrize(("mode", "suffix"), [("multiply", ""), ("off", "_noprior")])
+def test_fusion(fusion, mode, suffix):
+    io, inputs = fusion_inputs()
+    fused = fusion(*inputs, mode=mode)
+    mask = np.asarray(io["out:fused_mask"])
+    np.testing.assert_array_equal(fused.mask, mask)
+    close(np.asarray(fused.states)[mask], np.asarray(io["out:fused" + suffix])[mask])
+
+
+def test_attention_shares_are_those_of_the_references_weights(fusion):
+    """Mean over both layers, heads and unmasked query tokens; rows of 20 = 11 of the query + 3 items of 3."""
+    io, inputs = fusion_inputs()
+    weights = np.stack([io["out:attn_layer0"], io["out:attn_layer1"]]).mean(axis=(0, 2))
+    mask = np.asarray(io["in:encoder_mask"])
+    expected = [
+        row[:11][there].mean(axis=0)[11:].reshape(3, 3).sum(-1) for row, there in zip(weights, mask, strict=True)
+    ]
+    close(fusion(*inputs, shares=True).shares, expected)
+
+
+def test_vit():
+    io, params = fixture("vit_mu8"), parameters("vit_mu8")
+    vit = Vit(REFERENCE.vit, 32, rngs=RNGS)
+    fill(vit, "vit", params, "img_encoder/")
+    assert not params
+    tokens, pooled = vit(jnp.asarray(io["in:image"]))
+    close(tokens, io["out:img_tokens_times4"])
+    close(pooled, io["out:head_input"])
+
+
+def test_contrastive_over_four_devices():
+    """The reference reports each device's part, ours the mean over all; both ways to spread a batch agree."""
+    io = fixture("contrastive_4dev")
+    query, keys = jnp.asarray(io["in:query"]), jnp.asarray(io["in:keys"])
+    spread = jax.vmap(lambda q, k: contrastive(q, k, 0.2, axis="devices"), axis_name="devices")(query, keys)
+    whole = contrastive(query.reshape(8, 16), keys.reshape(8, 1, 16), 0.2)
+    for found, expected in ((spread.loss, io["out:loss"]), (spread.accuracy, io["out:acc"])):
+        close(found, np.full(4, expected.mean()))
+    close(whole.loss, io["out:loss"].mean())
+    close(whole.accuracy, io["out:acc"].mean())
+
+
+def test_the_whole_network():
+    """The memory fixture from end to end, but for the search: the reference's scores say which stored items are read.
+
+    Two of the four items are encoded here; keys, values, prior, states and logits are the reference's."""
+    io = fixture("memory_retrieval_4dev")
+    model = from_scenic(parameters("memory_retrieval_4dev"), REFERENCE)
+    params = nnx.split(model)
+    arrays = {key: jnp.asarray(value.reshape(-1, *value.shape[2:])) for key, value in io.items() if value.ndim > 1}
+    expected = {key.removeprefix("out:"): np.asarray(value) for key, value in arrays.items()}
+    found = jax.jit(run, static_argnums=0)(*params, arrays)
+    assert isinstance(nnx.merge(*params), Reveal)
+    np.testing.assert_array_equal(found.pop("text_tokens"), expected["retr_data/text_tokens"])
+    full = (np.asarray(arrays["in:tokens"]) > 0).all(axis=1)  # the reference's lengths count what padding holds
+    close(found.pop("gap")[full], io["out:gap"][full], 1e-4)
+    close(found.pop("disentangle_reg"), io["out:disentangle_reg"], 1e-4)
+    for name, value in found.items():
+        close(value, expected[name], 1e-4)
+
+
+def run(graphdef, params, io):
+    """Four rows, four items each: the first two re-encoded, the others as they are stored."""
+    model = nnx.merge(graphdef, params)
+    query = model.encode_query(io["in:tokens"], (io["in:image"] + 1) / 2)
+    all_keys, all_values = io["in:mem_keys"], io["in:mem_values"]
+    gates = jnp.exp(query.log_gate)
+    gated = query.vector @ all_keys.T * gates[:, io["in:mem_source_id"].reshape(-1)]
+    best, ids = jax.lax.top_k(gated, 4)
+    two = ids[:, :2].reshape(-1)
+    item = model.encode_item(io["in:mem_text"][two], (io["in:mem_image"][two] + 1) / 2)
+    keys = jnp.concatenate([item.key.reshape(4, 2, -1), all_keys[ids[:, 2:]]], axis=1)
+    values = jnp.concatenate([item.value.reshape(4, 2, 3, -1), all_values[ids[:, 2:]]], axis=1)
+    gate = jnp.take_along_axis(gates, io["in:mem_source_id"].reshape(-1)[ids].astype(int), axis=1)
+    fused = model.fuse(query, values, scores(query.vector, keys) * gate, mode="multiply")
+    return {
+        "base_query": query.vector,
+        "corpus_scores": gates,
+        "topk_scores": best,
+        "text_tokens": io["in:mem_text"][two].reshape(4, 2, -1),
+        "retr_keys": item.key.reshape(4, 2, -1),
+        "retr_vals": item.value.reshape(4, 2, 3, -1),
+        "retr_scores": fused.prior,
+        "predicted_logits": model.logits(fused, io["in:decoder_in"]),
+        "gap": jax.vmap(lambda values, states: gap(values, states[None]))(
+            item.value.reshape(4, 2, 3, -1), query.states
+        ),
+        "disentangle_reg": jax.vmap(disentangle)(item.value.reshape(4, 2, 3, -1)),
+    }
