@@ -1,0 +1,149 @@
+"""Builds a memory of any size in the RAM of one batch.
+
+    with Builder("memory", layout) as builder:
+        for items in batches(source, start=builder.count):     # 0, or where an interrupted build goes on
+            builder.add(items, *encode(items))
+
+Rows go to the disk as they come. A shard appears when it is whole, and the manifest when all are: until then no program
+takes the folder for a memory. After an interruption the same lines again keep the shards that are there; `count` says
+how many items those hold, and the source has to begin after them. Shards end at fixed rows however the items were
+batched, so that the result is the same to the byte, and its manifest has the same hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from common.files import atomic_output
+from reveal.memory.items import Knowledge, pack
+from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest
+from reveal.memory.shard_writer import ShardWriter, new_shard, read_info, stored
+
+SHARD = 65536  # rows
+RECIPE = "build.json"
+
+
+class Builder:
+    """Writes a new memory.
+
+    Args:
+      folder: of the memory; new, empty, or begun by the same layout and shard.
+      layout: what all items have in common.
+      shard: rows of a shard.
+
+    Raises:
+      FileExistsError: there is a memory already, one begun otherwise, or something else.
+    """
+
+    def __init__(self, folder: str | Path, layout: Layout, shard: int = SHARD):
+        if shard < 1:
+            raise ValueError(f"shard is {shard}: give 1 row or more")
+        self.folder, self.layout, self._shard = Path(folder), layout, shard
+        _begin(self.folder, {"layout": dataclasses.asdict(layout), "shard": shard})
+        self._done: list[ShardInfo] = []
+        while (self.folder / shard_name(1, len(self._done))).is_dir():
+            self._done.append(read_info(self.folder / shard_name(1, len(self._done))))
+        self._next = self._done[-1].last + 1 if self._done else 0
+        self._open: tuple[contextlib.ExitStack, ShardWriter] | None = None
+
+    @property
+    def count(self) -> int:
+        """Items written, those of an interrupted build included."""
+        return sum(info.rows for info in self._done) + (self._open[1].rows if self._open else 0)
+
+    def add(self, items: Sequence[Knowledge], keys: np.ndarray, values: np.ndarray) -> None:
+        """Appends items with their keys [n k] and values [n c d]. Ids, where items have them, rise.
+
+        Raises ValueError for a source that is not in the layout, an id that does not rise, keys or values of another
+        shape or not finite, and what `pack` refuses; then nothing of this call was written."""
+        if not len(items) == len(keys) == len(values):
+            raise ValueError(f"{len(items)} items, {len(keys)} keys, {len(values)} values: give one of each")
+        if not items:
+            return
+        ids, payloads = self._numbered(items), [pack(item) for item in items]
+        source = np.array([self.layout.number(item.source) for item in items])
+        keys, values = stored(self.layout, ids, keys, values)
+        at = 0
+        while at < len(items):
+            writer = self._writer()
+            part = slice(at, at + self._shard - writer.rows)
+            version = np.ones(len(ids[part]), np.int32)
+            writer.append(ids[part], source[part], version, keys[part], values[part], payloads[part])
+            self._next, at = int(ids[part][-1]) + 1, at + len(ids[part])
+            if writer.rows == self._shard:
+                self._close()
+
+    def finish(self) -> Manifest:
+        """Closes the last shard and writes the manifest."""
+        self._close()
+        manifest = Manifest(self.layout, 1, self._next, tuple(self._done))
+        write_manifest(self.folder, manifest)
+        (self.folder / RECIPE).unlink()
+        return manifest
+
+    def __enter__(self) -> Builder:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.finish()
+        elif self._open is not None:
+            stack, self._open = self._open[0], None
+            stack.__exit__(kind, error, trace)  # the shard that was being written goes
+
+    def _numbered(self, items: Sequence[Knowledge]) -> np.ndarray:
+        ids, last = [], self._next - 1
+        for item in items:
+            number = last + 1 if item.id is None else item.id
+            if number <= last:
+                raise ValueError(f"id {number} comes after {last}: in a build ids rise; sort the items, or give none")
+            ids.append(number)
+            last = number
+        return np.array(ids, np.int64)
+
+    def _writer(self) -> ShardWriter:
+        if self._open is None:
+            stack = contextlib.ExitStack()
+            name = shard_name(1, len(self._done))
+            self._open = stack, stack.enter_context(new_shard(self.folder, name, self.layout))
+        return self._open[1]
+
+    def _close(self) -> None:
+        if self._open is not None:
+            stack, self._open = self._open[0], None
+            stack.close()
+            self._done.append(read_info(self.folder / shard_name(1, len(self._done))))
+
+
+def shard_name(version: int, number: int) -> str:
+    """Of the folder of a shard: by the version that wrote it."""
+    return f"v{version:05d}-{number:05d}"
+
+
+def remove_partial(folder: Path) -> None:
+    """What a killed writer of shards left."""
+    for left in folder.glob(".partial-*"):
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def _begin(folder: Path, recipe: dict) -> None:
+    path, text = folder / RECIPE, json.dumps(recipe, indent=1) + "\n"
+    if (folder / NAME).exists():
+        raise FileExistsError(f"{folder} holds a memory already; add to it, or give another folder")
+    if path.is_file():
+        if path.read_text("utf-8") != text:
+            raise FileExistsError(f"{folder} was begun with another layout ({RECIPE} tells); give another folder")
+        return remove_partial(folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} holds files that are no memory; give an empty or new folder")
+    with atomic_output(path) as temporary:
+        temporary.write_text(text, "utf-8")
+    return None

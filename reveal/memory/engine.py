@@ -1,0 +1,154 @@
+"""Engines: what finds the k items whose keys answer a query best. One interface, several ways.
+
+    score(query, item) = query . key + log_gate[source of the item]
+
+is what every engine ranks by. The gate is added before anything is selected: a selection by the bare product first
+would lose items of a trusted source for good, and a gate that multiplies would prefer, among keys that point away from
+the query, those of the source that is trusted least (both are what the reference does).
+
+| engine | where | what for |
+| --- | --- | --- |
+| `ExactEngine` | in JAX, keys split over the devices | the default: exact, and refreshed as fast as keys are copied |
+| `FaissEngine` | the host's RAM | approximate indexes for millions of items on one machine (extra `faiss`) |
+| `MilvusEngine` | a file or a server | more than a machine's RAM, several programs (extra `milvus`) |
+
+An engine is told what there is by `update`, live items only, in the order of their ids. Among equal scores the smaller
+id comes first. Where fewer than k items may be chosen from, the rest is id -1, source -1, score -inf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Integer
+
+NOTHING = -1  # the id, and the source, of what was not found
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Live items in the order of their ids; the keys are fetched in pieces.
+
+    Attributes:
+      ids: rising.
+      source: number of each item's source.
+      versions: of the memory when the item got its key; with the id it names the key.
+      keys: (start, stop) -> keys of those rows.
+      key_dim: length of a key.
+    """
+
+    ids: Int[np.ndarray, " n"]
+    source: Integer[np.ndarray, " n"]
+    versions: Integer[np.ndarray, " n"]
+    keys: Callable[[int, int], Any]
+    key_dim: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def of(
+        cls,
+        ids: Int[np.ndarray, " n"],
+        source: Integer[np.ndarray, " n"],
+        keys: Float[np.ndarray, "n k"],
+        versions: Integer[np.ndarray, " n"] | None = None,
+    ) -> Rows:
+        """Of arrays, in any order. Raises ValueError if an id is there twice."""
+        order = np.argsort(ids, kind="stable")
+        if (np.diff(ids[order]) == 0).any():
+            raise ValueError(
+                f"id {ids[order][:-1][np.diff(ids[order]) == 0][0]} is there twice; give each item its own"
+            )
+        ordered, made = keys[order], np.zeros(len(ids), np.int32) if versions is None else versions
+        return cls(ids[order], source[order], made[order], lambda start, stop: ordered[start:stop], keys.shape[1])
+
+
+class Found(NamedTuple):
+    """The best k items of each query, best first.
+
+    Attributes:
+      ids: -1 where there was none.
+      scores: with the gate; -inf where there was none.
+      sources: their numbers; -1 where there was none.
+      version: of the memory that was searched.
+    """
+
+    ids: Int[np.ndarray, "b k"]
+    scores: Float[np.ndarray, "b k"]
+    sources: Int[np.ndarray, "b k"]
+    version: int
+
+    @property
+    def present(self) -> Bool[np.ndarray, "b k"]:
+        return self.ids != NOTHING
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """What a memory asks of its engine."""
+
+    def update(self, rows: Rows, sources: int, version: int) -> None:
+        """From now on search `rows`, of `sources` sources. An engine serves one memory: an id with the version that it
+        has been told before has the key that it had."""
+        ...
+
+    def search(
+        self,
+        queries: Any,
+        k: int,
+        *,
+        sources: Sequence[int] | None = None,
+        log_gate: Any = None,
+    ) -> Found:
+        """The k best items of each query.
+
+        Args:
+          queries: [b d].
+          k: how many.
+          sources: the numbers of those to choose from; None: all.
+          log_gate: [b s], of all sources.
+
+        Raises:
+          ValueError: shapes that do not fit, k below 1, a source that is not there.
+        """
+        ...
+
+
+def check_search(
+    queries: Any, k: int, sources: Sequence[int] | None, log_gate: Any, key_dim: int, count: int
+) -> tuple[Float[np.ndarray, "b d"], list[int], Float[np.ndarray, "b s"]]:
+    """Queries, the chosen sources in order, and the gate (0 where there is none), as float32. Raises as `search`."""
+    queries = np.asarray(queries, np.float32)
+    if queries.ndim != 2 or queries.shape[1] != key_dim:
+        raise ValueError(f"queries are {list(queries.shape)}, keys have {key_dim} numbers; give [b {key_dim}]")
+    if not np.isfinite(queries).all():
+        raise ValueError("a query is not finite: every item would match; look at the network that made it")
+    if k < 1:
+        raise ValueError(f"k is {k}: ask for 1 item or more")
+    chosen = sorted(set(range(count) if sources is None else sources))
+    if not chosen or not 0 <= chosen[0] <= chosen[-1] < count:
+        raise ValueError(f"sources are {chosen}: name some of 0 to {count - 1}")
+    gate = np.zeros((len(queries), count), np.float32) if log_gate is None else np.asarray(log_gate, np.float32)
+    if gate.shape != (len(queries), count):
+        raise ValueError(f"log_gate is {list(gate.shape)}, not one number for each query and source")
+    if np.isnan(gate).any() or (gate == np.inf).any():
+        raise ValueError("log_gate holds NaN or infinity; give logarithms of probabilities")
+    return queries, chosen, gate
+
+
+def merge(
+    ids: Int[np.ndarray, "b m"], scores: Float[np.ndarray, "b m"], sources: Int[np.ndarray, "b m"], k: int, version: int
+) -> Found:
+    """The best k of candidates, each id at most once in a row; filled up where there are fewer."""
+    missing = max(0, k - ids.shape[1])
+    ids, sources = (np.pad(x, ((0, 0), (0, missing)), constant_values=NOTHING) for x in (ids, sources))
+    scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
+    absent = (ids == NOTHING) | (scores == -np.inf)
+    order = np.lexsort((ids, -scores, absent), axis=1)[:, :k]
+    ids, scores, sources, absent = (np.take_along_axis(x, order, axis=1) for x in (ids, scores, sources, absent))
+    blank = np.where(absent, NOTHING, ids), np.where(absent, -np.inf, scores), np.where(absent, NOTHING, sources)
+    return Found(blank[0].astype(np.int64), blank[1].astype(np.float32), blank[2].astype(np.int64), version)

@@ -1,0 +1,83 @@
+"""What a memory knows: an item of knowledge, and the bytes it is kept as.
+
+An item comes from one source and has text fields, a picture, or both:
+
+    Knowledge("wit", {"title": "Gull", "text": "A seabird ..."}, picture=Path("gull.jpg").read_bytes())
+
+The network turns it into a key (to find it by) and a value (tokens to read it with); those are arrays, kept apart. The
+item itself, its *payload*, is what a person is shown, and what is encoded again when the network has learned more.
+Fields are anything that JSON holds. A picture is the bytes of its file, or uint8 RGB; it is never decoded to floats,
+which take thirty times the space of a JPEG. As bytes:
+
+    length of the header (uint32, little-endian) | header: JSON in UTF-8 | picture
+
+with the header {"fields": {...}, "picture": null, "file" or [height, width]}.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """One item.
+
+    Attributes:
+      source: the name of where it comes from, one of the memory's sources.
+      fields: its texts, by name; JSON.
+      picture: bytes of a picture file, or RGB; None: it has none.
+      id: its number, for life; None: the memory gives it the next one.
+    """
+
+    source: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    picture: bytes | UInt8[np.ndarray, "h w 3"] | None = None
+    id: int | None = None
+
+
+def pack(item: Knowledge) -> bytes:
+    """The payload. Raises ValueError for an item with nothing in it, for fields that are no JSON, and for a picture
+    that is neither bytes nor uint8 RGB."""
+    picture = item.picture
+    if not item.fields and picture is None:
+        raise ValueError(f"an item of source {item.source!r} has neither fields nor a picture; leave it out")
+    kind, tail = None, b""
+    if isinstance(picture, bytes):
+        kind, tail = "file", picture
+    elif picture is not None:
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+            raise ValueError(
+                f"a picture is {picture.dtype}{list(picture.shape)}; give bytes of a file or uint8 [h w 3]"
+            )
+        kind, tail = list(picture.shape[:2]), picture.tobytes()
+    try:
+        header = json.dumps({"fields": dict(item.fields), "picture": kind}, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"fields of an item of source {item.source!r} are no JSON ({error}); give plain ones"
+        ) from error
+    packed = header.encode("utf-8", "surrogatepass")
+    return LENGTH.pack(len(packed)) + packed + tail
+
+
+def unpack(payload: bytes, source: str, number: int) -> Knowledge:
+    """The item again. Raises ValueError if the bytes are damaged."""
+    try:
+        (length,) = LENGTH.unpack_from(payload)
+        header = json.loads(payload[LENGTH.size : LENGTH.size + length].decode("utf-8", "surrogatepass"))
+        kind, tail = header["picture"], payload[LENGTH.size + length :]
+        if isinstance(kind, list):
+            return Knowledge(source, header["fields"], np.frombuffer(tail, np.uint8).reshape(*kind, 3), number)
+    except (struct.error, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"the payload of item {number} is damaged ({error}); copy the memory again") from error
+    return Knowledge(source, header["fields"], tail if kind == "file" else None, number)

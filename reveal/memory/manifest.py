@@ -1,0 +1,167 @@
+"""The manifest: the one small file that says what a memory is, and that makes a change of it real.
+
+`manifest.json` holds, without a date, so that the same items give the same bytes:
+
+| field | what |
+| --- | --- |
+| format | of this layout; a reader refuses a newer one |
+| version | of the contents: 1 when built, one more after each change |
+| layout | encoder (fingerprint of the network that made keys and values), shapes and dtypes of both, sources in order |
+| next_id | what the next item without an id of its own is called |
+| shards | name, rows, first and last id, live items per source, tombstones, size and CRC-32C of each file |
+
+A change writes new files beside the old ones and then puts a new manifest in the old one's place, in one rename. What
+a manifest does not name does not exist; so a program that dies half-way leaves the memory as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from common.files import atomic_output, require_file
+from common.porting import Tree, flatten
+
+FORMAT = 1
+NAME = "manifest.json"
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+MOST_SOURCES = 255  # a source's number is a byte
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What all items of a memory have in common. Raises ValueError for what no memory can be.
+
+    Attributes:
+      encoder: fingerprint of the network that made keys and values.
+      sources: their names; an item keeps the number, so the order is for life.
+      key_dim: length of a key.
+      value_shape: (c, d) of a value.
+      key_dtype, value_dtype: "float32", "float16" or "bfloat16", as stored.
+    """
+
+    encoder: str
+    sources: tuple[str, ...]
+    key_dim: int
+    value_shape: tuple[int, int]
+    key_dtype: str = "float32"
+    value_dtype: str = "float32"
+
+    def __post_init__(self):
+        if not 1 <= len(self.sources) <= MOST_SOURCES or len(set(self.sources)) != len(self.sources):
+            raise ValueError(f"sources are {self.sources}: name 1 to {MOST_SOURCES}, each once")
+        if self.key_dim < 1 or len(self.value_shape) != 2 or min(self.value_shape) < 1:
+            raise ValueError(f"keys are [{self.key_dim}], values {self.value_shape}: give positive sizes, values [c d]")
+        for dtype in (self.key_dtype, self.value_dtype):
+            if dtype not in DTYPES:
+                raise ValueError(f"dtype {dtype} is not one for a memory; choose one of {', '.join(DTYPES)}")
+
+    def number(self, source: str) -> int:
+        """Of a source. Raises ValueError for one that the memory has not."""
+        if source not in self.sources:
+            raise ValueError(f"source {source!r} is not in this memory; it has {', '.join(self.sources)}")
+        return self.sources.index(source)
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """A shard as the manifest knows it.
+
+    Attributes:
+      name: of its folder.
+      rows: in its files, with those deleted since.
+      first, last: ids; they rise within a shard.
+      counts: live items of each source.
+      deleted: name of the file of tombstones; None: all live.
+      files: {name: (bytes, CRC-32C)}.
+    """
+
+    name: str
+    rows: int
+    first: int
+    last: int
+    counts: tuple[int, ...]
+    deleted: str | None
+    files: Mapping[str, tuple[int, int]]
+
+    @property
+    def live(self) -> int:
+        return sum(self.counts)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> ShardInfo:
+        files = {name: (int(size), int(crc)) for name, (size, crc) in fields["files"].items()}
+        return cls(**{**fields, "counts": tuple(fields["counts"]), "files": files})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The fields of the table in the module's docstring."""
+
+    layout: Layout
+    version: int
+    next_id: int
+    shards: tuple[ShardInfo, ...]
+    format: int = FORMAT
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Live items of each source."""
+        return {
+            name: sum(shard.counts[number] for shard in self.shards) for number, name in enumerate(self.layout.sources)
+        }
+
+    def text(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n"
+
+    def hash(self) -> str:
+        """Names the contents: equal for equal items in equal shards, wherever and whenever they were written."""
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    with atomic_output(folder / NAME, overwrite=True) as temporary:
+        temporary.write_text(manifest.text(), "utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises FileNotFoundError where there is no memory; ValueError for a newer format and for a damaged file."""
+    if not (folder / NAME).is_file():
+        raise FileNotFoundError(f"{folder} holds no memory ({NAME} is missing); name another folder or build it")
+    try:
+        fields = json.loads(require_file(folder / NAME).read_text("utf-8"))
+        if fields["format"] > FORMAT:
+            raise ValueError(f"format {fields['format']} is newer than {FORMAT}: update this program")
+        layout = fields["layout"]
+        layout = Layout(**{**layout, "sources": tuple(layout["sources"]), "value_shape": tuple(layout["value_shape"])})
+        shards = tuple(ShardInfo.from_json(shard) for shard in fields["shards"])
+        return Manifest(layout, fields["version"], fields["next_id"], shards, fields["format"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / NAME}: expected the manifest of a memory, found {error}; copy it again") from error
+
+
+def fingerprint(params: Tree) -> str:
+    """Names a network by its parameters: equal for equal numbers, whatever file they came from."""
+    digest = hashlib.sha256()
+    for path, leaf in sorted(flatten(params).items()):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{path} {array.dtype} {array.shape};".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def check_encoder(layout: Layout, encoder: str | None, where: Path) -> None:
+    """Refuses a memory that another network made: its keys would answer by chance. None: any will do."""
+    if encoder is not None and encoder != layout.encoder:
+        raise ValueError(
+            f"{where} was made by encoder {layout.encoder}, this one is {encoder}: their keys cannot be compared;"
+            " refresh the memory, or load it with encoder=None"
+        )

@@ -1,0 +1,66 @@
+"""Milvus, as a file: the results of the exact search, and updates that send differences. Needs the extra `milvus`."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pymilvus")
+pytest.importorskip("milvus_lite")
+
+from common.training.mesh import make_mesh
+from reveal.memory import ExactEngine, MilvusEngine, Rows
+
+
+def drawn(n: int, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    keys = rng.normal(size=(n, 8))
+    keys = (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float32)
+    return rng.permutation(2 * n)[:n], rng.integers(0, 3, n).astype(np.uint8), keys
+
+
+@pytest.fixture
+def milvus(tmp_path):
+    engine = MilvusEngine(str(tmp_path / "keys.db"))
+    yield engine
+    engine.close()
+
+
+def same(milvus, items, versions=None, version=1, **search) -> None:
+    exact = ExactEngine(make_mesh(1))
+    for engine in (exact, milvus):
+        engine.update(Rows.of(*items, versions), 3, version)
+    queries = drawn(4, seed=9)[2]
+    wanted, found = (engine.search(queries, 12, **search) for engine in (exact, milvus))
+    np.testing.assert_array_equal(found.ids, wanted.ids)
+    np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-5)
+    np.testing.assert_array_equal(found.sources, wanted.sources)
+    assert found.version == version
+
+
+def test_it_finds_what_the_exact_search_finds(milvus):
+    gate = np.log(np.random.default_rng(1).dirichlet([1, 1, 1], 4))
+    same(milvus, drawn(40))
+    same(milvus, drawn(40), sources=[1])
+    same(milvus, drawn(40), sources=[0, 2], log_gate=gate)
+
+
+def test_updates_send_differences(milvus, monkeypatch):
+    ids, source, keys = drawn(40)
+    same(milvus, (ids, source, keys))
+    sent, upsert = [], milvus._client.upsert
+    monkeypatch.setattr(milvus._client, "upsert", lambda name, data: sent.extend(data) or upsert(name, data))
+    kept, versions = np.arange(40) > 4, np.where(np.arange(40) == 17, 2, 0)
+    keys[17] *= -1
+    same(milvus, (ids[kept], source[kept], keys[kept]), versions[kept], version=2)
+    assert [row["id"] for row in sent] == [ids[17]]
+
+
+def test_a_collection_is_not_given_up_silently(milvus, tmp_path):
+    same(milvus, drawn(10))
+    with pytest.raises(FileExistsError, match="holds a collection 'reveal'"):
+        MilvusEngine(str(tmp_path / "keys.db"))
+
+
+def test_too_many_items(milvus):
+    same(milvus, drawn(10))
+    with pytest.raises(ValueError, match="Milvus gives at most 16384"):
+        milvus.search(np.ones((1, 8)), 20_000)
