@@ -112,7 +112,7 @@ class TensorBoard:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
+            self.writer.add_scalar(name.replace(" ", "_"), value, step)  # TensorBoard takes no blanks, and says so
 
     def picture(self, step: int, name: str, picture: Picture) -> None:
         self.writer.add_image(name, np.clip(picture, 0, 1), step, dataformats="HWC")

@@ -78,6 +78,16 @@ def test_what_a_run_leaves(straight):
     assert (weights["steps"], weights["seed"], weights["experiment"]) == (20, 3, "line")
 
 
+def test_names_may_have_blanks(tmp_path, caplog):
+    """Which TensorBoard does not take: it would warn of each."""
+    logger = Logger(tmp_path)
+    logger.scalars(1, {"edges/no control": 0.5})
+    logger.close()
+    assert log_of(tmp_path) == [{"step": 1, "edges/no control": 0.5}] and not caplog.records
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"edges/no_control" in events.read_bytes()
+
+
 def test_logged_numbers_are_means_over_the_steps_since(tmp_path, straight):
     run(tmp_path, replace(log_every=1), optim=AVERAGED)
     each, coarse = log_of(tmp_path), log_of(straight[0])
