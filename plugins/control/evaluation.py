@@ -93,7 +93,8 @@ class ControlEvaluation:
         for s in self.strengths:
             made[f"{WITH}, strength {s:g}"] = draw(pipeline, prompts, network, conditions, self, s)
         rows = score_rows(self.scores, pictures, made)
-        columns = {"picture": pictures, "condition": conditions, **made}
+        rows_made = {name.removeprefix(f"{WITH}, "): images for name, images in made.items()}  # columns are narrow
+        columns = {"picture": pictures, "condition": conditions, **rows_made}
         write_image(pictures_file, sheet(columns, self.rows), overwrite=overwrite)
         write_json(report, self._record(weights, len(pictures), rows), overwrite)
         return table(rows)
