@@ -1,0 +1,63 @@
+"""The plugins that ship: small, the default of `--control`, and they are obeyed on a picture that comes with them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_plugins_cli import leave_the_process_alone  # noqa: F401
+
+from common.images import read_image
+from plugins import diffusion
+from plugins.cli import main
+from plugins.conditions.registry import make
+from plugins.control import load, shelf
+from plugins.diffusion.shelf import WEIGHTS
+from plugins.metrics.fidelity import EdgeF1, MaskIou
+from plugins.steer import covering
+
+APPLE = Path(__file__).parents[2] / "examples" / "apple.png"
+PROMPTS = ["red apple, 3d emoji", "orange, 3d emoji", "blue fish, 3d emoji", "green tree, noto emoji"]
+KINDS = {"canny": EdgeF1(), "mask": MaskIou()}
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return diffusion.load()
+
+
+@pytest.fixture(scope="module")
+def picture() -> np.ndarray:
+    return covering(read_image(APPLE), 64, 64)
+
+
+def test_they_are_small_and_have_cards():
+    names = [f"{kind}-small" for kind in KINDS]
+    assert shelf.names() == names
+    files = [path for name in names for path in (WEIGHTS / name).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 5e6
+    for name in names:
+        assert "CC-BY-SA-4.0" in (WEIGHTS / name / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_is_obeyed(kind, pipeline, picture):
+    """Better than the base alone and than another condition, whose pictures follow that one instead."""
+    score, network = KINDS[kind], load(f"{kind}-small")
+    shown = {"own": picture, "other": picture[::-1].copy()}
+
+    def mean(target, *controls):
+        images = pipeline(PROMPTS, seeds=range(len(PROMPTS)), steps=STEPS, controls=list(controls))
+        return np.mean([score(image, shown[target]) for image in images])
+
+    own, other = (network.on(make(kind, image)) for image in shown.values())
+    alone, steered, wrong = mean("own"), mean("own", own), mean("own", other)
+    assert steered > max(alone, wrong) + 0.15, (alone, steered, wrong)
+    assert mean("other", other) > wrong + 0.15
+
+
+def test_the_command_finds_the_plugin_by_its_kind(tmp_path, monkeypatch, picture):
+    monkeypatch.chdir(tmp_path)
+    words = ["--control", "mask", "--image", str(APPLE), "--steps", str(STEPS), "--quiet"]
+    main(["generate", "--prompt", "green apple, 3d emoji", *words, "-o", "apple.png"])
+    assert MaskIou()(read_image("apple.png"), picture) > 0.75
