@@ -85,7 +85,7 @@ def one(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
         f"task.kind={kind}",
         f"seed={seed}",
         f"name={name}",
-        "evaluation.strengths=[1]",
+        "evaluation.strengths=[1.0]",
         *length(STEPS),
         *settings,
     )

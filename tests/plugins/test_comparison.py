@@ -189,6 +189,7 @@ def test_a_row_for_each_way(made, tmp_path):
         comparison(made).run("", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command(made, tmp_path, monkeypatch, caplog):
     """`python eval.py evaluation=control_ways weights=PLUGIN`: the config as it is, other networks."""
     monkeypatch.chdir(tmp_path)
@@ -241,6 +242,7 @@ def test_a_control_for_another_base_is_named(made, tmp_path):
     one_line(caught)
 
 
+@pytest.mark.slow
 def test_quality_is_beside_the_held_out_pictures_and_only_inceptions_is_called_fid(made, tmp_path):
     settings = {"count": 4, "ways": {"plugin": str(made / "plugin")}, "rounds": 1}
     said = comparison(made, **settings).run("", tmp_path / "one")

@@ -131,6 +131,7 @@ def test_features_are_written_channels_first_with_what_they_are(kind, tmp_path):
         save_features(path, made, pictures[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNETS)
 def test_features_in_pytorch_steer_as_ours(tmp_path, name):
     """`make_features.py` gave diffusers' UNet the file that is beside it, by the adapters' hook and by PyTorch's."""
