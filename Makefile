@@ -2,8 +2,8 @@
 # versions in constraints.txt. `make help` lists the targets.
 
 PYTHON ?= python3
-TESTS ?= tests $(wildcard notebooks)
-PYTEST_ARGS ?= -n 2 --dist loadfile
+TESTS ?= $(wildcard notebooks) tests
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin

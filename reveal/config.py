@@ -118,11 +118,14 @@ class RevealConfig:
         return self.encoder_layers - self.fusion_layers
 
     @classmethod
-    def tiny(cls, vocab_size: int = 512, sources: int = 4) -> RevealConfig:
+    def tiny(
+        cls, vocab_size: int = 512, sources: int = 4, value_tokens: int = 4, prior: str = "multiply"
+    ) -> RevealConfig:
         """For small worlds of 32-pixel pictures: 712,518 parameters. Texts begin with token 2."""
         vit = VitConfig(width=64, depth=2, heads=4, mlp=128, patch=8, image_size=32)
         t5 = vocab_size, 64, 4, 16, 128, 4, 2
-        return cls(vit, *t5, fusion_layers=2, key_dim=32, value_tokens=4, sources=sources, bos=2)
+        rest = {"value_tokens": value_tokens, "sources": sources, "prior": prior}
+        return cls(vit, *t5, fusion_layers=2, key_dim=32, bos=2, **rest)
 
     @classmethod
     def base(cls) -> RevealConfig:

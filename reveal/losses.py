@@ -1,4 +1,4 @@
-"""The four losses of REVEAL (`models/losses.py` and `KnowledgeFIDModel.loss_function` of the reference).
+"""The losses of REVEAL (`models/losses.py` and `KnowledgeFIDModel.loss_function` of the reference).
 
 | function | asks for | weight, pre-training |
 | --- | --- | --- |
@@ -6,6 +6,7 @@
 | `contrastive` | the query nearest to its own item among all in the batch | r = 0.01 (1/2 in the warm start) |
 | `disentangle` | the value tokens of an item to say different things | 0.01 |
 | `gap` | value tokens as long as the query's tokens | 0.0001 |
+| `gate` | trust in the source of the right item; ours, for a warm start that knows it | 0 |
 
 `total` adds them up. A term of weight 0 is not computed at all, so it can neither cost anything nor spread a NaN.
 """
@@ -80,6 +81,11 @@ def contrastive(
     return result if axis is None else lax.pmean(result, axis)
 
 
+def gate(log_gate: Float[Array, "b s"], source: Int[Array, " b"]) -> Float[Array, ""]:
+    """Cross-entropy of the source gate against the source that has the answer, where somebody knows it."""
+    return -jnp.mean(jnp.take_along_axis(log_gate, source[:, None], axis=1))
+
+
 def disentangle(values: Float[Array, "b c d"]) -> Float[Array, ""]:
     """Mean over items and all c x c pairs of the squared cosine of two value tokens, each less the item's mean token;
     a pair counts once, and none with itself."""
@@ -105,15 +111,16 @@ class Weights:
 
     Attributes:
       contrastive: r; the generation counts 1 - r.
-      disentangle, gap: as they are.
+      disentangle, gap, gate: as they are.
     """
 
     contrastive: int | float = 0.01
     disentangle: int | float = 0.01
     gap: int | float = 0.0001
+    gate: int | float = 0.0
 
     def __post_init__(self):
-        if not 0 <= self.contrastive <= 1 or min(self.disentangle, self.gap) < 0:
+        if not 0 <= self.contrastive <= 1 or min(self.disentangle, self.gap, self.gate) < 0:
             raise ValueError(f"{self}: contrastive is a share from 0 to 1, the others are not negative")
 
     def of(self, name: str) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
+QUICK_TO_COMPILE = "--xla_backend_optimization_level=0"  # most quick tests compile for longer than they compute
 ROOT = Path(__file__).parents[1]
 
 if TWO_DEVICES not in os.environ.get("XLA_FLAGS", ""):
@@ -18,6 +19,12 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # Compiled programs are kept for the next run. One folder per worker: JAX 0.10 does not write entries atomically.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / "jax" / os.environ.get("PYTEST_XDIST_WORKER", "single"))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The quick tests' programs are compiled without LLVM's optimisations; the slow tests' as a user's are."""
+    if config.option.markexpr == "not slow" and "optimization_level" not in os.environ["XLA_FLAGS"]:
+        os.environ["XLA_FLAGS"] += f" {QUICK_TO_COMPILE}"
 
 
 @pytest.fixture(autouse=True)

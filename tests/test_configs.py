@@ -27,6 +27,8 @@ with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclas
     warnings.simplefilter("ignore")
     from common.training.record import claimed
     from common.training.run import build, evaluate_from_config, train_from_config
+    from reveal.joint import Joint
+    from reveal.task import WarmStart
 
 ROOT = Path(film.__file__).parents[1]
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "configs" / "experiment").glob("*.yaml"))
@@ -38,6 +40,8 @@ KINDS = {  # by the first of these that an experiment's name begins with
     "shapes_base": DenoisingTask,
     "control": ControlTask,
     "shapes": ControlTask,
+    "world_warm": WarmStart,
+    "world_joint": Joint,
 }
 SIDE = 48
 TINY = dict(

@@ -1,5 +1,8 @@
 """Saving and resuming a run: state through orbax, the data's position as JSON beside it.
 
+A task with renewed arrays has two more parts in its checkpoints: what is known of them as JSON, and, for a run that has
+to repeat itself, the arrays (`renewal.py`).
+
 Each checkpoint is a folder `checkpoints/<step>`, complete or absent (orbax renames it when finished). Restoring needs
 a target of the same structure, which fixes types and placement: a run saved on four devices restores on one. All
 processes of a run take part in saving and restoring; the data's position is the same in each.
@@ -47,12 +50,26 @@ class Checkpoints:
     def latest(self) -> int | None:
         return self.manager.latest_step()
 
-    def save(self, step: int, state: Any, position: Any, scores: Mapping[str, float] | None = None) -> None:
-        """`position` is JSON: what the data needs to go on with the next batch; `scores` of this state, if any."""
+    def save(
+        self,
+        step: int,
+        state: Any,
+        position: Any,
+        scores: Mapping[str, float] | None = None,
+        renewal: Mapping[str, Any] | None = None,
+        renewed: Any = None,
+    ) -> None:
+        """`position` is JSON: what the data needs to go on with the next batch; `scores` of this state, if any.
+
+        `renewal`, JSON, and `renewed`, arrays, are what `Renewal.saved` gives."""
         if step == self.latest():
             return
-        arguments = ocp.args.Composite(state=ocp.args.StandardSave(state), data=ocp.args.JsonSave(position))
-        self.manager.save(step, args=arguments, metrics=dict(scores) if scores else None)
+        parts = {"state": ocp.args.StandardSave(state), "data": ocp.args.JsonSave(position)}
+        if renewal is not None:
+            parts["renewal"] = ocp.args.JsonSave(dict(renewal))
+        if renewed is not None:
+            parts["renewed"] = ocp.args.StandardSave(renewed)
+        self.manager.save(step, args=ocp.args.Composite(**parts), metrics=dict(scores) if scores else None)
         self.manager.wait_until_finished()
 
     def restore(self, step: int, target: Any) -> tuple[Any, Any]:
@@ -61,6 +78,17 @@ class Checkpoints:
         arguments = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), data=ocp.args.JsonRestore())
         restored = self.manager.restore(step, args=arguments)
         return restored["state"], restored["data"]
+
+    def renewal(self, step: int) -> dict[str, Any] | None:
+        """What `save` was told of renewed arrays; None if the task had none."""
+        if not (self.manager.directory / str(step) / "renewal").exists():
+            return None
+        return self.manager.restore(step, args=ocp.args.Composite(renewal=ocp.args.JsonRestore()))["renewal"]
+
+    def renewed(self, step: int, target: Any) -> Any:
+        """The renewed arrays, like `target`."""
+        arguments = ocp.args.Composite(renewed=ocp.args.StandardRestore(target))
+        return self.manager.restore(step, args=arguments)["renewed"]
 
     def scores(self, step: int) -> dict[str, float]:
         """The scores that `save` was told at `step`; empty if none."""

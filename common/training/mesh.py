@@ -31,12 +31,15 @@ SMALLEST_SPLIT = 4 * 2**20  # bytes: below it, gathering costs more than the mem
 Rules = Sequence[tuple[str, str]]
 
 
-def make_mesh(devices: int = 0, fsdp: int = 1) -> Mesh:
-    """A mesh of the first `devices` devices (0: all, of all processes), `fsdp` of them along the second axis."""
-    available = jax.devices()
+def make_mesh(devices: int = 0, fsdp: int = 1, spare: int = 0) -> Mesh:
+    """A mesh of the first `devices` devices (0: all, of all processes), `fsdp` of them along the second axis.
+
+    The last `spare` devices are kept out of it (`spare_mesh`)."""
+    available = _all_but(spare)
     count = devices or len(available)
     if not 1 <= count <= len(available):
-        raise ValueError(f"trainer.devices is {devices}: there are {len(available)}; 0 takes all")
+        beside = f" beside the {spare} of renewal.spare" if spare else ""
+        raise ValueError(f"trainer.devices is {devices}: there are {len(available)}{beside}; 0 takes all")
     if count < len(available) and jax.process_count() > 1:
         raise ValueError(f"trainer.devices is {devices}: several processes train on all {len(available)}; give 0")
     if fsdp < 1 or count % fsdp:
@@ -45,6 +48,25 @@ def make_mesh(devices: int = 0, fsdp: int = 1) -> Mesh:
     return jax.make_mesh(
         (count // fsdp, fsdp), (DATA, FSDP), axis_types=(AxisType.Auto,) * 2, devices=available[:count]
     )
+
+
+def spare_mesh(spare: int) -> Mesh | None:
+    """A mesh of the last `spare` devices; None without any."""
+    if not spare:
+        return None
+    devices = np.array(jax.devices()[-spare:]).reshape(spare, 1)
+    return Mesh(devices, (DATA, FSDP), axis_types=(AxisType.Auto,) * 2)
+
+
+def _all_but(spare: int) -> list:
+    available = jax.devices()
+    if spare and jax.process_count() > 1:
+        raise ValueError(f"renewal.spare is {spare}: several processes train on all {len(available)} devices; give 0")
+    if spare >= len(available):
+        raise ValueError(
+            f"renewal.spare is {spare}: there are {len(available)} devices, and training needs one; 0 shares"
+        )
+    return available[: len(available) - spare]
 
 
 def check_rules(rules: Rules) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from common.training.optimizer import OptimConfig
@@ -53,14 +54,17 @@ def train_step(
     state: TrainState,
     batch: Batch,
     frozen: Any,
+    renewed: Any = None,
+    mesh: Mesh | None = None,
 ) -> tuple[TrainState, Metrics]:
     """One step of gradient descent; pure."""
     key = jax.random.fold_in(jax.random.key(seed), state.step)
+    context = Context(state.step, key, frozen, renewed, mesh)
 
     def loss_of(params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         return task.loss(hold(optim.multipliers, params), batch, context)
 
-    loss, metrics, grads = gradient(loss_of, accumulate, state.params, batch, Context(state.step, key, frozen))
+    loss, metrics, grads = gradient(loss_of, accumulate, state.params, batch, context)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     decay = ema_decay(state.step, optim.ema, optim.ema_power)

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+if TYPE_CHECKING:
+    from common.training.renewal import RenewalConfig
 
 Params = PyTree[Float[Array | np.ndarray, "..."]]
 Batch = dict[str, Any]
@@ -28,11 +32,15 @@ class Context(NamedTuple):
       step: steps done before this one.
       key: randomness of this step (and of this part of the batch); follows from the run's seed and the step alone.
       frozen: the task's `frozen()`, on the device.
+      renewed: what the task's `renew` made of the parameters some steps ago, on the device (`renewal.py`).
+      mesh: the devices of the run, for a loss that divides its work itself.
     """
 
     step: Int[Array, ""]
     key: PRNGKeyArray
     frozen: Any
+    renewed: Any = None
+    mesh: Mesh | None = None
 
 
 @runtime_checkable
@@ -63,6 +71,23 @@ class Task(Protocol):
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
         """Writes weights that inference can load; returns where: `path`, or a folder of that name without suffix."""
+        ...
+
+
+@runtime_checkable
+class Renewing(Protocol):
+    """A task whose loss reads arrays that follow the parameters at a distance (`renewal.py`)."""
+
+    @property
+    def renewal(self) -> RenewalConfig | None:
+        """How often; None renews nothing, as if the task were a plain one."""
+        ...
+
+    def renew(self, params: Params, frozen: Any) -> Any:
+        """Arrays made from the parameters, always of the same shapes: a dict of arrays, or of such dicts.
+
+        Runs outside of `jit`, in a second thread while training goes on, on whatever devices `params` and `frozen` are;
+        compiles what it needs itself, once. Done in parts that it blocks on, it lets steps in between."""
         ...
 
 

@@ -3,7 +3,7 @@
 Where the state comes from, in this order: this run's own newest checkpoint; else the parameters that the task starts
 from; else fresh ones. The data's position and the step travel with the state, so the same command again goes on where
 the run stopped, and ends in the same weights as if it had never stopped. The numbers of a step are read while the next
-one is computed (`window.py`).
+one is computed (`window.py`), and arrays that follow the parameters are made anew beside the steps (`renewal.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from common.training.interrupt import Interrupt
 from common.training.logger import Logger, LoggerConfig
 from common.training.mesh import check_rules, make_mesh, shard_batch, shardings
 from common.training.optimizer import OptimConfig, make_optimizer, make_schedule
+from common.training.renewal import Nothing, make_renewal, renewal_config
 from common.training.state import TrainState, init_state, train_step
 from common.training.task import IDS, Batch, Data, Evaluation, Metrics, Params, Task
 from common.training.window import Window
@@ -47,7 +48,8 @@ class TrainerConfig:
       best_is_highest: whether a higher score is better.
       keep, keep_every: the newest so many checkpoints are kept, and those at multiples of `keep_every` (0: none).
       accumulate: parts that a batch is computed in, one after the other, to save memory.
-      devices, fsdp: devices of the mesh (0: all), and along how many of them large parameters are split.
+      devices, fsdp: devices of the mesh (0: all but a renewal's spare ones), and along how many of them large
+        parameters are split.
       sharding: (regular expression, tactic) rules of `common/training/mesh.py`; with fsdp=1 they split nothing.
       progress: show a progress bar.
     """
@@ -105,7 +107,8 @@ def train(
         names = distributed.on_first(lambda: list(evaluation.prepare()))  # what is missing is told now, not hours later
         if config.best and config.best not in names:
             raise ValueError(f"trainer.best is {config.best!r}: the evaluation gives {', '.join(sorted(names))}")
-    mesh = make_mesh(config.devices, config.fsdp)
+    renews = renewal_config(task)
+    mesh = make_mesh(config.devices, config.fsdp, renews.spare if renews else 0)
     tx = make_optimizer(optim, config.steps)
     batches = data.batches(seed)
     checkpoints = Checkpoints(folder, config.keep, config.keep_every, config.best, config.best_is_highest)
@@ -124,26 +127,30 @@ def train(
         log.info("resumed %s at step %d", folder, start)
     frozen = task.frozen()
     frozen = jax.device_put(frozen, shardings(mesh, frozen, config.sharding))  # type: ignore[arg-type]
+    renewal = make_renewal(task, mesh, frozen)
+    renewal.start(start, state.params, checkpoints)
 
     # 3. The step, compiled once; the old state's memory is given to the new one.
-    pure = partial(train_step, task, tx, optim, config.accumulate, seed)
+    pure = partial(train_step, task, tx, optim, config.accumulate, seed, mesh=mesh)
     program: Callable = jax.jit(pure, donate_argnums=0, out_shardings=(places, None))
     ready = False
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         nonlocal program, ready
-        arguments = state, shard_batch(mesh, batch, config.accumulate), frozen
+        arguments = state, shard_batch(mesh, batch, config.accumulate), frozen, renewal.arrays
         program, ready = (program if ready else distributed.compiled(program, *arguments)), True
         return program(*arguments)
 
     # 4. The loop, and the weights.
     writer = Logger(folder, start, logger)
     rate = make_schedule(optim, config.steps)
-    run = Run(task, config, rate, folder, checkpoints, writer, evaluation, metadata | {"seed": seed}, data.names)
+    about = metadata | {"seed": seed}
+    run = Run(task, config, rate, folder, checkpoints, writer, evaluation, renewal, about, data.names)
     try:
         state = run.loop(step, state, batches, start)
         return run.export("weights.safetensors", state)
     finally:
+        renewal.close()
         run.logger.close()
         checkpoints.close()
 
@@ -159,6 +166,7 @@ class Run:
     checkpoints: Checkpoints
     logger: Logger
     evaluation: Evaluation | None
+    renewal: Nothing
     metadata: Mapping[str, Any]
     names: Callable[[Any], Sequence[str]]
 
@@ -173,6 +181,7 @@ class Run:
                 ids = batch.pop(IDS, None)
                 state, metrics = step(state, batch)
                 window.add(number, ids, metrics)
+                self.renewal.turn(number, state.params)
                 last = number == config.steps
                 if number % config.log_every == 0 or last:
                     self.log(number, window, bar)
@@ -190,7 +199,7 @@ class Run:
         return state
 
     def log(self, number: int, window: Window, bar: tqdm) -> None:
-        values = window.mean() | {"lr": float(np.asarray(self.rate(number - 1)))}
+        values = window.mean() | {"lr": float(np.asarray(self.rate(number - 1)))} | self.renewal.scalars(number)
         self.logger.scalars(number, values)
         bar.set_postfix(loss=f"{values['loss']:.4f}")
         if bar.disable and distributed.is_first():
@@ -202,19 +211,19 @@ class Run:
             self.logger.pictures(number, self.task.pictures(params, batch))
 
     def save(self, number: int, state: TrainState, position: Any, last: bool) -> None:
-        scores = None
+        scores, keep = None, partial(self.checkpoints.save, number, state, position, **self.renewal.saved())
         every = self.config.evaluate_every
         if self.evaluation is not None and every and (number % every == 0 or last):
             params = distributed.fetch(state.averaged)
             try:
                 scores = distributed.on_first(partial(self.score, params))
             except Exception:
-                self.checkpoints.save(number, state, position)  # a score that fails costs no steps
+                keep()  # a score that fails costs no steps
                 raise
             self.logger.scalars(number, scores)
             if self.config.best and self._is_best(scores):
                 self.export("best.safetensors", state, **scores)
-        self.checkpoints.save(number, state, position, scores)
+        keep(scores)
 
     def score(self, params: Params) -> dict[str, float]:
         assert self.evaluation is not None

@@ -23,14 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
 import jax
 import tyro
 from flax import nnx
 
 from common import terminal
 from common.score_table import write_json
-from common.training.run import evaluate_from_config, train_from_config
+from common.training.orders import evaluate, length, train
 from plugins.control.loading import load
 from plugins.control.task import KINDS
 from plugins.diffusion.cache import write_cache
@@ -68,7 +67,7 @@ def prove(proof: Proof) -> list[dict[str, Any]]:
         shapes.prepare(PICTURES)
     if not LATENTS.exists():
         write_cache(PICTURES, VAE, LATENTS)
-    order(train_from_config, "train", "experiment=shapes_base", *length(BASE_STEPS), *proof.base_set)
+    train("experiment=shapes_base", *length(BASE_STEPS), *proof.base_set)
     rows = []
     for kind in proof.kinds:
         runs = [one(kind, seed, proof.set) for seed in range(proof.seeds)]
@@ -90,22 +89,11 @@ def one(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
         *settings,
     )
     started = time.perf_counter()
-    order(train_from_config, "train", *asked)
+    train(*asked)
     seconds = time.perf_counter() - started
-    order(evaluate_from_config, "eval", *asked, f"weights=runs/{name}/weights", "overwrite=true")
+    evaluate(*asked, f"weights=runs/{name}/weights", "overwrite=true")
     scores = json.loads(Path(f"runs/{name}/evaluation/results.json").read_text())["scores"]
     return {row: values[SCORE]["value"] for row, values in scores.items()} | {"seconds": seconds}
-
-
-def length(steps: int) -> list[str]:
-    """A training of so many steps, with one checkpoint half-way."""
-    return [f"trainer.steps={steps}", f"trainer.checkpoint_every={steps // 2}", f"trainer.picture_every={steps}"]
-
-
-def order(program: Any, config: str, *words: str) -> None:
-    """A command to train.py or eval.py, in this process."""
-    with hydra.initialize_config_module("configs", version_base="1.3"):
-        program(hydra.compose(config, overrides=["trainer.progress=false", *words]))
 
 
 def parameters(kind: str) -> int:

@@ -108,7 +108,9 @@ class FaissEngine:
         faiss, lists = self._faiss, max(16, len(at) // PER_LIST)
         codes = rows.key_dim // 2 if rows.key_dim % 2 == 0 else rows.key_dim  # two numbers in 4 bits, or one
         index = faiss.index_factory(rows.key_dim, f"IVF{lists},PQ{codes}x4fsr,RFlat", faiss.METRIC_INNER_PRODUCT)
-        faiss.extract_index_ivf(index).nprobe, index.k_factor = self.config.probes, self.config.refine
+        # with more probes than lists the fast scan finds anything at all, and does not say so
+        faiss.extract_index_ivf(index).nprobe = min(self.config.probes, lists)
+        index.k_factor = self.config.refine
         count = min(len(at), TRAINING * lists)
         index.train(_keys(rows, np.sort(np.random.default_rng(0).choice(at, count, replace=False))))
         return index

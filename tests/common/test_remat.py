@@ -38,7 +38,7 @@ def test_value_and_gradients_are_the_same(both):
     (one, grads), (other, others) = (program(KERNELS, X) for program in both)
     assert float(one) == pytest.approx(float(other), rel=1e-6)
     for a, b in zip(jax.tree.leaves(grads), jax.tree.leaves(others), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6 * float(np.abs(b).max()))  # sums of terms of that size
 
 
 def test_less_memory_for_more_work(both):

@@ -46,12 +46,14 @@ def trained(batch):
     return params, rows
 
 
+@pytest.mark.slow
 def test_pictures_come_out_again(trained):
     rows = trained[1]
     assert set(rows[0]) == {"l1", "kl", "psnr", "latent_std"}
     assert rows[-1]["l1"] < 0.25 * rows[0]["l1"] and rows[-1]["psnr"] > 20
 
 
+@pytest.mark.slow
 def test_the_kl_term_is_the_mean_per_latent(trained, batch):
     output = TASK.forward(trained[0], batch["image"], jax.random.key(0))
     mean, logvar = (np.asarray(part, np.float64) for part in (output.posterior.mean, output.posterior.logvar))

@@ -55,12 +55,12 @@ def test_a_source_with_fewer_than_k_and_an_empty_memory():
         assert not engine.search(np.eye(16)[:2], 3).present.any()
 
 
-@pytest.mark.parametrize("kind", ["ivfpq", "hnsw"])
-def test_approximate_kinds_find_nearly_all(kind, monkeypatch):
+@pytest.mark.parametrize("kind, probes", [("ivfpq", 8), ("ivfpq", 32), ("hnsw", 8)])  # there are 16 lists
+def test_approximate_kinds_find_nearly_all(kind, probes, monkeypatch):
     monkeypatch.setitem(FEWEST, kind, 500)
     items = drawn(6000, centres=50)
     queries = items[2][:20]
-    exact, faiss = (engine.search(queries, 10) for engine in engines(items, kind, FaissConfig(probes=8)))
+    exact, faiss = (engine.search(queries, 10) for engine in engines(items, kind, FaissConfig(probes=probes)))
     recall = np.mean([len(np.intersect1d(*pair)) / 10 for pair in zip(exact.ids, faiss.ids, strict=True)])
     assert recall > 0.9
     np.testing.assert_allclose(faiss.scores[:, 0], 1, atol=1e-5)  # of the keys themselves, not of their codes

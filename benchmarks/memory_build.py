@@ -1,0 +1,202 @@
+"""How large a memory may be: built from a stream, opened, and searched, with what each takes of time and of RAM.
+
+    python -m benchmarks.memory_build                      2,000,000 items; 1.2 GB of disk, some 2.5 GB of RAM
+    python -m benchmarks.memory_build --items 10000        to try it out
+    python -m benchmarks.memory_build --folder memory      keeps the memory; else it is in a temporary folder that goes
+
+An item is a key of 128 numbers of float32 and unit length, a value of 1 x 8 numbers of bfloat16, one of three sources,
+and a short text. Items are drawn in batches of 4,096, each from a seed of its own: so nothing is held to check them
+with, and any of them can be drawn again. They go through `reveal.memory.Builder`, as items of a data set do.
+
+| table | what |
+| --- | --- |
+| build | `builder s`: in `add` and `finish`, without drawing the items. `early MB`, `peak MB`: the most that the process held beyond what it did before, when the first shard was written and at the end: the same, if RAM does not grow with the memory |
+| open | `Memory.load`: the median of `--processes` fresh processes; imports are not counted |
+| search | `keys s`: `ExactEngine` gets the keys. `first s`: the first search, with compiling. `ms`: median of the later ones. `held MB`: what is held after them beyond what was before `Memory.load`; `peak MB`: the most |
+
+Then 64 items spread over the memory, first and last among them, are drawn again: each is to be the nearest to its own
+key, with its id, source, text and value. The program ends with an error where one is not.
+
+Each table is measured in processes of its own. The files have just been written: they come from the cache of the system,
+no disk is measured. Memory is read from /proc (Linux); mapped pages of files count. Megabytes are 2^20 bytes.
+"""  # noqa: E501 - a table's row
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import tyro
+
+from benchmarks.diffusion import forget_peak, heading, line, memory, timed
+from benchmarks.memory_search import held
+from reveal.memory import Builder, ExactEngine, Knowledge, Layout, Memory
+
+LAYOUT = Layout("drawn", ("kg", "wit", "vqa"), key_dim=128, value_shape=(1, 8), value_dtype="bfloat16")
+BATCH = 4096  # items of a seed
+KNOWN = 64  # items that are looked for
+MEGABYTE = 2**20
+# Columns and the formats of their numbers.
+BUILD = {"items": ",", "builder s": ".1f", "items/s": ",.0f", "disk MB": ",.0f", "early MB": ",.1f", "peak MB": ",.1f"}
+OPEN = {"open s": ".4f", "slowest s": ".4f", "held MB": ",.1f"}
+SEARCH = {"keys s": ".2f", "first s": ".2f", "ms": ",.1f", "held MB": ",.0f", "peak MB": ",.0f"}
+
+
+@dataclass
+class Options:
+    items: int = 2_000_000
+    """Of the memory."""
+    folder: Path | None = None
+    """New or empty, for the memory, which stays there; None: a temporary one."""
+    shard: int = 65536
+    """Rows of a shard."""
+    processes: int = 5
+    """That open the memory."""
+    k: int = 50
+    """Items asked for, by 64 queries."""
+    repeats: int = 7
+    """Timed searches after the first; the median counts."""
+
+
+class Batch(NamedTuple):
+    items: list[Knowledge]
+    keys: np.ndarray
+    values: np.ndarray
+
+
+def batch(number: int, count: int) -> Batch:
+    """Items `number * BATCH` and following, of a memory of `count`; the same at each call."""
+    rng, first = np.random.default_rng(number), number * BATCH
+    keys = rng.standard_normal((BATCH, LAYOUT.key_dim), np.float32)
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    values = rng.standard_normal((BATCH, *LAYOUT.value_shape), np.float32).astype(ml_dtypes.bfloat16)
+    items = [
+        Knowledge(LAYOUT.sources[item % len(LAYOUT.sources)], {"text": f"what is known of thing {item}"}, id=item)
+        for item in range(first, min(first + BATCH, count))
+    ]
+    return Batch(items, keys[: len(items)], values[: len(items)])
+
+
+def build(folder: Path, count: int, shard: int) -> dict[str, float]:
+    """Writes the memory, in this process."""
+    batch(0, count)  # what drawing takes once is no part of the growth
+    before, seconds, early = forget_peak(), 0.0, None
+    with Builder(folder, LAYOUT, shard) as builder:
+        for number in range(-(-count // BATCH)):
+            drawn = batch(number, count)
+            seconds += timed(lambda drawn=drawn: builder.add(*drawn))[1]
+            if early is None and builder.count >= min(shard, count):
+                early = memory("VmHWM") - before
+        start = time.perf_counter()
+    seconds += time.perf_counter() - start  # the last shard and the manifest
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    row = {"items": count, "builder s": seconds, "items/s": count / seconds, "disk MB": size / MEGABYTE}
+    return row | {"early MB": early, "peak MB": memory("VmHWM") - before}
+
+
+def opened(folder: Path) -> dict[str, float]:
+    """`Memory.load` in this process."""
+    before = held()
+    memory, seconds, _ = timed(lambda: Memory.load(folder))
+    return {"open s": seconds, "held MB": held() - before, "items": len(memory)}
+
+
+def searched(folder: Path, count: int, k: int, repeats: int) -> dict[str, float]:
+    """Searches for known items, in this process; raises ValueError where one is not found, or is another."""
+    import jax
+
+    from common.runtime import keep_freed_memory
+
+    keep_freed_memory()
+    jax.devices()  # starts the backend
+    known, queries, values = drawn_again(np.unique(np.linspace(0, count - 1, KNOWN).astype(np.int64)), count)
+    held()
+    before = forget_peak()
+    engine = ExactEngine()
+    stored = Memory.load(folder, engine)
+    _, copying, _ = timed(lambda: jax.block_until_ready((stored.engine, engine.index)[1]))
+    found, first, _ = timed(lambda: stored.search(queries, min(k, count)))
+    later = [timed(lambda: stored.search(queries, min(k, count)))[1] for _ in range(repeats)]
+    row = {"keys s": copying, "first s": first, "ms": 1000 * statistics.median(later)}
+    row |= {"peak MB": memory("VmHWM") - before, "held MB": held() - before}
+    check(stored, known, values, found)
+    return row | {"checked": len(known)}
+
+
+def drawn_again(ids: np.ndarray, count: int) -> Batch:
+    """Those items."""
+    parts = []
+    for item in ids.tolist():
+        drawn, at = batch(item // BATCH, count), item % BATCH
+        parts.append((drawn.items[at], drawn.keys[at], drawn.values[at]))
+    items, keys, values = zip(*parts, strict=True)
+    return Batch(list(items), np.stack(keys), np.stack(values))
+
+
+def check(stored: Memory, known: list[Knowledge], values: np.ndarray, found: Any) -> None:
+    """Each known item is the best answer to its own key, and is what was put in. Raises ValueError."""
+    ids = np.array([item.id for item in known])
+    wrong = (found.ids[:, 0] != ids) | ~np.isclose(found.scores[:, 0], 1, atol=1e-5)
+    wrong |= np.array([LAYOUT.sources[number] for number in found.sources[:, 0]]) != [item.source for item in known]
+    wrong |= (stored.values(ids) != values).reshape(len(ids), -1).any(axis=1)
+    for place, (item, wanted) in enumerate(zip(stored.items(ids), known, strict=True)):
+        wrong[place] |= (item.id, item.source, item.fields) != (wanted.id, wanted.source, wanted.fields)
+    if wrong.any():
+        raise ValueError(f"{wrong.sum()} of {len(ids)} known items were not found as they were, {ids[wrong][0]} first")
+
+
+def in_process(function: Callable, *arguments: Any) -> Any:
+    """Its result, from a fresh process."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+@contextlib.contextmanager
+def place(folder: Path | None) -> Iterator[Path]:
+    """Where the memory goes: the folder, or one inside a temporary one."""
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        yield Path(temporary) / "memory"
+
+
+def tables(options: Options, folder: Path) -> None:
+    row = in_process(build, folder, options.items, options.shard)
+    heading("build", BUILD)
+    line(BUILD, row)
+    rows = [in_process(opened, folder) for _ in range(options.processes)]
+    seconds = [row["open s"] for row in rows]
+    held_after = statistics.median(row["held MB"] for row in rows)
+    heading(f"\nopen, {options.processes} processes", OPEN)
+    line(OPEN, {"open s": statistics.median(seconds), "slowest s": max(seconds), "held MB": held_after})
+    row = in_process(searched, folder, options.items, options.k, options.repeats)
+    heading(f"\nsearch, {KNOWN} queries, k = {options.k}", SEARCH)
+    line(SEARCH, row)
+    print(f"\n{row['checked']} of {row['checked']} known items were found, with their ids, sources, texts and values")
+
+
+def main(options: Options) -> None:
+    if min(options.items, options.shard, options.processes, options.k, options.repeats) < 1:
+        raise SystemExit("--items, --shard, --processes, --k and --repeats are 1 or more")
+    if options.folder and options.folder.exists() and any(options.folder.iterdir()):
+        raise SystemExit(f"--folder {options.folder} is not empty; give a new one")
+    with place(options.folder) as folder:
+        try:
+            tables(options, folder)
+        except (OSError, ValueError) as error:
+            raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

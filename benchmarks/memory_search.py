@@ -1,0 +1,405 @@
+"""How fast a memory's keys are searched: our exact search beside NumPy, FAISS and Milvus. One table, in one run.
+
+    python -m benchmarks.memory_search                     1,000,000 keys of 128 numbers around 4,096 centres
+    python -m benchmarks.memory_search --data random       evenly spread keys
+    python -m benchmarks.memory_search --hnsw              a graph too, which takes long to build
+    python -m benchmarks.memory_search --items 10000 --milvus-items 2000 --repeats 2      to try it out
+
+All keys have unit length; scores are inner products, float32. `random` keys are Gaussian: the hardest for approximate
+indexes. `clustered` ones are a centre and half as much noise, nearer to what networks make. Queries are drawn like keys
+and are none of them. The engines are those of `reveal/memory`, told of the keys by `update` and asked by `search`: what
+is measured is what a program gets.
+
+| row | what |
+| --- | --- |
+| in a program | `exact.search` in jit on one device: queries come from the device, results stay there, as in training |
+| ExactEngine | the same from outside: NumPy arrays in and out |
+| NumPy | a matrix product, then argpartition |
+| FAISS flat, ivfpq, hnsw | `FaissEngine`; ivfpq is refined with the keys themselves |
+| Milvus FLAT | `MilvusEngine` on a file (milvus-lite), with `--milvus-items` keys; a second row of ours has as many |
+
+Each engine has a process of its own, held to `--threads` cores. The processes live together and are asked in turns,
+with a tenth of a second between two, in which threads that spin fall asleep; one works at a time.
+
+- `build s`: from keys in a file to an index. `first s`: the first search, with what it compiles.
+- `ms`: median of `--repeats` searches for all queries, after the first two. `to ours`: over that of `in a program` with
+  as many keys.
+- `recall`: how many of the k best, by products in float64, are among the k that were found.
+- `key MB`: what is searched: arrays, the index as it would be written, the file. Megabytes are 2^20 bytes.
+- `held MB`: what the process holds more after the build than before it.
+- `search MB`: the most that the second search held beyond what was held before it.
+- `planned MB`: the temporaries of our compiled program, by XLA's account. On an accelerator it is the only one of the
+  three that sees the device.
+
+Memory is read from /proc (Linux).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import tyro
+
+from benchmarks.diffusion import forget_peak, heading, line, memory, timed
+
+OURS = "in a program"
+KEYS = "keys.float32"
+CENTRES = 4096
+NOISE = 0.5  # of clustered keys, over their centres
+CHUNK = 65536  # keys drawn, or compared, at a time
+REST = 0.1  # seconds before a measurement
+EXTRAS = {"faiss": "faiss", "pymilvus": "milvus", "milvus_lite": "milvus"}  # package -> extra
+MEGABYTE = 2**20
+# Columns and the formats of their numbers.
+COLUMNS = {"": "", "items": ",", "build s": ".1f", "first s": ".2f", "ms": ",.1f", "to ours": ".2f", "recall": ".4f"}
+COLUMNS |= {"key MB": ",.0f", "held MB": ",.0f", "search MB": ",.1f", "planned MB": ",.1f"}
+
+
+@dataclass
+class Options:
+    items: int = 1_000_000
+    """Keys."""
+    data: Literal["random", "clustered"] = "clustered"
+    """How keys and queries lie."""
+    queries: int = 64
+    """Of one search."""
+    k: int = 50
+    """Items asked for."""
+    width: int = 128
+    """Numbers of a key."""
+    threads: int = 2
+    """Cores of each engine."""
+    repeats: int = 7
+    """Timed searches per engine; the median counts."""
+    hnsw: bool = False
+    """FAISS's graph too."""
+    milvus_items: int = 100_000
+    """Keys for Milvus; 0 leaves it out."""
+
+
+class Task(NamedTuple):
+    """What an engine is given: the keys (`reveal.memory.Rows`), what it is going to be asked, a folder for files."""
+
+    rows: Any
+    queries: np.ndarray
+    k: int
+    folder: Path
+
+
+class Searcher(NamedTuple):
+    """An engine that knows its keys.
+
+    Attributes:
+      search: () -> ids [b k].
+      size: () -> bytes of what is searched.
+      planned: () -> bytes of temporaries that the compiled program asks for; None: nobody knows.
+    """
+
+    search: Callable[[], Any]
+    size: Callable[[], int]
+    planned: Callable[[], int] | None = None
+
+
+Build = Callable[[Task], Searcher]
+
+
+def in_a_program() -> Build:
+    """As all that return a `Build`: imports and starts what is needed first, so that it counts nowhere."""
+    import jax
+
+    from common.training.mesh import make_mesh
+    from reveal.memory import exact
+
+    mesh = make_mesh(1)
+
+    def build(task: Task) -> Searcher:
+        index = jax.block_until_ready(exact.place(task.rows, 1, mesh))
+        asked = jax.device_put((task.queries, np.zeros((len(task.queries), 1), np.float32)))
+        program = jax.jit(lambda index, queries, gate: exact.search(index, queries, task.k, gate, mesh))
+        return Searcher(
+            lambda: jax.block_until_ready(program(index, *asked)).rows,
+            lambda: index.keys.nbytes,
+            lambda: temporaries(program.lower(index, *asked)),
+        )
+
+    return build
+
+
+def exact_engine() -> Build:
+    import jax
+
+    from common.training.mesh import make_mesh
+    from reveal.memory import ExactEngine, exact_engine
+
+    engine = ExactEngine(make_mesh(1))
+
+    def build(task: Task) -> Searcher:
+        engine.update(task.rows, 1, 1)
+        jax.block_until_ready(engine.index)
+        gate = np.zeros((len(task.queries), 1), np.float32)
+        return Searcher(
+            lambda: engine.search(task.queries, task.k).ids,
+            lambda: engine.index.keys.nbytes,
+            lambda: temporaries(exact_engine._search.lower(engine.index, task.queries, gate, task.k, engine.mesh)),
+        )
+
+    return build
+
+
+def with_numpy() -> Build:
+    def build(task: Task) -> Searcher:
+        keys = task.rows.keys(0, len(task.rows))
+
+        def search() -> np.ndarray:
+            scores = task.queries @ keys.T
+            rows = np.argpartition(scores, -task.k, axis=1)[:, -task.k :]
+            order = np.argsort(-np.take_along_axis(scores, rows, axis=1), axis=1, kind="stable")
+            return np.take_along_axis(rows, order, axis=1)
+
+        return Searcher(search, lambda: keys.nbytes)
+
+    return build
+
+
+def faiss_engine(kind: str) -> Build:
+    faiss = importlib.import_module("faiss")
+
+    from reveal.memory import FaissEngine
+
+    engine = FaissEngine(kind)
+
+    def size() -> int:
+        pieces: list[int] = []  # of the index as a file would have them, without the file
+        for _, _, index in engine._parts.values():
+            faiss.write_index(index, faiss.PyCallbackIOWriter(lambda piece: pieces.append(len(piece))))
+        return sum(pieces)
+
+    def build(task: Task) -> Searcher:
+        engine.update(task.rows, 1, 1)
+        return Searcher(lambda: engine.search(task.queries, task.k).ids, size)
+
+    return build
+
+
+def milvus_engine() -> Build:
+    from reveal.memory import MilvusEngine
+
+    importlib.import_module("pymilvus")
+
+    def build(task: Task) -> Searcher:
+        file = task.folder / "keys.db"
+        engine = MilvusEngine(str(file))
+        engine.update(task.rows, 1, 1)
+
+        def size() -> int:
+            return sum(path.stat().st_size for path in (file, *file.rglob("*")) if path.is_file())
+
+        return Searcher(lambda: engine.search(task.queries, task.k).ids, size)
+
+    return build
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row: what prepares the engine, with which arguments, and the packages it needs."""
+
+    name: str
+    items: int
+    prepare: Callable[..., Build]
+    arguments: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+    def missing(self) -> str | None:
+        """The extra to install, if any."""
+        absent = [EXTRAS[name] for name in self.packages if importlib.util.find_spec(name) is None]
+        return absent[0] if absent else None
+
+
+def cases(options: Options) -> list[Case]:
+    all_keys = options.items
+    found = [Case(OURS, all_keys, in_a_program), Case("ExactEngine", all_keys, exact_engine)]
+    found += [Case("NumPy", all_keys, with_numpy)]
+    kinds = ("flat", "ivfpq", "hnsw") if options.hnsw else ("flat", "ivfpq")
+    found += [Case(f"FAISS {kind}", all_keys, faiss_engine, (kind,), ("faiss",)) for kind in kinds]
+    milvus = Case("Milvus FLAT", options.milvus_items, milvus_engine, (), ("pymilvus", "milvus_lite"))
+    if milvus.items:
+        alike = [Case(OURS, milvus.items, in_a_program)] if milvus.items != all_keys and not milvus.missing() else []
+        found += [*alike, milvus]
+    return found
+
+
+_searcher: Searcher | None = None  # of this process
+
+
+def prepare(case: Case, queries: np.ndarray, k: int, folder: Path) -> dict[str, float]:
+    """Builds the engine of this process; what that took."""
+    global _searcher
+    from common.runtime import keep_freed_memory
+    from reveal.memory import Rows
+
+    keep_freed_memory()
+    build = case.prepare(*case.arguments)
+    numbers = np.arange(case.items), np.zeros(case.items, np.uint8), np.zeros(case.items, np.int32)
+    rows = Rows(*numbers, partial(read, folder / KEYS, queries.shape[1]), queries.shape[1])
+    before = held()
+    _searcher, seconds, _ = timed(lambda: build(Task(rows, queries, k, folder)))
+    return {"build s": seconds, "held MB": held() - before}
+
+
+def begin() -> tuple[np.ndarray, dict[str, float]]:
+    """The first two searches; the ids of one, and what they took."""
+    assert _searcher is not None
+    _, seconds, _ = timed(_searcher.search)
+    held()
+    before = forget_peak()
+    found = np.asarray(_searcher.search())
+    row = {"first s": seconds, "search MB": memory("VmHWM") - before, "key MB": _searcher.size() / MEGABYTE}
+    return found, row | ({"planned MB": _searcher.planned() / MEGABYTE} if _searcher.planned else {})
+
+
+def again() -> float:
+    """Seconds of one more."""
+    assert _searcher is not None
+    return timed(_searcher.search)[1]
+
+
+def temporaries(lowered: Any) -> int:
+    return lowered.compile().memory_analysis().temp_size_in_bytes
+
+
+def held() -> float:
+    """Megabytes in use, after what is free has gone back to the kernel."""
+    time.sleep(REST)  # JAX frees in other threads,
+    gc.collect()  # and arrays that it has copied when Python collects
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+    return memory("VmRSS")
+
+
+def draw(path: Path, options: Options) -> np.ndarray:
+    """Writes the keys, piece by piece; the queries."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((CENTRES, options.width), np.float32)
+
+    def some(count: int) -> np.ndarray:
+        points = rng.standard_normal((count, options.width), np.float32)
+        if options.data == "clustered":
+            points = centres[rng.integers(0, CENTRES, count)] + np.float32(NOISE) * points
+        return points / np.linalg.norm(points, axis=1, keepdims=True)
+
+    queries, count = some(options.queries), max(options.items, options.milvus_items)
+    with path.open("wb") as file:
+        for start in range(0, count, CHUNK):
+            file.write(some(min(CHUNK, count - start)).data)
+    return queries
+
+
+def read(path: Path, width: int, start: int, stop: int) -> np.ndarray:
+    """Keys of the file, not mapped: pages of it would count as memory."""
+    numbers = np.fromfile(path, np.float32, (stop - start) * width, offset=4 * start * width)
+    return numbers.reshape(-1, width)
+
+
+def best(keys: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
+    """Rows [b k] of the best keys, by products in float64."""
+    scores, rows = np.zeros((len(queries), 0)), np.zeros((len(queries), 0), np.int64)
+    for start in range(0, len(keys), CHUNK):
+        more = queries.astype(np.float64) @ keys[start : start + CHUNK].astype(np.float64).T
+        numbers = np.broadcast_to(np.arange(start, start + more.shape[1]), more.shape)
+        scores, rows = np.concatenate([scores, more], axis=1), np.concatenate([rows, numbers], axis=1)
+        at = np.argpartition(scores, -k, axis=1)[:, -k:]
+        scores, rows = np.take_along_axis(scores, at, axis=1), np.take_along_axis(rows, at, axis=1)
+    return rows
+
+
+def recall(found: np.ndarray, wanted: np.ndarray) -> float:
+    """The share of `wanted` [b k] that is in the same row of `found`."""
+    return float(np.mean([np.isin(row, own).mean() for row, own in zip(wanted, found, strict=True)]))
+
+
+@contextlib.contextmanager
+def cores(count: int) -> Iterator[int]:
+    """Holds this process, and what it starts, to so many cores; how many there are."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:count])
+    try:
+        yield len(os.sched_getaffinity(0))
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def measure(options: Options, chosen: list[Case], folder: Path) -> list[dict[str, Any]]:
+    """A row of the table for each case."""
+    queries, rows = draw(folder / KEYS, options), []
+    keys = np.memmap(folder / KEYS, np.float32, "r").reshape(-1, options.width)
+    wanted = {items: best(keys[:items], queries, options.k) for items in {case.items for case in chosen}}
+    with contextlib.ExitStack() as stack:
+        context = multiprocessing.get_context("spawn")
+        pools = [stack.enter_context(ProcessPoolExecutor(1, context)) for _ in chosen]
+        for case, pool in zip(chosen, pools, strict=True):
+            print(f"{case.name}, {case.items:,} keys ...", file=sys.stderr, flush=True)
+            built = pool.submit(prepare, case, queries, options.k, folder).result()
+            found, searched = pool.submit(begin).result()
+            row = {"": case.name, "items": case.items, "recall": recall(found, wanted[case.items])}
+            rows.append(row | built | searched)
+        seconds: list[list[float]] = [[] for _ in chosen]
+        for _ in range(options.repeats):
+            for pool, several in zip(pools, seconds, strict=True):
+                time.sleep(REST)
+                several.append(pool.submit(again).result())
+    return compared(rows, seconds)
+
+
+def compared(rows: list[dict[str, Any]], seconds: list[list[float]]) -> list[dict[str, Any]]:
+    """The rows with their medians, and how often ours with as many keys fits into them."""
+    timed = [row | {"ms": 1000 * statistics.median(several)} for row, several in zip(rows, seconds, strict=True)]
+    ours = {row["items"]: row["ms"] for row in timed if row[""] == OURS}
+    return [row | {"to ours": row["ms"] / ours[row["items"]]} for row in timed]
+
+
+def check(options: Options) -> None:
+    if min(options.queries, options.repeats, options.threads, options.width) < 1 or options.milvus_items < 0:
+        raise SystemExit("--queries, --repeats, --threads and --width are 1 or more, --milvus-items 0 or more")
+    fewest = min(options.items, options.milvus_items or options.items)
+    if not 1 <= options.k <= fewest:
+        raise SystemExit(f"--k is {options.k}: give 1 to {fewest}, the keys there are")
+
+
+def main(options: Options) -> None:
+    check(options)
+    wanted = cases(options)
+    with tempfile.TemporaryDirectory() as folder, cores(options.threads) as count:
+        try:
+            rows = measure(options, [case for case in wanted if not case.missing()], Path(folder))
+        except (ImportError, OSError, ValueError) as error:
+            raise SystemExit(str(error)) from None
+    asked = f"{options.queries} queries, k = {options.k}, {count} cores"
+    heading(f"{options.items:,} {options.data} keys of {options.width} numbers, {asked}", COLUMNS)
+    for row in rows:
+        line(COLUMNS, row)
+    print()
+    for case in wanted:
+        if extra := case.missing():
+            print(f"{case.name} is not installed: pip install 'film-plugins-reveal[{extra}]'")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

@@ -1,0 +1,144 @@
+"""The second stage: items are found, and the loss on the answer alone says what to look for.
+
+    1. query -> search over the keys as they are held -> k rows, the same for every device's share of the batch
+    2. the first `reencode` of them are encoded again, with gradients; the others are read as they are held
+    3. scores once more from those keys, with gradients -> prior -> fusion -> answer
+
+(Hu et al., CVPR 2023, "retrieval-augmented generation"; `KnowledgeFIDModel` of the reference, whose retrieval cannot
+run.) The search itself has no gradient: which items are found changes with the parameters, but not smoothly.
+
+Keys and values grow stale as the network learns. The trainer has them made anew every so many steps by a snapshot, in
+the background (`common/training/renewal.py`); the answer's own gradient sees a stale key as a constant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from common.training.mesh import make_mesh
+from common.training.renewal import RenewalConfig
+from common.training.task import Batch, Context, Metrics, Params
+from reveal import bank, losses
+from reveal.bank import Contents, Held
+from reveal.heads import scores
+from reveal.losses import Weights
+from reveal.memory import exact
+from reveal.memory.exact import Hits, Index
+from reveal.model import Query, Reveal
+from reveal.task import RevealTask
+
+
+@dataclasses.dataclass(frozen=True)
+class Joint(RevealTask):
+    """Items are found.
+
+    Attributes:
+      reencode: items of a row that are encoded again, the best ones; None: all k.
+      sources: numbers of the sources to choose from; None: all.
+      find: best, or for comparison random items.
+      renewal: how often keys and values are made anew.
+    """
+
+    weights: Weights = dataclasses.field(default_factory=lambda: Weights(contrastive=0.0))
+    reencode: int | None = None
+    sources: Sequence[int] | None = None
+    find: Literal["best", "random"] = "best"
+    renewal: RenewalConfig = dataclasses.field(default_factory=RenewalConfig)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.reencode is not None and not 0 <= self.reencode <= self.k:
+            raise ValueError(f"task.reencode is {self.reencode}: encode again 0 to k={self.k} of the items")
+        if self.find not in ("best", "random"):
+            raise ValueError(f"task.find is {self.find!r}: choose best or random")
+        if self.sources is not None:
+            object.__setattr__(self, "sources", tuple(self.sources))
+
+    def renew(self, params: Params, frozen: Any) -> dict[str, Any]:
+        """Keys and values of the whole memory."""
+        held = bank.hold(self.graph, jax.tree.map(lambda x: x.astype(self.dtype), params), frozen["contents"])
+        return held._asdict()
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
+        if "permutation" in batch and self.again < self.k:
+            raise ValueError(
+                f"task.reencode is {self.reencode}, but held values are not in the language of the batch: encode all"
+                f" {self.k} again, or set data.shuffle=false"
+            )
+        model, contents, held = self.model(params), Contents(*context.frozen["contents"]), Held(**context.renewed)
+        query = self.query(model, batch)
+        hits = self.search(query, contents, held, context)
+        values, found = self.read(model, query, hits, contents, held, batch)
+        generation, accuracy = self.reading(model, query, values, found, hits.rows >= 0, batch)
+        flat = values.reshape(-1, *values.shape[2:])
+        terms = {
+            "generation": lambda: generation,
+            "disentangle": lambda: losses.disentangle(flat),
+            "gap": lambda: losses.gap(flat, query.states, query.mask),
+        }
+        if "gold" in batch:
+            terms["gate"] = lambda: losses.gate(query.log_gate, jnp.asarray(batch["source"]))
+            terms["contrastive"] = lambda: self.contrast(model, query, contents, batch)
+        loss, parts = losses.total(terms, self.weights)
+        return loss, parts | {"accuracy": accuracy} | self.retrieval(hits, contents, batch)
+
+    @property
+    def again(self) -> int:
+        """Items that are encoded again."""
+        return self.k if self.reencode is None else self.reencode
+
+    def search(self, query: Query, contents: Contents, held: Held, context: Context) -> Hits:
+        """The rows of the k items to read; no gradient."""
+        b = len(query.vector)
+        if self.k == 0:
+            nothing = jnp.zeros((b, 0), jnp.int32)
+            return Hits(nothing, jnp.zeros((b, 0)), nothing)
+        gate = query.log_gate if self.sources is None else exact.allow(query.log_gate, self.sources)
+        source = jnp.asarray(contents.source)
+        if self.find == "random":
+            live = jnp.where(source < self.config.sources, 0.0, -jnp.inf)
+            noise = jax.random.gumbel(context.key, (b, len(source)))
+            drawn = jax.lax.top_k(live + noise, self.k)[1]
+            return Hits(drawn, jnp.zeros(drawn.shape), source[drawn])
+        mesh = context.mesh or make_mesh(1)
+        split = b % mesh.devices.size == 0
+        return exact.search(Index(held.keys, source), query.vector, self.k, gate, mesh, split=split)
+
+    def read(
+        self, model: Reveal, query: Query, hits: Hits, contents: Contents, held: Held, batch: Batch
+    ) -> tuple[Float[Array, "b k c d"], Float[Array, "b k"]]:
+        """Values and scores of what was found: of the first ones as the network makes them now."""
+        safe = jnp.maximum(hits.rows, 0)
+        keys, values = jax.lax.stop_gradient((held.keys[safe], held.values[safe]))
+        if self.again and self.k:
+            fresh = bank.take(contents, hits.rows[:, : self.again])
+            item = bank.encode(model, fresh, batch.get("permutation"), remat=self.remat)
+            keys = jnp.concatenate([item.key, keys[:, self.again :]], axis=1)
+            values = jnp.concatenate([item.value, values[:, self.again :]], axis=1)
+        return values, scores(query.vector, keys, query.log_gate, jnp.maximum(hits.sources, 0))
+
+    def contrast(self, model: Reveal, query: Query, contents: Contents, batch: Batch) -> Float[Array, ""]:
+        """As in the warm start, for the rows whose item is known."""
+        ids = jnp.concatenate([jnp.asarray(batch["gold"])[:, None], jnp.asarray(batch["negatives"])], axis=1)
+        item = bank.encode(
+            model, bank.take(contents, bank.rows_of(contents, ids)), batch.get("permutation"), remat=self.remat
+        )
+        return losses.contrastive(query.vector, item.key, self.temperature, items=ids).loss
+
+    def retrieval(self, hits: Hits, contents: Contents, batch: Batch) -> dict[str, Array]:
+        """How often the right item was found, where somebody knows it."""
+        if "gold" not in batch or self.k == 0:
+            return {}
+        gold: Bool[Array, "b k"] = self.ids(hits.rows, contents) == jnp.asarray(batch["gold"])[:, None]
+        return {"recall_1": jnp.mean(gold[:, 0]), f"recall_{self.k}": jnp.mean(gold.any(axis=1))}
+
+    @staticmethod
+    def ids(rows: Int[Array, "b k"], contents: Contents) -> Int[Array, "b k"]:
+        """The items' numbers, -1 where there is none."""
+        return jnp.where(rows >= 0, jnp.asarray(contents.id)[jnp.maximum(rows, 0)], -1)

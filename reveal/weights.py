@@ -1,0 +1,66 @@
+"""Weights of a REVEAL network in a file: they say their own shape."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from common import weights
+from common.porting import Tree, unflatten_like
+from reveal.config import RevealConfig
+from reveal.model import Reveal
+
+KIND = "reveal"
+FILE = "weights.safetensors"
+
+
+def save(
+    path: str | Path,
+    params: Tree,
+    config: RevealConfig,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Writes parameters and shape; raises as `common.weights.save_weights`."""
+    shape = dataclasses.asdict(config)
+    return weights.save_weights(
+        path, params, kind=KIND, config=shape, metadata=metadata, dtype=dtype, overwrite=overwrite
+    )
+
+
+def load(path: str | Path) -> Reveal:
+    """The network of a file, or of a run's folder. Raises FileNotFoundError or ValueError in one line."""
+    flat, config = _read(path)
+    model = nnx.eval_shape(lambda: Reveal(config, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(model)
+    return nnx.merge(graph, _fitted(flat, nnx.to_pure_dict(state), path))
+
+
+def load_params(path: str | Path, config: RevealConfig) -> Tree:
+    """The parameters of a file, for a network of that shape. Raises ValueError if the file has another's."""
+    flat, found = _read(path)
+    if found != config:
+        raise ValueError(f"{path} holds {found}, the task asks for {config}: give task.network that shape")
+    state = nnx.state(nnx.eval_shape(lambda: Reveal(config, rngs=nnx.Rngs(0))))
+    return _fitted(flat, nnx.to_pure_dict(state), path)
+
+
+def _read(path: str | Path) -> tuple[dict[str, np.ndarray], RevealConfig]:
+    path = Path(path)
+    flat, header = weights.load_weights(path / FILE if path.is_dir() else path, expect_kind=KIND)
+    return flat, RevealConfig.from_json(header.config)
+
+
+def _fitted(flat: Mapping[str, np.ndarray], shapes: Tree, path: str | Path) -> Tree:
+    try:
+        return unflatten_like({name: jnp.asarray(x) for name, x in flat.items()}, shapes)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

@@ -1,0 +1,159 @@
+"""The proof in small that the memory is what answers: all of it by one command.
+
+    python -m reveal.world.proof                            all rows, three seeds for the main ones; resumes
+    python -m reveal.world.proof --seeds 1 --rows full      the shortest
+
+1. Warm start (`experiment=world_warm`): items are given; query and keys are brought together. Retrieval of held-out
+   entities' items is scored before the next stage begins.
+2. Joint (`experiment=world_joint`): items are found; the loss on the answer alone is left.
+3. Held-out entities are asked about, and the memory is changed (`evaluation.py`).
+
+A row is one thing done otherwise:
+
+| row | what |
+| --- | --- |
+| full | nothing |
+| no memory | trained and asked without items |
+| random memory | trained and asked with any four items |
+| no warm start | the second stage from random weights |
+| no prior | the score does not enter the fusion: nothing trains the retriever in the second stage |
+| no prior, no warm start | nothing ever trains it |
+| log prior | the score enters as a logarithm on the attention's logits |
+| c = 1 | one value token for each item, in both stages |
+| c = 32 | as many as an item has tokens of its own |
+
+What happens without one of the sources, and with another engine, is asked of the full rows' networks.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from common import terminal
+from common.score_table import write_json
+from common.training.orders import evaluate, length, train
+from reveal.world import evaluation
+from reveal.world.facts import RELATIONS
+
+NONE = "no warm start"
+COLUMNS = ("accuracy", *RELATIONS, "recall_1", "recall_4", "gate")
+MAIN = ("full", "no memory", "random memory")
+ROWS: dict[str, tuple[str, ...]] = {  # what is set otherwise in the second stage
+    "full": (),
+    "no memory": ("task.k=0",),
+    "random memory": ("task.find=random", "+evaluation.engine._target_=reveal.world.evaluation.RandomEngine"),
+    NONE: ("task.start_from=null",),
+    "no prior": ("task.network.prior=off",),
+    f"no prior, {NONE}": ("task.network.prior=off", "task.start_from=null"),
+    "log prior": ("task.network.prior=logits",),
+    "c = 1": ("task.network.value_tokens=1",),
+    "c = 32": ("task.network.value_tokens=32",),
+}
+WARM, JOINT = 4000, 2000  # steps
+
+
+@dataclass
+class Proof:
+    """Train in the small world, change the memory, and count right answers."""
+
+    seeds: int = 3
+    """Runs of the main rows; the others have one."""
+    rows: tuple[str, ...] = tuple(ROWS)
+    """Some of the rows of the module's docstring."""
+    output: str = "runs/world_proof.json"
+    """Where the numbers go."""
+    warm: int = WARM
+    """Steps of the first stage."""
+    joint: int = JOINT
+    """Steps of the second stage; no warm start gets both stages' steps."""
+    set: tuple[str, ...] = ()
+    """Further settings of both stages, as train.py takes them: data.batch_size=16."""
+
+
+def prove(proof: Proof) -> dict[str, list[dict[str, Any]]]:
+    """The results of each row, a run each. Raises ValueError for a row that is none."""
+    if unknown := [row for row in proof.rows if row not in ROWS]:
+        raise ValueError(f"row {unknown[0]!r} is not known; choose of {', '.join(ROWS)}")
+    results: dict[str, list[dict[str, Any]]] = {}
+    for row in proof.rows:
+        results[row] = [one(proof, row, seed) for seed in range(proof.seeds if row in MAIN else 1)]
+        write_json(Path(proof.output), {"rows": results}, overwrite=True)
+    return results
+
+
+def one(proof: Proof, row: str, seed: int) -> dict[str, Any]:
+    """Both stages of a row, as far as they are not done, and what the evaluations say after each."""
+    changes, started = ROWS[row], time.perf_counter()
+    asked = [f"seed={seed}", *proof.set]
+    result: dict[str, Any] = {}
+    if "task.start_from=null" in changes:
+        steps, begin = proof.warm + proof.joint, []
+    else:
+        shape = [change for change in changes if "value_tokens" in change]
+        name = f"world_warm{shape[0].rpartition('=')[2] if shape else ''}_{seed}"
+        result["warm"] = stage("world_warm", name, [*asked, *shape, *length(proof.warm)])
+        steps, begin = proof.joint, [f"task.start_from=runs/{name}/weights.safetensors"]
+    name = f"world_{row.replace(', ', '_').replace(' ', '_').replace('=', '')}_{seed}"
+    result["joint"] = stage("world_joint", name, [*asked, *begin, *changes, *length(steps)])
+    return result | {"seconds": time.perf_counter() - started}
+
+
+def stage(experiment: str, name: str, settings: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Trains, and answers; the rows of `WorldEvaluation`."""
+    words = [f"experiment={experiment}", f"name={name}", *settings]
+    train(*words)
+    report = Path(f"runs/{name}/evaluation/results.json")
+    evaluate(*words, f"weights=runs/{name}/weights.safetensors", "overwrite=true")
+    return json.loads(report.read_text())["rows"]
+
+
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
+    """For people, in Markdown: percent right about held-out entities, and what was found."""
+    lines = [["", "runs", "right", *RELATIONS, "recall@1", "recall@4", "gate", "recall@1 before"]]
+    lines.append(["---"] + ["---:"] * (len(lines[0]) - 1))
+    for row, runs in results.items():
+        held = [run["joint"]["held out"] for run in runs]
+        before = [run["warm"]["held out"] for run in runs if "warm" in run]
+        cells = [percent([scores.get(name) for scores in held]) for name in COLUMNS]
+        lines.append([row, str(len(runs)), *cells, percent([scores["recall_1"] for scores in before])])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def percent(values: Sequence[float | None]) -> str:
+    """Mean, and the range of several; nothing where there is none."""
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return ""
+    spread = f" ({min(known):.1f} to {max(known):.1f})" if len(known) > 1 else ""
+    return f"{statistics.mean(known):.1f}{spread}"
+
+
+def changes_table(results: dict[str, list[dict[str, Any]]]) -> str:
+    """What follows when the memory of the full rows is changed: means over the runs, of everything counted."""
+    runs = [run["joint"] for run in results["full"]]
+    means = {
+        row: {name: statistics.mean(run[row][name] for run in runs) for name in scores}
+        for row, scores in runs[0].items()
+    }
+    return evaluation.table(means)
+
+
+def main() -> None:
+    proof = tyro.cli(Proof, prog="python -m reveal.world.proof")
+    with terminal.exits("reveal.world.proof", out_of_memory="give --set data.batch_size=16"):
+        results = prove(proof)
+        terminal.say(table(results))
+        if "full" in results:
+            terminal.say("\n" + changes_table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,383 @@
+"""Arrays that follow the parameters: swapped whole, in time, without making a step wait, and again after any end."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from line import Fit, Line
+from renewing import Follow
+
+from common.training import renewal as renewals
+from common.training.checkpoint import Checkpoints
+from common.training.mesh import DATA, FSDP, make_mesh, spare_mesh
+from common.training.optimizer import OptimConfig
+from common.training.renewal import RenewalConfig, make_renewal
+from common.training.task import Renewing, Task
+from common.training.trainer import TrainerConfig, train
+
+PROGRAM = Path(__file__).parent / "renewing.py"
+TRAINER = dict(steps=20, log_every=1, picture_every=100, checkpoint_every=100)
+PARAMS = {"layer": {"kernel": np.ones((3, 2), np.float32), "bias": np.zeros(2, np.float32)}}
+LIMIT = 60  # seconds that a thread of a test waits at most
+
+
+def run(folder, task, data=None, **trainer) -> dict:
+    """The exported weights of a run."""
+    config = TrainerConfig(**TRAINER | dict(progress=False) | trainer)
+    return json.loads(train(task, data or Line(), OptimConfig(lr=0.05), config, folder, 3).read_text())
+
+
+def log_of(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_times(folder) -> list[dict]:
+    times = ("steps_per_s", "renewal_seconds")
+    return [{name: value for name, value in row.items() if name not in times} for row in log_of(folder)]
+
+
+def follow(every: int = 5, lag: int | None = 3, spare: int = 0, **fields) -> Follow:
+    return Follow(renewal=RenewalConfig(every, lag, spare), **fields)
+
+
+def fail(step: int):
+    def hook(n: int) -> None:
+        if n == step:
+            raise RuntimeError("power cut")
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (dict(every=0), "renewal.every is 0: it has to be at least 1"),
+        (dict(every=5, lag=5), "renewal.lag is 5: give 0 to 4, less than renewal.every"),
+        (dict(lag=-1), "renewal.lag is -1: give 0 to 99"),
+        (dict(spare=-1), "renewal.spare is -1: it counts devices"),
+    ],
+)
+def test_settings_that_cannot_be(fields, said):
+    with pytest.raises(ValueError, match=said) as error:
+        RenewalConfig(**fields)
+    assert "\n" not in str(error.value)
+
+
+def test_devices_that_are_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"renewal\.spare is 2: there are 2 devices, and training needs one"):
+        run(tmp_path, follow(spare=2))
+    with pytest.raises(ValueError, match=r"trainer\.devices is 2: there are 1 beside the 1 of renewal.spare"):
+        run(tmp_path, follow(spare=1), devices=2)
+
+
+def test_several_processes_need_a_lag(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match=r"renewal\.lag is null: several processes .* set a lag"):
+        make_renewal(follow(lag=None), make_mesh(2), {})
+    with pytest.raises(ValueError, match=r"renewal\.spare is 1: several processes train on all 2 devices; give 0"):
+        make_mesh(0, 1, 1)
+
+
+def test_who_renews():
+    assert isinstance(follow(), Renewing) and isinstance(follow(), Task)
+    assert not isinstance(Fit(), Renewing)
+    for task in (Fit(), Follow(renewal=None)):
+        plain = make_renewal(task, make_mesh(), {})
+        assert plain.arrays is None and plain.saved() == {} and plain.scalars(3) == {}
+
+
+def test_where_arrays_lie(tmp_path):
+    task = follow()
+    run(tmp_path, task, steps=1)
+    context = task.traces[0]
+    assert dict(context.mesh.shape) == {DATA: 2, FSDP: 1}
+    made = make_renewal(task, make_mesh(2, fsdp=2), {"offset": np.zeros(2, np.float32)})
+    made.start(0, PARAMS, Checkpoints(tmp_path / "none"))
+    places = jax.tree.map(lambda x: x.sharding.spec, made.arrays)
+    whole, split = PartitionSpec(), PartitionSpec((DATA, FSDP))
+    assert places == {"kernel": whole, "more": {"rows": split, "host": whole}}
+    rows = made.arrays["more"]["rows"]
+    assert {shard.data.shape for shard in rows.addressable_shards} == {(4, 2)}
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_a_swap_comes_exactly_lag_steps_after_its_snapshot(tmp_path, lag):
+    """What the loss sees is `away`, how far the parameters are from the arrays: none in the step after lag 0."""
+    run(tmp_path, follow(lag=lag), steps=14)
+    rows = {row["step"]: row for row in log_of(tmp_path)}
+    for step, row in rows.items():
+        of = max(s for s in (-lag, 5, 10) if s + lag <= step)
+        assert row["renewal_version"] == max(of, 0) // 5
+        assert row["renewal_staleness"] == step - max(of, 0)
+        assert row["renewal_seconds"] > 0
+    assert rows[1]["away"] == 0
+    assert all((row["away"] == 0) == (lag == 0 and step % 5 == 1) for step, row in rows.items() if step > 1)
+
+
+def test_one_program_for_all_versions(tmp_path):
+    """One device and two, with the versions of a start, a swap and a checkpoint."""
+    for devices in (1, 2):
+        folder = tmp_path / str(devices)
+        for steps in (12, 20):
+            task = follow(every=2, lag=1)
+            run(folder, task, steps=steps, devices=devices)
+            assert len(task.traces) == 1
+        assert log_of(folder)[-1]["renewal_version"] == 9
+
+
+def test_no_step_waits_for_a_renewal(tmp_path, caplog):
+    """The second renewal begins after step 5 and is held until batch 18 is drawn. The third is left out."""
+    caplog.set_level(logging.INFO)
+    go, done = threading.Event(), threading.Event()
+
+    def slow(n: int) -> None:
+        if n == 1:
+            assert go.wait(LIMIT)
+
+    def draw(n: int) -> None:
+        if n == 18:
+            go.set()
+            threads = [thread for thread in threading.enumerate() if thread.name == "renewal"]
+            for thread in threads:
+                thread.join(LIMIT)
+            done.set()
+
+    task = follow(lag=None, before=slow)
+    run(tmp_path, task, Line(hook=draw), steps=19)
+    assert done.is_set()
+    rows = log_of(tmp_path)
+    assert [row["renewal_version"] for row in rows] == [0] * 17 + [1] * 2
+    assert [row["renewal_staleness"] for row in rows] == [*range(1, 18), 13, 14]
+    said = [record.message for record in caplog.records]
+    assert said.count("renewal of step 10 left out: that of step 5 is not done") == 1
+    assert not any("step 15 left out" in line for line in said)
+    assert any(line.startswith("renewed arrays: version 1 of step 5, in use from step 19 (") for line in said)
+
+
+def test_the_snapshot_is_of_its_step(tmp_path):
+    """The state's memory is given to the next step; a copy is not."""
+    task = follow(lag=3, every=4)
+    run(tmp_path / "all", task, steps=8)
+    weights = run(tmp_path / "four", follow(lag=3, every=4), steps=4)["params"]
+    np.testing.assert_array_equal(task.seen[1][0]["layer"]["kernel"], np.float32(weights["layer"]["kernel"]))
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """Twenty steps without a stop, by lag."""
+    folders = {lag: tmp_path_factory.mktemp(f"straight_{lag}") for lag in (0, 3)}
+    return {lag: (folder, run(folder, follow(lag=lag))) for lag, folder in folders.items()}
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+@pytest.mark.parametrize("stop", [3, 5, 6, 8, 10])
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, straight, lag, stop):
+    """Also from a checkpoint between snapshot and swap."""
+    folder, weights = straight[lag]
+    run(tmp_path, follow(lag=lag), steps=stop)
+    task = follow(lag=lag)
+    assert run(tmp_path, task) == weights
+    assert without_times(tmp_path) == without_times(folder)
+    assert len(task.seen) == 20 // 5 - stop // 5  # nothing is made twice
+
+
+def test_a_crash_during_a_renewal_loses_nothing(tmp_path, straight):
+    """The checkpoint of step 6 waits for the renewal of step 5; that of step 10 is under way when batch 12 fails."""
+    folder, weights = straight[3]
+    with pytest.raises(RuntimeError, match="power cut"):
+        run(tmp_path, follow(), Line(hook=fail(12)), checkpoint_every=6)
+    assert run(tmp_path, follow(), checkpoint_every=6) == weights
+    assert without_times(tmp_path) == without_times(folder)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_stopped_during_a_renewal_goes_on(tmp_path, straight, sent):
+    stop = Line(hook=lambda n: os.kill(os.getpid(), sent) if n == 7 else None)
+    with pytest.raises(KeyboardInterrupt, match="saved at step 7"):
+        run(tmp_path, follow(), stop)
+    assert run(tmp_path, follow()) == straight[3][1]
+
+
+def test_without_a_lag_versions_go_on_and_arrays_are_made_anew(tmp_path, monkeypatch, caplog):
+    """The renewal of step 10 never ends: the run stops all the same, and leaves no more than a number."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(renewals, "PATIENCE", 0.1)
+    never = threading.Event()
+    hold = follow(lag=None, before=lambda n: n == 2 and never.wait(LIMIT))
+    run(tmp_path, hold, Line(hook=join_at(7)), steps=12)
+    assert "the renewal of step 10 is not done; the run ends without it" in caplog.text
+    never.set()
+    last = log_of(tmp_path)[-1]
+    assert (last["renewal_version"], last["renewal_staleness"]) == (1, 7)
+    assert {p.name for p in (tmp_path / "checkpoints" / "12").iterdir()} >= {"state", "data", "renewal"}
+    assert not (tmp_path / "checkpoints" / "12" / "renewed").exists()
+    task = follow(lag=None)
+    run(tmp_path, task, steps=14)
+    last = log_of(tmp_path)[-1]
+    assert (last["renewal_version"], last["renewal_staleness"]) == (2, 2)
+    assert len(task.seen) == 1
+
+
+def join_at(step: int):
+    """As a batch is drawn, waits for the renewal under way."""
+
+    def hook(n: int) -> None:
+        if n == step:
+            for thread in threading.enumerate():
+                if thread.name == "renewal":
+                    thread.join(LIMIT)
+
+    return hook
+
+
+def test_a_plain_tasks_checkpoints_stay_as_they_are(tmp_path):
+    """And one of them, or one of a run without a lag, can be gone on from by a task that renews."""
+    run(tmp_path, Fit(), steps=4)
+    parts = {p.name for p in (tmp_path / "checkpoints" / "4").iterdir() if p.is_dir()}
+    assert parts == {"state", "data"}
+    run(tmp_path, follow(lag=None), steps=8)
+    run(tmp_path, follow(lag=3), steps=12)
+    assert log_of(tmp_path)[-1]["renewal_version"] >= 1
+    assert "renewal_version" not in log_of(tmp_path)[0]
+
+
+@pytest.mark.parametrize("lag", [None, 0, 3])
+def test_an_error_of_renew_ends_the_run(tmp_path, lag):
+    def broken(n: int) -> None:
+        if n == 1:
+            raise ArithmeticError("no keys")
+
+    with pytest.raises(ArithmeticError, match="no keys"):
+        run(tmp_path, follow(lag=lag, before=broken), Line(hook=join_at(7)))
+    assert log_of(tmp_path)[-1]["step"] < 10
+
+
+def test_an_error_that_comes_too_late_is_told(tmp_path, caplog):
+    def broken(n: int) -> None:
+        if n == 1:
+            raise ArithmeticError("no keys")
+
+    task = follow(lag=None, before=broken, while_painting=lambda: join_at(5)(5))
+    run(tmp_path, task, steps=5)
+    assert "the renewal of step 5 failed: ArithmeticError: no keys" in caplog.text
+
+
+def test_a_renewal_in_parts_is_stopped_with_the_run(tmp_path):
+    """And what it leaves is no thread."""
+
+    def parts(n: int) -> None:
+        while n == 1:
+            time.sleep(0.001)
+
+    clock = time.perf_counter()
+    run(tmp_path, follow(lag=None, before=parts), steps=7)
+    assert not [thread for thread in threading.enumerate() if thread.name == "renewal"]
+    assert time.perf_counter() - clock < renewals.PATIENCE
+
+
+def test_shapes_stay(tmp_path):
+    class Growing(Follow):
+        def renew(self, params, frozen):
+            self.seen.append(None)
+            return {"kernel": np.zeros((len(self.seen), 2), np.float32)}
+
+    made = make_renewal(Growing(renewal=RenewalConfig(1, 0)), make_mesh(1), {})
+    made.start(0, PARAMS, Checkpoints(tmp_path))
+    with pytest.raises(ValueError, match=r"\[2, 2, 'float32'\]} of step 1, after .*\[1, 2, 'float32'\]}: shapes have"):
+        made.turn(1, PARAMS)
+
+
+@pytest.mark.parametrize("made", [np.ones(3), [np.ones(3)], {"a": (np.ones(3),)}])
+def test_arrays_come_as_dicts(tmp_path, made):
+    class Odd(Follow):
+        def renew(self, params, frozen):
+            return made
+
+    renewal = make_renewal(Odd(), make_mesh(1), {})
+    with pytest.raises(ValueError, match=r"task\.renew gave a .*: give a dict of arrays"):
+        renewal.start(0, PARAMS, Checkpoints(tmp_path))
+
+
+def test_a_spare_device_renews(tmp_path):
+    """Training on the first device, renewing on the second: the same run, elsewhere."""
+    trained, spare = jax.devices()
+    task = follow(spare=1)
+    weights = run(tmp_path / "spare", task)
+    assert task.traces[0].mesh.devices.tolist() == [[trained]]
+    for params, frozen in task.seen:
+        assert {leaf.devices() == {spare} for leaf in jax.tree.leaves((params, frozen))} == {True}
+    assert weights == run(tmp_path / "shared", follow(), devices=1)
+    assert spare_mesh(0) is None
+
+
+def test_a_renewal_moves_to_another_number_of_devices(tmp_path, straight):
+    run(tmp_path, follow(), steps=7, devices=1)
+    moved = run(tmp_path, follow())["params"]["layer"]
+    for name, value in straight[3][1]["params"]["layer"].items():
+        np.testing.assert_allclose(moved[name], value, atol=1e-5)
+
+
+def start(folder: Path, devices: int = 1, **settings) -> subprocess.Popen:
+    """A run of `renewing.py` that sees `devices` CPU devices."""
+    settings["trainer"] = TRAINER | dict(checkpoint_every=6) | settings.get("trainer", {})
+    settings["renewal"] = dict(every=5, lag=3) | settings.get("renewal", {})
+    environment = os.environ | {
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(PROGRAM.parents[2]),
+    }
+    words = [sys.executable, str(PROGRAM), str(folder), json.dumps(settings)]
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(*runs: subprocess.Popen, code: int = 0) -> None:
+    for one in runs:
+        output, _ = one.communicate(timeout=300)
+        assert one.returncode == code, output
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    finish(start(folder))
+    return folder
+
+
+@pytest.mark.slow
+def test_killed_during_renewals_it_ends_in_the_same_weights(tmp_path, alone):
+    for step in (2, 7, 12):  # before any checkpoint, with arrays under way in one, during a renewal
+        finish(start(tmp_path, kill=step), code=-9)
+    finish(start(tmp_path))
+    assert without_times(tmp_path) == without_times(alone)
+    kept = [json.loads((folder / "weights.safetensors").read_text())["params"] for folder in (tmp_path, alone)]
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.slow
+def test_a_renewal_that_never_ends_does_not_hold_the_program(tmp_path):
+    finish(start(tmp_path, renewal=dict(lag=None), stuck=1))
+    assert (tmp_path / "weights.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_renew_together(tmp_path, alone):
+    """From a checkpoint with arrays under way, a single process goes on."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    cluster = [dict(coordinator=address, processes=2, process=i) for i in range(2)]
+    finish(*[start(tmp_path, 2, cluster=one, trainer=dict(steps=7)) for one in cluster])
+    finish(start(tmp_path))
+    losses = [[row["loss"] for row in without_times(folder)] for folder in (tmp_path, alone)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)

@@ -1,0 +1,181 @@
+"""The two stages: what is read, what gets a gradient, and that a search finds what the bank holds."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from reveal import bank
+from reveal.bank import Contents, Held
+from reveal.config import RevealConfig, VitConfig
+from reveal.losses import Weights
+from reveal.world.data import WorldConfig
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from common.training.mesh import make_mesh
+    from common.training.task import Context
+    from reveal.joint import Joint
+    from reveal.task import WarmStart
+
+WORLD = WorldConfig(size=16, batch_size=4, near=2, held_out=20, newcomers=2)
+VIT = VitConfig(width=16, depth=1, heads=2, mlp=16, patch=8, image_size=16)
+SHAPE = (len(WORLD.vocabulary), 16, 2, 8, 16, 2, 1)
+NETWORK = RevealConfig(VIT, *SHAPE, fusion_layers=1, key_dim=8, value_tokens=2, sources=4, bos=2)
+LM = Weights(contrastive=0, disentangle=0, gap=0)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    batch = next(iter(WORLD.batches(0)))
+    return {name: array for name, array in batch.items() if name != "id"}
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jax.jit(Joint(WORLD, NETWORK).init)(jax.random.key(0))
+
+
+def context(task, params, held=True):
+    frozen = task.frozen()
+    renewed = task.renew(params, frozen) if held else None
+    return Context(jnp.zeros((), jnp.int32), jax.random.key(1), frozen, renewed, make_mesh())
+
+
+def gradient(task, params, batch):
+    how = context(task, params, isinstance(task, Joint))
+    grads, metrics = jax.jit(jax.grad(lambda p: task.loss(p, batch, how), has_aux=True))(params)
+    return grads, metrics
+
+
+def moved(grads, *path):
+    for name in path:
+        grads = grads[name]
+    return sum(float(jnp.abs(leaf).sum()) for leaf in jax.tree.leaves(grads)) > 0
+
+
+def test_rows_are_in_the_order_of_ids_and_filled_up():
+    items = WORLD.items
+    contents = bank.contents_of(items.select(np.random.default_rng(0).permutation(len(items))), 4)
+    assert len(contents.id) % bank.ROWS == 0
+    np.testing.assert_array_equal(contents.id[: len(items)], np.sort(items.id))
+    assert (contents.id[len(items) :] == -1).all() and (contents.source[len(items) :] == 4).all()
+    asked = jnp.array([[int(items.id[5]), 10**6], [int(items.id.max()), -1]])
+    rows = np.asarray(bank.rows_of(contents, asked))
+    assert rows[0, 1] == rows[1, 1] == -1
+    np.testing.assert_array_equal(contents.id[rows[:, 0]], asked[:, 0])
+    with pytest.raises(ValueError, match="some have the same id"):
+        bank.contents_of(items.select([0, 0]), 4)
+
+
+def test_newcomers_are_not_in_the_bank():
+    contents = bank.contents_of(WORLD.items, 4)
+    ids = WORLD.items_about(WORLD.world.newcomers).id
+    assert (np.asarray(bank.rows_of(contents, jnp.asarray(ids))) == -1).all()
+
+
+def test_the_warm_start_teaches_everything(params, batch):
+    grads, metrics = gradient(WarmStart(WORLD, NETWORK, k=3, weights=Weights(0.5, gate=0.1)), params, batch)
+    assert set(metrics) == {"generation", "contrastive", "gate", "disentangle", "gap", "accuracy", "nearest"}
+    for part in ("query_head", "key_head", "projection", "value_head", "gate", "fusion", "decoder", "vit", "text"):
+        assert moved(grads, part), part
+
+
+def test_the_gold_item_is_among_those_read_and_anywhere(batch):
+    task = WarmStart(WORLD, NETWORK, k=3)
+    ids = jnp.tile(jnp.arange(6), (64, 1))
+    chosen = np.asarray(task.slots(jax.random.key(0), ids))
+    assert ((chosen == 0).sum(axis=1) == 1).all() and {0, 1, 2} == set(np.argmax(chosen == 0, axis=1))
+    assert all(len(set(row)) == 3 for row in chosen.tolist())
+
+
+def test_the_language_model_alone_teaches_the_retriever(params, batch):
+    grads, metrics = gradient(Joint(WORLD, NETWORK, k=3, weights=LM), params, batch)
+    assert set(metrics) == {"generation", "accuracy", "recall_1", "recall_3"}
+    for part in ("query_head", "key_head", "projection", "value_head", "gate"):
+        assert moved(grads, part), part
+
+
+def test_held_keys_are_constants_and_the_query_still_learns(params, batch):
+    plain = {name: array for name, array in batch.items() if name != "permutation"}
+    grads, _ = gradient(Joint(WORLD, NETWORK, k=3, reencode=0, weights=LM), params, plain)
+    assert moved(grads, "query_head") and moved(grads, "gate")
+    assert not moved(grads, "key_head") and not moved(grads, "value_head")
+
+
+@pytest.mark.parametrize("find", ["best", "random"])
+def test_what_is_found_is_read_with_its_score(find, params, batch):
+    task = Joint(WORLD, NETWORK, k=5, find=find, weights=LM)
+    how = context(task, params)
+    contents, held = Contents(*how.frozen["contents"]), Held(**how.renewed)
+    model = task.model(params)
+    query = task.query(model, batch)
+    hits = jax.jit(lambda: task.search(query, contents, held, how))()
+    scores = np.asarray(query.vector @ held.keys.T)
+    live = contents.source < 4
+    scores = np.where(live, scores + np.asarray(query.log_gate)[:, np.minimum(contents.source, 3)], -np.inf)
+    if find == "best":
+        np.testing.assert_array_equal(hits.rows, np.argsort(-scores, axis=1, kind="stable")[:, :5])
+    assert live[np.asarray(hits.rows)].all()
+    values, found = task.read(model, query, hits, contents, held, {})
+    np.testing.assert_allclose(found, np.take_along_axis(scores, np.asarray(hits.rows), 1), atol=1e-5)
+    np.testing.assert_allclose(values, held.values[hits.rows], atol=1e-4)
+
+
+def test_sources_may_be_left_out_and_so_may_memory(params, batch):
+    task = Joint(WORLD, NETWORK, k=4, sources=[1, 3], weights=LM)
+    how = context(task, params)
+    contents = Contents(*how.frozen["contents"])
+    query = task.query(task.model(params), batch)
+    hits = task.search(query, contents, Held(**how.renewed), how)
+    assert set(np.asarray(hits.sources).ravel().tolist()) <= {1, 3}
+    grads, metrics = gradient(Joint(WORLD, NETWORK, k=0, weights=LM), params, batch)
+    assert "recall_1" not in metrics and moved(grads, "decoder") and not moved(grads, "value_head")
+
+
+def test_stale_values_are_in_another_language(params, batch):
+    with pytest.raises(ValueError, match=r"task.reencode is 1, but held values are not in the language of the batch"):
+        gradient(Joint(WORLD, NETWORK, k=3, reencode=1), params, batch)
+
+
+def test_what_makes_no_task_is_refused():
+    with pytest.raises(ValueError, match=r"task.k is -1"):
+        WarmStart(WORLD, NETWORK, k=-1)
+    with pytest.raises(ValueError, match="encode again 0 to k=2"):
+        Joint(WORLD, NETWORK, k=2, reencode=3)
+    with pytest.raises(ValueError, match="the vocabulary has 224 words"):
+        _ = WarmStart(WORLD, RevealConfig.tiny(100)).config
+
+
+def test_weights_say_their_shape(tmp_path, params):
+    from reveal import weights
+
+    task = WarmStart(WORLD, NETWORK)
+    path = task.export(tmp_path / "weights.safetensors", params, {"steps": 3})
+    assert weights.load(path).config == NETWORK
+    again = WarmStart(WORLD, NETWORK, start_from=str(path)).start()
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), again, params))
+    with pytest.raises(ValueError, match=r"give task.network that shape"):
+        WarmStart(WORLD, start_from=str(path)).start()
+
+
+def test_gradients_are_the_finite_differences(params, batch, monkeypatch):
+    """Of the loss on the text alone, towards every part of the retriever, with the items that are found held fast."""
+    task = Joint(WORLD, NETWORK, k=3, weights=LM)
+    how = context(task, params)
+    contents, held = Contents(*how.frozen["contents"]), Held(**how.renewed)
+    hits = task.search(task.query(task.model(params), batch), contents, held, how)
+    monkeypatch.setattr(Joint, "search", lambda *_: hits)
+    loss = jax.jit(lambda p: task.loss(p, batch, how)[0])
+    grads = jax.jit(jax.grad(lambda p: task.loss(p, batch, how)[0]))(params)
+    for part in ("query_head", "key_head", "value_head", "gate", "projection"):
+        along = jax.tree.map(jnp.zeros_like, params) | {
+            part: grads[part]
+        }  # the steepest way, which is well above noise
+        length = float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(along))))
+        step = 0.02 / length
+        ahead, behind = (jax.tree.map(lambda p, d, s=s: p + s * d, params, along) for s in (step, -step))
+        difference = (float(loss(ahead)) - float(loss(behind))) / 0.04
+        assert difference == pytest.approx(length, rel=0.05), part

@@ -1,0 +1,79 @@
+"""What the evaluation does to the memory, shown with a network that has learnt nothing."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from reveal import weights
+from reveal.config import RevealConfig, VitConfig
+from reveal.model import Reveal
+from reveal.world.data import WorldConfig
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from reveal.world.evaluation import RandomEngine, WorldEvaluation, correct, first
+    from reveal.world.proof import Proof, percent, prove, table
+
+WORLD = WorldConfig(size=16, held_out=20, newcomers=2)
+VIT = VitConfig(width=16, depth=1, heads=2, mlp=16, patch=8, image_size=16)
+SHAPE = (len(WORLD.vocabulary), 16, 2, 8, 16, 2, 1)
+NETWORK = RevealConfig(VIT, *SHAPE, fusion_layers=1, key_dim=8, value_tokens=2, sources=4, bos=2)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Reveal(NETWORK, rngs=nnx.Rngs(0))
+
+
+def test_every_row_is_there_and_the_table_is_theirs(model, tmp_path):
+    nnx_params = nnx.to_pure_dict(nnx.state(model))
+    path = weights.save(tmp_path / "weights.safetensors", nnx_params, NETWORK)
+    evaluation = WorldEvaluation(WORLD, renderings=1)
+    told = evaluation.run(str(path), tmp_path / "out")
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+    assert [line.split(" | ")[0][2:] for line in told.splitlines()[2:]] == list(rows)
+    assert rows["deleted"]["recall_4"] == 0 and rows["newcomers, before"]["recall_4"] == 0
+    assert "recall_1" not in rows["no memory"]
+    assert rows["held out"]["gate"] == rows["without vqa"]["gate"]
+    with pytest.raises(FileExistsError, match="overwrite"):
+        evaluation.run(str(path), tmp_path / "out")
+
+
+def test_an_answer_has_to_be_whole():
+    questions = {"answer": np.array([[7, 1], [7, 1], [7, 1]])}
+    told = type("Told", (), {"tokens": np.array([[7, 1, 0], [7, 9, 1], [8, 1, 0]])})()
+    np.testing.assert_array_equal(correct(told, questions), [True, False, False])
+    told = type("Told", (), {"tokens": np.array([[7], [7], [8]])})()
+    assert not correct(told, questions).any()
+
+
+def test_some_questions_are_spread_evenly():
+    chosen = first({"id": np.arange(100), "x": np.arange(100) * 2}, 5)
+    np.testing.assert_array_equal(chosen["id"], [0, 24, 49, 74, 99])
+    np.testing.assert_array_equal(chosen["x"], chosen["id"] * 2)
+
+
+def test_random_items_are_live_ones_of_the_chosen_sources(model, tmp_path):
+    reader = WorldEvaluation(WORLD, engine=RandomEngine()).reader(model, tmp_path / "memory")
+    found = reader.memory.search(np.zeros((50, 8), np.float32), 4, sources=["captions"])
+    assert set(found.sources.ravel().tolist()) == {2} and np.isin(found.ids, WORLD.items.id).all()
+    assert all(len(set(row)) == 4 for row in found.ids.tolist()) and len(np.unique(found.ids)) > 50
+
+
+def test_the_proof_refuses_a_row_that_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="row 'half' is not known; choose of full, no memory"):
+        prove(Proof(rows=("half",)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_proofs_table_has_means_and_ranges():
+    held = {"accuracy": 0.5, "recall_1": 0.25}
+    runs = [{"warm": {"held out": held}, "joint": {"held out": held | {"accuracy": a}}} for a in (0.5, 0.75)]
+    told = table({"full": runs, "no memory": [{"joint": {"held out": {"accuracy": 0.03}}}]}).splitlines()
+    assert told[2].startswith("| full | 2 | 62.5 (50.0 to 75.0) |") and told[2].endswith("| 25.0 (25.0 to 25.0) |")
+    assert told[3].startswith("| no memory | 1 | 3.0 |")
+    assert percent([None]) == ""
