@@ -84,7 +84,7 @@ class Step:
 
     def _jitted(self):
         task, tx, optim = self._parts()
-        return jax.jit(partial(train_step, task, tx, optim, 1, 0), donate_argnums=0)
+        return jax.jit(partial(train_step, task, tx, optim, 1), donate_argnums=0)
 
     def _shapes(self) -> Any:
         task, tx, optim = self._parts()

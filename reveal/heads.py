@@ -48,8 +48,7 @@ class Head(nnx.Module):
         self, states: Float[Array, "b n d"], mask: Bool[Array, "b n"], projection: Linear, *, remat: bool = False
     ) -> Float[Array, "b k"]:
         """One vector of length 1 for each row, float32."""
-        x = self.encoder(states, mask, remat=remat)
-        first = jnp.take_along_axis(x, jnp.argmax(mask, axis=1)[:, None, None], axis=1)[:, 0]
+        first = self.encoder(states, mask, remat=remat, only=jnp.argmax(mask, axis=1))[:, 0]
         return unit(projection(self.norm(first)))
 
 

@@ -52,7 +52,8 @@ class Encoder(nnx.Module):
         frozen: int = 0,
         remat: bool = False,
         seen: list | None = None,
-    ) -> Float[Array, "b n c"]:
+        only: Int[Array, " b"] | None = None,
+    ) -> Float[Array, "b _ c"]:
         """The states after the last layer.
 
         Args:
@@ -63,15 +64,16 @@ class Encoder(nnx.Module):
           frozen: no gradient goes into that many of the first layers, nor below them.
           remat: forget the layers' inner activations and compute them again for the gradient.
           seen: a list that takes each layer's attention weights, b h n n.
+          only: the last layer computes this token of each row, and the result has no other.
         """
         added = self.positions(x.shape[1], x.shape[1]), masking(mask) if bias is None else masking(mask) + bias
 
-        def run(layer: EncoderLayer, x: Array) -> Any:
-            x, weights = layer(x, *added, prior=prior)
+        def run(layer: EncoderLayer, only: Array | None, x: Array) -> Any:
+            x, weights = layer(x, *added, prior=prior, only=only)
             return x if seen is None else (x, weights)
 
         for i, layer in enumerate(self.layers):
-            out = staged(remat)(partial(run, layer))(x)
+            out = staged(remat)(partial(run, layer, only if i + 1 == len(self.layers) else None))(x)
             x = out if seen is None else out[0]
             x = lax.stop_gradient(x) if i + 1 == frozen else x
             if seen is not None:

@@ -111,14 +111,30 @@ class EncoderLayer(nnx.Module):
         self.mlp = GatedMlp(width, mlp, rngs=rngs)
 
     def __call__(
-        self, x: Float[Array, "b n c"], *added: Float[Array, "#b #h #n n"], prior: Float[Array, "b n 1"] | None = None
-    ) -> tuple[Float[Array, "b n c"], Float[Array, "b h n n"]]:
-        """The new states and the attention weights."""
+        self,
+        x: Float[Array, "b n c"],
+        *added: Float[Array, "#b #h #n n"],
+        prior: Float[Array, "b n 1"] | None = None,
+        only: Int[Array, " b"] | None = None,
+    ) -> tuple[Float[Array, "b _ c"], Float[Array, "b h _ n"]]:
+        """The new states and the attention weights; of one token of each row if `only` says which."""
         y = self.attention_norm(x)
         y = y if prior is None else y * prior.astype(y.dtype)
-        read, weights = self.attention(y, y, *added)
+        reading = y
+        if only is not None:
+            at = only[:, None, None]
+            x, reading = (jnp.take_along_axis(states, at, axis=1) for states in (x, y))
+            added = tuple(term if term.shape[2] == 1 else _rows(term, only) for term in added)
+        read, weights = self.attention(reading, y, *added)
         x = x + read
         return x + self.mlp(self.mlp_norm(x)), weights
+
+
+def _rows(added: Float[Array, "#b h n m"], only: Int[Array, " b"]) -> Float[Array, "b h 1 m"]:
+    """What is added to the logits of one query of each row."""
+    if added.shape[0] == 1:
+        return jnp.moveaxis(added[0][:, only], 0, 1)[:, :, None]
+    return jnp.take_along_axis(added, only[:, None, None, None], axis=2)
 
 
 class DecoderLayer(nnx.Module):

@@ -35,4 +35,4 @@ def length(steps: int) -> list[str]:
 
 def _order(program: Callable[[Any], None], config: str, words: tuple[str, ...]) -> None:
     with hydra.initialize_config_module("configs", version_base="1.3"):
-        program(hydra.compose(config, overrides=["trainer.progress=false", *words]))
+        program(hydra.compose(config, overrides=list(words)))

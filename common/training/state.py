@@ -3,7 +3,8 @@
     split the batch into `accumulate` parts -> mean loss and gradient over them, one part in memory at a time
     -> optimiser -> parameters -> their running average
 
-Randomness needs no state: its key follows from the run's seed and the step.
+Randomness needs no state: its key follows from the run's seed and the step. The seed is an argument like any other, so
+that runs that differ in nothing else are one program, compiled once.
 """
 
 from __future__ import annotations
@@ -13,13 +14,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped, UInt32
 
 from common.training.optimizer import OptimConfig
 from common.training.parts import hold
 from common.training.task import Batch, Context, Metrics, Params, Task
+
+Seed = int | np.uint32 | UInt32[Array, ""]
+
+
+def as_seed(seed: int) -> np.uint32:
+    """A seed that a program takes as an argument: gives the key that the integer itself would."""
+    return np.uint32(seed & 0xFFFFFFFF)
 
 
 class TrainState(NamedTuple):
@@ -37,7 +46,7 @@ class TrainState(NamedTuple):
 
 
 def init_state(
-    task: Task, tx: optax.GradientTransformation, optim: OptimConfig, seed: int, params: Params | None = None
+    task: Task, tx: optax.GradientTransformation, optim: OptimConfig, seed: Seed, params: Params | None = None
 ) -> TrainState:
     """The state before the first step: of `params`, or of the task's own `init`."""
     params = task.init(jax.random.key(seed)) if params is None else params
@@ -50,11 +59,11 @@ def train_step(
     tx: optax.GradientTransformation,
     optim: OptimConfig,
     accumulate: int,
-    seed: int,
     state: TrainState,
     batch: Batch,
     frozen: Any,
     renewed: Any = None,
+    seed: Seed = 0,
     mesh: Mesh | None = None,
 ) -> tuple[TrainState, Metrics]:
     """One step of gradient descent; pure."""

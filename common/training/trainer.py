@@ -28,7 +28,7 @@ from common.training.logger import Logger, LoggerConfig
 from common.training.mesh import check_rules, make_mesh, shard_batch, shardings
 from common.training.optimizer import OptimConfig, make_optimizer, make_schedule
 from common.training.renewal import Nothing, make_renewal, renewal_config
-from common.training.state import TrainState, init_state, train_step
+from common.training.state import TrainState, as_seed, init_state, train_step
 from common.training.task import IDS, Batch, Data, Evaluation, Metrics, Params, Task
 from common.training.window import Window
 
@@ -114,12 +114,12 @@ def train(
     checkpoints = Checkpoints(folder, config.keep, config.keep_every, config.best, config.best_is_highest)
 
     # 2. State: shapes first, then this run's newest checkpoint or a fresh start, created where it belongs.
-    fresh = partial(init_state, task, tx, optim, seed)
-    shapes = jax.eval_shape(fresh)
+    fresh, number = partial(init_state, task, tx, optim), as_seed(seed)
+    shapes = jax.eval_shape(fresh, number)
     places = shardings(mesh, shapes, config.sharding)  # type: ignore[arg-type]
     start = checkpoints.latest()
     if start is None:
-        start, state = 0, jax.jit(fresh, out_shardings=places)(task.start())
+        start, state = 0, jax.jit(fresh, out_shardings=places)(number, task.start())
     else:
         target = jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, places)
         state, position = checkpoints.restore(start, target)
@@ -131,13 +131,13 @@ def train(
     renewal.start(start, state.params, checkpoints)
 
     # 3. The step, compiled once; the old state's memory is given to the new one.
-    pure = partial(train_step, task, tx, optim, config.accumulate, seed, mesh=mesh)
+    pure = partial(train_step, task, tx, optim, config.accumulate, mesh=mesh)
     program: Callable = jax.jit(pure, donate_argnums=0, out_shardings=(places, None))
     ready = False
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         nonlocal program, ready
-        arguments = state, shard_batch(mesh, batch, config.accumulate), frozen, renewal.arrays
+        arguments = state, shard_batch(mesh, batch, config.accumulate), frozen, renewal.arrays, number
         program, ready = (program if ready else distributed.compiled(program, *arguments)), True
         return program(*arguments)
 

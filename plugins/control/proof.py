@@ -40,7 +40,7 @@ from plugins.pictures import shapes
 PICTURES, LATENTS = Path("data/shapes64"), Path("data/shapes64_latents")
 VAE = WEIGHTS / "diffusion-small"
 SCORE = "area"
-BASE_STEPS, STEPS = 700, 300  # what is enough to see it; the experiments by themselves train for longer
+BASE_STEPS, STEPS, BATCH = 600, 250, 16  # enough to see it; the experiments by themselves train for longer
 
 
 @dataclass
@@ -85,6 +85,7 @@ def one(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
         f"seed={seed}",
         f"name={name}",
         "evaluation.strengths=[1.0]",
+        f"data.batch_size={BATCH}",
         *length(STEPS),
         *settings,
     )

@@ -19,7 +19,7 @@ from common.images import read_image
 from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger
 from common.training.optimizer import OptimConfig, make_optimizer
-from common.training.state import TrainState, train_step
+from common.training.state import TrainState, as_seed, train_step
 from common.training.trainer import TrainerConfig, train
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
@@ -224,7 +224,7 @@ def test_frozen_parameters_have_no_backward_pass():
         optim = OptimConfig(multipliers=[[f"^{name}/", 0] for name in frozen])
         tx = make_optimizer(optim, 1)
         state = TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), None)
-        step = jax.jit(functools.partial(train_step, Two(), tx, optim, 1, 0))
+        step = jax.jit(functools.partial(train_step, Two(), tx, optim, 1))
         return step.lower(state, {"x": jnp.ones((2, 3))}, {}).as_text().count("dot_general")
 
     assert [products(), products("second"), products("first")] == [5, 4, 3]
@@ -362,3 +362,9 @@ def test_weights_of_a_run_that_is_not_over(tmp_path):
         shutil.rmtree(tmp_path / "checkpoints" / str(step))
     with pytest.raises(FileNotFoundError, match="no checkpoint yet; the first comes at step 10"):
         export(tmp_path)
+
+
+@pytest.mark.parametrize("seed", [0, 7, -1, 2**31 - 1])
+def test_a_seed_that_is_an_argument_gives_the_same_key(seed):
+    given = jax.random.key_data(jax.jit(jax.random.key)(as_seed(seed)))
+    np.testing.assert_array_equal(given, jax.random.key_data(jax.random.key(seed)))

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 from reveal_networks import SMALL, close, small
 
+from reveal.config import RevealConfig
 from reveal.layers import Embedding
 from reveal.t5 import Decoder, Encoder
 from reveal.t5_layers import Positions, buckets
@@ -113,3 +114,16 @@ def test_half_precision():
     assert query.states.dtype == jnp.bfloat16 and query.vector.dtype == logits.dtype == jnp.float32
     assert np.abs(np.asarray(query.vector - exact.vector)).max() < 0.1
     assert np.abs(np.asarray(logits - wanted)).mean() < 0.1
+
+
+def test_one_token_of_the_last_layer_is_the_same_token_of_all():
+    config = RevealConfig.tiny()
+    encoder = Encoder(config, 2, rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(0), (3, 7, config.width))
+    mask = jnp.ones((3, 7), bool).at[1, :4].set(False)
+    places = jnp.array([0, 4, 6])
+    prior = 1 + jax.random.uniform(jax.random.key(1), (3, 7, 1))
+    whole = encoder(x, mask, prior=prior)
+    one = encoder(x, mask, prior=prior, only=places)
+    assert one.shape == (3, 1, config.width)
+    np.testing.assert_allclose(one[:, 0], whole[jnp.arange(3), places], atol=1e-5)

@@ -1,0 +1,30 @@
+"""Knowledge and questions in the files that people have, one reader for each layout.
+
+| `Items` reads | `path` | what becomes an item |
+| --- | --- | --- |
+| `jsonl` | a file of JSON lines | a line: a picture, texts, or both (`jsonl`, the general format) |
+| `wit` | WIT's tables, .tsv.gz | a row: a picture, its page and captions |
+| `cc12m` | CC12M's table, .tsv | a line: a picture and its caption |
+| `webdataset` | tars of img2dataset | a sample: a picture and its caption |
+| `wikidata` | triples, .tsv | a subject: all that is told about it |
+| `vqa` | VQA-v2's questions, .json | a picture: its questions and answers |
+
+| `Questions` reads | `path` | what becomes a question |
+| --- | --- | --- |
+| `jsonl` | a file of JSON lines | a line |
+| `wit`, `cc12m`, `webdataset` | as above | a picture to describe |
+| `vqa` | VQA-v2's or OK-VQA's questions, .json | a question, ten answers |
+| `aokvqa` | A-OKVQA's list, .json | a question, ten answers |
+| `coco`, `nocaps` | captions, .json | a picture to describe |
+| `karpathy` | dataset_coco.json | a picture to describe |
+
+    for item in Items("wikidata", "wikidata5m_all_triplet.txt", {"names": "wikidata5m_entity.txt"}): ...
+
+The readers are plain generators of `reveal.memory.items.Knowledge` and of `Question`, and may be called by themselves:
+`wit.items(...)`, `coco.vqa_questions(...)`. `records` says what they share: what is left out, and the leak rule.
+"""
+
+from reveal.sources.choice import Items, Questions
+from reveal.sources.records import Question, Skips
+
+__all__ = ["Items", "Question", "Questions", "Skips"]

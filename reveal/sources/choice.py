@@ -1,0 +1,108 @@
+"""A reader with its arguments, chosen by name: how a config names what it reads.
+
+    knowledge:
+      - {_target_: reveal.sources.Items, reader: wit, path: data/wit, options: {images: data/wit_pictures}}
+      - {_target_: reveal.sources.Items, reader: wikidata, path: data/triples.tsv, options: {first_id: 40000000}}
+
+Each iteration begins anew, and tells at its end how many records were left out, and why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from reveal.memory.items import Knowledge
+from reveal.sources import coco, jsonl, pairs, wikidata, wit
+from reveal.sources.records import Question, Skips
+
+log = logging.getLogger(__name__)
+GIVEN = ("path", "without", "skips")  # arguments that are no options
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """What items and questions have in common.
+
+    Attributes:
+      reader: its name, one of the package's table.
+      path: its first argument.
+      options: its other arguments, such as `images` and `first_id`.
+      leave_out: files of evaluation questions, whose pictures must not be read (`coco.image_ids`).
+      strict: a record that cannot be read is an error instead of being counted.
+    """
+
+    reader: str
+    path: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    leave_out: Sequence[str] = ()
+    strict: bool = False
+
+    READERS: ClassVar[Mapping[str, Callable[..., Iterator[Any]]]] = {}
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a reader that there is not, and options that it has not or needs."""
+        if self.reader not in self.READERS:
+            raise ValueError(f"reader is {self.reader!r}: choose one of {', '.join(self.READERS)}")
+        parameters = inspect.signature(self.READERS[self.reader]).parameters
+        known = {name: one for name, one in parameters.items() if name not in GIVEN}
+        wrong = [name for name in self.options if name not in known]
+        needed = [name for name, one in known.items() if one.default is one.empty and name not in self.options]
+        if wrong or needed:
+            said = f"{wrong[0]} is no option" if wrong else f"{needed[0]} is missing in options"
+            raise ValueError(f"reader {self.reader}, {self.path}: {said}; it has {', '.join(known)}")
+        if self.leave_out and "without" not in parameters:
+            raise ValueError(f"reader {self.reader} reads no pictures, so none can be left out: set leave_out=[]")
+
+    def read(self, skips: Skips) -> Iterator[Any]:
+        """The records; what is left out is counted in `skips`."""
+        options = dict(self.options)
+        if self.leave_out:
+            options["without"] = frozenset[str]().union(*map(coco.image_ids, self.leave_out))
+        yield from self.READERS[self.reader](self.path, **options, skips=skips)
+
+    def __iter__(self) -> Iterator[Any]:
+        skips = Skips(self.strict)
+        yield from self.read(skips)
+        if skips.counts:
+            log.warning("%s: %s", self.path, skips)
+
+
+@dataclasses.dataclass(frozen=True)
+class Items(Reading):
+    """A source of knowledge."""
+
+    READERS: ClassVar[Mapping[str, Callable[..., Iterator[Any]]]] = {
+        "jsonl": jsonl.items,
+        "wit": wit.items,
+        "cc12m": pairs.table_items,
+        "webdataset": pairs.tar_items,
+        "wikidata": wikidata.items,
+        "vqa": coco.vqa_items,
+    }
+
+    def __iter__(self) -> Iterator[Knowledge]:
+        return super().__iter__()
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions(Reading):
+    """A source of questions."""
+
+    READERS: ClassVar[Mapping[str, Callable[..., Iterator[Any]]]] = {
+        "jsonl": jsonl.questions,
+        "wit": wit.questions,
+        "cc12m": pairs.table_questions,
+        "webdataset": pairs.tar_questions,
+        "vqa": coco.vqa_questions,
+        "aokvqa": coco.aokvqa_questions,
+        "coco": coco.captions,
+        "nocaps": coco.captions,
+        "karpathy": coco.karpathy,
+    }
+
+    def __iter__(self) -> Iterator[Question]:
+        return super().__iter__()

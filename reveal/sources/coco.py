@@ -1,0 +1,199 @@
+"""What people asked and said about COCO's pictures, and NoCaps, which has the same layout.
+
+| set | files | questions | a group is |
+| --- | --- | --- | --- |
+| VQA-v2, OK-VQA | questions and annotations, JSON, joined by `question_id` | 10 answers each | |
+| A-OKVQA | one JSON list | `direct_answers` | "difficult" where they are |
+| COCO captions | {"images", "annotations"} | a picture, all its captions | |
+| NoCaps | the same; images have a `domain` | the same | near-domain, in-domain, out-domain |
+| Karpathy's split | {"images": [{"split", "cocoid", "sentences"}]} | the same | the split |
+
+Pictures are found below one folder by their names, or by COCO's numbers where only those are given. OK-VQA's `answer`
+is stemmed ("surf"), its `raw_answer` is what was typed ("surfing"): `answer="raw_answer"` reads that.
+
+VQA-v2 is knowledge too (123,287 items in the paper): all questions about a picture with their answers. It shares
+pictures with OK-VQA's validation set, which have to be left out: `without=image_ids("OpenEnded_mscoco_val2014.json")`.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.files import require_file
+from reveal.memory.items import Knowledge
+from reveal.sources.records import Pictures, Question, Skips, folder_of, picture_bytes
+
+Row = Mapping[str, Any]
+
+
+def vqa_questions(
+    path: str | Path,
+    images: str | Path,
+    annotations: str | Path | None = None,
+    answer: str = "answer",
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Question]:
+    """VQA-v2 and OK-VQA.
+
+    Args:
+      path: of the questions.
+      images: folder of COCO's pictures.
+      annotations: of the answers; None: there are none (a test set).
+      answer: which entry of an annotator's is the answer.
+      without: numbers of pictures, as texts, that must not be there.
+      skips: where questions without a picture or an annotation are counted.
+    """
+    skips, pictures = skips or Skips(), Pictures(images)
+    for row, answers in _joined(path, annotations, answer, without, skips):
+        picture = pictures.find(row["image_id"])
+        if picture is None:
+            skips.add("whose picture is not there", f"{path} question {row['question_id']}")
+        else:
+            yield Question(int(row["question_id"]), picture, row["question"], answers)
+
+
+def vqa_items(
+    path: str | Path,
+    annotations: str | Path,
+    images: str | Path | None = None,
+    source: str = "vqa",
+    first_id: int = 0,
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Knowledge]:
+    """ "Question: .. Answer: a, b" for all questions about a picture; its id is the picture's number after `first_id`.
+
+    Different answers are told once, the commonest first; `images` None: texts alone."""
+    skips, pictures = skips or Skips(), folder_of(images)
+    about: dict[int, list[str]] = {}
+    for row, answers in _joined(path, annotations, "answer", without, skips):
+        told = [answer for answer, _ in collections.Counter(answers).most_common()]
+        about.setdefault(int(row["image_id"]), []).append(f"Question: {row['question']} Answer: {', '.join(told)}")
+    for number, told in about.items():
+        picture = pictures and pictures.find(number)
+        if pictures is not None and picture is None:
+            skips.add("whose picture is not there", f"{path} picture {number}")
+        else:
+            data = picture_bytes(picture) if picture else None
+            yield Knowledge(source, {"text": " ".join(told)}, data, first_id + number)
+
+
+def aokvqa_questions(
+    path: str | Path, images: str | Path, without: Collection[str] = (), skips: Skips | None = None
+) -> Iterator[Question]:
+    """A-OKVQA; ids are places in the list, for its own are no numbers. The test set has no answers."""
+    skips, pictures = skips or Skips(), Pictures(images)
+    for number, row in enumerate(rows_of(read_json(path), "questions", path)):
+        where = f"{path} question {number}"
+        if not _has(row, where, skips, image_id=int, question=str) or str(row["image_id"]) in without:
+            continue
+        picture = pictures.find(row["image_id"])
+        if picture is None:
+            skips.add("whose picture is not there", where)
+            continue
+        group = "difficult" if row.get("difficult_direct_answer") else ""
+        yield Question(number, picture, row["question"], tuple(row.get("direct_answers") or ()), group)
+
+
+def captions(
+    path: str | Path, images: str | Path, without: Collection[str] = (), skips: Skips | None = None
+) -> Iterator[Question]:
+    """COCO's captions and NoCaps; the id is the picture's."""
+    skips, pictures, data = skips or Skips(), Pictures(images), read_json(path)
+    told: dict[Any, list[str]] = {}
+    for row in rows_of(data, "annotations", path, needed=False):
+        told.setdefault(row.get("image_id"), []).append(str(row.get("caption", "")).strip())
+    for number, row in enumerate(rows_of(data, "images", path)):
+        where = f"{path} picture {number}"
+        if not _has(row, where, skips, id=int) or str(row["id"]) in without:
+            continue
+        picture = pictures.find(str(row.get("file_name", ""))) or pictures.find(row["id"])
+        if picture is None:
+            skips.add("whose picture is not there", where)
+        else:
+            yield Question(row["id"], picture, "", tuple(told.get(row["id"], ())), str(row.get("domain") or ""))
+
+
+def karpathy(
+    path: str | Path,
+    images: str | Path,
+    splits: Sequence[str] = ("train", "restval"),
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Question]:
+    """COCO's captions in Karpathy's split (`dataset_coco.json`); training is usually on train and restval."""
+    skips, pictures = skips or Skips(), Pictures(images)
+    for number, row in enumerate(rows_of(read_json(path), "images", path)):
+        where = f"{path} picture {number}"
+        if not _has(row, where, skips, cocoid=int, split=str):
+            continue
+        if row["split"] not in splits or str(row["cocoid"]) in without:
+            continue
+        picture = pictures.find(str(row.get("filename", ""))) or pictures.find(row["cocoid"])
+        if picture is None:
+            skips.add("whose picture is not there", where)
+            continue
+        said = tuple(str(sentence.get("raw", "")).strip() for sentence in row.get("sentences", ()))
+        yield Question(row["cocoid"], picture, "", said, row["split"])
+
+
+def image_ids(path: str | Path) -> frozenset[str]:
+    """The pictures of a file of this module's, or of the general format: what `without` takes."""
+    if Path(path).suffixes[-1:] == [".jsonl"]:
+        rows: Sequence[Row] = [json.loads(line) for line in require_file(path).read_text("utf-8").splitlines() if line]
+    else:
+        data = read_json(path)
+        kind = next((kind for kind in ("questions", "images", "annotations") if kind in data), "questions")
+        rows = rows_of(data, kind, path)
+    found = (next((row[name] for name in ("image_id", "cocoid", "id", "image") if name in row), None) for row in rows)
+    return frozenset(str(name) for name in found if name is not None)
+
+
+def read_json(path: str | Path) -> Any:
+    """Raises OSError, and ValueError for a file that is no JSON."""
+    try:
+        return json.loads(require_file(path).read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON ({error}); unpack it, or copy it again") from error
+
+
+def rows_of(data: Any, name: str, path: str | Path, needed: bool = True) -> list[Row]:
+    """The list `name` of a file, or the file that is one. Raises ValueError if it is neither."""
+    rows = data if isinstance(data, list) else data.get(name) if isinstance(data, dict) else None
+    if rows is None and not needed:
+        return []
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path} has no list of {name}: give the file as its authors published it")
+    return rows
+
+
+def _joined(
+    path: str | Path, annotations: str | Path | None, answer: str, without: Collection[str], skips: Skips
+) -> Iterator[tuple[Row, tuple[str, ...]]]:
+    """Questions with their answers."""
+    told: dict[Any, tuple[str, ...]] = {}
+    if annotations is not None:
+        for row in rows_of(read_json(annotations), "annotations", annotations):
+            answers = [entry.get(answer) for entry in row.get("answers", ()) if isinstance(entry, dict)]
+            told[row.get("question_id")] = tuple(one for one in answers if isinstance(one, str))
+    for number, row in enumerate(rows_of(read_json(path), "questions", path)):
+        where = f"{path} question {row.get('question_id', number)}"
+        if not _has(row, where, skips, question_id=int, image_id=int, question=str) or str(row["image_id"]) in without:
+            continue
+        if annotations is not None and not told.get(row["question_id"]):
+            skips.add("without an answer", where)
+        else:
+            yield row, told.get(row["question_id"], ())
+
+
+def _has(row: Row, where: str, skips: Skips, **kinds: type) -> bool:
+    """Whether the entries are there and of these types."""
+    wrong = [name for name, kind in kinds.items() if not isinstance(row.get(name), kind)]
+    if wrong:
+        skips.add(f"without {wrong[0]}", where)
+    return not wrong

@@ -1,0 +1,154 @@
+"""Pictures of the web with the text that stood beside them: CC12M's table, and tars as img2dataset packs them.
+
+The table (Changpinyo et al., CVPR 2021) is a line of address and caption, with a tab between them and no header:
+
+    https://x.org/gull.jpg	a gull over the sea
+
+Tars (WebDataset) hold members that share their name up to the first dot, one after the other:
+
+    000000007.jpg    000000007.txt    000000007.json: {"caption": ..., "url": ..., "key": ...}
+
+The caption is that of .txt, else of .json. A tar is read from front to back; of a picture that only a question names,
+its place is kept, not its bytes. Both make items (the paper has 10,009,901 of CC12M) and pictures to describe.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Collection, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from common.files import require_file
+from reveal.memory.items import Knowledge
+from reveal.sources.records import (
+    Member,
+    Picture,
+    Pictures,
+    Question,
+    Skips,
+    files_of,
+    open_text,
+    picture_bytes,
+)
+
+SUFFIXES = ("jpg", "jpeg", "png", "webp")
+
+
+class Pair(NamedTuple):
+    """A picture and its text."""
+
+    number: int
+    image: Picture
+    text: str
+
+
+def table_items(
+    path: str | Path,
+    images: str | Path,
+    source: str = "cc12m",
+    first_id: int = 0,
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Knowledge]:
+    """Items of a table whose pictures are in a folder, by name or hash of their address; `without` has addresses."""
+    for number, image, text in table(path, images, without, skips or Skips()):
+        yield Knowledge(source, {"text": text}, picture_bytes(image), first_id + number)
+
+
+def table_questions(
+    path: str | Path, images: str | Path, without: Collection[str] = (), skips: Skips | None = None
+) -> Iterator[Question]:
+    """Pictures to describe; their ids are the numbers of the lines."""
+    for number, image, text in table(path, images, without, skips or Skips()):
+        yield Question(number, image, answers=(text,))
+
+
+def tar_items(
+    path: str | Path,
+    source: str = "cc12m",
+    first_id: int = 0,
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Knowledge]:
+    """Items of a tar, of all in a folder, or of a pattern; `without` has keys or addresses. Ids count samples."""
+    for number, image, text in tars(path, without, skips or Skips()):
+        yield Knowledge(source, {"text": text}, picture_bytes(image), first_id + number)
+
+
+def tar_questions(path: str | Path, without: Collection[str] = (), skips: Skips | None = None) -> Iterator[Question]:
+    """Pictures to describe; arguments as for `tar_items`."""
+    for number, image, text in tars(path, without, skips or Skips()):
+        yield Question(number, image, answers=(text,))
+
+
+def table(path: str | Path, images: str | Path, without: Collection[str], skips: Skips) -> Iterator[Pair]:
+    """The lines that have a picture and a caption."""
+    pictures, number = Pictures(images), -1
+    for file in files_of(path, ".tsv", ".tsv.gz"):
+        with open_text(file) as lines:
+            for line in lines:
+                number, where = number + 1, f"{file} line {number + 2}"
+                address, _, text = line.strip("\r\n").partition("\t")
+                if address in without:
+                    continue
+                picture = pictures.find(address)
+                if picture is None or not text.strip():
+                    skips.add("without caption" if picture else "whose picture is not there", where)
+                else:
+                    yield Pair(number, picture, text.strip())
+
+
+def tars(path: str | Path, without: Collection[str], skips: Skips) -> Iterator[Pair]:
+    """The samples that have a picture and a caption. Raises ValueError for a tar that is compressed or cut short."""
+    number = -1
+    for file in files_of(path, ".tar"):
+        for key, members in groupby(_members(file), key=lambda member: _split(member[0])[0]):
+            parts = {_split(name)[1]: member for name, member in members}
+            number, where = number + 1, f"{file} sample {key}"
+            picture = next((parts[suffix] for suffix in SUFFIXES if suffix in parts), None)
+            about = _about(parts)
+            text = about.get("caption")
+            if {key, key.rpartition("/")[2], about.get("url")} & set(without):
+                continue
+            if picture is None or not isinstance(text, str) or not text.strip():
+                skips.add("without caption" if picture else "whose picture is not there", where)
+            else:
+                yield Pair(number, picture, text.strip())
+
+
+def _about(parts: dict[str, Member]) -> dict:
+    """What .json says of a sample, its caption that of .txt if there is one."""
+    about = {}
+    if "json" in parts:
+        try:
+            about = json.loads(picture_bytes(parts["json"]).decode("utf-8", "replace"))
+        except json.JSONDecodeError:
+            about = {}
+    about = about if isinstance(about, dict) else {}
+    if "txt" in parts:
+        about["caption"] = picture_bytes(parts["txt"]).decode("utf-8-sig", "replace")
+    return about
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Key and suffix of a member's name, which are divided by the first dot of its last part."""
+    folder, _, base = name.removeprefix("./").rpartition("/")
+    stem, _, suffix = base.partition(".")
+    return f"{folder}/{stem}".lstrip("/"), suffix.lower()
+
+
+def _members(path: Path) -> Iterator[tuple[str, Member]]:
+    size = require_file(path).stat().st_size
+    try:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            while (info := tar.next()) is not None:
+                tar.members = []  # it would remember every one
+                if info.offset_data + info.size > size:
+                    raise ValueError(f"{path} is cut short in member {info.name}; copy it again")
+                if info.isreg():
+                    yield info.name, Member(path, info.offset_data, info.size)
+    except tarfile.TarError as error:
+        raise ValueError(f"{path} is compressed, damaged or cut short ({error}); unpack it or copy it again") from error

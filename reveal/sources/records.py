@@ -1,0 +1,185 @@
+"""What all readers share: questions, where pictures lie, which files a name means, and what was left out.
+
+A reader is a generator. It reads its file from the beginning to the end and holds one record, so a source may be larger
+than the RAM; and it opens no picture that nobody asks for.
+
+**What cannot be read** (a line that is no JSON, a picture that is not there) is left out and counted in a `Skips`, or
+with `Skips(strict=True)` raised. A file that is missing, or no file of that kind at all, is raised always.
+
+**The leak rule.** VQA-v2 and COCO share pictures with OK-VQA's validation set, and so may the web. `without` names the
+pictures that knowledge and questions must not have, as their file calls them (`coco.image_ids` reads such names).
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import glob
+import gzip
+import hashlib
+import io
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+from jaxtyping import UInt8
+from natsort import natsorted
+
+from common.files import require_file
+from common.images import READABLE, read_image, to_uint8
+
+COCO_NUMBER = re.compile(r"(\d{12})$")
+
+
+class Member(NamedTuple):
+    """A file inside a tar that is not compressed."""
+
+    path: Path
+    start: int
+    length: int
+
+
+Picture = Path | bytes | Member  # a file, its bytes, or where they lie
+
+
+class Question(NamedTuple):
+    """Something to answer: a question, or a picture to describe.
+
+    Attributes:
+      id: its number in its source.
+      image: the picture.
+      text: the question; "" for a picture to describe.
+      answers: of all annotators, equal ones as often as they were given; or all captions.
+      group: a part that scores are told for: a split, NoCaps' domain, "difficult" of A-OKVQA; "" if there is none.
+      gold: the number of the item that has the answer, where somebody knows it.
+      negatives: numbers of items that have not, and are easily taken for it.
+    """
+
+    id: int
+    image: Picture
+    text: str = ""
+    answers: tuple[str, ...] = ()
+    group: str = ""
+    gold: int | None = None
+    negatives: tuple[int, ...] = ()
+
+
+class Skips:
+    """Counts records that are left out, by reason; `strict` raises ValueError for the first one instead."""
+
+    def __init__(self, strict: bool = False):
+        self.strict, self.counts = strict, collections.Counter[str]()
+
+    def add(self, reason: str, where: str) -> None:
+        if self.strict:
+            raise ValueError(f"{where}: {reason}; mend it, or set strict=false to leave it out")
+        self.counts[reason] += 1
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{count} {reason}" for reason, count in self.counts.most_common())
+        return f"{self.counts.total()} records left out" + (f" ({told})" if told else "")
+
+
+class Pictures:
+    """The pictures in a folder and below, found by whatever a source calls them.
+
+    A file is found by its path or its name, with or without suffix; by the number in COCO's names; and by an address
+    whose last part is its name, or of which its stem is the MD5, SHA-1 or SHA-256 in hexadecimal digits. Where names
+    are alike, the first in order counts.
+    """
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+
+    def find(self, name: str | int) -> Path | None:
+        """The file, or None."""
+        return next((self._index[key] for key in _keys(name) if key in self._index), None)
+
+    @functools.cached_property
+    def _index(self) -> dict[str, Path]:
+        """Raises FileNotFoundError without the folder."""
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f"{self.folder}: no such folder of pictures; check the name")
+        index: dict[str, Path] = {}
+        for path in _pictures(self.folder):
+            relative = path.relative_to(self.folder)
+            number = COCO_NUMBER.findall(path.stem)
+            for key in (relative.as_posix(), relative.with_suffix("").as_posix(), path.name, path.stem, *number):
+                index.setdefault(key, path)
+        return index
+
+
+def _pictures(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders.sort()
+        yield from (Path(place) / name for name in sorted(names) if name.lower().endswith(READABLE))
+
+
+def _keys(name: str | int) -> Iterator[str]:
+    """What a file may be called that is meant by a name, a number or an address."""
+    if isinstance(name, int):
+        yield from (f"{name:012d}", str(name))
+        return
+    yield name
+    if "://" in name:
+        last = unquote(urlsplit(name).path).rpartition("/")[2]
+        yield from (last, last.rpartition(".")[0] or last)
+        yield from (hashlib.new(how, name.encode()).hexdigest() for how in ("md5", "sha1", "sha256"))
+
+
+def folder_of(images: str | Path | None) -> Pictures | None:
+    return None if images is None else Pictures(images)
+
+
+def picture_bytes(picture: Picture) -> bytes:
+    """The bytes of the file. Raises OSError, and ValueError for an empty one or a tar that became shorter."""
+    if isinstance(picture, bytes):
+        return picture
+    if isinstance(picture, Path):
+        return require_file(picture).read_bytes()
+    with picture.path.open("rb") as file:  # opened each time: no handle per tar, no lock between threads
+        file.seek(picture.start)
+        data = file.read(picture.length)
+    if len(data) != picture.length:
+        raise ValueError(f"{picture.path} became shorter while it was in use; copy it again")
+    return data
+
+
+def decode_picture(picture: Picture, name: str) -> UInt8[np.ndarray, "h w 3"]:
+    """The picture, which messages call `name`. Raises OSError, ValueError."""
+    if isinstance(picture, Path):
+        return to_uint8(read_image(picture))
+    with tempfile.NamedTemporaryFile() as file:  # the one reader of pictures takes paths
+        file.write(picture_bytes(picture))
+        file.flush()
+        try:
+            return to_uint8(read_image(file.name))
+        except ValueError as error:
+            raise ValueError(str(error).replace(file.name, f"the picture of {name}")) from error
+
+
+def files_of(path: str | Path, *suffixes: str) -> list[Path]:
+    """The file, those of a folder that end so, or those that a pattern matches, in natural order.
+
+    Raises FileNotFoundError if there are none."""
+    path = Path(path)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = [one for one in path.iterdir() if one.name.endswith(suffixes) and one.name[0] != "."]
+    else:
+        found = [Path(one) for one in glob.glob(str(path))]  # noqa: PTH207, a pattern may begin anywhere
+    if not found:
+        raise FileNotFoundError(f"{path}: no such file, and no {' or '.join(suffixes)} there; check the name")
+    return natsorted(found, key=str)
+
+
+def open_text(path: Path) -> io.TextIOWrapper:
+    """Lines of UTF-8, unpacked if the name ends in .gz; what is none becomes U+FFFD. Raises as `require_file`."""
+    binary = gzip.open(require_file(path)) if path.suffix == ".gz" else require_file(path).open("rb")  # noqa: SIM115
+    return io.TextIOWrapper(binary, encoding="utf-8-sig", errors="replace", newline="")  # type: ignore[arg-type]
