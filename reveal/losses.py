@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -81,7 +82,7 @@ def contrastive(
     return result if axis is None else lax.pmean(result, axis)
 
 
-def gate(log_gate: Float[Array, "b s"], source: Int[Array, " b"]) -> Float[Array, ""]:
+def gate(log_gate: Float[Array, "b s"], source: Int[Array | np.ndarray, " b"]) -> Float[Array, ""]:
     """Cross-entropy of the source gate against the source that has the answer, where somebody knows it."""
     return -jnp.mean(jnp.take_along_axis(log_gate, source[:, None], axis=1))
 

@@ -178,6 +178,6 @@ class WarmStart(RevealTask):
         return jax.vmap(jax.random.permutation)(jax.random.split(mix, b), chosen)
 
     @staticmethod
-    def pick(x: Array, chosen: Int[Array, "b k"]) -> Array:
+    def pick(x: Array | np.ndarray, chosen: Int[Array, "b k"]) -> Array:
         """`x[i, chosen[i]]`."""
-        return jax.vmap(lambda row, at: row[at])(x, chosen)
+        return jax.vmap(lambda row, at: row[at])(jnp.asarray(x), chosen)

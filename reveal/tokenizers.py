@@ -28,9 +28,7 @@ from __future__ import annotations
 
 import collections
 import functools
-import gzip
 import io
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -43,6 +41,7 @@ from jaxtyping import Int
 from common import terminal
 from common.files import atomic_output, check_output_file, require_file
 from reveal.config import PAD
+from reveal.sources.texts import lines_of
 from reveal.world.vocabulary import END, SPECIAL, START, Vocabulary
 
 SENTINELS, MULTIPLE = 100, 128
@@ -248,17 +247,6 @@ def trained(lines: Iterator[str], size: int) -> bytes:
     return model.getvalue()
 
 
-def lines_of(paths: Sequence[Path]) -> Iterator[str]:
-    """The texts in files: lines, and of .jsonl every text in each object, without those that name pictures."""
-    for path in paths:
-        opened = gzip.open if path.suffix == ".gz" else open
-        json_lines = ".jsonl" in path.suffixes
-        with opened(require_file(path), "rt", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.strip():
-                    yield from _strings(_parsed(line, path)) if json_lines else [line.strip()]
-
-
 def show(file: tyro.conf.Positional[Path], text: tyro.conf.Positional[str] = "") -> None:
     """Say how large a tokenizer is, and what it makes of a text."""
     tokenizer = load(file)
@@ -300,25 +288,6 @@ def _until_end(tokens: Iterable[int | np.integer], end: int, without: Sequence[i
         if token not in without:
             found.append(token)
     return found
-
-
-def _parsed(line: str, path: Path) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: {line.strip()[:40]!r} is no JSON ({error}); write one object a line") from error
-
-
-def _strings(entry: Any) -> Iterator[str]:
-    if isinstance(entry, str):
-        yield entry
-    elif isinstance(entry, dict):
-        for name, value in entry.items():
-            if name not in ("image", "image_id", "source", "group"):
-                yield from _strings(value)
-    elif isinstance(entry, list):
-        for value in entry:
-            yield from _strings(value)
 
 
 if __name__ == "__main__":

@@ -145,10 +145,13 @@ def _members(path: Path) -> Iterator[tuple[str, Member]]:
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             while (info := tar.next()) is not None:
-                tar.members = []  # it would remember every one
+                tar.members = []  # type: ignore[attr-defined]  # it would remember every one
                 if info.offset_data + info.size > size:
                     raise ValueError(f"{path} is cut short in member {info.name}; copy it again")
                 if info.isreg():
                     yield info.name, Member(path, info.offset_data, info.size)
+            file.seek(tar.offset)
+            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):  # it takes a header that it cannot read for the end
+                raise ValueError(f"{path} is damaged at byte {tar.offset}; copy it again")
     except tarfile.TarError as error:
         raise ValueError(f"{path} is compressed, damaged or cut short ({error}); unpack it or copy it again") from error

@@ -21,7 +21,7 @@ from pathlib import Path
 from reveal.memory.items import Knowledge
 from reveal.sources.records import Pictures, Question, Skips, files_of, folder_of, open_text, picture_bytes
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "language",
     "page_url",
     "image_url",

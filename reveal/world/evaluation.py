@@ -150,9 +150,9 @@ class RandomEngine:
         self._rows, self._version = rows, version
 
     def search(self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None) -> Found:
-        rows = self._rows if sources is None else np.flatnonzero(np.isin(self._rows.source, sources))
-        drawn = np.stack([self._rng.choice(len(rows), k, replace=False) for _ in range(len(queries))])
-        at = drawn if sources is None else rows[drawn]
+        rows = np.arange(len(self._rows))
+        rows = rows if sources is None else rows[np.isin(self._rows.source, sources)]
+        at = np.stack([self._rng.choice(rows, k, replace=False) for _ in range(len(queries))])
         found = self._rows.ids[at], np.zeros(at.shape, np.float32), self._rows.source[at].astype(np.int64)
         return Found(*found, self._version)
 

@@ -1,5 +1,6 @@
 """Batches of one's own files: what they hold, that they repeat, what is refused, and that both stages train on them."""
 
+import dataclasses
 import json
 import warnings
 from pathlib import Path
@@ -17,13 +18,19 @@ from reveal.sources import Items
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    import jax
+    from flax import nnx
     from omegaconf import OmegaConf
 
     from common.training.config import instantiate
+    from common.training.parts import check_expressions, parameter_paths, read_multipliers, trainable
     from common.training.run import train_from_config
     from common.training.task import Data
+    from reveal.config import RevealConfig
+    from reveal.model import Reveal
     from reveal.task import Knowledge as KnowledgeProtocol
 
+ROOT = Path(__file__).parents[2]
 SMALL = dict(image_size=16, item_length=24, text_length=12, answer_length=10, batch_size=4, sources=("wiki", "web"))
 
 
@@ -218,10 +225,10 @@ def test_what_does_not_fit_is_refused(files, tmp_path):
     with pytest.raises(ValueError, match="text_length 5: a prompt, 5 tokens and MASK take 10"):
         config(files, objective="prefix", text_length=5).batches(0)
     with pytest.raises(ValueError, match="source 'web', sources are wiki: add it"):
-        _ = config(files, sources=["wiki"]).items
+        len(config(files, sources=["wiki"]).items)
     twice = [Items("jsonl", files["knowledge"])] * 2
     with pytest.raises(ValueError, match="there once; set first_id"):
-        _ = config(files, knowledge=twice).items
+        len(config(files, knowledge=twice).items)
     some = changed(files, tmp_path, "questions", lambda n, entry: entry if n else entry | {"gold": None})
     with pytest.raises(ValueError, match="11 of 12 questions name their gold item"):
         _ = config(some).asked
@@ -273,6 +280,27 @@ def test_both_stages_train_on_files_of_ones_own(files, tmp_path, monkeypatch):
         rows = [json.loads(line) for line in Path(f"runs/{name}/metrics.jsonl").read_text().splitlines()]
         assert [row["step"] for row in rows] == [1, 2] and all(np.isfinite(row["loss"]) for row in rows)
         assert 0 <= rows[-1][metric] <= 1
+
+
+@pytest.mark.parametrize("name", ["reveal_warm", "reveal_memory", "reveal_vqa"])
+def test_factors_are_of_parameters_that_there_are(name):
+    """And the recipe's network is the published one, but for its number of sources."""
+    recipe = OmegaConf.load(ROOT / "configs" / "experiment" / f"{name}.yaml")
+    multipliers = read_multipliers(OmegaConf.to_container(recipe.optim).get("multipliers", []))
+    shapes = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: Reveal(RevealConfig.tiny(), rngs=nnx.Rngs(0)))))
+    check_expressions(multipliers, (), shapes)
+    moves = {
+        path.split("/")[0]
+        for path, on in zip(
+            *(jax.tree.leaves(tree) for tree in (parameter_paths(shapes), trainable(multipliers, shapes))), strict=True
+        )
+        if on
+    }
+    heads = {"decoder", "fusion", "value_head", "query_head", "key_head", "projection"}
+    more = {"reveal_warm": {"embedding", "gate", "text", "vit"}, "reveal_memory": {"embedding", "gate"}}
+    assert moves == heads | more.get(name, set())
+    network = instantiate(recipe.task.network)
+    assert dataclasses.replace(network, sources=3) == RevealConfig.base()
 
 
 def test_a_config_names_readers(files):

@@ -8,6 +8,7 @@ import pytest
 from reveal_networks import one_line
 
 from reveal import tokenizers
+from reveal.sources.texts import lines_of
 from reveal.tokenizers import Pieces, Tokenizer, Words, load, train
 from reveal.world.vocabulary import SPECIAL
 
@@ -76,7 +77,7 @@ def test_json_lines_give_their_texts_and_nothing_else(files):
     path = files / "items.jsonl"
     entry = {"id": 3, "image": "x.jpg", "source": "wiki", "text": "a gull", "answers": ["fish", "worms"]}
     path.write_text(json.dumps(entry) + "\n\n", "utf-8")
-    assert list(tokenizers.lines_of([path])) == ["a gull", "fish", "worms"]
+    assert list(lines_of([path])) == ["a gull", "fish", "worms"]
 
 
 def test_the_command(files, capsys, monkeypatch):

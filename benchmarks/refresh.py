@@ -1,0 +1,112 @@
+"""What renewing a memory in the background costs the training: steps per second with it and without, in turns.
+
+    python -m benchmarks.refresh                     the small world's second stage, a renewal every 100 steps
+    python -m benchmarks.refresh --every 20 --distractors 3000
+
+Two devices, each of one thread: one trains, the other renews (`task.renewal.spare`). On a CPU both are cores of it, so
+the machine needs two that are free. Each turn is a run of `train.py experiment=world_joint` in a process of its
+own; its rate is the median of those that the run logged, less the first, which compiled. `versions` counts the
+renewals that came into use.
+
+On a CPU the processes' arithmetic still shares caches and the memory's bandwidth; on accelerators nothing is shared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import tyro
+
+NEVER = 10**9
+FLAGS = "--xla_force_host_platform_device_count=2 --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """Training with and without renewals."""
+
+    steps: int = 300
+    """Of each turn."""
+    every: int = 100
+    """Steps from one renewal to the next."""
+    turns: int = 3
+    """Runs of each kind."""
+    distractors: int = 0
+    """Further entities of the world, four items each: a larger memory."""
+    set: tuple[str, ...] = ()
+    """Further settings, as train.py takes them."""
+
+
+class Turn(NamedTuple):
+    """Steps per second, and renewals that came into use."""
+
+    rate: float
+    versions: int
+    seconds: float
+
+
+def measure(case: Refresh) -> dict[str, list[Turn]]:
+    """The turns of each kind."""
+    kinds = {"without": NEVER, "with": case.every}
+    turns: dict[str, list[Turn]] = {kind: [] for kind in kinds}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(case.turns):
+            for kind, every in kinds.items():
+                turns[kind].append(run(case, every, Path(folder) / f"{kind}_{number}"))
+    return turns
+
+
+def run(case: Refresh, every: int, folder: Path) -> Turn:
+    """One training, in a process of its own."""
+    words = [
+        "experiment=world_joint",
+        f"name={folder.name}",
+        "task.start_from=null",
+        f"task.renewal.every={every}",
+        "task.renewal.lag=null",
+        "task.renewal.spare=1",
+        f"data.distractors={case.distractors}",
+        f"trainer.steps={case.steps}",
+        f"trainer.log_every={max(case.steps // 15, 1)}",
+        f"trainer.checkpoint_every={case.steps}",
+        f"trainer.picture_every={case.steps}",
+        "trainer.progress=false",
+        *case.set,
+    ]
+    root, folder = Path(__file__).parents[1], folder.parent
+    environment = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu")}
+    done = subprocess.run(
+        [sys.executable, str(root / "train.py"), *words], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise RuntimeError(f"train.py failed: {done.stderr.strip().splitlines()[-1]}")
+    lines = [json.loads(line) for line in (folder / "runs" / words[1][5:] / "metrics.jsonl").read_text().splitlines()]
+    rates = [line["steps_per_s"] for line in lines if "steps_per_s" in line][1:]
+    last = lines[-1]
+    return Turn(statistics.median(rates), int(last["renewal_version"]), float(last["renewal_seconds"]))
+
+
+def table(turns: dict[str, list[Turn]]) -> str:
+    """In Markdown; the last line has the ratio."""
+    lines = ["| renewals | steps/s | versions | seconds of one |", "| --- | ---: | ---: | ---: |"]
+    for kind, runs in turns.items():
+        rates = ", ".join(f"{turn.rate:.3f}" for turn in runs)
+        lines.append(f"| {kind} | {rates} | {runs[-1].versions} | {runs[-1].seconds:.2f} |")
+    medians = [statistics.median(turn.rate for turn in turns[kind]) for kind in ("with", "without")]
+    return "\n".join([*lines, "", f"with / without: {medians[0] / medians[1]:.3f}"])
+
+
+def main() -> None:
+    print(table(measure(tyro.cli(Refresh, prog="python -m benchmarks.refresh"))))
+
+
+if __name__ == "__main__":
+    main()
