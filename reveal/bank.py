@@ -99,13 +99,15 @@ def take(contents: Contents, rows: Int[Array, "*b"]) -> Contents:
     )
 
 
-def encode(model: Reveal, contents: Contents, permutation: Int[Array, "b v"] | None = None, **how: Any) -> Item:
+def encode(
+    model: Reveal, contents: Contents, permutation: Int[Array | np.ndarray, "b v"] | None = None, **how: Any
+) -> Item:
     """Keys and values of rows [b k ...] as [b k ...]; `how` is `Reveal.encode_item`'s. A `permutation` replaces each
     token by another, per row of the batch: the language of a batch of the small world."""
     b, k = contents.source.shape
     tokens = contents.tokens
     if permutation is not None:
-        tokens = jnp.take_along_axis(permutation, tokens.reshape(b, -1), axis=1).reshape(tokens.shape)
+        tokens = jnp.take_along_axis(jnp.asarray(permutation), tokens.reshape(b, -1), axis=1).reshape(tokens.shape)
     flat = [x.reshape(b * k, *x.shape[2:]) for x in (tokens, contents.image, contents.has_image)]
     key, value = model.encode_item(flat[0], flat[1] / 255, flat[2], **how)
     return Item(key.reshape(b, k, -1), value.reshape(b, k, *value.shape[1:]))

@@ -9,7 +9,9 @@ from flax import nnx
 
 from reveal import weights
 from reveal.config import RevealConfig, VitConfig
+from reveal.memory.engine import Found
 from reveal.model import Reveal
+from reveal.reader import Told
 from reveal.world.data import WorldConfig
 
 with warnings.catch_warnings():
@@ -44,10 +46,14 @@ def test_every_row_is_there_and_the_table_is_theirs(model, tmp_path):
 
 def test_an_answer_has_to_be_whole():
     questions = {"answer": np.array([[7, 1], [7, 1], [7, 1]])}
-    told = type("Told", (), {"tokens": np.array([[7, 1, 0], [7, 9, 1], [8, 1, 0]])})()
+    told = answers([[7, 1, 0], [7, 9, 1], [8, 1, 0]])
     np.testing.assert_array_equal(correct(told, questions), [True, False, False])
-    told = type("Told", (), {"tokens": np.array([[7], [7], [8]])})()
-    assert not correct(told, questions).any()
+    assert not correct(answers([[7], [7], [8]]), questions).any()
+
+
+def answers(tokens):
+    nothing, ids = np.zeros((3, 0), np.float32), np.zeros((3, 0), np.int64)
+    return Told(np.array(tokens), Found(ids, nothing, ids, 1), nothing, nothing, np.zeros((3, 4), np.float32))
 
 
 def test_some_questions_are_spread_evenly():
