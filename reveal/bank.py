@@ -60,10 +60,12 @@ class Held(NamedTuple):
 
 def contents_of(items: Any, sources: int) -> Contents:
     """Items with arrays `tokens`, `image`, `has_image`, `source` and `id` (as `reveal.world.items.Items`), ordered by
-    id and filled up. Raises ValueError if an id is there twice, or there is no item."""
+    id and filled up. Raises ValueError if an id is there twice, or there is no item, or one of an unknown source."""
     order = np.argsort(items.id, kind="stable")
     if not len(order) or (np.diff(items.id[order]) == 0).any():
         raise ValueError(f"{len(order)} items, of which some have the same id: give one item or more, each an id")
+    if (most := int(items.source.max())) >= sources:
+        raise ValueError(f"an item has source {most}, the network knows {sources}: raise task.network.sources")
     spare = -len(order) % ROWS
 
     def filled(array: np.ndarray, dtype: Any, value: int = 0) -> np.ndarray:

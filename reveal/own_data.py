@@ -78,7 +78,7 @@ class OwnDataConfig:
       item_crop: the same of an item's picture, drawn once.
       drop_image: share of the items with text that lose their picture.
       negatives: per question, where questions name their gold items.
-      strict: a record that cannot be read is an error instead of being left out and counted.
+      strict: what cannot be used is an error instead of being left out and counted. Readers have a `strict` too.
       batch_size: questions per batch, over all processes.
       threads: readers inside this process. buffer: batches they may prepare ahead.
     """
@@ -141,7 +141,8 @@ class OwnDataConfig:
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
         """The questions with these ids."""
-        return [_name(self._by_id[int(number)]) for number in ids]
+        questions = {question.id: question for question in self.asked}
+        return [_name(questions[int(number)]) for number in ids]
 
     @functools.cached_property
     def vocabulary(self) -> Any:
@@ -155,7 +156,9 @@ class OwnDataConfig:
 
     @property
     def _sources_of_items(self) -> Sequence[Items]:
-        return [Items("jsonl", self.knowledge)] if isinstance(self.knowledge, str) else self.knowledge
+        if isinstance(self.knowledge, str):
+            return [Items("jsonl", self.knowledge, strict=self.strict)]
+        return self.knowledge
 
     @property
     def _deciding(self) -> str:
@@ -177,7 +180,9 @@ class OwnDataConfig:
     @functools.cached_property
     def asked(self) -> list[Question]:
         """The questions that can be used. Raises OSError and ValueError."""
-        source = Questions("jsonl", self.questions) if isinstance(self.questions, str) else self.questions
+        source = self.questions
+        if isinstance(source, str):
+            source = Questions("jsonl", source, strict=self.strict)
         skips = Skips(self.strict)
         found = list(source)
         if len({question.id for question in found}) < len(found):
@@ -273,10 +278,6 @@ class OwnDataConfig:
             need = len(tokens) + self.prefix + 1
             raise ValueError(f"text_length {self.text_length}: a prompt, {self.prefix} tokens and MASK take {need}")
         return tokens
-
-    @functools.cached_property
-    def _by_id(self) -> dict[int, Question]:
-        return {question.id: question for question in self.asked}
 
     @functools.cached_property
     def _golds(self) -> Int[np.ndarray, " g"]:

@@ -90,6 +90,9 @@ class RevealTask:
         words = len(self.knowledge.vocabulary)
         if self.network is not None and self.network.vocab_size < words:
             raise ValueError(f"task.network.vocab_size is {self.network.vocab_size}: the vocabulary has {words} words")
+        bos = getattr(self.knowledge.vocabulary, "bos", None)
+        if self.network is not None and bos not in (None, self.network.bos):
+            raise ValueError(f"task.network.bos is {self.network.bos}: the vocabulary's texts begin with {bos}")
         return self.network or RevealConfig.tiny(words)
 
     @functools.cached_property

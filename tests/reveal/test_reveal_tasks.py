@@ -75,6 +75,8 @@ def test_rows_are_in_the_order_of_ids_and_filled_up():
     np.testing.assert_array_equal(contents.id[rows[:, 0]], asked[:, 0])
     with pytest.raises(ValueError, match="some have the same id"):
         bank.contents_of(items.select([0, 0]), 4)
+    with pytest.raises(ValueError, match=r"an item has source 3, the network knows 2: raise task.network.sources"):
+        bank.contents_of(items, 2)
 
 
 def test_newcomers_are_not_in_the_bank():

@@ -146,7 +146,13 @@ def test_tars_of_img2dataset(tmp_path, birds):
     assert picture_bytes(asked[1].image) == data
     np.testing.assert_array_equal(decode_picture(asked[0].image, "x"), decode_picture(birds / "000000000009.jpg", "x"))
     assert [one.id for one in pairs.tar_questions(path, without={URL})] == [1]
-    path.write_bytes(path.read_bytes()[: len(data) // 2])
+    whole = bytearray(path.read_bytes())
+    header = whole.index(b"0.txt")
+    whole[header : header + 64] = b"?" * 64
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match="damaged"):
+        list(pairs.tar_questions(path))
+    path.write_bytes(whole[: len(data) // 2])
     with pytest.raises(ValueError, match="cut short") as caught:
         list(pairs.tar_questions(path))
     one_line(caught)
