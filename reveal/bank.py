@@ -38,14 +38,14 @@ class Contents(NamedTuple):
 
     Attributes:
       tokens: the text; 0 where there is none.
-      image: the picture, 0 to 255.
+      image: the picture, 0 to 255; floats after `augment.py`.
       has_image: False where there is no picture.
       source: number of the source; as many as there are sources for a row that is no item.
       id: of the item; -1 for a row that is none.
     """
 
     tokens: Int[Array | np.ndarray, "m l"]
-    image: UInt8[Array | np.ndarray, "m s s 3"]
+    image: UInt8[Array | np.ndarray, "*m s s 3"] | Float[Array, "*m s s 3"]
     has_image: Bool[Array | np.ndarray, " m"]
     source: Int[Array | np.ndarray, " m"]
     id: Int[Array | np.ndarray, " m"]

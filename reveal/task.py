@@ -30,6 +30,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.training.task import Batch, Context, Metrics, Params
 from reveal import bank, losses, weights
+from reveal.augment import Augment
 from reveal.bank import Contents
 from reveal.config import RevealConfig
 from reveal.heads import scores
@@ -145,19 +146,26 @@ class RevealTask:
 @dataclasses.dataclass(frozen=True)
 class WarmStart(RevealTask):
     """Items are given. All of `gold` and `negatives` are encoded with gradients; the query is to be nearest to its own
-    gold among all of the batch, and reads the gold item among `k - 1` of its negatives, in any order."""
+    gold among all of the batch, and reads the gold item among `k - 1` of its negatives, in any order.
+
+    Attributes:
+      augment: how items' pictures are looked at; None: always as they are.
+    """
 
     weights: Weights = dataclasses.field(default_factory=lambda: Weights(contrastive=0.5))
+    augment: Augment | None = None
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         model, contents = self.model(params), Contents(*context.frozen["contents"])
         query = self.query(model, batch)
         ids = jnp.concatenate([jnp.asarray(batch["gold"])[:, None], jnp.asarray(batch["negatives"])], axis=1)
         given = bank.take(contents, bank.rows_of(contents, ids))
+        choice, look = jax.random.split(context.key)
+        given = given if self.augment is None else self.augment(look, given)
         item = bank.encode(model, given, batch.get("permutation"), remat=self.remat)
         contrast = losses.contrastive(query.vector, item.key, self.temperature, items=ids)
 
-        chosen = self.slots(context.key, ids)
+        chosen = self.slots(choice, ids)
         keys, values, of = (self.pick(x, chosen) for x in (item.key, item.value, given.source))
         there = self.pick(given.id, chosen) >= 0
         prior = scores(query.vector, keys, query.log_gate, of)

@@ -1,0 +1,68 @@
+"""Looking at the same picture anew: crops, brightness, and pictures that are left out, drawn in the program itself.
+
+An item has one picture, and a network that sees it a thousand times learns that picture instead of what it shows. The
+warm start therefore reads a part of it, brighter or darker, each time another (Hu et al., CVPR 2023: a random crop; the
+reference also leaves a fifth of the pictures out, so that texts are read). Questions' pictures are not touched here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from reveal.bank import Contents
+
+
+@dataclasses.dataclass(frozen=True)
+class Augment:
+    """How much another look may differ.
+
+    Attributes:
+      crop: least and largest share of the side that is shown, resized to the whole; [1, 1] shows all.
+      brightness: of a factor from 1 - brightness to 1 + brightness.
+      drop: share of the pictures of items with text that are left out.
+    """
+
+    crop: Sequence[int | float] = (0.75, 1.0)
+    brightness: int | float = 0.2
+    drop: int | float = 0.0
+
+    def __post_init__(self):
+        crop = tuple(self.crop)
+        if len(crop) != 2 or not 0 < crop[0] <= crop[1] <= 1:
+            raise ValueError(f"augment.crop is {list(crop)}: give the least and the largest share of the side, 0 to 1")
+        if not 0 <= self.brightness < 1 or not 0 <= self.drop <= 1:
+            raise ValueError(f"augment.brightness {self.brightness} is 0 to below 1, drop {self.drop} 0 to 1")
+        object.__setattr__(self, "crop", crop)
+
+    def __call__(self, key: PRNGKeyArray, contents: Contents) -> Contents:
+        """Rows [b k ...] looked at anew, each by itself; pictures come back as float32, 0 to 255."""
+        shape = contents.has_image.shape
+        look, brighten, leave = jax.random.split(key, 3)
+        image = jnp.asarray(contents.image, jnp.float32)
+        flat = image.reshape(-1, *image.shape[len(shape) :])
+        flat = jax.vmap(self._crop)(jax.random.split(look, len(flat)), flat)
+        factor = 1 + self.brightness * jax.random.uniform(brighten, (len(flat), 1, 1, 1), minval=-1)
+        left_out = self._left_out(leave, contents)
+        return contents._replace(
+            image=jnp.clip(factor * flat, 0, 255).reshape(image.shape),
+            has_image=jnp.asarray(contents.has_image) & ~left_out,
+        )
+
+    def _crop(self, key: PRNGKeyArray, image: Float[Array, "h w 3"]) -> Float[Array, "h w 3"]:
+        size, place = jax.random.split(key)
+        share = jax.random.uniform(size, minval=self.crop[0], maxval=self.crop[1])
+        side = jnp.array(image.shape[:2], jnp.float32)
+        corner = jax.random.uniform(place, (2,)) * (1 - share) * side
+        return jax.image.scale_and_translate(
+            image, image.shape, (0, 1), jnp.full((2,), 1 / share), -corner / share, "linear", antialias=False
+        )
+
+    def _left_out(self, key: PRNGKeyArray, contents: Contents) -> Bool[Array, "b k"] | Any:
+        has_text = (jnp.asarray(contents.tokens) != 0).any(axis=-1)
+        return has_text & jax.random.bernoulli(key, self.drop, contents.has_image.shape)

@@ -1,0 +1,64 @@
+"""Another look at a picture: a part of it, of another brightness, and nothing else changes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from reveal.augment import Augment
+from reveal.bank import Contents
+
+
+def contents(image, has_text=True):
+    b, k = image.shape[:2]
+    tokens = np.full((b, k, 3), 5 if has_text else 0, np.int32)
+    numbers = np.arange(b * k, dtype=np.int32).reshape(b, k)
+    return Contents(tokens, image, np.ones((b, k), bool), numbers, numbers)
+
+
+@pytest.fixture(scope="module")
+def ramp():
+    """Red rises to the right, green downwards."""
+    across = np.broadcast_to(np.arange(16) * 10, (16, 16))
+    picture = np.stack([across, across.T, np.full((16, 16), 80)], axis=-1).astype(np.uint8)
+    return np.broadcast_to(picture, (4, 3, 16, 16, 3))
+
+
+def test_nothing_changes_without_cause(ramp):
+    same = Augment(crop=(1, 1), brightness=0)(jax.random.key(0), contents(ramp))
+    np.testing.assert_allclose(same.image, ramp, atol=1e-3)
+    assert same.has_image.all() and (same.tokens == 5).all()
+
+
+def test_a_crop_is_a_part_at_its_size(ramp):
+    seen = np.asarray(Augment(crop=(0.5, 0.5), brightness=0)(jax.random.key(0), contents(ramp)).image)
+    steps = np.diff(seen[..., 4:12, 0], axis=-1)  # half of the ramp on the whole width: half as steep
+    np.testing.assert_allclose(steps, 5, atol=1e-2)
+    assert len(np.unique(seen[:, :, 8, 8, 0].round(2))) == 12  # each somewhere else
+    assert seen[..., 0].min() >= 0 and seen[..., 0].max() <= 150
+    np.testing.assert_allclose(seen[:, :, 2:-2, 2:-2, 2], 80, atol=1e-3)
+
+
+def test_brightness_is_one_factor_for_a_picture(ramp):
+    seen = np.asarray(Augment(crop=(1, 1), brightness=0.5)(jax.random.key(1), contents(ramp)).image)
+    factor = seen[:, :, 5, 5, 2] / 80
+    assert (factor >= 0.5).all() and (factor <= 1.5).all() and len(np.unique(factor)) == 12
+    np.testing.assert_allclose(seen[..., 2], 80 * np.broadcast_to(factor[..., None, None], seen.shape[:-1]), rtol=1e-4)
+
+
+def test_only_items_with_text_lose_their_picture(ramp):
+    look = Augment(drop=0.5)
+    assert 0 < look(jax.random.key(0), contents(ramp)).has_image.sum() < 12
+    assert look(jax.random.key(0), contents(ramp, has_text=False)).has_image.all()
+
+
+def test_the_same_key_gives_the_same_look(ramp):
+    one, other = (jax.jit(Augment())(jax.random.key(3), contents(ramp)).image for _ in range(2))
+    assert bool(jnp.array_equal(one, other))
+
+
+def test_what_is_no_share_is_refused():
+    with pytest.raises(ValueError, match=r"augment.crop is \[0.8, 0.5\]"):
+        Augment(crop=(0.8, 0.5))
+    with pytest.raises(ValueError, match="brightness 1 is 0 to below 1"):
+        Augment(brightness=1)
