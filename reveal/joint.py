@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from common.training.mesh import make_mesh
 from common.training.renewal import RenewalConfig
@@ -74,7 +74,7 @@ class Joint(RevealTask):
         model, contents, held = self.model(params), Contents(*context.frozen["contents"]), Held(**context.renewed)
         query = self.query(model, batch)
         hits = self.search(query, contents, held, context)
-        values, found = self.read(model, query, hits, contents, held, batch)
+        values, found = self.read(model, query, hits, contents, held, batch, context.key)
         generation, accuracy = self.reading(model, query, values, found, hits.rows >= 0, batch)
         flat = values.reshape(-1, *values.shape[2:])
         terms = {
@@ -84,7 +84,7 @@ class Joint(RevealTask):
         }
         if "gold" in batch:
             terms["gate"] = lambda: losses.gate(query.log_gate, jnp.asarray(batch["source"]))
-            terms["contrastive"] = lambda: self.contrast(model, query, contents, batch)
+            terms["contrastive"] = lambda: self.contrast(model, query, contents, batch, context.key)
         loss, parts = losses.total(terms, self.weights)
         return loss, parts | {"accuracy": accuracy} | self.retrieval(hits, contents, batch)
 
@@ -111,24 +111,31 @@ class Joint(RevealTask):
         return exact.search(Index(held.keys, source), query.vector, self.k, gate, mesh, split=split)
 
     def read(
-        self, model: Reveal, query: Query, hits: Hits, contents: Contents, held: Held, batch: Batch
+        self,
+        model: Reveal,
+        query: Query,
+        hits: Hits,
+        contents: Contents,
+        held: Held,
+        batch: Batch,
+        key: PRNGKeyArray,
     ) -> tuple[Float[Array, "b k c d"], Float[Array, "b k"]]:
         """Values and scores of what was found: of the first ones as the network makes them now."""
         safe = jnp.maximum(hits.rows, 0)
         keys, values = jax.lax.stop_gradient((held.keys[safe], held.values[safe]))
         if self.again and self.k:
             fresh = bank.take(contents, hits.rows[:, : self.again])
-            item = bank.encode(model, fresh, batch.get("permutation"), remat=self.remat)
+            item = self.encode(model, fresh, batch, key)
             keys = jnp.concatenate([item.key, keys[:, self.again :]], axis=1)
             values = jnp.concatenate([item.value, values[:, self.again :]], axis=1)
         return values, scores(query.vector, keys, query.log_gate, jnp.maximum(hits.sources, 0))
 
-    def contrast(self, model: Reveal, query: Query, contents: Contents, batch: Batch) -> Float[Array, ""]:
+    def contrast(
+        self, model: Reveal, query: Query, contents: Contents, batch: Batch, key: PRNGKeyArray
+    ) -> Float[Array, ""]:
         """As in the warm start, for the rows whose item is known."""
         ids = jnp.concatenate([jnp.asarray(batch["gold"])[:, None], jnp.asarray(batch["negatives"])], axis=1)
-        item = bank.encode(
-            model, bank.take(contents, bank.rows_of(contents, ids)), batch.get("permutation"), remat=self.remat
-        )
+        item = self.encode(model, bank.take(contents, bank.rows_of(contents, ids)), batch, key)
         return losses.contrastive(query.vector, item.key, self.temperature, items=ids).loss
 
     def retrieval(self, hits: Hits, contents: Contents, batch: Batch) -> dict[str, Array]:

@@ -35,7 +35,7 @@ from reveal.bank import Contents
 from reveal.config import RevealConfig
 from reveal.heads import scores
 from reveal.losses import Weights
-from reveal.model import Query, Reveal
+from reveal.model import Item, Query, Reveal
 
 DTYPES = ("float32", "bfloat16")
 
@@ -65,6 +65,7 @@ class RevealTask:
       weights: of the losses.
       k: items that are read.
       smoothing: of the targets. temperature: of the contrastive loss.
+      augment: how pictures of items that are encoded with gradients are looked at; None: always as they are.
       start_from: weights of such a network to train further.
       dtype: what the networks compute in, float32 or bfloat16. Parameters and losses stay float32.
       remat: a gradient keeps only what enters each layer: less memory, more time.
@@ -76,6 +77,7 @@ class RevealTask:
     k: int = 4
     smoothing: float = 0.01
     temperature: float = 0.2
+    augment: Augment | None = None
     start_from: str | None = None
     dtype: str = "float32"
     remat: bool = False
@@ -119,6 +121,11 @@ class RevealTask:
     def query(self, model: Reveal, batch: Batch) -> Query:
         return model.encode_query(batch["tokens"], batch["image"], remat=self.remat)
 
+    def encode(self, model: Reveal, items: Contents, batch: Batch, key: PRNGKeyArray) -> Item:
+        """Keys and values of items [b k ...], with gradients, looked at anew."""
+        looked = items if self.augment is None else self.augment(key, items)
+        return bank.encode(model, looked, batch.get("permutation"), remat=self.remat)
+
     def reading(
         self,
         model: Reveal,
@@ -146,14 +153,9 @@ class RevealTask:
 @dataclasses.dataclass(frozen=True)
 class WarmStart(RevealTask):
     """Items are given. All of `gold` and `negatives` are encoded with gradients; the query is to be nearest to its own
-    gold among all of the batch, and reads the gold item among `k - 1` of its negatives, in any order.
-
-    Attributes:
-      augment: how items' pictures are looked at; None: always as they are.
-    """
+    gold among all of the batch, and reads the gold item among `k - 1` of its negatives, in any order."""
 
     weights: Weights = dataclasses.field(default_factory=lambda: Weights(contrastive=0.5))
-    augment: Augment | None = None
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         model, contents = self.model(params), Contents(*context.frozen["contents"])
@@ -161,8 +163,7 @@ class WarmStart(RevealTask):
         ids = jnp.concatenate([jnp.asarray(batch["gold"])[:, None], jnp.asarray(batch["negatives"])], axis=1)
         given = bank.take(contents, bank.rows_of(contents, ids))
         choice, look = jax.random.split(context.key)
-        given = given if self.augment is None else self.augment(look, given)
-        item = bank.encode(model, given, batch.get("permutation"), remat=self.remat)
+        item = self.encode(model, given, batch, look)
         contrast = losses.contrastive(query.vector, item.key, self.temperature, items=ids)
 
         chosen = self.slots(choice, ids)

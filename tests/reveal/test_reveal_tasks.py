@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from reveal import bank
+from reveal.augment import Augment
 from reveal.bank import Contents, Held
 from reveal.config import RevealConfig, VitConfig
 from reveal.losses import Weights
@@ -86,7 +87,9 @@ def test_newcomers_are_not_in_the_bank():
 
 
 def test_the_warm_start_teaches_everything(params, batch):
-    grads, metrics = gradient(WarmStart(WORLD, NETWORK, k=3, weights=Weights(0.5, gate=0.1)), params, batch)
+    grads, metrics = gradient(
+        WarmStart(WORLD, NETWORK, k=3, weights=Weights(0.5, gate=0.1), augment=Augment()), params, batch
+    )
     assert set(metrics) == {"generation", "contrastive", "gate", "disentangle", "gap", "accuracy", "nearest"}
     for part in ("query_head", "key_head", "projection", "value_head", "gate", "fusion", "decoder", "vit", "text"):
         assert moved(grads, part), part
@@ -130,7 +133,7 @@ def test_what_is_found_is_read_with_its_score(find, params, batch):
     if find == "best":
         np.testing.assert_array_equal(hits.rows, np.argsort(-scores, axis=1, kind="stable")[:, :5])
     assert live[np.asarray(hits.rows)].all()
-    values, found = task.read(model, query, hits, contents, held, {})
+    values, found = task.read(model, query, hits, contents, held, {}, how.key)
     np.testing.assert_allclose(found, np.take_along_axis(scores, np.asarray(hits.rows), 1), atol=1e-5)
     np.testing.assert_allclose(values, held.values[hits.rows], atol=1e-4)
 
