@@ -20,7 +20,8 @@ from common.files import atomic_output
 
 RECIPE = ("seed", "task", "data", "optim", "trainer.accumulate")  # what a run may not change when it is resumed,
 LENGTH = "trainer.steps"  # this too if the learning rate depends on it,
-HARMLESS = re.compile(r"^(data\.(threads|buffer)|task\.renewal\.spare|task\.(panels|metrics)(\..*)?)$")  # and these never matter
+# And these never matter.
+HARMLESS = re.compile(r"^(data\.(threads|buffer)|task\.renewal\.spare|task\.(panels|metrics)(\..*)?)$")
 
 
 def recipe_of(config: DictConfig, whole_length: bool = False) -> dict[str, Any]:
