@@ -125,6 +125,10 @@ class Reader:
         """Items in the place of those with their ids."""
         self._memory.edit(items, *self.encode(items))
 
+    def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
+        """Takes items out."""
+        self._memory.delete(ids)
+
     @property
     def _memory(self) -> Memory:
         if self.memory is None:
@@ -146,7 +150,8 @@ class Reader:
         fused = self._fuse(self._params, query, values, scores.astype(np.float32), found.present)
         shares = np.zeros((b, 0), np.float32) if fused.shares is None else fused.shares
         tokens = self.model.generate(fused, how).tokens
-        return Told(*(np.asarray(x) for x in (tokens,)), found, *map(np.asarray, (fused.prior, shares, query.log_gate)))
+        prior, shares, gate = (np.asarray(x) for x in (fused.prior, shares, query.log_gate))
+        return Told(np.asarray(tokens), found, prior, shares, gate)
 
 
 def reader_fingerprint(model: Reveal) -> str:

@@ -112,7 +112,7 @@ class WorldEvaluation:
         rows["edited, old facts"] = self.ask(reader, held_out)
         reader.edit(self._items(asked))
         of, gone = held_out["id"] // len(RELATIONS), asked[::2]
-        reader._memory.delete(np.unique(held_out["gold"][np.isin(of, gone)]).astype(np.int64))
+        reader.delete(np.unique(held_out["gold"][np.isin(of, gone)]).astype(np.int64))
         for name, chosen in (("deleted", np.isin(of, gone)), ("not deleted", ~np.isin(of, gone))):
             rows[name] = self.ask(reader, {key: array[chosen] for key, array in held_out.items()})
         return rows
