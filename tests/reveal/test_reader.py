@@ -6,21 +6,15 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from little_world import NETWORK, WORLD
 
-from reveal.config import RevealConfig, VitConfig
 from reveal.generator import Greedy
 from reveal.memory.items import Knowledge
 from reveal.memory.memory import Memory
 from reveal.model import Reveal
 from reveal.reader import PART, Reader, reader_fingerprint
-from reveal.world.data import WorldConfig
 from reveal.world.facts import SOURCES
 from reveal.world.knowledge import as_knowledge, read_items
-
-WORLD = WorldConfig(size=16, held_out=20, newcomers=2)
-VIT = VitConfig(width=16, depth=1, heads=2, mlp=16, patch=8, image_size=16)
-SHAPE = (len(WORLD.vocabulary), 16, 2, 8, 16, 2, 1)
-NETWORK = RevealConfig(VIT, *SHAPE, fusion_layers=1, key_dim=8, value_tokens=2, sources=4, bos=2)
 
 
 @pytest.fixture(scope="module")

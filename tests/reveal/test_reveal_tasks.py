@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_world import NETWORK, WORLD
 
 from reveal import bank
 from reveal.augment import Augment
 from reveal.bank import Contents, Held
-from reveal.config import RevealConfig, VitConfig
+from reveal.config import RevealConfig
 from reveal.losses import Weights
 from reveal.memory.exact import Hits
-from reveal.world.data import WorldConfig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -22,10 +22,6 @@ with warnings.catch_warnings():
     from reveal.joint import Joint
     from reveal.task import WarmStart
 
-WORLD = WorldConfig(size=16, batch_size=4, near=2, held_out=20, newcomers=2)
-VIT = VitConfig(width=16, depth=1, heads=2, mlp=16, patch=8, image_size=16)
-SHAPE = (len(WORLD.vocabulary), 16, 2, 8, 16, 2, 1)
-NETWORK = RevealConfig(VIT, *SHAPE, fusion_layers=1, key_dim=8, value_tokens=2, sources=4, bos=2)
 LM = Weights(contrastive=0, disentangle=0, gap=0)
 
 

@@ -6,23 +6,17 @@ import warnings
 import numpy as np
 import pytest
 from flax import nnx
+from little_world import NETWORK, WORLD
 
 from reveal import weights
-from reveal.config import RevealConfig, VitConfig
 from reveal.memory.engine import Found
 from reveal.model import Reveal
 from reveal.reader import Told
-from reveal.world.data import WorldConfig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from reveal.world.evaluation import RandomEngine, WorldEvaluation, correct, first
     from reveal.world.proof import Proof, percent, prove, table
-
-WORLD = WorldConfig(size=16, held_out=20, newcomers=2)
-VIT = VitConfig(width=16, depth=1, heads=2, mlp=16, patch=8, image_size=16)
-SHAPE = (len(WORLD.vocabulary), 16, 2, 8, 16, 2, 1)
-NETWORK = RevealConfig(VIT, *SHAPE, fusion_layers=1, key_dim=8, value_tokens=2, sources=4, bos=2)
 
 
 @pytest.fixture(scope="module")
