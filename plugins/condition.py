@@ -24,7 +24,7 @@ from common.files import atomic_output, check_output_file
 from common.images import READABLE, check_writable, read_image, write_image
 from plugins.cli import Condition
 from plugins.conditions import depth, landmark_files, mask
-from plugins.conditions.registry import make
+from plugins.conditions.registry import emptiness, make
 
 REPORT = "failures.txt"
 HEAD = "# plugins condition: pictures it could not make"
@@ -103,9 +103,16 @@ def many(command: Condition, options: Mapping[str, Any], source: Path, target: P
 def made(command: Condition, options: Mapping[str, Any], source: Path, name: str) -> Float[np.ndarray, "h w 3"]:
     """The condition picture of the file `source`; `name` begins notes."""
     chosen = {OPTIONS[command.kind][option]: value for option, value in _read(options).items()}
-    if command.kind == "face" and not command.quiet:
-        chosen["note"] = lambda line: tqdm.write(terminal.one_line(f"{name}: {line}"), file=sys.stderr)
-    return make(command.kind, read_image(source), **chosen)
+
+    def note(line: str) -> None:
+        if line and not command.quiet:
+            tqdm.write(terminal.one_line(f"{name}: {line}"), file=sys.stderr)
+
+    if command.kind == "face":
+        chosen["note"] = note
+    picture = make(command.kind, read_image(source), **chosen)
+    note(emptiness(command.kind, picture))
+    return picture
 
 
 def plan(source: Path, target: Path) -> dict[Path, Path]:

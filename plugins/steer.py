@@ -18,9 +18,10 @@ import cv2
 import numpy as np
 from jaxtyping import Float
 
+from common import terminal
 from common.images import read_image
 from plugins.cli import LAYOUT, Generate
-from plugins.conditions.registry import make
+from plugins.conditions.registry import emptiness, make
 from plugins.control import shelf
 from plugins.control.loading import load
 from plugins.control.plug_and_play import PlugAndPlay
@@ -76,7 +77,10 @@ def condition(command: Generate, kind: str | None, i: int, height: int, width: i
         return covering(read_image(command.condition[place]), height, width)
     if kind is None:
         raise ValueError("--plugin does not say what it looks for in --image; add --control canny, or give --condition")
-    return make(kind, covering(read_image(str(command.image)), height, width))
+    picture = make(kind, covering(read_image(str(command.image)), height, width))
+    if (told := emptiness(kind, picture)) and not command.quiet:
+        terminal.complain(f"{command.image}: {told} (`plugins condition` has these options)")
+    return picture
 
 
 def shipped(kind: str) -> str:

@@ -77,10 +77,20 @@ CONDITIONS: Mapping[str, Callable[..., Picture]] = {
     "mask": mask,
 }
 
+EMPTY: Mapping[str, str] = {  # why a condition picture may be black, and what helps
+    "canny": "no edge was found, so the condition is empty; lower low and high",
+    "mask": "nothing stands out from the ground, so the condition is empty; lower threshold, or give a mask",
+}
+
 
 def make(kind: str, image: Picture, **options: Any) -> Picture:
     """The condition picture of `image`, RGB in [0, 1]. Raises ValueError; ImportError for an extra."""
     return maker_of(kind, options)(image, **options)
+
+
+def emptiness(kind: str, picture: Picture) -> str:
+    """What to tell about a condition picture that is black all over; "" if there is nothing to tell."""
+    return "" if picture.any() else EMPTY.get(kind, "")
 
 
 def maker_of(kind: str, options: Iterable[str] = ()) -> Callable[..., Picture]:

@@ -259,3 +259,14 @@ def test_mistakes_are_one_line_and_write_nothing(here, capsys, words, said):
     write_image("twice/a.jpg", picture(0))
     write_image("twice/a.png", picture(0))
     assert said in refused(*words, capsys=capsys)
+
+
+@pytest.mark.parametrize("kind, told", [("canny", "no edge was found"), ("mask", "nothing stands out")])
+def test_an_empty_condition_is_made_and_told(kind, told, here, capsys):
+    write_image("white.png", np.ones((32, 32, 3), np.float32))
+    make(kind, "white.png", "-o", "k.png")
+    assert f"white.png: {told}" in capsys.readouterr().err and not read_image("k.png").any()
+    make(kind, "white.png", "-o", "quiet.png", "--quiet")
+    assert not capsys.readouterr().err
+    make(kind, "in/b.png", "-o", "b.png")
+    assert told not in capsys.readouterr().err
