@@ -74,6 +74,7 @@ def run(case: Refresh, every: int, folder: Path) -> Turn:
         "task.renewal.lag=null",
         "task.renewal.spare=1",
         f"data.distractors={case.distractors}",
+        f"optim.warmup={min(case.steps // 3, 100)}",
         f"trainer.steps={case.steps}",
         f"trainer.log_every={max(case.steps // 15, 1)}",
         f"trainer.checkpoint_every={case.steps}",

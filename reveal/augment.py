@@ -65,4 +65,4 @@ class Augment:
 
     def _left_out(self, key: PRNGKeyArray, contents: Contents) -> Bool[Array, "b k"] | Any:
         has_text = (jnp.asarray(contents.tokens) != 0).any(axis=-1)
-        return has_text & jax.random.bernoulli(key, self.drop, contents.has_image.shape)
+        return has_text & jax.random.bernoulli(key, float(self.drop), contents.has_image.shape)
