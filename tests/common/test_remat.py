@@ -26,7 +26,8 @@ def compiled(stage):
             x = stage(lambda x, i=i: block(kernels[i : i + 4], x))(x)  # closes over kernels that are differentiated
         return jnp.sum(jnp.square(x))
 
-    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(KERNELS, X).compile()
+    lowered = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(KERNELS, X)
+    return lowered.compile(compiler_options={"xla_backend_optimization_level": 3})  # a user's: sums round alike
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_value_and_gradients_are_the_same(both):
     (one, grads), (other, others) = (program(KERNELS, X) for program in both)
     assert float(one) == pytest.approx(float(other), rel=1e-6)
     for a, b in zip(jax.tree.leaves(grads), jax.tree.leaves(others), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6 * float(np.abs(b).max()))  # sums of terms of that size
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_less_memory_for_more_work(both):
