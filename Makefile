@@ -12,7 +12,7 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow lint format data pictures clean
+.PHONY: help demo test slow lint format data pictures flags clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -23,6 +23,7 @@ help:
 	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
 	@echo "make data     download the training film (90 MB), cut its triplets into data/; VGG-16 and LPIPS for losses and scores (130 MB); photographs (191 MB, needs apt-get)"
 	@echo "make pictures download emoji, clip art and stamps (416 MB) and make captioned pictures of them in data/ (needs npm and apt-get)"
+	@echo "make flags    make the table of countries and the sheet of flags anew in data/ (7 MB, needs npm); both are in the package already"
 	@echo "make clean    remove .venv, the demo clip, caches and build folders"
 	@echo "PYTHON=python3.12 chooses the interpreter that .venv is made with"
 
@@ -71,6 +72,12 @@ data/captioned64: | $(BASE)
 
 data/efficientnet_lite0.safetensors: | $(BASE)
 	$(BIN)/python -m common.fetch_efficientnet
+
+flags: data/countries
+
+data/countries: | $(BASE)
+	@$(INSTALL) -e ".[pictures]"
+	$(BIN)/python -m reveal.countries.fetch data/countries
 
 data/film_triplets: | data/bbb.mp4
 	$(BIN)/python -m film.triplets --video data/bbb.mp4

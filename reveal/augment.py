@@ -1,4 +1,4 @@
-"""Looking at the same picture anew: crops, brightness, and pictures that are left out, drawn in the program itself.
+"""Looking at the same picture anew: crops, brightness, noise, and pictures that are left out, drawn in the program.
 
 An item has one picture, and a network that sees it a thousand times learns that picture instead of what it shows. The
 warm start therefore reads a part of it, brighter or darker, each time another (Hu et al., CVPR 2023: a random crop; the
@@ -25,11 +25,13 @@ class Augment:
     Attributes:
       crop: least and largest share of the side that is shown, resized to the whole; [1, 1] shows all.
       brightness: of a factor from 1 - brightness to 1 + brightness.
+      noise: standard deviation of what is added to each value, of a picture from 0 to 1.
       drop: share of the pictures of items with text that are left out.
     """
 
     crop: Sequence[int | float] = (0.75, 1.0)
     brightness: int | float = 0.2
+    noise: int | float = 0.0
     drop: int | float = 0.0
 
     def __post_init__(self):
@@ -38,19 +40,22 @@ class Augment:
             raise ValueError(f"augment.crop is {list(crop)}: give the least and the largest share of the side, 0 to 1")
         if not 0 <= self.brightness < 1 or not 0 <= self.drop <= 1:
             raise ValueError(f"augment.brightness {self.brightness} is 0 to below 1, drop {self.drop} 0 to 1")
+        if self.noise < 0:
+            raise ValueError(f"augment.noise is {self.noise}: give 0 or more, of pictures from 0 to 1")
         object.__setattr__(self, "crop", crop)
 
     def __call__(self, key: PRNGKeyArray, contents: Contents) -> Contents:
         """Rows [b k ...] looked at anew, each by itself; pictures come back as float32, 0 to 255."""
         shape = contents.has_image.shape
-        look, brighten, leave = jax.random.split(key, 3)
+        look, brighten, leave, add = jax.random.split(key, 4)
         image = jnp.asarray(contents.image, jnp.float32)
         flat = image.reshape(-1, *image.shape[len(shape) :])
         flat = jax.vmap(self._crop)(jax.random.split(look, len(flat)), flat)
         factor = 1 + self.brightness * jax.random.uniform(brighten, (len(flat), 1, 1, 1), minval=-1)
+        noise = 255 * self.noise * jax.random.normal(add, flat.shape) if self.noise else 0
         left_out = self._left_out(leave, contents)
         return contents._replace(
-            image=jnp.clip(factor * flat, 0, 255).reshape(image.shape),
+            image=jnp.clip(factor * flat + noise, 0, 255).reshape(image.shape),
             has_image=jnp.asarray(contents.has_image) & ~left_out,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -43,6 +43,13 @@ class ItemArrays:
 
     def __len__(self) -> int:
         return len(self.id)
+
+
+class Row(NamedTuple):
+    """An item as the network reads it: its text, filled up, and its picture as a square."""
+
+    tokens: Int[np.ndarray, " l"]
+    image: UInt8[np.ndarray, "s s 3"] | None
 
 
 class Later:
@@ -96,32 +103,54 @@ def arrays_of(
         if number is None or number in ids or not 0 <= number < 2**31:
             raise ValueError(f"item {number} of {item.source}: an id is 0 to 2^31 - 1 and there once; set first_id")
         rng = np.random.default_rng([CROP, number])
-        tokens = tokenizer.encode(text_of(item, tokenizer.separator), length)
-        dropped = rng.random() < drop_image and bool(tokens.any())
-        try:
-            image = None if dropped else picture_of(item, size, rng, crop)
-        except (ValueError, OSError) as error:
-            skips.add("whose picture is damaged", f"item {number} of {item.source} ({error})")
-            continue
-        if image is None and not tokens.any():
-            skips.add("with neither text nor picture", f"item {number} of {item.source}")
-            continue
-        ids.add(number)
-        rows.append((tokens, image, sources.index(item.source), number))
+        row = row_of(item, tokenizer, length, size, skips, rng, crop, drop_image)
+        if row is not None:
+            ids.add(number)
+            rows.append((*row, sources.index(item.source), number))
     if not rows:
         raise ValueError(f"no item that can be used in the knowledge ({skips}): check its path and its pictures")
     return _stacked(rows, size)
 
 
+def row_of(
+    item: Knowledge,
+    tokenizer: Tokenizer,
+    length: int,
+    size: int,
+    skips: Skips,
+    rng: np.random.Generator | None = None,
+    crop: Sequence[float | int] = WHOLE,
+    drop_image: float | int = 0,
+) -> Row | None:
+    """What the network reads of an item; None, and counted, where it cannot be used. Arguments as in `arrays_of`."""
+    name = f"item {item.id} of {item.source}"
+    tokens = tokenizer.encode(text_of(item, tokenizer.separator), length)
+    dropped = rng is not None and rng.random() < drop_image and bool(tokens.any())
+    try:
+        image = None if dropped else picture_of(item, size, rng, crop)
+    except (ValueError, OSError) as error:
+        skips.add("whose picture is damaged", f"{name} ({error})")
+        return None
+    if image is None and not tokens.any():
+        skips.add("with neither text nor picture", name)
+        return None
+    return Row(tokens, image)
+
+
 def network_input(items: Sequence[Knowledge], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:
     """Tokens, image and has_image, as `Reveal.encode_item` takes them. Raises ValueError for a damaged picture."""
-    tokens = [tokenizer.encode(text_of(item, tokenizer.separator), length) for item in items]
-    images = [picture_of(item, size) for item in items]
-    shown = [np.zeros((size, size, 3), np.uint8) if image is None else image for image in images]
+    texts = [tokenizer.encode(text_of(item, tokenizer.separator), length) for item in items]
+    rows = [Row(tokens, picture_of(item, size)) for item, tokens in zip(items, texts, strict=True)]
+    return stacked_input(rows, length, size)
+
+
+def stacked_input(rows: Sequence[Row], length: int, size: int) -> Mapping[str, np.ndarray]:
+    """As `network_input`, of rows that were read already."""
+    shown = [np.zeros((size, size, 3), np.uint8) if row.image is None else row.image for row in rows]
     return {
-        "tokens": np.array(tokens, np.int32).reshape(-1, length),
+        "tokens": np.array([row.tokens for row in rows], np.int32).reshape(-1, length),
         "image": np.array(shown, np.float32).reshape(-1, size, size, 3) / np.float32(255),
-        "has_image": np.array([image is not None for image in images], bool),
+        "has_image": np.array([row.image is not None for row in rows], bool),
     }
 
 

@@ -50,6 +50,7 @@ from common.training.batches import batches
 from reveal import item_arrays, tokenizers
 from reveal.item_arrays import ItemArrays, arrays_of, network_input, resized
 from reveal.memory.items import Knowledge
+from reveal.prompts import DESCRIBE, asked
 from reveal.sources.choice import Items, Questions
 from reveal.sources.records import Question, Skips, decode_picture
 
@@ -57,7 +58,6 @@ log = logging.getLogger(__name__)
 Example = dict[str, Any]
 Objective = Literal["vqa", "caption", "prefix"]
 _SHARED: weakref.WeakValueDictionary[str, item_arrays.Later] = weakref.WeakValueDictionary()
-ASK, DESCRIBE = "Question: {}", "Describe the picture:"
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,7 @@ class OwnDataConfig:
 
     def ask(self, question: str = "") -> Int[np.ndarray, " n"]:
         """The tokens of a question, or of a picture to describe: what `Reader.ask` takes, a row of it."""
-        text = ASK.format(question) if question else DESCRIBE
-        return self.vocabulary.encode(text, self.text_length)
+        return self.vocabulary.encode(asked(question), self.text_length)
 
     def _usable(self, question: Question, there: set[int], skips: Skips) -> Question | None:
         """With only the answers that say something and the negatives that are there; None if it cannot be used."""

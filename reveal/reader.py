@@ -59,15 +59,16 @@ class Reader:
       memory: encoded by this network (`Memory.load(folder, encoder=reader_fingerprint(model))` checks that), or None
         to answer without.
       read_item: for changes of the memory.
+      part: rows that are computed at a time.
     """
 
-    def __init__(self, model: Reveal, memory: Memory | None = None, read_item: ReadItem | None = None):
-        self.model, self.memory, self.read_item = model, memory, read_item
+    def __init__(
+        self, model: Reveal, memory: Memory | None = None, read_item: ReadItem | None = None, part: int = PART
+    ):
+        self.model, self.memory, self.read_item, self.part = model, memory, read_item, part
         graph, state = nnx.split(model)
         self._params = nnx.to_pure_dict(state)
-        self._ask = jax.jit(partial(_encode_query, graph))
-        self._item = jax.jit(partial(_encode_item, graph))
-        self._fuse = jax.jit(partial(_fuse, graph))
+        self._ask, self._item, self._fuse = (partial(f, graph) for f in (_encode_query, _encode_item, _fuse))
 
     def ask(
         self,
@@ -89,7 +90,7 @@ class Reader:
         if k and self.memory is None:
             raise ValueError(f"k is {k}, but there is no memory: give one, or ask with k=0")
         rows = {"tokens": tokens} | ({} if image is None else {"image": image})
-        told = [self._part(part, k, sources, how or Greedy(8)) for part in _parts(rows)]
+        told = [self._part(part, k, sources, how or Greedy(8)) for part in _parts(rows, self.part)]
         whole = jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *told)
         return Told(*whole)
 
@@ -97,8 +98,13 @@ class Reader:
         """Keys and values of items, as memories take them."""
         if self.read_item is None:
             raise ValueError("this reader cannot encode items: give read_item")
-        made = [self._item(self._params, part) for part in _parts(self.read_item(items))]
-        keys, values = (np.concatenate([np.asarray(x[i], np.float32) for x in made])[: len(items)] for i in (0, 1))
+        return self.encode_rows(self.read_item(items))
+
+    def encode_rows(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """`encode` of what `read_item` made."""
+        made = [self._item(self._params, part) for part in _parts(rows, self.part)]
+        count = len(rows["tokens"])
+        keys, values = (np.concatenate([np.asarray(x[i], np.float32) for x in made])[:count] for i in (0, 1))
         return keys, values
 
     def build(
@@ -159,22 +165,25 @@ def reader_fingerprint(model: Reveal) -> str:
     return fingerprint(nnx.to_pure_dict(nnx.state(model)))
 
 
-def _parts(rows: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """Rows, `PART` at a time; the last part is filled up with its first row."""
+def _parts(rows: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, np.ndarray]]:
+    """Rows, `size` at a time; the last part is filled up with its first row."""
     count = len(rows["tokens"])
-    for start in range(0, count, PART):
-        at = np.arange(start, start + PART)
+    for start in range(0, count, size):
+        at = np.arange(start, start + size)
         yield {name: array[np.where(at < count, at, start)] for name, array in rows.items()}
 
 
+@partial(jax.jit, static_argnums=0)
 def _encode_query(graph: nnx.GraphDef, params: Any, rows: Mapping[str, Array]) -> Query:
     return nnx.merge(graph, params).encode_query(**rows)
 
 
+@partial(jax.jit, static_argnums=0)
 def _encode_item(graph: nnx.GraphDef, params: Any, rows: Mapping[str, Array]) -> Any:
     return nnx.merge(graph, params).encode_item(**rows)
 
 
+@partial(jax.jit, static_argnums=0)
 def _fuse(graph: nnx.GraphDef, params: Any, query: Query, values: Array, scores: Array, present: Array) -> Any:
     if values.shape[1] == 0:
         return nnx.merge(graph, params).fuse(query)

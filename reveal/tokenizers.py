@@ -121,6 +121,11 @@ class Pieces:
     def __len__(self) -> int:
         return -(-(self.pieces + SENTINELS) // MULTIPLE) * MULTIPLE
 
+    def spelling(self, number: int) -> str:
+        """How a piece is written, with "\u2581" for a blank; "" for one that stands for no text, or for a byte."""
+        special = self._model.is_control(number) or self._model.is_unknown(number) or self._model.is_byte(number)
+        return "" if special else self._model.id_to_piece(number)
+
     def encode(self, text: str, length: int) -> Int[np.ndarray, " length"]:
         numbers: list[int] = []
         for place, part in enumerate(SENTINEL.split(text)):  # texts at even places, sentinels between them
@@ -226,8 +231,9 @@ def train(
     show(output)
 
 
-def trained(lines: Iterator[str], size: int) -> bytes:
-    """A SentencePiece model (unigram, as T5's) of at most so many pieces. Raises ValueError for too few texts."""
+def trained(lines: Iterator[str], size: int, **options: bool | float) -> bytes:
+    """A SentencePiece model (unigram, as T5's) of at most so many pieces; `options` are SentencePiece's, such as
+    byte_fallback. Raises ValueError for too few texts."""
     numbers = dict(pad_id=PAD, eos_id=END, unk_id=2, bos_id=-1)
     model = io.BytesIO()
     try:
@@ -238,6 +244,7 @@ def trained(lines: Iterator[str], size: int) -> bytes:
             hard_vocab_limit=False,
             minloglevel=2,
             **numbers,
+            **options,
         )
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1]
@@ -257,9 +264,10 @@ def show(file: tyro.conf.Positional[Path], text: tyro.conf.Positional[str] = "")
         terminal.say(f"{len(numbers)} tokens: {' '.join(map(str, numbers))}\n{tokenizer.decode(numbers)}")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m reveal.tokenizers") -> None:
+    """The program; `arguments` defaults to the command line."""
     try:
-        tyro.extras.subcommand_cli_from_dict({"train": train, "show": show}, prog="python -m reveal.tokenizers")
+        tyro.extras.subcommand_cli_from_dict({"train": train, "show": show}, prog=prog, args=arguments)
     except (ValueError, OSError, ImportError) as error:
         terminal.complain(f"error: {error}")
         raise SystemExit(2) from error

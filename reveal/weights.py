@@ -38,25 +38,35 @@ def save(
 
 def load(path: str | Path) -> Reveal:
     """The network of a file, or of a run's folder. Raises FileNotFoundError or ValueError in one line."""
-    flat, config = _read(path)
+    return load_with_metadata(path)[0]
+
+
+def load_with_metadata(path: str | Path) -> tuple[Reveal, weights.Metadata]:
+    """The network and the file's header; raises as `load`."""
+    flat, config, header = _read(path)
     model = nnx.eval_shape(lambda: Reveal(config, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(model)
-    return nnx.merge(graph, _fitted(flat, nnx.to_pure_dict(state), path))
+    return nnx.merge(graph, _fitted(flat, nnx.to_pure_dict(state), path)), header
 
 
 def load_params(path: str | Path, config: RevealConfig) -> Tree:
     """The parameters of a file, for a network of that shape. Raises ValueError if the file has another's."""
-    flat, found = _read(path)
+    flat, found, _ = _read(path)
     if found != config:
         raise ValueError(f"{path} holds {found}, the task asks for {config}: give task.network that shape")
     state = nnx.state(nnx.eval_shape(lambda: Reveal(config, rngs=nnx.Rngs(0))))
     return _fitted(flat, nnx.to_pure_dict(state), path)
 
 
-def _read(path: str | Path) -> tuple[dict[str, np.ndarray], RevealConfig]:
+def file_of(path: str | Path) -> Path:
+    """The file itself, or that of a run's folder."""
     path = Path(path)
-    flat, header = weights.load_weights(path / FILE if path.is_dir() else path, expect_kind=KIND)
-    return flat, RevealConfig.from_json(header.config)
+    return path / FILE if path.is_dir() else path
+
+
+def _read(path: str | Path) -> tuple[dict[str, np.ndarray], RevealConfig, weights.Metadata]:
+    flat, header = weights.load_weights(file_of(path), expect_kind=KIND)
+    return flat, RevealConfig.from_json(header.config), header
 
 
 def _fitted(flat: Mapping[str, np.ndarray], shapes: Tree, path: str | Path) -> Tree:

@@ -42,6 +42,8 @@ KINDS = {  # by the first of these that an experiment's name begins with
     "shapes": ControlTask,
     "world_warm": WarmStart,
     "world_joint": Joint,
+    "countries_warm": WarmStart,
+    "countries_joint": Joint,
     "reveal_warm": WarmStart,
     "reveal": Joint,
 }

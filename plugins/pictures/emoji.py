@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from common.archives import Package, members
-from plugins.pictures.picture import Picture, decode, is_sided, render, straight
+from common.svg import render
+from plugins.pictures.picture import Picture, decode, is_sided, straight
 
 NAMES = Package("npm", "emojibase-data", "17.0.0", "MIT; names and tags: CLDR, Unicode-3.0")
 VARIATION = re.compile("-fe0f|fe0f-", re.IGNORECASE)

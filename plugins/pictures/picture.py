@@ -67,15 +67,6 @@ def decode(content: bytes, suffix: str, size: int, trim: bool) -> UInt8[np.ndarr
     return None if image is None else to_uint8(_square(image, size, MARGIN if trim else 0.0))
 
 
-def render(svg: bytes, size: int) -> bytes:
-    """An SVG drawing as a PNG of `size` pixels' width. Raises ValueError without the extra `pictures`."""
-    try:
-        import resvg_py
-    except ImportError as error:
-        raise ValueError('SVG pictures need the extra `pictures`: pip install -e ".[pictures]"') from error
-    return bytes(resvg_py.svg_to_bytes(svg_string=svg.decode("utf-8"), width=size, skip_system_fonts=True))
-
-
 def is_colourless(image: UInt8[np.ndarray, "s s 3"]) -> bool:
     """Black, white and grey only."""
     pixels = image.reshape(-1, 3).astype(np.float32) / 255

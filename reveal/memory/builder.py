@@ -16,9 +16,10 @@ import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from common.files import atomic_output
 from reveal.memory.items import Knowledge, pack
 from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest
 from reveal.memory.shard_writer import ShardWriter, new_shard, read_info, stored
+from reveal.memory.shards import Shard
 
 SHARD = 65536  # rows
 RECIPE = "build.json"
@@ -38,16 +40,18 @@ class Builder:
       folder: of the memory; new, empty, or begun by the same layout and shard.
       layout: what all items have in common.
       shard: rows of a shard.
+      of: what it is built of, as JSON: another build does not go on here.
 
     Raises:
       FileExistsError: there is a memory already, one begun otherwise, or something else.
     """
 
-    def __init__(self, folder: str | Path, layout: Layout, shard: int = SHARD):
+    def __init__(self, folder: str | Path, layout: Layout, shard: int = SHARD, of: Mapping[str, Any] | None = None):
         if shard < 1:
             raise ValueError(f"shard is {shard}: give 1 row or more")
         self.folder, self.layout, self._shard = Path(folder), layout, shard
-        _begin(self.folder, {"layout": dataclasses.asdict(layout), "shard": shard})
+        recipe = {"layout": dataclasses.asdict(layout), "shard": shard}
+        _begin(self.folder, recipe if of is None else recipe | {"of": of})
         self._done: list[ShardInfo] = []
         while (self.folder / shard_name(1, len(self._done))).is_dir():
             self._done.append(read_info(self.folder / shard_name(1, len(self._done))))
@@ -58,6 +62,17 @@ class Builder:
     def count(self) -> int:
         """Items written, those of an interrupted build included."""
         return sum(info.rows for info in self._done) + (self._open[1].rows if self._open else 0)
+
+    @property
+    def next_id(self) -> int:
+        """What the next item without an id is called; those of an interrupted build have smaller ones."""
+        return self._next
+
+    def last(self) -> bytes | None:
+        """The payload of the last item that an interrupted build has left; None where it left none."""
+        if not self._done:
+            return None
+        return Shard(self.folder, self._done[-1], self.layout).payloads([self._done[-1].rows - 1])[0]
 
     def add(self, items: Sequence[Knowledge], keys: np.ndarray, values: np.ndarray) -> None:
         """Appends items with their keys [n k] and values [n c d]. Ids, where items have them, rise.
@@ -140,7 +155,9 @@ def _begin(folder: Path, recipe: dict) -> None:
         raise FileExistsError(f"{folder} holds a memory already; add to it, or give another folder")
     if path.is_file():
         if path.read_text("utf-8") != text:
-            raise FileExistsError(f"{folder} was begun with another layout ({RECIPE} tells); give another folder")
+            raise FileExistsError(
+                f"{folder} was begun with another layout, or of other sources ({RECIPE} tells); give another folder"
+            )
         return remove_partial(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} holds files that are no memory; give an empty or new folder")

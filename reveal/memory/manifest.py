@@ -28,7 +28,6 @@ import ml_dtypes
 import numpy as np
 
 from common.files import atomic_output, require_file
-from common.porting import Tree, flatten
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -148,8 +147,10 @@ def read_manifest(folder: Path) -> Manifest:
         raise ValueError(f"{folder / NAME}: expected the manifest of a memory, found {error}; copy it again") from error
 
 
-def fingerprint(params: Tree) -> str:
-    """Names a network by its parameters: equal for equal numbers, whatever file they came from."""
+def fingerprint(params: Mapping[str, Any]) -> str:
+    """Names a network by its parameters, a nested tree: equal for equal numbers, whatever file they came from."""
+    from common.porting import flatten  # needs JAX, which nothing else about a memory on the disk does
+
     digest = hashlib.sha256()
     for path, leaf in sorted(flatten(params).items()):
         array = np.ascontiguousarray(leaf)
@@ -163,5 +164,5 @@ def check_encoder(layout: Layout, encoder: str | None, where: Path) -> None:
     if encoder is not None and encoder != layout.encoder:
         raise ValueError(
             f"{where} was made by encoder {layout.encoder}, this one is {encoder}: their keys cannot be compared;"
-            " refresh the memory, or load it with encoder=None"
+            f" `reveal refresh {where}` encodes it anew, encoder=None opens it as it is"
         )

@@ -101,9 +101,10 @@ class Memory:
         """Takes items out. Raises as `Store.delete`."""
         self.store.delete(ids)
 
-    def refresh(self, encode: Encode, encoder: str) -> None:
-        """Encodes every item again: `encode` makes keys and values of items, `encoder` is its fingerprint."""
-        self.store.refresh(encode, encoder)
+    def refresh(self, encode: Encode, encoder: str, **shape: Any) -> None:
+        """Encodes every item again: `encode` makes keys and values of items, `encoder` is its fingerprint, `shape` what
+        is otherwise with it (`Store.refresh`)."""
+        self.store.refresh(encode, encoder, **shape)
 
     def compact(self) -> None:
         """Gives back the space of deleted and edited items."""

@@ -3,6 +3,10 @@
     memory = Memory.load("memory", engine=MilvusEngine("keys.db"))                       # milvus-lite: a file
     memory = Memory.load("memory", engine=MilvusEngine("http://host:19530", index="IVF_FLAT"))
 
+With `reuse`, collections outlive the program: `update` looks for one that holds just these rows, by a digest of them in
+its name, and sends nothing if it is there; others of that engine's name go. A server that cannot be reached, or that
+refuses, is a ConnectionError in one line.
+
 One collection holds id, source and key of every live item. `update` sends what is new or changed since the last one and
 takes out what is gone; the first update of an engine begins with an empty collection, so one that exists is given up
 only with `overwrite`. Each source is searched for itself, with a filter, and the gate is added before the results are
@@ -13,8 +17,11 @@ The extra `milvus` installs the client and milvus-lite.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +31,8 @@ from reveal.memory.engine import NOTHING, Found, Rows, check_search, merge
 EXTRA = "install the extra: pip install 'film-plugins-reveal[milvus]'"
 CHUNK_BYTES = 16 * 2**20  # of keys in a request; a server takes 64 MB
 MOST = 16384  # items that a request may ask for
+PATIENCE = 10  # seconds until a server counts as gone
+DIGITS = 16  # of a digest
 
 
 class MilvusEngine:
@@ -35,9 +44,11 @@ class MilvusEngine:
       index: FLAT (exact), IVF_FLAT, HNSW or another of the server's.
       token: "user:password" of a server.
       overwrite: give up a collection of that name.
+      reuse: `collection` begins the name of one for each contents, which later programs find again.
 
     Raises:
       ImportError: without the extra.
+      ConnectionError: no Milvus there.
       FileExistsError: the collection is there, without `overwrite`.
     """
 
@@ -49,10 +60,14 @@ class MilvusEngine:
         index: str = "FLAT",
         token: str = "",
         overwrite: bool = False,
+        reuse: bool = False,
     ):
-        self._client = _import().MilvusClient(uri=uri, token=token)
-        self.collection, self._index = collection, index
-        if self._client.has_collection(collection):
+        self._uri, self._reuse = uri, reuse
+        package = _import()
+        with self._plain_errors():
+            self._client = package.MilvusClient(uri=uri, token=token, timeout=PATIENCE)
+        self.collection, self._index, self._name = collection, index, collection
+        if not reuse and self._client.has_collection(collection):
             if not overwrite:
                 self.close()
                 raise FileExistsError(f"{uri} holds a collection {collection!r}; give another name or overwrite=True")
@@ -62,6 +77,15 @@ class MilvusEngine:
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """As `Engine`; only differences are sent."""
+        with self._plain_errors():
+            if self._reuse:
+                self._attach(rows)
+            else:
+                self._send(rows)
+        self._ids, self._versions = rows.ids, rows.versions
+        self._sources, self._version, self._width = sources, version, rows.key_dim
+
+    def _send(self, rows: Rows) -> None:
         if rows.key_dim != self._width:
             self._create(rows.key_dim)
         gone = np.setdiff1d(self._ids, rows.ids)
@@ -80,8 +104,18 @@ class MilvusEngine:
                     for row in changed
                 ]
                 self._client.upsert(self.collection, data)
-        self._ids, self._versions = rows.ids, rows.versions
-        self._sources, self._version = sources, version
+
+    def _attach(self, rows: Rows) -> None:
+        """The collection that holds these rows; made, in the place of this name's others, if it is not there whole."""
+        self.collection = f"{self._name}_{digest(rows)}"
+        if not self._client.has_collection(self.collection) or self._count() != len(rows):
+            self._create(rows.key_dim)
+            self._send(rows)
+        self._client.load_collection(self.collection)  # a server that was started anew has it on its disk only
+        pattern = re.compile(rf"{re.escape(self._name)}_[0-9a-f]{{{DIGITS}}}")
+        for other in self._client.list_collections():
+            if other != self.collection and pattern.fullmatch(other):
+                self._client.drop_collection(other)
 
     def search(self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None) -> Found:
         """As `Engine`. Raises also for k above what Milvus gives."""
@@ -91,15 +125,16 @@ class MilvusEngine:
         ids = np.full((len(queries), len(chosen), k), NOTHING)
         scores = np.full(ids.shape, -np.inf, np.float32)
         for place, number in enumerate(chosen if len(queries) else []):
-            answer = self._client.search(
-                self.collection,
-                data=list(queries),
-                limit=k,
-                filter="" if self._sources == 1 else f"source == {number}",  # a filter takes as long as the search
-                anns_field="key",
-                search_params={"metric_type": "IP"},
-                consistency_level="Strong",
-            )
+            with self._plain_errors():
+                answer = self._client.search(
+                    self.collection,
+                    data=list(queries),
+                    limit=k,
+                    filter="" if self._sources == 1 else f"source == {number}",  # a filter takes as long as the search
+                    anns_field="key",
+                    search_params={"metric_type": "IP"},
+                    consistency_level="Strong",
+                )
             for row, hits in enumerate(answer):
                 ids[row, place, : len(hits)] = [hit["id"] for hit in hits]
                 scores[row, place, : len(hits)] = [hit["distance"] for hit in hits]
@@ -110,6 +145,20 @@ class MilvusEngine:
 
     def close(self) -> None:
         self._client.close()
+
+    def _count(self) -> int:
+        answer = self._client.query(self.collection, filter="", output_fields=["count(*)"], consistency_level="Strong")
+        return int(answer[0]["count(*)"])
+
+    @contextlib.contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except _import().MilvusException as error:
+            said = " ".join(str(getattr(error, "message", error)).split())
+            raise ConnectionError(
+                f"Milvus at {self._uri}: {said}; check that it runs, or take another engine"
+            ) from error
 
     def _create(self, width: int) -> None:
         if self._client.has_collection(self.collection):
@@ -123,6 +172,15 @@ class MilvusEngine:
         params.add_index("key", index_type=self._index, metric_type="IP")
         self._client.create_collection(self.collection, schema=schema, index_params=params)
         self._ids, self._versions, self._width = np.zeros(0, np.int64), np.zeros(0, np.int64), width
+
+
+def digest(rows: Rows) -> str:
+    """Names ids, sources and keys."""
+    found, chunk = hashlib.sha256(), max(1, CHUNK_BYTES // (4 * rows.key_dim))
+    found.update(np.ascontiguousarray(rows.ids).tobytes() + np.asarray(rows.source, np.int64).tobytes())
+    for start in range(0, len(rows), chunk):
+        found.update(np.asarray(rows.keys(start, min(start + chunk, len(rows))), np.float32).tobytes())
+    return found.hexdigest()[:DIGITS]
 
 
 def _import() -> Any:

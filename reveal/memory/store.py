@@ -74,10 +74,15 @@ class Store(Snapshot):
             self._save(dataclasses.replace(self.manifest, version=version, shards=shards))
             self._clean()
 
-    def refresh(self, encode: Encode, encoder: str) -> None:
-        """Encodes every item again with a network of that fingerprint, one version more; as `compact` otherwise."""
+    def refresh(self, encode: Encode, encoder: str, **shape: Any) -> None:
+        """Encodes every item again with a network of that fingerprint, one version more; as `compact` otherwise.
+
+        `shape` has the fields of `Layout` that are others in that network. Raises ValueError, before anything is
+        encoded, for `sources` that lack one of the items'."""
         with self._change() as version:
-            layout = dataclasses.replace(self.layout, encoder=encoder)
+            layout = dataclasses.replace(self.layout, encoder=encoder, **shape)
+            for source in (name for name, count in self.manifest.counts.items() if count):
+                layout.number(source)
             shards = self._rewrite(self.folder, layout, version, encode)
             self._save(dataclasses.replace(self.manifest, layout=layout, version=version, shards=shards))
             self._clean()
@@ -142,7 +147,8 @@ class Store(Snapshot):
                     made = np.full(len(ids), version, np.int32) if encode else rows.versions[part]
                     keys, values = encode(items) if encode else (self.keys(ids), self.values(ids))
                     payloads = [pack(item) for item in items]
-                    writer.append(ids, rows.source[part], made, *stored(layout, ids, keys, values), payloads)
+                    source = np.array([layout.number(item.source) for item in items])
+                    writer.append(ids, source, made, *stored(layout, ids, keys, values), payloads)
             infos.append(read_info(folder / name))
         return tuple(infos)
 

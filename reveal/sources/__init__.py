@@ -3,11 +3,13 @@
 | `Items` reads | `path` | what becomes an item |
 | --- | --- | --- |
 | `jsonl` | a file of JSON lines | a line: a picture, texts, or both (`jsonl`, the general format) |
+| `folder` | a folder | a picture, the text of the same name, or both |
 | `wit` | WIT's tables, .tsv.gz | a row: a picture, its page and captions |
 | `cc12m` | CC12M's table, .tsv | a line: a picture and its caption |
 | `webdataset` | tars of img2dataset | a sample: a picture and its caption |
 | `wikidata` | triples, .tsv | a subject: all that is told about it |
 | `vqa` | VQA-v2's questions, .json | a picture: its questions and answers |
+| `coco` | COCO's captions, .json | a picture: its captions |
 
 | `Questions` reads | `path` | what becomes a question |
 | --- | --- | --- |

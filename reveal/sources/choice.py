@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from reveal.memory.items import Knowledge
-from reveal.sources import coco, jsonl, pairs, wikidata, wit
+from reveal.sources import coco, folder, jsonl, pairs, wikidata, wit
 from reveal.sources.records import Question, Skips
 
 log = logging.getLogger(__name__)
@@ -77,11 +77,13 @@ class Items(Reading):
 
     READERS: ClassVar[Mapping[str, Callable[..., Iterator[Any]]]] = {
         "jsonl": jsonl.items,
+        "folder": folder.items,
         "wit": wit.items,
         "cc12m": pairs.table_items,
         "webdataset": pairs.tar_items,
         "wikidata": wikidata.items,
         "vqa": coco.vqa_items,
+        "coco": coco.caption_items,
     }
 
     def __iter__(self) -> Iterator[Knowledge]:

@@ -119,6 +119,20 @@ def captions(
             yield Question(row["id"], picture, "", tuple(told.get(row["id"], ())), str(row.get("domain") or ""))
 
 
+def caption_items(
+    path: str | Path,
+    images: str | Path,
+    source: str = "coco",
+    first_id: int = 0,
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Knowledge]:
+    """A picture with all its captions; its id is the picture's number after `first_id`."""
+    for row in captions(path, images, without, skips):
+        text = {"text": " ".join(row.answers)} if row.answers else {}
+        yield Knowledge(source, text, picture_bytes(row.image), first_id + row.id)
+
+
 def karpathy(
     path: str | Path,
     images: str | Path,

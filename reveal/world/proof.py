@@ -1,6 +1,7 @@
 """The proof in small that the memory is what answers: all of it by one command.
 
     python -m reveal.world.proof                            all rows, three seeds for the main ones; resumes
+    python -m reveal.world.proof --jobs 2                   on two cores: two trainings side by side
     python -m reveal.world.proof --seeds 1 --rows full      the shortest
 
 1. Warm start (`experiment=world_warm`): items are given; query and keys are brought together. Retrieval of held-out
@@ -28,9 +29,11 @@ What happens without one of the sources, and with another engine, is asked of th
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import statistics
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +60,9 @@ ROWS: dict[str, tuple[str, ...]] = {  # what is set otherwise in the second stag
     "c = 1": ("task.network.value_tokens=1",),
     "c = 32": ("task.network.value_tokens=32",),
 }
-WARM, JOINT = 4000, 2000  # steps
+WARM, JOINT = 1500, 500  # steps
+ONE_CORE = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+Rows = dict[str, dict[str, float]]
 
 
 @dataclass
@@ -74,45 +79,81 @@ class Proof:
     """Steps of the first stage."""
     joint: int = JOINT
     """Steps of the second stage; no warm start gets both stages' steps."""
+    jobs: int = 1
+    """Trainings side by side. With two or more, each computes on one core of the processor."""
     set: tuple[str, ...] = ()
     """Further settings of both stages, as train.py takes them: data.batch_size=16."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training and what the evaluation says after it.
+
+    Attributes:
+      name: of the run.
+      words: for train.py and eval.py.
+    """
+
+    name: str
+    words: tuple[str, ...]
+
+    def __call__(self) -> Rows:
+        """The rows of `WorldEvaluation`; resumes a training that was begun, and does nothing where all is done."""
+        train(*self.words)
+        evaluate(*self.words, f"weights={weights_of(self.name)}", "overwrite=true")
+        return json.loads(Path(f"runs/{self.name}/evaluation/results.json").read_text())["rows"]
 
 
 def prove(proof: Proof) -> dict[str, list[dict[str, Any]]]:
     """The results of each row, a run each. Raises ValueError for a row that is none."""
     if unknown := [row for row in proof.rows if row not in ROWS]:
         raise ValueError(f"row {unknown[0]!r} is not known; choose of {', '.join(ROWS)}")
-    results: dict[str, list[dict[str, Any]]] = {}
-    for row in proof.rows:
-        results[row] = [one(proof, row, seed) for seed in range(proof.seeds if row in MAIN else 1)]
-        write_json(Path(proof.output), {"rows": results}, overwrite=True)
-    return results
+    runs = {row: [plan(proof, row, seed) for seed in range(proof.seeds if row in MAIN else 1)] for row in proof.rows}
+    results: dict[Stage, Rows] = {}
+    for number in ("warm", "joint"):  # all of the first before any of the second, which begins with its weights
+        stages = dict.fromkeys(run[number] for row in runs.values() for run in row if number in run)
+        for stage, rows in zip(stages, perform(tuple(stages), proof.jobs), strict=True):
+            results[stage] = rows
+    told = {row: [{part: results[stage] for part, stage in run.items()} for run in of] for row, of in runs.items()}
+    write_json(Path(proof.output), {"rows": told}, overwrite=True)
+    return told
 
 
-def one(proof: Proof, row: str, seed: int) -> dict[str, Any]:
-    """Both stages of a row, as far as they are not done, and what the evaluations say after each."""
-    changes, started = ROWS[row], time.perf_counter()
-    asked = [f"seed={seed}", *proof.set]
-    result: dict[str, Any] = {}
+def plan(proof: Proof, row: str, seed: int) -> dict[str, Stage]:
+    """Both stages of a row; several rows may share the first."""
+    changes, asked = ROWS[row], (f"seed={seed}", *proof.set)
+    joint = f"world_{row.replace(', ', '_').replace(' ', '_').replace('=', '')}_{seed}"
     if "task.start_from=null" in changes:
-        steps, begin = proof.warm + proof.joint, []
-    else:
-        shape = [change for change in changes if "value_tokens" in change]
-        name = f"world_warm{shape[0].rpartition('=')[2] if shape else ''}_{seed}"
-        result["warm"] = stage("world_warm", name, [*asked, *shape, *length(proof.warm)])
-        steps, begin = proof.joint, [f"task.start_from=runs/{name}/weights.safetensors"]
-    name = f"world_{row.replace(', ', '_').replace(' ', '_').replace('=', '')}_{seed}"
-    result["joint"] = stage("world_joint", name, [*asked, *begin, *changes, *length(steps)])
-    return result | {"seconds": time.perf_counter() - started}
+        return {"joint": stage_of("world_joint", joint, *asked, *changes, *length(proof.warm + proof.joint))}
+    shape = [change for change in changes if "value_tokens" in change]
+    warm = f"world_warm{shape[0].rpartition('=')[2] if shape else ''}_{seed}"
+    begin = f"task.start_from={weights_of(warm)}"
+    return {
+        "warm": stage_of("world_warm", warm, *asked, *shape, *length(proof.warm)),
+        "joint": stage_of("world_joint", joint, *asked, begin, *changes, *length(proof.joint)),
+    }
 
 
-def stage(experiment: str, name: str, settings: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Trains, and answers; the rows of `WorldEvaluation`."""
-    words = [f"experiment={experiment}", f"name={name}", *settings]
-    train(*words)
-    report = Path(f"runs/{name}/evaluation/results.json")
-    evaluate(*words, f"weights=runs/{name}/weights.safetensors", "overwrite=true")
-    return json.loads(report.read_text())["rows"]
+def stage_of(experiment: str, name: str, *settings: str) -> Stage:
+    return Stage(name, (f"experiment={experiment}", f"name={name}", *settings))
+
+
+def weights_of(name: str) -> str:
+    return f"runs/{name}/weights.safetensors"
+
+
+def perform(stages: Sequence[Stage], jobs: int) -> Iterator[Rows]:
+    """The results in order. A worker keeps its compiled programs, so that stages of one shape are compiled once."""
+    if jobs == 1:
+        yield from (stage() for stage in stages)
+        return
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_CORE}"
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as workers:
+        yield from workers.map(_call, stages)
+
+
+def _call(stage: Stage) -> Rows:
+    return stage()
 
 
 def table(results: dict[str, list[dict[str, Any]]]) -> str:

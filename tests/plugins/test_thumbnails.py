@@ -1,10 +1,7 @@
 """A picture becomes a thumbnail on white: edges stay clean, drawings are centred, what is no drawing is left out."""
 
-import sys
-
 import numpy as np
 import pytest
-from networks import one_line
 from shelf import BLUE, GREEN, RED, encoded, png
 
 from plugins.pictures import picture
@@ -42,13 +39,6 @@ def test_huge_pictures_are_left_out(monkeypatch):
     monkeypatch.setattr(picture, "MAX_PIXELS", 80 * 80 - 1)
     assert picture.decode(png(RED, 80), ".png", 64, trim=True) is None
     assert picture.decode(png(RED, 79), ".png", 64, trim=True) is not None
-
-
-def test_svg_without_a_renderer(monkeypatch):
-    monkeypatch.setitem(sys.modules, "resvg_py", None)
-    with pytest.raises(ValueError, match="extra `pictures`") as error:
-        picture.render(b"<svg/>", 64)
-    one_line(error)
 
 
 def test_captions():

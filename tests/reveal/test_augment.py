@@ -46,6 +46,13 @@ def test_brightness_is_one_factor_for_a_picture(ramp):
     np.testing.assert_allclose(seen[..., 2], 80 * np.broadcast_to(factor[..., None, None], seen.shape[:-1]), rtol=1e-4)
 
 
+def test_noise_is_of_every_value_and_as_strong_as_asked(ramp):
+    seen = np.asarray(Augment(crop=(1, 1), brightness=0, noise=0.05)(jax.random.key(2), contents(ramp)).image)
+    added = (seen - ramp)[..., 4:, 4:, :] / 255  # dark borders are clipped at 0
+    np.testing.assert_allclose([added.mean(), added.std()], [0, 0.05], atol=3e-3)
+    assert np.abs(np.corrcoef(added[0, 0].ravel(), added[0, 1].ravel())[0, 1]) < 0.15
+
+
 def test_only_items_with_text_lose_their_picture(ramp):
     look = Augment(drop=0.5)
     assert 0 < look(jax.random.key(0), contents(ramp)).has_image.sum() < 12
@@ -62,3 +69,5 @@ def test_what_is_no_share_is_refused():
         Augment(crop=(0.8, 0.5))
     with pytest.raises(ValueError, match="brightness 1 is 0 to below 1"):
         Augment(brightness=1)
+    with pytest.raises(ValueError, match="noise is -1"):
+        Augment(noise=-1)

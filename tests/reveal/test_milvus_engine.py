@@ -64,3 +64,29 @@ def test_too_many_items(milvus):
     same(milvus, drawn(10))
     with pytest.raises(ValueError, match="Milvus gives at most 16384"):
         milvus.search(np.ones((1, 8)), 20_000)
+
+
+def test_keys_stay_for_the_next_program(tmp_path, monkeypatch):
+    uri, items = str(tmp_path / "kept.db"), drawn(20)
+    first = MilvusEngine(uri, "mine", reuse=True)
+    same(first, items)
+    (name,) = first._client.list_collections()
+    assert name.startswith("mine_")
+    first._client.create_collection("mine_other", dimension=4)  # somebody else's: no digest
+    first.close()
+
+    again = MilvusEngine(uri, "mine", reuse=True)
+    monkeypatch.setattr(again._client, "upsert", None)  # nothing is sent
+    same(again, items)
+    monkeypatch.undo()
+    ids, source, keys = items
+    same(again, (ids, source, -keys))
+    assert name not in again._client.list_collections() and "mine_other" in again._client.list_collections()
+    again.close()
+
+
+def test_a_server_that_is_not_there():
+    with pytest.raises(
+        ConnectionError, match=r"Milvus at http://127\.0\.0\.1:9: .*; check that it runs, or take another"
+    ):
+        MilvusEngine("http://127.0.0.1:9")

@@ -12,7 +12,7 @@ from reveal.config import RevealConfig, VitConfig
 from reveal.porting import blank
 
 PRESETS = {
-    "tiny": (RevealConfig.tiny(), 712_518),
+    "tiny": (RevealConfig.tiny(), 1_061_894),
     "base": (RevealConfig.base(), 475_978_757),
     "large": (RevealConfig.large(), 1_429_956_101),
     "full": (RevealConfig.full(), 2_138_249_349),

@@ -247,7 +247,7 @@ def test_captions_of_coco_nocaps_and_karpathys_split(tmp_path, birds):
 
 def test_what_no_reader_reads_is_refused_in_a_line(tmp_path):
     for change, said in {
-        ("parquet", "x"): "choose one of jsonl, wit",
+        ("parquet", "x"): "choose one of jsonl, folder, wit",
         ("wit", "x", (("image", "y"),)): "image is no option; it has images, language",
         ("cc12m", "x"): "images is missing in options",
     }.items():

@@ -49,6 +49,16 @@ def test_the_separator_is_one_number_and_no_text_is_glued_over_it(files, name):
     assert len({tokenizer.mask, tokenizer.bos, tokenizer.eos, tokenizer.pad, joined[len(first)]}) == 5
 
 
+def test_options_of_sentencepiece_and_how_pieces_are_spelt(files, tmp_path):
+    (tmp_path / "bytes.model").write_bytes(tokenizers.trained(iter(TEXTS), 340, byte_fallback=True))
+    plain, spelling_all = load(files / "spiece.model"), load(tmp_path / "bytes.model")
+    texts = [[tokenizer.decode(tokenizer.encode(text, 40)) for text in ("red Łódź", "a gull")] for tokenizer in
+             (plain, spelling_all)]  # fmt: skip
+    assert texts[1] == ["red Łódź", "a gull"] and texts[0][0] != "red Łódź"
+    spelt = [spelling_all.spelling(int(number)) for number in spelling_all.encode("a gull 東", 40)]
+    assert "".join(spelt).replace("\u2581", " ").strip() == "a gull"  # bytes and padding are spelt as nothing
+
+
 def test_pieces_are_numbered_as_t5_numbers_them(files):
     tokenizer = Pieces(files / "spiece.model")
     n = tokenizer.pieces

@@ -1,6 +1,7 @@
 """What the evaluation does to the memory, shown with a network that has learnt nothing."""
 
 import json
+import os
 import warnings
 
 import numpy as np
@@ -16,7 +17,7 @@ from reveal.reader import Told
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from reveal.world.evaluation import RandomEngine, WorldEvaluation, correct, first
-    from reveal.world.proof import Proof, percent, prove, table
+    from reveal.world.proof import Proof, Stage, percent, perform, plan, prove, table
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,29 @@ def test_the_proof_refuses_a_row_that_is_none(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="row 'half' is not known; choose of full, no memory"):
         prove(Proof(rows=("half",)))
     assert not list(tmp_path.iterdir())
+
+
+class Counted(Stage):
+    """Not a training: tells its process and what it was asked to do."""
+
+    def __call__(self):
+        return {"held out": {"process": os.getpid(), "words": len(self.words)}}
+
+
+def test_rows_of_one_shape_share_the_first_stage():
+    first, second = plan(Proof(), "full", 1), plan(Proof(), "no prior", 1)
+    assert first["warm"] == second["warm"] and first["joint"] != second["joint"]
+    assert first["warm"] not in (plan(Proof(), "full", 2)["warm"], plan(Proof(), "c = 1", 1)["warm"])
+    assert f"task.start_from=runs/{first['warm'].name}/weights.safetensors" in first["joint"].words
+    (alone,) = plan(Proof(warm=30, joint=20), "no warm start", 0).values()
+    assert "trainer.steps=50" in alone.words and "task.start_from=null" in alone.words
+
+
+def test_stages_side_by_side_come_in_order(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    rows = [row["held out"] for row in perform([Counted(str(n), ("word",) * n) for n in range(5)], jobs=2)]
+    assert [row["words"] for row in rows] == [0, 1, 2, 3, 4]
+    assert os.getpid() not in {row["process"] for row in rows}
 
 
 def test_the_proofs_table_has_means_and_ranges():

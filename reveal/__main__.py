@@ -1,0 +1,5 @@
+"""`python -m reveal` is the `reveal` command."""
+
+from reveal.cli import main
+
+main()

@@ -1,0 +1,68 @@
+"""What an answer rests on: leave each item out, and see how much less likely the same answer becomes.
+
+    effect_i = log p(answer | all items but i) - log p(answer | all items)
+
+Below 0 the item spoke for the answer, above 0 against it. One batch computes all: row 0 has every item, row i + 1 all
+but item i, whose place stays empty, so that the others keep their positions and the prior is shared among the rest as
+if it had not been found. Nothing is looked up in its stead.
+
+Attention shares (`fusion.attention_shares`) tell what was looked at; an item may be looked at for nothing. This tells
+what it did, to this one answer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from reveal.config import PAD
+from reveal.generator import Decoding
+from reveal.model import Query, Reveal
+
+
+class Attributed(NamedTuple):
+    """An answer and what it rests on.
+
+    Attributes:
+      tokens: of the answer, its end included.
+      log_probability: of those tokens, with all items.
+      prior: what each item counted, mean 1 over those that are there.
+      shares: of the question's attention in the fusion, what each item got.
+      effects: of the items, by leaving each out; 0 where there is none.
+    """
+
+    tokens: Int[Array, " o"]
+    log_probability: Float[Array, ""]
+    prior: Float[Array, " k"]
+    shares: Float[Array, " k"]
+    effects: Float[Array, " k"]
+
+
+def answer(
+    model: Reveal,
+    query: Query,
+    values: Float[Array | np.ndarray, "1 k c d"],
+    scores: Float[Array | np.ndarray, "1 k"],
+    present: Bool[Array | np.ndarray, "1 k"],
+    how: Decoding,
+) -> Attributed:
+    """Answers one question with k items, 0 included, and leaves each out. For use inside `jit`; `how` is static."""
+    k = values.shape[1]
+    kept = jnp.concatenate([jnp.ones((1, k), bool), ~jnp.eye(k, dtype=bool)])
+    there = kept & jnp.asarray(present)
+    rows, every, score = (
+        jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), k + 1, axis=0), part) for part in (query, values, scores)
+    )
+    fused = model.fuse(rows, every, score, there, shares=True)
+    whole = fused._replace(states=fused.states[:1], mask=fused.mask[:1])
+    tokens = model.generate(whole, how).tokens[0]
+    begun = jnp.concatenate([jnp.full((1,), model.config.bos, jnp.int32), tokens[:-1]])
+    logits = model.logits(fused, jnp.broadcast_to(begun, (k + 1, len(begun))))
+    gained = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[None, :, None], axis=-1)[..., 0]
+    likely = jnp.where(tokens == PAD, 0, gained).sum(axis=1)
+    shares = jnp.zeros((k,)) if fused.shares is None else fused.shares[0]
+    return Attributed(tokens, likely[0], fused.prior[0], shares, jnp.where(present[0], likely[1:] - likely[0], 0))

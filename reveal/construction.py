@@ -1,0 +1,241 @@
+"""From sources of knowledge to a memory, and into one that is there: a stream, in the RAM of a few batches.
+
+    build("facts", [items_of("wit:wit.tsv.gz,images=pictures")], assistant)
+
+1. Items come from the readers and get their numbers (`numbering.py`)
+2. Pictures shrink to what is kept (`pictures.py`), and become what the network reads; what cannot be used is left out
+   and counted. A thread does this for the next batch while
+3. the network encodes this one
+4. `memory.Builder` writes it
+
+A build that was killed goes on where the last whole shard ends, and its result is the same to the byte. It refuses to
+go on with other sources, another network, or data that has changed in between.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from reveal.assistant import Assistant
+from reveal.item_arrays import Row, row_of, stacked_input
+from reveal.memory.builder import Builder
+from reveal.memory.items import Knowledge, pack
+from reveal.memory.memory import Memory
+from reveal.memory.store import Store
+from reveal.numbering import expected, numbered
+from reveal.pictures import kept
+from reveal.report import Report, report
+from reveal.sources import Items, Skips
+from reveal.sources.jsonl import objects
+
+BATCH = 64  # items that are encoded at a time
+CHANGE = 4096  # items of one change of a memory
+SHARD = 16384  # items that an interruption costs at most
+SIDE = 256  # pixels of a kept picture, or the network's if those are more
+Batch = tuple[list[Knowledge], list[Row]]
+
+
+class Changed(ValueError):
+    """The sources are not those that an interrupted build has read."""
+
+
+def build(
+    folder: str | Path,
+    sources: Sequence[Items],
+    assistant: Assistant,
+    *,
+    renumber: bool = False,
+    side: int | None = None,
+    shard: int = SHARD,
+    progress: bool = False,
+) -> Report:
+    """A new memory, or the rest of one that was begun.
+
+    Args:
+      folder: new, empty, or begun by the same call.
+      sources: of items, whose `source` is one that the network knows.
+      assistant: whose network encodes.
+      renumber: number all items as they come.
+      side: pixels of the longer side of kept pictures; 0: files as they are; None: 256, or the network's.
+      shard: items of a file.
+      progress: show a bar.
+
+    Raises:
+      FileExistsError: as `Builder`.
+      Changed: the data is not what an interrupted build has read.
+      ValueError: ids that do not rise, a source that the network does not know; what was built until then stays.
+    """
+    started, side = time.perf_counter(), _side(assistant, side)
+    counts = [expected(source, renumber) for source in sources]
+    skips = Skips(any(source.strict for source in sources))
+    stream = numbered(sources, skips, renumber)
+    of = {"sources": [dataclasses.asdict(source) for source in sources], "renumber": renumber, "side": side}
+    with Builder(folder, assistant.layout(), shard, of) as builder:
+        resumed, first, last = builder.count, None, None
+        rest = _after(builder, stream, side)
+        total = sum(filter(None, counts)) if None not in counts else None
+        for items, keys, values in encoded(rest, assistant, skips, total, resumed, progress):
+            builder.add(items, keys, values)
+            first, last = items[0].id if first is None else first, items[-1].id
+        added = builder.count - resumed
+        if not builder.count:
+            raise ValueError(f"nothing that can be used in {', '.join(source.path for source in sources)} ({skips})")
+    ids = None if first is None or last is None else (first, last)
+    return report(Store(folder), started, skips, added=added, resumed=resumed, ids=ids)
+
+
+def add(
+    memory: Memory,
+    sources: Sequence[Items],
+    assistant: Assistant,
+    *,
+    edit: bool = False,
+    renumber: bool = False,
+    side: int | None = None,
+    progress: bool = False,
+) -> Report:
+    """Items into a memory, `CHANGE` a version.
+
+    Args: as for `build`; lines of .jsonl keep their ids unless `renumber`, other items get new ones.
+      edit: lines with an id that is there take that item's place.
+
+    Raises ValueError, before anything is written, for ids that are there, without `edit`."""
+    started, side, there = time.perf_counter(), _side(assistant, side), memory.store.rows().ids
+    skips = Skips(any(source.strict for source in sources))
+    named = [source.reader == "jsonl" and not renumber for source in sources]
+    if not edit:
+        for source, keeps in zip(sources, named, strict=True):
+            _refuse_known(memory, source, there if keeps else there[:0])
+    streams = [
+        (kept(item if keeps else dataclasses.replace(item, id=None), side) for item in source.read(skips))
+        for source, keeps in zip(sources, named, strict=True)
+    ]
+    whole = itertools.chain.from_iterable(streams)
+    added, edited, ids = 0, 0, []
+    batches = encoded(whole, assistant, skips, None, 0, progress)
+    while group := list(itertools.islice(batches, CHANGE // BATCH)):
+        items = [item for part, _, _ in group for item in part]
+        keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
+        old = np.isin([-1 if item.id is None else item.id for item in items], there)
+        new = [item for item, known in zip(items, old, strict=True) if not known]
+        if old.any():
+            changed = [item for item, known in zip(items, old, strict=True) if known]
+            memory.edit(changed, keys[old], values[old])
+            ids += [item.id for item in changed if item.id is not None]
+        if new:
+            ids += memory.add(new, keys[~old], values[~old])
+        added, edited = added + len(items), edited + int(old.sum())
+    written = (min(ids), max(ids)) if ids else None
+    return report(memory.store, started, skips, added=added, edited=edited, ids=written)
+
+
+def add_one(memory: Memory, item: Knowledge, assistant: Assistant, edit: bool, side: int | None = None) -> Report:
+    """One item, in the place of the one with its id if `edit`. Raises ValueError for an id that is there, without, and
+    for an item that cannot be used."""
+    started, inputs = time.perf_counter(), assistant.inputs
+    if item.id is not None and not edit and item.id in memory.store.rows().ids:
+        raise ValueError(f"id {item.id} is in {memory.store.folder} already: --edit puts this item in its place")
+    item = kept(item, _side(assistant, side))
+    row_of(item, inputs.tokenizer, inputs.item_length, inputs.image_size, Skips(strict=True))
+    (memory.edit if edit else memory.add)([item], *assistant.encode([item]))
+    last = memory.store.manifest.next_id - 1 if item.id is None else item.id
+    return report(memory.store, started, added=1, edited=int(edit), ids=(last, last))
+
+
+def refresh(folder: str | Path, assistant: Assistant, progress: bool = False) -> Report:
+    """Keys and values of all items anew, by this network, in one change. Raises ValueError if the memory has items of
+    a source that the network does not know."""
+    started, store, layout = time.perf_counter(), Store(folder), assistant.layout()
+    reader = assistant.reader(BATCH)
+    with tqdm(total=len(store), unit="item", disable=None if progress else True) as bar:
+
+        def encode(items: list[Knowledge]) -> tuple[np.ndarray, np.ndarray]:
+            made = reader.encode(items)
+            bar.update(len(items))
+            return made
+
+        shape = {"sources": layout.sources, "key_dim": layout.key_dim, "value_shape": layout.value_shape}
+        store.refresh(encode, layout.encoder, **shape)
+    return report(store, started, added=len(store), edited=len(store))
+
+
+def encoded(
+    items: Iterable[Knowledge],
+    assistant: Assistant,
+    skips: Skips,
+    total: int | None,
+    done: int,
+    progress: bool,
+) -> Iterator[tuple[list[Knowledge], np.ndarray, np.ndarray]]:
+    """Items with keys and values, a batch at a time; the next batch is read meanwhile."""
+    inputs, reader = assistant.inputs, assistant.reader(BATCH)
+    lengths = inputs.item_length, inputs.image_size
+    batches = _batches(items, assistant, skips)
+    bar = tqdm(total=total, initial=done, unit="item", disable=None if progress else True)
+    with bar, ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, batches, None)
+        while (batch := following.result()) is not None:
+            following = pool.submit(next, batches, None)
+            yield batch[0], *reader.encode_rows(stacked_input(batch[1], *lengths))
+            bar.update(len(batch[0]))
+
+
+def _batches(items: Iterable[Knowledge], assistant: Assistant, skips: Skips) -> Iterator[Batch]:
+    """Items that can be used and what the network reads of them."""
+    inputs, known = assistant.inputs, assistant.inputs.sources
+    usable: list[Knowledge] = []
+    rows: list[Row] = []
+    for item in items:
+        if item.source not in known:
+            raise ValueError(
+                f"item {item.id} is of source {item.source!r}, this network knows {', '.join(known)}: say which of"
+                " these it is like, with --source or in the file"
+            )
+        row = row_of(item, inputs.tokenizer, inputs.item_length, inputs.image_size, skips)
+        if row is not None:
+            usable, rows = [*usable, item], [*rows, row]
+        if len(usable) == BATCH:
+            yield usable, rows
+            usable, rows = [], []
+    if usable:
+        yield usable, rows
+
+
+def _after(builder: Builder, stream: Iterator[Knowledge], side: int) -> Iterator[Knowledge]:
+    """What an interrupted build has not written yet. Raises `Changed` if what it has is not what comes now."""
+    last = builder.last()
+    if last is not None:
+        number = builder.next_id - 1
+        reached = next((item for item in stream if item.id is not None and item.id >= number), None)
+        if reached is None or reached.id != number or pack(kept(reached, side)) != last:
+            raise Changed(
+                f"{builder.folder}: the sources have changed since this build was interrupted (item {number} is"
+                " another): --overwrite begins anew"
+            )
+    yield from (kept(item, side) for item in stream)
+
+
+def _refuse_known(memory: Memory, source: Items, there: np.ndarray) -> None:
+    if not len(there):
+        return
+    ids = [entry.get("id", number) for number, _, entry in objects(source.path, Skips())]
+    known = np.intersect1d([number for number in ids if isinstance(number, int)], there)
+    if len(known):
+        raise ValueError(
+            f"{len(known)} ids of {source.path} are in {memory.store.folder} already, {known[0]} first: --edit puts"
+            " these items in the place of those, --renumber gives them new ids"
+        )
+
+
+def _side(assistant: Assistant, side: int | None) -> int:
+    if side is not None and side < 0:
+        raise ValueError(f"--picture-side {side}: give the pixels of the longer side, or 0 for files as they are")
+    return max(SIDE, assistant.inputs.image_size) if side is None else side

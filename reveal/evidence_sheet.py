@@ -1,0 +1,113 @@
+"""An answer and its evidence as one picture: what was asked on top, below it a row for each item that was read.
+
+A row has the item's picture, its number, source and text, and three bars:
+
+    prior        what it counted, up to the largest of all
+    attention    its share of what the question looked at, up to the whole
+    left out     how much less likely the answer is without it (to the right), or more likely (to the left, in red)
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from PIL import Image, ImageDraw, ImageFont
+
+from common.images import from_uint8, read_image, shrink, to_uint8, write_image
+from reveal.evidence import Evidence, Piece, short, text_of
+from reveal.memory.items import Knowledge
+from reveal.sources.records import decode_picture
+
+WIDTH, MARGIN, GAP = 960, 24, 16
+ASKED, FOUND = 240, 112  # sides of the question's picture, and of the items'
+BAR, BARS_AT = 150, 660  # length of a bar, and where bars begin
+INK, PALE, GOOD, BAD, LINE = "#1c1c1c", "#767676", "#2f6fb0", "#b8433a", "#dddddd"
+TEXT_LETTERS, TEXT_LINES = 58, 3
+
+
+def write_sheet(path: str | Path, told: Evidence, image: str | Path | None, overwrite: bool = False) -> None:
+    """Writes the sheet. Raises as `write_image`, and as `read_image` for the question's picture."""
+    write_image(path, sheet(told, None if image is None else read_image(image)), overwrite)
+
+
+def sheet(told: Evidence, image: Float[np.ndarray, "_ _ 3"] | None) -> Float[np.ndarray, "h w 3"]:
+    """The picture: an answer, and the picture that was asked about."""
+    head = 2 * MARGIN + ASKED
+    page = Image.new("RGB", (WIDTH, head + (FOUND + GAP) * len(told.pieces) + MARGIN), "white")
+    draw = ImageDraw.Draw(page)
+    left = MARGIN
+    if image is not None:
+        _paste(page, image, (MARGIN, MARGIN), ASKED)
+        left += ASKED + GAP
+    asked = textwrap.wrap(told.question, 44)[:3] or ["(a description)"]
+    draw.multiline_text((left, MARGIN), "\n".join(asked), INK, _font(22), spacing=6)
+    answer = textwrap.wrap(told.answer, 30)[:3] or ["(nothing)"]
+    draw.multiline_text((left, MARGIN + 100), "\n".join(answer), GOOD, _font(32), spacing=6)
+    trust = sorted(told.gate.items(), key=lambda entry: -entry[1])[:4]
+    gate = ", ".join(f"{short(name, 16)} {100 * part:.0f} %" for name, part in trust)
+    note = f"log-probability {told.log_probability:.2f}\ntrust in sources: {gate}"
+    draw.multiline_text((left, MARGIN + ASKED - 40), note, PALE, _font(15), spacing=6)
+    most = max((piece.prior for piece in told.pieces), default=1.0)
+    largest = max((abs(piece.effect) for piece in told.pieces), default=1.0)
+    for place, piece in enumerate(told.pieces):
+        _row(page, draw, piece, head + place * (FOUND + GAP), most, largest)
+    return from_uint8(np.asarray(page))
+
+
+def _row(page: Image.Image, draw: ImageDraw.ImageDraw, piece: Piece, top: int, most: float, largest: float) -> None:
+    draw.line([(MARGIN, top - GAP // 2), (WIDTH - MARGIN, top - GAP // 2)], LINE)
+    picture = _picture(piece.item)
+    if picture is None:
+        draw.rectangle([(MARGIN, top), (MARGIN + FOUND - 1, top + FOUND - 1)], outline=LINE)
+        draw.text((MARGIN + FOUND // 2, top + FOUND // 2), "text only", PALE, _font(14), anchor="mm")
+    else:
+        _paste(page, picture, (MARGIN, top), FOUND)
+    left = MARGIN + FOUND + GAP
+    title = f"{piece.item.id}  {short(piece.item.source, 24)}"
+    draw.text((left, top), title, INK, _font(17))
+    draw.text((left, top + 24), f"score {piece.score:.3f}", PALE, _font(14))
+    lines = textwrap.wrap(text_of(piece.item), TEXT_LETTERS, max_lines=TEXT_LINES, placeholder=" ...")
+    draw.multiline_text((left, top + 46), "\n".join(lines), INK, _font(15), spacing=5)
+    bars = [
+        ("prior", piece.prior / max(most, 1e-9), f"{piece.prior:.2f}"),
+        ("attention", piece.share, f"{100 * piece.share:.1f} %"),
+        ("left out", -piece.effect / max(largest, 1e-9), f"{piece.effect:+.2f}"),
+    ]
+    for number, (name, part, said) in enumerate(bars):
+        _bar(draw, top + 8 + 34 * number, name, part, said, middle=name == "left out")
+
+
+def _bar(draw: ImageDraw.ImageDraw, top: int, name: str, part: float, said: str, middle: bool) -> None:
+    """A bar from the left, or from its middle to either side; `part` is -1 to 1 of the room."""
+    draw.text((BARS_AT - 8, top + 9), name, PALE, _font(14), anchor="rm")
+    draw.rectangle([(BARS_AT, top), (BARS_AT + BAR, top + 18)], outline=LINE)
+    room = BAR / 2 if middle else BAR
+    start = BARS_AT + BAR / 2 if middle else BARS_AT
+    ends = sorted((start, start + room * float(np.clip(part, -1, 1))))
+    if ends[1] - ends[0] >= 1:
+        draw.rectangle([(ends[0], top + 1), (ends[1], top + 17)], fill=GOOD if part >= 0 else BAD)
+    draw.text((BARS_AT + BAR + 10, top + 9), said, INK, _font(15), anchor="lm")
+
+
+def _picture(item: Knowledge) -> Float[np.ndarray, "h w 3"] | None:
+    if item.picture is None:
+        return None
+    if not isinstance(item.picture, bytes):
+        return from_uint8(item.picture)
+    return from_uint8(decode_picture(item.picture, f"item {item.id} of {item.source}"))
+
+
+def _paste(page: Image.Image, image: Float[np.ndarray, "_ _ 3"], at: Sequence[int], side: int) -> None:
+    """Into the middle of a square; small pictures are enlarged by whole factors, so that their pixels show."""
+    small = Image.fromarray(to_uint8(shrink(image, side)))
+    factor = max(1, side // max(small.size))
+    small = small.resize((small.width * factor, small.height * factor), Image.Resampling.NEAREST)
+    page.paste(small, (at[0] + (side - small.width) // 2, at[1] + (side - small.height) // 2))
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)

@@ -1,0 +1,76 @@
+"""A folder of pictures and texts: what has the same name belongs together.
+
+    gulls/herring gull.jpg      gulls/herring gull.txt      a picture with its text
+    gulls/moult.txt                                         a text alone
+    tern.png                                                a picture alone
+
+Subfolders are read too. Items come in natural order of their names (`a2` before `a10`), and have `first_id` and the
+numbers after it, those that are left out counted too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from natsort import natsorted
+
+from common.images import READABLE
+from reveal.memory.items import Knowledge
+from reveal.sources.records import Skips, picture_bytes
+
+TEXT = ".txt"
+
+
+def items(
+    path: str | Path,
+    source: str = "own",
+    first_id: int = 0,
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Knowledge]:
+    """The items of a folder.
+
+    Args:
+      path: of the folder.
+      source: name of the items' source.
+      first_id: of the first item.
+      without: names of pictures, without suffix, that must not be there.
+      skips: where empty files, and pictures beyond the first of a name, are counted.
+
+    Raises:
+      FileNotFoundError: no such folder, or nothing in it that could be an item.
+    """
+    skips, folder = skips or Skips(), Path(path)
+    for number, files in enumerate(groups(folder)):
+        pictures = [file for file in files if file.suffix.lower() != TEXT]
+        texts = [file for file in files if file not in pictures]
+        where = str(files[0])
+        if files[0].stem in without:
+            continue
+        for spare in pictures[1:]:
+            skips.add("that share their name with another picture", str(spare))
+        text = texts[0].read_text("utf-8-sig", "replace").strip() if texts else ""
+        empty = bool(pictures) and not pictures[0].stat().st_size
+        if empty or not (text or pictures):
+            skips.add("that are empty", where)
+            continue
+        data = picture_bytes(pictures[0]) if pictures else None
+        yield Knowledge(source, {"text": text} if text else {}, data, first_id + number)
+
+
+def groups(folder: Path) -> list[list[Path]]:
+    """The files of each item, in order. Raises as `items`."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder; check the name")
+    found: dict[Path, list[Path]] = {}
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if name[0] != ".")
+        for name in sorted(names):
+            file = Path(place) / name
+            if name[0] != "." and file.suffix.lower() in (TEXT, *READABLE):
+                found.setdefault(file.with_suffix(""), []).append(file)
+    if not found:
+        raise FileNotFoundError(f"{folder} has no {TEXT} and no {' '.join(READABLE)}; name another folder")
+    return [found[name] for name in natsorted(found, key=str)]

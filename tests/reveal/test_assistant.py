@@ -1,0 +1,205 @@
+"""Asking in words: what is answered, what each item did to it, and how a weights file tells what its network reads."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assistants import RECIPE, items, network, save, vocabulary, workplace
+from little_world import NETWORK, WORLD
+from reveal_networks import one_line
+
+from common.images import read_image
+from reveal import weights
+from reveal.assistant import Assistant
+from reveal.construction import build
+from reveal.evidence_sheet import BAD, FOUND, GOOD, sheet
+from reveal.generator import Greedy
+from reveal.inputs import COUNTRIES, PIECES_OF_COUNTRIES, Inputs, inputs_of
+from reveal.item_arrays import network_input
+from reveal.memory.items import Knowledge
+from reveal.prompts import DESCRIBE
+from reveal.sources.words import items_of
+from reveal.tokenizers import Pieces, Words
+from reveal.world.facts import SOURCES
+from reveal.world.knowledge import as_knowledge, read_items
+from reveal.world.vocabulary import Vocabulary
+
+QUESTION = "food ?"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return workplace(tmp_path_factory.mktemp("assistant") / "here")
+
+
+@pytest.fixture(scope="module")
+def assistant(place):
+    build(place / "memory", [items_of(str(place))], Assistant.load(place))
+    return Assistant.load(place, memory=place / "memory")
+
+
+@pytest.fixture(scope="module")
+def evidence(assistant, place):
+    return assistant.ask(place / "asked.png", QUESTION, k=3)
+
+
+def by_hand(assistant, place, ids):
+    """The network's own methods, one row, with the items of `ids` in three places, the others empty; what was found."""
+    model, inputs = assistant.model, assistant.inputs
+    query = jax.jit(model.encode_query)(inputs.question(QUESTION)[None], inputs.picture(place / "asked.png")[None])
+    found = assistant.memory.search(np.asarray(query.vector), 3, None, np.asarray(query.log_gate))
+    there = np.isin(found.ids, list(ids))
+    values = jnp.asarray(assistant.memory.values(found.ids))
+    return jax.jit(model.fuse)(query, values, jnp.asarray(found.scores), jnp.asarray(there)), found
+
+
+def likely(assistant, fused, tokens) -> float:
+    """log p of the tokens, one after the other."""
+    begun = jnp.asarray([[NETWORK.bos, *tokens[:-1].tolist()]])
+    logits = jax.nn.log_softmax(jax.jit(assistant.model.logits)(fused, begun))[0]
+    return float(sum(logits[place, token] for place, token in enumerate(tokens) if token))
+
+
+def test_the_answer_is_the_networks_own(assistant, place, evidence):
+    ids = [piece.item.id for piece in evidence.pieces]
+    fused, found = by_hand(assistant, place, ids)
+    assert found.ids[0].tolist() == ids
+    generated = assistant.model.generate(fused, Greedy(2))
+    assert evidence.answer == WORLD.vocabulary.decode(np.asarray(generated.tokens[0])) != ""
+    assert evidence.log_probability == pytest.approx(float(generated.log_probability[0]), abs=1e-4)
+    np.testing.assert_allclose([piece.prior for piece in evidence.pieces], fused.prior[0], atol=1e-5)
+    np.testing.assert_allclose([piece.score for piece in evidence.pieces], found.scores[0], atol=1e-5)
+    assert sum(piece.prior for piece in evidence.pieces) == pytest.approx(3, abs=1e-4)
+    assert 0 < sum(piece.share for piece in evidence.pieces) < 1
+    assert sum(evidence.gate.values()) == pytest.approx(1, abs=1e-5) and tuple(evidence.gate) == SOURCES
+
+
+def test_leaving_an_item_out_does_what_three_passes_without_it_do(assistant, place, evidence):
+    ids = [piece.item.id for piece in evidence.pieces]
+    fused = by_hand(assistant, place, ids)[0]
+    tokens = np.asarray(assistant.model.generate(fused, Greedy(2)).tokens[0])
+    whole = likely(assistant, fused, tokens)
+    effects = [piece.effect for piece in evidence.pieces]
+    expected = [likely(assistant, by_hand(assistant, place, set(ids) - {one})[0], tokens) - whole for one in ids]
+    np.testing.assert_allclose(effects, expected, atol=1e-4)
+    assert max(map(abs, expected)) > 1e-2  # or the comparison would say nothing
+
+
+def test_without_a_memory_and_with_a_few_items(assistant, place):
+    alone = assistant.ask(place / "asked.png", QUESTION, k=0)
+    assert alone.pieces == () and alone.version == 0 and alone.answer
+    assert Assistant(assistant.model, assistant.inputs).ask(place / "asked.png", QUESTION).answer == alone.answer
+    only = assistant.ask(place / "asked.png", QUESTION, 2, sources=["vqa"])
+    assert {piece.item.source for piece in only.pieces} == {"vqa"}
+    with pytest.raises(ValueError, match="there is no memory to look in: name one"):
+        Assistant(assistant.model, assistant.inputs).ask(place / "asked.png", QUESTION, 4)
+
+
+@pytest.mark.parametrize(
+    ("k", "sources", "said"),
+    [
+        (151, None, "k is 151, the memory has 150 items: ask for 1 to 150"),
+        (-1, None, "k is -1, the memory has 150 items"),
+        (40, ["graph"], "the memory has 38 items of graph: ask for 1 to 38"),
+        (2, ["web"], "source 'web' is not in this memory; it has graph, passages"),
+    ],
+)
+def test_more_items_than_there_are(assistant, place, k, sources, said):
+    with pytest.raises(ValueError) as caught:
+        assistant.ask(place / "asked.png", QUESTION, k, sources)
+    assert said in one_line(caught)
+
+
+def test_searching_by_text_by_picture_and_by_both(assistant, place):
+    def ids(**what):
+        return [item.id for item, _ in assistant.search(**what, k=5)]
+
+    found = {str(ids(**what)) for what in ({"text": QUESTION}, {"image": place / "asked.png"})}
+    assert len(found) == 2 and str(ids(text=QUESTION, image=place / "asked.png")) not in found
+    scores = [score for _, score in assistant.search(text=QUESTION)]
+    assert len(scores) == 10 and scores == sorted(scores, reverse=True)
+    with pytest.raises(ValueError, match="nothing to search by"):
+        assistant.search()
+
+
+def test_items_are_encoded_as_in_training(assistant):
+    """Another reader of the small world's items is `world.knowledge.read_items`."""
+    known = as_knowledge(WORLD.items.select(np.arange(12)), WORLD.vocabulary)
+    theirs = read_items(WORLD.vocabulary, 16, known)
+    ours = assistant.inputs.items(known)
+    assert set(ours) == set(theirs)
+    for name, array in theirs.items():
+        np.testing.assert_allclose(ours[name], array, atol=1e-6)
+    keys, values = assistant.encode(known)
+    made = jax.jit(assistant.model.encode_item)(**theirs)
+    np.testing.assert_allclose(keys, made.key, atol=1e-4)
+    np.testing.assert_allclose(values, made.value, atol=1e-3)
+
+
+def test_a_recipe_tells_how_to_read(tmp_path):
+    file = save(tmp_path, network(), RECIPE)
+    model, header = weights.load_with_metadata(tmp_path)
+    with pytest.raises(
+        FileNotFoundError, match=r"no tokenizer: .* has no spiece\.model or vocabulary\.json or words\.json"
+    ):
+        inputs_of(file, model.config, header)
+    words = vocabulary(tmp_path)
+    inputs = inputs_of(file, model.config, header)
+    assert (inputs.item_length, inputs.question_length, inputs.answer_length) == (16, 12, 3)
+    assert inputs.sources == SOURCES and inputs.image_size == 16 and isinstance(inputs.tokenizer, Words)
+    assert inputs_of(file, model.config, header, words, "abcd").sources == tuple("abcd")
+    np.testing.assert_array_equal(inputs.question("food ?")[-4:], 0)
+    assert inputs.unknown("Food of the gull?") == ["of", "the", "gull"]
+    with pytest.raises(ValueError, match=r"has 14 tokens, this network reads 12: shorten it"):
+        inputs.question("food " * 12)
+    for changes, said in (
+        ({"sources": ["a", "b"]}, "2 sources (a, b) for the 4 that it tells apart: name them with --names"),
+        ({"sources": []}, "no names of sources for the 4"),
+    ):
+        other = dataclasses.replace(header, metadata={"recipe": {"data": RECIPE | changes}})
+        with pytest.raises(ValueError) as caught:
+            inputs_of(file, model.config, other)
+        assert said in one_line(caught)
+    assert inputs_of(file, model.config, other, otherwise=SOURCES).sources == SOURCES
+    with pytest.raises(ValueError, match=r"has 100 tokens and begins answers with 2, the tokenizer 224 and 2: give"):
+        inputs_of(file, dataclasses.replace(model.config, vocab_size=100), header)
+
+
+def test_the_countries_need_no_tokenizers_file(tmp_path):
+    pytest.importorskip("sentencepiece")
+    pieces = Pieces(PIECES_OF_COUNTRIES)
+    model, header = weights.load_with_metadata(save(tmp_path, network(), RECIPE | {"_target_": COUNTRIES}))
+    shape = dataclasses.replace(model.config, vocab_size=len(pieces), bos=pieces.bos)
+    assert inputs_of(tmp_path / "weights.safetensors", shape, header).question("Where?").shape == (12,)
+
+
+def test_what_is_not_asked_is_a_description():
+    tokenizer = Words.of_texts(["question : describe the picture"])
+    inputs = Inputs(tokenizer, ("a",), 16, question_length=9)
+    assert inputs.tokenizer.decode(inputs.question("")) == DESCRIBE.lower().replace(":", " :")
+    assert not Inputs(Words(Vocabulary.of_world()), SOURCES, 16, prompt="{}").question(" ").any()
+
+
+def test_the_sheet_shows_everything(assistant, place, evidence):
+    page = sheet(evidence, read_image(place / "asked.png"))
+    assert page.shape[0] > 3 * FOUND and page.shape[2] == 3
+    colours = {tuple(colour) for colour in (page.reshape(-1, 3) * 255).round().astype(int).tolist()}
+    effects = [piece.effect for piece in evidence.pieces]
+    assert (tuple(bytes.fromhex(BAD[1:])) in colours) == any(effect > 0.02 for effect in effects)
+    assert tuple(bytes.fromhex(GOOD[1:])) in colours  # bars of priors
+    shown = [piece for piece in evidence.pieces if piece.item.picture is not None]
+    assert shown
+    strange = dataclasses.replace(evidence, question="", answer="", pieces=())
+    assert sheet(strange, None).shape[0] < page.shape[0]
+
+
+def test_an_item_without_text_is_found_by_its_picture(assistant):
+    rows = network_input([Knowledge("vqa", {}, np.zeros((16, 16, 3), np.uint8))], assistant.inputs.tokenizer, 16, 16)
+    assert rows["has_image"].all() and not rows["tokens"].any()
+
+
+def test_other_items_of_the_world_take_their_own_places(tmp_path):
+    """Ids of a part of the world are those of the whole."""
+    assert '"id": 40' in items(tmp_path, 3, 40).read_text()
