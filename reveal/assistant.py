@@ -11,6 +11,7 @@ A question is one program to encode it, the search, and one program that answers
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,7 +91,7 @@ class Assistant:
         sources: Sequence[str] | None = None,
         how: Decoding | None = None,
     ) -> Evidence:
-        """Answers.
+        """Answers, in two hops what `Inputs.steps` takes apart: `Evidence.first_hop` is the first of them.
 
         Args:
           image: a file, or a picture of the network's size in [0, 1]; None: the question is all there is.
@@ -103,6 +104,22 @@ class Assistant:
           ValueError: a question that is too long, more items than there are, an unknown source, a damaged picture.
           OSError: no such picture.
         """
+        hops = self.inputs.steps(question) if self.inputs.steps and image is not None else None
+        if hops is None:
+            return self._ask(image, question, k, sources, how)
+        first = self._ask(image, hops[0], k, sources, how)
+        second = self._ask(None, hops[1].format(first.answer), k, sources, how)
+        return dataclasses.replace(second, first_hop=first)
+
+    def _ask(
+        self,
+        image: Picture | None,
+        question: str,
+        k: int | None,
+        sources: Sequence[str] | None,
+        how: Decoding | None,
+    ) -> Evidence:
+        """In one hop."""
         query = self.query(image, question)
         found, values = self._read(query, k, sources)
         scores = np.where(found.present, found.scores, 0).astype(np.float32)
@@ -131,8 +148,10 @@ class Assistant:
         return list(zip(items, found.scores[found.present].tolist(), strict=True))
 
     def query(self, image: Picture | None, text: str) -> Query:
-        """What is looked up: the question as the network encodes it, with no token for what is not there."""
+        """What is looked up: the question as the network encodes it, with no token for what is not there, but for the
+        picture where the network knows one of nothing."""
         rows: dict[str, Any] = {}
+        image = self.inputs.nothing if image is None else image
         tokens = self.inputs.question(text)
         if tokens.any():
             rows["tokens"] = tokens[None]

@@ -131,8 +131,10 @@ def ask(command: cli.Ask) -> None:
         from reveal.evidence_sheet import write_sheet
 
         write_sheet(command.sheet, told, image, command.overwrite)
-    text = f"{told.answer or '(nothing)'}\n" + (f"\n{told.table()}" if told.pieces else "")
-    _tell(command.json, text.rstrip("\n"), told.as_json() | {"memory": memory})
+    read = [told.first_hop.line()] if told.first_hop else []
+    read += [told.table()] if told.pieces else []
+    text = "\n".join([told.answer or "(nothing)", *(["", *read] if read else [])])
+    _tell(command.json, text, told.as_json() | {"memory": memory})
 
 
 def info(command: cli.Info) -> None:

@@ -41,6 +41,7 @@ class Evidence:
       pieces: the items that were read, best first.
       gate: the trust in each source, 1 together.
       version: of the memory; 0: there was none.
+      first_hop: what was asked before, and its answer put into this question; None: this is all that was asked.
     """
 
     question: str
@@ -49,6 +50,7 @@ class Evidence:
     pieces: tuple[Piece, ...]
     gate: Mapping[str, float]
     version: int
+    first_hop: Evidence | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; a picture is only told to be there."""
@@ -58,7 +60,13 @@ class Evidence:
             for piece in self.pieces
         ]
         told = {name: getattr(self, name) for name in ("question", "answer", "log_probability", "version")}
-        return told | {"gate": dict(self.gate), "items": pieces}
+        first = None if self.first_hop is None else self.first_hop.as_json()
+        return told | {"gate": dict(self.gate), "items": pieces, "first_hop": first}
+
+    def line(self) -> str:
+        """Question, answer, and the items' ids."""
+        ids = ", ".join(str(piece.item.id) for piece in self.pieces)
+        return f"{self.question} {self.answer or '(nothing)'}" + (f" (items {ids})" if ids else "")
 
     def table(self) -> str:
         """The items in columns."""

@@ -43,7 +43,8 @@ def sheet(told: Evidence, image: Float[np.ndarray, "_ _ 3"] | None) -> Float[np.
     if image is not None:
         _paste(page, image, (MARGIN, MARGIN), ASKED)
         left += ASKED + GAP
-    asked = textwrap.wrap(told.question, 44)[:3] or ["(a description)"]
+    texts = [told.question] if told.first_hop is None else [told.first_hop.line(), told.question]
+    asked = [line for text in texts for line in textwrap.wrap(text, 44)][:3] or ["(a description)"]
     draw.multiline_text((left, MARGIN), "\n".join(asked), INK, _font(22), spacing=6)
     answer = textwrap.wrap(told.answer, 30)[:3] or ["(nothing)"]
     draw.multiline_text((left, MARGIN + 100), "\n".join(answer), GOOD, _font(32), spacing=6)

@@ -11,13 +11,14 @@ recipe, so `inputs_of` finds most by itself:
 | sources | those that are named; the recipe's |
 
 Networks of the small world (`reveal/world`) and of the countries (`reveal/countries`) need no file: their vocabularies
-are always the same.
+are always the same. Those of the countries are asked some questions in two hops, and shown grey where there is no
+picture.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from common.images import read_image, to_uint8
 from common.weights import Metadata
 from reveal import tokenizers
 from reveal.config import RevealConfig
+from reveal.countries import looks, phrases
+from reveal.evidence import short
 from reveal.item_arrays import network_input, resized
 from reveal.memory.items import Knowledge
 from reveal.prompts import ASK, asked
@@ -42,7 +45,7 @@ PIECES_OF_COUNTRIES = Path(__file__).parent / "countries" / "data" / BESIDE[0]
 LONGEST = 4  # times the tokens that are read: how much of a text is looked at to say that it is too long
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Inputs:
     """How a network reads.
 
@@ -52,6 +55,9 @@ class Inputs:
       image_size: side of the pictures, in pixels.
       item_length, question_length, answer_length: in tokens; the answer's end is one of them.
       prompt: what a question is put into.
+      nothing: the picture of a question that is about none; None: it has none.
+      steps: makes two of a question about a picture, one about the picture, and one about none with {} for the answer
+        to the first; or None of what needs one hop only. None: nothing needs two.
     """
 
     tokenizer: Tokenizer
@@ -61,6 +67,8 @@ class Inputs:
     question_length: int = 64
     answer_length: int = 32
     prompt: str = ASK
+    nothing: Float[np.ndarray, "s s 3"] | None = None
+    steps: Callable[[str], tuple[str, str] | None] | None = None
 
     def question(self, text: str) -> Int[np.ndarray, " n"]:
         """Tokens. Raises ValueError for a question that is longer than the network reads."""
@@ -70,7 +78,7 @@ class Inputs:
         if count > self.question_length:
             more = "or more " if count == len(tokens) else ""
             raise ValueError(
-                f"the question has {count} {more}tokens, this network reads {self.question_length}: shorten it"
+                f"{short(said)!r} has {count} {more}tokens, this network reads {self.question_length}: shorten it"
             )
         return tokens[: self.question_length]
 
@@ -117,6 +125,8 @@ def inputs_of(
     else:
         names = {"item_length": "item_length", "question_length": "text_length", "answer_length": "answer_length"}
         told = {ours: int(data[theirs]) for ours, theirs in names.items() if theirs in data}
+    if data.get("_target_") == COUNTRIES:
+        told |= {"nothing": looks.nothing(config.vit.image_size), "steps": phrases.steps}
     names = tuple(sources) or (SOURCES if in_world else tuple(data.get("sources") or otherwise))
     if len(names) != config.sources:
         known = f"{len(names)} sources ({', '.join(names)})" if names else "no names of sources"

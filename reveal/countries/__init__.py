@@ -2,7 +2,7 @@
 
 Four sources know about 250 countries and territories: `graph` has triples in words, `passages` a flag with a name and
 some facts, `captions` a flag with one fact and `vqa` a flag with a question and its answer. What is asked about a flag
-is one hop away from it, or two: no item has both a flag and a capital, so the name has to be looked up first
+is one hop away from it, or two: no item has both a flag and a currency, so the name has to be looked up first
 (`phrases.py` has the table). A fifth of the countries is never asked about in training.
 
 250 flags are too few to learn to compare pictures, and 250 names to learn to copy words. So training also reads 4,000

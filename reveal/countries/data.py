@@ -102,7 +102,7 @@ class CountriesConfig:
     near: int = 3
     shuffle: int | float = 0.5
     text_length: int = 32
-    item_length: int = 40
+    item_length: int = 44
     answer_length: int = 16
     threads: int = 1
     buffer: int = 8

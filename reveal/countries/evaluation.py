@@ -5,8 +5,8 @@ goes when the evaluation ends.
 
 | row | what is done | what should follow |
 | --- | --- | --- |
-| held out | countries that training never asked about; capital and currency are asked for by the true name | high |
-| held out, two hops | capital and currency of a flag: its name is asked for, and put into the second question | high |
+| held out | countries that training never asked about; languages and currency are asked for by the true name | high |
+| held out, two hops | languages and currency of a flag: its name is asked for and put into the second question | high |
 | training countries | those that training did ask about, real ones | high |
 | chance | always the commonest answer about training countries | |
 | no memory | the questions of held out, no items | chance |
@@ -21,7 +21,7 @@ wrong. Questions of the edited rows are those whose old and new answers have non
 
 `recall_1` and `recall_K` say how often the item with the answer is the first, or among all, that were found;
 `recall_1_SOURCE` and `recall_K_SOURCE` of the questions that this source answers; `gate`: how often that source is the
-most trusted. In two hops the last answer counts, so a wrong name may still lead to a right currency.
+most trusted. In two hops the last answer counts, so a wrong name may still lead to a right language.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class CountriesEvaluation:
         return scores
 
     def two_hops(self, reader: Reader, questions: Example) -> Scores:
-        """Capital and currency of the flags of the questions about names, in the words of the first phrasing."""
+        """Languages and currency of the flags of the questions about names, in the words of the first phrasing."""
         data, asked = self.data, questions["relation"] == RELATIONS.index("name")
         flags = {name: array[asked] for name, array in questions.items()}
         names = [data.vocabulary.decode(tokens) for tokens in self.told(reader, flags).tokens]

@@ -2,18 +2,18 @@
 
 | relation  | source     | the item                                                           | asked with |
 | --------- | ---------- | ------------------------------------------------------------------ | ---------- |
-| name      | `passages` | flag, "Chad lies in Middle Africa. Its people speak French."       | a flag     |
+| name      | `passages` | flag, "Chad lies in Middle Africa. Its capital is N'Djamena."      | a flag     |
 | region    | `passages` | (the same item)                                                    | a flag     |
-| languages | `passages` | (the same item)                                                    | a flag     |
+| capital   | `passages` | (the same item)                                                    | a flag     |
 | area      | `captions` | flag, "the flag of a country of 1,000,000 square km"; no name      | a flag     |
 | borders   | `vqa`      | flag, "Which country does it border? Cameroon, Libya"; no name     | a flag     |
-| capital   | `graph`    | "Chad, capital: N'Djamena"; no flag                                | the name   |
+| languages | `graph`    | "Chad, languages: French, Arabic"; no flag                         | the name   |
 | currency  | `graph`    | "Chad, currency: Central African CFA franc"; no flag               | the name   |
 
 The first five are one hop from a flag. The last two are two hops: no item has both the flag and the answer, so the
 name has to be asked for first and put into the second question. `steps` does that to a question about a flag:
 
-    steps("What is the capital of this country?") == ("Which country is this?", "What is the capital of {}?")
+    steps("What is the currency of this country?") == ("Which country is this?", "What is the currency of {}?")
 
 A country has up to five items, one for each of `SLOTS`; one about which nothing is known does not exist. Every
 relation has several phrasings; a question is put in one that is drawn, an item was written in one drawn for ever.
@@ -29,11 +29,11 @@ import numpy as np
 from reveal.countries.facts import RELATIONS
 
 SOURCES = ("graph", "passages", "captions", "vqa")
-SLOTS = ("capital", "currency", "passage", "caption", "vqa")  # a country's items
+SLOTS = ("languages", "currency", "passage", "caption", "vqa")  # a country's items
 SOURCE_OF_SLOT = np.array([0, 0, 1, 2, 3])
-SLOT_OF = {"name": 2, "region": 2, "languages": 2, "area": 3, "borders": 4, "capital": 0, "currency": 1}
+SLOT_OF = {"name": 2, "region": 2, "capital": 2, "area": 3, "borders": 4, "languages": 0, "currency": 1}
 SOURCE_OF = {relation: SOURCES[SOURCE_OF_SLOT[slot]] for relation, slot in SLOT_OF.items()}
-SEEN = ("name", "region", "languages", "area", "borders")  # asked about a flag; the others by name
+SEEN = ("name", "region", "capital", "area", "borders")  # asked about a flag; the others by name
 QUESTIONS: Mapping[str, tuple[str, ...]] = {
     "name": (
         "Which country is this?",
@@ -47,11 +47,11 @@ QUESTIONS: Mapping[str, tuple[str, ...]] = {
         "In what region does this country lie?",
         "What part of the world is this flag from?",
     ),
-    "languages": (
-        "Which language is spoken there?",
-        "What do people speak in this country?",
-        "Name a language of this country.",
-        "What language do its people speak?",
+    "capital": (
+        "What is the capital?",
+        "What is the capital of this country?",
+        "Which city is its capital?",
+        "Name the capital of this country.",
     ),
     "area": (
         "How large is this country?",
@@ -65,11 +65,11 @@ QUESTIONS: Mapping[str, tuple[str, ...]] = {
         "What country is next to it?",
         "Which neighbour does this country have?",
     ),
-    "capital": (
-        "What is the capital of {}?",
-        "Which city is the capital of {}?",
-        "Name the capital of {}.",
-        "{}: what is its capital?",
+    "languages": (
+        "Which language is spoken in {}?",
+        "What do people speak in {}?",
+        "Name a language of {}.",
+        "{}: what is its language?",
     ),
     "currency": (
         "What is the currency of {}?",
@@ -80,12 +80,12 @@ QUESTIONS: Mapping[str, tuple[str, ...]] = {
 }
 OF_THIS = "this country"  # stands for the name where a question is about a flag
 PASSAGES = (
-    "{name} lies in {region}. Its people speak {languages}.",
-    "{name} is a country of {region} where {languages} is spoken.",
-    "In {region} lies {name}. The languages are {languages}.",
-    "This is {name}, in {region}; one speaks {languages}.",
+    "{name} lies in {region}. Its capital is {capital}.",
+    "{name} is a country of {region} with the capital {capital}.",
+    "In {region} lies {name}. The capital is {capital}.",
+    "This is {name}, in {region}; {capital} is its capital.",
 )
-SILENT = ("{name} lies in {region}.", "{name} is a country of {region}.")  # where no language is known
+SILENT = ("{name} lies in {region}.", "{name} is a country of {region}.")  # where no capital is known
 CAPTIONS = ("the flag of a country of {}", "flag, {}", "a country of {} and its flag", "this country has {}")
 TRIPLE = "{name}, {relation}: {answers}"
 
@@ -105,7 +105,7 @@ def written(told: Mapping[str, Sequence[str]], slot: int, rng: np.random.Generat
     kind, (choice,) = SLOTS[slot], rng.integers(4, size=1)
     name, answers = told["name"][0], {relation: ", ".join(texts) for relation, texts in told.items()}
     if kind == "passage":
-        sentence = PASSAGES[choice] if answers["languages"] else SILENT[choice % len(SILENT)]
+        sentence = PASSAGES[choice] if answers["capital"] else SILENT[choice % len(SILENT)]
         return sentence.format(**answers)
     if kind == "caption":
         return CAPTIONS[choice].format(answers["area"]) if answers["area"] else ""
@@ -138,7 +138,7 @@ def steps(question: str) -> Steps | None:
 def fixed_texts() -> list[str]:
     """All words that are said of no country in particular."""
     phrasings = [text for relation in RELATIONS for text in QUESTIONS[relation]]
-    sentences = [text.format(name="", region="", languages="") for text in (*PASSAGES, *SILENT)]
+    sentences = [text.format(name="", region="", capital="") for text in (*PASSAGES, *SILENT)]
     return [
         *(text.format("") for text in (*phrasings, *CAPTIONS)),
         *sentences,

@@ -40,12 +40,12 @@ RGB = {
 }
 PALETTE = np.array(list(RGB.values()), np.float32)
 DARK = 0.15  # of the colour, where a texture is
-PLACE = 0.16  # how far from the middle, in halves of the picture, along each axis
-RADIUS = (0.68, 0.84)  # in halves of the picture
-TURN = 0.3  # radians, either way
+PLACE = 0.08  # how far from the middle, in halves of the picture, along each axis
+RADIUS = (0.76, 0.88)  # in halves of the picture
+TURN = 0.15  # radians, either way
 BRIGHTNESS = (0.8, 1.1)
 GROUND = (0.38, 0.55)
-NOISE = 0.03  # standard deviation
+NOISE = 0.02  # standard deviation
 PERIOD = 0.52  # of stripes and dots
 RIM = 0.17
 AT_ONCE = 256  # pictures; more take no less time each, and much memory

@@ -60,7 +60,7 @@ ROWS: dict[str, tuple[str, ...]] = {  # what is set otherwise in the second stag
     "c = 1": ("task.network.value_tokens=1",),
     "c = 32": ("task.network.value_tokens=32",),
 }
-WARM, JOINT = 1500, 500  # steps
+WARM, JOINT = 400, 400  # steps
 ONE_CORE = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 Rows = dict[str, dict[str, float]]
 

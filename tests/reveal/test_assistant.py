@@ -7,6 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assistants import RECIPE, items, network, save, vocabulary, workplace
+from flax import nnx
+from little_countries import COUNTRIES as LAND
+from little_countries import NETWORK as READS_LAND
 from little_world import NETWORK, WORLD
 from reveal_networks import one_line
 
@@ -14,12 +17,17 @@ from common.images import read_image
 from reveal import weights
 from reveal.assistant import Assistant
 from reveal.construction import build
-from reveal.evidence_sheet import BAD, FOUND, GOOD, sheet
+from reveal.countries.looks import nothing
+from reveal.countries.phrases import SOURCES as SOURCES_OF_LAND
+from reveal.countries.phrases import steps
+from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
 from reveal.generator import Greedy
 from reveal.inputs import COUNTRIES, PIECES_OF_COUNTRIES, Inputs, inputs_of
 from reveal.item_arrays import network_input
 from reveal.memory.items import Knowledge
+from reveal.model import Reveal
 from reveal.prompts import DESCRIBE
+from reveal.reader import Reader
 from reveal.sources.words import items_of
 from reveal.tokenizers import Pieces, Words
 from reveal.world.facts import SOURCES
@@ -149,6 +157,7 @@ def test_a_recipe_tells_how_to_read(tmp_path):
     inputs = inputs_of(file, model.config, header)
     assert (inputs.item_length, inputs.question_length, inputs.answer_length) == (16, 12, 3)
     assert inputs.sources == SOURCES and inputs.image_size == 16 and isinstance(inputs.tokenizer, Words)
+    assert inputs.steps is None and inputs.nothing is None
     assert inputs_of(file, model.config, header, words, "abcd").sources == tuple("abcd")
     np.testing.assert_array_equal(inputs.question("food ?")[-4:], 0)
     assert inputs.unknown("Food of the gull?") == ["of", "the", "gull"]
@@ -167,12 +176,35 @@ def test_a_recipe_tells_how_to_read(tmp_path):
         inputs_of(file, dataclasses.replace(model.config, vocab_size=100), header)
 
 
+def test_what_takes_two_hops_is_asked_as_two_questions(tmp_path):
+    """First about the picture, then about none, which is a grey one; an item of either hop is told."""
+    model = Reveal(READS_LAND, rngs=nnx.Rngs(0))
+    reader = Reader(model, read_item=LAND.read_item)
+    reader.build(tmp_path / "memory", LAND.real_items(about=range(3)), SOURCES_OF_LAND)
+    inputs = Inputs(LAND.vocabulary, SOURCES_OF_LAND, 16, 44, 32, 16, nothing=nothing(16), steps=steps)
+    asking, flag = Assistant(model, inputs, reader.memory), LAND.evaluation("held_out", 1)["image"][0]
+    told = asking.ask(flag, "Which language is spoken in this country?", 3)
+    first = asking.ask(flag, "Which country is this?", 3)
+    second = f"Which language is spoken in {first.answer}?"
+    assert told.first_hop.as_json() == first.as_json() and first.first_hop is None
+    assert told.as_json() == asking.ask(nothing(16), second, 3).as_json() | {"first_hop": first.as_json()}
+    assert asking.ask(None, second, 3).as_json() == told.as_json() | {"first_hop": None}
+    ids = ", ".join(str(piece.item.id) for piece in first.pieces)
+    assert told.first_hop.line() == f"Which country is this? {first.answer or '(nothing)'} (items {ids})"
+    assert sheet(told, flag).std() > 0
+    plain = Assistant(model, dataclasses.replace(inputs, nothing=None, steps=None), reader.memory)
+    assert plain.ask(flag, "Which language is spoken in this country?", 3).first_hop is None
+    assert plain.ask(None, second, 3).log_probability != told.log_probability
+
+
 def test_the_countries_need_no_tokenizers_file(tmp_path):
     pytest.importorskip("sentencepiece")
     pieces = Pieces(PIECES_OF_COUNTRIES)
     model, header = weights.load_with_metadata(save(tmp_path, network(), RECIPE | {"_target_": COUNTRIES}))
     shape = dataclasses.replace(model.config, vocab_size=len(pieces), bos=pieces.bos)
-    assert inputs_of(tmp_path / "weights.safetensors", shape, header).question("Where?").shape == (12,)
+    inputs = inputs_of(tmp_path / "weights.safetensors", shape, header)
+    assert inputs.question("Where?").shape == (12,) and inputs.steps is steps
+    np.testing.assert_array_equal(inputs.nothing, nothing(16))
 
 
 def test_what_is_not_asked_is_a_description():
@@ -187,7 +219,8 @@ def test_the_sheet_shows_everything(assistant, place, evidence):
     assert page.shape[0] > 3 * FOUND and page.shape[2] == 3
     colours = {tuple(colour) for colour in (page.reshape(-1, 3) * 255).round().astype(int).tolist()}
     effects = [piece.effect for piece in evidence.pieces]
-    assert (tuple(bytes.fromhex(BAD[1:])) in colours) == any(effect > 0.02 for effect in effects)
+    least = 2 / BAR * max(map(abs, effects))  # for a bar of one pixel
+    assert (tuple(bytes.fromhex(BAD[1:])) in colours) == any(effect >= least for effect in effects)
     assert tuple(bytes.fromhex(GOOD[1:])) in colours  # bars of priors
     shown = [piece for piece in evidence.pieces if piece.item.picture is not None]
     assert shown

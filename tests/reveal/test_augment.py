@@ -39,6 +39,22 @@ def test_a_crop_is_a_part_at_its_size(ramp):
     np.testing.assert_allclose(seen[:, :, 2:-2, 2:-2, 2], 80, atol=1e-3)
 
 
+def test_a_picture_may_be_shown_smaller_with_its_border_drawn_on(ramp):
+    seen = np.asarray(Augment(crop=(2, 2), brightness=0)(jax.random.key(0), contents(ramp)).image)
+    rows = seen[..., 0].reshape(-1, 16)  # red: twice as steep over half of the width, level beside it
+    np.testing.assert_allclose(np.sort(np.diff(rows), axis=1)[:, 10:14], 20, atol=1e-2)
+    np.testing.assert_allclose([seen[..., 0].min(), seen[..., 0].max()], [0, 150], atol=1e-3)
+    assert (np.isclose(np.diff(rows), 0).sum(1) >= 6).all()
+
+
+def test_a_turn_mixes_right_with_down(ramp):
+    seen = np.asarray(Augment(crop=(1, 1), turn=0.5, brightness=0)(jax.random.key(0), contents(ramp)).image)
+    along, across = (np.diff(seen[:, :, 6:10, 6:10, 0], axis=axis).mean((2, 3)) for axis in (3, 2))
+    np.testing.assert_allclose(np.hypot(along, across), 10, rtol=1e-3)
+    angles = np.arctan2(across, along)
+    assert np.abs(angles).max() <= 0.5 and angles.min() < -0.1 and angles.max() > 0.1
+
+
 def test_brightness_is_one_factor_for_a_picture(ramp):
     seen = np.asarray(Augment(crop=(1, 1), brightness=0.5)(jax.random.key(1), contents(ramp)).image)
     factor = seen[:, :, 5, 5, 2] / 80

@@ -11,13 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from assistants import items, network, save, workplace
+from flax import nnx
+from little_countries import NETWORK as LAND
 from own_files import json_file, json_lines, picture, tar, wit_table
 
 from common.images import image_size, read_image
 from reveal.cli import main
+from reveal.countries.phrases import SOURCES
+from reveal.inputs import COUNTRIES
 from reveal.memory import Store
 from reveal.memory.builder import Builder
 from reveal.memory.manifest import read_manifest
+from reveal.model import Reveal
 
 ROOT = Path(__file__).parents[2]
 
@@ -151,6 +156,22 @@ def test_asking_shows_where_the_answer_is_from(here, capsys):
     alone = told(capsys, *with_weights("ask", "asked.png", "food ?", "--no-memory"))
     assert alone["items"] == [] and alone["memory"] is None
     assert told(capsys, *with_weights("ask", "-", "food ?", "--memory", "facts"))["answer"]
+
+
+def test_both_hops_are_shown(here, capsys):
+    """Of a network whose weights say that it knows the countries; `test_assistant.py` has what is asked."""
+    (here / "land").mkdir()
+    recipe = {"_target_": COUNTRIES, "sources": list(SOURCES), "text_length": 32, "answer_length": 16}
+    save(here / "land", Reveal(LAND, rngs=nnx.Rngs(0)), recipe)
+    question = "Which language is spoken in this country?"
+    words = ["ask", "asked.png", question, "--no-memory", "--weights", "land"]
+    answer = told(capsys, *words)
+    first = answer["first_hop"]
+    assert first["question"] == "Which country is this?" and first["items"] == [] and first["first_hop"] is None
+    assert answer["question"] == f"Which language is spoken in {first['answer']}?"
+    main(words)
+    said = f"{first['question']} {first['answer'] or '(nothing)'}"
+    assert capsys.readouterr().out == f"{answer['answer'] or '(nothing)'}\n\n{said}\n"
 
 
 def test_a_memory_is_changed_and_asked_again(here, capsys):
