@@ -83,7 +83,14 @@ def test_xiph_takes_even_frames_as_truth_and_never_crosses_clips(tmp_path, folde
 
 def test_xiph_resampling_equals_the_reference():
     with np.load(DATA / "xiph_resample.npz") as fixture:
-        np.testing.assert_array_equal(resample_linear(fixture["image"], 2), fixture["half"])
+        image, half = fixture["image"], fixture["half"]
+    light = (image / 255.0) ** 2.2
+    exact = 255 * light.reshape(half.shape[0], 2, half.shape[1], 2, 3).mean((1, 3)) ** (1 / 2.2)
+    tie = np.abs(exact % 1 - 0.5) < 1e-4  # there a processor's last bit says which way float32 rounds; 84.499998 is one
+    assert tie.sum() <= 3
+    ours = resample_linear(image, 2)
+    np.testing.assert_array_equal(ours[~tie], half[~tie])
+    np.testing.assert_allclose(ours[tie], exact[tie], atol=0.51)
     board = np.tile(np.eye(2, dtype=np.uint8)[..., None] * 255, (2, 3, 3))
     assert (resample_linear(board, 2) == 186).all()  # half the light is 0.5^(1/2.2) = 0.73 of the value, not half of it
 

@@ -45,7 +45,7 @@ def test_a_picture_depends_on_its_prompt_and_seed_alone(apples):
     among_others = diffusion_base()(["a blue car", APPLE, "a cat"], seeds=[1, 5, 5], **QUICK)
     assert among_others.shape == (3, 16, 16, 3) and among_others.dtype == np.float32
     assert among_others.min() >= 0 and among_others.max() <= 1 and among_others.std() > 0.05
-    np.testing.assert_array_equal(among_others[1], apples[0])
+    np.testing.assert_allclose(among_others[1], apples[0], atol=1e-5)  # a place in the batch may order sums otherwise
     for other in (among_others[0], among_others[2], apples[1]):
         assert np.abs(other - apples[0]).max() > 0.01
     request, told = make_request(diffusion_base().base, APPLE, seeds=[5, 6, 7], steps=3), []

@@ -139,7 +139,7 @@ def test_one_inversion_serves_all_prompts(picture, monkeypatch):
     base = diffusion_base()
     apart = [base(p, steps=STEPS, sampler="ddim", controls=[control], batch=2)[0] for p in ("a cat", "a red apple")]
     together = base(["a cat", "a red apple"], steps=STEPS, sampler="ddim", controls=[control], batch=2)
-    np.testing.assert_array_equal(together, apart)
+    np.testing.assert_allclose(together, apart, atol=1e-5)  # a row's place may decide how its sums are ordered
     assert len(calls) == 1
 
 
