@@ -16,7 +16,7 @@ Memory holds all real countries, the held-out ones too, and the invented ones. Q
 are not held out, `repeats` times in an epoch, and about the invented ones once.
 
 **The shuffle of pieces.** In the small world answers change their meaning in each batch, or they would be learnt by
-heart. Here 4,000 invented countries make that slower, but not impossible: a memory that never changes is asked 26,000
+heart. Here 4,000 invented countries make that slower, but not impossible: a memory that never changes is asked 25,000
 questions, each of them a hundred times and more. Facts cannot be drawn anew for each batch, as the memory is fixed;
 but their spelling can. `permutation` gives every piece that only names and facts are made of (no word of a phrasing,
 no digit, no mark) another one's place, first pieces of words among themselves: in that batch Chad is "Zomtu" wherever
@@ -93,17 +93,17 @@ class CountriesConfig:
     folder: str | None = None
     tokenizer: str | None = None
     sources: Sequence[str] = SOURCES
-    size: int = 64
+    size: int = 48
     held_out: int = 50
     invented: int = 4000
-    repeats: int = 4
-    batch_size: int = 256
-    own: int = 2
-    near: int = 3
+    repeats: int = 8
+    batch_size: int = 32
+    own: int = 1
+    near: int = 2
     shuffle: int | float = 0.5
-    text_length: int = 32
-    item_length: int = 44
-    answer_length: int = 16
+    text_length: int = 28
+    item_length: int = 40
+    answer_length: int = 12
     threads: int = 1
     buffer: int = 8
 

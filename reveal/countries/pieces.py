@@ -1,12 +1,14 @@
-"""The tokenizer of the countries: 1,436 pieces that spell any text.
+"""The tokenizer of the countries: 1,948 pieces that spell any text.
 
     python -m reveal.countries.pieces                  writes reveal/countries/data/spiece.model anew
 
-Its texts are all items and answers of the countries that training asks about, real and invented, so held-out names
-have no pieces made for them: they are spelt with those of the others, each of which has been copied many times. What
-no piece spells is written in bytes.
+Its texts are items, questions and answers, real ones `OFTEN` times each, so that most real names are one piece, as most
+English words are one of T5's. Of held-out countries it sees the words, each by itself, and nothing that is said with
+them: it knows how a name is written, not whose capital it is. The network has not been asked for such a name, nor has
+it written one; that it can is what pieces that change places are for (`data.py`). Invented words take three or four
+pieces, so longer answers are learnt as well. What no piece spells is written in bytes.
 
-1,436 pieces and T5's 100 sentinels (`reveal.tokenizers`) make 1,536 numbers, 12 times 128, with none to spare.
+1,948 pieces and T5's 100 sentinels (`reveal.tokenizers`) make 2,048 numbers, 16 times 128, with none to spare.
 """
 
 from __future__ import annotations
@@ -25,17 +27,22 @@ from reveal.countries.phrases import QUESTIONS, SLOTS, written
 from reveal.prompts import asked
 
 MODEL = DATA / "spiece.model"
-SIZE = 1436
+SIZE = 1948
+OFTEN = 60
 
 
 def texts(atlas: Atlas) -> Iterator[str]:
-    """What is said of all but the held-out countries, and how one asks."""
-    for number in np.concatenate([atlas.sets["train"], atlas.sets["invented"]]):
-        told, rng = atlas.countries[number].told, np.random.default_rng([atlas.seed, ITEMS, int(number)])
-        yield from (text for slot in range(len(SLOTS)) if (text := written(told, slot, rng)))
-        yield from (answer for relation in RELATIONS for answer in told[relation])
-        for relation in RELATIONS:
-            yield asked(QUESTIONS[relation][number % 4].format(told["name"][0]))
+    """What is said of all countries but the held-out ones and how one asks about them; all answers."""
+    held_out = set(atlas.held_out.tolist())
+    for number, country in enumerate(atlas.countries):
+        told, rng = country.told, np.random.default_rng([atlas.seed, ITEMS, number])
+        said = [answer for relation in RELATIONS for answer in told[relation]]
+        if number in held_out:
+            said *= 5  # others' words are in their items and questions too
+        else:
+            said += [text for slot in range(len(SLOTS)) if (text := written(told, slot, rng))]
+            said += [asked(QUESTIONS[relation][number % 4].format(told["name"][0])) for relation in RELATIONS]
+        yield from said * (OFTEN if number < atlas.real else 1)
 
 
 def main(output: tyro.conf.Positional[Path] = MODEL, size: int = SIZE, overwrite: bool = False) -> None:
