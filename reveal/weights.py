@@ -50,9 +50,10 @@ def load_with_metadata(path: str | Path) -> tuple[Reveal, weights.Metadata]:
 
 
 def load_params(path: str | Path, config: RevealConfig) -> Tree:
-    """The parameters of a file, for a network of that shape. Raises ValueError if the file has another's."""
+    """The parameters of a file, for a network of that shape, whatever it makes of the prior. Raises ValueError if the
+    file has another's."""
     flat, found, _ = _read(path)
-    if found != config:
+    if dataclasses.replace(found, prior=config.prior) != config:
         raise ValueError(f"{path} holds {found}, the task asks for {config}: give task.network that shape")
     state = nnx.state(nnx.eval_shape(lambda: Reveal(config, rngs=nnx.Rngs(0))))
     return _fitted(flat, nnx.to_pure_dict(state), path)

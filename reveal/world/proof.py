@@ -52,7 +52,7 @@ MAIN = ("full", "no memory", "random memory")
 ROWS: dict[str, tuple[str, ...]] = {  # what is set otherwise in the second stage
     "full": (),
     "no memory": ("task.k=0",),
-    "random memory": ("task.find=random", "+evaluation.engine._target_=reveal.world.evaluation.RandomEngine"),
+    "random memory": ("+task.find=random", "+evaluation.engine._target_=reveal.world.evaluation.RandomEngine"),
     NONE: ("task.start_from=null",),
     "no prior": ("task.network.prior=off",),
     f"no prior, {NONE}": ("task.network.prior=off", "task.start_from=null"),
@@ -100,8 +100,10 @@ class Stage:
     def __call__(self) -> Rows:
         """The rows of `WorldEvaluation`; resumes a training that was begun, and does nothing where all is done."""
         train(*self.words)
-        evaluate(*self.words, f"weights={weights_of(self.name)}", "overwrite=true")
-        return json.loads(Path(f"runs/{self.name}/evaluation/results.json").read_text())["rows"]
+        weights, results = weights_of(self.name), Path(f"runs/{self.name}/evaluation/results.json")
+        if not results.exists() or results.stat().st_mtime < Path(weights).stat().st_mtime:
+            evaluate(*self.words, f"weights={weights}", "overwrite=true")
+        return json.loads(results.read_text())["rows"]
 
 
 def prove(proof: Proof) -> dict[str, list[dict[str, Any]]]:

@@ -1,5 +1,6 @@
 """The two stages: what is read, what gets a gradient, and that a search finds what the bank holds."""
 
+import dataclasses
 import warnings
 
 import jax
@@ -167,6 +168,8 @@ def test_weights_say_their_shape(tmp_path, params):
     assert weights.load(path).config == NETWORK
     again = WarmStart(WORLD, NETWORK, start_from=str(path)).start()
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), again, params))
+    other = WarmStart(WORLD, dataclasses.replace(NETWORK, prior="logits"), start_from=str(path)).start()
+    jax.tree.map(np.testing.assert_array_equal, other, again)  # what is made of the prior is no part of the shape
     with pytest.raises(ValueError, match=r"give task.network that shape"):
         WarmStart(WORLD, start_from=str(path)).start()
 

@@ -4,6 +4,7 @@ import json
 import os
 import warnings
 
+import hydra
 import numpy as np
 import pytest
 from flax import nnx
@@ -17,7 +18,7 @@ from reveal.reader import Told
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from reveal.world.evaluation import RandomEngine, WorldEvaluation, correct, first
-    from reveal.world.proof import Proof, Stage, percent, perform, plan, prove, table
+    from reveal.world.proof import ROWS, Proof, Stage, percent, perform, plan, prove, table
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,21 @@ def test_rows_of_one_shape_share_the_first_stage():
     assert f"task.start_from=runs/{first['warm'].name}/weights.safetensors" in first["joint"].words
     (alone,) = plan(Proof(warm=30, joint=20), "no warm start", 0).values()
     assert "trainer.steps=50" in alone.words and "task.start_from=null" in alone.words
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_is_a_training_that_can_be_made(row):
+    """Its words compose, and what is set otherwise arrives."""
+    for stage in plan(Proof(), row, 2).values():
+        with hydra.initialize_config_module("configs", version_base="1.3"):
+            config = hydra.compose("train", overrides=list(stage.words))
+        task, evaluation = hydra.utils.instantiate(config.task), hydra.utils.instantiate(config.evaluation)
+        assert config.seed == 2 and config.name == stage.name
+    assert task.k == (0 if row == "no memory" else 4) and (task.start_from is None) == row.endswith("no warm start")
+    assert (task.find == "random") == isinstance(evaluation.engine, RandomEngine) == (row == "random memory")
+    priors = {"no prior": "off", "no prior, no warm start": "off", "log prior": "logits"}
+    assert task.config.prior == priors.get(row, "multiply")
+    assert task.config.value_tokens == {"c = 1": 1, "c = 32": 32}.get(row, 4)
 
 
 def test_stages_side_by_side_come_in_order(monkeypatch):
