@@ -84,6 +84,8 @@ class RevealConfig:
       sources: of knowledge, each with a number in the source gate.
       prior: what a retrieval score does in the fusion, one of `PRIORS`.
       bos, eos: the tokens that a generated text begins and ends with.
+      tied: a token is written with the vector that it is read with, as in T5 1.0, over sqrt(width). A token that is
+        seldom an answer is then soon written; T5 1.1 and the published networks learn vectors of their own for it.
     """
 
     vit: VitConfig = VitConfig()
@@ -101,6 +103,7 @@ class RevealConfig:
     prior: str = "multiply"
     bos: int = 32001
     eos: int = 1
+    tied: bool = False
 
     def __post_init__(self):
         check(self, self._rules)

@@ -110,7 +110,7 @@ class Decoder(nnx.Module):
         self.layers = nnx.List([DecoderLayer(*shape, rngs=rngs) for _ in range(config.decoder_layers)])
         self.positions = Positions(config.heads, both_ways=False, rngs=rngs)
         self.norm = RMSNorm(config.width)
-        self.logits = Linear(config.width, config.vocab_size, rngs=rngs)
+        self.logits = None if config.tied else Linear(config.width, config.vocab_size, rngs=rngs)
 
     def __call__(
         self,
@@ -126,7 +126,7 @@ class Decoder(nnx.Module):
         added = {"places": self.positions(*2 * x.shape[1:2]) + causal(x.shape[1]), "masked": masking(mask)}
         for layer in self.layers:
             x = staged(remat)(partial(layer, **added))(x, context)
-        return self._predict(x)
+        return self._predict(embedding, x)
 
     def start(self, context: Float[Array, "b m c"], mask: Bool[Array, "b m"], *, length: int, rows: int = 1) -> Cache:
         """An empty cache for `length` tokens of `rows` rows per context."""
@@ -145,9 +145,13 @@ class Decoder(nnx.Module):
         for layer, before, context in zip(self.layers, cache.past, cache.context, strict=True):
             x, kept = layer.step(x, before, context, cache.place, **added)
             past.append(kept)
-        return self._predict(x)[:, 0], cache._replace(past=tuple(past), place=cache.place + 1)
+        return self._predict(embedding, x)[:, 0], cache._replace(past=tuple(past), place=cache.place + 1)
 
-    def _predict(self, x: Float[Array, "b n c"]) -> Float[Array, "b n v"]:
+    def _predict(self, embedding: Embedding, x: Float[Array, "b n c"]) -> Float[Array, "b n v"]:
         """In float32 from here on, as T5: sums over the vocabulary follow."""
-        kernel = self.logits.kernel[...].astype(x.dtype)
-        return jnp.matmul(self.norm(x), kernel, preferred_element_type=jnp.float32)
+        x = self.norm(x)
+        if self.logits is None:
+            x, kernel = x * x.shape[-1] ** -0.5, embedding.embedding[...].T
+        else:
+            kernel = self.logits.kernel[...]
+        return jnp.matmul(x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)

@@ -1,5 +1,6 @@
 """T5's parts that no fixture reaches: far distances, the cache, frozen layers, recomputation."""
 
+import dataclasses
 import math
 from functools import partial
 
@@ -67,9 +68,10 @@ def test_frozen_layers_and_recomputation(states):
 
 
 @pytest.fixture(scope="module")
-def written():
+def written(request):
     """A decoder, its embedding, two contexts and two texts."""
-    embedding, decoder = Embedding(29, 20, rngs=nnx.Rngs(4)), Decoder(SMALL, rngs=nnx.Rngs(5))
+    config = dataclasses.replace(SMALL, tied=getattr(request, "param", False))
+    embedding, decoder = Embedding(29, 20, rngs=nnx.Rngs(4)), Decoder(config, rngs=nnx.Rngs(5))
     context = jax.random.normal(jax.random.key(2), (2, 4, 20))
     mask = jnp.array([[True] * 4, [True, False, False, True]])
     tokens = jax.random.randint(jax.random.key(3), (2, 6), 1, 29).at[:, 0].set(2)
@@ -86,6 +88,7 @@ def test_a_decoder_sees_the_past_and_what_is_not_masked(written):
     assert np.abs(np.asarray(later - logits))[:, 4].min(axis=-1).max() > 0
 
 
+@pytest.mark.parametrize("written", [False, True], indirect=True, ids=["apart", "tied"])
 def test_token_by_token_is_all_at_once(written):
     """With two rows on each context, which is kept once."""
     embedding, decoder, context, mask, tokens = written
@@ -97,6 +100,19 @@ def test_token_by_token_is_all_at_once(written):
     for place in range(6):
         logits, cache = step(rows[:, place], cache)
         close(logits, whole[:, place])
+
+
+@pytest.mark.parametrize("written", [True], indirect=True)
+def test_a_tied_decoder_writes_with_the_vectors_that_it_reads_with(written):
+    """A vector twice as long, of a token that the text has not, is a logit twice as high."""
+    embedding, decoder, context, mask, tokens = written
+    assert decoder.logits is None
+    logits, token = decoder(embedding, tokens, context, mask), (set(range(29)) - set(np.ravel(tokens).tolist())).pop()
+    embedding.embedding[...] = embedding.embedding[...].at[token].multiply(2)
+    longer = decoder(embedding, tokens, context, mask)
+    close(longer[..., token], 2 * logits[..., token])
+    close(jnp.delete(longer, token, axis=-1), jnp.delete(logits, token, axis=-1), 0)
+    embedding.embedding[...] = embedding.embedding[...].at[token].divide(2)
 
 
 def test_half_precision():
