@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from common.files import check_output_file, require_file
 from common.images import check_writable, image_size
 from reveal import cli, shipped
 from reveal.evidence import as_json, columns, short, text_of
+from reveal.memory.choice import engine_of, milvus
 from reveal.memory.folder import bytes_on_disk, check_ours, discard, replace
 from reveal.memory.items import Knowledge
 from reveal.memory.manifest import NAME
@@ -210,20 +209,14 @@ def _weights(name: str | None) -> Path:
 
 
 def _engine(command: cli.Searching, memory: str | None) -> Engine | None:
-    """None: the exact one. Milvus keeps a memory's keys from call to call, in a collection named by its place."""
+    """None: the exact one, or no memory to search."""
     if (command.milvus is None) == (command.engine == "milvus"):
         raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
-    if command.engine == "faiss":
-        from reveal.memory.faiss_engine import FaissEngine
-
-        return FaissEngine()
-    if command.milvus is not None and memory is not None:
-        from reveal.memory.milvus_engine import MilvusEngine
-
-        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # its tracebacks come back as errors of one line
-        name = hashlib.sha256(str(Path(memory).resolve()).encode()).hexdigest()[:8]
-        return MilvusEngine(command.milvus, f"reveal_{name}", reuse=True)
-    return None
+    if memory is None:
+        return None
+    if command.milvus is not None:
+        return milvus(command.milvus, memory)
+    return engine_of(command.engine, memory)
 
 
 def _one_item(command: cli.Add, store: Store) -> Knowledge:

@@ -10,7 +10,7 @@ by, a value of a few tokens to read it with, and itself.
 | `builder` | writes a new memory, of any size, in the RAM of one batch |
 | `snapshot`, `store` | the folder: one version of it, to read; add, edit, delete, refresh |
 | `engine` | what every search engine does; `exact`, `exact_engine`, `faiss_engine`, `milvus_engine` |
-| `memory` | a store with an engine |
+| `memory`, `choice` | a store with an engine; an engine by a word |
 
     from reveal import memory
     with memory.Builder("facts", layout) as builder:

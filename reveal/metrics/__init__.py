@@ -2,7 +2,7 @@
 
 | question | modules | benchmarks |
 | --- | --- | --- |
-| is the answer right? | `vqa`, `aokvqa` | VQA-v2, OK-VQA, A-OKVQA |
+| is the answer right? | `vqa`, `aokvqa`, `evqa`, `infoseek` | VQA-v2, OK-VQA, A-OKVQA, Encyclopedic-VQA, InfoSeek |
 | is the caption right? | `captions` (its words: `tokenizer`) | COCO, NoCaps |
 | was the right knowledge found? | `retrieval` | recall, MRR, PRRecall, gate |
 
@@ -12,9 +12,9 @@
     metrics.cider_d(captions, references).mean
     metrics.recall_at_k(ranked, relevant, k=5)
 
-Scores are shares, and CIDEr-D is on its own scale up to 10; papers print both times 100. `aokvqa` is a module: its two
-tasks have rules of their own. All is plain Python on text and ids. Names are imported when they are first used
-(PEP 562).
+Scores are shares, and CIDEr-D is on its own scale up to 10; papers print both times 100. `aokvqa`, `evqa` and
+`infoseek` are modules: they have rules of their own. All is plain Python on text and ids. Names are imported when they
+are first used (PEP 562).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from common.lazy import lazy
 
 if TYPE_CHECKING:
-    from reveal.metrics import aokvqa
+    from reveal.metrics import aokvqa, evqa, infoseek
     from reveal.metrics.captions import SetScore, bleu, cider_d, nocaps, rouge_l
     from reveal.metrics.retrieval import (
         SourceScore,
@@ -48,8 +48,10 @@ __all__ = [
     "by_source",
     "cider_d",
     "contains_answer",
+    "evqa",
     "fraction_recall_at_k",
     "gate_accuracy",
+    "infoseek",
     "mrr",
     "nocaps",
     "pr_recall_at_k",

@@ -1,0 +1,128 @@
+"""InfoSeek: exact match, numbers within a range, and one score of two splits (Chen et al., EMNLP 2023; rules of its
+infoseek_eval.py).
+
+    infoseek.exact_match("The Alps", ["alps", "alpine arc"])          # True
+    infoseek.relaxed("about 60 m", (54.9, 67.1))                      # True
+    infoseek.scores(right, splits, kinds).score                       # harmonic mean of the two splits
+
+| kind of question | right if |
+| --- | --- |
+| string, time | it is one of the answers, after small letters, no punctuation, no a, an, the, single spaces |
+| numerical, one number is written | it is in the range of the answer, ends included |
+| numerical, a range is written | it is within the answer's, or intersection over union of the two is 0.5 or more |
+
+The published answers hold dates in all the ways that count, so there is no other rule for years. A range is 10 % around
+Wikidata's number.
+
+**Numbers in a text** are read as the evaluator reads them: the first two count; if the second is the smaller one, only
+the first; thousands may have commas; a hyphen behind a digit divides; ".5" is 5, for full stops at either end are
+dropped; and a text without any number is the range 0 to 0, which is right where 0 is.
+
+**The score** is the harmonic mean of the accuracies of `unseen_question` and `unseen_entity` questions; it is None
+where one of the two has no question. An accuracy of 0 counts as 1e-14, so the score is then about 0. All are shares;
+papers print 100 times these, and round before the mean is taken.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+from typing import NamedTuple
+
+SPLITS = ("unseen_question", "unseen_entity")
+ENOUGH = 0.5  # of intersection over union
+TINY = 1e-12
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:an?|the)\b")
+_NUMBER = re.compile(r"[-+]?\.?\d+(?:,\d{3})*\.?\d*(?:[eE][-+]?\d+)?")
+
+Span = tuple[float, float]
+
+
+class InfoSeekScores(NamedTuple):
+    """Of a set.
+
+    Attributes:
+      score: the harmonic mean; None: one of the splits is not there.
+      accuracy: of all questions alike.
+      by_split, by_kind: accuracies of those that there are.
+    """
+
+    score: float | None
+    accuracy: float
+    by_split: dict[str, float]
+    by_kind: dict[str, float]
+
+
+def exact_match(prediction: str, references: Sequence[str]) -> bool:
+    """Whether a prediction is one of the answers. Raises ValueError without any."""
+    if isinstance(references, str) or not references:
+        raise ValueError(f"references={references!r}: give a list of at least one answer")
+    return normalise(prediction) in set(map(normalise, references))
+
+
+def relaxed(prediction: str, span: Span) -> bool:
+    """Whether what is written is a number, or a range, that the answer's range allows.
+
+    Raises ValueError for a range that ends before it begins."""
+    least, most = span
+    if least > most:
+        raise ValueError(f"span={span} ends before it begins: give the smaller number first")
+    first, last = numbers(prediction)
+    if least <= first <= most and least <= last <= most:
+        return True
+    return last > first and overlap((first, last), span) >= ENOUGH - TINY
+
+
+def numbers(text: str) -> Span:
+    """The range that a text tells; its ends are the same for a single number."""
+    text = re.sub(r"(?<=\d)-", " - ", text)
+    found = [_value(number) for number in _NUMBER.findall(text)[:2]]
+    if not found:
+        return 0.0, 0.0
+    return (found[0], found[1]) if len(found) == 2 and found[0] <= found[1] else (found[0], found[0])
+
+
+def overlap(one: Span, other: Span) -> float:
+    """Intersection over union of two ranges."""
+    common = max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
+    first, second = one[1] - one[0] + TINY, other[1] - other[0] + TINY  # rounded as there: 0.5 is a border
+    return common / (first + second - common)
+
+
+def scores(right: Sequence[bool], splits: Sequence[str], kinds: Sequence[str]) -> InfoSeekScores:
+    """Of a set: of each question whether it was answered rightly, its split and its kind.
+
+    Raises ValueError unless there is a question, and a split and a kind for each."""
+    if not right or not len(right) == len(splits) == len(kinds):
+        numbers_of = f"{len(right)} questions, {len(splits)} splits and {len(kinds)} kinds"
+        raise ValueError(f"{numbers_of}: give one of each, and at least one question")
+    by_split, by_kind = _means(right, splits), _means(right, kinds)
+    both = [by_split[split] for split in SPLITS if split in by_split]
+    score = harmonic_mean(both) if len(both) == len(SPLITS) else None
+    return InfoSeekScores(score, sum(right) / len(right), by_split, by_kind)
+
+
+def harmonic_mean(values: Sequence[float]) -> float:
+    """A value of 0 counts as 1e-14."""
+    return len(values) / sum(1 / (value or TINY / 100) for value in values)
+
+
+def normalise(text: str) -> str:
+    """What is compared of texts."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def _value(number: str) -> float:
+    number = number.replace(",", "").strip(".")
+    if number.count(".") > 1:  # "-.5.2", which the evaluator fails at; ".5.2" is 5.2
+        number = number[0] + number[2:]
+    return float(number)
+
+
+def _means(right: Sequence[bool], groups: Sequence[str]) -> dict[str, float]:
+    found: dict[str, list[bool]] = {}
+    for one, group in zip(right, groups, strict=True):
+        found.setdefault(group, []).append(one)
+    return {group: sum(ones) / len(ones) for group, ones in found.items()}

@@ -1,0 +1,152 @@
+"""InfoSeek: questions that take looking up, about the thing in a picture (Chen et al., EMNLP 2023).
+
+A JSON object a line. The answer to show and those that count are two fields; the test and the human set have neither:
+
+    {"data_id": "infoseek_val_00000000", "image_id": "oven_04990048", "question": "Who invented this?",
+     "answer": ["Hero"], "answer_eval": ["Hero", "Heron"], "data_split": "val_unseen_question"}
+    {..., "answer": ["61 metre"], "answer_eval": [{"wikidata": 61.0, "range": [54.9, 67.1]}], ...}
+
+Two files more are joined by `data_id`:
+
+| file | a line | what for |
+| --- | --- | --- |
+| `infoseek_val_qtype.jsonl` | `data_id`, `question_type`: String, Numerical or Time | scores by kind |
+| `infoseek_val_withkb.jsonl` | `data_id`, `entity_id`, `entity_text` | what is in the picture |
+
+Without the first, a question with a range is numerical and any other counts as string, which scores the same.
+
+Pictures are OVEN's, `oven_04990048.jpg` in any folder. A question's id is the number of its line, from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reveal.sources.jsonl import objects
+from reveal.sources.records import Pictures, Question, Skips
+
+KINDS = ("string", "time", "numerical")
+TOLERANCE = 0.1  # of a number that has no range
+SPLITS = ("unseen_question", "unseen_entity")
+
+Span = tuple[float, float]
+
+
+class Entry(NamedTuple):
+    """A question with what its evaluation goes by.
+
+    Attributes:
+      question: its answers are those to show; its group is the split.
+      name: its `data_id`.
+      kind: one of KINDS.
+      split: unseen_question, unseen_entity; else what the file says.
+      references: the answers that count; () for numbers.
+      span: the least and the largest number that count; None for texts.
+      entity: Wikidata's id of what is in the picture; "" if nobody says.
+    """
+
+    question: Question
+    name: str
+    kind: str
+    split: str
+    references: tuple[str, ...]
+    span: Span | None
+    entity: str
+
+
+def questions(
+    path: str | Path,
+    images: str | Path,
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Question]:
+    """Questions to train on; arguments as for `entries`."""
+    yield from (entry.question for entry in entries(path, images, without=without, skips=skips))
+
+
+def entries(
+    path: str | Path,
+    images: str | Path,
+    types: str | Path | None = None,
+    entities: str | Path | None = None,
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Entry]:
+    """The questions of a file, those without an answer too.
+
+    Args:
+      path: a .jsonl, which may end in .gz.
+      images: folder of OVEN's pictures.
+      types, entities: the other two files; None: without.
+      without: ids of pictures that must not be there.
+      skips: where lines that are no question, `data_id`s that came before, and pictures that are not there are counted.
+
+    Raises:
+      OSError: a file or folder is missing.
+    """
+    skips, pictures = skips or Skips(), Pictures(images)
+    kinds, things = _joined(types, "question_type", skips), _joined(entities, "entity_id", skips)
+    seen: set[str] = set()
+    for number, where, row in objects(path, skips):
+        lacking = [name for name in ("data_id", "image_id", "question") if not isinstance(row.get(name), str)]
+        if lacking:
+            skips.add(f"without {lacking[0]}", where)
+            continue
+        name, image = row["data_id"], row["image_id"]
+        if name in seen:
+            skips.add("whose data_id came before", where)
+            continue
+        seen.add(name)
+        if image in without:
+            continue
+        picture = pictures.find(image)
+        if picture is None:
+            skips.add("whose picture is not there", where)
+            continue
+        span, references = span_of(row.get("answer_eval")), _texts(row.get("answer_eval"))
+        kind = kinds.get(name, "").lower()
+        kind = kind if kind in KINDS else "string" if span is None else "numerical"
+        split = _split(row.get("data_split"))
+        question = Question(number, picture, row["question"].strip(), _texts(row.get("answer")), split)
+        yield Entry(question, name, kind, split, references, span, things.get(name, ""))
+
+
+def span_of(told: Any) -> Span | None:
+    """The numbers that count: the range, else what is within a tenth of the number; None where neither is told."""
+    entry = told[0] if isinstance(told, list) and told else told
+    if not isinstance(entry, Mapping):
+        return None
+    ends, number = entry.get("range"), entry.get("wikidata")
+    if isinstance(ends, list) and len(ends) > 1 and all(map(_is_number, ends[:2])):
+        first, second = map(float, ends[:2])
+    elif isinstance(number, int | float) and not isinstance(number, bool):
+        first, second = number * (1 - TOLERANCE), number * (1 + TOLERANCE)
+    else:
+        return None
+    return min(first, second), max(first, second)
+
+
+def _joined(path: str | Path | None, field: str, skips: Skips) -> dict[str, str]:
+    """A field of another file, by `data_id`."""
+    if path is None:
+        return {}
+    rows = (row for _, _, row in objects(path, skips))
+    return {str(row["data_id"]): str(row[field]) for row in rows if "data_id" in row and field in row}
+
+
+def _split(told: Any) -> str:
+    told = told if isinstance(told, str) else ""
+    return next((split for split in SPLITS if told.endswith(split)), told)
+
+
+def _texts(told: Any) -> tuple[str, ...]:
+    told = [told] if isinstance(told, str) or _is_number(told) else told
+    if not isinstance(told, list):
+        return ()
+    return tuple(str(one) for one in told if _is_number(one) or (isinstance(one, str) and one.strip()))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,259 @@
+"""Published sets: small files in their formats are read, asked and scored as by hand, and told with what was asked."""
+
+import dataclasses
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+from assistants import RECIPE, items, network, vocabulary
+from flax import nnx
+from own_files import json_file
+from published_files import BY_HAND, asked_of, sets, write
+from reveal_networks import one_line
+
+from reveal import weights
+from reveal.assistant import Assistant
+from reveal.construction import build
+from reveal.generator import Greedy
+from reveal.memory.memory import Memory
+from reveal.reader import reader_fingerprint
+from reveal.sources import Skips
+from reveal.sources.words import items_of
+from reveal.world.facts import SOURCES
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from common.training.config import instantiate
+    from common.training.run import evaluate_from_config
+    from reveal.answering import Answering
+    from reveal.evaluation import SetsEvaluation
+    from reveal.evaluation_sets import Captions, NoCaps
+    from reveal.memory.choice import engine_of
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("sets"))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Weights that say how they were made, a vocabulary beside them, and a memory of 30 items."""
+    folder = tmp_path_factory.mktemp("network")
+    model = network()
+    told = {"steps": 1200, "experiment": "toy", "recipe": {"task": {"k": 2, "start_from": "runs/warm"}}}
+    told["recipe"]["data"] = RECIPE | {"objective": "vqa"}
+    state = nnx.to_pure_dict(nnx.state(model))
+    weights.save(folder / "weights.safetensors", state, model.config, metadata=told)
+    vocabulary(folder)
+    (folder / "knowledge").mkdir()
+    items(folder / "knowledge", 30)
+    build(folder / "facts", [items_of(str(folder / "knowledge"))], Assistant.load(folder))
+    return folder
+
+
+def evaluation(files, place, **changes) -> SetsEvaluation:
+    how = {"sets": sets(files), "memory": str(place / "facts"), "batch": 2, "progress": False}
+    return SetsEvaluation(**{**how, **changes})
+
+
+@pytest.mark.parametrize("name", list(BY_HAND))
+def test_sets_are_scored_as_by_hand(files, name):
+    said, left_out, (metric, value), parts = BY_HAND[name]
+    one = sets(files)[name]
+    one.check()
+    asked, counts = asked_of(one)
+    found = one.score(asked, said)
+    assert counts == left_out and len(found.each) == len(said)
+    assert (found.metric, found.value) == (metric, pytest.approx(value))
+    assert {part: found.parts.get(part) for part in parts} == pytest.approx(parts)
+
+
+def test_evaluators_are_named_for_what_they_are(files):
+    named = {name: one.evaluator for name, one in sets(files).items()}
+    assert "official 10-answer leave-one-out" in named["okvqa"] and '"current"' in named["okvqa"]
+    assert "nobody left out" in dataclasses.replace(sets(files)["okvqa"], rules="short").evaluator
+    assert (
+        "without BEM" in named["evqa"] and "not the Java PTB" in named["coco"] and "not the Java PTB" in named["nocaps"]
+    )
+    assert "not the official GloVe" in named["aokvqa"] and "harmonic mean" in named["infoseek"]
+
+
+def test_pictures_without_a_domain_and_karpathys_split(files, tmp_path):
+    pictures = [dict(id=7, file_name="x"), dict(id=9, file_name="x", domain="out-domain")]
+    notes = [dict(image_id=number, caption="a gull") for number in (7, 9)]
+    path = json_file(tmp_path / "captions.json", dict(images=pictures, annotations=notes))
+    asked, counts = asked_of(NoCaps(path=str(path), images=str(files / "images")))
+    assert [one.name for one in asked] == [9] and counts == {"without a domain": 1}
+    karpathy = Captions(path=str(files / "dataset_coco.json"), images=str(files / "images"), splits=["test"])
+    assert [one.name for one in asked_of(karpathy)[0]] == [7]
+
+
+def test_every_set_is_asked_and_told(files, place, tmp_path):
+    out = tmp_path / "out"
+    shown = evaluation(files, place).run(str(place), out)
+    record = json.loads((out / "results.json").read_text())
+    assert (out / "results.md").read_text() == shown + "\n"
+    assert [line.split(" | ")[0][2:] for line in shown.splitlines()[2:]] == list(record["rows"]) == list(BY_HAND)
+    start = f"{place}/weights.safetensors (experiment toy, step 1,200, objective vqa, begun from runs/warm)"
+    encoder = reader_fingerprint(network())
+    for name, row in record["rows"].items():
+        extra = {"whose picture cannot be read": 1, "longer than the 12 tokens that the network reads": 1}
+        assert row["left_out"] == BY_HAND[name][1] | (extra if name == "infoseek" else {})
+        assert row["questions"] == len(BY_HAND[name][0]) - (2 if name == "infoseek" else 0)
+        assert row["weights"] == start and row["asked"] == "k 2, engine exact; greedy, 3 tokens"
+        assert row["memory"].startswith(f"{place}/facts (30 items: ") and f"encoder {encoder}" in row["memory"]
+        line = next(line for line in shown.splitlines() if line.startswith(f"| {name} |"))
+        for told in (f"{row['metric']} {100 * row['value']:.2f}", row["evaluator"], start, row["memory"]):
+            assert told in line
+        lines = [json.loads(line) for line in (out / f"predictions_{name}.jsonl").read_text("utf-8").splitlines()]
+        asked = {one.name: one for one in asked_of(sets(files)[name])[0]}
+        assert len(lines) == row["questions"] and all(len(set(line["items"])) == 2 for line in lines)
+        again = sets(files)[name].score([asked[line["id"]] for line in lines], [line["prediction"] for line in lines])
+        assert again.value == row["value"] and again.each == [line["score"] for line in lines]
+    assert record["memory"]["items"] == 30 and record["weights"]["start_from"] == "runs/warm" and record["k"] == 2
+    assert "東京" in (out / "predictions_infoseek.jsonl").read_text("utf-8")
+    with pytest.raises(FileExistsError, match=r"results.json exists"):
+        evaluation(files, place).run(str(place), out)
+    (out / "results.json").unlink()
+    (out / "results.md").unlink()
+    with pytest.raises(FileExistsError, match=r"predictions_okvqa.jsonl exists"):
+        evaluation(files, place).run(str(place), out)
+    assert not list(out.glob(".partial*"))
+
+
+@pytest.fixture(scope="module")
+def assistant(place):
+    return Assistant.load(place, memory=place / "facts")
+
+
+def test_answers_are_those_of_the_assistant(files, assistant):
+    """In batches that are not full, and some in two hops, too."""
+    asked, _ = asked_of(sets(files)["infoseek"])
+    inputs = dataclasses.replace(
+        assistant.inputs, steps=lambda text: ("what ?", "is it {} ?") if "tall" in text else None
+    )
+    for one in (assistant, Assistant(assistant.model, inputs, assistant.memory)):
+        skips = Skips()
+        found = list(Answering(one, 2, Greedy(3), batch=2)(asked, skips))
+        assert [question.name for question, _ in found] == ["v0", "v1", "v2", "v5", "v6"]
+        assert [answer is None for _, answer in found] == [False] * 3 + [True] * 2 and skips.counts.total() == 2
+        for question, answer in found[:3]:
+            told = one.ask(question.question.image, question.question.text, k=2)
+            assert (told.first_hop is None) == (one is assistant or question.name == "v1")
+            assert answer.text == told.answer and answer.items == [piece.item.id for piece in told.pieces]
+
+
+def run_one(files, place, out, **changes) -> tuple[dict, list[dict]]:
+    """The row of E-VQA and its predictions."""
+    evaluation(files, place, sets={"evqa": sets(files)["evqa"]}, **changes).run(str(place), out)
+    lines = (out / "predictions_evqa.jsonl").read_text("utf-8").splitlines()
+    return json.loads((out / "results.json").read_text())["rows"]["evqa"], [json.loads(line) for line in lines]
+
+
+def test_engines_find_the_same(files, place, assistant, tmp_path):
+    pytest.importorskip("faiss")
+    pytest.importorskip("milvus_lite")
+    asked, _ = asked_of(sets(files)["evqa"])
+    found = []
+    for word in ("exact", "faiss", str(tmp_path / "keys.db")):
+        memory = Memory.load(place / "facts", engine_of(word, place / "facts"))
+        one = Assistant(assistant.model, assistant.inputs, memory)
+        found.append([answer for _, answer in Answering(one, 2, Greedy(3), batch=2)(asked, Skips())])
+    assert found[0] == found[1] == found[2] and len(found[0]) == 4
+    assert engine_of("faiss:hnsw", place / "facts").kind == "hnsw"
+    for word, said in (("scann", "engine is 'scann': choose exact"), ("faiss:x", "kind 'x'")):
+        with pytest.raises(ValueError, match=said) as caught:
+            engine_of(word, place / "facts")
+        one_line(caught)
+
+
+def test_how_it_is_asked_can_be_chosen(files, place, tmp_path):
+    row, lines = run_one(files, place, tmp_path / "a", k=2, sources=[SOURCES[0]], beams=3, length=2, limit=2)
+    assert (
+        row["asked"] == f"k 2 of {SOURCES[0]}, engine exact; beams 3, penalty 0.6, 2 tokens" and row["questions"] == 2
+    )
+    assert all(len(line["items"]) == 2 for line in lines)
+    assert "| 2, limit 2 |" in (tmp_path / "a" / "results.md").read_text()
+    row, lines = run_one(files, place, tmp_path / "b", memory=None)
+    assert row["memory"] == "none" and row["asked"].startswith("k 0;") and all(not line["items"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (dict(batch=0), "evaluation.batch 0: beams, batch"),
+        (dict(limit=-1), "evaluation.limit -1: "),
+        (dict(sets={}), "names nothing to ask"),
+        (dict(memory=None, k=3), "k is 3, but there is no memory"),
+        (dict(k=31), "k is 31, the memory has 30 items"),
+        (dict(sources=["nowhere"]), "source 'nowhere' is not in this memory"),
+        (dict(engine="nowhere"), "engine is 'nowhere'"),
+        (dict(strict=True), "mend it, or set strict=false"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_line(files, place, tmp_path, change, said):
+    with pytest.raises(ValueError, match=said) as caught:
+        evaluation(files, place, **change).run(str(place), tmp_path / "out")
+    one_line(caught)
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_are_missing_are_told_before_the_work(files, place, tmp_path):
+    lost = dataclasses.replace(sets(files)["infoseek"], types=str(tmp_path / "lost.jsonl"))
+    with pytest.raises(
+        FileNotFoundError, match=r"evaluation.sets.infoseek: .*lost.jsonl does not exist.*sets=\["
+    ) as caught:
+        evaluation(files, place, sets={"infoseek": lost}).run("nowhere", tmp_path / "out")
+    one_line(caught)
+    lost = dataclasses.replace(sets(files)["coco"], images=str(tmp_path / "lost"))
+    with pytest.raises(FileNotFoundError, match="lost: no such folder of pictures"):
+        evaluation(files, place, sets={"coco": lost}).run("nowhere", tmp_path / "out")
+
+
+def test_a_set_that_fails_leaves_the_scores_before_it(files, place, tmp_path):
+    (tmp_path / "empty").mkdir()
+    empty = dataclasses.replace(sets(files)["coco"], images=str(tmp_path / "empty"))
+    both = {"evqa": sets(files)["evqa"], "coco": empty}
+    with pytest.raises(ValueError, match=r"evaluation.sets.coco: no question that can be asked .*4 whose picture"):
+        evaluation(files, place, sets=both).run(str(place), tmp_path / "out")
+    assert list(json.loads((tmp_path / "out" / "results.json").read_text())["rows"]) == ["evqa"]
+    assert not (tmp_path / "out" / "predictions_coco.jsonl").exists()
+
+
+def test_a_memory_of_other_weights_is_refused(files, place, tmp_path):
+    other = network(seed=1)
+    weights.save(tmp_path / "weights.safetensors", nnx.to_pure_dict(nnx.state(other)), other.config)
+    shutil.copy(place / "vocabulary.json", tmp_path)
+    with pytest.raises(ValueError, match="was made by encoder") as caught:
+        evaluation(files, place).run(str(tmp_path), tmp_path / "out")
+    one_line(caught)
+    row, _ = run_one(files, tmp_path, tmp_path / "out", memory=None, names=list(SOURCES), limit=1)
+    assert row["weights"] == f"{tmp_path}/weights.safetensors (its file does not say how it was made)"
+
+
+def test_the_program_does_it(files, place, tmp_path, monkeypatch, caplog):
+    """As `python eval.py evaluation=reveal_sets ...` does."""
+    monkeypatch.setattr("common.training.run.setup", lambda: None)
+    own = sets(files)["evqa"]
+    words = ["evaluation=reveal_sets", f"weights={place}", f"evaluation.memory={place / 'facts'}", "sets=[evqa]"]
+    words += ["limit=3", "evaluation.progress=false", f"output={tmp_path / 'out'}"]
+    words += [f"evaluation.sets.evqa.{name}={getattr(own, name)}" for name in ("path", "images", "names")]
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        config = compose("eval", words)
+    whole = instantiate(OmegaConf.to_container(config.evaluation, resolve=True), "evaluation")
+    assert list(whole.sets) == ["okvqa", "vqa", "aokvqa", "coco", "nocaps", "evqa", "infoseek"]
+    with caplog.at_level("INFO", "common.training.run"):
+        evaluate_from_config(config)
+    assert "exact match" in caplog.text and "3, limit 3" in caplog.text
+    config.sets = ["okvqa"]
+    config.output = str(tmp_path / "other")
+    with pytest.raises(SystemExit):
+        evaluate_from_config(config)
