@@ -4,7 +4,7 @@
 
 1. Items come from the readers and get their numbers (`numbering.py`)
 2. Pictures shrink to what is kept (`pictures.py`), and become what the network reads; what cannot be used is left out
-   and counted. A thread does this for the next batch while
+   and counted. Threads do this for the next items, in their order, while
 3. the network encodes this one
 4. `memory.Builder` writes it
 
@@ -14,11 +14,13 @@ go on with other sources, another network, or data that has changed in between.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
+import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,8 @@ BATCH = 64  # items that are encoded at a time
 CHANGE = 4096  # items of one change of a memory
 SHARD = 16384  # items that an interruption costs at most
 SIDE = 256  # pixels of a kept picture, or the network's if those are more
+GROUP, AHEAD = 16, 16  # items that a thread prepares at a time, and such groups that wait
+THREADS = min(8, os.cpu_count() or 1)
 Batch = tuple[list[Knowledge], list[Row]]
 
 
@@ -80,9 +84,9 @@ def build(
     of = {"sources": [dataclasses.asdict(source) for source in sources], "renumber": renumber, "side": side}
     with Builder(folder, assistant.layout(), shard, of) as builder:
         resumed, first, last = builder.count, None, None
-        rest = _after(builder, stream, side)
+        rest = _after(builder, stream, assistant, skips, side)
         total = sum(filter(None, counts)) if None not in counts else None
-        for items, keys, values in encoded(rest, assistant, skips, total, resumed, progress):
+        for items, keys, values in encoded(rest, assistant, skips, side, total, resumed, progress):
             builder.add(items, keys, values)
             first, last = items[0].id if first is None else first, items[-1].id
         added = builder.count - resumed
@@ -115,12 +119,12 @@ def add(
         for source, keeps in zip(sources, named, strict=True):
             _refuse_known(memory, source, there if keeps else there[:0])
     streams = [
-        (kept(item if keeps else dataclasses.replace(item, id=None), side) for item in source.read(skips))
+        (item if keeps else dataclasses.replace(item, id=None) for item in source.read(skips))
         for source, keeps in zip(sources, named, strict=True)
     ]
     whole = itertools.chain.from_iterable(streams)
     added, edited, ids = 0, 0, []
-    batches = encoded(whole, assistant, skips, None, 0, progress)
+    batches = encoded(whole, assistant, skips, side, None, 0, progress)
     while group := list(itertools.islice(batches, CHANGE // BATCH)):
         items = [item for part, _, _ in group for item in part]
         keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
@@ -171,14 +175,15 @@ def encoded(
     items: Iterable[Knowledge],
     assistant: Assistant,
     skips: Skips,
+    side: int,
     total: int | None,
     done: int,
     progress: bool,
 ) -> Iterator[tuple[list[Knowledge], np.ndarray, np.ndarray]]:
-    """Items with keys and values, a batch at a time; the next batch is read meanwhile."""
+    """Items as they are kept, with keys and values, a batch at a time; the next ones are read meanwhile."""
     inputs, reader = assistant.inputs, assistant.reader(BATCH)
     lengths = inputs.item_length, inputs.image_size
-    batches = _batches(items, assistant, skips)
+    batches = _batches(_prepared(items, assistant, skips, side))
     bar = tqdm(total=total, initial=done, unit="item", disable=None if progress else True)
     with bar, ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, batches, None)
@@ -188,39 +193,77 @@ def encoded(
             bar.update(len(batch[0]))
 
 
-def _batches(items: Iterable[Knowledge], assistant: Assistant, skips: Skips) -> Iterator[Batch]:
-    """Items that can be used and what the network reads of them."""
-    inputs, known = assistant.inputs, assistant.inputs.sources
-    usable: list[Knowledge] = []
-    rows: list[Row] = []
+def _batches(prepared: Iterable[tuple[Knowledge, Row]]) -> Iterator[Batch]:
+    """So many as are encoded at a time."""
+    stream = iter(prepared)
+    while batch := list(itertools.islice(stream, BATCH)):
+        yield [item for item, _ in batch], [row for _, row in batch]
+
+
+def _prepared(
+    items: Iterable[Knowledge], assistant: Assistant, skips: Skips, side: int
+) -> Iterator[tuple[Knowledge, Row]]:
+    """Items that can be used, as they are kept, and what the network reads of them; in their order, `AHEAD` groups
+    ahead."""
+
+    def prepare(group: list[Knowledge]) -> tuple[list[tuple[Knowledge, Row]], Mapping[str, int]]:
+        own = Skips(skips.strict)
+        smaller = [kept(item, side) for item in group]
+        rows = [row_of(item, inputs.tokenizer, inputs.item_length, inputs.image_size, own) for item in smaller]
+        return [(item, row) for item, row in zip(smaller, rows, strict=True) if row is not None], own.counts
+
+    def done(future: Future) -> list[tuple[Knowledge, Row]]:
+        found, counts = future.result()
+        skips.merge(counts)
+        return found
+
+    inputs, stream = assistant.inputs, _known(items, assistant.inputs.sources)
+    waiting = collections.deque[Future]()
+    with ThreadPoolExecutor(THREADS) as pool:
+        while group := list(itertools.islice(stream, GROUP)):
+            waiting.append(pool.submit(prepare, group))
+            if len(waiting) > AHEAD:
+                yield from done(waiting.popleft())
+        while waiting:
+            yield from done(waiting.popleft())
+
+
+def _known(items: Iterable[Knowledge], sources: Sequence[str]) -> Iterator[Knowledge]:
+    """The items. Raises ValueError for a source that the network does not know."""
     for item in items:
-        if item.source not in known:
+        if item.source not in sources:
             raise ValueError(
-                f"item {item.id} is of source {item.source!r}, this network knows {', '.join(known)}: say which of"
+                f"item {item.id} is of source {item.source!r}, this network knows {', '.join(sources)}: say which of"
                 " these it is like, with --source or in the file"
             )
-        row = row_of(item, inputs.tokenizer, inputs.item_length, inputs.image_size, skips)
-        if row is not None:
-            usable, rows = [*usable, item], [*rows, row]
-        if len(usable) == BATCH:
-            yield usable, rows
-            usable, rows = [], []
-    if usable:
-        yield usable, rows
+        yield item
 
 
-def _after(builder: Builder, stream: Iterator[Knowledge], side: int) -> Iterator[Knowledge]:
-    """What an interrupted build has not written yet. Raises `Changed` if what it has is not what comes now."""
-    last = builder.last()
-    if last is not None:
-        number = builder.next_id - 1
-        reached = next((item for item in stream if item.id is not None and item.id >= number), None)
-        if reached is None or reached.id != number or pack(kept(reached, side)) != last:
-            raise Changed(
-                f"{builder.folder}: the sources have changed since this build was interrupted (item {number} is"
-                " another): --overwrite begins anew"
-            )
-    yield from (kept(item, side) for item in stream)
+def _after(
+    builder: Builder, stream: Iterator[Knowledge], assistant: Assistant, skips: Skips, side: int
+) -> Iterator[Knowledge]:
+    """What an interrupted build has not written yet; what it has left out is counted again. Raises `Changed` if what it
+    has is not what comes now."""
+    last, inputs = builder.last(), assistant.inputs
+    for number in builder.written():
+        for item in stream:
+            if item.id is None or item.id >= number:
+                break
+            small = kept(item, side)
+            if row_of(small, inputs.tokenizer, inputs.item_length, inputs.image_size, skips) is not None:
+                raise _changed(builder, item.id)
+        else:
+            raise _changed(builder, number)
+        if item.id != number or (number == builder.next_id - 1 and pack(kept(item, side)) != last):
+            raise _changed(builder, number)
+    yield from stream
+
+
+def _changed(builder: Builder, number: int) -> Changed:
+    return Changed(
+        f"{builder.folder}: the sources have changed since this build was interrupted (item {number} is another):"
+        " --overwrite begins anew"
+    )
 
 
 def _refuse_known(memory: Memory, source: Items, there: np.ndarray) -> None:

@@ -7,6 +7,7 @@ for nothing. Its picture is resized to a square, whatever its aspect, so that no
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from reveal.tokenizers import Tokenizer
 
 CROP = 0x63726F70  # in front of an item's id, seeds what is drawn for it
 WHOLE = (1, 1)
+NO_FAULT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # of the machine, not of a picture
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,6 +131,8 @@ def row_of(
     try:
         image = None if dropped else picture_of(item, size, rng, crop)
     except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in NO_FAULT:
+            raise
         skips.add("whose picture is damaged", f"{name} ({error})")
         return None
     if image is None and not tokens.any():

@@ -11,12 +11,14 @@ import io
 
 import cv2
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from common.images import from_uint8, shrink, to_uint8
 from reveal.memory.items import Knowledge
 from reveal.sources.records import decode_picture
 
 QUALITY = 90  # of JPEG
+JPEG = b"\xff\xd8"  # what one begins with
 
 
 def kept(item: Knowledge, longest: int) -> Knowledge:
@@ -37,7 +39,7 @@ def kept(item: Knowledge, longest: int) -> Knowledge:
 def _size(data: bytes) -> tuple[int, int]:
     """Width and height as the header says; (0, 0) where there is none."""
     try:
-        with Image.open(io.BytesIO(data)) as picture:
+        with JpegImageFile(io.BytesIO(data)) if data[:2] == JPEG else Image.open(io.BytesIO(data)) as picture:
             return picture.size
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return 0, 0

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -73,6 +73,11 @@ class Builder:
         if not self._done:
             return None
         return Shard(self.folder, self._done[-1], self.layout).payloads([self._done[-1].rows - 1])[0]
+
+    def written(self) -> Iterator[int]:
+        """The ids that an interrupted build has left, rising."""
+        for info in self._done:
+            yield from Shard(self.folder, info, self.layout).ids.tolist()
 
     def add(self, items: Sequence[Knowledge], keys: np.ndarray, values: np.ndarray) -> None:
         """Appends items with their keys [n k] and values [n c d]. Ids, where items have them, rise.

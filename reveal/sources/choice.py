@@ -13,11 +13,12 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from reveal.memory.items import Knowledge
-from reveal.sources import coco, folder, jsonl, pairs, wikidata, wit
-from reveal.sources.records import Question, Skips
+from reveal.sources import coco, evqa, folder, infoseek, jsonl, pairs, wikidata, wikidata_dump, wit, wit_tfds
+from reveal.sources.records import Question, Skips, all_names, contents, picture_hash
 
 log = logging.getLogger(__name__)
 GIVEN = ("path", "without", "skips")  # arguments that are no options
@@ -31,7 +32,8 @@ class Reading:
       reader: its name, one of the package's table.
       path: its first argument.
       options: its other arguments, such as `images` and `first_id`.
-      leave_out: files of evaluation questions, whose pictures must not be read (`coco.image_ids`).
+      leave_out: files of evaluation questions, whose pictures must not be read (`coco.image_ids`), whatever file
+        names them; and folders of pictures that no item may have, to the byte, whatever they are called.
       strict: a record that cannot be read is an error instead of being counted.
     """
 
@@ -61,8 +63,15 @@ class Reading:
         """The records; what is left out is counted in `skips`."""
         options = dict(self.options)
         if self.leave_out:
-            options["without"] = frozenset[str]().union(*map(coco.image_ids, self.leave_out))
-        yield from self.READERS[self.reader](self.path, **options, skips=skips)
+            files = [file for file in self.leave_out if not Path(file).is_dir()]
+            names = frozenset[str]().union(*map(coco.image_ids, files))
+            options["without"] = frozenset[str]().union(*map(all_names, names))
+        held_out = contents([Path(place) for place in self.leave_out if Path(place).is_dir()])
+        for record in self.READERS[self.reader](self.path, **options, skips=skips):
+            if held_out and picture_hash(record) in held_out:
+                skips.held_out()
+            else:
+                yield record
 
     def __iter__(self) -> Iterator[Any]:
         skips = Skips(self.strict)
@@ -79,9 +88,11 @@ class Items(Reading):
         "jsonl": jsonl.items,
         "folder": folder.items,
         "wit": wit.items,
+        "wit_tfds": wit_tfds.items,
         "cc12m": pairs.table_items,
         "webdataset": pairs.tar_items,
         "wikidata": wikidata.items,
+        "wikidata_dump": wikidata_dump.items,
         "vqa": coco.vqa_items,
         "coco": coco.caption_items,
     }
@@ -97,6 +108,7 @@ class Questions(Reading):
     READERS: ClassVar[Mapping[str, Callable[..., Iterator[Any]]]] = {
         "jsonl": jsonl.questions,
         "wit": wit.questions,
+        "wit_tfds": wit_tfds.questions,
         "cc12m": pairs.table_questions,
         "webdataset": pairs.tar_questions,
         "vqa": coco.vqa_questions,
@@ -104,6 +116,8 @@ class Questions(Reading):
         "coco": coco.captions,
         "nocaps": coco.captions,
         "karpathy": coco.karpathy,
+        "evqa": evqa.questions,
+        "infoseek": infoseek.questions,
     }
 
     def __iter__(self) -> Iterator[Question]:

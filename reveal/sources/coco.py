@@ -90,7 +90,10 @@ def aokvqa_questions(
     skips, pictures = skips or Skips(), Pictures(images)
     for number, row in enumerate(rows_of(read_json(path), "questions", path)):
         where = f"{path} question {number}"
-        if not _has(row, where, skips, image_id=int, question=str) or str(row["image_id"]) in without:
+        if not _has(row, where, skips, image_id=int, question=str):
+            continue
+        if str(row["image_id"]) in without:
+            skips.held_out()
             continue
         picture = pictures.find(row["image_id"])
         if picture is None:
@@ -110,7 +113,10 @@ def captions(
         told.setdefault(row.get("image_id"), []).append(str(row.get("caption", "")).strip())
     for number, row in enumerate(rows_of(data, "images", path)):
         where = f"{path} picture {number}"
-        if not _has(row, where, skips, id=int) or str(row["id"]) in without:
+        if not _has(row, where, skips, id=int):
+            continue
+        if str(row["id"]) in without:
+            skips.held_out()
             continue
         picture = pictures.find(str(row.get("file_name", ""))) or pictures.find(row["id"])
         if picture is None:
@@ -197,7 +203,10 @@ def _joined(
             told[row.get("question_id")] = tuple(one for one in answers if isinstance(one, str))
     for number, row in enumerate(rows_of(read_json(path), "questions", path)):
         where = f"{path} question {row.get('question_id', number)}"
-        if not _has(row, where, skips, question_id=int, image_id=int, question=str) or str(row["image_id"]) in without:
+        if not _has(row, where, skips, question_id=int, image_id=int, question=str):
+            continue
+        if str(row["image_id"]) in without:
+            skips.held_out()
             continue
         if annotations is not None and not told.get(row["question_id"]):
             skips.add("without an answer", where)

@@ -18,7 +18,7 @@ from natsort import natsorted
 
 from common.images import READABLE
 from reveal.memory.items import Knowledge
-from reveal.sources.records import Skips, picture_bytes
+from reveal.sources.records import Skips, file_bytes
 
 TEXT = ".txt"
 
@@ -48,6 +48,7 @@ def items(
         texts = [file for file in files if file not in pictures]
         where = str(files[0])
         if files[0].stem in without:
+            skips.held_out()
             continue
         for spare in pictures[1:]:
             skips.add("that share their name with another picture", str(spare))
@@ -56,8 +57,9 @@ def items(
         if empty or not (text or pictures):
             skips.add("that are empty", where)
             continue
-        data = picture_bytes(pictures[0]) if pictures else None
-        yield Knowledge(source, {"text": text} if text else {}, data, first_id + number)
+        data = file_bytes(pictures[0], skips, where) if pictures else None
+        if data is not None or not pictures:
+            yield Knowledge(source, {"text": text} if text else {}, data, first_id + number)
 
 
 def groups(folder: Path) -> list[list[Path]]:

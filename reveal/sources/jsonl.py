@@ -24,7 +24,7 @@ from typing import Any
 
 from common.files import require_file
 from reveal.memory.items import Knowledge
-from reveal.sources.records import Question, Skips, open_text, picture_bytes
+from reveal.sources.records import Question, Skips, coco_names, file_bytes, open_text
 
 OWN = ("id", "image", "image_id", "source")  # what is no field of an item
 
@@ -42,7 +42,8 @@ def items(
     for number, where, entry in objects(path, skips):
         picture = _picture(entry, folder)
         fields = {name: value for name, value in entry.items() if name not in OWN and value not in (None, "")}
-        if _named(entry) in without:
+        if _is_among(entry, without):
+            skips.held_out()
             continue
         if picture is not None and not picture.is_file():
             skips.add("whose picture is not there", where)
@@ -51,8 +52,9 @@ def items(
         elif not _is_number(entry.get("id", number)) or not isinstance(entry.get("source", source), str):
             skips.add("whose id is no whole number from 0, or whose source is no text", where)
         else:
-            data = None if picture is None else picture_bytes(picture)
-            yield Knowledge(entry.get("source", source), fields, data, entry.get("id", number))
+            data = None if picture is None else file_bytes(picture, skips, where)
+            if data is not None or picture is None:
+                yield Knowledge(entry.get("source", source), fields, data, entry.get("id", number))
 
 
 def questions(
@@ -66,7 +68,8 @@ def questions(
     folder = Path(images) if images is not None else Path(path).parent
     for number, where, entry in objects(path, skips):
         picture = _picture(entry, folder)
-        if _named(entry) in without:
+        if _is_among(entry, without):
+            skips.held_out()
             continue
         if picture is None or not picture.is_file():
             skips.add("whose picture is not there", where)
@@ -112,9 +115,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _named(entry: Mapping[str, Any]) -> str | None:
+def _is_among(entry: Mapping[str, Any], names: Collection[str]) -> bool:
+    """Whether it has one of these pictures."""
     name = entry.get("image_id", entry.get("image"))
-    return None if name is None else str(name)
+    return bool(names) and name is not None and any(one in names for one in (str(name), *coco_names(str(name))))
 
 
 def _picture(entry: Mapping[str, Any], folder: Path) -> Path | None:

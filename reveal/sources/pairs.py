@@ -29,6 +29,7 @@ from reveal.sources.records import (
     Pictures,
     Question,
     Skips,
+    file_bytes,
     files_of,
     open_text,
     picture_bytes,
@@ -54,8 +55,10 @@ def table_items(
     skips: Skips | None = None,
 ) -> Iterator[Knowledge]:
     """Items of a table whose pictures are in a folder, by name or hash of their address; `without` has addresses."""
-    for number, image, text in table(path, images, without, skips or Skips()):
-        yield Knowledge(source, {"text": text}, picture_bytes(image), first_id + number)
+    skips = skips or Skips()
+    for number, image, text in table(path, images, without, skips):
+        if (data := file_bytes(image, skips, f"{path} line {number + 1}")) is not None:
+            yield Knowledge(source, {"text": text}, data, first_id + number)
 
 
 def table_questions(
@@ -74,8 +77,10 @@ def tar_items(
     skips: Skips | None = None,
 ) -> Iterator[Knowledge]:
     """Items of a tar, of all in a folder, or of a pattern; `without` has keys or addresses. Ids count samples."""
-    for number, image, text in tars(path, without, skips or Skips()):
-        yield Knowledge(source, {"text": text}, picture_bytes(image), first_id + number)
+    skips = skips or Skips()
+    for number, image, text in tars(path, without, skips):
+        if (data := file_bytes(image, skips, f"{path} sample {number}")) is not None:
+            yield Knowledge(source, {"text": text}, data, first_id + number)
 
 
 def tar_questions(path: str | Path, without: Collection[str] = (), skips: Skips | None = None) -> Iterator[Question]:
@@ -93,6 +98,7 @@ def table(path: str | Path, images: str | Path, without: Collection[str], skips:
                 number, where = number + 1, f"{file} line {number + 2}"
                 address, _, text = line.strip("\r\n").partition("\t")
                 if address in without:
+                    skips.held_out()
                     continue
                 picture = pictures.find(address)
                 if picture is None or not text.strip():
@@ -111,7 +117,8 @@ def tars(path: str | Path, without: Collection[str], skips: Skips) -> Iterator[P
             picture = next((parts[suffix] for suffix in SUFFIXES if suffix in parts), None)
             about = _about(parts)
             text = about.get("caption")
-            if {key, key.rpartition("/")[2], about.get("url")} & set(without):
+            if any(name in without for name in (key, key.rpartition("/")[2], about.get("url"))):
+                skips.held_out()
                 continue
             if picture is None or not isinstance(text, str) or not text.strip():
                 skips.add("without caption" if picture else "whose picture is not there", where)

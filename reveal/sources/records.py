@@ -7,12 +7,15 @@ than the RAM; and it opens no picture that nobody asks for.
 with `Skips(strict=True)` raised. A file that is missing, or no file of that kind at all, is raised always.
 
 **The leak rule.** VQA-v2 and COCO share pictures with OK-VQA's validation set, and so may the web. `without` names the
-pictures that knowledge and questions must not have, as their file calls them (`coco.image_ids` reads such names).
+pictures that knowledge and questions must not have, as their file calls them (`coco.image_ids` reads such names,
+`all_names` adds what other files call the same picture). They are counted too.
 """
 
 from __future__ import annotations
 
+import bz2
 import collections
+import errno
 import functools
 import glob
 import gzip
@@ -21,19 +24,27 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from jaxtyping import UInt8
 from natsort import natsorted
+from PIL.JpegImagePlugin import JpegImageFile
 
 from common.files import require_file
-from common.images import READABLE, read_image, to_uint8
+from common.images import MAX_PIXELS, READABLE, read_image, to_uint8
 
 COCO_NUMBER = re.compile(r"(\d{12})$")
+COCO_SPLITS = ("train2014", "val2014", "test2014", "test2015")
+HELD_OUT = "whose picture is in an evaluation set"
+PLAIN = ("RGB", "L")  # kinds of JPEG that need no more than to be decoded
+
+
+PACKED: Mapping[str, Callable[[Path], Any]] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File}
 
 
 class Member(NamedTuple):
@@ -79,6 +90,14 @@ class Skips:
         if self.strict:
             raise ValueError(f"{where}: {reason}; mend it, or set strict=false to leave it out")
         self.counts[reason] += 1
+
+    def held_out(self) -> None:
+        """Counts a record whose picture must not be there; that is no fault, and `strict` does not mind."""
+        self.counts[HELD_OUT] += 1
+
+    def merge(self, others: Mapping[str, int]) -> None:
+        """Adds what somebody else has counted."""
+        self.counts.update(others)
 
     def __str__(self) -> str:
         told = ", ".join(f"{count} {reason}" for reason, count in self.counts.most_common())
@@ -132,6 +151,22 @@ def _keys(name: str | int) -> Iterator[str]:
         yield from (hashlib.new(how, name.encode()).hexdigest() for how in ("md5", "sha1", "sha256"))
 
 
+def all_names(name: str) -> frozenset[str]:
+    """What a picture is called in one file or another: its name, with and without suffix, and `coco_names`."""
+    stem = name.rpartition(".")[0] if "/" not in name else ""
+    return frozenset({name, stem or name}) | coco_names(name)
+
+
+def coco_names(name: str) -> frozenset[str]:
+    """A picture of COCO's, of which a file may have the number alone: the number, and the names with it. Of another
+    picture nothing."""
+    digits = name if name.isdigit() else next(iter(COCO_NUMBER.findall(Path(name).stem)), "")
+    if not digits or len(digits) > 12:
+        return frozenset()
+    padded = digits.zfill(12)
+    return frozenset({str(int(digits)), padded, *(f"COCO_{split}_{padded}" for split in COCO_SPLITS)})
+
+
 def folder_of(images: str | Path | None) -> Pictures | None:
     return None if images is None else Pictures(images)
 
@@ -150,17 +185,60 @@ def picture_bytes(picture: Picture) -> bytes:
     return data
 
 
+def file_bytes(picture: Picture, skips: Skips, where: str) -> bytes | None:
+    """As `picture_bytes`; None, and counted, for a file that is empty, or cannot be read."""
+    try:
+        return picture_bytes(picture)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):  # no fault of the picture
+            raise
+        skips.add("whose picture cannot be read", f"{where} ({error})")
+        return None
+
+
+def contents(folders: Sequence[Path]) -> frozenset[bytes]:
+    """SHA-256 of every picture file in some folders and below."""
+    return frozenset(_hash(path.read_bytes()) for folder in folders for path in _pictures(folder))
+
+
+def picture_hash(record: Any) -> bytes | None:
+    """That of an item's, or a question's, picture; None: it has none in a file."""
+    picture = record.image if isinstance(record, Question) else record.picture
+    return _hash(picture_bytes(picture)) if isinstance(picture, Path | bytes | Member) else None
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
 def decode_picture(picture: Picture, name: str) -> UInt8[np.ndarray, "h w 3"]:
     """The picture, which messages call `name`. Raises OSError, ValueError."""
     if isinstance(picture, Path):
         return to_uint8(read_image(picture))
+    data = picture_bytes(picture)
+    if (plain := _plain_jpeg(data)) is not None:
+        return plain
     with tempfile.NamedTemporaryFile() as file:  # the one reader of pictures takes paths
-        file.write(picture_bytes(picture))
+        file.write(data)
         file.flush()
         try:
             return to_uint8(read_image(file.name))
         except ValueError as error:
             raise ValueError(str(error).replace(file.name, f"the picture of {name}")) from error
+
+
+def _plain_jpeg(data: bytes) -> UInt8[np.ndarray, "h w 3"] | None:
+    """What `read_image` makes of the commonest pictures, in a quarter of its time: JPEGs that nobody turned. None:
+    another kind, or damaged, so that `read_image` has to say what it is."""
+    try:
+        with JpegImageFile(io.BytesIO(data)) as picture:  # not `Image.open`, whose limits and warnings are global
+            width, height = picture.size
+            turned = "exif" in picture.info or "xmp" in picture.info
+            if picture.mode not in PLAIN or turned or width * height > MAX_PIXELS:
+                return None
+            return np.array(picture.convert("RGB"))
+    except Exception:  # decoders fail in many classes
+        return None
 
 
 def files_of(path: str | Path, *suffixes: str) -> list[Path]:
@@ -179,7 +257,31 @@ def files_of(path: str | Path, *suffixes: str) -> list[Path]:
     return natsorted(found, key=str)
 
 
+class _Packed(io.RawIOBase):
+    """A packed file, unpacked. What is wrong with it is one ValueError when it is read."""
+
+    def __init__(self, path: Path, file: gzip.GzipFile | bz2.BZ2File):
+        self._path, self._file = path, file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return self._file.readinto(buffer)
+        except (EOFError, zlib.error, OSError) as error:
+            raise ValueError(f"{self._path} is damaged or cut short ({error}); copy it again") from error
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def open_text(path: Path) -> io.TextIOWrapper:
-    """Lines of UTF-8, unpacked if the name ends in .gz; what is none becomes U+FFFD. Raises as `require_file`."""
-    binary = gzip.open(require_file(path)) if path.suffix == ".gz" else require_file(path).open("rb")  # noqa: SIM115
+    """Lines of UTF-8, unpacked if the name ends in .gz or .bz2; what is none becomes U+FFFD. Raises as
+    `require_file`; ValueError, where it is reached, for the place where a packed file is damaged."""
+    if path.suffix in PACKED:
+        binary: Any = io.BufferedReader(_Packed(path, PACKED[path.suffix](require_file(path))), 1 << 18)
+    else:
+        binary = require_file(path).open("rb")
     return io.TextIOWrapper(binary, encoding="utf-8-sig", errors="replace", newline="")  # type: ignore[arg-type]

@@ -5,7 +5,11 @@
 
 is what Wikidata5M publishes, with a tab between the three; tables of names turn the numbers into words, a line each of
 number, name and other names (`wikidata5m_entity.txt`, `wikidata5m_relation.txt`). What has no name stays as it is, so
-triples may be words already. An item reads "gull instance of bird . gull parent taxon Larus ."
+triples may be words already. `wikidata_dump` reads Wikidata's own files. An item is written in one of two forms, and
+may go on to what is told about its objects, the second hop:
+
+    sentences   gull instance of bird . gull parent taxon Larus .
+    pairs       France, capital: Paris, currency: euro; Paris, country: France
 
 Objects of more than 10,000 triples ("human", "male") tell nothing apart, and those triples are left out, as in the
 reference (`wikidata` utilities of scenic's knowledge_visual_language). A subject's triples may lie anywhere in the
@@ -17,11 +21,16 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from reveal.memory.items import Knowledge
 from reveal.sources.records import Skips, files_of, open_text
+
+FORMS = ("sentences", "pairs")
+SECOND = 5  # facts that are told about an object
+EMPTY = "of which only frequent objects are told"
+Facts = Mapping[str, Sequence[tuple[str, str]]]  # subject -> relation, object
 
 
 def items(
@@ -29,6 +38,9 @@ def items(
     names: str | Path | None = None,
     relations: str | Path | None = None,
     most: int = 10_000,
+    keep: str | Sequence[str] = "",
+    hops: int = 1,
+    form: str = "sentences",
     source: str = "wikidata",
     first_id: int = 0,
     skips: Skips | None = None,
@@ -38,26 +50,29 @@ def items(
     Args:
       path: a table of triples, a folder of them, or a pattern.
       names: table of the names of subjects and objects. relations: of relations. None: they are words already.
-      most: triples that an object may be in.
+      most: triples that an object may be in, among those of the relations that are kept.
+      keep: the relations to keep, "P36,P17" or a list, as the triples have them; "": all.
+      hops: 2 tells also what is known of the objects, up to `SECOND` facts each.
+      form: how facts are written, one of `FORMS`.
       source: name of the items' source.
       first_id: of the first subject.
       skips: where lines that are no triples, and subjects of which nothing is left, are counted.
     """
-    skips = skips or Skips()
-    named, related = _names(names), _names(relations)
-    counts = collections.Counter(triple[2] for triple in triples(path, Skips()))
+    skips, wanted = skips or Skips(), listed(keep)
+    check_form(hops, form)
+    named, related = names_of(names), names_of(relations)
+    counts = collections.Counter(thing for _, relation, thing in triples(path, Skips()) if is_kept(relation, wanted))
     about: dict[str, list[tuple[str, str]]] = {}
     for subject, relation, thing in triples(path, skips):
         told = about.setdefault(subject, [])
-        if counts[thing] <= most:
+        if counts[thing] <= most and is_kept(relation, wanted):
             told.append((sys.intern(relation), sys.intern(thing)))
     for number, (subject, told) in enumerate(about.items()):
-        if not told:
-            skips.add("of which only frequent objects are told", f"{path} subject {subject}")
-            continue
-        name = named.get(subject, subject)
-        facts = [f"{name} {related.get(r, r)} {named.get(o, o)} ." for r, o in told]
-        yield Knowledge(source, {"text": " ".join(facts)}, None, first_id + number)
+        if told:
+            text = linearised(neighbourhood(subject, about, hops), named, related, form)
+            yield Knowledge(source, {"text": text}, None, first_id + number)
+        else:
+            skips.add(EMPTY, f"{path} subject {subject}")
 
 
 def triples(path: str | Path, skips: Skips) -> Iterator[tuple[str, str, str]]:
@@ -72,8 +87,46 @@ def triples(path: str | Path, skips: Skips) -> Iterator[tuple[str, str, str]]:
                     skips.add("that are no triples", f"{file} line {number}")
 
 
-def _names(path: str | Path | None) -> Mapping[str, str]:
-    """Number -> first name."""
+def neighbourhood(subject: str, facts: Facts, hops: int) -> dict[str, list[tuple[str, str]]]:
+    """What is told about a subject, and with 2 hops about each of its objects, of which only others are told again."""
+    found = {subject: list(facts[subject])}
+    if hops == 2:
+        for _, thing in facts[subject]:
+            told = [fact for fact in facts.get(thing, ()) if fact[1] != subject]
+            if told and thing not in found:
+                found[thing] = told[:SECOND]
+    return found
+
+
+def linearised(facts: Facts, names: Mapping[str, str], relations: Mapping[str, str], form: str = "sentences") -> str:
+    """Facts as a text (module docstring); what has no name is called as it is."""
+    named = [
+        (names.get(subject, subject), [(relations.get(of, of), names.get(thing, thing)) for of, thing in told])
+        for subject, told in facts.items()
+    ]
+    if form == "sentences":
+        return " ".join(f"{name} {relation} {thing} ." for name, told in named for relation, thing in told)
+    return "; ".join(", ".join([name, *(f"{relation}: {thing}" for relation, thing in told)]) for name, told in named)
+
+
+def check_form(hops: int, form: str) -> None:
+    """Raises ValueError for what `items` cannot do."""
+    if hops not in (1, 2) or form not in FORMS:
+        raise ValueError(f"hops={hops}, form={form}: hops is 1 or 2, form one of {', '.join(FORMS)}")
+
+
+def listed(words: str | Sequence[str]) -> tuple[str, ...]:
+    """The parts of "a,b", or of a list."""
+    parts = words.split(",") if isinstance(words, str) else words
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def is_kept(relation: str, wanted: Sequence[str]) -> bool:
+    return not wanted or relation in wanted
+
+
+def names_of(path: str | Path | None) -> Mapping[str, str]:
+    """Number -> first name, of a table."""
     if path is None:
         return {}
     with open_text(Path(path)) as lines:

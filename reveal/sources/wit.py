@@ -9,17 +9,21 @@ Of a row REVEAL makes an item, and for the warm start a question too:
     question    describe the picture: the reference caption, else the alt text, else the attribution. Its gold item is
                 the row's own, which for that must not hold the captions: `captions=False`
 
+A field that has quotes around it may go on over several lines. A quote that never ends costs nothing else: the line
+that has it is read as it is, or left out, and the next one begins anew.
+
 Ids are the numbers of rows, of all languages and through all files, so they do not depend on which pictures there are.
 """
 
 from __future__ import annotations
 
+import collections
 import csv
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from reveal.memory.items import Knowledge
-from reveal.sources.records import Pictures, Question, Skips, files_of, folder_of, open_text, picture_bytes
+from reveal.sources.records import Pictures, Question, Skips, file_bytes, files_of, folder_of, open_text
 
 COLUMNS: tuple[str, ...] = (
     "language",
@@ -51,6 +55,8 @@ CAPTIONS = {
     "attribution": "caption_attribution_description",
 }
 LARGEST = 1 << 24  # bytes of a field; Python's own limit is 128 KiB, which pages exceed
+MOST_LINES = 1000  # of a row
+TABS = len(COLUMNS) - 1
 
 
 def items(
@@ -85,7 +91,9 @@ def items(
         elif not fields:
             skips.add("without text", where)
         else:
-            yield Knowledge(source, fields, picture_bytes(picture) if picture else None, first_id + number)
+            data = file_bytes(picture, skips, where) if picture else None
+            if data is not None or not picture:
+                yield Knowledge(source, fields, data, first_id + number)
 
 
 def questions(
@@ -115,7 +123,7 @@ def rows(
     number = -1
     for file in files_of(path, ".tsv.gz", ".tsv"):
         with open_text(file) as lines:
-            for row in csv.reader(lines, delimiter="\t"):
+            for row in cells(lines):
                 if row[:2] == list(COLUMNS[:2]):
                     continue
                 number, where = number + 1, f"{file} row {number + 2}"
@@ -123,5 +131,49 @@ def rows(
                     skips.add(f"that have not {len(COLUMNS)} columns", where)
                     continue
                 named = dict(zip(COLUMNS, row, strict=True))
-                if named["language"] == language and named["image_url"] not in without:
+                if named["language"] != language:
+                    continue
+                if named["image_url"] in without:
+                    skips.held_out()
+                else:
                     yield number, where, named
+
+
+def cells(lines: Iterable[str]) -> Iterator[list[str]]:
+    """The rows of a table, a list of cells each; empty lines are none."""
+    source, again = iter(lines), collections.deque[str]()
+    while (line := again.popleft() if again else next(source, None)) is not None:
+        if not line.strip("\r\n"):
+            continue
+        if line[0] != '"' and '\t"' not in line:  # no cell has quotes around it
+            yield line.rstrip("\r\n").split("\t")
+            continue
+        block, row = [line], _parsed([line])
+        while row is None and len(block) < MOST_LINES:
+            following = again.popleft() if again else next(source, None)
+            if following is None:
+                break
+            block.append(following)
+            if following.count("\t") >= TABS:  # a row of its own
+                break
+            row = _parsed(block) if '"' in following else None
+        if row is None or (len(block) > 1 and len(row) != len(COLUMNS)):
+            row = line.rstrip("\r\n").split("\t")
+            again.extendleft(reversed(block[1:]))
+        yield row
+
+
+def _parsed(block: list[str]) -> list[str] | None:
+    """The cells of a row; None if a quoted one does not end in these lines, or is longer than any."""
+    whole = True
+
+    def told() -> Iterator[str]:
+        nonlocal whole
+        yield from block
+        whole = False  # the reader has asked for more
+
+    try:
+        row = next(csv.reader(told(), delimiter="\t"))
+    except csv.Error:
+        return None
+    return row if whole else None

@@ -1,0 +1,211 @@
+"""Wikidata's own dump: a JSON array with an entity on each line, `latest-all.json.gz` or .bz2.
+
+    [
+    {"type": "item", "id": "Q142", "labels": {"en": {"value": "France"}}, "claims": {"P36": [...]}, "sitelinks": ...},
+    {"type": "property", "id": "P36", "labels": {"en": {"value": "capital"}}}
+    ]
+
+A claim's `mainsnak` has what is said: another entity, a date, an amount, a text. Left out are claims of rank
+"deprecated", those without a value, and addresses and numbers of other catalogues ("external-id"), which no picture
+shows. `wikidata.py` says how facts are written; "pairs" is the default here: "France, capital: Paris, currency: euro".
+
+The file is read twice: labels of all entities and how often each is an object, then the entities again. The labels are
+held in the RAM, about 150 bytes each; with `hops=2` so are the facts. A label is that of the first of `languages` that
+there is; those of a table, `names`, go before. The ids of items are the numbers of the lines of items, so they do not
+depend on what is kept.
+
+`site="enwiki"` keeps the entities that have a page in that Wikipedia: 4,947,397 in the paper.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reveal.memory.items import Knowledge
+from reveal.sources.records import Pictures, Skips, file_bytes, files_of, folder_of, open_text
+from reveal.sources.wikidata import EMPTY, check_form, is_kept, linearised, listed, names_of, neighbourhood
+
+PICTURE = "P18"
+UNTOLD = ("external-id", "url", "commonsMedia", "globe-coordinate", "geo-shape", "tabular-data", "math")
+DAY, MONTH = 11, 10  # precisions of dates
+SUFFIXES = (".json.gz", ".json.bz2", ".json")
+Fact = tuple[str, str]  # relation, object or value
+
+
+def items(
+    path: str | Path,
+    languages: str | Sequence[str] = "en",
+    keep: str | Sequence[str] = "",
+    most: int = 10_000,
+    hops: int = 1,
+    form: str = "pairs",
+    site: str = "",
+    names: str | Path | None = None,
+    images: str | Path | None = None,
+    source: str = "wikidata",
+    first_id: int = 0,
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Knowledge]:
+    """Items.
+
+    Args:
+      path: a dump, a folder of parts of one, or a pattern.
+      languages: of labels and texts, "en,de" or a list; the first that there is counts.
+      keep: the relations to keep, "P36,P17" or a list; "": all.
+      most: claims that an object may be in, among those of the relations that are kept.
+      hops, form: as in `wikidata.items`.
+      site: of whose pages an entity needs one, such as enwiki; "": it needs none.
+      names: table of labels, a line each of number and label, that go before the dump's.
+      images: folder of pictures of Commons, by name; an entity without one is text alone. None: all are.
+      source: name of the items' source.
+      first_id: of line 0.
+      without: names of pictures that must not be there.
+      skips: where lines that are no entity, and entities without a label or a fact, are counted.
+    """
+    skips, spoken, wanted, pictures = skips or Skips(), listed(languages), listed(keep), folder_of(images)
+    check_form(hops, form)
+    known, counts, about = _first_pass(path, spoken, wanted, hops == 2)
+    named = known | dict(names_of(names))
+    for number, where, entity in entities(path, skips):
+        own = str(entity["id"])
+        if site and site not in mapping(entity.get("sitelinks")):
+            continue
+        if own not in named:
+            skips.add(f"without a label in {' or '.join(spoken)}", where)
+            continue
+        told = [fact for fact in facts_of(entity, spoken, wanted) if counts[fact[1]] <= most]
+        near = neighbourhood(own, collections.ChainMap({own: told}, about), hops)
+        kept = {one: [fact for fact in some if counts[fact[1]] <= most] for one, some in near.items()}
+        worded = {one: [(of, in_words(thing, named)) for of, thing in some] for one, some in kept.items() if some}
+        text = linearised(worded, named, named, form) if told else ""
+        if not text:
+            skips.add(EMPTY, where)
+            continue
+        name = picture_name(entity)
+        if name and name in without:
+            skips.held_out()
+            continue
+        found = pictures.find(name) if isinstance(pictures, Pictures) and name else None
+        yield Knowledge(source, {"text": text}, file_bytes(found, skips, where) if found else None, first_id + number)
+
+
+def _first_pass(
+    path: str | Path, spoken: Sequence[str], wanted: Sequence[str], hold: bool
+) -> tuple[dict[str, str], collections.Counter[str], dict[str, list[Fact]]]:
+    """Labels of entities and relations, how often each is an object, and the facts of all if `hold`."""
+    labels: dict[str, str] = {}
+    counts, about = collections.Counter[str](), {}
+    for _, _, entity in entities(path, Skips(), ("item", "property")):
+        label = said(entity.get("labels"), spoken)
+        if label:
+            labels[entity["id"]] = label
+        facts = facts_of(entity, spoken, wanted) if entity.get("type") == "item" else []
+        counts.update(thing for _, thing in facts)
+        if hold and facts:
+            about[entity["id"]] = facts
+    return labels, counts, about
+
+
+def entities(
+    path: str | Path, skips: Skips, kinds: Sequence[str] = ("item",)
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """(number among items, what messages call it, the entity) of each line with one of these types."""
+    number = -1
+    for file in files_of(path, *SUFFIXES):
+        with open_text(file) as lines:
+            for place, line in enumerate(lines, 1):
+                text = line.strip().rstrip(",")
+                if text in ("", "[", "]"):
+                    continue
+                where = f"{file} line {place}"
+                try:
+                    entity = json.loads(text)
+                except json.JSONDecodeError:
+                    entity = None
+                kind = entity.get("type") if isinstance(entity, dict) else None
+                number += kind == "item" or entity is None
+                if not isinstance(entity, dict) or not isinstance(entity.get("id"), str):
+                    skips.add("that are no entities", where)
+                elif kind in kinds:
+                    yield number, where, entity
+
+
+def facts_of(entity: Mapping[str, Any], spoken: Sequence[str], wanted: Sequence[str]) -> list[Fact]:
+    """What its claims say, those of rank "preferred" first within a relation."""
+    found: list[Fact] = []
+    for relation, claims in mapping(entity.get("claims")).items():
+        if not is_kept(relation, wanted) or not isinstance(claims, list):
+            continue
+        stated = [claim for claim in claims if isinstance(claim, dict) and claim.get("rank") != "deprecated"]
+        for claim in sorted(stated, key=lambda claim: claim.get("rank") != "preferred"):
+            text = value_of(mapping(claim.get("mainsnak")), spoken)
+            if text:
+                found.append((relation, text))
+    return found
+
+
+def value_of(snak: Mapping[str, Any], spoken: Sequence[str]) -> str:
+    """The number of an entity, a value as text, or an amount and the number of its unit; "" for what is unknown, or
+    tells nothing."""
+    data = mapping(snak.get("datavalue"))
+    value, kind = data.get("value"), data.get("type")
+    if snak.get("snaktype") != "value" or snak.get("datatype") in UNTOLD:
+        return ""
+    if isinstance(value, str):
+        return " ".join(value.split())
+    if not isinstance(value, dict):
+        return ""
+    if kind == "wikibase-entityid":
+        return str(value.get("id") or f"Q{value.get('numeric-id', '')}")
+    if kind == "time":
+        return date_of(str(value.get("time", "")), value.get("precision"))
+    if kind == "quantity":
+        unit = str(value.get("unit", "1")).rpartition("/")[2]
+        amount = str(value.get("amount", "")).removeprefix("+")
+        return amount if unit == "1" else f"{amount} {unit}"
+    if kind == "monolingualtext" and value.get("language") in spoken:
+        return " ".join(str(value.get("text", "")).split())
+    return ""
+
+
+def in_words(thing: str, named: Mapping[str, str]) -> str:
+    """An entity, or an amount, with the label in the place of the number."""
+    amount, _, unit = thing.rpartition(" ")
+    return f"{amount} {named[unit]}" if amount and unit in named else named.get(thing, thing)
+
+
+def date_of(time: str, precision: Any) -> str:
+    """A year, a month or a day: "+1889-03-31T00:00:00Z" with precision 11 is 1889-03-31, of -44 it is 44 BC."""
+    sign, parts = time[:1], time[1:].partition("T")[0].split("-")
+    if sign not in ("+", "-") or not parts[0].isdigit():
+        return ""
+    count = 3 if precision == DAY else 2 if precision == MONTH else 1
+    text = "-".join([parts[0].lstrip("0") or "0", *parts[1:count]])
+    return f"{text} BC" if sign == "-" else text
+
+
+def picture_name(entity: Mapping[str, Any]) -> str:
+    """What Commons calls its picture; "" if it has none."""
+    claims = mapping(entity.get("claims")).get(PICTURE)
+    for claim in claims if isinstance(claims, list) else ():
+        snak = mapping(mapping(claim).get("mainsnak"))
+        value = mapping(snak.get("datavalue")).get("value")
+        if isinstance(value, str) and mapping(claim).get("rank") != "deprecated":
+            return value
+    return ""
+
+
+def said(texts: Any, spoken: Sequence[str]) -> str:
+    """Of {"en": {"value": ...}} the first language's that there is."""
+    values = (mapping(mapping(texts).get(language)).get("value") for language in spoken)
+    return next((" ".join(value.split()) for value in values if isinstance(value, str) and value.strip()), "")
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """An object of the dump; an empty one is written as []."""
+    return value if isinstance(value, dict) else {}

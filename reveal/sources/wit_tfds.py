@@ -1,0 +1,170 @@
+"""WIT as tensorflow-datasets prepares it (`wit`, `wit_kaggle`), read without TensorFlow.
+
+    ~/tensorflow_datasets/wit/1.1.0/          wit-train.tfrecord-00000-of-00500 ...
+    ~/tensorflow_datasets/wit_kaggle/train_with_extended_features/1.0.2/      wit_kaggle-train.array_record-00000-of-...
+
+A file is a TFRecord (`common.tfrecord`) or an ArrayRecord; a record is a `tf.train.Example`, a map of names to lists.
+The names are those of the table's columns (`wit.py`), so an item is the same: texts by the same fields, an id by its
+place in the split.
+
+`wit` has no pictures: they come from a folder, as for the table. `wit_kaggle` (5.4 million pictures in 100 languages)
+has them in its records, a blank one of one pixel where there is none, and for a caption "title [SEP] caption".
+
+Questions of `wit_kaggle` hold their pictures' bytes: name a split that fits into the RAM.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from natsort import natsorted
+
+from common.files import require_file
+from common.tfrecord import parse_example, read_record, scan
+from reveal.memory.items import Knowledge
+from reveal.sources.records import Picture, Pictures, Question, Skips, file_bytes, folder_of
+from reveal.sources.wit import CAPTIONS, COLUMNS, TEXTS
+
+KINDS = (".tfrecord", ".array_record")
+SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
+BOTH, SEPARATOR = "caption_title_and_reference_description", "[SEP]"  # of wit_kaggle
+BLANK_SIZE = (1, 1)
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class Row(NamedTuple):
+    """A record: its number in the split, what messages call it, its texts by the table's columns, its picture."""
+
+    number: int
+    where: str
+    texts: dict[str, str]
+    picture: bytes | None
+
+
+def items(
+    path: str | Path,
+    images: str | Path | None = None,
+    split: str = "train",
+    language: str = "en",
+    captions: bool = True,
+    source: str = "wit",
+    first_id: int = 0,
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Knowledge]:
+    """Items.
+
+    Args:
+      path: the prepared folder, or one file of it.
+      images: folder of the pictures of `wit`; None: those in the records, or texts alone.
+      split: whose files of a folder are read.
+      language, captions, source, first_id, without, skips: as in `wit.items`.
+
+    Raises:
+      FileNotFoundError: no such folder, no file of the split, or one of its files is missing.
+      ValueError: a file that is damaged.
+    """
+    skips, pictures = skips or Skips(), folder_of(images)
+    names = TEXTS | (CAPTIONS if captions else {})
+    for row in rows(path, split, language, without, skips):
+        fields = {name: row.texts[column].strip() for name, column in names.items() if row.texts[column].strip()}
+        picture: Picture | None = row.picture if pictures is None else pictures.find(row.texts["image_url"])
+        if pictures is not None and picture is None:
+            skips.add("whose picture is not there", row.where)
+        elif not fields:
+            skips.add("without text", row.where)
+        else:
+            data = None if picture is None else file_bytes(picture, skips, row.where)
+            if data is not None or picture is None:
+                yield Knowledge(source, fields, data, first_id + row.number)
+
+
+def questions(
+    path: str | Path,
+    images: str | Path | None = None,
+    split: str = "train",
+    language: str = "en",
+    first_id: int = 0,
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Question]:
+    """Pictures with the caption to write, and the id of the row's item as gold. Arguments and errors as for `items`."""
+    skips, pictures = skips or Skips(), None if images is None else Pictures(images)
+    for row in rows(path, split, language, without, skips):
+        caption = next((row.texts[column].strip() for column in CAPTIONS.values() if row.texts[column].strip()), "")
+        picture: Picture | None = row.picture if pictures is None else pictures.find(row.texts["image_url"])
+        if picture is None or not caption:
+            skips.add("whose picture is not there" if picture is None else "without a caption", row.where)
+        else:
+            yield Question(first_id + row.number, picture, answers=(caption,), gold=first_id + row.number)
+
+
+def rows(path: str | Path, split: str, language: str, without: Collection[str], skips: Skips) -> Iterator[Row]:
+    """The records of the split in that language; a damaged one is counted."""
+    number = -1
+    for file in files(path, split):
+        for place, data in enumerate(records(file)):
+            number, where = number + 1, f"{file} record {place}"
+            try:
+                features = parse_example(data)
+            except ValueError:
+                skips.add("that are no tf.train.Example", where)
+                continue
+            texts = {column: features.get(column, b"").decode("utf-8", "replace") for column in COLUMNS}
+            reference = CAPTIONS["caption"]
+            if not texts[reference] and BOTH in features:
+                texts[reference] = features[BOTH].decode("utf-8", "replace").rpartition(SEPARATOR)[2].strip()
+            if texts["language"] != language:
+                continue
+            if texts["image_url"] in without:
+                skips.held_out()
+                continue
+            picture = features.get("image") or None
+            yield Row(number, where, texts, None if picture is None or is_blank(picture) else picture)
+
+
+def files(path: str | Path, split: str = "train") -> list[Path]:
+    """The files of a split, in their order. Raises FileNotFoundError as `items`."""
+    path = Path(path)
+    if path.is_file():
+        return [path]
+    found = path.iterdir() if path.is_dir() else ()
+    kept = natsorted((one for one in found if any(f"-{split}{kind}" in one.name for kind in KINDS)), key=str)
+    if not kept:
+        raise FileNotFoundError(
+            f"{path}: no files of split {split!r} as tfds prepares them; give the folder that has dataset_info.json"
+        )
+    if match := SHARD.fullmatch(kept[0].name):
+        name, _, count = match.groups()
+        return [require_file(path / f"{name}-{number:05d}-of-{count}") for number in range(int(count))]
+    return kept
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """The data of all records of a file. Raises ValueError where it is damaged or cut short."""
+    if KINDS[1] in path.name:
+        yield from _array_records(path)
+        return
+    yield from map(read_record, scan(require_file(path)))
+
+
+def _array_records(path: Path) -> Iterator[bytes]:
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    reader = ArrayRecordReader(str(require_file(path)))
+    try:
+        for number in range(reader.num_records()):
+            yield reader.read([number])[0]
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(f"{path} is damaged ({error}); copy it again") from error
+    finally:
+        reader.close()
+
+
+def is_blank(picture: bytes) -> bool:
+    """Whether it is the one pixel that stands for no picture (a PNG's size is in bytes 16 to 24)."""
+    return picture[:8] == PNG and struct.unpack(">II", picture[16:24]) == BLANK_SIZE

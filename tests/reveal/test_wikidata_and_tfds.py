@@ -1,0 +1,231 @@
+"""Wikidata's dump and triples in two hops, and WIT as tfds prepares it, on small files in exactly those formats."""
+
+import base64
+import bz2
+import gzip
+import json
+import struct
+from typing import Any
+
+import pytest
+from own_files import picture
+from reveal_networks import one_line
+
+from common.tfrecord import masked_crc
+from reveal.sources import Items, Questions, Skips, wikidata, wikidata_dump, wit_tfds
+
+BLANK = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z/C/HgAGgwJ/lK3Q6wAAAABJRU5ErkJggg=="
+)
+
+
+def claim(kind, value, rank="normal", datatype="wikibase-item"):
+    snak = {"snaktype": "value", "datatype": datatype, "datavalue": {"type": kind, "value": value}}
+    return {"mainsnak": snak, "type": "statement", "rank": rank}
+
+
+def of(number, rank="normal"):
+    return claim("wikibase-entityid", {"entity-type": "item", "numeric-id": int(number[1:]), "id": number}, rank)
+
+
+def entity(number, label="", kind="item", site="", **claims):
+    labels = {"en": {"language": "en", "value": label}} if label else []
+    links = {site: {"site": site, "title": label}} if site else []
+    return {"type": kind, "id": number, "labels": labels, "claims": claims or [], "sitelinks": links}
+
+
+NOTHING = {"mainsnak": {"snaktype": "somevalue", "datatype": "wikibase-item"}, "rank": "normal"}
+ENTITIES = [
+    entity("P36", "capital", "property"),
+    entity("P17", "country", "property"),
+    entity("P31", "is", "property"),
+    entity(
+        "Q142",
+        "France",
+        site="enwiki",
+        P36=[of("Q90", "normal"), of("Q999", "deprecated"), NOTHING],
+        P31=[of("Q6256")],
+        P571=[claim("time", {"time": "+0843-08-11T00:00:00Z", "precision": 11}, datatype="time")],
+        P2046=[claim("quantity", {"amount": "+543965", "unit": "http://www.wikidata.org/entity/Q712226"})],
+        P1448=[
+            claim("monolingualtext", {"text": "France", "language": "fr"}),
+            claim("monolingualtext", {"text": "Fr\nance", "language": "en"}),
+        ],
+        P214=[claim("string", "1234", datatype="external-id")],
+        P18=[claim("string", "The flag.jpg", datatype="commonsMedia")],
+    ),
+    entity("Q90", "Paris", P17=[of("Q142")], P31=[of("Q515"), of("Q6256")], P206=[of("Q1471")]),
+    entity("Q1471", "Seine", P17=[of("Q142"), of("Q31", "preferred")]),
+    entity("Q712226", "square kilometre", P31=[of("Q6256")]),
+    entity("Q31", "", P36=[of("Q90")]),
+]
+
+
+def dump(path, entities=ENTITIES):
+    lines = ",\n".join(json.dumps(one) for one in entities)
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress}.get(path.suffix, bytes)
+    path.write_bytes(pack(f"[\n{lines}\n]\n".encode()))
+    return path
+
+
+def texts(found):
+    return {item.id: item.fields["text"] for item in found}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz", ".json.bz2"])
+def test_a_dump_becomes_an_item_per_entity(tmp_path, suffix):
+    path, skips = dump(tmp_path / f"latest-all{suffix}"), Skips()
+    found = texts(wikidata_dump.items(path, most=2, skips=skips))
+    assert found == {
+        0: "France, capital: Paris, P571: 843-08-11, P2046: 543965 square kilometre, P1448: Fr ance",
+        1: "Paris, country: France, is: Q515, P206: Seine",
+        2: "Seine, country: Q31, country: France",
+    }
+    assert skips.counts == {"of which only frequent objects are told": 1, "without a label in en": 1}
+
+
+def test_relations_sites_and_hops_of_a_dump(tmp_path):
+    path = dump(tmp_path / "latest-all.json.bz2")
+    assert texts(wikidata_dump.items(path, keep="P36,P206", hops=2, first_id=10)) == {
+        10: "France, capital: Paris; Paris, P206: Seine",
+        11: "Paris, P206: Seine",
+    }
+    told = texts(wikidata_dump.items(path, keep=["P36", "P17"], hops=2, form="sentences"))
+    assert told[1] == "Paris country France ." and told[0] == "France capital Paris ."  # Paris tells of France alone
+    whole = texts(Items("wikidata_dump", str(path), {"site": "enwiki", "hops": 2, "most": 2}))
+    assert list(whole) == [0] and whole[0].endswith("; Paris, is: Q515, P206: Seine")
+    with pytest.raises(ValueError, match="hops is 1 or 2, form one of sentences, pairs"):
+        list(wikidata_dump.items(path, hops=3))
+
+
+def test_languages_names_and_pictures_of_a_dump(tmp_path):
+    german = entity("Q142", "France", P36=[of("Q90")], P18=[claim("string", "The flag.jpg", datatype="commonsMedia")])
+    german["labels"]["de"] = {"language": "de", "value": "Frankreich"}
+    path = dump(tmp_path / "a.json", [german, "no entity", {"id": 3, "type": "item"}, entity("Q90", "Paris")])
+    image = picture(tmp_path / "p" / "The flag.jpg", 1)
+    (tmp_path / "names.txt").write_text("Q90\tParis!\nP36\thas the capital\n")
+    skips = Skips()
+    options: dict[str, Any] = {
+        "languages": "fr,de,en",
+        "names": str(tmp_path / "names.txt"),
+        "images": str(tmp_path / "p"),
+    }
+    (item,) = wikidata_dump.items(path, **options, skips=skips)
+    assert item.fields == {"text": "Frankreich, has the capital: Paris!"} and item.picture == image.read_bytes()
+    assert skips.counts == {"that are no entities": 2, "of which only frequent objects are told": 1}
+    assert list(wikidata_dump.items(path, without={"The flag.jpg"})) == []
+    with pytest.raises(ValueError, match=r"a\.json line 3: that are no entities; mend it") as caught:
+        list(Items("wikidata_dump", str(path), strict=True))
+    assert one_line(caught)
+    path.write_text(path.read_text()[:40])
+    assert list(wikidata_dump.items(path, skips=skips)) == [] and skips.counts["that are no entities"] == 3
+
+
+def test_dates():
+    cases = {("+1889-03-31T00:00:00Z", 11): "1889-03-31", ("+1889-03-00T00:00:00Z", 10): "1889-03"}
+    cases |= {("-0044-00-00T00:00:00Z", 9): "44 BC", ("nonsense", 9): "", ("+", 9): ""}
+    assert {case: wikidata_dump.date_of(*case) for case in cases} == cases
+
+
+def test_triples_in_two_hops_and_pairs(tmp_path):
+    path = tmp_path / "triples.tsv"
+    path.write_text("France\tcapital\tParis\nParis\tcountry\tFrance\nParis\triver\tSeine\nFrance\tis\tcountry\n")
+    two = texts(wikidata.items(path, hops=2, form="pairs"))
+    assert two[0] == "France, capital: Paris, is: country; Paris, river: Seine"
+    assert two[1] == "Paris, country: France, river: Seine; France, is: country"
+    assert texts(wikidata.items(path, hops=2))[0] == "France capital Paris . France is country . Paris river Seine ."
+    skips = Skips()
+    only = texts(wikidata.items(path, keep="river", form="pairs", skips=skips))
+    assert only == {1: "Paris, river: Seine"} and skips.counts.total() == 1
+    with pytest.raises(ValueError, match="form one of"):
+        list(Items("wikidata", str(path), {"form": "verse"}))
+
+
+def message(number, data):
+    """A protobuf field that is bytes."""
+    return bytes([number << 3 | 2]) + varint(len(data)) + data
+
+
+def varint(n):
+    return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
+
+
+def record(**features):
+    """A tf.train.Example; integers are of another kind, which is passed over."""
+
+    def value(one):
+        if isinstance(one, int):
+            return message(3, message(1, varint(one)))
+        return message(1, message(1, one if isinstance(one, bytes) else one.encode()))
+
+    entries = [message(1, message(1, name.encode()) + message(2, value(one))) for name, one in features.items()]
+    return message(1, b"".join(entries))
+
+
+def tfrecord(path, *data):
+    def framed(one):
+        length = struct.pack("<Q", len(one))
+        return length + struct.pack("<I", masked_crc(length)) + one + struct.pack("<I", masked_crc(one))
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(map(framed, data)))
+    return path
+
+
+def page(name, **features):
+    return record(
+        language=features.pop("language", "en"),
+        image_url=f"https://x.org/{name}.jpg",
+        context_page_description=f"About {name}",
+        original_height=768,
+        is_main_image=1,
+        **features,
+    )
+
+
+def test_wit_of_tfds(tmp_path):
+    picture(tmp_path / "p" / "gull.jpg", 1)
+    place = tmp_path / "wit" / "1.1.0"
+    tfrecord(place / "wit-train.tfrecord-00000-of-00002", page("gull"), page("möwe", language="de"), b"\xff\xff")
+    tfrecord(
+        place / "wit-train.tfrecord-00001-of-00002", page("lost"), page("gull", caption_alt_text_description="a gull")
+    )
+    tfrecord(place / "wit-val.tfrecord-00000-of-00001", page("tern"))
+    skips = Skips()
+    found = list(wit_tfds.items(place, tmp_path / "p", skips=skips))
+    assert [(item.id, item.fields["page"]) for item in found] == [(0, "About gull"), (4, "About gull")]
+    assert found[1].fields["alt"] == "a gull" and found[0].picture == (tmp_path / "p" / "gull.jpg").read_bytes()
+    assert skips.counts == {"that are no tf.train.Example": 1, "whose picture is not there": 1}
+    assert [item.fields["page"] for item in wit_tfds.items(place, split="val")] == ["About tern"]
+    (asked,) = Questions("wit_tfds", str(place), {"images": str(tmp_path / "p"), "first_id": 100})
+    assert (asked.id, asked.gold, asked.answers) == (104, 104, ("a gull",))
+    assert list(wit_tfds.items(place, split="val", without={"https://x.org/tern.jpg"})) == []
+    with pytest.raises(FileNotFoundError, match="no files of split 'test'"):
+        list(wit_tfds.items(place, split="test"))
+    (place / "wit-train.tfrecord-00000-of-00002").unlink()
+    with pytest.raises(FileNotFoundError, match="00000-of-00002 does not exist"):
+        list(Items("wit_tfds", str(place)))
+
+
+def test_wit_kaggle_has_its_pictures(tmp_path):
+    image = picture(tmp_path / "gull.jpg", 1).read_bytes()
+    caption = {"caption_title_and_reference_description": "Gull [SEP] a gull at sea"}
+    shown, blank = page("gull", image=image, **caption), page("tern", image=BLANK)
+    path = tfrecord(tmp_path / "wit_kaggle-train.tfrecord-00000-of-00001", shown, blank)
+    first, second = wit_tfds.items(tmp_path)
+    assert first.picture == image and first.fields["caption"] == "a gull at sea" and second.picture is None
+    (asked,) = wit_tfds.questions(tmp_path)
+    assert asked.image == image and asked.answers == ("a gull at sea",)
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(ValueError, match="the file is damaged or cut short here") as caught:
+        list(wit_tfds.items(tmp_path))
+    assert one_line(caught)
+
+
+def test_array_records(tmp_path):
+    module = pytest.importorskip("array_record.python.array_record_module")
+    writer = module.ArrayRecordWriter(str(tmp_path / "wit-train.array_record-00000-of-00001"), "group_size:1")
+    for name in ("gull", "tern"):
+        writer.write(page(name))
+    writer.close()
+    assert [item.fields["page"] for item in wit_tfds.items(tmp_path)] == ["About gull", "About tern"]
