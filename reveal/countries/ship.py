@@ -27,6 +27,7 @@ from reveal.memory.builder import Builder
 from reveal.memory.items import Knowledge
 from reveal.memory.manifest import Layout
 from reveal.reader import Reader, reader_fingerprint
+from reveal.starting_point import recipe_of
 
 
 def ship(run: Path, folder: Path = shipped.DATA) -> int:
@@ -34,7 +35,8 @@ def ship(run: Path, folder: Path = shipped.DATA) -> int:
 
     Raises FileExistsError if there is such a folder; FileNotFoundError, ValueError for what holds no such network."""
     model, header = weights.load_with_metadata(run)
-    data = CountriesConfig(size=model.config.vit.image_size)
+    lengths = {"item_length": length} if (length := recipe_of(header).get("data", {}).get("item_length")) else {}
+    data = CountriesConfig(size=model.config.vit.image_size, **lengths)
     with atomic_folder(folder) as part:
         small = nnx.to_pure_dict(nnx.state(model))
         weights.save(part / shipped.WEIGHTS, small, model.config, metadata=header.metadata, dtype="float16")
