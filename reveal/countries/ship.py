@@ -35,8 +35,8 @@ def ship(run: Path, folder: Path = shipped.DATA) -> int:
 
     Raises FileExistsError if there is such a folder; FileNotFoundError, ValueError for what holds no such network."""
     model, header = weights.load_with_metadata(run)
-    lengths = {"item_length": length} if (length := recipe_of(header).get("data", {}).get("item_length")) else {}
-    data = CountriesConfig(size=model.config.vit.image_size, **lengths)
+    length = recipe_of(header).get("data", {}).get("item_length", CountriesConfig.item_length)
+    data = CountriesConfig(size=model.config.vit.image_size, item_length=length)
     with atomic_folder(folder) as part:
         small = nnx.to_pure_dict(nnx.state(model))
         weights.save(part / shipped.WEIGHTS, small, model.config, metadata=header.metadata, dtype="float16")
