@@ -182,7 +182,7 @@ class Assistant:
         counts = self._memory.sources
         for name in sources or ():
             self._memory.store.layout.number(name)
-        there = sum(counts[name] for name in (sources or counts))
+        there = sum(counts[name] for name in set(sources or counts))
         if k is not None and not 1 <= k <= there:
             of = f" of {', '.join(sources)}" if sources else ""
             raise ValueError(f"k is {k}, the memory has {there:,} items{of}: ask for 1 to {there}")

@@ -101,15 +101,21 @@ def take(contents: Contents, rows: Int[Array, "*b"]) -> Contents:
     )
 
 
+def translated(
+    tokens: Int[Array, "b ..."], permutation: Int[Array | np.ndarray, "b v"] | None = None
+) -> Int[Array, "b ..."]:
+    """Each token replaced by another, per row of the batch: into its language. None leaves them."""
+    if permutation is None:
+        return tokens
+    return jnp.take_along_axis(jnp.asarray(permutation), tokens.reshape(len(tokens), -1), axis=1).reshape(tokens.shape)
+
+
 def encode(
     model: Reveal, contents: Contents, permutation: Int[Array | np.ndarray, "b v"] | None = None, **how: Any
 ) -> Item:
-    """Keys and values of rows [b k ...] as [b k ...]; `how` is `Reveal.encode_item`'s. A `permutation` replaces each
-    token by another, per row of the batch: the language of a batch of the small world."""
+    """Keys and values of rows [b k ...] as [b k ...], their texts `translated`; `how` is `Reveal.encode_item`'s."""
     b, k = contents.source.shape
-    tokens = contents.tokens
-    if permutation is not None:
-        tokens = jnp.take_along_axis(jnp.asarray(permutation), tokens.reshape(b, -1), axis=1).reshape(tokens.shape)
+    tokens = translated(jnp.asarray(contents.tokens), permutation)
     flat = [x.reshape(b * k, *x.shape[2:]) for x in (tokens, contents.image, contents.has_image)]
     key, value = model.encode_item(flat[0], flat[1] / 255, flat[2], **how)
     return Item(key.reshape(b, k, -1), value.reshape(b, k, *value.shape[1:]))

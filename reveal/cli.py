@@ -7,6 +7,7 @@
     reveal remove facts 17 18
     reveal info facts                                                                  needs no weights
     reveal refresh facts --weights runs/other                                          keys and values by other weights
+    reveal compact facts                                                               the space of removed items again
 
 User errors are one line on stderr and exit code 2. `--json` prints one JSON object in place of text. A further command
 is a dataclass for its words, a function of `commands.py` that takes it, and a line in COMMANDS.
@@ -99,7 +100,8 @@ class Add(Reading, Network):
     id: int | None = None
     """The number of one item (default: the next one)."""
     edit: Flag = False
-    """Items with a number that is there take that item's place; of one item, what is not given stays."""
+    """Items with a number that is there take that item's place; of one item, --text replaces all texts, and what is not
+    given stays."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -166,6 +168,16 @@ class Refresh(Network):
     """No progress bar."""
 
 
+@dataclasses.dataclass(kw_only=True)
+class Compact:
+    """Give back the space of items that were removed or edited."""
+
+    memory: tyro.conf.Positional[str]
+    """Folder of the memory."""
+    json: Flag = False
+    """Print one JSON object."""
+
+
 COMMANDS: dict[str, type] = {
     "build": Build,
     "add": Add,
@@ -174,6 +186,7 @@ COMMANDS: dict[str, type] = {
     "ask": Ask,
     "info": Info,
     "refresh": Refresh,
+    "compact": Compact,
 }
 TOKENIZER = "tokenizer"  # `python -m reveal.tokenizers`
 

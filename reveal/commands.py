@@ -16,7 +16,7 @@ from reveal import cli, shipped
 from reveal.evidence import as_json, columns, short, text_of
 from reveal.memory.choice import engine_of, milvus
 from reveal.memory.folder import bytes_on_disk, check_ours, discard, replace
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Knowledge, ids_of, is_text
 from reveal.memory.manifest import NAME
 from reveal.memory.store import Store
 from reveal.sources.words import items_of
@@ -42,13 +42,15 @@ def build(command: cli.Build) -> None:
                 f"{folder} holds a memory already: `reveal add` adds to it, --overwrite replaces it, or name another"
             )
         check_ours(folder)
-        target = folder.with_name(folder.name + BUILDING)
+        target = _beside(folder)
     assistant = _load(command, names=_split(command.names) or ())
 
     from reveal import construction
 
     how = {"renumber": command.renumber, "side": command.picture_side, "progress": not command.quiet}
     shard = construction.SHARD if command.shard is None else command.shard
+    if target != folder and (target / NAME).exists():
+        discard(target)  # of a program that was killed before this took the old one's place: of what, nobody knows
     with _room(target, "make room, and the same command goes on from there"):
         try:
             report = construction.build(target, sources, assistant, **how, shard=shard)
@@ -103,7 +105,7 @@ def search(command: cli.Search) -> None:
     if command.image is not None:
         image_size(command.image)
     assistant = _load(command, command.memory, engine=_engine(command, command.memory))
-    found = assistant.search(command.image, command.text, command.k, _split(command.sources))
+    found = assistant.search(command.image, command.text, command.k, _sources(command))
     _warn_of_unknown(assistant, command.text)
     rows = [(str(item.id), item.source, f"{score:.3f}", short(text_of(item))) for item, score in found]
     told = {"memory": command.memory, "items": [as_json(item) | {"score": score} for item, score in found]}
@@ -124,7 +126,7 @@ def ask(command: cli.Ask) -> None:
         raise ValueError("--no-memory reads no items: leave out --memory, --sources and -k")
     memory = None if command.no_memory else command.memory or str(shipped.memory())
     assistant = _load(command, memory, engine=_engine(command, memory))
-    told = assistant.ask(image, command.question, command.k, _split(command.sources))
+    told = assistant.ask(image, command.question, command.k, _sources(command))
     _warn_of_unknown(assistant, command.question)
     if command.sheet is not None:
         from reveal.evidence_sheet import write_sheet
@@ -179,6 +181,18 @@ def refresh(command: cli.Refresh) -> None:
     _tell_report(command, report, Path(command.memory))
 
 
+def compact(command: cli.Compact) -> None:
+    """Raises as `Store`."""
+    store = Store(command.memory)
+    before, rows = bytes_on_disk(store.folder), sum(shard.rows for shard in store.manifest.shards)
+    with _room(command.memory, "the memory is as it was; make room and try again"):
+        store.compact()
+    size, dead, version = bytes_on_disk(store.folder), rows - len(store), store.manifest.version
+    told = {"memory": command.memory, "items": len(store), "removed": dead, "version": version, "bytes": size}
+    said = f"{dead:,} rows of deleted and edited items removed, {before / 1e6:,.1f} MB became {size / 1e6:,.1f} MB"
+    _tell(command.json, f"{said}; {command.memory}: {len(store):,} items, version {version}", told)
+
+
 def _load(
     command: cli.Network,
     memory: str | None = None,
@@ -220,13 +234,16 @@ def _engine(command: cli.Searching, memory: str | None) -> Engine | None:
 
 
 def _one_item(command: cli.Add, store: Store) -> Knowledge:
-    """The item of `reveal add --text --image`; what an edited one is not given stays as it was."""
+    """The item of `reveal add --text --image`. Of an edited one a text takes the place of all texts, a picture that of
+    the picture, and the rest stays."""
+    ids_of([] if command.id is None else [command.id])
     before = store.items([command.id])[0] if command.edit and command.id is not None else None
     picture = None if command.image is None else require_file(command.image).read_bytes()
     if command.image is not None:
         image_size(command.image)
     fields = {} if before is None else dict(before.fields)
-    fields |= {} if command.text is None else {"text": command.text}
+    if command.text is not None:
+        fields = {name: value for name, value in fields.items() if not is_text(value)} | {"text": command.text}
     source = command.source or (before.source if before is not None else None)
     names: tuple[str, ...] = store.layout.sources
     if source is None and len(names) > 1:
@@ -257,10 +274,23 @@ def _split(names: str | None) -> list[str] | None:
     return None if names is None else [name.strip() for name in names.split(",") if name.strip()]
 
 
+def _sources(command: cli.Searching) -> list[str] | None:
+    """Each once: so many items are there to be asked for as they have."""
+    names = _split(command.sources)
+    return None if names is None else list(dict.fromkeys(names))
+
+
+def _beside(folder: Path) -> Path:
+    """Where a memory is built that is to take this one's place."""
+    if folder.name in ("", ".."):
+        raise ValueError(f"-o {folder} is to be replaced: go out of it, and give the folder by its name")
+    return folder.with_name(folder.name + BUILDING)
+
+
 def _tell_report(command: Any, report: Report, folder: Path) -> None:
     told = report.at(folder)
     _tell(command.json, str(told), told.as_json())
 
 
 def _tell(as_json: bool, text: str, data: Mapping[str, Any]) -> None:
-    terminal.say(json.dumps(data, ensure_ascii=False) if as_json else text)
+    terminal.say(json.dumps(data) if as_json else text)  # ASCII, of which a terminal shows nothing escaped

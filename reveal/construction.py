@@ -9,7 +9,8 @@
 4. `memory.Builder` writes it
 
 A build that was killed goes on where the last whole shard ends, and its result is the same to the byte. It refuses to
-go on with other sources, another network, or data that has changed in between.
+go on with other sources, another network or tokenizer, or data that has changed in between. What is added to a memory
+is there whole, as one version more, or not at all.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tqdm import tqdm
 from reveal.assistant import Assistant
 from reveal.item_arrays import Row, row_of, stacked_input
 from reveal.memory.builder import Builder
-from reveal.memory.items import Knowledge, pack
+from reveal.memory.items import MOST_IDS, Knowledge, ids_of, pack
 from reveal.memory.memory import Memory
 from reveal.memory.store import Store
 from reveal.numbering import expected, numbered
@@ -39,7 +40,7 @@ from reveal.sources import Items, Skips
 from reveal.sources.jsonl import objects
 
 BATCH = 64  # items that are encoded at a time
-CHANGE = 4096  # items of one change of a memory
+CHANGE = 4096  # items of a shard that is added to a memory
 SHARD = 16384  # items that an interruption costs at most
 SIDE = 256  # pixels of a kept picture, or the network's if those are more
 GROUP, AHEAD = 16, 16  # items that a thread prepares at a time, and such groups that wait
@@ -82,6 +83,7 @@ def build(
     skips = Skips(any(source.strict for source in sources))
     stream = numbered(sources, skips, renumber)
     of = {"sources": [dataclasses.asdict(source) for source in sources], "renumber": renumber, "side": side}
+    of |= {"tokenizer": assistant.inputs.tokenizer.digest, "item_length": assistant.inputs.item_length}
     with Builder(folder, assistant.layout(), shard, of) as builder:
         resumed, first, last = builder.count, None, None
         rest = _after(builder, stream, assistant, skips, side)
@@ -106,18 +108,17 @@ def add(
     side: int | None = None,
     progress: bool = False,
 ) -> Report:
-    """Items into a memory, `CHANGE` a version.
+    """Items into a memory: all of them, or none if anything is wrong.
 
     Args: as for `build`; lines of .jsonl keep their ids unless `renumber`, other items get new ones.
       edit: lines with an id that is there take that item's place.
 
-    Raises ValueError, before anything is written, for ids that are there, without `edit`."""
+    Raises ValueError, before anything is encoded, for ids that are there, without `edit`, and for an id that a file
+    has twice."""
     started, side, there = time.perf_counter(), _side(assistant, side), memory.store.rows().ids
     skips = Skips(any(source.strict for source in sources))
     named = [source.reader == "jsonl" and not renumber for source in sources]
-    if not edit:
-        for source, keeps in zip(sources, named, strict=True):
-            _refuse_known(memory, source, there if keeps else there[:0])
+    _check_ids(memory, [source for source, keeps in zip(sources, named, strict=True) if keeps], there, edit)
     streams = [
         (item if keeps else dataclasses.replace(item, id=None) for item in source.read(skips))
         for source, keeps in zip(sources, named, strict=True)
@@ -125,18 +126,17 @@ def add(
     whole = itertools.chain.from_iterable(streams)
     added, edited, ids = 0, 0, []
     batches = encoded(whole, assistant, skips, side, None, 0, progress)
-    while group := list(itertools.islice(batches, CHANGE // BATCH)):
-        items = [item for part, _, _ in group for item in part]
-        keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
-        old = np.isin([-1 if item.id is None else item.id for item in items], there)
-        new = [item for item, known in zip(items, old, strict=True) if not known]
-        if old.any():
+    with memory.store.changing() as change:
+        while group := list(itertools.islice(batches, CHANGE // BATCH)):
+            items = [item for part, _, _ in group for item in part]
+            keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
+            old = np.isin([-1 if item.id is None else item.id for item in items], there)
             changed = [item for item, known in zip(items, old, strict=True) if known]
-            memory.edit(changed, keys[old], values[old])
+            new = [item for item, known in zip(items, old, strict=True) if not known]
+            change.edit(changed, keys[old], values[old])
             ids += [item.id for item in changed if item.id is not None]
-        if new:
-            ids += memory.add(new, keys[~old], values[~old])
-        added, edited = added + len(items), edited + int(old.sum())
+            ids += change.add(new, keys[~old], values[~old])
+            added, edited = added + len(items), edited + int(old.sum())
     written = (min(ids), max(ids)) if ids else None
     return report(memory.store, started, skips, added=added, edited=edited, ids=written)
 
@@ -148,7 +148,9 @@ def add_one(memory: Memory, item: Knowledge, assistant: Assistant, edit: bool, s
     if item.id is not None and not edit and item.id in memory.store.rows().ids:
         raise ValueError(f"id {item.id} is in {memory.store.folder} already: --edit puts this item in its place")
     item = kept(item, _side(assistant, side))
-    row_of(item, inputs.tokenizer, inputs.item_length, inputs.image_size, Skips(strict=True))
+    skips = Skips()
+    if row_of(item, inputs.tokenizer, inputs.item_length, inputs.image_size, skips) is None:
+        raise ValueError(f"an item {next(iter(skips.counts))}: give it a text, or another picture")
     (memory.edit if edit else memory.add)([item], *assistant.encode([item]))
     last = memory.store.manifest.next_id - 1 if item.id is None else item.id
     return report(memory.store, started, added=1, edited=int(edit), ids=(last, last))
@@ -266,16 +268,26 @@ def _changed(builder: Builder, number: int) -> Changed:
     )
 
 
-def _refuse_known(memory: Memory, source: Items, there: np.ndarray) -> None:
-    if not len(there):
-        return
-    ids = [entry.get("id", number) for number, _, entry in objects(source.path, Skips())]
-    known = np.intersect1d([number for number in ids if isinstance(number, int)], there)
-    if len(known):
-        raise ValueError(
-            f"{len(known)} ids of {source.path} are in {memory.store.folder} already, {known[0]} first: --edit puts"
-            " these items in the place of those, --renumber gives them new ids"
-        )
+def _check_ids(memory: Memory, sources: Sequence[Items], there: np.ndarray, edit: bool) -> None:
+    """Raises ValueError for an id of these .jsonl files that is in one of them already, or, unless `edit`, in the
+    memory."""
+    seen = there[:0]
+    for source in sources:
+        given = [entry.get("id", number) for number, _, entry in objects(source.path, Skips())]
+        ids = np.sort(ids_of([number for number in given if isinstance(number, int) and 0 <= number < MOST_IDS]))
+        twice = np.union1d(ids[1:][np.diff(ids) == 0], np.intersect1d(ids, seen))
+        if len(twice):
+            raise ValueError(
+                f"{len(twice)} ids of {source.path} are there twice in what is to be added, {twice[0]} first: give each"
+                " item an id of its own, or --renumber gives them new ones"
+            )
+        known = np.intersect1d(ids, there)
+        if len(known) and not edit:
+            raise ValueError(
+                f"{len(known)} ids of {source.path} are in {memory.store.folder} already, {known[0]} first: --edit puts"
+                " these items in the place of those, --renumber gives them new ids"
+            )
+        seen = np.union1d(seen, ids)
 
 
 def _side(assistant: Assistant, side: int | None) -> int:

@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Knowledge, is_text
 from reveal.sources.records import Skips, decode_picture
 from reveal.tokenizers import Tokenizer
 
@@ -160,7 +160,7 @@ def stacked_input(rows: Sequence[Row], length: int, size: int) -> Mapping[str, n
 
 def text_of(item: Knowledge, separator: str) -> str:
     """The fields that are texts, or lists of texts."""
-    texts = [value if isinstance(value, str) else ", ".join(value) for value in item.fields.values() if _told(value)]
+    texts = [value if isinstance(value, str) else ", ".join(value) for value in item.fields.values() if is_text(value)]
     return f" {separator} ".join(text for text in texts if text)
 
 
@@ -190,10 +190,6 @@ def resized(
         image = image[top : top + tall, left : left + wide]
     way = cv2.INTER_AREA if min(image.shape[:2]) >= size else cv2.INTER_LINEAR
     return cv2.resize(image, (size, size), interpolation=way)
-
-
-def _told(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
 
 
 def _stacked(rows: Sequence[tuple], size: int) -> ItemArrays:

@@ -9,6 +9,10 @@ run.) The search itself has no gradient: which items are found changes with the 
 
 Keys and values grow stale as the network learns. The trainer has them made anew every so many steps by a snapshot, in
 the background (`common/training/renewal.py`); the answer's own gradient sees a stale key as a constant.
+
+The search is part of the compiled step, exact, and spread over the devices. `engine` puts another in its place, which
+the step calls on the host (`memory/engine.py`): an approximate index of FAISS, or Milvus, as the memory will be served.
+It gets every version of the keys when that comes into use, with no step under way, and training waits for it.
 """
 
 from __future__ import annotations
@@ -19,17 +23,20 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from common.training.mesh import make_mesh
-from common.training.renewal import RenewalConfig
+from common.training.renewal import RenewalConfig, Version
 from common.training.task import Batch, Context, Metrics, Params
 from reveal import bank, losses
 from reveal.bank import Contents, Held
 from reveal.heads import scores
 from reveal.losses import Weights
 from reveal.memory import exact
+from reveal.memory.engine import NOTHING, Engine, Rows
 from reveal.memory.exact import Hits, Index
+from reveal.memory.exact_engine import ExactEngine
 from reveal.model import Query, Reveal
 from reveal.task import RevealTask
 
@@ -42,6 +49,7 @@ class Joint(RevealTask):
       reencode: items of a row that are encoded again, the best ones; None: all k.
       sources: numbers of the sources to choose from; None: all.
       find: best, or for comparison random items.
+      engine: that searches on the host, in one process; None: exactly, in the step. Never `ExactEngine`, which is JAX.
       renewal: how often keys and values are made anew.
     """
 
@@ -49,7 +57,9 @@ class Joint(RevealTask):
     reencode: int | None = None
     sources: Sequence[int] | None = None
     find: Literal["best", "random"] = "best"
+    engine: Engine | None = None
     renewal: RenewalConfig = dataclasses.field(default_factory=RenewalConfig)
+    failures: list[Exception] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self):
         super().__post_init__()
@@ -57,6 +67,11 @@ class Joint(RevealTask):
             raise ValueError(f"task.reencode is {self.reencode}: encode again 0 to k={self.k} of the items")
         if self.find not in ("best", "random"):
             raise ValueError(f"task.find is {self.find!r}: choose best or random")
+        if isinstance(self.engine, ExactEngine):
+            raise ValueError("task.engine is ExactEngine: leave it null, and the step searches exactly by itself")
+        if self.engine is not None and jax.process_count() > 1:
+            named = type(self.engine).__name__
+            raise ValueError(f"task.engine is {named}, which one process can ask: leave it null, or train in one")
         if self.sources is not None:
             object.__setattr__(self, "sources", tuple(self.sources))
 
@@ -64,6 +79,22 @@ class Joint(RevealTask):
         """Keys and values of the whole memory."""
         held = bank.hold(self.graph, jax.tree.map(lambda x: x.astype(self.dtype), params), frozen["contents"])
         return held._asdict()
+
+    def taken(self, version: Version, frozen: Any, params: Params) -> None:
+        """Gives the engine, if there is one, the keys that are held from now on."""
+        if self.engine is None:
+            return
+        jax.block_until_ready(params)  # the step under way searches the keys before
+        contents = Contents(*frozen["contents"])
+        live = np.asarray(contents.id) >= 0
+        ids, source, keys = (np.asarray(x)[live] for x in (contents.id, contents.source, version.arrays["keys"]))
+        rows = Rows.of(ids, source, keys, np.full(len(ids), version.number, np.int32))
+        self.engine.update(rows, self.config.sources, version.number)
+
+    def check(self) -> None:
+        """Raises what the engine raised in a step, instead of finding anything."""
+        if self.failures:
+            raise self.failures[0]
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         if "permutation" in batch and self.again < self.k:
@@ -99,6 +130,8 @@ class Joint(RevealTask):
         if self.k == 0:
             nothing = jnp.zeros((b, 0), jnp.int32)
             return Hits(nothing, jnp.zeros((b, 0)), nothing)
+        if self.engine is not None and self.find == "best":
+            return self.ask(query, contents)
         gate = query.log_gate if self.sources is None else exact.allow(query.log_gate, self.sources)
         source = jnp.asarray(contents.source)
         if self.find == "random":
@@ -109,6 +142,32 @@ class Joint(RevealTask):
         mesh = context.mesh or make_mesh(1)
         split = b % mesh.devices.size == 0
         return exact.search(Index(held.keys, source), query.vector, self.k, gate, mesh, split=split)
+
+    def ask(self, query: Query, contents: Contents) -> Hits:
+        """The engine's answer, on the host."""
+        engine, shape = self.engine, (len(query.vector), self.k)
+        assert engine is not None  # `search` looked
+        nobody = np.full(shape, NOTHING, np.int32)
+        nothing = nobody, np.full(shape, -np.inf, np.float32), nobody
+
+        def found(vectors: Array, log_gate: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            asked, gate = np.asarray(vectors), np.asarray(log_gate)
+            lost = ~(np.isfinite(asked).all(axis=1) & np.isfinite(gate).all(axis=1)).reshape(
+                -1, 1
+            )  # the loss will tell
+            asked, gate = np.where(lost, 0, asked), np.where(lost, 0, gate)
+            try:
+                hits = engine.search(asked, self.k, sources=self.sources, log_gate=gate)
+            except Exception as error:  # raised in here, it would end the program without a word
+                self.failures.append(error)
+                return nothing
+            ids = np.where(lost, NOTHING, hits.ids)
+            return ids.astype(np.int32), hits.scores.astype(np.float32), hits.sources.astype(np.int32)
+
+        shapes = [jax.ShapeDtypeStruct(shape, part.dtype) for part in nothing]
+        question = jax.lax.stop_gradient((query.vector.astype(jnp.float32), query.log_gate))
+        ids, scored, sources = jax.pure_callback(found, shapes, *question)
+        return Hits(bank.rows_of(contents, ids), scored, sources)
 
     def read(
         self,

@@ -6,6 +6,7 @@
 | `contrastive` | the query nearest to its own item among all in the batch | r = 0.01 (1/2 in the warm start) |
 | `disentangle` | the value tokens of an item to say different things | 0.01 |
 | `gap` | value tokens as long as the query's tokens | 0.0001 |
+| `reconstruct` | an item's own text, written from its value alone; ours, for a warm start | 0 |
 | `gate` | trust in the source of the right item; ours, for a warm start that knows it | 0 |
 
 `total` adds them up. A term of weight 0 is not computed at all, so it can neither cost anything nor spread a NaN.
@@ -27,18 +28,26 @@ from reveal.config import PAD
 from reveal.heads import unit
 
 APART = -1e10  # score of a candidate that is left out
+SMALLEST_WEIGHT = 1e-6  # of all tokens together
 
 
 def generation(
-    logits: Float[Array, "b n v"], targets: Int[Array, "b n"], smoothing: int | float = 0.01
+    logits: Float[Array, "b n v"],
+    targets: Int[Array, "b n"],
+    smoothing: int | float = 0.01,
+    weights: Float[Array, "b n"] | None = None,
 ) -> Float[Array, ""]:
-    """Cross-entropy per token that is not padding, against `1 - smoothing` on the target and the rest on all tokens."""
+    """Cross-entropy per token that is not padding, against `1 - smoothing` on the target and the rest on all tokens.
+    `weights` say how much each token counts; None: all alike."""
     logits = logits.astype(jnp.float32)
     right = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     wanted = (1 - smoothing) * right + smoothing * logits.mean(axis=-1)
     counted = targets != PAD
     loss = jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) - wanted, 0)
-    return loss.sum() / jnp.maximum(counted.sum(), 1)
+    if weights is None:
+        return loss.sum() / jnp.maximum(counted.sum(), 1)
+    weights = jnp.where(counted, weights, 0)
+    return (weights * loss).sum() / jnp.maximum(weights.sum(), SMALLEST_WEIGHT)
 
 
 class Contrast(NamedTuple):
@@ -112,16 +121,17 @@ class Weights:
 
     Attributes:
       contrastive: r; the generation counts 1 - r.
-      disentangle, gap, gate: as they are.
+      disentangle, gap, reconstruct, gate: as they are.
     """
 
     contrastive: int | float = 0.01
     disentangle: int | float = 0.01
     gap: int | float = 0.0001
+    reconstruct: int | float = 0.0
     gate: int | float = 0.0
 
     def __post_init__(self):
-        if not 0 <= self.contrastive <= 1 or min(self.disentangle, self.gap, self.gate) < 0:
+        if not 0 <= self.contrastive <= 1 or min(self.disentangle, self.gap, self.reconstruct, self.gate) < 0:
             raise ValueError(f"{self}: contrastive is a share from 0 to 1, the others are not negative")
 
     def of(self, name: str) -> float:

@@ -24,12 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from reveal.layers import MASKED, Linear, RMSNorm, attend
 
 BUCKETS, FARTHEST = 32, 128
 KeysValues = tuple[Float[Array, "_ _ h d"], Float[Array, "_ _ h d"]]
+orthogonal = jax.nn.initializers.orthogonal()
 table_start = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
 
 
@@ -89,6 +90,12 @@ class Attention(nnx.Module):
     ) -> tuple[Float[Array, "b n c"], Float[Array, "b h n m"]]:
         read, weights = attend(self._split(self.query(x)), *keys_values, *added)
         return self.out(read.reshape(*x.shape[:2], -1)), weights
+
+    def hand_on(self, key: PRNGKeyArray) -> None:
+        """Starts anew so that what is looked at is handed on as it is, as far as `heads * head_dim` numbers reach: the
+        value's kernel is orthogonal, the output's its transpose (Trockman & Kolter, ICML 2023, "mimetic")."""
+        kernel = orthogonal(key, self.value.kernel.shape)
+        self.value.kernel[...], self.out.kernel[...] = kernel, kernel.T
 
     def _split(self, x: Float[Array, "b n hd"]) -> Float[Array, "b n h d"]:
         return x.reshape(*x.shape[:2], self.heads, -1)

@@ -33,11 +33,13 @@ from reveal import bank, losses, weights
 from reveal.augment import Augment
 from reveal.bank import Contents
 from reveal.config import RevealConfig
+from reveal.fusion import Fused
 from reveal.heads import scores
 from reveal.losses import Weights
-from reveal.model import Item, Query, Reveal
+from reveal.model import Item, Query, Reveal, States
 
 DTYPES = ("float32", "bfloat16")
+RARE = 20  # times that the items have a token: the fewer are not told apart
 
 
 @runtime_checkable
@@ -67,6 +69,8 @@ class RevealTask:
       smoothing: of the targets. temperature: of the contrastive loss.
       augment: how pictures of items that are encoded with gradients are looked at; None: always as they are.
       start_from: weights of such a network to train further.
+      copying: whether value head and generator start by handing on what they read, so that words are copied from the
+        first steps on (`Attention.hand_on`); False: as T5 starts.
       dtype: what the networks compute in, float32 or bfloat16. Parameters and losses stay float32.
       remat: a gradient keeps only what enters each layer: less memory, more time.
     """
@@ -79,6 +83,7 @@ class RevealTask:
     temperature: float = 0.2
     augment: Augment | None = None
     start_from: str | None = None
+    copying: bool = False
     dtype: str = "float32"
     remat: bool = False
 
@@ -108,7 +113,11 @@ class RevealTask:
         return nnx.merge(self.graph, jax.tree.map(lambda x: x.astype(self.dtype), params))
 
     def init(self, key: PRNGKeyArray) -> Params:
-        return nnx.to_pure_dict(nnx.state(Reveal(self.config, rngs=nnx.Rngs(key))))
+        model = Reveal(self.config, rngs=nnx.Rngs(key))
+        readers = [*model.value_head.layers, *model.decoder.layers] if self.copying else []
+        for number, layer in enumerate(readers):
+            layer.cross_attention.hand_on(jax.random.fold_in(key, number))
+        return nnx.to_pure_dict(nnx.state(model))
 
     def start(self) -> Params | None:
         if self.start_from is None:
@@ -137,11 +146,14 @@ class RevealTask:
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The loss on the answer, and how often its first token is the likeliest."""
         answer = jnp.asarray(batch["answer"])
-        fused = model.fuse(query, values, found, present, remat=self.remat)
-        begun = jnp.concatenate([jnp.full_like(answer[:, :1], self.config.bos), answer[:, :-1]], axis=1)
-        logits = model.logits(fused, begun, remat=self.remat)
+        logits = self.written(model, model.fuse(query, values, found, present, remat=self.remat), answer)
         right = jnp.argmax(logits[:, 0], axis=-1) == answer[:, 0]
         return losses.generation(logits, answer, self.smoothing), jnp.mean(right)
+
+    def written(self, model: Reveal, fused: Fused, text: Int[Array, "b o"]) -> Float[Array, "b o v"]:
+        """The logits of each token of `text`, after those before it."""
+        begun = jnp.concatenate([jnp.full_like(text[:, :1], self.config.bos), text[:, :-1]], axis=1)
+        return model.logits(fused, begun, remat=self.remat)
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         return {}
@@ -177,9 +189,32 @@ class WarmStart(RevealTask):
             "gate": lambda: losses.gate(query.log_gate, given.source[:, 0]),
             "disentangle": lambda: losses.disentangle(values.reshape(-1, *values.shape[2:])),
             "gap": lambda: losses.gap(values.reshape(-1, *values.shape[2:]), query.states, query.mask),
+            "reconstruct": lambda: self.reconstruction(model, values, self.pick(given.tokens, chosen), batch),
         }
         loss, parts = losses.total(terms, self.weights)
         return loss, parts | {"accuracy": accuracy, "nearest": contrast.accuracy}
+
+    def reconstruction(
+        self, model: Reveal, values: Float[Array, "b k c d"], tokens: Int[Array, "b k l"], batch: Batch
+    ) -> Float[Array, ""]:
+        """The loss on the items' own texts, each written with nothing asked and nothing but its value to read.
+
+        An answer is a word or two of an item; its text is all of them. Reading is learnt from it in a fraction of the
+        steps, and values keep what nobody has asked for yet (autoencoding, as in Ge et al., ICLR 2024). A token counts
+        the less the oftener items have it: phrasings are soon known by heart, and whoever writes them well without
+        having read is kept from learning to read."""
+        text = bank.translated(tokens, batch.get("permutation")).reshape(-1, tokens.shape[-1])
+        alone = values.reshape(len(text), 1, *values.shape[2:])
+        silence = States(jnp.zeros((len(text), 1, self.config.width), alone.dtype), jnp.zeros((len(text), 1), bool))
+        logits = self.written(model, model.fuse(silence, alone, remat=self.remat), text)
+        rarity = jnp.asarray(self.rarity)[tokens].reshape(text.shape)
+        return losses.generation(logits, text, self.smoothing, rarity)
+
+    @functools.cached_property
+    def rarity(self) -> Float[np.ndarray, " v"]:
+        """How much each token counts: one by the times that items have it, all rare ones as if `RARE` times."""
+        times = np.bincount(np.asarray(self.knowledge.items.tokens).ravel(), minlength=self.config.vocab_size)
+        return (RARE / np.maximum(times, RARE)).astype(np.float32)
 
     def slots(self, key: PRNGKeyArray, ids: Int[Array, "b m"]) -> Int[Array, "b k"]:
         """Which of the given items are read: the gold one and some others, shuffled, for T5's positions see order."""

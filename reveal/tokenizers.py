@@ -28,9 +28,11 @@ from __future__ import annotations
 
 import collections
 import functools
+import hashlib
 import io
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -47,6 +49,7 @@ from reveal.world.vocabulary import END, SPECIAL, START, Vocabulary
 SENTINELS, MULTIPLE = 100, 128
 SENTINEL = re.compile(r"<extra_id_(\d{1,2})>")
 WORD = re.compile(r"<extra_id_\d>|[^\W_]+(?:'[^\W_]+)*|[^\w\s]|_")
+LONGEST = 2**30  # bytes of a line; SentencePiece drops longer ones, by default those above 4,192
 WORD_UNKNOWN = SPECIAL.index("<extra_id_1>")
 
 
@@ -77,6 +80,11 @@ class Tokenizer(Protocol):
     @property
     def separator(self) -> str:
         """What stands between the fields of an item, as text."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Names the numbering: equal for equal tokenizers, wherever their files are."""
         ...
 
     def __len__(self) -> int: ...
@@ -118,6 +126,10 @@ class Pieces:
         self.mask, self.bos = self._top, self.pieces + 1
         self.separator = f"<extra_id_{SENTINELS - 1}>"
 
+    @property
+    def digest(self) -> str:
+        return _digest(self._model.serialized_model_proto())
+
     def __len__(self) -> int:
         return -(-(self.pieces + SENTINELS) // MULTIPLE) * MULTIPLE
 
@@ -128,7 +140,7 @@ class Pieces:
 
     def encode(self, text: str, length: int) -> Int[np.ndarray, " length"]:
         numbers: list[int] = []
-        for place, part in enumerate(SENTINEL.split(text)):  # texts at even places, sentinels between them
+        for place, part in enumerate(SENTINEL.split(_whole(text))):  # texts at even places, sentinels between them
             numbers += [self._top - int(part)] if place % 2 else self._model.encode(part)
         return _filled(numbers, length)
 
@@ -155,6 +167,10 @@ class Words:
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
 
+    @property
+    def digest(self) -> str:
+        return _digest(json.dumps(self.vocabulary.words).encode())
+
     @classmethod
     def of_texts(cls, texts: Iterable[str], size: int = 32000) -> Words:
         """The commonest words of some texts; `size` counts the special ones too."""
@@ -179,7 +195,8 @@ class Words:
         return _filled([known.get(word, WORD_UNKNOWN) for word in WORD.findall(text.lower())], length)
 
     def decode(self, tokens: Iterable[int | np.integer]) -> str:
-        return " ".join(self.vocabulary.words[t] for t in _until_end(tokens, self.eos, (self.pad, self.bos)))
+        known, words = range(len(self)), self.vocabulary.words  # a network may have more numbers than there are words
+        return " ".join(words[t] for t in _until_end(tokens, self.eos, (self.pad, self.bos)) if t in known)
 
 
 class Later:
@@ -233,20 +250,25 @@ def train(
 
 def trained(lines: Iterator[str], size: int, **options: bool | float) -> bytes:
     """A SentencePiece model (unigram, as T5's) of at most so many pieces; `options` are SentencePiece's, such as
-    byte_fallback. Raises ValueError for too few texts."""
-    numbers = dict(pad_id=PAD, eos_id=END, unk_id=2, bos_id=-1)
-    model = io.BytesIO()
+    byte_fallback. Raises ValueError for too few texts, and what `lines` raises."""
+    fixed: Mapping[str, Any] = dict(pad_id=PAD, eos_id=END, unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2)
+    model, stopped = io.BytesIO(), []
+
+    def texts() -> Iterator[str]:
+        try:
+            yield from map(_whole, lines)
+        except (Exception, KeyboardInterrupt) as error:  # of which the package makes a RuntimeError
+            stopped.append(error)
+            raise
+
+    how = {"max_sentence_length": LONGEST} | options
     try:
         _package().SentencePieceTrainer.train(
-            sentence_iterator=lines,
-            model_writer=model,
-            vocab_size=size,
-            hard_vocab_limit=False,
-            minloglevel=2,
-            **numbers,
-            **options,
+            sentence_iterator=texts(), model_writer=model, vocab_size=size, **fixed, **how
         )
     except RuntimeError as error:
+        if stopped:
+            raise stopped[0] from None
         reason = str(error).strip().splitlines()[-1]
         raise ValueError(
             f"no SentencePiece model of size {size} ({reason}): give more texts, or another size"
@@ -266,11 +288,8 @@ def show(file: tyro.conf.Positional[Path], text: tyro.conf.Positional[str] = "")
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m reveal.tokenizers") -> None:
     """The program; `arguments` defaults to the command line."""
-    try:
+    with terminal.exits(prog, out_of_memory="give fewer texts"):
         tyro.extras.subcommand_cli_from_dict({"train": train, "show": show}, prog=prog, args=arguments)
-    except (ValueError, OSError, ImportError) as error:
-        terminal.complain(f"error: {error}")
-        raise SystemExit(2) from error
 
 
 def _package() -> Any:
@@ -281,6 +300,15 @@ def _package() -> Any:
             'SentencePiece is missing: pip install "film-plugins-reveal[text]", or use words (.json)'
         ) from (error)
     return sentencepiece
+
+
+def _whole(text: str) -> str:
+    """The text, with U+FFFD for halves of surrogate pairs, which JSON may hold and UTF-8 cannot."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _filled(numbers: Sequence[int], length: int) -> Int[np.ndarray, " length"]:

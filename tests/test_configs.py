@@ -43,6 +43,7 @@ KINDS = {  # by the first of these that an experiment's name begins with
     "world_warm": WarmStart,
     "world_joint": Joint,
     "countries_warm": WarmStart,
+    "countries_long": WarmStart,
     "countries_joint": Joint,
     "reveal_warm": WarmStart,
     "reveal": Joint,

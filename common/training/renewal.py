@@ -17,7 +17,8 @@ a lag a checkpoint holds the version's number alone, and a resumed run makes its
 
 The second thread shares the devices with the steps: what `renew` has dispatched, a step has to wait for. A `renew` that
 works in parts, and blocks on each, lets steps in between; `spare` gives it devices of its own. Several processes must
-start their programs in the same order: there a renewal is done in the main thread.
+start their programs in the same order: there a renewal is done in the main thread. A task that is `Indexing` is told of
+every version as it comes into use, and training waits for what it does with it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from jax.tree_util import DictKey
 
 from common.training.checkpoint import Checkpoints
 from common.training.mesh import DATA, FSDP, replicated, spare_mesh
-from common.training.task import Params, Renewing, Task
+from common.training.task import Indexing, Params, Renewing, Task
 
 log = logging.getLogger(__name__)
 PATIENCE = 30.0  # seconds that a run which ends gives a renewal to notice it
@@ -105,6 +106,9 @@ class Nothing:
     def turn(self, step: int, params: Params) -> None:
         """After `step`: takes what is due, and begins what is due."""
 
+    def check(self) -> None:
+        """Raises what went wrong beside the steps that are done."""
+
     def scalars(self, step: int) -> dict[str, float]:
         """Numbers to log."""
         return {}
@@ -136,16 +140,21 @@ class Renewal(Nothing):
     def start(self, step: int, params: Params, checkpoints: Checkpoints) -> None:
         about = checkpoints.renewal(step) if step else None
         if about is not None and about["shapes"] is not None and self.config.lag is not None:
-            return self._restore(about, step, checkpoints)
+            return self._restore(about, step, params, checkpoints)
         number = 0 if about is None else about["used"][0] + 1
-        self._use(self._made(number, step, self._snapshot(params)), step)
+        self._use(self._made(number, step, self._snapshot(params)), step, params)
 
     def turn(self, step: int, params: Params) -> None:
-        self._take(step)
+        self.check()
+        self._take(step, params)
         if step % self.config.every == 0:
             self._begin(step, params)
             if self.config.lag == 0:
-                self._take(step)
+                self._take(step, params)
+
+    def check(self) -> None:
+        if isinstance(self.task, Indexing):
+            self.task.check()
 
     def scalars(self, step: int) -> dict[str, float]:
         return {
@@ -174,25 +183,26 @@ class Renewal(Nothing):
         elif error is not None:
             log.warning("the renewal of step %d failed: %s: %s", step, type(error).__name__, error)
 
-    def _restore(self, about: Mapping[str, Any], step: int, checkpoints: Checkpoints) -> None:
+    def _restore(self, about: Mapping[str, Any], step: int, params: Params, checkpoints: Checkpoints) -> None:
         """The arrays of a checkpoint, with those that were under way when it was written."""
         shapes = {name: about["shapes"] for name in ("used", "coming") if about[name] is not None}
         target = jax.tree.map(self._shape, shapes, is_leaf=lambda x: isinstance(x, list))
         arrays = checkpoints.renewed(step, target)
         versions = {name: _version(about[name], arrays[name]) for name in arrays}
         self.used = versions["used"]
+        self._tell(params)
         if "coming" in versions:
             self.coming = Coming(versions["coming"].step, *_now(lambda: versions["coming"]))
 
-    def _take(self, step: int) -> None:
-        """Swaps, if there is a version and its time has come."""
+    def _take(self, step: int, params: Params) -> None:
+        """Swaps, if there is a version and its time has come. `params` are what `step` makes."""
         if self.coming is None:
             return
         lag = self.config.lag
         due = self.coming.version.done() if lag is None else step >= self.coming.step + lag
         if due:
             version, self.coming = self.coming.version, None
-            self._use(version.result(), step)  # raises what `renew` raised
+            self._use(version.result(), step, params)  # raises what `renew` raised
 
     def _begin(self, step: int, params: Params) -> None:
         if self.coming is not None:
@@ -218,13 +228,18 @@ class Renewal(Nothing):
         arrays = _waited(jax.tree.map(lambda x: jax.device_put(x, self._place(x.shape)), made))
         return Version(number, step, time.perf_counter() - clock, arrays)
 
-    def _use(self, version: Version, step: int) -> None:
+    def _use(self, version: Version, step: int, params: Params) -> None:
         before, now = shapes_of(self.arrays), shapes_of(version.arrays)
         if self.arrays is not None and before != now:
             raise ValueError(f"task.renew gave {now} of step {version.step}, after {before}: shapes have to stay")
         self.used = version
+        self._tell(params)
         about = f"version {version.number} of step {version.step}, in use from step {step + 1}"
         log.info("renewed arrays: %s (%.1f s)", about, version.seconds)
+
+    def _tell(self, params: Params) -> None:
+        if isinstance(self.task, Indexing):
+            self.task.taken(self.used, self.frozen, params)
 
     def _place(self, shape: tuple[int, ...]) -> NamedSharding:
         """Split along the first axis over all devices, if they divide it; else whole on each."""

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 if TYPE_CHECKING:
-    from common.training.renewal import RenewalConfig
+    from common.training.renewal import RenewalConfig, Version
 
 Params = PyTree[Float[Array | np.ndarray, "..."]]
 Batch = dict[str, Any]
@@ -88,6 +88,20 @@ class Renewing(Protocol):
 
         Runs outside of `jit`, in a second thread while training goes on, on whatever devices `params` and `frozen` are;
         compiles what it needs itself, once. Done in parts that it blocks on, it lets steps in between."""
+        ...
+
+
+@runtime_checkable
+class Indexing(Protocol):
+    """A `Renewing` task that keeps something on the host which has to agree with the arrays that steps read."""
+
+    def taken(self, version: Version, frozen: Any, params: Params) -> None:
+        """The next step reads `version.arrays`. The step that makes `params` may be under way: before anything that it
+        reads is changed, wait for them (`jax.block_until_ready`)."""
+        ...
+
+    def check(self) -> None:
+        """Raises what went wrong on the host in the steps that are done. Asked after each, and before one is saved."""
         ...
 
 

@@ -192,6 +192,7 @@ class Run:
                     self.show(number, state, batch)
                 if number % config.checkpoint_every == 0 or last or asked:
                     window.check()  # a broken state is never saved
+                    self.renewal.check()
                     self.save(number, state, batches.get_state(), last)
                 bar.update()
                 if asked and not last:

@@ -19,6 +19,7 @@ countries with flags, names and facts that are made up (`drawing.py`, `invented.
     evaluation.py   what is right, and what has to happen when the memory is changed       sheet.py   a picture of it
 
     python train.py experiment=countries_warm          items are given
+    python train.py experiment=countries_long          the same, among look-alikes
     python train.py experiment=countries_joint         items are found
     python eval.py experiment=countries_joint weights=runs/countries_joint
 """

@@ -9,6 +9,7 @@ by, a value of a few tokens to read it with, and itself.
 | `manifest`, `shards`, `shard_writer` | the layout of the folder |
 | `builder` | writes a new memory, of any size, in the RAM of one batch |
 | `snapshot`, `store` | the folder: one version of it, to read; add, edit, delete, refresh |
+| `change`, `lock` | a change of any size, whole or not at all; one program at a time |
 | `engine` | what every search engine does; `exact`, `exact_engine`, `faiss_engine`, `milvus_engine` |
 | `memory`, `choice` | a store with an engine; an engine by a word |
 

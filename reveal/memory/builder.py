@@ -7,7 +7,8 @@
 Rows go to the disk as they come. A shard appears when it is whole, and the manifest when all are: until then no program
 takes the folder for a memory. After an interruption the same lines again keep the shards that are there; `count` says
 how many items those hold, and the source has to begin after them. Shards end at fixed rows however the items were
-batched, so that the result is the same to the byte, and its manifest has the same hash.
+batched, so that the result is the same to the byte, and its manifest has the same hash. One program at a time builds in
+a folder (`lock.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from common.files import atomic_output
-from reveal.memory.items import Knowledge, pack
+from reveal.memory.items import Knowledge, ids_of, pack
+from reveal.memory.lock import LOCK, Lock
 from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest
 from reveal.memory.shard_writer import ShardWriter, new_shard, read_info, stored
 from reveal.memory.shards import Shard
@@ -44,6 +46,7 @@ class Builder:
 
     Raises:
       FileExistsError: there is a memory already, one begun otherwise, or something else.
+      Busy: another program is building here.
     """
 
     def __init__(self, folder: str | Path, layout: Layout, shard: int = SHARD, of: Mapping[str, Any] | None = None):
@@ -51,7 +54,7 @@ class Builder:
             raise ValueError(f"shard is {shard}: give 1 row or more")
         self.folder, self.layout, self._shard = Path(folder), layout, shard
         recipe = {"layout": dataclasses.asdict(layout), "shard": shard}
-        _begin(self.folder, recipe if of is None else recipe | {"of": of})
+        self._lock = _begin(self.folder, recipe if of is None else recipe | {"of": of})
         self._done: list[ShardInfo] = []
         while (self.folder / shard_name(1, len(self._done))).is_dir():
             self._done.append(read_info(self.folder / shard_name(1, len(self._done))))
@@ -102,22 +105,26 @@ class Builder:
                 self._close()
 
     def finish(self) -> Manifest:
-        """Closes the last shard and writes the manifest."""
+        """Closes the last shard and writes the manifest; the builder is done with."""
         self._close()
         manifest = Manifest(self.layout, 1, self._next, tuple(self._done))
         write_manifest(self.folder, manifest)
         (self.folder / RECIPE).unlink()
+        self._lock.remove()
         return manifest
 
     def __enter__(self) -> Builder:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None:
-            self.finish()
-        elif self._open is not None:
-            stack, self._open = self._open[0], None
-            stack.__exit__(kind, error, trace)  # the shard that was being written goes
+        try:
+            if error is None:
+                self.finish()
+            elif self._open is not None:
+                stack, self._open = self._open[0], None
+                stack.__exit__(kind, error, trace)  # the shard that was being written goes
+        finally:
+            self._lock.remove()
 
     def _numbered(self, items: Sequence[Knowledge]) -> np.ndarray:
         ids, last = [], self._next - 1
@@ -127,7 +134,7 @@ class Builder:
                 raise ValueError(f"id {number} comes after {last}: in a build ids rise; sort the items, or give none")
             ids.append(number)
             last = number
-        return np.array(ids, np.int64)
+        return ids_of(ids)
 
     def _writer(self) -> ShardWriter:
         if self._open is None:
@@ -154,18 +161,30 @@ def remove_partial(folder: Path) -> None:
         shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
-def _begin(folder: Path, recipe: dict) -> None:
+def _begin(folder: Path, recipe: dict) -> Lock:
+    """The lock on a folder in which this recipe is begun."""
     path, text = folder / RECIPE, json.dumps(recipe, indent=1) + "\n"
-    if (folder / NAME).exists():
-        raise FileExistsError(f"{folder} holds a memory already; add to it, or give another folder")
-    if path.is_file():
+    _refuse_memory(folder)
+    if not path.is_file():
+        if folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
+            raise FileExistsError(f"{folder} holds files that are no memory; give an empty or new folder")
+        with atomic_output(path) as temporary:
+            temporary.write_text(text, "utf-8")
+    lock = Lock(folder, "building")
+    try:
+        _refuse_memory(folder)
         if path.read_text("utf-8") != text:
             raise FileExistsError(
-                f"{folder} was begun with another layout, or of other sources ({RECIPE} tells); give another folder"
+                f"{folder} was begun with another layout, or of other sources or another tokenizer ({RECIPE} tells);"
+                " give another folder"
             )
-        return remove_partial(folder)
-    if folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} holds files that are no memory; give an empty or new folder")
-    with atomic_output(path) as temporary:
-        temporary.write_text(text, "utf-8")
-    return None
+        remove_partial(folder)
+    except BaseException:
+        lock.remove()
+        raise
+    return lock
+
+
+def _refuse_memory(folder: Path) -> None:
+    if (folder / NAME).exists():
+        raise FileExistsError(f"{folder} holds a memory already; add to it, or give another folder")

@@ -6,13 +6,14 @@
 | `faiss`, `faiss:ivfpq`, `faiss:hnsw` | FAISS, flat or of that kind |
 | `keys.db`, `http://host:19530` | Milvus: a file, or a server |
 
-Milvus keeps a memory's keys from program to program, in a collection named by the memory's place.
+Milvus keeps a memory's keys from program to program, in a collection named by the memory's place: host and folder.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import platform
 from pathlib import Path
 
 from reveal.memory.engine import Engine
@@ -39,5 +40,5 @@ def milvus(uri: str, memory: str | Path) -> Engine:
     from reveal.memory.milvus_engine import MilvusEngine
 
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # its tracebacks come back as errors of one line
-    place = hashlib.sha256(str(Path(memory).resolve()).encode()).hexdigest()[:8]
+    place = hashlib.sha256(f"{platform.node()}:{Path(memory).resolve()}".encode()).hexdigest()[:12]
     return MilvusEngine(uri, f"reveal_{place}", reuse=True)

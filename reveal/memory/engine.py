@@ -38,6 +38,8 @@ class Rows:
       versions: of the memory when the item got its key; with the id it names the key.
       keys: (start, stop) -> keys of those rows.
       key_dim: length of a key.
+      memory: names the memory whose versions these are: with another name no key is known, whatever ids and versions
+        say. Names are drawn, not derived from what is in it.
     """
 
     ids: Int[np.ndarray, " n"]
@@ -45,6 +47,7 @@ class Rows:
     versions: Integer[np.ndarray, " n"]
     keys: Callable[[int, int], Any]
     key_dim: int
+    memory: str = ""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -92,8 +95,8 @@ class Engine(Protocol):
     """What a memory asks of its engine."""
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
-        """From now on search `rows`, of `sources` sources. An engine serves one memory: an id with the version that it
-        has been told before has the key that it had."""
+        """From now on search `rows`, of `sources` sources. An id with the version that it has been told before has
+        the key that it had, as long as `rows.memory` is the same."""
         ...
 
     def search(

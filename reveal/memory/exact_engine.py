@@ -34,8 +34,8 @@ class ExactEngine:
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """As `Engine`. Where items have only gone they are masked; else it takes as long as copying the keys."""
         kept = np.isin(self.ids, rows.ids, assume_unique=True)
-        shape = (sources, rows.key_dim) == (self._sources, self.index.keys.shape[1])
-        if shape and np.array_equal(self.ids[kept], rows.ids) and np.array_equal(self._made[kept], rows.versions):
+        same = (rows.memory, sources, rows.key_dim) == (self._memory, self._sources, self.index.keys.shape[1])
+        if same and np.array_equal(self.ids[kept], rows.ids) and np.array_equal(self._made[kept], rows.versions):
             source = np.full(len(self.ids), sources)
             source[kept] = rows.source
             self.index = self.index._replace(source=exact.place_source(source, sources, self.mesh))
@@ -58,7 +58,7 @@ class ExactEngine:
 
     def _place(self, rows: Rows, sources: int) -> None:
         self.index = exact.place(rows, sources, self.mesh, self._dtype)
-        self.ids, self._made, self._sources = rows.ids, rows.versions, sources
+        self.ids, self._made, self._memory, self._sources = rows.ids, rows.versions, rows.memory, sources
 
 
 @partial(jax.jit, static_argnums=(3, 4))

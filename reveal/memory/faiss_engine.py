@@ -59,20 +59,21 @@ class FaissEngine:
             raise ValueError(f"kind {kind!r} is not one of FaissEngine: choose one of {', '.join(KINDS)}")
         self.kind, self.config, self._faiss = kind, config or FaissConfig(), _import()
         self._parts: dict[int, tuple[np.ndarray, np.ndarray, Any]] = {}  # source -> ids, versions, index
-        self._sources, self._version, self._width = 0, 0, 0
+        self._memory, self._sources, self._version, self._width = "", 0, 0, 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """As `Engine`."""
-        parts = {}
+        parts, known = {}, self._parts if rows.memory == self._memory else {}
         for number in range(sources):
             at = np.flatnonzero(rows.source == number)
             ids, versions = rows.ids[at], rows.versions[at]
-            before = self._parts.get(number)
+            before = known.get(number)
             if before and np.array_equal(before[0], ids) and np.array_equal(before[1], versions):
                 parts[number] = before
             elif len(at):
                 parts[number] = ids, versions, self._build(rows, at)
-        self._parts, self._sources, self._version, self._width = parts, sources, version, rows.key_dim
+        self._parts, self._memory = parts, rows.memory
+        self._sources, self._version, self._width = sources, version, rows.key_dim
 
     def search(self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None) -> Found:
         """As `Engine`."""

@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 
 from reveal.memory.builder import RECIPE
+from reveal.memory.lock import LOCK
 from reveal.memory.manifest import NAME
 from reveal.memory.shard_writer import INFO
 from reveal.memory.shards import ARRAYS, PAYLOAD
-from reveal.memory.store import LOCK
 
 SHARD_NAME = re.compile(r"v\d{5,}-\d{5,}")
 TOMBSTONES = re.compile(r"deleted-\d+\.npy")

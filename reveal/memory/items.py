@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int, UInt8
 
 LENGTH = struct.Struct("<I")
+MOST_IDS = 2**62
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,18 @@ class Knowledge:
     fields: Mapping[str, Any] = field(default_factory=dict)
     picture: bytes | UInt8[np.ndarray, "h w 3"] | None = None
     id: int | None = None
+
+
+def ids_of(ids: Sequence[int] | Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """As an array. Raises ValueError for an id that no item can have; below 0 there is none, which others say."""
+    if not isinstance(ids, np.ndarray) and (wrong := [number for number in ids if not -MOST_IDS < number < MOST_IDS]):
+        raise ValueError(f"id {wrong[0]} is no item's: ids are 0 to 2^62 - 1")
+    return np.asarray(ids, np.int64)
+
+
+def is_text(value: Any) -> bool:
+    """Whether a field is one that the network reads: a text, or a list of texts."""
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
 
 
 def pack(item: Knowledge) -> bytes:

@@ -164,5 +164,5 @@ def check_encoder(layout: Layout, encoder: str | None, where: Path) -> None:
     if encoder is not None and encoder != layout.encoder:
         raise ValueError(
             f"{where} was made by encoder {layout.encoder}, this one is {encoder}: their keys cannot be compared;"
-            f" `reveal refresh {where}` encodes it anew, encoder=None opens it as it is"
+            f" `reveal refresh {where}` encodes it anew"
         )

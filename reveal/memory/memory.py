@@ -11,6 +11,7 @@ Keys come to the engine at the first search after a change.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,20 @@ from reveal.memory.items import Knowledge
 from reveal.memory.manifest import DTYPES, Layout
 from reveal.memory.store import Encode, Store
 
+_SEARCHED: weakref.WeakKeyDictionary[Engine, tuple[str, int]] = weakref.WeakKeyDictionary()
+
 
 class Memory:
     """A store and an engine.
 
     Args:
       store: the folder.
-      engine: that searches; None: `ExactEngine` over all devices.
+      engine: that searches; None: `ExactEngine` over all devices. One that several memories have gets each one's keys
+        anew when that is its turn.
     """
 
     def __init__(self, store: Store, engine: Engine | None = None):
-        self.store, self._engine, self._searched = store, engine, -1
+        self.store, self._engine = store, engine
 
     @classmethod
     def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> Memory:
@@ -66,9 +70,10 @@ class Memory:
             from reveal.memory.exact_engine import ExactEngine
 
             self._engine = ExactEngine()
-        if self._searched != self.version:
+        if _SEARCHED.get(self._engine) != (self.store.token, self.version):
+            _SEARCHED.pop(self._engine, None)  # an update that fails leaves keys of neither
             self._engine.update(self.store.rows(), len(self.store.layout.sources), self.version)
-            self._searched = self.version
+            _SEARCHED[self._engine] = self.store.token, self.version
         return self._engine
 
     def search(self, query: Any, k: int, sources: Sequence[str] | None = None, log_gate: Any = None) -> Found:

@@ -4,8 +4,10 @@
     memory = Memory.load("memory", engine=MilvusEngine("http://host:19530", index="IVF_FLAT"))
 
 With `reuse`, collections outlive the program: `update` looks for one that holds just these rows, by a digest of them in
-its name, and sends nothing if it is there; others of that engine's name go. A server that cannot be reached, or that
-refuses, is a ConnectionError in one line.
+its name, and sends nothing if it is there; others of that engine's name go. A collection gets that name when it is
+whole: until then it is called `..._filling_...`, so that programs that search for the first time at once do not fill
+the same one; what a killed one has left goes after a day. A server that cannot be reached, or that refuses, is a
+ConnectionError in one line.
 
 One collection holds id, source and key of every live item. `update` sends what is new or changed since the last one and
 takes out what is gone; the first update of an engine begins with an empty collection, so one that exists is given up
@@ -21,6 +23,8 @@ import contextlib
 import hashlib
 import importlib
 import re
+import secrets
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,6 +37,7 @@ CHUNK_BYTES = 16 * 2**20  # of keys in a request; a server takes 64 MB
 MOST = 16384  # items that a request may ask for
 PATIENCE = 10  # seconds until a server counts as gone
 DIGITS = 16  # of a digest
+ABANDONED = 86400  # seconds after which nobody fills a collection any more
 
 
 class MilvusEngine:
@@ -64,16 +69,16 @@ class MilvusEngine:
     ):
         self._uri, self._reuse = uri, reuse
         package = _import()
+        self.collection, self._index, self._name = collection, index, collection
         with self._plain_errors():
             self._client = package.MilvusClient(uri=uri, token=token, timeout=PATIENCE)
-        self.collection, self._index, self._name = collection, index, collection
-        if not reuse and self._client.has_collection(collection):
-            if not overwrite:
-                self.close()
-                raise FileExistsError(f"{uri} holds a collection {collection!r}; give another name or overwrite=True")
-            self._client.drop_collection(collection)
+            if not reuse and self._client.has_collection(collection):
+                if not overwrite:
+                    self.close()
+                    raise FileExistsError(f"{uri} holds a collection {collection!r}: name another, or set overwrite")
+                self._client.drop_collection(collection)
         self._ids, self._versions = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self._sources, self._version, self._width = 0, 0, 0
+        self._memory, self._sources, self._version, self._width = "", 0, 0, 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """As `Engine`; only differences are sent."""
@@ -86,8 +91,8 @@ class MilvusEngine:
         self._sources, self._version, self._width = sources, version, rows.key_dim
 
     def _send(self, rows: Rows) -> None:
-        if rows.key_dim != self._width:
-            self._create(rows.key_dim)
+        if (rows.memory, rows.key_dim) != (self._memory, self._width):
+            self._create(rows)
         gone = np.setdiff1d(self._ids, rows.ids)
         chunk = max(1, CHUNK_BYTES // (4 * rows.key_dim))
         for start in range(0, len(gone), chunk):
@@ -107,15 +112,33 @@ class MilvusEngine:
 
     def _attach(self, rows: Rows) -> None:
         """The collection that holds these rows; made, in the place of this name's others, if it is not there whole."""
-        self.collection = f"{self._name}_{digest(rows)}"
-        if not self._client.has_collection(self.collection) or self._count() != len(rows):
-            self._create(rows.key_dim)
-            self._send(rows)
-        self._client.load_collection(self.collection)  # a server that was started anew has it on its disk only
-        pattern = re.compile(rf"{re.escape(self._name)}_[0-9a-f]{{{DIGITS}}}")
+        self.collection = whole = f"{self._name}_{digest(rows)}"
+        if self._client.has_collection(whole) and self._count() != len(rows):
+            self._client.drop_collection(whole)
+        if not self._client.has_collection(whole):
+            self._fill(rows, whole)
+        self._client.load_collection(whole)  # a server that was started anew has it on its disk only
+        pattern = re.compile(rf"{re.escape(self._name)}_(?:[0-9a-f]{{{DIGITS}}}|filling_(\d+)_[0-9a-f]+)")
         for other in self._client.list_collections():
-            if other != self.collection and pattern.fullmatch(other):
+            known = pattern.fullmatch(other)
+            if other != whole and known and int(known[1] or 0) < time.time() - ABANDONED:
                 self._client.drop_collection(other)
+
+    def _fill(self, rows: Rows, whole: str) -> None:
+        """A collection of these rows, called `whole` when all are there, unless somebody else was quicker."""
+        self.collection = f"{self._name}_filling_{int(time.time())}_{secrets.token_hex(4)}"
+        try:
+            self._create(rows)
+            self._send(rows)
+            if not self._client.has_collection(whole):
+                self._client.rename_collection(self.collection, whole)
+        except _import().MilvusException:
+            if not self._client.has_collection(whole):
+                raise
+        finally:
+            if self._client.has_collection(self.collection):
+                self._client.drop_collection(self.collection)
+            self.collection = whole
 
     def search(self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None) -> Found:
         """As `Engine`. Raises also for k above what Milvus gives."""
@@ -160,18 +183,20 @@ class MilvusEngine:
                 f"Milvus at {self._uri}: {said}; check that it runs, or take another engine"
             ) from error
 
-    def _create(self, width: int) -> None:
+    def _create(self, rows: Rows) -> None:
+        """An empty collection for the keys of such rows, in the place of one of that name."""
         if self._client.has_collection(self.collection):
             self._client.drop_collection(self.collection)
         kinds = importlib.import_module("pymilvus").DataType
         schema = self._client.create_schema(auto_id=False)
         schema.add_field("id", kinds.INT64, is_primary=True)
         schema.add_field("source", kinds.INT16)
-        schema.add_field("key", kinds.FLOAT_VECTOR, dim=width)
+        schema.add_field("key", kinds.FLOAT_VECTOR, dim=rows.key_dim)
         params = self._client.prepare_index_params()
         params.add_index("key", index_type=self._index, metric_type="IP")
         self._client.create_collection(self.collection, schema=schema, index_params=params)
-        self._ids, self._versions, self._width = np.zeros(0, np.int64), np.zeros(0, np.int64), width
+        self._ids, self._versions = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._memory, self._width = rows.memory, rows.key_dim
 
 
 def digest(rows: Rows) -> str:

@@ -6,6 +6,7 @@ are read through maps of their files; so opening takes about a millisecond a sha
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from reveal.memory.engine import Rows
-from reveal.memory.items import Knowledge, unpack
+from reveal.memory.items import Knowledge, ids_of, unpack
 from reveal.memory.manifest import DTYPES, Layout, Manifest, check_encoder, read_manifest
 from reveal.memory.shards import Shard
 
@@ -32,7 +33,7 @@ class Snapshot:
     """
 
     def __init__(self, folder: str | Path, encoder: str | None = None):
-        self.folder = Path(folder)
+        self.folder, self.token = Path(folder), secrets.token_hex(8)
         manifest = read_manifest(self.folder)
         check_encoder(manifest.layout, encoder, self.folder)
         self._take(manifest)
@@ -47,7 +48,7 @@ class Snapshot:
 
     def rows(self) -> Rows:
         """What an engine searches."""
-        shards = self._shards
+        shards = self.shards
         live = [np.flatnonzero(shard.live()) for shard in shards]
 
         def joined(name: str, dtype: Any) -> np.ndarray:
@@ -63,14 +64,14 @@ class Snapshot:
             return self._gather(shards, "keys", home[start:stop], row[start:stop])
 
         source, versions = joined("source", np.uint8)[order], joined("version", np.int32)[order]
-        return Rows(ids[order], source, versions, keys, self.layout.key_dim)
+        return Rows(ids[order], source, versions, keys, self.layout.key_dim, self.token)
 
     def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Knowledge]:
         """The items themselves. Raises ValueError for an id that is not there."""
-        home, row = self._find(ids)
+        home, row = self.find(ids)
         found: list[Any] = [None] * len(home)
         for number in np.unique(home):
-            at, shard = np.flatnonzero(home == number), self._shards[number]
+            at, shard = np.flatnonzero(home == number), self.shards[number]
             numbers, own = shard.source[row[at]].tolist(), shard.ids[row[at]].tolist()
             for place, payload, source, name in zip(at, shard.payloads(row[at]), numbers, own, strict=True):
                 found[place] = unpack(payload, self.layout.sources[source], name)
@@ -78,29 +79,31 @@ class Snapshot:
 
     def keys(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> np.ndarray:
         """[n k]. Raises as `items`."""
-        return self._gather(self._shards, "keys", *self._find(ids))
+        return self._gather(self.shards, "keys", *self.find(ids))
 
     def values(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> np.ndarray:
         """[n c d]. Raises as `items`."""
-        return self._gather(self._shards, "values", *self._find(ids))
+        return self._gather(self.shards, "values", *self.find(ids))
 
     def verify(self) -> None:
         """Reads everything. Raises ValueError that names a file whose bytes have changed."""
-        for shard in self._shards:
+        for shard in self.shards:
             shard.verify()
 
-    def _find(self, ids: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        wanted = np.asarray(ids, np.int64)
-        home, row = self._locate(wanted)
+    def find(self, ids: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(shard, row) of each id. Raises as `items`."""
+        wanted = ids_of(ids)
+        home, row = self.locate(wanted)
         if (home < 0).any():
             missing = wanted[home < 0]
-            raise ValueError(f"{len(missing)} ids are not in {self.folder}, {missing[0]} first; see which are: rows()")
+            said = f"{len(missing)} ids are not in {self.folder}, {missing[0]} first"
+            raise ValueError(f"{said}; give ids that a search has found")
         return home, row
 
-    def _locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(shard, row) of each id; (-1, -1) where there is none."""
         home, row = np.full(len(ids), -1), np.full(len(ids), -1)
-        for number, shard in enumerate(self._shards):
+        for number, shard in enumerate(self.shards):
             may = np.flatnonzero((ids >= shard.info.first) & (ids <= shard.info.last))
             if len(may):
                 rows = shard.find(ids[may])
@@ -109,7 +112,7 @@ class Snapshot:
 
     def _take(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self._shards = [Shard(self.folder, info, manifest.layout) for info in manifest.shards]
+        self.shards = [Shard(self.folder, info, manifest.layout) for info in manifest.shards]
 
     def _gather(self, shards: Sequence[Shard], name: str, home: np.ndarray, row: np.ndarray) -> np.ndarray:
         """Keys or values, in the order asked for."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,14 +22,14 @@ from jaxtyping import Int
 
 from common.files import atomic_folder
 from reveal.memory.builder import SHARD, remove_partial, shard_name
+from reveal.memory.change import Change
 from reveal.memory.items import Knowledge, pack
+from reveal.memory.lock import Lock
 from reveal.memory.manifest import Layout, Manifest, ShardInfo, read_manifest, write_manifest
 from reveal.memory.shard_writer import new_shard, read_info, stored
-from reveal.memory.shards import tombstones
 from reveal.memory.snapshot import Snapshot
 
 Encode = Callable[[list[Knowledge]], tuple[np.ndarray, np.ndarray]]  # -> keys [n k], values [n c d]
-LOCK = ".lock"
 BATCH = 256  # items in RAM at a time where all are gone through
 
 
@@ -39,32 +38,34 @@ class Store(Snapshot):
 
     def add(self, items: Sequence[Knowledge], keys: np.ndarray, values: np.ndarray) -> list[int]:
         """New items, one version more; their ids. Raises ValueError for an id that is there, and as `Builder.add`."""
-        with self._change() as version:
-            ids = self._fresh(items)
-            if min(ids, default=0) < 0:
-                raise ValueError(f"id {min(ids)} is below 0, which stands for nothing found; give another, or none")
-            home, _ = self._locate(np.array(ids, np.int64))
-            there = [number for number, at in zip(ids, home, strict=True) if at >= 0]
-            if there:
-                raise ValueError(f"{len(there)} ids are in {self.folder} already, {there[0]} first; edit those")
-            self._commit(version, lambda: self.manifest.shards, items, ids, keys, values)
-        return ids
+        with self.changing() as change:
+            return change.add(items, keys, values)
 
     def edit(self, items: Sequence[Knowledge], keys: np.ndarray, values: np.ndarray) -> None:
         """Puts items in the place of those with their ids, one version more. Raises ValueError for an id that is not
         there, and as `Builder.add`."""
-        with self._change() as version:
-            ids = [item.id for item in items if item.id is not None]
-            if len(ids) < len(items):
-                raise ValueError("an item to edit has no id; give it the one that it has in the memory, or add it")
-            self._commit(version, lambda: self._without(ids, version), items, ids, keys, values)
+        with self.changing() as change:
+            change.edit(items, keys, values)
 
     def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
         """Takes items out, one version more. Raises ValueError for an id that is not there."""
+        with self.changing() as change:
+            change.delete(ids)
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[Change]:
+        """For many items: what is added, edited and deleted in the body is one version more when it has ended well,
+        and else nothing."""
         with self._change() as version:
-            if len(ids):
-                shards = self._without(ids, version)
-                self._save(dataclasses.replace(self.manifest, version=version, shards=shards))
+            change = Change(self, version)
+            try:
+                yield change
+                manifest = change.manifest()
+            except BaseException:
+                change.discard()
+                raise
+            if manifest is not None:
+                self._save(manifest)
 
     def compact(self) -> None:
         """Writes the live items anew, in the order of their ids, and removes all other files; one version more. Other
@@ -93,46 +94,6 @@ class Store(Snapshot):
             shards = self._rewrite(temporary, self.layout, self.manifest.version, None)
             write_manifest(temporary, dataclasses.replace(self.manifest, shards=shards))
 
-    def _fresh(self, items: Sequence[Knowledge]) -> list[int]:
-        """Ids for all, new ones where an item has none."""
-        given = [item.id for item in items if item.id is not None]
-        following = iter(range(max([self.manifest.next_id - 1, *given]) + 1, 2**62))
-        return [next(following) if item.id is None else item.id for item in items]
-
-    def _without(self, ids: Sequence[int] | np.ndarray, version: int) -> tuple[ShardInfo, ...]:
-        home, row = self._find(ids)
-        infos = list(self.manifest.shards)
-        for number in np.unique(home):
-            infos[number] = tombstones(self._shards[number], row[home == number], version)
-        return tuple(infos)
-
-    def _commit(
-        self,
-        version: int,
-        before: Callable[[], tuple[ShardInfo, ...]],
-        items: Sequence[Knowledge],
-        ids: list[int],
-        keys: Any,
-        values: Any,
-    ) -> None:
-        """Writes a shard of `items` and makes it, behind those of `before`, the next version."""
-        if not len(items) == len(keys) == len(values):
-            raise ValueError(f"{len(items)} items, {len(keys)} keys, {len(values)} values: give one of each")
-        if len(set(ids)) < len(ids):
-            raise ValueError("an id is there twice in one change; give each item once")
-        if not items:
-            return
-        order = np.argsort(ids)
-        source = np.array([self.layout.number(item.source) for item in items])[order]
-        payloads = [pack(items[at]) for at in order]
-        keys, values = stored(self.layout, np.array(ids), keys, values)
-        shards, name = before(), shard_name(version, 0)
-        with new_shard(self.folder, name, self.layout) as writer:
-            versions = np.full(len(items), version, np.int32)
-            writer.append(np.array(ids)[order], source, versions, keys[order], values[order], payloads)
-        following = max(self.manifest.next_id, max(ids) + 1)
-        self._save(Manifest(self.layout, version, following, (*shards, read_info(self.folder / name))))
-
     def _rewrite(self, folder: Path, layout: Layout, version: int, encode: Encode | None) -> tuple[ShardInfo, ...]:
         """Shards of the live items, in the order of ids, as `encode` has them or as they are."""
         rows, infos = self.rows(), []
@@ -155,11 +116,7 @@ class Store(Snapshot):
     @contextlib.contextmanager
     def _change(self) -> Iterator[int]:
         """Only one program at a time, and only of the version that it knows; the number of the next."""
-        with (self.folder / LOCK).open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise ValueError(f"another program is changing {self.folder}; try again when it is done") from error
+        with Lock(self.folder, "changing"):
             if (found := read_manifest(self.folder).version) != self.manifest.version:
                 raise ValueError(
                     f"{self.folder} is at version {found} by now, not {self.manifest.version}: load it again"

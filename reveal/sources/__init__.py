@@ -12,6 +12,7 @@
 | `wikidata_dump` | Wikidata's dump, .json.gz, .json.bz2 | an entity: its claims, and its picture |
 | `vqa` | VQA-v2's questions, .json | a picture: its questions and answers |
 | `coco` | COCO's captions, .json | a picture: its captions |
+| `karpathy` | dataset_coco.json | a picture of train and restval: its captions |
 
 | `Questions` reads | `path` | what becomes a question |
 | --- | --- | --- |

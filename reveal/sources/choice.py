@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from reveal.memory.items import Knowledge
-from reveal.sources import coco, evqa, folder, infoseek, jsonl, pairs, wikidata, wikidata_dump, wit, wit_tfds
+from reveal.sources import coco, evqa, folder, held_out, infoseek, jsonl, pairs, wikidata, wikidata_dump, wit, wit_tfds
 from reveal.sources.records import Question, Skips, all_names, contents, picture_hash
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Reading:
       reader: its name, one of the package's table.
       path: its first argument.
       options: its other arguments, such as `images` and `first_id`.
-      leave_out: files of evaluation questions, whose pictures must not be read (`coco.image_ids`), whatever file
+      leave_out: files of evaluation questions, whose pictures must not be read (`held_out.image_ids`), whatever file
         names them; and folders of pictures that no item may have, to the byte, whatever they are called.
       strict: a record that cannot be read is an error instead of being counted.
     """
@@ -64,11 +64,11 @@ class Reading:
         options = dict(self.options)
         if self.leave_out:
             files = [file for file in self.leave_out if not Path(file).is_dir()]
-            names = frozenset[str]().union(*map(coco.image_ids, files))
+            names = frozenset[str]().union(*map(held_out.image_ids, files))
             options["without"] = frozenset[str]().union(*map(all_names, names))
-        held_out = contents([Path(place) for place in self.leave_out if Path(place).is_dir()])
+        kept_out = contents([Path(place) for place in self.leave_out if Path(place).is_dir()])
         for record in self.READERS[self.reader](self.path, **options, skips=skips):
-            if held_out and picture_hash(record) in held_out:
+            if kept_out and picture_hash(record) in kept_out:
                 skips.held_out()
             else:
                 yield record
@@ -95,6 +95,7 @@ class Items(Reading):
         "wikidata_dump": wikidata_dump.items,
         "vqa": coco.vqa_items,
         "coco": coco.caption_items,
+        "karpathy": coco.karpathy_items,
     }
 
     def __iter__(self) -> Iterator[Knowledge]:

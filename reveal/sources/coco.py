@@ -12,21 +12,22 @@ Pictures are found below one folder by their names, or by COCO's numbers where o
 is stemmed ("surf"), its `raw_answer` is what was typed ("surfing"): `answer="raw_answer"` reads that.
 
 VQA-v2 is knowledge too (123,287 items in the paper): all questions about a picture with their answers. It shares
-pictures with OK-VQA's validation set, which have to be left out: `without=image_ids("OpenEnded_mscoco_val2014.json")`.
+pictures with OK-VQA's validation set, which have to be left out (`held_out.image_ids`).
 """
 
 from __future__ import annotations
 
 import collections
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.files import require_file
 from reveal.memory.items import Knowledge
-from reveal.sources.records import Pictures, Question, Skips, folder_of, picture_bytes
+from reveal.sources.records import Pictures, Question, Skips, coco_names, file_bytes, folder_of, is_among, parsed
+from reveal.sources.wikidata import listed
 
+NAMES = ("file_name", "filename", "open_images_id", "coco_url", "flickr_url")  # of a picture, beside its number
 Row = Mapping[str, Any]
 
 
@@ -79,8 +80,9 @@ def vqa_items(
         if pictures is not None and picture is None:
             skips.add("whose picture is not there", f"{path} picture {number}")
         else:
-            data = picture_bytes(picture) if picture else None
-            yield Knowledge(source, {"text": " ".join(told)}, data, first_id + number)
+            data = file_bytes(picture, skips, f"{path} picture {number}") if picture else None
+            if data is not None or picture is None:
+                yield Knowledge(source, {"text": " ".join(told)}, data, first_id + number)
 
 
 def aokvqa_questions(
@@ -100,25 +102,26 @@ def aokvqa_questions(
             skips.add("whose picture is not there", where)
             continue
         group = "difficult" if row.get("difficult_direct_answer") else ""
-        yield Question(number, picture, row["question"], tuple(row.get("direct_answers") or ()), group)
+        yield Question(number, picture, row["question"], _texts(row.get("direct_answers")), group)
 
 
 def captions(
     path: str | Path, images: str | Path, without: Collection[str] = (), skips: Skips | None = None
 ) -> Iterator[Question]:
-    """COCO's captions and NoCaps; the id is the picture's."""
+    """COCO's captions and NoCaps; the id is the picture's in its file."""
     skips, pictures, data = skips or Skips(), Pictures(images), read_json(path)
     told: dict[Any, list[str]] = {}
     for row in rows_of(data, "annotations", path, needed=False):
-        told.setdefault(row.get("image_id"), []).append(str(row.get("caption", "")).strip())
+        if isinstance(row.get("image_id"), int):
+            told.setdefault(row["image_id"], []).extend(text.strip() for text in _texts([row.get("caption")]))
     for number, row in enumerate(rows_of(data, "images", path)):
         where = f"{path} picture {number}"
         if not _has(row, where, skips, id=int):
             continue
-        if str(row["id"]) in without:
+        if is_held_out(row, without):
             skips.held_out()
             continue
-        picture = pictures.find(str(row.get("file_name", ""))) or pictures.find(row["id"])
+        picture = _found(row, pictures)
         if picture is None:
             skips.add("whose picture is not there", where)
         else:
@@ -134,50 +137,68 @@ def caption_items(
     skips: Skips | None = None,
 ) -> Iterator[Knowledge]:
     """A picture with all its captions; its id is the picture's number after `first_id`."""
-    for row in captions(path, images, without, skips):
-        text = {"text": " ".join(row.answers)} if row.answers else {}
-        yield Knowledge(source, text, picture_bytes(row.image), first_id + row.id)
+    skips = skips or Skips()
+    yield from _described(captions(path, images, without, skips), str(path), source, first_id, skips)
 
 
 def karpathy(
     path: str | Path,
     images: str | Path,
-    splits: Sequence[str] = ("train", "restval"),
+    splits: str | Sequence[str] = ("train", "restval"),
     without: Collection[str] = (),
     skips: Skips | None = None,
 ) -> Iterator[Question]:
-    """COCO's captions in Karpathy's split (`dataset_coco.json`); training is usually on train and restval."""
-    skips, pictures = skips or Skips(), Pictures(images)
+    """COCO's captions in Karpathy's split (`dataset_coco.json`); training is usually on train and restval, also written
+    "train,restval"."""
+    skips, pictures, chosen = skips or Skips(), Pictures(images), listed(splits)
     for number, row in enumerate(rows_of(read_json(path), "images", path)):
         where = f"{path} picture {number}"
         if not _has(row, where, skips, cocoid=int, split=str):
             continue
-        if row["split"] not in splits or str(row["cocoid"]) in without:
+        if row["split"] not in chosen:
             continue
-        picture = pictures.find(str(row.get("filename", ""))) or pictures.find(row["cocoid"])
+        if is_held_out(row, without):
+            skips.held_out()
+            continue
+        picture = _found(row, pictures)
         if picture is None:
             skips.add("whose picture is not there", where)
             continue
-        said = tuple(str(sentence.get("raw", "")).strip() for sentence in row.get("sentences", ()))
-        yield Question(row["cocoid"], picture, "", said, row["split"])
+        said = _texts([sentence.get("raw") for sentence in _list(row.get("sentences")) if isinstance(sentence, dict)])
+        yield Question(row["cocoid"], picture, "", tuple(text.strip() for text in said), row["split"])
 
 
-def image_ids(path: str | Path) -> frozenset[str]:
-    """The pictures of a file of this module's, or of the general format: what `without` takes."""
-    if Path(path).suffixes[-1:] == [".jsonl"]:
-        rows: Sequence[Row] = [json.loads(line) for line in require_file(path).read_text("utf-8").splitlines() if line]
-    else:
-        data = read_json(path)
-        kind = next((kind for kind in ("questions", "images", "annotations") if kind in data), "questions")
-        rows = rows_of(data, kind, path)
-    found = (next((row[name] for name in ("image_id", "cocoid", "id", "image") if name in row), None) for row in rows)
-    return frozenset(str(name) for name in found if name is not None)
+def karpathy_items(
+    path: str | Path,
+    images: str | Path,
+    splits: str | Sequence[str] = ("train", "restval"),
+    source: str = "coco",
+    first_id: int = 0,
+    without: Collection[str] = (),
+    skips: Skips | None = None,
+) -> Iterator[Knowledge]:
+    """A picture of those splits with all its captions, as `caption_items` has them, in the order of COCO's numbers."""
+    skips = skips or Skips()
+    found = sorted(karpathy(path, images, splits, without, skips), key=lambda one: one.id)
+    yield from _described(found, str(path), source, first_id, skips)
+
+
+def picture_names(row: Row) -> tuple[str, ...]:
+    """What a row of "images" calls its picture, the number only where it is COCO's."""
+    number = _number(row)
+    names = tuple(row[name] for name in NAMES if isinstance(row.get(name), str) and row[name])
+    return names if number is None else (str(number), *names)
+
+
+def is_held_out(row: Row, without: Collection[str]) -> bool:
+    """Whether a row of "images" has one of these pictures."""
+    return bool(without) and any(is_among(name, without) for name in picture_names(row))
 
 
 def read_json(path: str | Path) -> Any:
     """Raises OSError, and ValueError for a file that is no JSON."""
     try:
-        return json.loads(require_file(path).read_text("utf-8"))
+        return parsed(require_file(path).read_text("utf-8-sig"))
     except ValueError as error:
         raise ValueError(f"{path} is no JSON ({error}); unpack it, or copy it again") from error
 
@@ -199,8 +220,9 @@ def _joined(
     told: dict[Any, tuple[str, ...]] = {}
     if annotations is not None:
         for row in rows_of(read_json(annotations), "annotations", annotations):
-            answers = [entry.get(answer) for entry in row.get("answers", ()) if isinstance(entry, dict)]
-            told[row.get("question_id")] = tuple(one for one in answers if isinstance(one, str))
+            if isinstance(row.get("question_id"), int):
+                given = [entry.get(answer) for entry in _list(row.get("answers")) if isinstance(entry, dict)]
+                told[row["question_id"]] = _texts(given)
     for number, row in enumerate(rows_of(read_json(path), "questions", path)):
         where = f"{path} question {row.get('question_id', number)}"
         if not _has(row, where, skips, question_id=int, image_id=int, question=str):
@@ -220,3 +242,35 @@ def _has(row: Row, where: str, skips: Skips, **kinds: type) -> bool:
     if wrong:
         skips.add(f"without {wrong[0]}", where)
     return not wrong
+
+
+def _described(asked: Iterable[Question], path: str, source: str, first_id: int, skips: Skips) -> Iterator[Knowledge]:
+    """Pictures to describe with what is said of them, those that cannot be read counted."""
+    for one in asked:
+        data = file_bytes(one.image, skips, f"{path} picture {one.id}")
+        if data is not None:
+            text = {"text": " ".join(one.answers)} if one.answers else {}
+            yield Knowledge(source, text, data, first_id + one.id)
+
+
+def _found(row: Row, pictures: Pictures) -> Path | None:
+    """The picture of a row of "images"; by its number only where that is COCO's."""
+    named, number = str(row.get("file_name") or row.get("filename") or ""), _number(row)
+    return pictures.find(named) or (None if number is None else pictures.find(number))
+
+
+def _number(row: Row) -> int | None:
+    """COCO's: `cocoid`, or an `id` that is in the file's name too, or that alone is given."""
+    if isinstance(row.get("cocoid"), int):
+        return row["cocoid"]
+    number, name = row.get("id"), row.get("file_name")
+    is_own = not name or str(number) in coco_names(str(name))
+    return number if isinstance(number, int) and is_own else None
+
+
+def _texts(told: Any) -> tuple[str, ...]:
+    return tuple(one for one in _list(told) if isinstance(one, str))
+
+
+def _list(told: Any) -> list[Any]:
+    return told if isinstance(told, list) else []

@@ -110,10 +110,11 @@ def entries(
             skips.add("of an unknown question_type", where)
         elif kind in kinds:
             about = answers, kind, _truth(row.get("wikipedia_url_used_in_train"))
-            for place, image in enumerate(_ids(row, most, where, skips)):
-                picture = pictures.find(called.get(image, image))
+            for place, image in enumerate(ids_of(row, where, skips)[:most]):
                 if image in without:
+                    skips.held_out()
                     continue
+                picture = pictures.find(called.get(image, image))
                 if picture is None:
                     skips.add("whose picture is not there", f"{where} picture {image}")
                     continue
@@ -130,7 +131,7 @@ def written(answer: str) -> str:
 def rows(path: str | Path, skips: Skips) -> Iterator[tuple[int, str, dict[str, str]]]:
     """(number of the row from 0, what messages call it, cells by column). Raises ValueError as `entries`."""
     csv.field_size_limit(max(csv.field_size_limit(), LARGEST))
-    with open_text(require_file(path)) as lines:
+    with open_text(require_file(path), newline="") as lines:
         reader, number = csv.reader(lines, strict=True), -1
         try:
             columns = [column.strip() for column in next(reader, [])]
@@ -165,12 +166,13 @@ def names_of(files: Sequence[str | Path]) -> dict[str, str]:
     return called
 
 
-def _ids(row: Mapping[str, str], most: int, where: str, skips: Skips) -> list[str]:
+def ids_of(row: Mapping[str, str], where: str, skips: Skips) -> list[str]:
+    """The ids of a row's pictures; [], and counted, if there are none or too many."""
     ids = [image.strip() for image in row["dataset_image_ids"].split(NEXT) if image.strip()]
     if not ids or len(ids) > MOST:
         skips.add(f"with more than {MOST} pictures" if ids else "without a picture", where)
         return []
-    return ids[:most]
+    return ids
 
 
 def _truth(cell: str | None) -> bool | None:

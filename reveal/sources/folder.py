@@ -18,7 +18,7 @@ from natsort import natsorted
 
 from common.images import READABLE
 from reveal.memory.items import Knowledge
-from reveal.sources.records import Skips, file_bytes
+from reveal.sources.records import Skips, file_bytes, file_text, is_among
 
 TEXT = ".txt"
 
@@ -37,7 +37,7 @@ def items(
       source: name of the items' source.
       first_id: of the first item.
       without: names of pictures, without suffix, that must not be there.
-      skips: where empty files, and pictures beyond the first of a name, are counted.
+      skips: where files that are empty or cannot be read, and pictures beyond the first of a name, are counted.
 
     Raises:
       FileNotFoundError: no such folder, or nothing in it that could be an item.
@@ -47,19 +47,27 @@ def items(
         pictures = [file for file in files if file.suffix.lower() != TEXT]
         texts = [file for file in files if file not in pictures]
         where = str(files[0])
-        if files[0].stem in without:
+        if is_among(files[0].name, without):
             skips.held_out()
             continue
         for spare in pictures[1:]:
             skips.add("that share their name with another picture", str(spare))
-        text = texts[0].read_text("utf-8-sig", "replace").strip() if texts else ""
-        empty = bool(pictures) and not pictures[0].stat().st_size
-        if empty or not (text or pictures):
+        text = file_text(texts[0], skips, where) if texts else ""
+        if text is None:
+            continue
+        if not (text or pictures) or any(map(_is_empty, pictures[:1])):
             skips.add("that are empty", where)
             continue
         data = file_bytes(pictures[0], skips, where) if pictures else None
         if data is not None or not pictures:
             yield Knowledge(source, {"text": text} if text else {}, data, first_id + number)
+
+
+def _is_empty(file: Path) -> bool:
+    try:
+        return not file.stat().st_size
+    except OSError:  # `file_bytes` will tell
+        return False
 
 
 def groups(folder: Path) -> list[list[Path]]:

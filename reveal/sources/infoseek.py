@@ -100,6 +100,7 @@ def entries(
             continue
         seen.add(name)
         if image in without:
+            skips.held_out()
             continue
         picture = pictures.find(image)
         if picture is None:

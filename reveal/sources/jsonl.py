@@ -10,23 +10,24 @@ Questions, one a line; `answers` are those of all annotators, `gold` and `negati
     {"id": 0, "image": "q/1.jpg", "text": "what does it eat", "answers": ["fish", "fish", "worms"], "gold": 8}
     {"image": "q/2.jpg", "answer": "a gull over the sea", "group": "near", "negatives": [7, 9]}
 
-Without `id` the number of the line, from 0, counts, and without `source` the reader's. Pictures are sought in `images`,
-by default the folder of the file. `image_id` may say what the picture is called elsewhere, for the leak rule; else
-`image` does. A file may end in .gz.
+Without `id` the number of the line, from 0, counts, and without `source` the reader's; null is as if nothing were said.
+Pictures are sought in `images`, by default the folder of the file. `image_id` may say what the picture is called
+elsewhere, for the leak rule; else `image` does. A file may end in .gz. Lines with NaN or Infinity are no JSON.
 """
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from common.files import require_file
 from reveal.memory.items import Knowledge
-from reveal.sources.records import Question, Skips, coco_names, file_bytes, open_text
+from reveal.sources.records import Question, Skips, file_bytes, is_among, open_text, parsed
 
 OWN = ("id", "image", "image_id", "source")  # what is no field of an item
+LARGEST = (1 << 62) - 1  # id of an item
 
 
 def items(
@@ -41,16 +42,16 @@ def items(
     folder = Path(images) if images is not None else Path(path).parent
     for number, where, entry in objects(path, skips):
         picture = _picture(entry, folder)
-        fields = {name: value for name, value in entry.items() if name not in OWN and value not in (None, "")}
-        if _is_among(entry, without):
+        fields = {name: value for name, value in entry.items() if name not in OWN and value != ""}
+        if is_among(picture_name(entry), without):
             skips.held_out()
             continue
-        if picture is not None and not picture.is_file():
+        if picture is not None and not _is_there(picture):
             skips.add("whose picture is not there", where)
         elif not fields and picture is None:
             skips.add("with neither text nor picture", where)
         elif not _is_number(entry.get("id", number)) or not isinstance(entry.get("source", source), str):
-            skips.add("whose id is no whole number from 0, or whose source is no text", where)
+            skips.add("whose id is no whole number from 0 to 2^62 - 1, or whose source is no text", where)
         else:
             data = None if picture is None else file_bytes(picture, skips, where)
             if data is not None or picture is None:
@@ -68,58 +69,78 @@ def questions(
     folder = Path(images) if images is not None else Path(path).parent
     for number, where, entry in objects(path, skips):
         picture = _picture(entry, folder)
-        if _is_among(entry, without):
+        if is_among(picture_name(entry), without):
             skips.held_out()
             continue
-        if picture is None or not picture.is_file():
+        if picture is None or not _is_there(picture):
             skips.add("whose picture is not there", where)
             continue
         reason = _wrong(entry)
         if reason:
             skips.add(reason, where)
             continue
-        answers = entry.get("answers", entry.get("answer")) or ()
-        answers = (answers,) if isinstance(answers, str) else tuple(answers)
-        about = entry.get("text") or "", answers, entry.get("group") or "", entry.get("gold")
-        yield Question(entry.get("id", number), picture, *about, tuple(entry.get("negatives") or ()))
+        about = entry.get("text", ""), _answers(entry), entry.get("group", ""), entry.get("gold")
+        yield Question(entry.get("id", number), picture, *about, tuple(entry.get("negatives", ())))
 
 
 def objects(path: str | Path, skips: Skips) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(number of the line from 0, what messages call it, the object) of each line that is not empty."""
+    """(number of the line from 0, what messages call it, the object without nulls) of each line that is not empty."""
     with open_text(require_file(path)) as file:
         for number, line in enumerate(file):
             where = f"{path} line {number + 1}"
             if not line.strip():
                 continue
             try:
-                entry = json.loads(line)
-            except json.JSONDecodeError:
+                entry = parsed(line, parse_constant=_finite, parse_float=_finite)
+            except ValueError:
                 entry = None
             if isinstance(entry, dict):
-                yield number, where, entry
+                yield number, where, {name: value for name, value in entry.items() if value is not None}
             else:
                 skips.add("that is no JSON object", where)
 
 
+def picture_name(entry: Mapping[str, Any]) -> str:
+    """What the picture of an entry is called for the leak rule; "": it has none."""
+    named = (entry.get(name) for name in ("image_id", "image"))
+    return next((str(name) for name in named if name not in (None, "")), "")
+
+
 def _wrong(entry: Mapping[str, Any]) -> str:
     """Why a question cannot be used; "" if it can."""
-    answers = entry.get("answers", entry.get("answer")) or ()
-    if not all(isinstance(answer, str) for answer in answers) or not isinstance(entry.get("text") or "", str):
-        return "whose text or answers are no texts"
-    numbers = [entry.get("id", 0), *(entry.get("negatives") or ())]
-    numbers += [] if entry.get("gold") is None else [entry["gold"]]
-    return "" if all(map(_is_number, numbers)) else "whose id, gold or negatives are no whole numbers from 0"
+    texts = [*_answers(entry), entry.get("text", ""), entry.get("group", "")]
+    if not all(isinstance(text, str) for text in texts):
+        return "whose text, answers or group are no texts"
+    negatives = entry.get("negatives", [])
+    numbers = [entry.get("id", 0), entry.get("gold", 0), *(negatives if isinstance(negatives, list) else [None])]
+    return (
+        "" if all(map(_is_number, numbers)) else "whose id, gold or negatives are no whole numbers from 0 to 2^62 - 1"
+    )
+
+
+def _answers(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    answers = entry.get("answers", entry.get("answer", []))
+    return tuple(answers) if isinstance(answers, list) else (answers,)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
-def _is_among(entry: Mapping[str, Any], names: Collection[str]) -> bool:
-    """Whether it has one of these pictures."""
-    name = entry.get("image_id", entry.get("image"))
-    return bool(names) and name is not None and any(one in names for one in (str(name), *coco_names(str(name))))
+def _finite(text: str) -> float:
+    """Raises ValueError."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number of JSON's")
+    return number
 
 
 def _picture(entry: Mapping[str, Any], folder: Path) -> Path | None:
-    return None if entry.get("image") is None else folder / str(entry["image"])
+    return folder / str(entry["image"]) if entry.get("image", "") != "" else None
+
+
+def _is_there(picture: Path) -> bool:
+    try:
+        return picture.is_file()
+    except OSError:  # such as a name that is too long for any
+        return False

@@ -14,7 +14,6 @@ its place is kept, not its bytes. Both make items (the paper has 10,009,901 of C
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Collection, Iterator
 from itertools import groupby
@@ -32,6 +31,7 @@ from reveal.sources.records import (
     file_bytes,
     files_of,
     open_text,
+    parsed,
     picture_bytes,
 )
 
@@ -39,11 +39,12 @@ SUFFIXES = ("jpg", "jpeg", "png", "webp")
 
 
 class Pair(NamedTuple):
-    """A picture and its text."""
+    """A picture and its text, and what messages call them."""
 
     number: int
     image: Picture
     text: str
+    where: str
 
 
 def table_items(
@@ -56,8 +57,8 @@ def table_items(
 ) -> Iterator[Knowledge]:
     """Items of a table whose pictures are in a folder, by name or hash of their address; `without` has addresses."""
     skips = skips or Skips()
-    for number, image, text in table(path, images, without, skips):
-        if (data := file_bytes(image, skips, f"{path} line {number + 1}")) is not None:
+    for number, image, text, where in table(path, images, without, skips):
+        if (data := file_bytes(image, skips, where)) is not None:
             yield Knowledge(source, {"text": text}, data, first_id + number)
 
 
@@ -65,8 +66,8 @@ def table_questions(
     path: str | Path, images: str | Path, without: Collection[str] = (), skips: Skips | None = None
 ) -> Iterator[Question]:
     """Pictures to describe; their ids are the numbers of the lines."""
-    for number, image, text in table(path, images, without, skips or Skips()):
-        yield Question(number, image, answers=(text,))
+    for pair in table(path, images, without, skips or Skips()):
+        yield Question(pair.number, pair.image, answers=(pair.text,))
 
 
 def tar_items(
@@ -78,15 +79,15 @@ def tar_items(
 ) -> Iterator[Knowledge]:
     """Items of a tar, of all in a folder, or of a pattern; `without` has keys or addresses. Ids count samples."""
     skips = skips or Skips()
-    for number, image, text in tars(path, without, skips):
-        if (data := file_bytes(image, skips, f"{path} sample {number}")) is not None:
+    for number, image, text, where in tars(path, without, skips):
+        if (data := file_bytes(image, skips, where)) is not None:
             yield Knowledge(source, {"text": text}, data, first_id + number)
 
 
 def tar_questions(path: str | Path, without: Collection[str] = (), skips: Skips | None = None) -> Iterator[Question]:
     """Pictures to describe; arguments as for `tar_items`."""
-    for number, image, text in tars(path, without, skips or Skips()):
-        yield Question(number, image, answers=(text,))
+    for pair in tars(path, without, skips or Skips()):
+        yield Question(pair.number, pair.image, answers=(pair.text,))
 
 
 def table(path: str | Path, images: str | Path, without: Collection[str], skips: Skips) -> Iterator[Pair]:
@@ -94,8 +95,8 @@ def table(path: str | Path, images: str | Path, without: Collection[str], skips:
     pictures, number = Pictures(images), -1
     for file in files_of(path, ".tsv", ".tsv.gz"):
         with open_text(file) as lines:
-            for line in lines:
-                number, where = number + 1, f"{file} line {number + 2}"
+            for place, line in enumerate(lines, 1):
+                number, where = number + 1, f"{file} line {place}"
                 address, _, text = line.strip("\r\n").partition("\t")
                 if address in without:
                     skips.held_out()
@@ -104,7 +105,7 @@ def table(path: str | Path, images: str | Path, without: Collection[str], skips:
                 if picture is None or not text.strip():
                     skips.add("without caption" if picture else "whose picture is not there", where)
                 else:
-                    yield Pair(number, picture, text.strip())
+                    yield Pair(number, picture, text.strip(), where)
 
 
 def tars(path: str | Path, without: Collection[str], skips: Skips) -> Iterator[Pair]:
@@ -123,16 +124,17 @@ def tars(path: str | Path, without: Collection[str], skips: Skips) -> Iterator[P
             if picture is None or not isinstance(text, str) or not text.strip():
                 skips.add("without caption" if picture else "whose picture is not there", where)
             else:
-                yield Pair(number, picture, text.strip())
+                yield Pair(number, picture, text.strip(), where)
 
 
 def _about(parts: dict[str, Member]) -> dict:
     """What .json says of a sample, its caption that of .txt if there is one."""
     about = {}
     if "json" in parts:
+        text = picture_bytes(parts["json"]).decode("utf-8", "replace")
         try:
-            about = json.loads(picture_bytes(parts["json"]).decode("utf-8", "replace"))
-        except json.JSONDecodeError:
+            about = parsed(text)
+        except ValueError:
             about = {}
     about = about if isinstance(about, dict) else {}
     if "txt" in parts:

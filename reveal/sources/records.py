@@ -7,25 +7,34 @@ than the RAM; and it opens no picture that nobody asks for.
 with `Skips(strict=True)` raised. A file that is missing, or no file of that kind at all, is raised always.
 
 **The leak rule.** VQA-v2 and COCO share pictures with OK-VQA's validation set, and so may the web. `without` names the
-pictures that knowledge and questions must not have, as their file calls them (`coco.image_ids` reads such names,
-`all_names` adds what other files call the same picture). They are counted too.
+pictures that knowledge and questions must not have, as their file calls them (`held_out.image_ids` reads such names,
+`all_names` adds what other files call the same picture). They are counted too. Names are the same
+
+- with suffix and without: `gull.jpg`, `gull`
+- whatever folder they are in: `q/gull.jpg` and `birds/gull.png` are one picture, so call different ones differently
+- with blanks and with the underscores that Commons has for them: `Flag of France.png`, `Flag_of_France.png`
+- with COCO's number and in its names: `42`, `000000000042.jpg`, `COCO_val2014_000000000042.jpg`
+
+Of an address only the whole counts, and the number of COCO's that it may end in.
 """
 
 from __future__ import annotations
 
 import bz2
 import collections
+import contextlib
 import errno
 import functools
 import glob
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -41,6 +50,10 @@ from common.images import MAX_PIXELS, READABLE, read_image, to_uint8
 COCO_NUMBER = re.compile(r"(\d{12})$")
 COCO_SPLITS = ("train2014", "val2014", "test2014", "test2015")
 HELD_OUT = "whose picture is in an evaluation set"
+UNREADABLE = "whose picture cannot be read"
+SUFFIX = re.compile(r"\.[A-Za-z]\w{1,4}$")
+HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
+NO_HANDLES = (errno.EMFILE, errno.ENFILE)  # too many open files: no fault of the one that is to be opened
 PLAIN = ("RGB", "L")  # kinds of JPEG that need no more than to be decoded
 
 
@@ -107,9 +120,9 @@ class Skips:
 class Pictures:
     """The pictures in a folder and below, found by whatever a source calls them.
 
-    A file is found by its path or its name, with or without suffix; by the number in COCO's names; and by an address
-    whose last part is its name, or of which its stem is the MD5, SHA-1 or SHA-256 in hexadecimal digits. Where names
-    are alike, the first in order counts.
+    A file is found by its path or its name, with or without suffix, with blanks or underscores for them; by the number
+    in COCO's names; and by an address whose last part is its name, or of which its stem is the MD5, SHA-1 or SHA-256 in
+    hexadecimal digits. Where names are alike, the first in order counts.
     """
 
     def __init__(self, folder: str | Path):
@@ -125,12 +138,15 @@ class Pictures:
         if not self.folder.is_dir():
             raise FileNotFoundError(f"{self.folder}: no such folder of pictures; check the name")
         index: dict[str, Path] = {}
+        underscored: dict[str, Path] = {}
         for path in _pictures(self.folder):
             relative = path.relative_to(self.folder)
             number = COCO_NUMBER.findall(path.stem)
             for key in (relative.as_posix(), relative.with_suffix("").as_posix(), path.name, path.stem, *number):
                 index.setdefault(key, path)
-        return index
+                if " " in key:
+                    underscored.setdefault(_underscored(key), path)
+        return underscored | index
 
 
 def _pictures(folder: Path) -> Iterator[Path]:
@@ -144,17 +160,31 @@ def _keys(name: str | int) -> Iterator[str]:
     if isinstance(name, int):
         yield from (f"{name:012d}", str(name))
         return
-    yield name
+    yield from (name, _underscored(name))
     if "://" in name:
         last = unquote(urlsplit(name).path).rpartition("/")[2]
-        yield from (last, last.rpartition(".")[0] or last)
+        for one in (last, last.rpartition(".")[0] or last):
+            yield from (one, _underscored(one))
         yield from (hashlib.new(how, name.encode()).hexdigest() for how in ("md5", "sha1", "sha256"))
 
 
 def all_names(name: str) -> frozenset[str]:
-    """What a picture is called in one file or another: its name, with and without suffix, and `coco_names`."""
-    stem = name.rpartition(".")[0] if "/" not in name else ""
-    return frozenset({name, stem or name}) | coco_names(name)
+    """What a picture is called in one file or another, `coco_names` too (module docstring)."""
+    called = {name}
+    if "://" not in name:
+        last = name.rpartition("/")[2] or name
+        called |= {last, SUFFIX.sub("", last) or last}
+        called |= {_underscored(one) for one in called}
+    return frozenset(called) | coco_names(name)
+
+
+def is_among(name: str, names: Collection[str]) -> bool:
+    """Whether a picture is one of those that are called so."""
+    return bool(names) and any(one in names for one in all_names(name))
+
+
+def _underscored(name: str) -> str:
+    return name.replace(" ", "_")
 
 
 def coco_names(name: str) -> frozenset[str]:
@@ -185,26 +215,42 @@ def picture_bytes(picture: Picture) -> bytes:
     return data
 
 
-def file_bytes(picture: Picture, skips: Skips, where: str) -> bytes | None:
+def file_bytes(picture: Picture, skips: Skips, where: str, reason: str = UNREADABLE) -> bytes | None:
     """As `picture_bytes`; None, and counted, for a file that is empty, or cannot be read."""
     try:
         return picture_bytes(picture)
     except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):  # no fault of the picture
+        if isinstance(error, OSError) and error.errno in NO_HANDLES:
             raise
-        skips.add("whose picture cannot be read", f"{where} ({error})")
+        skips.add(reason, f"{where} ({error})")
+        return None
+
+
+def file_text(path: Path, skips: Skips, where: str) -> str | None:
+    """The text of a file of UTF-8, without blanks around it; None, and counted, if it cannot be read."""
+    try:
+        return path.read_text("utf-8-sig", "replace").strip()
+    except OSError as error:
+        if error.errno in NO_HANDLES:
+            raise
+        skips.add("whose text cannot be read", f"{where} ({error})")
         return None
 
 
 def contents(folders: Sequence[Path]) -> frozenset[bytes]:
-    """SHA-256 of every picture file in some folders and below."""
-    return frozenset(_hash(path.read_bytes()) for folder in folders for path in _pictures(folder))
+    """SHA-256 of every picture file in some folders and below; a link to nothing has no content. Raises OSError."""
+    found = set()
+    for path in (path for folder in folders for path in _pictures(folder)):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(_hash(path.read_bytes()))
+    return frozenset(found)
 
 
 def picture_hash(record: Any) -> bytes | None:
-    """That of an item's, or a question's, picture; None: it has none in a file."""
+    """That of an item's, or a question's, picture; None: it has none in a file that can be read."""
     picture = record.image if isinstance(record, Question) else record.picture
-    return _hash(picture_bytes(picture)) if isinstance(picture, Path | bytes | Member) else None
+    data = file_bytes(picture, Skips(), "") if isinstance(picture, Path | bytes | Member) else None
+    return None if data is None else _hash(data)
 
 
 def _hash(data: bytes) -> bytes:
@@ -277,11 +323,29 @@ class _Packed(io.RawIOBase):
         super().close()
 
 
-def open_text(path: Path) -> io.TextIOWrapper:
-    """Lines of UTF-8, unpacked if the name ends in .gz or .bz2; what is none becomes U+FFFD. Raises as
-    `require_file`; ValueError, where it is reached, for the place where a packed file is damaged."""
+def open_text(path: Path, newline: str = "\n") -> io.TextIOWrapper:
+    """Lines of UTF-8, unpacked if the name ends in .gz or .bz2; what is none becomes U+FFFD. A line ends with
+    `newline`, so that a carriage return alone is part of it; "": with any of the three ends. Raises as `require_file`;
+    ValueError, where it is reached, for the place where a packed file is damaged."""
     if path.suffix in PACKED:
         binary: Any = io.BufferedReader(_Packed(path, PACKED[path.suffix](require_file(path))), 1 << 18)
     else:
         binary = require_file(path).open("rb")
-    return io.TextIOWrapper(binary, encoding="utf-8-sig", errors="replace", newline="")  # type: ignore[arg-type]
+    return io.TextIOWrapper(binary, encoding="utf-8-sig", errors="replace", newline=newline)  # type: ignore[arg-type]
+
+
+def parsed(text: str, **hooks: Any) -> Any:
+    """What JSON says, as `json.loads` with these hooks; halves of surrogate pairs become U+FFFD. Raises ValueError."""
+    try:
+        said = json.loads(text, **hooks)
+        return _whole(said) if "\\ud" in text or "\\uD" in text else said
+    except RecursionError:
+        raise ValueError("too deep") from None
+
+
+def _whole(said: Any) -> Any:
+    if isinstance(said, str):
+        return HALF.sub("\ufffd", said)
+    if isinstance(said, list):
+        return [_whole(one) for one in said]
+    return {_whole(name): _whole(one) for name, one in said.items()} if isinstance(said, dict) else said

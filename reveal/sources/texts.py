@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from reveal.sources.records import open_text
+from reveal.sources.records import open_text, parsed
 
 NO_TEXTS = ("image", "image_id", "source", "group")
 
@@ -24,8 +23,8 @@ def lines_of(paths: Sequence[Path]) -> Iterator[str]:
 
 def _parsed(line: str, path: Path) -> Any:
     try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
+        return parsed(line)
+    except ValueError as error:
         raise ValueError(f"{path}: {line.strip()[:40]!r} is no JSON ({error}); write one object a line") from error
 
 

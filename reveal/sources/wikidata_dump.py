@@ -20,19 +20,19 @@ depend on what is kept.
 from __future__ import annotations
 
 import collections
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from reveal.memory.items import Knowledge
-from reveal.sources.records import Pictures, Skips, file_bytes, files_of, folder_of, open_text
+from reveal.sources.records import UNREADABLE, Skips, file_bytes, files_of, folder_of, is_among, open_text, parsed
 from reveal.sources.wikidata import EMPTY, check_form, is_kept, linearised, listed, names_of, neighbourhood
 
 PICTURE = "P18"
 UNTOLD = ("external-id", "url", "commonsMedia", "globe-coordinate", "geo-shape", "tabular-data", "math")
 DAY, MONTH = 11, 10  # precisions of dates
 SUFFIXES = (".json.gz", ".json.bz2", ".json")
+STAYS = "and that stay as texts"
 Fact = tuple[str, str]  # relation, object or value
 
 
@@ -61,7 +61,8 @@ def items(
       hops, form: as in `wikidata.items`.
       site: of whose pages an entity needs one, such as enwiki; "": it needs none.
       names: table of labels, a line each of number and label, that go before the dump's.
-      images: folder of pictures of Commons, by name; an entity without one is text alone. None: all are.
+      images: folder of pictures of Commons, by name; an entity without one is text alone, and counted if the dump names
+        one. None: all are.
       source: name of the items' source.
       first_id: of line 0.
       without: names of pictures that must not be there.
@@ -87,11 +88,14 @@ def items(
             skips.add(EMPTY, where)
             continue
         name = picture_name(entity)
-        if name and name in without:
+        if name and is_among(name, without):
             skips.held_out()
             continue
-        found = pictures.find(name) if isinstance(pictures, Pictures) and name else None
-        yield Knowledge(source, {"text": text}, file_bytes(found, skips, where) if found else None, first_id + number)
+        found = pictures.find(name) if pictures and name else None
+        if pictures and name and found is None:
+            skips.add(f"whose picture is not there {STAYS}", f"{where} ({name})")
+        data = file_bytes(found, skips, where, f"{UNREADABLE} {STAYS}") if found else None
+        yield Knowledge(source, {"text": text}, data, first_id + number)
 
 
 def _first_pass(
@@ -124,8 +128,8 @@ def entities(
                     continue
                 where = f"{file} line {place}"
                 try:
-                    entity = json.loads(text)
-                except json.JSONDecodeError:
+                    entity = parsed(text)
+                except ValueError:
                     entity = None
                 kind = entity.get("type") if isinstance(entity, dict) else None
                 number += kind == "item" or entity is None

@@ -10,7 +10,7 @@ Of a row REVEAL makes an item, and for the warm start a question too:
                 the row's own, which for that must not hold the captions: `captions=False`
 
 A field that has quotes around it may go on over several lines. A quote that never ends costs nothing else: the line
-that has it is read as it is, or left out, and the next one begins anew.
+that has it is read as it is, or left out, and the next one begins anew. A carriage return alone ends no row.
 
 Ids are the numbers of rows, of all languages and through all files, so they do not depend on which pictures there are.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import collections
 import csv
+import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
@@ -57,6 +58,7 @@ CAPTIONS = {
 LARGEST = 1 << 24  # bytes of a field; Python's own limit is 128 KiB, which pages exceed
 MOST_LINES = 1000  # of a row
 TABS = len(COLUMNS) - 1
+LONE_RETURN = re.compile(r"\r(?!\n)")  # which `csv` takes for the end of a row
 
 
 def items(
@@ -123,10 +125,9 @@ def rows(
     number = -1
     for file in files_of(path, ".tsv.gz", ".tsv"):
         with open_text(file) as lines:
-            for row in cells(lines):
-                if row[:2] == list(COLUMNS[:2]):
-                    continue
-                number, where = number + 1, f"{file} row {number + 2}"
+            told = (row for row in cells(lines) if row[:2] != list(COLUMNS[:2]))
+            for place, row in enumerate(told, 1):
+                number, where = number + 1, f"{file} row {place}"
                 if len(row) != len(COLUMNS):
                     skips.add(f"that have not {len(COLUMNS)} columns", where)
                     continue
@@ -169,7 +170,7 @@ def _parsed(block: list[str]) -> list[str] | None:
 
     def told() -> Iterator[str]:
         nonlocal whole
-        yield from block
+        yield from (LONE_RETURN.sub(" ", line) for line in block)
         whole = False  # the reader has asked for more
 
     try:

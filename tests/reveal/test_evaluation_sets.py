@@ -87,7 +87,7 @@ def test_evaluators_are_named_for_what_they_are(files):
 
 
 def test_pictures_without_a_domain_and_karpathys_split(files, tmp_path):
-    pictures = [dict(id=7, file_name="x"), dict(id=9, file_name="x", domain="out-domain")]
+    pictures = [dict(id=7), dict(id=9, domain="out-domain")]
     notes = [dict(image_id=number, caption="a gull") for number in (7, 9)]
     path = json_file(tmp_path / "captions.json", dict(images=pictures, annotations=notes))
     asked, counts = asked_of(NoCaps(path=str(path), images=str(files / "images")))

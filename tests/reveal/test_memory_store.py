@@ -204,6 +204,54 @@ def test_a_change_that_dies_leaves_the_version_before(folder, what):
     assert len(Store(folder)) == 27 and Store(folder).items([3])
 
 
+def test_a_change_in_parts_is_one_version_or_none(folder):
+    store, (items, keys, values) = Store(folder), drawn(4, seed=2)
+    before = sorted(folder.rglob("*"))
+    for wrong, message in (
+        ([Knowledge("kg", {"a": 1}, id=26)], "id 26 is there twice in one change"),
+        ([Knowledge("kg", {"a": 1}, id=3)], "3 first; edit those"),
+        ([Knowledge("kg", {"a": 1}, id=2**62)], r"id 4611686018427387904 is no item's: ids are 0 to 2\^62 - 1"),
+    ):
+        with pytest.raises(ValueError, match=message), store.changing() as change:
+            assert change.add(items, keys, values) == [25, 26, 27, 28]
+            change.add(wrong, keys[:1], values[:1])
+        assert store.manifest.version == 1 and [p for p in sorted(folder.rglob("*")) if p.name != ".lock"] == before
+    with store.changing() as change:
+        change.add(items, keys, values)
+        change.edit([Knowledge("kg", {"text": "new"}, id=7)], keys[:1], values[:1])
+        change.delete([3])
+        assert change.add(items[:1], keys[:1], values[:1]) == [29]
+    for opened in (store, Store(folder)):
+        assert opened.manifest.version == 2 and len(opened) == 29 and opened.items([7])[0].fields == {"text": "new"}
+        opened.verify()
+
+
+def test_ids_that_no_item_can_have(folder):
+    store = Store(folder)
+    for asked in (store.items, store.delete):
+        with pytest.raises(ValueError, match="id 99999999999999999999 is no item's: ids are 0 to"):
+            asked([99999999999999999999])
+    items, keys, values = drawn(1)
+    store.add([Knowledge("kg", {"a": 1}, id=2**62 - 1)], keys, values)
+    with pytest.raises(ValueError, match="no id is left behind 4611686018427387903"):
+        store.add(items, keys, values)
+    with pytest.raises(ValueError, match="is no item's"), Builder(folder.parent / "new", LAYOUT) as builder:
+        builder.add([Knowledge("kg", {"a": 1}, id=10**20)], keys, values)
+
+
+def test_one_program_builds_in_a_folder(tmp_path):
+    items, keys, values = drawn(25)
+    first = Builder(tmp_path, LAYOUT, 10)
+    first.add(items[:15], keys[:15], values[:15])
+    with pytest.raises(ValueError, match=r"another program is building .*; try again when it is done"):
+        Builder(tmp_path, LAYOUT, 10)
+    with pytest.raises(ValueError, match="another program is building"):
+        Builder(tmp_path, LAYOUT, 11)  # also before it says that another is to be discarded
+    first.add(items[15:], keys[15:], values[15:])
+    first.finish()
+    assert len(Store(tmp_path)) == 25 and not (tmp_path / ".lock").exists()
+
+
 def test_two_programs_do_not_change_what_the_other_has_not_seen(folder):
     one, other = Store(folder), Store(folder)
     one.delete([1])

@@ -1,13 +1,19 @@
 """Milvus, as a file: the results of the exact search, and updates that send differences. Needs the extra `milvus`."""
 
+import time
+
 import numpy as np
 import pytest
 
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")
 
+import pymilvus
+
 from common.training.mesh import make_mesh
 from reveal.memory import ExactEngine, MilvusEngine, Rows
+from reveal.memory.choice import milvus as milvus_of
+from reveal.memory.milvus_engine import ABANDONED, digest
 
 
 def drawn(n: int, seed: int = 0):
@@ -83,6 +89,50 @@ def test_keys_stay_for_the_next_program(tmp_path, monkeypatch):
     same(again, (ids, source, -keys))
     assert name not in again._client.list_collections() and "mine_other" in again._client.list_collections()
     again.close()
+
+
+def test_a_collection_has_its_name_when_it_is_whole(tmp_path, monkeypatch):
+    engine, items = MilvusEngine(str(tmp_path / "kept.db"), "mine", reuse=True), drawn(20)
+    abandoned, fresh = (f"mine_filling_{int(time.time()) - age}_ab" for age in (ABANDONED + 9, 0))
+    for name in (abandoned, fresh):
+        engine._client.create_collection(name, dimension=4)
+    upsert, there = engine._client.upsert, []
+    monkeypatch.setattr(
+        engine._client, "upsert", lambda *sent: there.append(engine._client.list_collections()) or upsert(*sent)
+    )
+    same(engine, items)
+    assert len(there) == 1 and all(name.startswith("mine_filling_") for name in there[0])
+    assert sorted(engine._client.list_collections()) == sorted([engine.collection, fresh])
+
+    def other_was_quicker(*sent):
+        upsert(*sent)
+        engine._client.rename_collection(sent[0], f"mine_{digest(Rows.of(*items))}")
+        engine._client.create_collection(sent[0], dimension=4)
+
+    engine._client.drop_collection(engine.collection)
+    monkeypatch.setattr(engine._client, "upsert", other_was_quicker)
+    same(engine, items)
+    assert sorted(engine._client.list_collections()) == sorted([engine.collection, fresh])
+    engine.close()
+
+
+def test_places_of_two_hosts_are_two(monkeypatch):
+    made = []
+    engine = "reveal.memory.milvus_engine.MilvusEngine"
+    monkeypatch.setattr(engine, lambda uri, name, reuse: made.append(name) or ExactEngine(make_mesh(1)))
+    for host in ("a", "b", "a"):
+        monkeypatch.setattr("platform.node", lambda host=host: host)
+        milvus_of("keys.db", "facts")
+    assert made[0] != made[1] and made[0] == made[2]
+
+
+def test_an_error_while_it_is_opened_is_one_line(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise pymilvus.MilvusException(message="no such user")
+
+    monkeypatch.setattr(pymilvus.MilvusClient, "has_collection", refuse)
+    with pytest.raises(ConnectionError, match="no such user; check that it runs"):
+        MilvusEngine(str(tmp_path / "keys.db"))
 
 
 def test_a_server_that_is_not_there():

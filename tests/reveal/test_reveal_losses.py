@@ -33,6 +33,15 @@ def test_generation_is_smoothed_cross_entropy_where_there_is_a_token():
     assert generation(logits, jnp.zeros_like(targets)) == 0
 
 
+def test_generation_counts_each_token_as_much_as_it_weighs():
+    logits, targets = normal(0, 2, 3, 5), jnp.array([[1, 4, 0], [2, 0, 0]])
+    close(generation(logits, targets, 0.1, jnp.full((2, 3), 7.0)), generation(logits, targets, 0.1), 1e-6)
+    single = [generation(logits[i : i + 1, j : j + 1], targets[i : i + 1, j : j + 1], 0.1) for i, j in [(0, 0), (0, 1)]]
+    weights = jnp.array([[1.0, 3.0, 5.0], [0.0, 2.0, 2.0]])  # padding weighs nothing, whatever it is given
+    close(generation(logits, targets, 0.1, weights), (single[0] + 3 * single[1]) / 4, 1e-6)
+    assert generation(logits, targets, 0.1, jnp.zeros((2, 3))) == 0
+
+
 def by_hand(query, keys, temperature=0.2):
     b, k, _ = keys.shape
     scores = np.asarray(query) @ np.asarray(keys).reshape(b * k, -1).T / temperature

@@ -92,6 +92,57 @@ def test_the_warm_start_teaches_everything(params, batch):
         assert moved(grads, part), part
 
 
+def test_an_item_is_written_from_its_value_alone(params, batch):
+    task = WarmStart(WORLD, NETWORK, k=1, weights=dataclasses.replace(LM, reconstruct=1))
+
+    def reconstruct(params, batch):
+        return task.loss(params, batch, context(task, params, held=False))[1]["reconstruct"]
+
+    loss, grads = jax.jit(jax.value_and_grad(reconstruct))(params, batch)
+    for part in ("value_head", "fusion", "decoder", "text"):
+        assert moved(grads, part), part
+    for part in ("query_head", "key_head", "projection", "gate"):  # nothing is asked, and nothing looked for
+        assert not moved(grads, part), part
+    others = batch | {
+        "negatives": np.roll(batch["negatives"], 1, axis=0),
+        "answer": np.roll(batch["answer"], 1, axis=0),
+    }
+    assert jax.jit(reconstruct)(params, others | {"image": 1 - batch["image"]}) == loss
+    assert jax.jit(reconstruct)(params, batch | {"gold": np.full_like(batch["gold"], batch["gold"][0])}) != loss
+
+
+def test_an_item_is_written_in_the_language_of_the_batch(params, batch):
+    task = WarmStart(WORLD, NETWORK, k=1, weights=dataclasses.replace(LM, reconstruct=1), smoothing=0.0)
+    contents = Contents(*task.frozen()["contents"])
+    tokens = bank.take(contents, bank.rows_of(contents, jnp.asarray(batch["negatives"]))).tokens
+    model, table = task.model(params), jnp.asarray(batch["permutation"])
+    said = jnp.stack([row[of] for row, of in zip(table, tokens, strict=True)])  # one row of the batch after the other
+    value = jnp.ones((*tokens.shape[:2], NETWORK.value_tokens, NETWORK.width))
+    plain = {name: array for name, array in batch.items() if name != "permutation"}
+    assert task.reconstruction(model, value, tokens, batch) == task.reconstruction(model, value, said, plain)
+
+
+def test_who_copies_hands_on_what_it_reads(params):
+    started = jax.jit(WarmStart(WORLD, NETWORK, copying=True).init)(jax.random.key(0))
+    kernels = []
+    for part in ("value_head", "decoder"):
+        for layer in started[part]["layers"].values():
+            read = layer["cross_attention"]
+            np.testing.assert_allclose(read["value"]["kernel"] @ read["out"]["kernel"], np.eye(16), atol=1e-5)
+            kernels.append(read["value"]["kernel"])
+    assert len({kernel.tobytes() for kernel in map(np.asarray, kernels)}) == len(kernels) == 2
+    differs = jax.tree.map(lambda a, b: bool((a != b).any()), started, params)
+    paths = {".".join(str(step.key) for step in path) for path, new in jax.tree.leaves_with_path(differs) if new}
+    assert len(paths) == 4 and all(".cross_attention." in path for path in paths)
+
+
+def test_an_item_is_written_word_by_word_as_rare_as_it_is():
+    task = WarmStart(WORLD, NETWORK)
+    tokens, times = np.unique(WORLD.items.tokens, return_counts=True)
+    assert task.rarity.shape == (NETWORK.vocab_size,) and task.rarity[tokens].min() == pytest.approx(20 / times.max())
+    assert (task.rarity[tokens[times <= 20]] == 1).all()
+
+
 def test_the_gold_item_is_among_those_read_and_anywhere(batch):
     task = WarmStart(WORLD, NETWORK, k=3)
     ids = jnp.tile(jnp.arange(6), (64, 1))

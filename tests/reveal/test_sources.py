@@ -9,7 +9,7 @@ import pytest
 from own_files import json_file, json_lines, picture, tar, wit_table
 from reveal_networks import one_line
 
-from reveal.sources import Items, Question, Questions, Skips, coco, jsonl, pairs, wikidata, wit
+from reveal.sources import Items, Question, Questions, Skips, coco, held_out, jsonl, pairs, wikidata, wit
 from reveal.sources.records import Pictures, decode_picture, picture_bytes
 
 URL = "https://x.org/a/Gull%20one.jpg?size=1"
@@ -224,17 +224,17 @@ def test_aokvqa(tmp_path, birds):
     first, second = coco.aokvqa_questions(path, birds, skips=skips)
     assert (first.id, len(first.answers), first.group) == (0, 10, "difficult")
     assert (second.id, second.answers, second.group) == (1, (), "")
-    assert skips.counts == {"without image_id": 1} and coco.image_ids(path) == {"7", "9"}
+    assert skips.counts == {"without image_id": 1} and held_out.image_ids(path) == {"7", "9"}
 
 
 def test_captions_of_coco_nocaps_and_karpathys_split(tmp_path, birds):
-    images = [dict(id=7, file_name="COCO_train2014_000000000007.jpg"), dict(id=9, file_name="x", domain="near-domain")]
+    images = [dict(id=7, file_name="COCO_train2014_000000000007.jpg"), dict(id=9, domain="near-domain")]
     notes = [dict(image_id=7, caption=" a gull "), dict(image_id=7, caption="a bird"), dict(image_id=9, caption="c")]
     path = json_file(tmp_path / "captions.json", dict(images=images, annotations=notes))
     first, second = Questions("nocaps", str(path), {"images": str(birds)})
     assert (first.id, first.answers, first.group) == (7, ("a gull", "a bird"), "")
     assert (second.answers, second.group) == (("c",), "near-domain")
-    assert coco.image_ids(path) == {"7", "9"}
+    assert held_out.image_ids(path) == {"7", "9", "COCO_train2014_000000000007.jpg"}
     rows = [
         dict(cocoid=7, split="restval", filename="COCO_train2014_000000000007.jpg", sentences=[dict(raw="a gull")]),
         dict(cocoid=9, split="test", filename="x", sentences=[]),
@@ -243,6 +243,7 @@ def test_captions_of_coco_nocaps_and_karpathys_split(tmp_path, birds):
     (only,) = coco.karpathy(split, birds)
     assert (only.id, only.answers, only.group) == (7, ("a gull",), "restval")
     assert [one.id for one in coco.karpathy(split, birds, splits=["test"])] == [9]
+    assert list(coco.karpathy(split, birds, splits="val,restvals")) == []
 
 
 def test_what_no_reader_reads_is_refused_in_a_line(tmp_path):

@@ -79,6 +79,7 @@ def test_a_word_that_nobody_knows(files):
     words = Words.load(files / "words.json")
     tokens = words.encode("A PURPLE gull?", 4).tolist()
     assert tokens[1] == tokens[3] == SPECIAL.index("<extra_id_1>") and words.decode(tokens[2:3]) == "gull"
+    assert words.decode([*tokens[2:3], len(words), len(words) + 20]) == "gull"  # a network may have more numbers
     assert len(Words.of_texts(TEXTS, 10)) == 10
     assert Words.of_texts(TEXTS).vocabulary == Words.of_texts(reversed(TEXTS)).vocabulary
 
@@ -101,6 +102,50 @@ def test_the_command(files, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tokenizers", "show", str(files / "spiece.model"), "red gull"])
     tokenizers.main()
     assert "red gull" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["spiece.model", "words.json"])
+def test_half_a_surrogate_pair_is_an_unknown_letter(files, name):
+    tokenizer = load(files / name)
+    for half in ("\ud83d", "\ude00"):
+        tokens = tokenizer.encode(f"red gull {half} sea", 12)
+        if name == "spiece.model":
+            np.testing.assert_array_equal(tokens, tokenizer.encode("red gull \ufffd sea", 12))
+        assert tokenizer.decode(tokens).startswith("red gull") and tokenizer.decode(tokens).endswith("sea")
+
+
+def test_a_digest_names_the_numbering(files, tmp_path):
+    for name in ("spiece.model", "words.json"):
+        (tmp_path / name).write_bytes((files / name).read_bytes())
+        assert load(files / name).digest == load(tmp_path / name).digest
+    assert Words.of_texts(["a b"]).digest != Words.of_texts(["a c"]).digest
+    assert load(files / "spiece.model").digest != load(files / "words.json").digest
+
+
+def test_training_reads_long_lines_and_says_what_is_wrong_with_one(tmp_path, capsys):
+    texts = tmp_path / "texts.jsonl"
+    lines = [json.dumps({"text": text}) for text in (*TEXTS, "cut emoji \ud83d", "quokka zebra " * 1000)]
+    texts.write_text("\n".join(lines), "utf-8")
+    train((texts,), tmp_path / "x.model", size=60)
+    assert load(tmp_path / "x.model").decode(load(tmp_path / "x.model").encode("quokka zebra", 20)) == "quokka zebra"
+    texts.write_text("\n".join([*lines, '{"text": broken']), "utf-8")
+    with pytest.raises(SystemExit) as stop:
+        tokenizers.main(["train", str(texts), "-o", str(tmp_path / "y.model"), "--size", "60"], prog="reveal tokenizer")
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and said.count("\n") == 1
+    assert said.startswith("reveal tokenizer: ") and "'{\"text\": broken' is no JSON" in said
+    assert not (tmp_path / "y.model").exists()
+
+
+def test_a_training_that_is_stopped_ends_quietly(tmp_path, capsys, monkeypatch):
+    def stopped(paths):
+        yield from TEXTS
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokenizers, "lines_of", stopped)
+    with pytest.raises(SystemExit) as stop:
+        tokenizers.main(["train", "texts.txt", "-o", str(tmp_path / "x.model")])
+    assert stop.value.code == 130 and "stopped" in capsys.readouterr().err
 
 
 def test_what_is_no_tokenizer_is_refused(files, monkeypatch):

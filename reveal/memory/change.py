@@ -1,0 +1,121 @@
+"""A change on its way: items in shards that no manifest names yet, and the ids of those that are to go.
+
+    with store.changing() as change:            # one version more at the end, or nothing at all
+        for items, keys, values in batches:
+            change.add(items, keys, values)
+
+Each call writes a shard, so a change of any size takes the RAM of one call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from reveal.memory.builder import shard_name
+from reveal.memory.items import MOST_IDS, Knowledge, ids_of, pack
+from reveal.memory.manifest import Manifest, ShardInfo
+from reveal.memory.shard_writer import new_shard, read_info, stored
+from reveal.memory.shards import Shard, tombstones
+from reveal.memory.snapshot import Snapshot
+
+
+class Change:
+    """What becomes the next version of a memory.
+
+    Args:
+      before: the memory as it is.
+      version: the next one's number.
+    """
+
+    def __init__(self, before: Snapshot, version: int):
+        self._before, self._version, self._next = before, version, before.manifest.next_id
+        self._written: list[Shard] = []
+        self._gone: list[int] = []
+
+    def add(self, items: Sequence[Knowledge], keys: Any, values: Any) -> list[int]:
+        """New items; their ids. Raises ValueError for an id that is there, and as `Builder.add`; then nothing of this
+        call was written."""
+        ids = self._fresh(items)
+        if min(ids, default=0) < 0:
+            raise ValueError(f"id {min(ids)} is below 0, which stands for nothing found; give another, or none")
+        home, _ = self._before.locate(ids_of(ids))
+        there = [number for number, at in zip(ids, home, strict=True) if at >= 0]
+        if there:
+            raise ValueError(f"{len(there)} ids are in {self._before.folder} already, {there[0]} first; edit those")
+        self._write(items, ids, keys, values)
+        return ids
+
+    def edit(self, items: Sequence[Knowledge], keys: Any, values: Any) -> None:
+        """Items in the place of those with their ids. Raises ValueError for an id that is not there, and as
+        `Builder.add`; then nothing of this call was written."""
+        ids = [item.id for item in items if item.id is not None]
+        if len(ids) < len(items):
+            raise ValueError("an item to edit has no id; give it the one that it has in the memory, or add it")
+        self._before.find(ids)
+        self._write(items, ids, keys, values)
+        self._gone += ids
+
+    def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
+        """Takes items out. Raises ValueError for an id that is not there."""
+        self._before.find(ids)
+        self._gone += map(int, ids)
+
+    def manifest(self) -> Manifest | None:
+        """Of the next version, with the files it needs written; None: nothing has changed."""
+        if not self._written and not self._gone:
+            return None
+        before = self._before
+        home, row = before.find(self._gone)
+        infos = [*before.manifest.shards, *(shard.info for shard in self._written)]
+        for number in np.unique(home):
+            infos[number] = tombstones(before.shards[number], row[home == number], self._version)
+        return dataclasses.replace(before.manifest, version=self._version, next_id=self._next, shards=tuple(infos))
+
+    def discard(self) -> None:
+        """Removes what was written."""
+        for shard in self._written:
+            shutil.rmtree(shard.folder)
+
+    def _fresh(self, items: Sequence[Knowledge]) -> list[int]:
+        """Ids for all, new ones where an item has none."""
+        first = max([self._next - 1, *(item.id for item in items if item.id is not None)]) + 1
+        missing = sum(item.id is None for item in items)
+        if missing and first + missing > MOST_IDS:
+            raise ValueError(f"no id is left behind {first - 1}; give the items ids of their own")
+        following = iter(range(first, first + missing))
+        return [next(following) if item.id is None else item.id for item in items]
+
+    def _write(self, items: Sequence[Knowledge], ids: list[int], keys: Any, values: Any) -> None:
+        """A shard, in the order of ids."""
+        if not len(items) == len(keys) == len(values):
+            raise ValueError(f"{len(items)} items, {len(keys)} keys, {len(values)} values: give one of each")
+        if not items:
+            return
+        numbers, layout = ids_of(ids), self._before.layout
+        self._refuse_twice(np.sort(numbers))
+        order = np.argsort(numbers)
+        source = np.array([layout.number(item.source) for item in items])[order]
+        payloads = [pack(items[at]) for at in order]
+        keys, values = stored(layout, numbers, keys, values)
+        name: str = shard_name(self._version, len(self._written))
+        with new_shard(self._before.folder, name, layout) as writer:
+            versions = np.full(len(items), self._version, np.int32)
+            writer.append(numbers[order], source, versions, keys[order], values[order], payloads)
+        info: ShardInfo = read_info(self._before.folder / name)
+        self._written.append(Shard(self._before.folder, info, layout))
+        self._next = max(self._next, max(ids) + 1)
+
+    def _refuse_twice(self, ids: Int[np.ndarray, " n"]) -> None:
+        """`ids` in order."""
+        twice = ids[1:][np.diff(ids) == 0]
+        for shard in self._written:
+            if not len(twice) and ids[0] <= shard.info.last and shard.info.first <= ids[-1]:
+                twice = ids[shard.find(ids) >= 0]
+        if len(twice):
+            raise ValueError(f"id {twice[0]} is there twice in one change; give each item an id of its own")
