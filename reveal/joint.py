@@ -24,6 +24,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from common.training.mesh import make_mesh
@@ -49,7 +50,8 @@ class Joint(RevealTask):
       reencode: items of a row that are encoded again, the best ones; None: all k.
       sources: numbers of the sources to choose from; None: all.
       find: best, or for comparison random items.
-      engine: that searches on the host, in one process; None: exactly, in the step. Never `ExactEngine`, which is JAX.
+      engine: that searches on the host, in one process, and on a CPU with one device; None: exactly, in the step. Never
+        `ExactEngine`, which is JAX.
       renewal: how often keys and values are made anew.
     """
 
@@ -131,7 +133,7 @@ class Joint(RevealTask):
             nothing = jnp.zeros((b, 0), jnp.int32)
             return Hits(nothing, jnp.zeros((b, 0)), nothing)
         if self.engine is not None and self.find == "best":
-            return self.ask(query, contents)
+            return self.ask(query, contents, context.mesh or make_mesh(1))
         gate = query.log_gate if self.sources is None else exact.allow(query.log_gate, self.sources)
         source = jnp.asarray(contents.source)
         if self.find == "random":
@@ -143,10 +145,16 @@ class Joint(RevealTask):
         split = b % mesh.devices.size == 0
         return exact.search(Index(held.keys, source), query.vector, self.k, gate, mesh, split=split)
 
-    def ask(self, query: Query, contents: Contents) -> Hits:
-        """The engine's answer, on the host."""
+    def ask(self, query: Query, contents: Contents, mesh: Mesh) -> Hits:
+        """The engine's answer, on the host. Raises ValueError for several CPU devices: they share the threads that a
+        call of the host needs, and while one waits for the other, there may be none left."""
         engine, shape = self.engine, (len(query.vector), self.k)
         assert engine is not None  # `search` looked
+        if mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu":
+            raise ValueError(
+                f"task.engine is {type(engine).__name__}, and {mesh.devices.size} CPU devices that ask it may wait for"
+                " each other for ever: set trainer.devices=1"
+            )
         nobody = np.full(shape, NOTHING, np.int32)
         nothing = nobody, np.full(shape, -np.inf, np.float32), nobody
 

@@ -19,6 +19,7 @@ from reveal.model import Query
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from common.training.mesh import make_mesh
     from common.training.optimizer import OptimConfig
     from common.training.renewal import RenewalConfig, Version
     from common.training.trainer import TrainerConfig, train
@@ -46,9 +47,11 @@ class Plainly:
         return merge(spread[0], np.where(allowed, scores, -np.inf), spread[1], k, self.version)
 
 
-def run(folder: Path, engine, steps: int = 6, lag: int = 1, data=PLAIN, **fields) -> bytes:
+def run(folder: Path, engine, steps: int = 6, lag: int = 1, data=PLAIN, devices: int = 1, **fields) -> bytes:
     task = Joint(data, NETWORK, k=3, weights=LM, engine=engine, renewal=RenewalConfig(2, lag), **fields)
-    trainer = TrainerConfig(steps=steps, log_every=1, picture_every=100, checkpoint_every=100, progress=False)
+    trainer = TrainerConfig(
+        steps=steps, log_every=1, picture_every=100, checkpoint_every=100, progress=False, devices=devices
+    )
     return train(task, data, OptimConfig(lr=1e-2), trainer, folder, 3).read_bytes()
 
 
@@ -79,6 +82,7 @@ def test_a_resumed_run_searches_the_keys_that_it_had(tmp_path, inside):
     assert engine.told[0] == 1  # that of step 2 was in use after step 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sources", [None, [1, 3]])
 def test_faiss_finds_the_same(tmp_path, sources):
     pytest.importorskip("faiss")
@@ -89,6 +93,7 @@ def test_faiss_finds_the_same(tmp_path, sources):
     np.testing.assert_allclose(losses_of(tmp_path / "faiss"), losses_of(tmp_path / "inside"), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_milvus_finds_the_same_and_goes_on(tmp_path, inside):
     pytest.importorskip("pymilvus")
     from reveal.memory import MilvusEngine
@@ -98,6 +103,7 @@ def test_milvus_finds_the_same_and_goes_on(tmp_path, inside):
     np.testing.assert_allclose(losses_of(tmp_path / "run"), inside, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_items_are_read_by_their_rows_though_the_engine_speaks_of_ids(tmp_path):
     """Ids with gaps, in the language of each batch: all items are encoded again from what the rows hold."""
     run(tmp_path / "inside", None, data=WORLD)
@@ -105,9 +111,11 @@ def test_items_are_read_by_their_rows_though_the_engine_speaks_of_ids(tmp_path):
     np.testing.assert_allclose(losses_of(tmp_path / "outside"), losses_of(tmp_path / "inside"), rtol=1e-5)
 
 
-def test_an_engine_that_cannot_be_is_refused(monkeypatch):
+def test_an_engine_that_cannot_be_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"task.engine is ExactEngine: leave it null"):
         Joint(WORLD, NETWORK, engine=ExactEngine())
+    with pytest.raises(ValueError, match=r"2 CPU devices .* may wait for each other for ever: set trainer.devices=1"):
+        run(tmp_path, Plainly(), devices=2)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match=r"task.engine is Plainly, which one process can ask: leave it null"):
         Joint(WORLD, NETWORK, engine=Plainly())
@@ -132,5 +140,5 @@ def test_a_query_that_is_no_number_finds_nothing():
     task.taken(Version(0, 0, 0.0, held), {"contents": contents}, {})
     vectors = jnp.stack([jnp.full(8, jnp.nan), jnp.ones(8)])
     query = Query(jnp.zeros((2, 1, 16)), jnp.ones((2, 1), bool), vectors, jnp.zeros((2, 4)))
-    rows = np.asarray(jax.jit(lambda: task.ask(query, Contents(*contents)).rows)())
+    rows = np.asarray(jax.jit(lambda: task.ask(query, Contents(*contents), make_mesh(1)).rows)())
     assert (rows[0] == -1).all() and (rows[1] >= 0).all()
