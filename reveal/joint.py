@@ -160,9 +160,8 @@ class Joint(RevealTask):
 
         def found(vectors: Array, log_gate: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             asked, gate = np.asarray(vectors), np.asarray(log_gate)
-            lost = ~(np.isfinite(asked).all(axis=1) & np.isfinite(gate).all(axis=1)).reshape(
-                -1, 1
-            )  # the loss will tell
+            numbers = [np.isfinite(x).all(axis=1, keepdims=True) for x in (asked, gate)]
+            lost = ~(numbers[0] & numbers[1])  # the loss will tell
             asked, gate = np.where(lost, 0, asked), np.where(lost, 0, gate)
             try:
                 hits = engine.search(asked, self.k, sources=self.sources, log_gate=gate)
