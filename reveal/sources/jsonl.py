@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from common.files import require_file
-from reveal.memory.items import Knowledge
+from reveal.memory.items import MOST_IDS, Knowledge
 from reveal.sources.records import Question, Skips, file_bytes, is_among, open_text, parsed
 
 OWN = ("id", "image", "image_id", "source")  # what is no field of an item
-LARGEST = (1 << 62) - 1  # id of an item
 
 
 def items(
@@ -124,7 +123,7 @@ def _answers(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_IDS
 
 
 def _finite(text: str) -> float:
