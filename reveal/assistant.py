@@ -24,7 +24,7 @@ from jaxtyping import Float
 
 from reveal import attribution, shipped, weights
 from reveal.evidence import Evidence, Piece
-from reveal.generator import Decoding, Greedy
+from reveal.generator import Decoding, likeliest
 from reveal.inputs import Inputs, inputs_of
 from reveal.memory.engine import Engine, Found
 from reveal.memory.items import Knowledge
@@ -34,6 +34,7 @@ from reveal.model import Query, Reveal
 from reveal.reader import Reader, reader_fingerprint
 
 MOST_READ, MOST_FOUND = 4, 10  # items, where nobody says how many
+BEAMS = 4  # beginnings of an answer, likewise
 SMALL = 50_000_000  # parameters; up to here a processor compiles for longer than it computes
 Picture = str | Path | Float[np.ndarray, "s s 3"]
 
@@ -98,7 +99,7 @@ class Assistant:
           question: "" asks for a description, of networks that were trained to give one.
           k: items to read; None: 4, or as many as there are; 0: none, as without a memory.
           sources: names of those to look in; None: all.
-          how: to write; None: greedily.
+          how: to write; None: the likeliest text of four beams.
 
         Raises:
           ValueError: a question that is too long, more items than there are, an unknown source, a damaged picture.
@@ -123,7 +124,7 @@ class Assistant:
         query = self.query(image, question)
         found, values = self._read(query, k, sources)
         scores = np.where(found.present, found.scores, 0).astype(np.float32)
-        how = how or Greedy(self.inputs.answer_length)
+        how = how or likeliest(self.inputs.answer_length, BEAMS)
         told = jax.device_get(self._answer(self._params, query, values, scores, found.present, how))
         items = self._memory.items(found.ids[found.present]) if found.present.any() else []
         numbers = zip(*(x.tolist() for x in (scores[0], told.prior, told.shares, told.effects)), strict=True)

@@ -31,7 +31,7 @@ from common.weights import git_commit
 from reveal import weights as files
 from reveal.answering import Answer, Answering
 from reveal.assistant import MOST_READ, Assistant
-from reveal.generator import Beam, Decoding, Greedy
+from reveal.generator import Beam, Decoding, Greedy, likeliest
 from reveal.inputs import Inputs, inputs_of
 from reveal.memory.choice import engine_of
 from reveal.memory.memory import Memory
@@ -142,7 +142,7 @@ class SetsEvaluation:
 
     def _how(self, inputs: Inputs) -> Greedy | Beam:
         length = inputs.answer_length if self.length is None else self.length
-        return Greedy(length) if self.beams == 1 else Beam(length, self.beams, self.penalty)
+        return likeliest(length, self.beams, self.penalty)
 
     def _asked(self, k: int, how: Decoding) -> str:
         written = f"beams {how.width}, penalty {how.penalty:g}" if isinstance(how, Beam) else "greedy"

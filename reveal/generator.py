@@ -79,6 +79,11 @@ class Sampling:
 Decoding = Greedy | Beam | Sampling
 
 
+def likeliest(length: int, beams: int, penalty: int | float = 0) -> Greedy | Beam:
+    """The likeliest text that `beams` beginnings lead to: `Beam`, or `Greedy` for one."""
+    return Greedy(length) if beams == 1 else Beam(length, beams, penalty)
+
+
 class Generated(NamedTuple):
     """Texts, and the logarithm of the probability that the network gives each, uncut and at temperature 1."""
 

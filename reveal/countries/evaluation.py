@@ -46,7 +46,7 @@ from reveal.countries.facts import RELATIONS, Atlas
 from reveal.countries.items import items_about
 from reveal.countries.phrases import SEEN, SLOTS, SOURCE_OF, SOURCES, asked_of
 from reveal.countries.sheet import answer_sheet
-from reveal.generator import Greedy
+from reveal.generator import likeliest
 from reveal.memory.engine import Engine
 from reveal.metrics.retrieval import gate_accuracy, mrr, recall_at_k
 from reveal.model import Reveal
@@ -66,6 +66,7 @@ class CountriesEvaluation:
       renderings: of each question, by `run`. training_renderings: while training.
       engine: that searches; None: the exact one.
       seed: of the edits and of what is shuffled.
+      beams: as `reveal ask` has them; 1: greedily.
     """
 
     data: CountriesConfig
@@ -74,6 +75,7 @@ class CountriesEvaluation:
     training_renderings: int = 1
     engine: Engine | None = None
     seed: int = 0
+    beams: int = 4
 
     def prepare(self) -> Sequence[str]:
         return ["accuracy", "recall_1", f"recall_{max(self.k, 1)}", "gate", "train_accuracy"]
@@ -101,7 +103,8 @@ class CountriesEvaluation:
                 questions = self.data.evaluation("held_out", 1)
                 told = self.told(reader, questions)
                 answer_sheet(reports[2], self.data, reader, questions, told, self.right(told, questions), overwrite)
-        about = {"weights": weights, "git_commit": git_commit(), "k": self.k, "renderings": self.renderings}
+        about = {name: getattr(self, name) for name in ("k", "beams", "renderings")}
+        about = {"weights": weights, "git_commit": git_commit()} | about
         write_json(reports[0], about | {"rows": rows}, overwrite)
         shown = table(rows)
         with atomic_output(reports[1], overwrite) as temporary:
@@ -158,7 +161,7 @@ class CountriesEvaluation:
         reader.memory.edit(items, keys, others)
 
     def told(self, reader: Reader, questions: Example, k: int | None = None, **how: Any) -> Told:
-        how = {"how": Greedy(self.data.answer_length)} | how
+        how = {"how": likeliest(self.data.answer_length, self.beams)} | how
         return reader.ask(questions["tokens"], questions["image"], self.k if k is None else k, **how)
 
     def right(self, told: Told, questions: Example, atlas: Atlas | None = None) -> Bool[np.ndarray, " n"]:

@@ -21,7 +21,7 @@ from reveal.countries.looks import nothing
 from reveal.countries.phrases import SOURCES as SOURCES_OF_LAND
 from reveal.countries.phrases import steps
 from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
-from reveal.generator import Greedy
+from reveal.generator import Beam
 from reveal.inputs import COUNTRIES, PIECES_OF_COUNTRIES, Inputs, inputs_of
 from reveal.item_arrays import network_input
 from reveal.memory.items import Knowledge
@@ -74,7 +74,7 @@ def test_the_answer_is_the_networks_own(assistant, place, evidence):
     ids = [piece.item.id for piece in evidence.pieces]
     fused, found = by_hand(assistant, place, ids)
     assert found.ids[0].tolist() == ids
-    generated = assistant.model.generate(fused, Greedy(2))
+    generated = assistant.model.generate(fused, Beam(2, 4, 0))
     assert evidence.answer == WORLD.vocabulary.decode(np.asarray(generated.tokens[0])) != ""
     assert evidence.log_probability == pytest.approx(float(generated.log_probability[0]), abs=1e-4)
     np.testing.assert_allclose([piece.prior for piece in evidence.pieces], fused.prior[0], atol=1e-5)
@@ -87,7 +87,7 @@ def test_the_answer_is_the_networks_own(assistant, place, evidence):
 def test_leaving_an_item_out_does_what_three_passes_without_it_do(assistant, place, evidence):
     ids = [piece.item.id for piece in evidence.pieces]
     fused = by_hand(assistant, place, ids)[0]
-    tokens = np.asarray(assistant.model.generate(fused, Greedy(2)).tokens[0])
+    tokens = np.asarray(assistant.model.generate(fused, Beam(2, 4, 0)).tokens[0])
     whole = likely(assistant, fused, tokens)
     effects = [piece.effect for piece in evidence.pieces]
     expected = [likely(assistant, by_hand(assistant, place, set(ids) - {one})[0], tokens) - whole for one in ids]
