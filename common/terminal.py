@@ -88,8 +88,18 @@ def exits(program: str, out_of_memory: str) -> Iterator[None]:
         complain(f"{program}: {error if str(error) else f'out of memory; {out_of_memory}'}")
         raise SystemExit(2) from error
     except KeyboardInterrupt as stop:
-        complain(f"{program}: stopped; nothing unfinished is left behind")
-        raise SystemExit(128 + (stop.args[0] if stop.args else 2)) from None  # 2: SIGINT
+        number, said = *stop.args[:2], *(2, "nothing unfinished is left behind")[len(stop.args) :]  # 2: SIGINT
+        complain(f"{program}: stopped; {said}")
+        raise SystemExit(128 + number) from None
+
+
+@contextlib.contextmanager
+def stopping(said: str) -> Iterator[None]:
+    """`exits` says this of a stop inside."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(*(stop.args or (2,))[:1], said) from stop
 
 
 def _stop(number: int, _: FrameType | None) -> None:

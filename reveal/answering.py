@@ -3,9 +3,9 @@
     answering = Answering(assistant, k=4, how=Greedy(32))
     for question, answer in answering(asked, skips): ...
 
-Answers are those of `Assistant.ask`, without what each item did to them. Questions that cannot be asked (too long for
-the network, a damaged picture) are left out and counted. Pictures of the next batch are read while one is answered.
-Questions in two hops are asked one at a time.
+Answers are those of `Assistant.ask` with the same `how`, without what each item did to them. Questions that cannot be
+asked (too long for the network, a damaged picture) are left out and counted. Pictures of the next batch are read while
+one is answered. Questions in two hops are asked one at a time.
 """
 
 from __future__ import annotations

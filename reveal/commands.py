@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from reveal.report import Report
 
 NO_IMAGE = "-"
+GOES_ON = "the same command goes on from the last whole file"
 BUILDING = ".building"  # behind the name of a memory that is to take another's place
 
 
@@ -36,6 +37,8 @@ def build(command: cli.Build) -> None:
     if not sources:
         raise ValueError("nothing to build of: give a folder, an items.jsonl, or READER:PATH")
     folder = target = Path(command.output)
+    if not folder.exists() and (_beside(folder) / NAME).exists():  # killed when it was about to take its place
+        _beside(folder).rename(folder)
     if (folder / NAME).exists():
         if not command.overwrite:
             raise FileExistsError(
@@ -51,7 +54,7 @@ def build(command: cli.Build) -> None:
     shard = construction.SHARD if command.shard is None else command.shard
     if target != folder and (target / NAME).exists():
         discard(target)  # of a program that was killed before this took the old one's place: of what, nobody knows
-    with _room(target, "make room, and the same command goes on from there"):
+    with _room(target, "make room, and the same command goes on from there"), terminal.stopping(GOES_ON):
         try:
             report = construction.build(target, sources, assistant, **how, shard=shard)
         except (FileExistsError, construction.Changed):
@@ -104,7 +107,7 @@ def search(command: cli.Search) -> None:
     """Raises as `Assistant.search`."""
     if command.image is not None:
         image_size(command.image)
-    assistant = _load(command, command.memory, engine=_engine(command, command.memory))
+    assistant = _load(command, command.memory)
     found = assistant.search(command.image, command.text, command.k, _sources(command))
     _warn_of_unknown(assistant, command.text)
     rows = [(str(item.id), item.source, f"{score:.3f}", short(text_of(item))) for item, score in found]
@@ -127,7 +130,7 @@ def ask(command: cli.Ask) -> None:
     if command.no_memory and (command.memory or command.k or command.sources):
         raise ValueError("--no-memory reads no items: leave out --memory, --sources and -k")
     memory = None if command.no_memory else command.memory or str(shipped.memory())
-    assistant = _load(command, memory, engine=_engine(command, memory))
+    assistant = _load(command, memory)
     from reveal.generator import likeliest
 
     how = likeliest(assistant.inputs.answer_length, command.beams)
@@ -204,7 +207,6 @@ def _load(
     *,
     names: Sequence[str] = (),
     otherwise: Sequence[str] = (),
-    engine: Engine | None = None,
 ) -> Assistant:
     """The network that a command names. What can be checked without JAX is checked first."""
     if memory is not None:
@@ -212,6 +214,7 @@ def _load(
     path = require_file(_weights(command.weights))
     if command.tokenizer is not None:
         require_file(command.tokenizer)
+    engine = _engine(command, memory) if isinstance(command, cli.Searching) else None
 
     from common.runtime import setup
     from reveal.assistant import Assistant

@@ -9,8 +9,9 @@
 4. `memory.Builder` writes it
 
 A build that was killed goes on where the last whole shard ends, and its result is the same to the byte. It refuses to
-go on with other sources, another network or tokenizer, or data that has changed in between. What is added to a memory
-is there whole, as one version more, or not at all.
+go on with other sources, another network or tokenizer, and with data in which other items come, or another last one: of
+the items before it only the ids are compared. What is added to a memory is there whole, as one version more, or not at
+all.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def add(
     started, side, there = time.perf_counter(), _side(assistant, side), memory.store.rows().ids
     skips = Skips(any(source.strict for source in sources))
     named = [source.reader == "jsonl" and not renumber for source in sources]
-    _check_ids(memory, [source for source, keeps in zip(sources, named, strict=True) if keeps], there, edit)
+    behind = _check_ids(memory, [source for source, keeps in zip(sources, named, strict=True) if keeps], there, edit)
     streams = [
         (item if keeps else dataclasses.replace(item, id=None) for item in source.read(skips))
         for source, keeps in zip(sources, named, strict=True)
@@ -127,6 +128,7 @@ def add(
     added, edited, ids = 0, 0, []
     batches = encoded(whole, assistant, skips, side, None, 0, progress)
     with memory.store.changing() as change:
+        change.begin_at(behind)
         while group := list(itertools.islice(batches, CHANGE // BATCH)):
             items = [item for part, _, _ in group for item in part]
             keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
@@ -182,24 +184,30 @@ def encoded(
     done: int,
     progress: bool,
 ) -> Iterator[tuple[list[Knowledge], np.ndarray, np.ndarray]]:
-    """Items as they are kept, with keys and values, a batch at a time; the next ones are read meanwhile."""
+    """Items as they are kept, with keys and values, a batch at a time; the next ones are read meanwhile.
+
+    With some `done` the first batch begins where they end, for its place in a batch may decide how a row is rounded."""
     inputs, reader = assistant.inputs, assistant.reader(BATCH)
-    lengths = inputs.item_length, inputs.image_size
-    batches = _batches(_prepared(items, assistant, skips, side))
+    lengths, before = (inputs.item_length, inputs.image_size), done % BATCH
+    batches = _batches(_prepared(items, assistant, skips, side), BATCH - before)
     bar = tqdm(total=total, initial=done, unit="item", disable=None if progress else True)
     with bar, ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, batches, None)
         while (batch := following.result()) is not None:
             following = pool.submit(next, batches, None)
-            yield batch[0], *reader.encode_rows(stacked_input(batch[1], *lengths))
+            rows = [batch[1][0]] * before + batch[1]
+            keys, values = reader.encode_rows(stacked_input(rows, *lengths))
+            yield batch[0], keys[before:], values[before:]
             bar.update(len(batch[0]))
+            before = 0
 
 
-def _batches(prepared: Iterable[tuple[Knowledge, Row]]) -> Iterator[Batch]:
-    """So many as are encoded at a time."""
-    stream = iter(prepared)
-    while batch := list(itertools.islice(stream, BATCH)):
+def _batches(prepared: Iterable[tuple[Knowledge, Row]], first: int) -> Iterator[Batch]:
+    """So many as are encoded at a time, in the first batch `first`."""
+    stream, count = iter(prepared), first
+    while batch := list(itertools.islice(stream, count)):
         yield [item for item, _ in batch], [row for _, row in batch]
+        count = BATCH
 
 
 def _prepared(
@@ -268,9 +276,9 @@ def _changed(builder: Builder, number: int) -> Changed:
     )
 
 
-def _check_ids(memory: Memory, sources: Sequence[Items], there: np.ndarray, edit: bool) -> None:
-    """Raises ValueError for an id of these .jsonl files that is in one of them already, or, unless `edit`, in the
-    memory."""
+def _check_ids(memory: Memory, sources: Sequence[Items], there: np.ndarray, edit: bool) -> int:
+    """The number behind all ids of these .jsonl files. Raises ValueError for one that is in another of them, or, unless
+    `edit`, in the memory."""
     seen = there[:0]
     for source in sources:
         given = [entry.get("id", number) for number, _, entry in objects(source.path, Skips())]
@@ -288,6 +296,7 @@ def _check_ids(memory: Memory, sources: Sequence[Items], there: np.ndarray, edit
                 " these items in the place of those, --renumber gives them new ids"
             )
         seen = np.union1d(seen, ids)
+    return int(seen.max(initial=-1)) + 1
 
 
 def _side(assistant: Assistant, side: int | None) -> int:

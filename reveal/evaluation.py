@@ -6,7 +6,8 @@
 For each set, in the order of its file:
 
 1. read the questions that can be scored; what cannot is left out and counted, by reason (`strict` refuses it);
-2. read pictures ahead, ask `batch` questions at a time: encode, search, fuse, write, as `reveal ask` does;
+2. read pictures ahead, ask `batch` questions at a time: encode, search, fuse, write, as `reveal ask` does, but
+   greedily unless `beams` says otherwise;
 3. score all answers together (`evaluation_sets.py`), and write predictions_SET.jsonl, an answer a line with the ids of
    the items that it was read from;
 4. write results.json and results.md anew: a line a set, with the metric and its evaluator, how many questions, what

@@ -158,7 +158,8 @@ def _row(step: Step, cache: Cache, length: int, pick: Callable[[Array, Array], A
     none = jnp.zeros((rows,), bool)
     empty = jnp.full((rows, length), PAD, jnp.int32)
     start = _Row(empty, jnp.full((rows,), bos, jnp.int32), none, jnp.zeros((rows,)), cache)
-    end = lax.while_loop(_unfinished(length), advance, start)
+    unfinished = lambda now: (now.cache.place < length) & ~now.ended.all()  # noqa: E731
+    end = lax.while_loop(unfinished, advance, start)
     return Generated(end.tokens, end.log_probability)
 
 
@@ -206,12 +207,14 @@ def _beam(step: Step, cache: Cache, how: Beam, bos: int, eos: int) -> Generated:
     start = _Beams(
         empty, jnp.full((b, w), bos, jnp.int32), none, jnp.tile(first, (b, 1)), jnp.zeros((b, w), jnp.int32), cache
     )
-    end = lax.while_loop(_unfinished(how.length), advance, start)
+
+    def unfinished(now: _Beams) -> Bool[Array, ""]:
+        """Without a penalty nothing overtakes a best text that has ended."""
+        ended = now.ended if how.penalty else now.ended[:, 0]
+        return (now.cache.place < how.length) & ~ended.all()
+
+    end = lax.while_loop(unfinished, advance, start)
     return Generated(end.tokens[:, 0], end.log_probability[:, 0])
-
-
-def _unfinished(length: int) -> Callable[[Any], Bool[Array, ""]]:
-    return lambda now: (now.cache.place < length) & ~now.ended.all()
 
 
 def _check(how: Any, rules: list[tuple[bool, str]]) -> None:

@@ -96,7 +96,9 @@ class Joint(RevealTask):
     def check(self) -> None:
         """Raises what the engine raised in a step, instead of finding anything."""
         if self.failures:
-            raise self.failures[0]
+            first = self.failures[0]
+            self.failures.clear()  # a next training with this task begins anew
+            raise first
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         if "permutation" in batch and self.again < self.k:

@@ -12,6 +12,7 @@ Keys and values are those of the float16 weights, for a memory belongs to the ve
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import cv2
@@ -23,6 +24,7 @@ from common.files import atomic_folder
 from reveal import shipped, weights
 from reveal.countries.data import CountriesConfig
 from reveal.countries.phrases import SOURCES
+from reveal.inputs import COUNTRIES
 from reveal.memory.builder import Builder
 from reveal.memory.items import Knowledge
 from reveal.memory.manifest import Layout
@@ -35,7 +37,11 @@ def ship(run: Path, folder: Path = shipped.DATA) -> int:
 
     Raises FileExistsError if there is such a folder; FileNotFoundError, ValueError for what holds no such network."""
     model, header = weights.load_with_metadata(run)
-    length = recipe_of(header).get("data", {}).get("item_length", CountriesConfig.item_length)
+    told = recipe_of(header).get("data")
+    told = told if isinstance(told, Mapping) else {}
+    if told.get("_target_") != COUNTRIES:
+        raise ValueError(f"{run} was trained on {told.get('_target_')}, not on {COUNTRIES}: give another run")
+    length = told.get("item_length", CountriesConfig.item_length)
     data = CountriesConfig(size=model.config.vit.image_size, item_length=length)
     with atomic_folder(folder) as part:
         small = nnx.to_pure_dict(nnx.state(model))

@@ -10,7 +10,6 @@ Each call writes a shard, so a change of any size takes the RAM of one call.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,10 +76,9 @@ class Change:
             infos[number] = tombstones(before.shards[number], row[home == number], self._version)
         return dataclasses.replace(before.manifest, version=self._version, next_id=self._next, shards=tuple(infos))
 
-    def discard(self) -> None:
-        """Removes what was written."""
-        for shard in self._written:
-            shutil.rmtree(shard.folder)
+    def begin_at(self, number: int) -> None:
+        """Leaves the ids below to items that bring them: new ones are not smaller."""
+        self._next = max(self._next, number)
 
     def _fresh(self, items: Sequence[Knowledge]) -> list[int]:
         """Ids for all, new ones where an item has none."""

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from reveal.memory.builder import RECIPE
-from reveal.memory.lock import LOCK
+from reveal.memory.lock import LOCK, Lock
 from reveal.memory.manifest import NAME
 from reveal.memory.shard_writer import INFO
 from reveal.memory.shards import ARRAYS, PAYLOAD
@@ -39,15 +39,23 @@ def check_ours(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Removes a memory, finished or begun. Raises as `check_ours`."""
+    """Removes a memory, finished or begun. Raises as `check_ours`, and `Busy` while another program builds it."""
     check_ours(folder)
-    shutil.rmtree(folder)
+    with Lock(folder, "building"):
+        shutil.rmtree(folder)
 
 
 def replace(old: Path, new: Path) -> None:
-    """Puts the memory `new` in the place of `old`, which goes. Raises as `check_ours`."""
+    """Puts the memory `new` in the place of `old`, which goes when no program changes it any more. Raises as
+    `check_ours`."""
     check_ours(old)
-    away = Path(tempfile.mkdtemp(prefix=".replaced-", dir=old.parent))
-    old.rename(away / old.name)
-    new.rename(old)
-    shutil.rmtree(away)
+    with Lock(old, "changing", wait=True):
+        away = Path(tempfile.mkdtemp(prefix=".replaced-", dir=old.parent))
+        old.rename(away / old.name)
+        try:
+            new.rename(old)
+        except BaseException:
+            (away / old.name).rename(old)
+            away.rmdir()
+            raise
+        shutil.rmtree(away)

@@ -19,16 +19,17 @@ class Lock:
     Args:
       folder: that is there.
       what: what is done to the folder, for the message: "building".
+      wait: until the program that holds it is done.
 
     Raises:
       Busy: another program holds it.
     """
 
-    def __init__(self, folder: Path, what: str):
+    def __init__(self, folder: Path, what: str, wait: bool = False):
         self._path, self._file = folder / LOCK, -1
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except (BlockingIOError, PermissionError) as error:
             self.close()
             raise Busy(f"another program is {what} {folder}; try again when it is done") from error

@@ -58,13 +58,8 @@ class Store(Snapshot):
         and else nothing."""
         with self._change() as version:
             change = Change(self, version)
-            try:
-                yield change
-                manifest = change.manifest()
-            except BaseException:
-                change.discard()
-                raise
-            if manifest is not None:
+            yield change
+            if (manifest := change.manifest()) is not None:
                 self._save(manifest)
 
     def compact(self) -> None:
@@ -115,17 +110,30 @@ class Store(Snapshot):
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[int]:
-        """Only one program at a time, and only of the version that it knows; the number of the next."""
+        """Only one program at a time, and only of the version that it knows; the number of the next. What was written
+        of a change that does not end well goes."""
         with Lock(self.folder, "changing"):
-            if (found := read_manifest(self.folder).version) != self.manifest.version:
+            found, known = read_manifest(self.folder), self.manifest
+            if found.version != known.version:
                 raise ValueError(
-                    f"{self.folder} is at version {found} by now, not {self.manifest.version}: load it again"
+                    f"{self.folder} is at version {found.version} by now, not {known.version}: load it again"
                 )
-            version = self.manifest.version + 1
+            if found.hash() != known.hash():
+                raise ValueError(f"{self.folder} is another memory by now: load it again")
+            version = known.version + 1
             remove_partial(self.folder)
-            for left in self.folder.glob(f"v{version:05d}-*"):  # of a change that did not end
-                shutil.rmtree(left)
-            yield version
+            self._remove(version)  # of a program that was killed
+            try:
+                yield version
+            except BaseException:
+                if read_manifest(self.folder).version < version:
+                    self._remove(version)
+                raise
+
+    def _remove(self, version: int) -> None:
+        """The shards that this version has written."""
+        for shard in self.folder.glob(f"v{version:05d}-*"):
+            shutil.rmtree(shard)
 
     def _save(self, manifest: Manifest) -> None:
         write_manifest(self.folder, manifest)

@@ -30,6 +30,7 @@ from reveal.sources.records import (
     Skips,
     file_bytes,
     files_of,
+    is_among,
     open_text,
     parsed,
     picture_bytes,
@@ -98,7 +99,7 @@ def table(path: str | Path, images: str | Path, without: Collection[str], skips:
             for place, line in enumerate(lines, 1):
                 number, where = number + 1, f"{file} line {place}"
                 address, _, text = line.strip("\r\n").partition("\t")
-                if address in without:
+                if is_among(address, without):
                     skips.held_out()
                     continue
                 picture = pictures.find(address)
@@ -118,7 +119,8 @@ def tars(path: str | Path, without: Collection[str], skips: Skips) -> Iterator[P
             picture = next((parts[suffix] for suffix in SUFFIXES if suffix in parts), None)
             about = _about(parts)
             text = about.get("caption")
-            if any(name in without for name in (key, key.rpartition("/")[2], about.get("url"))):
+            keys = (key, key.rpartition("/")[2])  # running numbers, which are not COCO's
+            if any(name in without for name in keys) or is_among(str(about.get("url", "")), without):
                 skips.held_out()
                 continue
             if picture is None or not isinstance(text, str) or not text.strip():

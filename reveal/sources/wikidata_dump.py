@@ -20,6 +20,7 @@ depend on what is kept.
 from __future__ import annotations
 
 import collections
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from reveal.sources.records import UNREADABLE, Skips, file_bytes, files_of, fold
 from reveal.sources.wikidata import EMPTY, check_form, is_kept, linearised, listed, names_of, neighbourhood
 
 PICTURE = "P18"
+ENTITY = re.compile(r"[QPL]\d+")
 UNTOLD = ("external-id", "url", "commonsMedia", "globe-coordinate", "geo-shape", "tabular-data", "math")
 DAY, MONTH = 11, 10  # precisions of dates
 SUFFIXES = (".json.gz", ".json.bz2", ".json")
@@ -57,7 +59,7 @@ def items(
       path: a dump, a folder of parts of one, or a pattern.
       languages: of labels and texts, "en,de" or a list; the first that there is counts.
       keep: the relations to keep, "P36,P17" or a list; "": all.
-      most: claims that an object may be in, among those of the relations that are kept.
+      most: claims that an entity may be the object of, among those of the relations that are kept.
       hops, form: as in `wikidata.items`.
       site: of whose pages an entity needs one, such as enwiki; "": it needs none.
       names: table of labels, a line each of number and label, that go before the dump's.
@@ -101,7 +103,7 @@ def items(
 def _first_pass(
     path: str | Path, spoken: Sequence[str], wanted: Sequence[str], hold: bool
 ) -> tuple[dict[str, str], collections.Counter[str], dict[str, list[Fact]]]:
-    """Labels of entities and relations, how often each is an object, and the facts of all if `hold`."""
+    """Labels of entities and relations, how often an entity is an object, and the facts of all if `hold`."""
     labels: dict[str, str] = {}
     counts, about = collections.Counter[str](), {}
     for _, _, entity in entities(path, Skips(), ("item", "property")):
@@ -109,7 +111,7 @@ def _first_pass(
         if label:
             labels[entity["id"]] = label
         facts = facts_of(entity, spoken, wanted) if entity.get("type") == "item" else []
-        counts.update(thing for _, thing in facts)
+        counts.update(thing for _, thing in facts if ENTITY.fullmatch(thing))  # texts and amounts would fill the RAM
         if hold and facts:
             about[entity["id"]] = facts
     return labels, counts, about

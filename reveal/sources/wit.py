@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from reveal.memory.items import Knowledge
-from reveal.sources.records import Pictures, Question, Skips, file_bytes, files_of, folder_of, open_text
+from reveal.sources.records import Pictures, Question, Skips, file_bytes, files_of, folder_of, is_among, open_text
 
 COLUMNS: tuple[str, ...] = (
     "language",
@@ -134,7 +134,7 @@ def rows(
                 named = dict(zip(COLUMNS, row, strict=True))
                 if named["language"] != language:
                     continue
-                if named["image_url"] in without:
+                if is_among(named["image_url"], without):
                     skips.held_out()
                 else:
                     yield number, where, named

@@ -15,18 +15,20 @@ Questions of `wit_kaggle` hold their pictures' bytes: name a split that fits int
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from natsort import natsorted
 
 from common.files import require_file
-from common.tfrecord import parse_example, read_record, scan
+from common.tfrecord import BROKEN, parse_example, read_record, scan
 from reveal.memory.items import Knowledge
-from reveal.sources.records import Picture, Pictures, Question, Skips, file_bytes, folder_of
+from reveal.sources.records import Picture, Pictures, Question, Skips, file_bytes, folder_of, is_among
 from reveal.sources.wit import CAPTIONS, COLUMNS, TEXTS
 
 KINDS = (".tfrecord", ".array_record")
@@ -107,8 +109,13 @@ def rows(path: str | Path, split: str, language: str, without: Collection[str], 
     """The records of the split in that language; a damaged one is counted."""
     number = -1
     for file in files(path, split):
-        for place, data in enumerate(records(file)):
+        for place, read in enumerate(records(file)):
             number, where = number + 1, f"{file} record {place}"
+            try:
+                data = read()
+            except ValueError:
+                skips.add("that are damaged", where)
+                continue
             try:
                 features = parse_example(data)
             except ValueError:
@@ -120,7 +127,7 @@ def rows(path: str | Path, split: str, language: str, without: Collection[str], 
                 texts[reference] = features[BOTH].decode("utf-8", "replace").rpartition(SEPARATOR)[2].strip()
             if texts["language"] != language:
                 continue
-            if texts["image_url"] in without:
+            if is_among(texts["image_url"], without):
                 skips.held_out()
                 continue
             picture = features.get("image") or None
@@ -144,27 +151,34 @@ def files(path: str | Path, split: str = "train") -> list[Path]:
     return kept
 
 
-def records(path: Path) -> Iterator[bytes]:
-    """The data of all records of a file. Raises ValueError where it is damaged or cut short."""
+def records(path: Path) -> Iterator[Callable[[], bytes]]:
+    """What reads each record of a file, or raises ValueError for a damaged one. Raises ValueError where the file breaks
+    off."""
     if KINDS[1] in path.name:
         yield from _array_records(path)
         return
-    yield from map(read_record, scan(require_file(path)))
+    for span in scan(require_file(path)):
+        if span.length == BROKEN:
+            read_record(span)  # raises
+        yield functools.partial(read_record, span)
 
 
-def _array_records(path: Path) -> Iterator[bytes]:
+def _array_records(path: Path) -> Iterator[Callable[[], bytes]]:
     from array_record.python.array_record_module import ArrayRecordReader
 
-    reader = ArrayRecordReader(str(require_file(path)))
-    try:
-        for number in range(reader.num_records()):
-            yield reader.read([number])[0]
-    except (RuntimeError, IndexError) as error:
-        raise ValueError(f"{path} is damaged ({error}); copy it again") from error
-    finally:
-        reader.close()
+    def read(number: int) -> bytes:
+        try:
+            return reader.read([number])[0]
+        except (RuntimeError, IndexError) as error:
+            raise ValueError(f"{path} record {number} is damaged ({error}); copy the file again") from error
+
+    try:  # the table of records is at the file's end; whichever of these looks at it first raises
+        with contextlib.closing(ArrayRecordReader(str(require_file(path)))) as reader:
+            yield from (functools.partial(read, number) for number in range(reader.num_records()))
+    except RuntimeError as error:
+        raise ValueError(f"{path} is damaged or cut short ({error}); copy it again") from error
 
 
 def is_blank(picture: bytes) -> bool:
     """Whether it is the one pixel that stands for no picture (a PNG's size is in bytes 16 to 24)."""
-    return picture[:8] == PNG and struct.unpack(">II", picture[16:24]) == BLANK_SIZE
+    return picture[:8] == PNG and picture[16:24] == struct.pack(">II", *BLANK_SIZE)

@@ -51,6 +51,14 @@ def test_items_are_as_the_world_tells_them(folder):
     np.testing.assert_allclose(stored, values, atol=0.01 * np.abs(values).max())
 
 
+def test_networks_of_other_data_are_refused(tmp_path):
+    params = nnx.to_pure_dict(nnx.state(Reveal(NETWORK, rngs=nnx.Rngs(0))))
+    weights.save(tmp_path / weights.FILE, params, NETWORK, metadata={"recipe": {"data": {"_target_": "a.World"}}})
+    with pytest.raises(ValueError, match=r"was trained on a\.World, not on reveal\.countries\.data"):
+        ship(tmp_path, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
 def test_what_is_there_stays(folder):
     with pytest.raises(FileExistsError, match="data"):
         ship(folder.parent, folder)

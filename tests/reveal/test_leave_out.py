@@ -70,6 +70,29 @@ def test_addresses_keys_and_contents_of_the_web_stay_out(tmp_path):
             assert kept.picture == other, (reader, out.name)
 
 
+def test_pictures_of_cocos_by_their_address_stay_out(tmp_path):
+    """The evaluation has COCO's number, the web's tables have the address."""
+    name = "COCO_val2014_000000000042.jpg"
+    data, other = (picture(tmp_path / "p" / one, n).read_bytes() for n, one in enumerate((name, "tern.jpg")))
+    addresses = [f"http://images.cocodataset.org/val2014/{name}", "https://x.org/tern.jpg"]
+    table = wit_table(
+        tmp_path / "wit.tsv.gz", [{"image_url": one, "context_page_description": "A"} for one in addresses]
+    )
+    (tmp_path / "cc.tsv").write_text("".join(f"{one}\ta\n" for one in addresses))
+    about = [json.dumps({"url": one}).encode() for one in addresses]
+    members = {"000000042.jpg": other, "000000042.json": about[1], "000000042.txt": b"b"}  # a running number
+    web = tar(tmp_path / "w.tar", {"0.jpg": data, "0.json": about[0], "0.txt": b"a"} | members)
+    held = json_file(tmp_path / "okvqa.json", {"questions": [{"question_id": 1, "image_id": 42, "question": "what"}]})
+    images = {"images": str(tmp_path / "p")}
+    for reader, path, options in (
+        ("wit", table, images),
+        ("cc12m", tmp_path / "cc.tsv", images),
+        ("webdataset", web, {}),
+    ):
+        (kept,) = Items(reader, str(path), options, leave_out=[str(held)])
+        assert kept.picture == other, reader
+
+
 def test_names_of_coco():
     names = coco_names("a/COCO_val2014_000000000042.jpg")
     assert {"42", "000000000042", "COCO_train2014_000000000042"} <= names and names == coco_names("42")

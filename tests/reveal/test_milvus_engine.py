@@ -1,5 +1,6 @@
 """Milvus, as a file: the results of the exact search, and updates that send differences. Needs the extra `milvus`."""
 
+import importlib
 import time
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_updates_send_differences(milvus, monkeypatch):
     ids, source, keys = drawn(40)
     same(milvus, (ids, source, keys))
     sent, upsert = [], milvus._client.upsert
-    monkeypatch.setattr(milvus._client, "upsert", lambda name, data: sent.extend(data) or upsert(name, data))
+    monkeypatch.setattr(milvus._client, "upsert", lambda name, data, **_: sent.extend(data) or upsert(name, data))
     kept, versions = np.arange(40) > 4, np.where(np.arange(40) == 17, 2, 0)
     keys[17] *= -1
     same(milvus, (ids[kept], source[kept], keys[kept]), versions[kept], version=2)
@@ -91,6 +92,33 @@ def test_keys_stay_for_the_next_program(tmp_path, monkeypatch):
     again.close()
 
 
+def test_a_collection_that_another_program_dropped_is_made_again(tmp_path):
+    engine, items = MilvusEngine(str(tmp_path / "kept.db"), "mine", reuse=True), drawn(20)
+    same(engine, items)
+    queries = drawn(4, seed=9)[2]
+    before = engine.search(queries, 12)
+    engine._client.drop_collection(engine.collection)
+    newer = f"mine_{'0' * 16}"
+    engine._client.create_collection(newer, dimension=4)
+    np.testing.assert_array_equal(engine.search(queries, 12).ids, before.ids)
+    assert newer in engine._client.list_collections()  # of the program that has the newer version
+    engine.close()
+
+
+def test_a_server_that_goes_is_one_line(milvus, monkeypatch):
+    same(milvus, drawn(10))
+    waited = []
+
+    def gone(*_, timeout, **__):
+        waited.append(timeout)
+        raise importlib.import_module("grpc").RpcError("deadline exceeded")
+
+    monkeypatch.setattr(milvus._client, "search", gone)
+    with pytest.raises(ConnectionError, match="deadline exceeded; check that it runs"):
+        milvus.search(np.ones((1, 8)), 2)
+    assert waited == [60]
+
+
 def test_a_collection_has_its_name_when_it_is_whole(tmp_path, monkeypatch):
     engine, items = MilvusEngine(str(tmp_path / "kept.db"), "mine", reuse=True), drawn(20)
     abandoned, fresh = (f"mine_filling_{int(time.time()) - age}_ab" for age in (ABANDONED + 9, 0))
@@ -98,13 +126,13 @@ def test_a_collection_has_its_name_when_it_is_whole(tmp_path, monkeypatch):
         engine._client.create_collection(name, dimension=4)
     upsert, there = engine._client.upsert, []
     monkeypatch.setattr(
-        engine._client, "upsert", lambda *sent: there.append(engine._client.list_collections()) or upsert(*sent)
+        engine._client, "upsert", lambda *sent, **_: there.append(engine._client.list_collections()) or upsert(*sent)
     )
     same(engine, items)
     assert len(there) == 1 and all(name.startswith("mine_filling_") for name in there[0])
     assert sorted(engine._client.list_collections()) == sorted([engine.collection, fresh])
 
-    def other_was_quicker(*sent):
+    def other_was_quicker(*sent, **_):
         upsert(*sent)
         engine._client.rename_collection(sent[0], f"mine_{digest(Rows.of(*items))}")
         engine._client.create_collection(sent[0], dimension=4)
@@ -127,7 +155,7 @@ def test_places_of_two_hosts_are_two(monkeypatch):
 
 
 def test_an_error_while_it_is_opened_is_one_line(tmp_path, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise pymilvus.MilvusException(message="no such user")
 
     monkeypatch.setattr(pymilvus.MilvusClient, "has_collection", refuse)

@@ -222,6 +222,28 @@ def test_wit_kaggle_has_its_pictures(tmp_path):
     assert one_line(caught)
 
 
+def test_a_damaged_record_is_counted(tmp_path):
+    path = tfrecord(tmp_path / "wit-train.tfrecord-00000-of-00001", page("gull"), page("tern"), page("auk"))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"About tern", b"about tern"))
+    skips = Skips()
+    assert [item.fields["page"] for item in wit_tfds.items(tmp_path, skips=skips)] == ["About gull", "About auk"]
+    assert skips.counts == {"that are damaged": 1}
+    assert not wit_tfds.is_blank(BLANK[:12]) and wit_tfds.is_blank(BLANK)
+
+
+def test_an_array_record_that_is_cut_short(tmp_path):
+    module = pytest.importorskip("array_record.python.array_record_module")
+    path = tmp_path / "wit-train.array_record-00000-of-00001"
+    writer = module.ArrayRecordWriter(str(path), "group_size:1")
+    writer.write(page("gull"))
+    writer.close()
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ValueError, match="is damaged or cut short") as caught:
+        list(wit_tfds.items(tmp_path))
+    assert one_line(caught)
+
+
 def test_array_records(tmp_path):
     module = pytest.importorskip("array_record.python.array_record_module")
     writer = module.ArrayRecordWriter(str(tmp_path / "wit-train.array_record-00000-of-00001"), "group_size:1")
