@@ -5,11 +5,14 @@ A row has the item's picture, its number, source and text, and three bars:
     prior        what it counted, up to the largest of all
     attention    its share of what the question looked at, up to the whole
     left out     how much less likely the answer is without it (to the right), or more likely (to the left, in red)
+
+Letters are drawn without their accents, which Pillow's font lacks, as it lacks all but Latin ones.
 """
 
 from __future__ import annotations
 
 import textwrap
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,9 +47,9 @@ def sheet(told: Evidence, image: Float[np.ndarray, "_ _ 3"] | None) -> Float[np.
         _paste(page, image, (MARGIN, MARGIN), ASKED)
         left += ASKED + GAP
     texts = [told.question] if told.first_hop is None else [told.first_hop.line(), told.question]
-    asked = [line for text in texts for line in textwrap.wrap(text, 44)][:3] or ["(a description)"]
+    asked = [line for text in texts for line in textwrap.wrap(bare(text), 44)][:3] or ["(a description)"]
     draw.multiline_text((left, MARGIN), "\n".join(asked), INK, _font(22), spacing=6)
-    answer = textwrap.wrap(told.answer, 30)[:3] or ["(nothing)"]
+    answer = textwrap.wrap(bare(told.answer), 30)[:3] or ["(nothing)"]
     draw.multiline_text((left, MARGIN + 100), "\n".join(answer), GOOD, _font(32), spacing=6)
     trust = sorted(told.gate.items(), key=lambda entry: -entry[1])[:4]
     gate = ", ".join(f"{short(name, 16)} {100 * part:.0f} %" for name, part in trust)
@@ -71,7 +74,7 @@ def _row(page: Image.Image, draw: ImageDraw.ImageDraw, piece: Piece, top: int, m
     title = f"{piece.item.id}  {short(piece.item.source, 24)}"
     draw.text((left, top), title, INK, _font(17))
     draw.text((left, top + 24), f"score {piece.score:.3f}", PALE, _font(14))
-    lines = textwrap.wrap(text_of(piece.item), TEXT_LETTERS, max_lines=TEXT_LINES, placeholder=" ...")
+    lines = textwrap.wrap(bare(text_of(piece.item)), TEXT_LETTERS, max_lines=TEXT_LINES, placeholder=" ...")
     draw.multiline_text((left, top + 46), "\n".join(lines), INK, _font(15), spacing=5)
     bars = [
         ("prior", piece.prior / max(most, 1e-9), f"{piece.prior:.2f}"),
@@ -108,6 +111,11 @@ def _paste(page: Image.Image, image: Float[np.ndarray, "_ _ 3"], at: Sequence[in
     factor = max(1, side // max(small.size))
     small = small.resize((small.width * factor, small.height * factor), Image.Resampling.NEAREST)
     page.paste(small, (at[0] + (side - small.width) // 2, at[1] + (side - small.height) // 2))
+
+
+def bare(text: str) -> str:
+    """Without accents: "Yaounde"."""
+    return "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:

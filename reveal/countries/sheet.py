@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image, ImageDraw, ImageFont
 
 from common.images import contact_sheet, from_uint8, write_image
+from reveal.evidence_sheet import bare
 from reveal.memory.items import Knowledge
 from reveal.reader import Reader, Told
 
@@ -74,7 +75,7 @@ def noted(picture: Float[np.ndarray, "h w 3"], texts: Sequence[str]) -> Float[np
     shown = cv2.resize(picture, (SIDE, height), interpolation=cv2.INTER_NEAREST)
     font = ImageFont.load_default()
     strip = Image.new("RGB", (SIDE, 14 * LINES), "white")
-    lines = [line for text in texts for line in textwrap.wrap(text, LETTERS)][:LINES]
+    lines = [line for text in texts for line in textwrap.wrap(bare(text), LETTERS)][:LINES]
     ImageDraw.Draw(strip).multiline_text((2, 1), "\n".join(lines), fill="black", font=font, spacing=3)
     square = np.ones((SIDE, SIDE, 3), np.float32)
     square[:height] = shown[:SIDE]
