@@ -42,7 +42,7 @@ class MiddleView(NamedTuple):
     motion: Disparity
 
 
-def middle_view(left: Picture, right: Picture, disparity: Disparity) -> MiddleView:
+def middle_view(left: Picture, right: Float[np.ndarray, "_ _ 3"], disparity: Float[np.ndarray, "_ _"]) -> MiddleView:
     """The view half-way between two rectified ones, as far as both know it; `disparity` is of the left view.
 
     Raises ValueError when the three differ in size."""
