@@ -216,7 +216,8 @@ class FilmEvaluation:
 
     def _values(self, prediction: Prediction, triplet: Triplet) -> dict[str, float]:
         """Each metric; where the truth is not known, as the module says."""
-        image, truth, known = prediction.image, triplet.y, np.isfinite(triplet.y).all(axis=-1)
+        image, truth = prediction.image, triplet.y
+        known = np.asarray(np.isfinite(truth).all(axis=-1))
         if known.all():
             return {name: metric(image, truth) for name, metric in self.metrics.items()}
         rest = average(triplet.x0, triplet.x1, triplet.time).image

@@ -1,4 +1,4 @@
-"""Get what the network is judged by beside the film: four clips and a pair of photographs, 10 MB of four packages.
+"""Get what the network is judged by beside the film: four clips and a pair of photographs, 11 MB of four packages.
 
 A network that has learnt from one animated film has to show what it can do with a camera. None of this is ever
 trained on:

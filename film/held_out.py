@@ -31,29 +31,33 @@ from film.footage import licence_of
 from film.stereo import middle_view
 from film.triplets import FILM, LICENCE, EvaluationCut, cut_evaluation
 
-MOTION = (6.0, 80.0)
 PAIR = "motorcycle"
+MOTION = (6.0, 80.0)  # px
 Cuts = Mapping[str, tuple[str, EvaluationCut]]  # by the set's name: the video and what to take of it
 
 
-def _cuts() -> dict[str, tuple[str, EvaluationCut]]:
-    clips = {  # file: last frame of what is used, spacing of the centres, two gaps, a gap with quarters
-        "cup.mp4": (216, 10, (2, 4), 2),
-        "box.mp4": (454, 20, (4, 8), 4),
-        "cityCC0.mpg": (115, 6, (5, 10), 8),
-        "bikes.mp4": (249, 10, (1, 2), 2),
+def _cut(first: int, last: int, gap: int, spacing: int, quarters: bool = False) -> EvaluationCut:
+    return EvaluationCut(first, last, gap, spacing, MOTION, quarters)
+
+
+CUTS: Cuts = MappingProxyType(
+    {
+        "film": (FILM, _cut(9000, 11600, gap=3, spacing=10)),
+        "cup_2": ("cup.mp4", _cut(0, 216, gap=2, spacing=10)),
+        "cup_4": ("cup.mp4", _cut(0, 216, gap=4, spacing=10)),
+        "box_4": ("box.mp4", _cut(0, 454, gap=4, spacing=20)),
+        "box_8": ("box.mp4", _cut(0, 454, gap=8, spacing=20)),
+        "city_5": ("cityCC0.mpg", _cut(0, 115, gap=5, spacing=6)),
+        "city_10": ("cityCC0.mpg", _cut(0, 115, gap=10, spacing=6)),
+        "bikes_1": ("bikes.mp4", _cut(0, 249, gap=1, spacing=10)),
+        "bikes_2": ("bikes.mp4", _cut(0, 249, gap=2, spacing=10)),
+        "film_quarters": (FILM, _cut(9000, 11600, gap=2, spacing=40, quarters=True)),
+        "cup_quarters": ("cup.mp4", _cut(0, 216, gap=2, spacing=10, quarters=True)),
+        "box_quarters": ("box.mp4", _cut(0, 454, gap=4, spacing=20, quarters=True)),
+        "city_quarters": ("cityCC0.mpg", _cut(0, 115, gap=8, spacing=6, quarters=True)),
+        "bikes_quarters": ("bikes.mp4", _cut(0, 249, gap=2, spacing=10, quarters=True)),
     }
-    film = dict(first=9000, last=11600, motion=MOTION)
-    middle = {"film": (FILM, EvaluationCut(**film, gap=3, spacing=10))}
-    quarters = {"film_quarters": (FILM, EvaluationCut(**film, gap=2, spacing=40, quarters=True))}
-    for file, (last, spacing, gaps, even) in clips.items():
-        name, clip = Path(file).stem.removesuffix("CC0"), dict(first=0, last=last, spacing=spacing, motion=MOTION)
-        middle |= {f"{name}_{gap}": (file, EvaluationCut(**clip, gap=gap)) for gap in gaps}
-        quarters[f"{name}_quarters"] = (file, EvaluationCut(**clip, gap=even, quarters=True))
-    return middle | quarters
-
-
-CUTS: Cuts = MappingProxyType(_cuts())
+)
 
 
 def cut_held_out(

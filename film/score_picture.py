@@ -74,11 +74,10 @@ def spread(counts: Sequence[int], total: int) -> list[set[int]]:
 
 
 def sheet(rows: Sequence[list[Cell]]) -> Frame | None:
-    """The rows below each other; None if there are none."""
-    cells = [cell for row in rows for cell in row]
-    if not cells:
+    """The rows below each other, each as high as its pictures; None if there are none."""
+    if not rows:
         return None
-    return contact_sheet([cell.picture for cell in cells], len(rows[0]), [cell.label for cell in cells])
+    return np.concatenate([contact_sheet([c.picture for c in row], len(row), [c.label for c in row]) for row in rows])
 
 
 def row(triplet: Triplet, predictions: Mapping[str, Prediction], scores: Sequence[str], name: str = "") -> list[Cell]:

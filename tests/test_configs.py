@@ -131,7 +131,7 @@ def test_evaluations_have_the_sets_that_are_cut(name, quarters):
     assert list(config.sets) == cut
     assert [set_.folder for set_ in config.sets.values()] == [f"data/held_out/{key}" for key in cut]
     built = instantiate(OmegaConf.to_container(config), "evaluation")
-    assert built.examples == 10 and list(built.metrics)[0] == "psnr" and "lpips" in built.metrics
+    assert built.examples == 10 and next(iter(built.metrics)) == "psnr" and "lpips" in built.metrics
     assert built.moments == (("direct", "midpoints") if quarters else ("midpoints",))
 
 
