@@ -81,7 +81,7 @@ def test_other_weights_and_other_ways_to_a_moment_are_rows_of_their_own(weights,
     assert [method for _, method in found] == ["film", "film midpoints", "other", "other midpoints", "average"]
     for name, model in models.items():
         direct = np.asarray(model(early.x0[None], early.x1[None], 0.25).image[0])
-        halved = list(film.interpolate(model, [early.x0, early.x1], times=2))[1]
+        halved = np.asarray(model(early.x0[None], model(early.x0[None], early.x1[None]).image).image[0])
         assert np.abs(direct - halved).max() > 1e-3
         assert found["t", name]["psnr"] == pytest.approx(psnr(direct, early.y), abs=1e-3)
         assert found["t", f"{name} midpoints"]["psnr"] == pytest.approx(psnr(halved, early.y), abs=1e-3)
