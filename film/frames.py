@@ -35,7 +35,7 @@ class Frames(NamedTuple):
 
 
 class Triplet(NamedTuple):
-    """One evaluation item, RGB in [0, 1]; `y` is the true frame at `time`."""
+    """One evaluation item, RGB in [0, 1]; `y` is the true frame at `time`, NaN where nobody knows it."""
 
     name: str
     x0: Float[np.ndarray, "h w 3"]

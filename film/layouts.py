@@ -3,6 +3,8 @@
 | class            | what is on disk                                                        | triplets in all         |
 | ---------------- | ---------------------------------------------------------------------- | ----------------------- |
 | `FolderTriplets` | any/depth/im1.png im2.png im3.png                                      |                         |
+| `KnownTriplets`  | the same and known.png, where the truth is known                       |                         |
+| `Quarters`       | any/depth/frame_0.png frame_1.png frame_3.png frame_4.png              | two of each folder      |
 | `Vimeo90K`       | sequences/00001/0001/im1.png ..., tri_trainlist.txt, tri_testlist.txt  | 51,312 and 3,782        |
 | `UCF101`         | 1/frame_00.png frame_01_gt.png frame_02.png                            | 379                     |
 | `Middlebury`     | other-data/X/frame10.png frame11.png, other-gt-interp/X/frame10i11.png | 12                      |
@@ -101,6 +103,31 @@ class FolderTriplets(Layout):
     def find(self) -> Sequence[Place]:
         firsts = (path for path in self.root.rglob("im1.*") if path.suffix.lower() in READABLE)
         return [_numbered(self.root, path.parent, path.suffix) for path in natsorted(firsts, key=str)]
+
+
+@dataclass(frozen=True)
+class KnownTriplets(FolderTriplets):
+    """As FolderTriplets, with a known.png: where it is black the truth `y` is not known, which NaN says.
+
+    Only for evaluation: as training files (`encoded`, `frames`) they are plain pictures."""
+
+    def __getitem__(self, index: int) -> Triplet:
+        triplet = super().__getitem__(index)
+        known = self.read(self.places[index].y.with_name("known.png")) > 0.5
+        return triplet._replace(y=np.where(known, triplet.y, np.float32(np.nan)))
+
+
+@dataclass(frozen=True)
+class Quarters(Layout):
+    """frame_0.png, frame_1.png, frame_3.png, frame_4.png, evenly spaced: two triplets, truths at 1/4 and 3/4."""
+
+    def find(self) -> Sequence[Place]:
+        folders = [path.parent for path in natsorted(self.root.rglob("frame_0.png"), key=str)]
+        return [self._place(folder, number) for folder in folders for number in (1, 3)]
+
+    def _place(self, folder: Path, number: int) -> Place:
+        x0, y, x1 = (folder / f"frame_{k}.png" for k in (0, number, 4))
+        return Place(f"{relative_name(self.root, folder)}/{number}", x0, y, x1, number / 4)
 
 
 @dataclass(frozen=True)

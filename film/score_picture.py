@@ -1,12 +1,12 @@
-"""The examples that went worst, as one picture: a row each, with the numbers under it.
+"""Scored examples as one picture, a row each with the numbers under it: those that went worst, or a fair choice of all.
 
-Rows are drawn small and at once, while their frames are at hand, so that no test set is read twice and no more than
-`count` rows are ever kept.
+Rows are drawn small and at once, while their frames are at hand, so that no test set is read twice and no more rows
+are ever kept than are shown. The columns: x0, x1, the truth, each method's frame with the evaluated one last, its flow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 import cv2
@@ -48,17 +48,43 @@ class Worst:
 
     def sheet(self) -> Frame | None:
         """The rows, worst first; None if there are none."""
-        cells = [cell for _, _, row in self.kept for cell in row]
-        if not cells:
-            return None
-        columns = len(self.kept[0][2])
-        return contact_sheet([cell.picture for cell in cells], columns, [cell.label for cell in cells])
+        return sheet([row for _, _, row in self.kept])
 
 
-def row(triplet: Triplet, predictions: Mapping[str, Prediction], scores: Sequence[str]) -> list[Cell]:
-    """x0, x1, the truth, each method's frame with its score, and the first method's flow if it has one."""
-    cells = [Cell(triplet.x0, triplet.name), Cell(triplet.x1, "x1"), Cell(triplet.y, "truth")]
-    for (method, prediction), score in zip(predictions.items(), scores, strict=True):
+class Gallery:
+    """What is drawn of a set: its `count` worst examples, and those with the numbers `chosen`."""
+
+    def __init__(self, count: int, chosen: Container[int]):
+        self.worst, self.chosen = Worst(count), chosen
+        self.examples: list[list[Cell]] = []
+
+    def offer(self, number: int, lead: float, row: Callable[[], list[Cell]]) -> None:
+        """As `Worst.offer`, for the example with this number."""
+        self.worst.offer(lead, row)
+        if number in self.chosen:
+            self.examples.append(row())
+
+
+def spread(counts: Sequence[int], total: int) -> list[set[int]]:
+    """Which examples to show of sets with so many: `total` dealt evenly to the sets, evenly spaced in each; fewer where
+    a set has not as many."""
+    shares = [(i + 1) * total // len(counts) - i * total // len(counts) for i in range(len(counts))]
+    shares = [min(share, count) for share, count in zip(shares, counts, strict=True)]
+    return [{(2 * k + 1) * n // (2 * share) for k in range(share)} for share, n in zip(shares, counts, strict=True)]
+
+
+def sheet(rows: Sequence[list[Cell]]) -> Frame | None:
+    """The rows below each other, each as high as its pictures; None if there are none."""
+    if not rows:
+        return None
+    return np.concatenate([contact_sheet([c.picture for c in row], len(row), [c.label for c in row]) for row in rows])
+
+
+def row(triplet: Triplet, predictions: Mapping[str, Prediction], scores: Sequence[str], name: str = "") -> list[Cell]:
+    """x0 with the names of its set and triplet, x1, the truth, each method's frame with its score, the first method's
+    last, and its flow if it has one."""
+    cells = [Cell(triplet.x0, f"{name} {triplet.name}".strip()), Cell(triplet.x1, "x1"), Cell(triplet.y, "truth")]
+    for (method, prediction), score in reversed([*zip(predictions.items(), scores, strict=True)]):
         cells.append(Cell(prediction.image, f"{method} {score}"))
     flow = next(iter(predictions.values())).flow
     if flow is not None:

@@ -14,12 +14,14 @@ A film mostly stands still or moves a little. So of several random patches one i
 kinds of motion not seen often so far, counted in half-octave bins: the result is roughly log-uniform.
 
 Evaluation (`cut_evaluation`), `data/film_eval/00001/im1.png im2.png im3.png` (im2 = truth, as in Vimeo-90K):
-whole frames at a fixed gap and spacing, kept by one motion rule, so that nobody picks the pleasant ones.
+whole frames at a fixed gap and spacing, kept by one motion rule, so that nobody picks the pleasant ones. Of `quarters`
+the truths are a quarter and three quarters of the way: frame_0.png, frame_1.png, frame_3.png, frame_4.png.
 
     python -m film.triplets --video data/bbb.mp4
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -66,17 +68,33 @@ class TrainingCut:
 class EvaluationCut:
     """Centres every `spacing` frames from first + gap on; kept when the p95 of motion is in `motion` (px).
 
-    Left out besides: scene cuts, and frames without texture (fades to black)."""
+    Left out besides: scene cuts, and frames without texture (fades to black). With `quarters` the frames of a centre
+    are -gap, -gap/2, +gap/2 and +gap away: the truth at 1/4 and 3/4 instead of at 1/2."""
 
     first: int = 9000
     last: int = 11600
     gap: int = 3
     spacing: int = 20
     motion: tuple[float, float] = (6.0, 90.0)
+    quarters: bool = False
 
     def __post_init__(self) -> None:
         if self.gap < 1 or self.spacing < 1:
             raise ValueError(f"gap {self.gap} and spacing {self.spacing} must be at least 1")
+        if self.quarters and self.gap % 2:
+            raise ValueError(f"gap {self.gap} has no frame at its half: with quarters it must be even")
+
+    @property
+    def places(self) -> dict[str, int]:
+        """What is written of a centre: file names, and how many frames they are away from it."""
+        if self.quarters:
+            return {f"frame_{k}": (k - 2) * self.gap // 2 for k in (0, 1, 3, 4)}
+        return {"im1": -self.gap, "im2": 0, "im3": self.gap}
+
+    @property
+    def reach(self) -> int:
+        """Frames looked at on either side; at least three, for a cut shows by the changes around it."""
+        return max(self.gap, 3)
 
 
 def cut_training(
@@ -117,23 +135,30 @@ def cut_evaluation(
 ) -> int:
     """Write the evaluation folders; returns how many. Raises as `cut_training`."""
     cut = cut or EvaluationCut()
-    centres = list(range(cut.first + cut.gap, cut.last - cut.gap + 1, cut.spacing))
+    centres = list(range(cut.first + cut.reach, cut.last - cut.reach + 1, cut.spacing))
     teacher, index = FlowTeacher(), []
     with atomic_folder(folder) as part:
-        for centre, window in windows(video, centres, cut.gap):
-            triplet = [window[0], window[cut.gap], window[-1]]
-            unfit = has_cut(window, cut.gap) or min(frame.luma.std() for frame in triplet) < FLAT
-            flow = None if unfit else _flow_or_none(teacher, triplet)
-            motion = -1.0 if flow is None else float(np.percentile(flow.motion(), 95))
+        for centre, window in windows(video, centres, cut.reach):
+            frames = {name: window[cut.reach + place] for name, place in cut.places.items()}
+            motion = _outer_motion(teacher, window, cut.gap, frames.values())
             if not cut.motion[0] <= motion <= cut.motion[1]:
                 continue
             name = f"{len(index) + 1:05d}"
             (part / name).mkdir()
-            for number, frame in enumerate(triplet, 1):
-                cv2.imwrite(str(part / name / f"im{number}.png"), frame.image[..., ::-1])
+            for file, frame in frames.items():
+                cv2.imwrite(str(part / name / f"{file}.png"), frame.image[..., ::-1])
             index.append(dict(name=name, frame=centre, gap=cut.gap, motion=round(motion, 3)))
         _write_index(part, video, licence, cut, len(centres), index)
     return len(index)
+
+
+def _outer_motion(teacher: FlowTeacher, window: list[Frame], gap: int, written: Iterable[Frame]) -> float:
+    """p95 of the motion between the frames `gap` before and after the middle, px; -1 where no triplet is to be."""
+    if has_cut(window, gap) or min(frame.luma.std() for frame in written) < FLAT:
+        return -1.0
+    middle = len(window) // 2
+    flow = _flow_or_none(teacher, window[middle - gap : middle + gap + 1 : gap])
+    return -1.0 if flow is None else float(np.percentile(flow.motion(), 95))
 
 
 def _flow_or_none(teacher: FlowTeacher, triplet: list[Frame]) -> MiddleFlow | None:

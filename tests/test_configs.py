@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 import film
 from film.flow_task import FlowTask
+from film.held_out import CUTS
 from film.model import FilmConfig
 from film.task import FilmTask
 from plugins.control.task import ControlTask
@@ -25,6 +26,7 @@ from plugins.diffusion.task import DenoisingTask
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
+    from common.training.config import instantiate
     from common.training.record import claimed
     from common.training.run import build, evaluate_from_config, train_from_config
     from reveal.joint import Joint
@@ -120,6 +122,17 @@ def test_the_papers_recipe():
 def test_the_default_weights_have_an_evaluation():
     config = composed("experiment=film_small", "weights=film-small", config_name="eval")
     assert config.evaluation._target_ == "film.evaluation.FilmEvaluation" and config.weights == "film-small"
+
+
+@pytest.mark.parametrize(("name", "quarters"), [("film_held_out", False), ("film_quarters", True)])
+def test_evaluations_have_the_sets_that_are_cut(name, quarters):
+    config = composed("experiment=film_small", f"evaluation={name}", config_name="eval").evaluation
+    cut = [key for key, (_, cut) in CUTS.items() if cut.quarters == quarters] + ([] if quarters else ["motorcycle"])
+    assert list(config.sets) == cut
+    assert [set_.folder for set_ in config.sets.values()] == [f"data/held_out/{key}" for key in cut]
+    built = instantiate(OmegaConf.to_container(config), "evaluation")
+    assert built.examples == 10 and next(iter(built.metrics)) == "psnr" and "lpips" in built.metrics
+    assert built.moments == (("direct", "midpoints") if quarters else ("midpoints",))
 
 
 @pytest.mark.parametrize(

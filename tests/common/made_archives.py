@@ -1,8 +1,9 @@
-"""Small archives: npm's and Debian's, as `common.archives` reads them, and Qt's, as `common.qt_resources` does."""
+"""Small archives: npm's, Debian's and Python's, as `common.archives` reads them, and Qt's (`common.qt_resources`)."""
 
 import io
 import struct
 import tarfile
+import zipfile
 import zlib
 
 
@@ -39,6 +40,15 @@ def write_deb(folder, package, files, **kinds):
 def write_npm(folder, package, files):
     path = folder / package.pattern
     path.write_bytes(tar_bytes(files, "w:gz"))
+    return path
+
+
+def write_wheel(folder, package, files):
+    """The name spells the package's dashes as underscores."""
+    path = folder / f"{package.name.replace('-', '_')}-{package.version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name, content in files.items():
+            bundle.writestr(name, content)
     return path
 
 

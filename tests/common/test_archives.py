@@ -1,7 +1,7 @@
 """Archives are got from a folder or by their tools, read as streams and never unpacked."""
 
 import pytest
-from made_archives import deb_bytes, tar_bytes
+from made_archives import deb_bytes, tar_bytes, write_wheel
 
 from common import archives
 from common.archives import Package
@@ -25,6 +25,18 @@ def test_only_plain_wanted_members_are_read_and_nothing_is_written(tmp_path, kin
     assert found == {"usr/a.png": b"one", "../../escaped.png": b"three"}
     assert list(tmp_path.rglob("*")) == [path]
     assert not (tmp_path.parents[1] / "escaped.png").exists()
+
+
+def test_a_wheel_is_read_as_the_others_are_however_its_name_is_spelled(tmp_path):
+    package = Package("wheel", "some-video", "1.1", "")
+    path = write_wheel(tmp_path, package, {"x/a.png": b"one", "x/b.txt": b"two", "x/sub/": b""})
+    (tmp_path / "some_video-1.12-py3-none-any.whl").write_text("another version")
+    assert archives.obtain(package, tmp_path / "scratch", tmp_path) == path
+    assert package.command[1:4] == ["-m", "pip", "download"] and package.command[-1] == "some-video==1.1"
+    assert list(archives.members(path, lambda name: not name.endswith(".txt"))) == [("x/a.png", b"one")]
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ValueError, match=r"whl is damaged or cut short"):
+        list(archives.members(path, lambda _: True))
 
 
 def test_an_older_package_is_gzipped(tmp_path):

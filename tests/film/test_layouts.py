@@ -5,7 +5,7 @@ import pytest
 from tiny_triplets import damage, picture, write, write_vimeo
 
 from film.frames import Triplet, decode, encode
-from film.layouts import UCF101, FolderTriplets, Layout, Middlebury, SnuFilm, Vimeo90K
+from film.layouts import UCF101, FolderTriplets, KnownTriplets, Layout, Middlebury, Quarters, SnuFilm, Vimeo90K
 from film.layouts_4k import Xiph, XTest, resample_linear
 
 DATA = Path(__file__).parents[1] / "data" / "film"
@@ -38,6 +38,30 @@ def test_plain_folders_of_any_depth_in_natural_order(tmp_path):
     layout = FolderTriplets(tmp_path)
     assert [triplet.name for triplet in layout] == ["clip9/1", "clip9/deep/er", "clip10/1"]
     check(layout, 0, "clip9/1", (11, 12, 13))
+
+
+def test_a_truth_that_is_partly_known(tmp_path):
+    for part in (1, 2, 3):
+        write(tmp_path / "1" / f"im{part}.png", picture(part))
+    known = np.zeros((12, 16, 3), np.uint8)
+    known[3:, 5:] = 255
+    write(tmp_path / "1" / "known.png", known)
+    (triplet,) = KnownTriplets(tmp_path)
+    np.testing.assert_allclose(triplet.y[3:, 5:], picture(2)[3:, 5:] / 255, atol=1e-6)
+    assert np.isnan(triplet.y).sum() == known.size - (known > 0).sum() and np.isfinite(triplet.x0).all()
+    (tmp_path / "1" / "known.png").unlink()
+    with pytest.raises(FileNotFoundError, match=r"known\.png does not exist"):
+        KnownTriplets(tmp_path)[0]
+
+
+def test_quarters_are_two_triplets_of_a_folder(tmp_path):
+    for folder, tens in (("10", 10), ("9", 20)):
+        for part in (0, 1, 3, 4):
+            write(tmp_path / folder / f"frame_{part}.png", picture(tens + part))
+    layout = Quarters(tmp_path)
+    assert [layout.name(i) for i in range(4)] == ["9/1", "9/3", "10/1", "10/3"]
+    assert [layout[i].time for i in range(4)] == [0.25, 0.75] * 2
+    np.testing.assert_array_equal(layout.frames(3).images, np.stack([picture(number) for number in (10, 13, 14)]))
 
 
 def test_ucf101(tmp_path):
@@ -144,6 +168,7 @@ def test_damage_and_unequal_sizes_are_refused(tmp_path):
     ("layout", "words"),
     [
         (FolderTriplets, "no triplets of this layout"),
+        (Quarters, "no triplets of this layout"),
         (Vimeo90K, r"tri_trainlist\.txt does not exist"),
         (UCF101, "frame_01_gt"),
         (Middlebury, "other-gt-interp"),

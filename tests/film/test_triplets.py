@@ -148,6 +148,15 @@ def test_evaluation_keeps_only_the_motion_asked_for(moving, tmp_path):
         cut_evaluation(moving, tmp_path / "e", EvaluationCut(first=1, last=22, spacing=5, motion=(40.0, 90.0)))
 
 
+def test_a_gap_of_one_frame_sees_a_cut_by_the_changes_around_it(tmp_path):
+    frames = [draw(n, seed=0) for n in range(12)] + [255 - draw(n, seed=7) // 2 for n in range(12, 24)]
+    video = write_film(tmp_path / "cut.mp4", frames)
+    cut = EvaluationCut(first=0, last=23, gap=1, spacing=1, motion=(6.0, 90.0))
+    cut_evaluation(video, tmp_path / "e", cut)
+    centres = [t["frame"] for t in json.loads((tmp_path / "e/index.json").read_text())["triplets"]]
+    assert not {11, 12} & {*centres} and {8, 15} <= {*centres} and (min(centres), max(centres)) == (3, 20)
+
+
 def test_nothing_is_overwritten(moving, training):
     before = (training / "index.json").read_bytes()
     with pytest.raises(FileExistsError, match="training"):
@@ -173,6 +182,11 @@ def test_bad_cuts_name_the_reason_and_leave_nothing(moving, tmp_path, change, wo
 def test_bad_settings_are_refused_at_once(change):
     with pytest.raises(ValueError):
         TrainingCut(**change)
+
+
+def test_quarters_need_a_frame_at_half_the_gap():
+    with pytest.raises(ValueError, match="gap 3 has no frame at its half"):
+        EvaluationCut(gap=3, quarters=True)
 
 
 def test_missing_video(tmp_path):
