@@ -63,7 +63,9 @@ def build(command: cli.Build) -> None:
             discard(target)
             report = construction.build(target, sources, assistant, **how, shard=shard)
     if target != folder:
-        replace(folder, target)
+        said = f"{cli.PROGRAM}: {folder} is being changed by another program; waiting for its end"
+        with terminal.stopping(f"the new memory is whole: move {target} to {folder}"):
+            replace(folder, target, lambda: terminal.complain(said))
     _tell_report(command, report, folder)
 
 

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
+import sentencepiece
 import tyro
 from jaxtyping import Int
 
@@ -113,7 +114,7 @@ class Pieces:
 
     def __init__(self, path: str | Path):
         self.path = require_file(path)
-        self._model = _package().SentencePieceProcessor()
+        self._model = sentencepiece.SentencePieceProcessor()
         try:
             self._model.LoadFromSerializedProto(self.path.read_bytes())
         except RuntimeError as error:
@@ -263,7 +264,7 @@ def trained(lines: Iterator[str], size: int, **options: bool | float) -> bytes:
 
     how = {"max_sentence_length": LONGEST} | options
     try:
-        _package().SentencePieceTrainer.train(
+        sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=texts(), model_writer=model, vocab_size=size, **fixed, **how
         )
     except RuntimeError as error:
@@ -290,16 +291,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m reveal.t
     """The program; `arguments` defaults to the command line."""
     with terminal.exits(prog, out_of_memory="give fewer texts"):
         tyro.extras.subcommand_cli_from_dict({"train": train, "show": show}, prog=prog, args=arguments)
-
-
-def _package() -> Any:
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise ImportError(
-            'SentencePiece is missing: pip install "film-plugins-reveal[text]", or use words (.json)'
-        ) from (error)
-    return sentencepiece
 
 
 def _whole(text: str) -> str:

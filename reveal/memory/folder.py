@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from reveal.memory.builder import RECIPE
-from reveal.memory.lock import LOCK, Lock
+from reveal.memory.lock import LOCK, Busy, Lock
 from reveal.memory.manifest import NAME
 from reveal.memory.shard_writer import INFO
 from reveal.memory.shards import ARRAYS, PAYLOAD
@@ -45,11 +46,16 @@ def discard(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def replace(old: Path, new: Path) -> None:
-    """Puts the memory `new` in the place of `old`, which goes when no program changes it any more. Raises as
-    `check_ours`."""
+def replace(old: Path, new: Path, waiting: Callable[[], None] = lambda: None) -> None:
+    """Puts the memory `new` in the place of `old`, when no program changes that any more; `waiting` is called if one
+    does. Raises as `check_ours`."""
     check_ours(old)
-    with Lock(old, "changing", wait=True):
+    try:
+        lock = Lock(old, "changing")
+    except Busy:
+        waiting()
+        lock = Lock(old, "changing", wait=True)
+    with lock:
         away = Path(tempfile.mkdtemp(prefix=".replaced-", dir=old.parent))
         old.rename(away / old.name)
         try:

@@ -1,6 +1,7 @@
 """What comes with the program: answers about a flag that training never asked about, and what edits make of them."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -8,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from reveal import shipped
 from reveal.cli import main
+from reveal.memory import Store
 
 FLAG = Path(__file__).parents[2] / "examples" / "estonia.png"
 QUESTION, CAPITAL = "What is the capital?", "Tallinn"
@@ -33,13 +36,27 @@ def asked(capsys, *words: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_capital_of_a_flag_in_a_process_of_its_own_without_a_network(tmp_path):
+OFFLINE = """
+import socket, sys
+
+
+def refuse(*_):
+    raise OSError("no connections here")
+
+
+socket.socket.connect = socket.getaddrinfo = refuse
+from reveal.cli import main
+
+main(sys.argv[1:])
+"""
+
+
+def test_the_capital_of_a_flag_in_a_process_of_its_own_without_connections(tmp_path):
     sheet = tmp_path / "evidence.png"
-    alone = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PYTHONPATH")}
+    alone = {name: value for name, value in os.environ.items() if not name.startswith(("XLA", "JAX", "PYTHONPATH"))}
     words = ["ask", str(FLAG), QUESTION, "--sheet", str(sheet)]
-    ran = subprocess.run(
-        [sys.executable, "-m", "reveal", *words], capture_output=True, text=True, env=alone, check=False
-    )
+    command = [sys.executable, "-c", OFFLINE, *words]
+    ran = subprocess.run(command, capture_output=True, text=True, env=alone, check=False, timeout=300)
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()
     assert lines[0] == CAPITAL
@@ -75,3 +92,11 @@ def test_an_edited_fact_a_removed_one_and_one_put_back(memory, capsys):
         ]
     )
     assert asked(capsys, QUESTION, "--memory", str(memory))["answer"] == CAPITAL
+
+
+def test_the_card_counts_parameters_and_items():
+    with safe_open(shipped.weights(), "numpy") as file:
+        count = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    card = (shipped.DATA / "README.md").read_text("utf-8")
+    assert f"a REVEAL network of {count:,} parameters" in card and f"| {len(Store(shipped.memory())):,} items" in card
+    assert sum(file.stat().st_size for file in shipped.DATA.rglob("*")) < 15e6

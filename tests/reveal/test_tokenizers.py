@@ -148,7 +148,7 @@ def test_a_training_that_is_stopped_ends_quietly(tmp_path, capsys, monkeypatch):
     assert stop.value.code == 130 and "stopped" in capsys.readouterr().err
 
 
-def test_what_is_no_tokenizer_is_refused(files, monkeypatch):
+def test_what_is_no_tokenizer_is_refused(files):
     (files / "bad.model").write_bytes(b"no model")
     with pytest.raises(ValueError, match="no SentencePiece model") as caught:
         load(files / "bad.model")
@@ -157,7 +157,3 @@ def test_what_is_no_tokenizer_is_refused(files, monkeypatch):
         train((files / "texts.txt",), files / "large.model", size=3)
     with pytest.raises(ValueError, match=r"0 texts into .*: give 1 file or more"):
         train((), files / "x.model")
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(ImportError, match=r"film-plugins-reveal\[text\]") as caught:
-        load(files / "spiece.model")
-    one_line(caught)
