@@ -88,8 +88,8 @@ def exits(program: str, out_of_memory: str) -> Iterator[None]:
         complain(f"{program}: {error if str(error) else f'out of memory; {out_of_memory}'}")
         raise SystemExit(2) from error
     except KeyboardInterrupt as stop:
-        number, said = *stop.args[:2], *(2, "nothing unfinished is left behind")[len(stop.args) :]  # 2: SIGINT
-        complain(f"{program}: stopped; {said}")
+        number = stop.args[0] if stop.args else 2  # SIGINT
+        complain(f"{program}: stopped; {stop.args[1] if len(stop.args) > 1 else 'nothing unfinished is left behind'}")
         raise SystemExit(128 + number) from None
 
 

@@ -262,11 +262,9 @@ def trained(lines: Iterator[str], size: int, **options: bool | float) -> bytes:
             stopped.append(error)
             raise
 
-    how = {"max_sentence_length": LONGEST} | options
+    how = dict[str, Any](fixed, **{"max_sentence_length": LONGEST} | options)
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=texts(), model_writer=model, vocab_size=size, **fixed, **how
-        )
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=texts(), model_writer=model, vocab_size=size, **how)
     except RuntimeError as error:
         if stopped:
             raise stopped[0] from None
