@@ -25,6 +25,8 @@ with warnings.catch_warnings():
     from common.training.trainer import TrainerConfig, train
     from reveal.joint import Joint
 
+pytestmark = pytest.mark.slow
+
 PLAIN = dataclasses.replace(WORLD, shuffle=False)
 LM = Weights(contrastive=0, disentangle=0, gap=0)
 
@@ -82,7 +84,6 @@ def test_a_resumed_run_searches_the_keys_that_it_had(tmp_path, inside):
     assert engine.told[0] == 1  # that of step 2 was in use after step 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sources", [None, [1, 3]])
 def test_faiss_finds_the_same(tmp_path, sources):
     pytest.importorskip("faiss")
@@ -93,7 +94,6 @@ def test_faiss_finds_the_same(tmp_path, sources):
     np.testing.assert_allclose(losses_of(tmp_path / "faiss"), losses_of(tmp_path / "inside"), rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_milvus_finds_the_same_and_goes_on(tmp_path, inside):
     pytest.importorskip("pymilvus")
     from reveal.memory import MilvusEngine
@@ -103,7 +103,6 @@ def test_milvus_finds_the_same_and_goes_on(tmp_path, inside):
     np.testing.assert_allclose(losses_of(tmp_path / "run"), inside, rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_items_are_read_by_their_rows_though_the_engine_speaks_of_ids(tmp_path):
     """Ids with gaps, in the language of each batch: all items are encoded again from what the rows hold."""
     run(tmp_path / "inside", None, data=WORLD)

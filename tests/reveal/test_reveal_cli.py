@@ -43,8 +43,9 @@ def made(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, made) -> Path:
-    """A working folder with weights, items.jsonl, asked.png and the memory `facts`."""
+    """A working folder with weights, items.jsonl, asked.png and the memory `facts`; and nothing that comes along."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("reveal.shipped.DATA", tmp_path / "nothing")
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
