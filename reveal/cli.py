@@ -140,8 +140,8 @@ class Ask(Searching):
     """Folder of the memory (default: the one that comes with the program)."""
     no_memory: Flag = False
     """Answer without items."""
-    beams: int = 4
-    """Beginnings of an answer that are followed side by side; 1 writes greedily."""
+    beams: int | None = None
+    """Beginnings of an answer that are followed side by side; 1 writes greedily (default: 4)."""
     sheet: str | None = None
     """Also draw answer and items into this picture."""
     overwrite: Flag = False

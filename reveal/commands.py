@@ -127,7 +127,7 @@ def ask(command: cli.Ask) -> None:
     if command.sheet is not None:
         check_writable(command.sheet)
         check_output_file(command.sheet, command.overwrite)
-    if command.beams < 1:
+    if command.beams is not None and command.beams < 1:
         raise ValueError(f"--beams {command.beams}: 1 (greedy) or more")
     if command.no_memory and (command.memory or command.k or command.sources):
         raise ValueError("--no-memory reads no items: leave out --memory, --sources and -k")
@@ -135,7 +135,7 @@ def ask(command: cli.Ask) -> None:
     assistant = _load(command, memory)
     from reveal.generator import likeliest
 
-    how = likeliest(assistant.inputs.answer_length, command.beams)
+    how = None if command.beams is None else likeliest(assistant.inputs.answer_length, command.beams)
     told = assistant.ask(image, command.question, command.k, _sources(command), how)
     _warn_of_unknown(assistant, command.question)
     if command.sheet is not None:

@@ -41,6 +41,7 @@ from common.score_table import write_json
 from common.training.task import Params
 from common.weights import git_commit
 from reveal import weights as files
+from reveal.assistant import BEAMS
 from reveal.countries.data import CountriesConfig, Example
 from reveal.countries.facts import RELATIONS, Atlas
 from reveal.countries.items import items_about
@@ -75,7 +76,7 @@ class CountriesEvaluation:
     training_renderings: int = 1
     engine: Engine | None = None
     seed: int = 0
-    beams: int = 4
+    beams: int = BEAMS
 
     def prepare(self) -> Sequence[str]:
         return ["accuracy", "recall_1", f"recall_{max(self.k, 1)}", "gate", "train_accuracy"]

@@ -1,6 +1,6 @@
 """What comes with the program: a trained network of flags and countries, and a memory of all real ones.
 
-    python -m reveal.countries.ship runs/countries_joint        writes reveal/data, which `reveal ask` opens by itself
+    python -m reveal.countries.ship runs/countries_long --folder out/shipped       weights and memory, for reveal/data
 
     weights.safetensors    float16; its header tells the recipe, from which tokenizer, lengths and prompt follow
     memory/                every item about the 250 real countries, held-out ones too: keys float32, values float16,

@@ -10,7 +10,7 @@ A claim's `mainsnak` has what is said: another entity, a date, an amount, a text
 shows. `wikidata.py` says how facts are written; "pairs" is the default here: "France, capital: Paris, currency: euro".
 
 The file is read twice: labels of all entities and how often each is an object, then the entities again. The labels are
-held in the RAM, about 150 bytes each; with `hops=2` so are the facts. A label is that of the first of `languages` that
+held in the RAM, all of them; with `hops=2` so are the facts. A label is that of the first of `languages` that
 there is; those of a table, `names`, go before. The ids of items are the numbers of the lines of items, so they do not
 depend on what is kept.
 
