@@ -47,11 +47,12 @@ def measure(model_name: str, width: int, height: int, repeats: int) -> dict:
     import numpy as np
     from flax import nnx
 
-    from common.runtime import keep_freed_memory
+    from common.runtime import keep_freed_memory, return_compilers_memory
     from film.model import Film, FilmConfig
     from film.recursion import Interpolator, _encode, _midpoints
 
     keep_freed_memory()
+    return_compilers_memory()
     model = Film(getattr(FilmConfig, model_name)(), rngs=nnx.Rngs(0))
     frames = np.random.default_rng(0).random((2, height, width, 3), np.float32)
     interpolator = Interpolator(model, frames[0].shape)

@@ -7,6 +7,11 @@ far is doubled and upsampled, the other frame's features are warped with it, and
 
 The finest `specialized_levels` levels own a predictor; all coarser ones share one, which sees every large motion as
 a small one. Both directions are one batch: `a` holds both frames and `b` the same frames swapped.
+
+That flow lies on the grid of frame `a`, but FILM uses it on the grid of the frame in between, where things are
+somewhere else: behind every outline that moves by 40 px there are 20 px of wrong flow. `FlowEstimator.between` warps
+both frames to the moment in between and compares them there, as bilateral methods do (Park et al., BMBC, ECCV 2020; Jin
+et al., UPR-Net, CVPR 2023): one flow, assumed to be even in time, on the grid on which it is used, in one pass.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
@@ -23,37 +29,104 @@ from film.pyramid import Pyramid, feature_channels
 from film.resample import resize_bilinear
 from film.warp import backward_warp
 
+KEYS = 32  # most channels in which two frames are compared
+
 
 class FlowPredictor(nnx.Module):
-    """`convs` 3x3 convolutions with `filters` channels, then 1x1 to half of them, then 1x1 to (dx, dy)."""
+    """`convs` 3x3 convolutions with `filters` channels, then 1x1 to half of them, then 1x1 to (dx, dy).
 
-    def __init__(self, features: int, convs: int, filters: int, *, rngs: nnx.Rngs):
+    With a `search` radius the first convolution also sees how well each pixel of one frame matches those of the other
+    within that many pixels (`matches`), which a few filters cannot work out for themselves.
+    """
+
+    def __init__(self, features: int, convs: int, filters: int, search: int = 0, *, rngs: nnx.Rngs):
         inputs = [2 * features] + [filters] * (convs - 1)
         self.convs = nnx.List([Conv(3, i, filters, rngs=rngs) for i in inputs])
         self.convs.append(Conv(1, filters, filters // 2, rngs=rngs))
         self.convs.append(Conv(1, filters // 2, 2, rngs=rngs))
+        self.features, self.search = features, search
+        if search:
+            self.keys = Conv(1, features, min(KEYS, filters), rngs=rngs)
+            self.matched = Conv(3, (2 * search + 1) ** 2, filters, rngs=rngs)
 
     def own_half(self, a: Float[Array, "b h w c"]) -> Float[Array, "b h w f"]:
-        """What frame `a` contributes to the first convolution: the same against every other frame."""
+        """What frame `a` contributes, the same against every other frame: its half of the first convolution, and its
+        keys where there is a search."""
         first = self.convs[0]
-        return first.part(a, 0) + first.bias[...].astype(a.dtype)
+        half = first.part(a, 0) + first.bias[...].astype(a.dtype)
+        return jnp.concatenate([half, self._keys(a)], axis=-1) if self.search else half
 
     def __call__(self, own: Float[Array, "b h w f"], other: Float[Array, "b h w c"]) -> Float[Array, "b h w 2"]:
         """Residual flow from `own_half(a)` and the (warped) features of the other frame."""
-        x = leaky_relu(own + self.convs[0].part(other, other.shape[-1]))
+        x = self.convs[0].part(other, other.shape[-1])
+        if self.search:
+            own, keys = jnp.split(own, [x.shape[-1]], axis=-1)
+            x += self.matched(matches(keys, self._keys(other), self.search))
+        x = leaky_relu(own + x)
         for conv in list(self.convs)[1:-1]:
             x = leaky_relu(conv(x))
         return self.convs[-1](x)
+
+    def _keys(self, features: Float[Array, "b h w c"]) -> Float[Array, "b h w k"]:
+        keys = self.keys(features)
+        return keys * jax.lax.rsqrt(jnp.mean(keys * keys, axis=-1, keepdims=True) + 1e-6)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def matches(a: Float[Array, "b h w k"], b: Float[Array, "b h w k"], radius: int) -> Float[Array, "b h w m"]:
+    """Mean over channels of `a(x) b(x + d)` for all whole d within `radius` in both directions, row by row; beyond the
+    picture b is zero. Of unit vectors it is the cosine of their angle.
+
+    A loop, and a gradient written by hand: unrolled, XLA compiles what made `a` and `b` into every one of the terms.
+    """
+    side, padded = 2 * radius + 1, _pad(b, radius)
+
+    def match(step: Array) -> Array:
+        return jnp.mean(a * jax.lax.dynamic_slice(padded, (0, step // side, step % side, 0), a.shape), axis=-1)
+
+    return jnp.moveaxis(jax.lax.map(match, jnp.arange(side**2)), 0, -1)
+
+
+def _matches_gradient(radius: int, inputs: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    a, b = inputs
+    gradient = gradient / a.shape[-1]
+    seen_a, seen_b, back = (_shifts(x, radius) for x in (a, b, gradient))
+    terms = range(len(seen_b))
+    to_a = sum(gradient[..., d, None] * seen_b[d] for d in terms)
+    to_b = sum(back[-1 - d][..., d, None] * seen_a[-1 - d] for d in terms)
+    return jnp.asarray(to_a), jnp.asarray(to_b)
+
+
+matches.defvjp(lambda a, b, radius: (matches(a, b, radius), (a, b)), _matches_gradient)
+
+
+def _pad(x: Float[Array, "b h w c"], radius: int) -> Array:
+    return jnp.pad(x, ((0, 0), (radius, radius), (radius, radius), (0, 0)))
+
+
+def _shifts(x: Float[Array, "b h w c"], radius: int) -> list[Array]:
+    """`x(x + d)` for all d, in the order of `matches`."""
+    (height, width), padded, steps = x.shape[1:3], _pad(x, radius), range(2 * radius + 1)
+    return [padded[:, row : row + height, column : column + width] for row in steps for column in steps]
 
 
 class FlowEstimator(nnx.Module):
     """Flow pyramids between frames given by their feature pyramids."""
 
-    def __init__(self, filters: int, sub_levels: int, convs: Sequence[int], widths: Sequence[int], *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        filters: int,
+        sub_levels: int,
+        convs: Sequence[int],
+        widths: Sequence[int],
+        search: Sequence[int],
+        *,
+        rngs: nnx.Rngs,
+    ):
         self.predictors = nnx.List(
             [
-                FlowPredictor(feature_channels(filters, sub_levels, level), count, width, rngs=rngs)
-                for level, (count, width) in enumerate(zip(convs, widths, strict=True))
+                FlowPredictor(feature_channels(filters, sub_levels, level), *shape, rngs=rngs)
+                for level, shape in enumerate(zip(convs, widths, search, strict=True))
             ]
         )
 
@@ -79,7 +152,34 @@ class FlowEstimator(nnx.Module):
             flows.insert(0, v + stage(partial(_residual, self.predictor(level)))(own[level], other[level], v))
         return flows
 
+    def between(self, first: Pyramid, second: Pyramid, time: Float[Array, "b 1"], stage: Stage = whole) -> Pyramid:
+        """Flow from the first frames to the second, at the places that things have at `time`; as `__call__` else.
+
+        Both frames are warped to that moment, so what is compared lies on the grid on which the answer is used:
+        `first(x - time * flow) ~ second(x + (1 - time) * flow)`. A level's features are its last channels; what comes
+        before them (the image, in `Encoded.packs`) is not looked at, and saves a copy.
+        """
+        t = time[:, :, None, None]
+        coarsest = len(first) - 1
+        flows = [stage(partial(_straight, self.predictor(coarsest)))(first[coarsest], second[coarsest])]
+        for level in range(coarsest - 1, -1, -1):
+            height, width = first[level].shape[1:3]
+            v = resize_bilinear(2 * flows[0].astype(jnp.float32), (height, width))
+            residual = stage(partial(middle_residual, self.predictor(level)))
+            flows.insert(0, v + residual(first[level], second[level], v, t))
+        return flows
+
 
 def _residual(predictor: FlowPredictor, own: Array, other: Array, v: Array) -> Array:
     """The correction to `v` (Eq. in section "Flow Estimation"): what the predictor sees after warping with it."""
     return predictor(own, backward_warp(other, v))
+
+
+def _straight(predictor: FlowPredictor, first: Array, second: Array) -> Array:
+    first, second = (x[..., x.shape[-1] - predictor.features :] for x in (first, second))
+    return predictor(predictor.own_half(first), second)
+
+
+def middle_residual(predictor: FlowPredictor, first: Array, second: Array, v: Array, t: Array) -> Array:
+    """The correction to `v` from what is seen when both frames are warped with it to time `t` [b 1 1 1]."""
+    return _straight(predictor, backward_warp(first, -t * v), backward_warp(second, (1 - t) * v))

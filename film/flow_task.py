@@ -1,12 +1,14 @@
 """Flow first: what each flow predictor has to know, learnt on its own, level by level, in minutes.
 
-FILM's predictor at level i sees one frame's features and the other's, warped by what the coarser levels found, and
-answers with the residual. Trained end to end, a fine level learns nothing until all coarser ones are right, and a
-coarse level's noise is multiplied by `2**i` on its way. Both troubles go when the coarser levels are *forced* to be
-nearly right: this task warps with a known flow plus a smooth random error of up to a few pixels, and asks for minus
-that error. Every level then has its own well-posed problem from the first step on, and every few pixels are another
-example. Frames are the true middle frame and each of its neighbours, the known flow is the teacher's of
-`film/teacher.py`. Not in the paper; `film.task` goes on from the weights that this gives.
+FILM's predictor at level i sees both frames' features, warped by what the coarser levels found, and answers with the
+residual. Trained end to end, a fine level learns nothing until all coarser ones are right, and a coarse level's noise
+is multiplied by `2**i` on its way. Both troubles go when the coarser levels are *forced* to be nearly right: this task
+warps with a known flow plus a smooth random error of up to a few pixels, and asks for minus that error. Every level
+then has its own well-posed problem from the first step on, and every few pixels are another example.
+
+The known flow lies on the grid of the frame in between; it is exact for moving photographs (`film.synthetic`), and
+estimated for a film (`film.teacher`). Only places that both frames see are asked about. Not in the paper; `film.task`
+goes on from the weights that this gives.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from common.losses import masked_l1
 from common.training.task import Batch, Context, Metrics, Params
+from film.flow import middle_residual
 from film.loading import save
 from film.model import Film, FilmConfig
 from film.objectives import TEACHER_LEVEL
@@ -32,7 +35,6 @@ from film.pyramid import image_pyramid
 from film.resample import average_pool, resize_bilinear
 from film.start import prepare
 from film.task import FilmTask
-from film.warp import backward_warp
 
 CELL = 8  # pixels between independent values of the random error
 SMALLEST_SIDE = 4  # coarser levels have too little to see
@@ -43,13 +45,17 @@ class FlowTask:
     """Residual flow with the coarser levels forced.
 
     Attributes:
-      model: shape of the whole network; the decoder stays as it starts.
+      model: shape of the whole network, one that estimates flow in between; the decoder stays as it starts.
       errors: smallest and largest standard deviation of the forced error, pixels of each level; drawn log-uniformly
         for each example.
     """
 
     model: FilmConfig
     errors: Sequence[float] = (0.1, 2.0)
+
+    def __post_init__(self):
+        if not self.model.between:
+            raise ValueError("flow first is for networks with between=true: FilmConfig.small(), for one")
 
     @functools.cached_property
     def graphdef(self) -> nnx.GraphDef[Film]:
@@ -66,20 +72,20 @@ class FlowTask:
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         """Mean over levels of |answer + error| where the teacher is valid, in pixels of each level."""
-        model = nnx.merge(self.graphdef, params)
-        images = jnp.concatenate([batch["y"], batch["x0"], batch["x1"]])
-        features = model.extractor(image_pyramid(images, self.model.pyramid_levels))
-        count = len(batch["y"])
-        own = model.flow.own_halves([f[:count] for f in features])
+        model, count = nnx.merge(self.graphdef, params), len(batch["y"])
+        features = model.extractor(
+            image_pyramid(jnp.concatenate([batch["x0"], batch["x1"]]), self.model.pyramid_levels)
+        )
         losses, metrics = [], {}
-        for level, other in enumerate(f[count:] for f in features):
-            height, width = other.shape[1:3]
+        for level, both in enumerate(features):
+            height, width = both.shape[1:3]
             if min(height, width) < SMALLEST_SIDE:
                 break
             flow, valid = teacher_at(batch, level, (height, width))
             error = smooth_error(jax.random.fold_in(context.key, level), flow.shape, self.errors)
-            both = jnp.concatenate([own[level], own[level]])
-            answer = model.flow.predictor(level)(both, backward_warp(other, flow + error))
+            time = batch["time"][:, :, None, None]
+            predictor = model.flow.predictor(level)
+            answer = middle_residual(predictor, both[:count], both[count:], flow + error, time)
             losses.append(masked_l1(answer, -error, valid))
             metrics[f"missed_{level}"] = losses[-1] / masked_l1(error, jnp.zeros_like(error), valid)
         return jnp.mean(jnp.stack(losses)), metrics
@@ -94,10 +100,10 @@ class FlowTask:
 
 def teacher_at(
     batch: Batch, level: int, size: tuple[int, int]
-) -> tuple[Float[Array, "b2 h w 2"], Float[Array, "b2 h w"]]:
-    """Teacher flow from y to x0 and from y to x1 (one batch), and its validity, at a pyramid level."""
-    flow = jnp.concatenate([batch["flow0"], batch["flow1"]]) / 2.0**level
-    valid = jnp.concatenate([batch["valid0"], batch["valid1"]])[..., None]
+) -> tuple[Float[Array, "b h w 2"], Float[Array, "b h w"]]:
+    """Teacher flow from x0 to x1 on y's grid, and where both frames see it, at a pyramid level."""
+    flow = (batch["flow1"] - batch["flow0"]) / 2.0**level
+    valid = (batch["valid0"] * batch["valid1"])[..., None]
     for _ in range(TEACHER_LEVEL, level):
         flow, valid = average_pool(flow), average_pool(valid)
     return resize_bilinear(flow, size), resize_bilinear(valid, size)[..., 0]

@@ -3,22 +3,30 @@
 Its input is the aligned pyramid: per level, both frames' images and features warped to the middle, and both flows.
 From the coarsest level up: upsample to the next level (nearest neighbour, then a 2x2 convolution), stack with the
 aligned level, two 3x3 convolutions. A last 1x1 convolution gives RGB, not clamped.
+
+A decoder of few channels cannot carry two sharp pictures through all of its convolutions. It need not where its output
+is a difference and a share m (`BLEND` channels), and the picture `m * x0 + (1 - m) * x1 + difference` of the warped
+frames (`blend`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from film.layers import Conv, Stage, conv2d, two_convs, whole
-from film.pyramid import Pyramid, feature_channels
+from film.layers import Conv, Stage, conv2d, leaky_relu, whole
+from film.pyramid import feature_channels
 from film.resample import interleave, resize_nearest
 
 COLORS = 3
+BLEND = COLORS + 1  # the difference, and the logarithm of the odds that a pixel is x0's
 FLOWS = 4  # backward (dx, dy) and forward (dx, dy)
+Aligned = tuple[Array, Array, Array]  # one level: x0's image and features, warped; x1's; the flows
 
 
 def aligned_channels(filters: int, sub_levels: int, level: int) -> int:
@@ -49,7 +57,16 @@ def upsample_conv(conv: Conv, x: Float[Array, "b h w i"], size: tuple[int, int])
 class Fusion(nnx.Module):
     """The decoder. `convs[3 * i + (0, 1, 2)]` are level i's 2x2, first 3x3 and second 3x3; `output` is the 1x1."""
 
-    def __init__(self, filters: int, sub_levels: int, levels: int, specialized_levels: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        filters: int,
+        sub_levels: int,
+        levels: int,
+        specialized_levels: int,
+        outputs: int = COLORS,
+        *,
+        rngs: nnx.Rngs,
+    ):
         self.levels = levels
         self.convs = nnx.List([])
         widths = [filters << min(level, specialized_levels) for level in range(levels - 1)]
@@ -59,17 +76,28 @@ class Fusion(nnx.Module):
             self.convs.append(Conv(2, below, width, rngs=rngs))
             self.convs.append(Conv(3, channels[level] + width, width, rngs=rngs))
             self.convs.append(Conv(3, width, width, rngs=rngs))
-        self.output = Conv(1, widths[0], COLORS, rngs=rngs)
+        self.output = Conv(1, widths[0], outputs, rngs=rngs)
 
-    def __call__(self, aligned: Pyramid, stage: Stage = whole) -> Float[Array, "b h w 3"]:
-        """The middle frame from the aligned pyramid, finest level first."""
-        net = aligned[-1]
+    def __call__(self, aligned: Sequence[Aligned], stage: Stage = whole) -> Float[Array, "b h w o"]:
+        """The middle frame, or what `blend` makes it of, from the aligned pyramid, finest level first."""
+        net = jnp.concatenate(aligned[-1], axis=-1)
         for level in range(self.levels - 2, -1, -1):
             net = stage(partial(_level, *list(self.convs)[3 * level : 3 * level + 3]))(aligned[level], net)
         return self.output(net)
 
 
-def _level(up: Conv, first: Conv, second: Conv, aligned: Array, net: Array) -> Array:
-    _, height, width, _ = aligned.shape
+def blend(
+    x0: Float[Array, "b h w 3"],
+    x1: Float[Array, "b h w 3"],
+    output: Float[Array, "b h w 4"],
+    time: Float[Array, "b 1"],
+) -> Float[Array, "b h w 3"]:
+    """The warped frames, mixed as the decoder's output says; an output of zeros gives x0 the share 1 - time."""
+    odds = jnp.log((1 - time) / time)[:, :, None, None].astype(output.dtype)
+    return x1 + jax.nn.sigmoid(output[..., COLORS:] + odds) * (x0 - x1) + output[..., :COLORS]
+
+
+def _level(up: Conv, first: Conv, second: Conv, aligned: Aligned, net: Array) -> Array:
+    height, width = aligned[0].shape[1:3]
     net = upsample_conv(up, net, (height, width))
-    return two_convs(first, second, jnp.concatenate([aligned, net], axis=-1))
+    return leaky_relu(second(leaky_relu(first.over(*aligned, net))))

@@ -3,12 +3,13 @@
 A stack `[a, b, c]` of feature maps followed by a convolution is how every stage of FILM begins. The convolution is
 linear in its input channels, so `conv([a, b, c]) = conv_a(a) + conv_b(b) + conv_c(c)` with slices of one kernel.
 `Conv.part` gives one such term: a frame's own half of the flow predictor's first convolution can be computed once
-and used against both of its neighbours.
+and used against both of its neighbours. `Conv.over` gives their sum, without the memory of the stack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 LEAK = 0.2  # slope of every leaky ReLU in FILM
-Stage = Callable[[Callable[..., Array]], Callable[..., Array]]  # what a stage is wrapped in: `whole`, `jax.checkpoint`
+Stage = Callable[[Callable[..., Any]], Callable[..., Any]]  # what a stage is wrapped in: `whole`, `jax.checkpoint`
 
 
 def conv2d(
@@ -48,12 +49,18 @@ class Conv(nnx.Module):
         kernel = lax.slice_in_dim(self.kernel[...], start, start + x.shape[-1], axis=2)
         return conv2d(x, kernel.astype(x.dtype))
 
+    def over(self, *parts: Float[Array, "b h w _"]) -> Float[Array, "b h w o"]:
+        """The convolution of the stack `[*parts]`, which is never made: it would be a copy of all of them."""
+        starts = [sum(part.shape[-1] for part in parts[:number]) for number in range(len(parts))]
+        terms = [self.part(part, start) for part, start in zip(parts, starts, strict=True)]
+        return sum(terms[1:], terms[0]) + self.bias[...].astype(parts[0].dtype)
+
 
 def two_convs(first: Conv, second: Conv, x: Float[Array, "b h w i"]) -> Float[Array, "b h w o"]:
     """Convolution, leaky ReLU, and both again."""
     return leaky_relu(second(leaky_relu(first(x))))
 
 
-def whole(stage: Callable[..., Array]) -> Callable[..., Array]:
+def whole(stage: Callable[..., Any]) -> Callable[..., Any]:
     """A `Stage` that changes nothing: the gradient keeps all activations."""
     return stage

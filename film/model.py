@@ -11,6 +11,9 @@ Conventions. Pyramids are lists, finest level first. Flow is (dx, dy) in pixels 
 from x0 to x1 and warps x1; `backward_flow` from x1 to x0 and warps x0. Both are whole flows, sampled on the middle
 frame's grid: the warp at time t uses `backward_flow * t` and `forward_flow * (1 - t)`.
 
+Presets. `FilmConfig.paper()` is the published network. `FilmConfig.small()` is a quarter as wide, and makes up for it
+with what the paper's has not (`between`, `flow_search`, `blend`); `docs/film-small.md` tells why and what it is worth.
+
 Sizes. Any size runs: pooling floors, and every resize aims at the size of its level. A side shorter than
 `2**(pyramid_levels - 1)` pixels is padded with its edge and cropped again. The largest motion that can be resolved
 is about that length times the convolutions of the coarsest predictor: 192 px for both presets.
@@ -35,11 +38,12 @@ from jaxtyping import Array, Float
 
 from common.remat import remat as rematerialised
 from film.flow import FlowEstimator
-from film.fusion import COLORS, Fusion
+from film.fusion import BLEND, COLORS, Aligned, Fusion, blend
 from film.layers import Stage, whole
 from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
 from film.warp import backward_warp
 
+SEVERAL = ("flow_convs", "flow_filters", "flow_search")  # a number for each predictor, finest first
 MOST_LEVELS = 16  # of a pyramid; at 16 a side is padded to 32,768 pixels, more than any use
 
 
@@ -55,6 +59,10 @@ class FilmConfig:
       flow_convs: 3x3 convolutions per predictor, finest first, the shared one last.
       flow_filters: channels per predictor, in the same order.
       filters: channels of the encoder's first stage; doubles from stage to stage.
+      flow_search: how far each predictor compares pixels (`film.flow.FlowPredictor`), in the same order; 0: it does
+        not; empty: none of them does.
+      between: flow is estimated at the moment in between (`FlowEstimator.between`); else from frame to frame.
+      blend: the decoder mixes the warped frames (`film.fusion`); else it paints.
     """
 
     pyramid_levels: int = 7
@@ -64,10 +72,18 @@ class FilmConfig:
     flow_convs: Sequence[int] = (3, 3, 3, 3)
     flow_filters: Sequence[int] = (32, 64, 128, 256)
     filters: int = 64
+    flow_search: Sequence[int] = ()
+    between: bool = False
+    blend: bool = False
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, whole_numbers(field.name, getattr(self, field.name)))
+            value = getattr(self, field.name)
+            if field.type == "bool":
+                if not isinstance(value, bool):
+                    raise ValueError(f"{field.name} is {value!r}; give true or false")
+            else:
+                object.__setattr__(self, field.name, whole_numbers(field.name, value))
         predictors = self.specialized_levels + 1
         rules = [
             (self.pyramid_levels <= MOST_LEVELS, f"pyramid_levels <= {MOST_LEVELS}"),
@@ -76,6 +92,8 @@ class FilmConfig:
             (1 <= self.sub_levels <= predictors, "1 <= sub_levels <= specialized_levels + 1"),
             (len(self.flow_convs) == predictors, "flow_convs holds specialized_levels + 1 numbers"),
             (len(self.flow_filters) == predictors, "flow_filters holds specialized_levels + 1 numbers"),
+            (len(self.flow_search) in (0, predictors), "flow_search holds specialized_levels + 1 numbers, or none"),
+            (min((0, *self.flow_search)) >= 0, "flow_search is not negative"),
             (min((self.filters, *self.flow_convs)) >= 1, "filters and flow_convs are positive"),
             (min((2, *self.flow_filters)) >= 2, "flow_filters are at least 2"),
         ]
@@ -90,8 +108,8 @@ class FilmConfig:
 
     @classmethod
     def small(cls) -> FilmConfig:
-        """A quarter of the width everywhere: about 2 M parameters, a sixteenth of the arithmetic."""
-        return cls(flow_filters=(8, 16, 32, 64), filters=16)
+        """A quarter of the width, flow in between and a blend: 2.3 M parameters, a sixteenth of the arithmetic."""
+        return cls(flow_filters=(12, 24, 48, 64), filters=16, flow_search=(1, 1, 2, 3), between=True, blend=True)
 
     @property
     def smallest_side(self) -> int:
@@ -100,11 +118,11 @@ class FilmConfig:
 
 
 def whole_numbers(name: str, value: Any) -> int | tuple[int, ...]:
-    """A field of FilmConfig: a whole number, or the tuple of them that `flow_convs` and `flow_filters` are.
+    """A field of FilmConfig: a whole number, or the tuple of them that the fields of SEVERAL are.
 
     JSON and YAML give lists for tuples. Raises ValueError that names field and value ("16", 16.5, None, ...).
     """
-    several = name in ("flow_convs", "flow_filters")
+    several = name in SEVERAL
     found: tuple[Any, ...] = (value,) if not several else tuple(value) if isinstance(value, (list, tuple)) else (None,)
     if not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in found):
         raise ValueError(f"{name} is {value!r}; give {'a list of whole numbers' if several else 'a whole number'}")
@@ -143,10 +161,18 @@ class Film(nnx.Module):
 
     def __init__(self, config: FilmConfig, *, rngs: nnx.Rngs):
         self.config = config
+        search = config.flow_search or (0,) * len(config.flow_convs)
         self.extractor = FeatureExtractor(config.filters, config.sub_levels, rngs=rngs)
-        self.flow = FlowEstimator(config.filters, config.sub_levels, config.flow_convs, config.flow_filters, rngs=rngs)
+        self.flow = FlowEstimator(
+            config.filters, config.sub_levels, config.flow_convs, config.flow_filters, search, rngs=rngs
+        )
         self.fusion = Fusion(
-            config.filters, config.sub_levels, config.fusion_pyramid_levels, config.specialized_levels, rngs=rngs
+            config.filters,
+            config.sub_levels,
+            config.fusion_pyramid_levels,
+            config.specialized_levels,
+            BLEND if config.blend else COLORS,
+            rngs=rngs,
         )
 
     def __call__(
@@ -159,9 +185,10 @@ class Film(nnx.Module):
 
         Args:
           x0, x1: first and last frames, RGB in [0, 1].
-          time: when, from 0 (x0) to 1 (x1). Scales the flows as in the module's docstring. The published weights and
-            `film-small` were trained at 0.5 only: for other moments they are better asked for midpoints of
-            midpoints (`film.interpolate`). The reference takes this argument and ignores it.
+          time: when, from 0 (x0) to 1 (x1). Scales the flows as in the module's docstring; with `between`, flow is
+            also looked for at that moment. The published weights were trained at 0.5 only: for other moments they are
+            better asked for midpoints of midpoints (`film.interpolate`). The reference takes this argument and
+            ignores it.
 
         Raises:
           ValueError: shapes that differ or are not `b h w 3`.
@@ -177,23 +204,26 @@ class Film(nnx.Module):
         features = self.extractor(pyramid, stage)
         fused = self.config.fusion_pyramid_levels
         packs = [jnp.concatenate(pair, axis=-1) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
-        return Encoded(packs, features[fused:], self.flow.own_halves(features))
+        return Encoded(packs, features[fused:], [] if self.config.between else self.flow.own_halves(features))
 
     def interpolate_encoded(
         self, e0: Encoded, e1: Encoded, time: Float[Array, "b 1"], stage: Stage = whole
     ) -> FilmOutput:
         """The in-between frame of encoded pairs. Both flow directions and both warps are one batch each."""
-        own = both(e0.own, e1.own)
-        other = both(features_of(e1), features_of(e0))
-        flows = self.flow(own, other, stage)[: self.config.fusion_pyramid_levels]  # x0 -> x1, then x1 -> x0
+        if self.config.between:
+            straight = self.flow.between(e0.packs + e0.features, e1.packs + e1.features, time, stage)
+            flows = both(straight, [-flow for flow in straight])
+        else:
+            flows = self.flow(both(e0.own, e1.own), both(features_of(e1), features_of(e0)), stage)
+        flows = flows[: self.config.fusion_pyramid_levels]  # x0 -> x1, then x1 -> x0
         # Packs in the order of `other`: x1 is warped by forward * (1 - t), x0 by backward * t.
         scale = jnp.concatenate([1 - time, time])[:, :, None, None]
         aligned = [stage(align)(pack, flow * scale) for pack, flow in zip(both(e1.packs, e0.packs), flows, strict=True)]
-        x0_warped = aligned[0][..., :COLORS]
-        x1_start = e0.packs[0].shape[-1]
-        x1_warped = aligned[0][..., x1_start : x1_start + COLORS]
+        x0_warped, x1_warped = (pack[..., :COLORS] for pack in aligned[0][:2])
         forward_flow, backward_flow = zip(*(jnp.split(flow, 2) for flow in flows), strict=True)
         image = self.fusion(aligned, stage)
+        if self.config.blend:
+            image = blend(x0_warped, x1_warped, image, time)
         return FilmOutput(image, list(forward_flow), list(backward_flow), x0_warped, x1_warped)
 
     def forward(
@@ -212,14 +242,14 @@ class Film(nnx.Module):
         return self.interpolate_encoded(e0, e1, time, stage)
 
 
-def align(pack: Float[Array, "b2 h w c"], flow: Float[Array, "b2 h w 2"]) -> Float[Array, "b h w c2"]:
-    """One level of the aligned pyramid: [x0 warped | x1 warped | flow to x0 | flow to x1].
+def align(pack: Float[Array, "b2 h w c"], flow: Float[Array, "b2 h w 2"]) -> Aligned:
+    """One level of the aligned pyramid: x0 warped, x1 warped, and flow to x0 and to x1.
 
     `pack` holds x1's images and features, then x0's; `flow` leads from the middle to each.
     """
-    x1_pack, x0_pack = jnp.split(backward_warp(pack, flow), 2)
-    forward, backward = jnp.split(flow.astype(pack.dtype), 2)
-    return jnp.concatenate([x0_pack, x1_pack, backward, forward], axis=-1)
+    (x1_pack, x0_pack), (forward, backward) = jnp.split(pack, 2), jnp.split(flow, 2)
+    flows = jnp.concatenate([backward, forward], axis=-1).astype(pack.dtype)
+    return backward_warp(x0_pack, backward), backward_warp(x1_pack, forward), flows
 
 
 def parameter_count(model: Film) -> int:

@@ -60,12 +60,13 @@ class TeacherFlow:
 def flow_error(output: FilmOutput, batch: Batch) -> Float[Array, ""]:
     """Mean L1 distance of both flows to the teacher's, in full-resolution pixels, over the levels it can speak of.
 
-    `batch["flow0"]` and `["flow1"]` lead from the middle to each frame. FILM's flows lead all the way between the
-    frames and are halved by the warp: at constant speed they are twice the teacher's.
+    `batch["flow0"]` and `["flow1"]` lead from the moment in between to each frame. FILM's flows lead all the way
+    between the frames, and the warp takes its share of them: at constant speed the teacher's, divided by that share.
     """
     errors = []
-    for flows, name in ((output.backward_flow, "0"), (output.forward_flow, "1")):
-        target, valid = 2 * batch["flow" + name], batch["valid" + name]
+    time = batch["time"][:, :, None, None]
+    for flows, name, share in ((output.backward_flow, "0", time), (output.forward_flow, "1", 1 - time)):
+        target, valid = batch["flow" + name] / share, batch["valid" + name]
         for level, flow in enumerate(flows):
             if level > TEACHER_LEVEL:
                 target = average_pool(target)

@@ -36,7 +36,10 @@ def prepare(model: Film) -> Film:
     """Writes the three identities into a freshly made network, in place, and returns it."""
     pass_image(model.extractor)
     start_as_differential_flow(model.flow, model.config.filters)
-    start_as_blend(model.fusion, (0, COLORS + model.config.filters))
+    if model.config.blend:
+        model.fusion.output.kernel[...] *= REST  # the mean of the warped frames, by construction
+    else:
+        start_as_blend(model.fusion, (0, COLORS + model.config.filters))
     return model
 
 
@@ -85,6 +88,8 @@ def _differential(predictor: FlowPredictor, filters: int, rng: np.random.Generat
             taps[features + channel, unit] = (-1) ** sign * weight * (gradient + change)
         signs[axis, unit] = -((-1) ** difference) / count
     _rewrite(first, taps)
+    if predictor.search:
+        predictor.matched.kernel[...] *= 0
     # Signed numbers travel through leaky ReLUs as the pair (v, -v): leaky(v) - leaky(-v) = (1 + LEAK) v.
     pairs = {
         (unit, 2 * axis + s): (-1) ** s * signs[axis, unit] * _mean(middle[0])

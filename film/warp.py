@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+STRIP = 1 << 20  # values that are looked up at a time on a CPU
+Cells = tuple[Int[Array, "b k"], Float[Array, "b k"], Float[Array, "b k"]]  # upper left corners; fractions right, down
+
 
 def backward_warp(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"]) -> Float[Array, "b h w c"]:
     """Warps `image` (any range, any number of channels) by `flow` = (dx, dy) in pixels.
@@ -26,14 +29,44 @@ def backward_warp(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"])
 
 @jax.custom_vjp
 def _warp(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"]) -> Float[Array, "b h w c"]:
-    height, width, channels = image.shape[1:]
+    batch, height, width, channels = image.shape
     pixels = image.reshape(-1, height * width, channels)
-    corner, fx, fy = _cells(flow, height, width)
+    cells = _cells(flow, height, width)
+    if jax.default_backend() == "cpu" and (strips := _strips(batch * height, width * channels)) > 1:
+        return _in_strips(pixels, cells, width, strips).reshape(image.shape)
+    return _mix(pixels, cells, width).reshape(image.shape)
+
+
+def _mix(pixels: Float[Array, "b p c"], cells: Cells, width: int) -> Float[Array, "b k c"]:
+    """The four pixels of each cell, bilinearly."""
+    corner, fx, fy = cells
     tap = [_lookup(pixels, corner + offset) for offset in (0, 1, width, width + 1)]
-    fx, fy = (fraction[..., None].astype(image.dtype) for fraction in (fx, fy))
+    fx, fy = (fraction[..., None].astype(pixels.dtype) for fraction in (fx, fy))
     top = tap[0] + fx * (tap[1] - tap[0])
     bottom = tap[2] + fx * (tap[3] - tap[2])
-    return (top + fy * (bottom - top)).reshape(image.shape)
+    return top + fy * (bottom - top)
+
+
+def _strips(rows: int, values: int) -> int:
+    """Into how many strips `rows` of `values` are cut: evenly, and to at most STRIP values each if that can be."""
+    return min(n for n in range(1, rows + 1) if rows % n == 0 and (n == rows or rows // n * values <= STRIP))
+
+
+def _in_strips(pixels: Float[Array, "b p c"], cells: Cells, width: int, strips: int) -> Float[Array, "s k c"]:
+    """`_mix`, one strip of the batch after the other: a whole picture's four corners are four times its memory."""
+    batch, count, channels = pixels.shape
+    corner, fx, fy = cells
+    corner = corner + count * jnp.arange(batch)[:, None]
+    parts = [x.reshape(strips, 1, -1) for x in (corner, fx, fy)]
+    pixels = pixels.reshape(1, -1, channels)
+
+    def fill(strip: Int[Array, ""], out: Float[Array, "s k c"]) -> Float[Array, "s k c"]:
+        corner, fx, fy = (jax.lax.dynamic_index_in_dim(part, strip, keepdims=False) for part in parts)
+        return jax.lax.dynamic_update_slice(out, _mix(pixels, (corner, fx, fy), width), (strip, 0, 0))
+
+    # Zeros that depend on the flow: XLA would make plain ones at the very start, of all warps of the network at once.
+    zero = (0 * fx[0, 0]).astype(pixels.dtype)
+    return jax.lax.fori_loop(0, strips, fill, jnp.broadcast_to(zero, (strips, batch * count // strips, channels)))
 
 
 def _warp_by_weights(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"]) -> Float[Array, "b h w c"]:
@@ -69,9 +102,7 @@ def _lookup(pixels: Float[Array, "b p c"], index: Int[Array, "b k"]) -> Float[Ar
     return found.reshape(batch, -1, channels)
 
 
-def _cells(
-    flow: Float[Array, "b h w 2"], height: int, width: int
-) -> tuple[Int[Array, "b p"], Float[Array, "b p"], Float[Array, "b p"]]:
+def _cells(flow: Float[Array, "b h w 2"], height: int, width: int) -> Cells:
     """Where each pixel looks: the upper left corner's number, and the fractions to the right and down."""
     y0, fy = _split(jnp.arange(height, dtype=flow.dtype)[:, None] + flow[..., 1], height)
     x0, fx = _split(jnp.arange(width, dtype=flow.dtype)[None, :] + flow[..., 0], width)

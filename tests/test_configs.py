@@ -141,7 +141,8 @@ def test_evaluations_have_the_sets_that_are_cut(name, quarters):
 def test_anything_can_be_changed_by_key_value(word):
     """Without Hydra's plus sign: the key exists, so it is in the config."""
     key, value = word.split("=")
-    assert str(OmegaConf.select(composed("experiment=film_small_flow", word), key)).lower() == value
+    config = composed("experiment=film_small_flow", "data=film_triplets", word)
+    assert str(OmegaConf.select(config, key)).lower() == value
 
 
 def test_an_unknown_key_is_refused():
@@ -165,7 +166,7 @@ def triplets(tmp_path):
 def small_run(tmp_path, triplets, monkeypatch):
     """The recipe of film_small on a network and data of seconds; `small_run(key=value)` changes it."""
     monkeypatch.chdir(tmp_path)
-    recipe = composed("experiment=film_small", "name=toy")
+    recipe = composed("experiment=film_small", "data=film_triplets", "name=toy", "~data.parts", "~data.weights")
 
     def make(**changes) -> DictConfig:
         config = copy.deepcopy(recipe)

@@ -5,12 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.test_util import check_grads
 
-from film.flow import FlowEstimator
-from film.fusion import Fusion, aligned_channels, upsample_conv
+from film.flow import FlowEstimator, matches
+from film.fusion import FLOWS, Fusion, aligned_channels, blend, upsample_conv
 from film.layers import Conv, conv2d
 from film.pyramid import FeatureExtractor, feature_channels, image_pyramid
-from film.resample import resize_nearest
+from film.resample import resize_bilinear, resize_nearest
+from film.warp import backward_warp
 
 
 def uniform(seed: int, *shape: int) -> jax.Array:
@@ -62,7 +64,7 @@ def test_parts_of_a_convolution_sum_to_the_whole():
 
 
 def estimator(predictors: int = 3) -> FlowEstimator:
-    return FlowEstimator(4, predictors, (1,) * predictors, (8,) * predictors, rngs=nnx.Rngs(0))
+    return FlowEstimator(4, predictors, (1,) * predictors, (8,) * predictors, (0,) * predictors, rngs=nnx.Rngs(0))
 
 
 def test_coarse_levels_share_the_last_predictor():
@@ -93,6 +95,45 @@ def test_each_level_answers_to_its_own_predictor():
     assert shared[3] == pytest.approx(1e-3, rel=0.01) and shared[2] > 1.5e-3 and shared[0] > 1e-3
 
 
+def test_matches_are_means_of_products_and_zero_beyond_the_picture():
+    a, b = uniform(0, 2, 5, 6, 3), uniform(1, 2, 5, 6, 3)
+    found = np.asarray(matches(a, b, 2)).reshape(2, 5, 6, 5, 5)
+    np.testing.assert_allclose(found[:, 1, 2, 2 + 1, 2 - 2], np.mean(a[:, 1, 2] * b[:, 2, 0], axis=-1), rtol=1e-6)
+    np.testing.assert_allclose(found[..., 2, 2], np.mean(a * b, axis=-1), rtol=1e-6)
+    assert not found[:, 0, :, :2].any() and not found[:, :, 5, :, 3:].any()
+
+
+def test_the_gradient_of_matches_is_the_derivative():
+    a, b, weights = uniform(0, 1, 4, 5, 3), uniform(1, 1, 4, 5, 3), uniform(2, 1, 4, 5, 9)
+
+    def value(a, b):
+        return jnp.sum(weights * matches(jnp.asarray(a), jnp.asarray(b), 1))
+
+    check_grads(value, (a, b), order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
+
+
+def test_flow_in_between_lies_on_the_grid_of_its_moment():
+    estimator = FlowEstimator(4, 1, (1,), (8,), (1,), rngs=nnx.Rngs(3))
+    features = [uniform(level, 1, 16 >> level, 16 >> level, 4) for level in range(3)]
+    time = jnp.full((1, 1), 0.25)
+    finest, middle, coarsest = estimator.between(features, features, time)
+    assert [flow.shape[1] for flow in (finest, middle, coarsest)] == [16, 8, 4]
+    v = resize_bilinear(2 * coarsest, (8, 8))
+    own = backward_warp(features[1], -0.25 * v)
+    residual = estimator.predictor(1)(estimator.predictor(1).own_half(own), backward_warp(features[1], 0.75 * v))
+    np.testing.assert_allclose(middle, v + residual, atol=1e-5)
+
+
+def test_a_decoder_that_says_nothing_gives_the_mean_of_its_time():
+    x0, x1 = uniform(0, 2, 3, 4, 3), uniform(1, 2, 3, 4, 3)
+    time = jnp.array([[0.25], [1.0]])
+    mixed = blend(x0, x1, jnp.zeros((2, 3, 4, 4)), time)
+    np.testing.assert_allclose(mixed[0], 0.75 * x0[0] + 0.25 * x1[0], atol=1e-6)
+    np.testing.assert_allclose(mixed[1], x1[1], atol=1e-6)
+    sure = blend(x0, x1, jnp.zeros((2, 3, 4, 4)).at[..., 3].set(50.0), time)
+    np.testing.assert_allclose(sure[0], x0[0], atol=1e-6)
+
+
 def test_feature_levels_stack_what_reaches_them():
     extractor, images = FeatureExtractor(4, 3, rngs=nnx.Rngs(1)), image_pyramid(uniform(5, 1, 32, 48, 3), 5)
     features, alone = jax.jit(lambda images: (extractor(images), extractor(images[3:4])))(images)
@@ -104,6 +145,9 @@ def test_feature_levels_stack_what_reaches_them():
 def test_the_decoder_paints_any_size():
     levels = 3
     decoder = Fusion(4, 3, levels, 2, rngs=nnx.Rngs(2))
-    channels = [aligned_channels(4, 3, level) for level in range(levels)]
-    aligned = [uniform(level, 1, 21 >> level, 30 >> level, channels[level]) for level in range(levels)]
+    packs = [(aligned_channels(4, 3, level) - FLOWS) // 2 for level in range(levels)]
+    aligned = [
+        tuple(uniform(level, 1, 21 >> level, 30 >> level, channels) for channels in (packs[level], packs[level], FLOWS))
+        for level in range(levels)
+    ]
     assert jax.eval_shape(decoder, aligned).shape == (1, 21, 30, 3)

@@ -1,5 +1,6 @@
 """What training optimises: the loss falls, the teacher's flow means the same as FILM's, the start knows motion."""
 
+import dataclasses
 import functools
 
 import cv2
@@ -22,6 +23,8 @@ from film.task import FilmTask
 
 SIDE, MOTION = 32, (4.0, -2.0)  # px from x0 to x1
 START = FilmConfig(4, 3, 2, 2, (2, 2, 2), (16, 16, 16), 8)
+BETWEEN = dict(flow_search=(1, 1, 2), between=True, blend=True)
+SMALL_START = dataclasses.replace(START, **BETWEEN)
 
 
 def moved(shift: tuple[float, float], side: int = SIDE, seed: int = 0) -> np.ndarray:
@@ -157,7 +160,14 @@ def losses_of(task, steps: int = 10) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("task", [FilmTask(CONFIG, HELPED), FlowTask(CONFIG)], ids=lambda task: type(task).__name__)
+TASKS = {
+    "paper": FilmTask(CONFIG, HELPED),
+    "between": FilmTask(dataclasses.replace(CONFIG, between=True, blend=True), HELPED),
+    "flow": FlowTask(dataclasses.replace(CONFIG, between=True, blend=True)),
+}
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_the_loss_falls(task):
     losses = losses_of(task)
     assert losses[-1] < 0.9 * losses[0]
@@ -168,11 +178,13 @@ def test_flow_task_asks_each_level_for_its_own_pixels():
     data = batch()
     for level in range(4):
         flow, valid = teacher_at(data, level, (SIDE >> level, SIDE >> level))
-        assert flow.shape == (4, SIDE >> level, SIDE >> level, 2) and valid.shape == flow.shape[:3]
-        np.testing.assert_allclose(
-            flow[2:], np.broadcast_to(np.array(MOTION) / 2 / 2**level, flow[2:].shape), rtol=1e-5
-        )
-        np.testing.assert_allclose(flow[:2], -flow[2:])
+        assert flow.shape == (2, SIDE >> level, SIDE >> level, 2) and valid.shape == flow.shape[:3]
+        np.testing.assert_allclose(flow, np.broadcast_to(np.array(MOTION) / 2**level, flow.shape), rtol=1e-5)
+
+
+def test_flow_first_is_for_networks_that_look_in_between():
+    with pytest.raises(ValueError, match="between=true"):
+        FlowTask(CONFIG)
 
 
 def test_forced_errors_are_smooth_and_of_the_strength_asked_for():
@@ -183,15 +195,16 @@ def test_forced_errors_are_smooth_and_of_the_strength_asked_for():
 
 
 @functools.cache
-def prepared():
-    params = jax.jit(FilmTask(START).init)(jax.random.key(0))
-    return film.porting.from_params({k: np.asarray(v) for k, v in flatten(params).items()}, START)
+def prepared(config: FilmConfig):
+    params = jax.jit(FilmTask(config).init)(jax.random.key(0))
+    return film.porting.from_params({k: np.asarray(v) for k, v in flatten(params).items()}, config)
 
 
+@pytest.mark.parametrize("config", [START, SMALL_START], ids=["paper", "between"])
 @pytest.mark.parametrize("motion", [(3.0, 0.0), (-3.0, 0.0), (0.0, 3.0), (0.0, -3.0)])
-def test_at_the_start_flow_points_where_things_move(motion):
+def test_at_the_start_flow_points_where_things_move(motion, config):
     data = batch(motion, side=64)
-    out = prepared()(data["x0"], data["x1"])
+    out = prepared(config)(data["x0"], data["x1"])
     axis = int(motion[1] != 0)
     for flow, sign in ((out.forward_flow[0], 1), (out.backward_flow[0], -1)):
         mean = np.asarray(flow)[:, 8:-8, 8:-8].mean(axis=(0, 1, 2))
@@ -201,7 +214,7 @@ def test_at_the_start_flow_points_where_things_move(motion):
 
 def test_at_the_start_the_picture_is_the_blend_of_the_warped_frames():
     data = batch((3.0, 0.0), side=64)
-    out = prepared()(data["x0"], data["x1"])
+    out = prepared(START)(data["x0"], data["x1"])
     assert float(jnp.abs(out.image - 0.5 * (out.x0_warped + out.x1_warped)).mean()) < 0.05
     assert float(jnp.abs(out.image - data["y"]).mean()) < 0.1
 
