@@ -79,11 +79,8 @@ class FilmConfig:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type == "bool":
-                if not isinstance(value, bool):
-                    raise ValueError(f"{field.name} is {value!r}; give true or false")
-            else:
-                object.__setattr__(self, field.name, whole_numbers(field.name, value))
+            check = switch if field.type == "bool" else whole_numbers
+            object.__setattr__(self, field.name, check(field.name, value))
         predictors = self.specialized_levels + 1
         rules = [
             (self.pyramid_levels <= MOST_LEVELS, f"pyramid_levels <= {MOST_LEVELS}"),
@@ -129,12 +126,19 @@ def whole_numbers(name: str, value: Any) -> int | tuple[int, ...]:
     return tuple(int(n) for n in found) if several else int(found[0])
 
 
+def switch(name: str, value: Any) -> bool:
+    """A field of FilmConfig: true or false. Raises ValueError that names field and value (1, "true", None, ...)."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; give true or false")
+    return value
+
+
 class Encoded(NamedTuple):
     """All that FILM derives from one frame alone. A pytree: batch, slice and stack it freely."""
 
     packs: Pyramid  # per fused level: image and features stacked, what is warped and fused
     features: Pyramid  # the coarser feature levels that only flow sees
-    own: Pyramid  # per level: the frame's own half of the flow predictor's first convolution
+    own: Pyramid  # per level: the frame's own half of the flow predictor's first convolution; none with `between`
 
 
 class FilmOutput(NamedTuple):
@@ -209,22 +213,21 @@ class Film(nnx.Module):
     def interpolate_encoded(
         self, e0: Encoded, e1: Encoded, time: Float[Array, "b 1"], stage: Stage = whole
     ) -> FilmOutput:
-        """The in-between frame of encoded pairs. Both flow directions and both warps are one batch each."""
+        """The in-between frame of encoded pairs."""
+        fused, t = self.config.fusion_pyramid_levels, time[:, :, None, None]
         if self.config.between:
-            straight = self.flow.between(e0.packs + e0.features, e1.packs + e1.features, time, stage)
-            flows = both(straight, [-flow for flow in straight])
-        else:
-            flows = self.flow(both(e0.own, e1.own), both(features_of(e1), features_of(e0)), stage)
-        flows = flows[: self.config.fusion_pyramid_levels]  # x0 -> x1, then x1 -> x0
-        # Packs in the order of `other`: x1 is warped by forward * (1 - t), x0 by backward * t.
-        scale = jnp.concatenate([1 - time, time])[:, :, None, None]
-        aligned = [stage(align)(pack, flow * scale) for pack, flow in zip(both(e1.packs, e0.packs), flows, strict=True)]
+            forward = self.flow.between(e0.packs + e0.features, e1.packs + e1.features, time, stage)[:fused]
+            backward = [-flow for flow in forward]
+        else:  # both directions are one batch
+            flows = self.flow(both(e0.own, e1.own), both(features_of(e1), features_of(e0)), stage)[:fused]
+            forward, backward = zip(*(jnp.split(flow, 2) for flow in flows), strict=True)
+        levels = zip(e0.packs, e1.packs, backward, forward, strict=True)
+        aligned = [stage(align)(pack0, pack1, to_x0 * t, to_x1 * (1 - t)) for pack0, pack1, to_x0, to_x1 in levels]
         x0_warped, x1_warped = (pack[..., :COLORS] for pack in aligned[0][:2])
-        forward_flow, backward_flow = zip(*(jnp.split(flow, 2) for flow in flows), strict=True)
         image = self.fusion(aligned, stage)
         if self.config.blend:
             image = blend(x0_warped, x1_warped, image, time)
-        return FilmOutput(image, list(forward_flow), list(backward_flow), x0_warped, x1_warped)
+        return FilmOutput(image, list(forward), list(backward), x0_warped, x1_warped)
 
     def forward(
         self,
@@ -242,14 +245,16 @@ class Film(nnx.Module):
         return self.interpolate_encoded(e0, e1, time, stage)
 
 
-def align(pack: Float[Array, "b2 h w c"], flow: Float[Array, "b2 h w 2"]) -> Aligned:
-    """One level of the aligned pyramid: x0 warped, x1 warped, and flow to x0 and to x1.
-
-    `pack` holds x1's images and features, then x0's; `flow` leads from the middle to each.
-    """
-    (x1_pack, x0_pack), (forward, backward) = jnp.split(pack, 2), jnp.split(flow, 2)
-    flows = jnp.concatenate([backward, forward], axis=-1).astype(pack.dtype)
-    return backward_warp(x0_pack, backward), backward_warp(x1_pack, forward), flows
+def align(
+    pack0: Float[Array, "b h w c"],
+    pack1: Float[Array, "b h w c"],
+    to_x0: Float[Array, "b h w 2"],
+    to_x1: Float[Array, "b h w 2"],
+) -> Aligned:
+    """One level of the aligned pyramid: each frame's image and features, warped by the flow from the moment to it; and
+    both flows."""
+    flows = jnp.concatenate([to_x0, to_x1], axis=-1).astype(pack0.dtype)
+    return backward_warp(pack0, to_x0), backward_warp(pack1, to_x1), flows
 
 
 def parameter_count(model: Film) -> int:

@@ -52,7 +52,7 @@ def _strips(rows: int, values: int) -> int:
     return min(n for n in range(1, rows + 1) if rows % n == 0 and (n == rows or rows // n * values <= STRIP))
 
 
-def _in_strips(pixels: Float[Array, "b p c"], cells: Cells, width: int, strips: int) -> Float[Array, "s k c"]:
+def _in_strips(pixels: Float[Array, "b p c"], cells: Cells, width: int, strips: int) -> Float[Array, "s r c"]:
     """`_mix`, one strip of the batch after the other: a whole picture's four corners are four times its memory."""
     batch, count, channels = pixels.shape
     corner, fx, fy = cells
@@ -60,7 +60,7 @@ def _in_strips(pixels: Float[Array, "b p c"], cells: Cells, width: int, strips: 
     parts = [x.reshape(strips, 1, -1) for x in (corner, fx, fy)]
     pixels = pixels.reshape(1, -1, channels)
 
-    def fill(strip: Int[Array, ""], out: Float[Array, "s k c"]) -> Float[Array, "s k c"]:
+    def fill(strip: Int[Array, ""], out: Float[Array, "s r c"]) -> Float[Array, "s r c"]:
         corner, fx, fy = (jax.lax.dynamic_index_in_dim(part, strip, keepdims=False) for part in parts)
         return jax.lax.dynamic_update_slice(out, _mix(pixels, (corner, fx, fy), width), (strip, 0, 0))
 

@@ -13,7 +13,7 @@ from toy import assert_same_parameters, parameters, toy
 
 from common.losses import l1
 from common.training.optimizer import keras_adam
-from film.model import Film, FilmConfig, parameter_count, whole_numbers
+from film.model import Film, FilmConfig, parameter_count, switch, whole_numbers
 from film.porting import variable_table
 from film.resample import resize_bilinear
 from film.start import prepare
@@ -175,6 +175,8 @@ def test_bad_shapes_are_refused_in_one_line(shapes, said):
         dict(flow_convs=(3, 3, 0, 3)),
         dict(flow_filters=(32, 64, 1, 256)),
         dict(flow_filters=()),
+        dict(flow_search=(1, 1)),
+        dict(flow_search=(0, 0, 0, -1)),
     ],
 )
 def test_impossible_configs_are_refused(changes):
@@ -202,6 +204,12 @@ def test_a_narrow_network_starts_too(filters):
         values = parameters(prepare(toy(config)))
         assert all(np.isfinite(value).all() for value in values.values())
         np.testing.assert_array_equal(values["extractor.convs.0.kernel"][1, 1], np.eye(3))
+
+
+@pytest.mark.parametrize("value", [1, "true", None])
+def test_a_switch_is_true_or_false(value):
+    with pytest.raises(ValueError, match=r"between is .*; give true or false"):
+        switch("between", value)
 
 
 def test_config_takes_lists():

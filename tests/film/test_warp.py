@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from recipe import DATA
 
+import film.warp
 from film.warp import backward_warp
 
 CASES = range(5)
@@ -98,3 +99,13 @@ def test_one_pixel_sides_are_refused(size):
     with pytest.raises(ValueError, match="at least 2x2") as error:
         backward_warp(jnp.zeros((1, *size, 3)), jnp.zeros((1, *size, 2)))
     assert f"{size[1]}x{size[0]}" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("strip", [1, 40, 200])
+def test_strips_give_what_the_whole_gives(strip, monkeypatch):
+    rng = np.random.default_rng(3)
+    image, flow = (jnp.asarray(rng.normal(0, 4, (2, 6, 7, c)).astype(np.float32)) for c in (5, 2))
+    whole = film.warp._warp(image, flow)
+    monkeypatch.setattr("film.warp.STRIP", strip)
+    assert film.warp._strips(2 * 6, 7 * 5) > 1
+    np.testing.assert_allclose(film.warp._warp(image, flow), whole, atol=1e-6)
