@@ -26,6 +26,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from common.losses import masked_l1
+from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
 from film.flow import middle_residual
 from film.loading import save
@@ -72,23 +73,37 @@ class FlowTask:
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         """Mean over levels of |answer + error| where the teacher is valid, in pixels of each level."""
-        model, count = nnx.merge(self.graphdef, params), len(batch["y"])
-        features = model.extractor(
-            image_pyramid(jnp.concatenate([batch["x0"], batch["x1"]]), self.model.pyramid_levels)
-        )
+        levels = [
+            teacher_at(batch, level, (height, width))
+            for level, (height, width) in enumerate(self._sizes(*batch["y"].shape[1:3]))
+        ]
+        errors = [
+            smooth_error(jax.random.fold_in(context.key, level), flow.shape, self.errors)
+            for level, (flow, _) in enumerate(levels)
+        ]
+        forced = [flow + error for (flow, _), error in zip(levels, errors, strict=True)]
+        given = {name: batch[name] for name in ("x0", "x1", "time")} | {"forced": forced}
+        answers = by_share(self._answers, context.mesh)(params, given)
         losses, metrics = [], {}
-        for level, both in enumerate(features):
-            height, width = both.shape[1:3]
-            if min(height, width) < SMALLEST_SIDE:
-                break
-            flow, valid = teacher_at(batch, level, (height, width))
-            error = smooth_error(jax.random.fold_in(context.key, level), flow.shape, self.errors)
-            time = batch["time"][:, :, None, None]
-            predictor = model.flow.predictor(level)
-            answer = middle_residual(predictor, both[:count], both[count:], flow + error, time)
+        for level, ((_, valid), error, answer) in enumerate(zip(levels, errors, answers, strict=True)):
             losses.append(masked_l1(answer, -error, valid))
             metrics[f"missed_{level}"] = losses[-1] / masked_l1(error, jnp.zeros_like(error), valid)
         return jnp.mean(jnp.stack(losses)), metrics
+
+    def _sizes(self, height: int, width: int) -> list[tuple[int, int]]:
+        """Of the levels that are asked."""
+        sizes = [(height >> level, width >> level) for level in range(self.model.pyramid_levels)]
+        return [size for size in sizes if min(size) >= SMALLEST_SIDE]
+
+    def _answers(self, params: Params, given: Batch) -> list[Array]:
+        """The correction that each level's predictor gives to a forced flow."""
+        model, count = nnx.merge(self.graphdef, params), len(given["x0"])
+        images = image_pyramid(jnp.concatenate([given["x0"], given["x1"]]), self.model.pyramid_levels)
+        time = given["time"][:, :, None, None]
+        return [
+            middle_residual(model.flow.predictor(level), both[:count], both[count:], forced, time)
+            for level, (both, forced) in enumerate(zip(model.extractor(images), given["forced"], strict=False))
+        ]
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         """As `FilmTask.pictures`: what these flows do end to end."""

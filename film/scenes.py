@@ -16,7 +16,6 @@ Pixel (0, 0) has its centre at (0, 0). Times are in [0, 1]. Colours are 0 to 255
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import cv2
@@ -65,8 +64,8 @@ class Layer:
         left, top, right, bottom = cells
         places = grid((right - left + 2 * EDGE, bottom - top + 2 * EDGE), STRIDE, (left - EDGE, top - EDGE))
         nodes = (self.motion.trace(places, time) - self.corner) * self.density - 0.5
-        down, along = _spread(bottom - top), _spread(right - left)
-        where = np.stack([down @ nodes[..., axis].astype(np.float32) @ along.T for axis in (0, 1)], axis=-1)
+        where = _to_pixels(nodes.astype(np.float32))
+        where = np.ascontiguousarray(_to_pixels(where.swapaxes(0, 1)).swapaxes(0, 1))
         border = cv2.BORDER_REFLECT_101 if self.texture.shape[2] == 3 else cv2.BORDER_CONSTANT
         return cv2.remap(self.texture, straightened(where), None, cv2.INTER_CUBIC, borderMode=border)  # pyright: ignore
 
@@ -182,15 +181,26 @@ def _at(picture: UInt8[np.ndarray, "s s"], places: Float[np.ndarray, "n 2"]) -> 
     return picture[y, x]
 
 
-@lru_cache(maxsize=512)
-def _spread(cells: int) -> Float[np.ndarray, "pixels nodes"]:
-    """Catmull-Rom interpolation (Catmull and Rom 1974) as a matrix, from cell centres, `EDGE` more on either side."""
-    pixel = np.arange(STRIDE * cells)
+def _to_pixels(nodes: Float[np.ndarray, c * rest]) -> Float[np.ndarray, p * rest]:
+    """Catmull-Rom interpolation (Catmull and Rom 1974) along the first axis, from cell centres, `EDGE` more on either
+    side, to pixels. Four taps, not a product of matrices: that would have the threads of all readers wait for BLAS."""
+    cells = len(nodes) - 2 * EDGE
+    return np.stack(
+        [
+            np.sum([w * nodes[start + k : start + k + cells] for k, w in enumerate(weights)], axis=0)
+            for start, weights in TAPS
+        ],
+        axis=1,
+    ).reshape(STRIDE * cells, *nodes.shape[1:])
+
+
+def _taps(pixel: int) -> tuple[int, Float[np.ndarray, 4]]:
+    """The first of the four nodes that a cell's pixel is made of, counted from the cell's own minus `EDGE`; weights."""
     place = (pixel - (STRIDE - 1) / 2) / STRIDE + EDGE
-    first = np.floor(place).astype(int)
+    first = int(np.floor(place))
     f = place - first
     weights = [-f + 2 * f**2 - f**3, 2 - 5 * f**2 + 3 * f**3, f + 4 * f**2 - 3 * f**3, -(f**2) + f**3]
-    matrix = np.zeros((len(pixel), cells + 2 * EDGE), np.float32)
-    for offset, weight in enumerate(weights, -1):
-        matrix[pixel, first + offset] = 0.5 * weight
-    return matrix
+    return first - 1, np.array(weights, np.float32) / 2
+
+
+TAPS = [_taps(pixel) for pixel in range(STRIDE)]

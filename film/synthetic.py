@@ -15,7 +15,7 @@ One scene:
    and one in three bends.
 3. Each layer's texture is a random piece of a photograph at one to three of its pixels per picture pixel, averaged
    down, and sampled at twice the picture's density for the time at which the layer is smallest, softened by 0.35 px:
-   as sharp as pictures of a good camera, without more aliasing than those have.
+   as sharp as pictures of a good camera, without more aliasing than those have. Some layers repeat a piece of it.
 
     python -m film.synthetic --folder data/photographs -o sheet.png
 
@@ -43,6 +43,7 @@ from film.cutouts import outline
 from film.flow_picture import flow_picture
 from film.frames import Encoded, Frames, Source, encode
 from film.motions import Motion, Vector, draw_pose, draw_waves
+from film.patterns import repeated
 from film.scenes import Layer, Scene, View, grid
 from film.triplets import STRIDE
 
@@ -70,6 +71,7 @@ class MovingPhotographs(Source):
       accelerated: share of scenes whose motion is not linear in time (`film.motions`), by up to 0.05 of it at t = 0.5.
       blurred: share of scenes with motion blur in all frames.
       light: share of scenes whose brightness and gamma change, by up to a tenth between t = 0 and t = 1.
+      repeated: share of layers that show a repeated pattern (`film.patterns`).
       noise: share of scenes with noise of 0.5 to 4 levels of 255, another in each frame (y included).
       seed: of all scenes.
     """
@@ -85,6 +87,7 @@ class MovingPhotographs(Source):
     blurred: float = 0.05
     light: float = 0.0
     noise: float = 0.0
+    repeated: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -99,7 +102,7 @@ class MovingPhotographs(Source):
             raise ValueError(f"motion {self.motion} must be the least and the most px, above 0, at most {self.size}")
         if self.time not in TIMES:
             raise ValueError(f"time {self.time!r} is unknown: choose {' or '.join(TIMES)}")
-        for name in ("accelerated", "blurred", "light", "noise"):
+        for name in ("accelerated", "blurred", "light", "noise", "repeated"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is no share: choose a number from 0 to 1")
 
@@ -194,7 +197,7 @@ def _background(config: MovingPhotographs, rng: np.random.Generator, shelf: list
     seen = np.concatenate([motion.trace(border, time).reshape(-1, 2) for time in (0.0, 0.5, 1.0)])
     low, high = seen.min(axis=0) - 4, seen.max(axis=0) + 4
     detail = DENSITY * min(1.0, motion.smallest(np.full(2, config.size / 2)))
-    texture, density = _texture(rng, config.album[int(rng.choice(shelf))], high - low, detail)
+    texture, density = _texture(config, rng, shelf, high - low, detail)
     return Layer(texture, (float(low[0]), float(low[1])), density, motion)
 
 
@@ -207,7 +210,7 @@ def _foreground(
     side: float,
 ) -> Layer:
     detail = DENSITY * min(1.0, motion.smallest(np.array(centre)))
-    texture, density = _texture(rng, config.album[int(rng.choice(shelf))], np.full(2, side), detail)
+    texture, density = _texture(config, rng, shelf, np.full(2, side), detail)
     mask = cv2.resize(outline(rng, max(texture.shape[:2])), texture.shape[1::-1], interpolation=cv2.INTER_LINEAR)
     softness = PSF if rng.random() < 0.7 else float(rng.uniform(PSF, 2.5))
     mask = cv2.GaussianBlur(mask, (0, 0), softness)
@@ -216,9 +219,10 @@ def _foreground(
 
 
 def _texture(
-    rng: np.random.Generator, photograph: UInt8[np.ndarray, "h w 3"], extent: Vector, detail: float
-) -> tuple[UInt8[np.ndarray, "h2 w2 3"], tuple[float, float]]:
+    config: MovingPhotographs, rng: np.random.Generator, shelf: list[int], extent: Vector, detail: float
+) -> tuple[UInt8[np.ndarray, "h w 3"], tuple[float, float]]:
     """A random piece for `extent` = (width, height) in u at about `detail` pixels per px of u, and exactly how many."""
+    photograph = config.album[int(rng.choice(shelf))]
     limits = np.array(photograph.shape[1::-1])
     shrink = np.exp(rng.uniform(np.log(FINEST), np.log(np.clip((limits / extent).min(), FINEST, COARSEST))))
     need = np.ceil(shrink * extent).astype(int)
@@ -230,6 +234,8 @@ def _texture(
     columns, rows = np.maximum(np.rint(detail * extent), 2).astype(int)
     how = cv2.INTER_AREA if columns < need[0] else cv2.INTER_CUBIC
     texture = cv2.resize(piece, (int(columns), int(rows)), interpolation=how)
+    if config.repeated and rng.random() < config.repeated:
+        texture = repeated(rng, np.asarray(texture), detail)
     texture = cv2.GaussianBlur(texture, (5, 5), PSF)
     if rng.random() < 0.5:
         texture = cv2.flip(texture, 1)

@@ -17,9 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from common.objectives import L1, Psnr, Scope, Term, report, total
+from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
 from common.vgg_weights import load_vgg
 from film.loading import load, save
@@ -89,14 +91,18 @@ class FilmTask:
     def frozen(self) -> dict[str, Any]:
         return {name: load_vgg(path).astype(self.dtype) for name, path in self.networks.items()}
 
-    def forward(self, params: Params, batch: Batch) -> FilmOutput:
-        """The network on a batch; the picture and the warped frames come back as float32."""
-        x0, x1 = (batch[name].astype(self.dtype) for name in ("x0", "x1"))
-        output = nnx.merge(self.graphdef, params).forward(x0, x1, batch["time"], remat=self.remat)
-        return jax.tree.map(lambda x: x.astype(jnp.float32), output)
+    def forward(self, params: Params, batch: Batch, mesh: Mesh | None = None) -> FilmOutput:
+        """The network on a batch, by each device on its share; picture and warped frames come back as float32."""
+
+        def run(params: Params, batch: Batch) -> FilmOutput:
+            x0, x1 = (batch[name].astype(self.dtype) for name in ("x0", "x1"))
+            output = nnx.merge(self.graphdef, params).forward(x0, x1, batch["time"], remat=self.remat)
+            return jax.tree.map(lambda x: x.astype(jnp.float32), output)
+
+        return by_share(run, mesh)(params, {name: batch[name] for name in ("x0", "x1", "time")})
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
-        scope = Scope(self.forward(params, batch), batch, context)
+        scope = Scope(self.forward(params, batch, context.mesh), batch, context)
         loss, values = total(self.losses, scope)
         return loss, values | report(self.metrics, scope)
 

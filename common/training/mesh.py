@@ -16,7 +16,7 @@ expression found in the path decides. Tactics:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -110,6 +110,18 @@ def shard_batch(mesh: Mesh, batch: Any, parts: int = 1) -> Any:
     if jax.process_count() == 1:
         return jax.device_put(batch, sharding)
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), batch)
+
+
+def by_share(function: Callable[[Any, Any], Any], mesh: Mesh | None) -> Callable[[Any, Any], Any]:
+    """`function(whole, split)`, run by every device on all of `whole` and its own share of `split`, along first axes.
+
+    What comes back is split in the same way. XLA is not left to divide the work, so nothing is exchanged inside; it
+    would gather whole batches for a lookup, for one. With parameters that are split (fsdp) it is, to gather them late.
+    """
+    if mesh is None or mesh.devices.size == 1 or mesh.shape[FSDP] > 1:
+        return function
+    share = PartitionSpec((DATA, FSDP))
+    return jax.shard_map(function, mesh=mesh, in_specs=(PartitionSpec(), share), out_specs=share, check_vma=False)
 
 
 def _split_axis(leaf: Any, parts: int) -> int | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from common.training.mesh import FSDP, REPLICATE, make_mesh, shard_batch, shardings
+from common.training.mesh import FSDP, REPLICATE, by_share, make_mesh, shard_batch, shardings
 
 LARGE = jax.ShapeDtypeStruct((3, 1024, 1026), jnp.float32)  # 12.6 MB
 SMALL = jax.ShapeDtypeStruct((64, 64), jnp.float32)
@@ -52,3 +52,30 @@ def test_a_split_array_takes_half_the_memory():
     mesh = make_mesh(2, fsdp=2)
     x = jax.device_put(np.zeros(LARGE.shape, np.float32), shardings(mesh, LARGE))
     assert {shard.data.nbytes for shard in x.addressable_shards} == {x.nbytes // 2}
+
+
+def looked_up(table, batch):
+    index = batch["index"]
+    return {"found": table[index.reshape(-1)].reshape(index.shape), "rows": jnp.full(1, len(index))}
+
+
+def test_each_device_does_its_share_alone():
+    table, mesh = jnp.arange(10.0), make_mesh(2)
+    batch = {"index": np.array([[1, 2], [3, 4], [5, 6], [7, 9]])}
+    run = jax.jit(by_share(looked_up, mesh))
+    answer = run(table, shard_batch(mesh, batch))
+    np.testing.assert_array_equal(answer["found"], batch["index"])
+    assert answer["rows"].tolist() == [2, 2]
+    assert "all-gather" not in run.lower(table, shard_batch(mesh, batch)).compile().as_text()
+
+
+def test_the_gradient_of_what_all_devices_use_is_the_sum_of_theirs():
+    table, batch = jnp.arange(10.0), {"index": np.array([[1, 2], [1, 2], [1, 3], [3, 3]])}
+    mesh = make_mesh(2)
+    total = jax.grad(lambda table: by_share(looked_up, mesh)(table, shard_batch(mesh, batch))["found"].sum())(table)
+    assert total.tolist() == [0, 3, 2, 3, 0, 0, 0, 0, 0, 0]
+
+
+def test_one_device_and_split_parameters_leave_the_work_to_xla():
+    for mesh in (None, make_mesh(1), make_mesh(2, fsdp=2)):
+        assert by_share(looked_up, mesh) is looked_up

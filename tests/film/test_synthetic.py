@@ -187,6 +187,15 @@ def test_an_example_is_as_the_patches_of_a_film(folder):
     assert frames.time == 0.5 and "scene 0" in frames.name and len(source(folder).encoded(0).pictures) == 3
 
 
+def test_repeated_patterns_come_as_often_as_asked(folder):
+    """And move no differently: flow stays exact."""
+    plain, all_of_them = source(folder, layers=(0, 0)), source(folder, layers=(0, 0), repeated=1.0)
+    assert not np.array_equal(plain.example(0)["images"], all_of_them.example(0)["images"])
+    some = source(folder, layers=(0, 0), repeated=1e-9)
+    flows = [each.example(3)["flows"] for each in (some, all_of_them)]
+    np.testing.assert_array_equal(*flows)
+
+
 def test_no_black_borders(folder):
     """The photographs have hardly a black pixel; a frame must not either, however far the background moves."""
     for index in range(8):
@@ -237,6 +246,7 @@ def test_an_index_tells_the_splits(folder, tmp_path):
         ({"motion": (1, 100)}, "at most 64"),
         ({"time": "third"}, "half or any"),
         ({"blurred": 1.5}, "no share"),
+        ({"repeated": -0.1}, "no share"),
     ],
 )
 def test_impossible_settings_name_the_reason(folder, changes, words):

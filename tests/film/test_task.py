@@ -14,6 +14,7 @@ from toy import CONFIG, parameters, toy
 import film
 from common.objectives import L1, Vgg
 from common.porting import flatten
+from common.training.mesh import make_mesh, shard_batch
 from common.training.task import Context
 from film.flow_task import FlowTask, smooth_error, teacher_at
 from film.model import FilmConfig, FilmOutput
@@ -165,6 +166,25 @@ TASKS = {
     "between": FilmTask(dataclasses.replace(CONFIG, between=True, blend=True), HELPED),
     "flow": FlowTask(dataclasses.replace(CONFIG, between=True, blend=True)),
 }
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_two_devices_with_a_share_each_give_the_same_gradient_and_meet_only_for_it(task):
+    mesh, params = make_mesh(2), nnx.to_pure_dict(nnx.state(toy(task.model)))
+    data = batch() | {"valid0": batch()["valid0"].at[0].set(0)}  # examples weigh differently in a loss
+
+    def gradient(params, data, mesh):
+        return jax.grad(lambda p: task.loss(p, data, context()._replace(mesh=mesh))[0])(params)
+
+    alone = jax.jit(functools.partial(gradient, mesh=None))(params, data)
+    data = shard_batch(mesh, data)
+    split = jax.jit(functools.partial(gradient, mesh=mesh)).lower(params, data).compile()
+    shared = split(params, data)
+    for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(jax.device_get(shared)), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=2e-6)
+    lines = split.as_text().splitlines()
+    between = (" all-gather(", " all-to-all(", " collective-permute(")
+    assert not [line for line in lines if any(name in line for name in between)]
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
