@@ -182,7 +182,7 @@ def test_two_devices_with_a_share_each_give_the_same_gradient_and_meet_only_for_
     shared = split(params, data)
     for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(jax.device_get(shared)), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-3, atol=2e-6)
-    lines = split.as_text().splitlines()
+    lines = str(split.as_text()).splitlines()
     between = (" all-gather(", " all-to-all(", " collective-permute(")
     assert not [line for line in lines if any(name in line for name in between)]
 
