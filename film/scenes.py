@@ -181,7 +181,7 @@ def _at(picture: UInt8[np.ndarray, "s s"], places: Float[np.ndarray, "n 2"]) -> 
     return picture[y, x]
 
 
-def _to_pixels(nodes: Float[np.ndarray, c * rest]) -> Float[np.ndarray, p * rest]:
+def _to_pixels(nodes: Float[np.ndarray, "n m 2"]) -> Float[np.ndarray, "p m 2"]:
     """Catmull-Rom interpolation (Catmull and Rom 1974) along the first axis, from cell centres, `EDGE` more on either
     side, to pixels. Four taps, not a product of matrices: that would have the threads of all readers wait for BLAS."""
     cells = len(nodes) - 2 * EDGE
