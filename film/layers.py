@@ -29,7 +29,8 @@ def conv2d(x: Float[Array, "b h w i"], kernel: Float[Array, "kh kw i o"], paddin
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], (1, 1), padding)
     (top, bottom), (left, right) = padding
-    return _convolve(x, kernel, ((top, bottom), (left, right)))
+    convolve = _convolve if jax.default_backend() == "cpu" else _plain
+    return convolve(x, kernel, ((top, bottom), (left, right)))
 
 
 def _plain(x: Array, kernel: Array, pads: Pads) -> Array:
@@ -43,8 +44,6 @@ def _convolve(x: Array, kernel: Array, pads: Pads) -> Array:
 
 def _convolve_gradient(pads: Pads, inputs: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     x, kernel = inputs
-    if jax.default_backend() != "cpu":
-        return jax.vjp(partial(_plain, pads=pads), x, kernel)[1](gradient)
     (to_x,) = jax.vjp(lambda x: _plain(x, kernel, pads), x)[1](gradient)
     return to_x, kernel_gradient(x, gradient, kernel.shape, pads).astype(kernel.dtype)
 
@@ -57,9 +56,9 @@ def kernel_gradient(
 ) -> Float[Array, "kh kw i o"]:
     """Gradient of the kernel of `shape`, a few rows of the picture at a time.
 
-    XLA makes of it a convolution with a kernel as large as the picture, which on a CPU runs at a third of the speed of
-    the other two. Some rows with all their shifts, though, fit into the cache and are one product of matrices. The
-    batch stays a dimension to the end, so that it may be sharded.
+    XLA makes of it a convolution with a kernel as large as the picture, which on a CPU is slow. Some rows with all
+    their shifts, though, fit into the cache and are one product of matrices. The batch stays a dimension to the end, so
+    that it may be sharded.
     """
     (rows, columns), (batch, height, width, outputs) = shape[:2], gradient.shape
     padded = jnp.pad(x, ((0, 0), *pads, (0, 0)))

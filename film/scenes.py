@@ -194,7 +194,7 @@ def _to_pixels(nodes: Float[np.ndarray, "n m 2"]) -> Float[np.ndarray, "p m 2"]:
     ).reshape(STRIDE * cells, *nodes.shape[1:])
 
 
-def _taps(pixel: int) -> tuple[int, Float[np.ndarray, 4]]:
+def _taps(pixel: int) -> tuple[int, Float[np.ndarray, " 4"]]:
     """The first of the four nodes that a cell's pixel is made of, counted from the cell's own minus `EDGE`; weights."""
     place = (pixel - (STRIDE - 1) / 2) / STRIDE + EDGE
     first = int(np.floor(place))

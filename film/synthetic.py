@@ -71,8 +71,8 @@ class MovingPhotographs(Source):
       accelerated: share of scenes whose motion is not linear in time (`film.motions`), by up to 0.05 of it at t = 0.5.
       blurred: share of scenes with motion blur in all frames.
       light: share of scenes whose brightness and gamma change, by up to a tenth between t = 0 and t = 1.
-      repeated: share of layers that show a repeated pattern (`film.patterns`).
       noise: share of scenes with noise of 0.5 to 4 levels of 255, another in each frame (y included).
+      repeated: share of layers that show a repeated pattern (`film.patterns`).
       seed: of all scenes.
     """
 

@@ -115,8 +115,8 @@ def shard_batch(mesh: Mesh, batch: Any, parts: int = 1) -> Any:
 def by_share(function: Callable[[Any, Any], Any], mesh: Mesh | None) -> Callable[[Any, Any], Any]:
     """`function(whole, split)`, run by every device on all of `whole` and its own share of `split`, along first axes.
 
-    What comes back is split in the same way. XLA is not left to divide the work, so nothing is exchanged inside; it
-    would gather whole batches for a lookup, for one. With parameters that are split (fsdp) it is, to gather them late.
+    What comes back is split in the same way. XLA is not left to divide the work, so nothing is exchanged inside: for a
+    lookup, for one, it would gather whole batches. Split parameters (fsdp) are left to it, to be gathered late.
     """
     if mesh is None or mesh.devices.size == 1 or mesh.shape[FSDP] > 1:
         return function

@@ -187,13 +187,18 @@ def test_an_example_is_as_the_patches_of_a_film(folder):
     assert frames.time == 0.5 and "scene 0" in frames.name and len(source(folder).encoded(0).pictures) == 3
 
 
-def test_repeated_patterns_come_as_often_as_asked(folder):
-    """And move no differently: flow stays exact."""
-    plain, all_of_them = source(folder, layers=(0, 0)), source(folder, layers=(0, 0), repeated=1.0)
-    assert not np.array_equal(plain.example(0)["images"], all_of_them.example(0)["images"])
-    some = source(folder, layers=(0, 0), repeated=1e-9)
-    flows = [each.example(3)["flows"] for each in (some, all_of_them)]
-    np.testing.assert_array_equal(*flows)
+def test_repeated_patterns_change_what_is_seen_and_not_how_it_moves(folder):
+    never, always = (source(folder, layers=(0, 0), repeated=share).example(3) for share in (1e-9, 1.0))
+    assert not np.array_equal(never["images"], always["images"])
+    np.testing.assert_array_equal(never["flows"], always["flows"])
+
+
+def test_repeated_patterns_come_as_often_as_asked(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr("film.synthetic.repeated", lambda rng, texture, density: asked.append(density) or texture)
+    for index in range(60):
+        source(folder, layers=(0, 0), repeated=0.3).scene(index)
+    assert 8 <= len(asked) <= 29
 
 
 def test_no_black_borders(folder):
