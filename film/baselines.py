@@ -1,7 +1,11 @@
-"""What FILM has to beat: two methods without any training.
+"""What FILM has to beat, two methods without any training; and how far anybody could get.
 
 A method, trained or not, is a function of two frames and a time that gives a `Prediction`; `METHODS` lists these two by
-the names that a command knows them by.
+the names that a command knows them by. An oracle of `ORACLES` has seen the true frame in between:
+
+* "true-flow" moves both frames by DIS flow from the true frame, and takes their mean: what a warp can give;
+* "steady-flow" knows as well where things come from and go to, but not when they are where: it takes their path for a
+  straight line and their speed for constant. What it loses by that is hidden from any method that sees two frames.
 """
 
 from __future__ import annotations
@@ -40,7 +44,24 @@ def dis_flow(x0: Frame, x1: Frame, time: float = 0.5) -> Prediction:
     return Prediction((1 - time) * moved0 + time * moved1, flow01)
 
 
+def true_flow(x0: Frame, y: Frame, x1: Frame, time: float = 0.5) -> Prediction:
+    """An oracle (see the module)."""
+    to_x0, to_x1 = dis(y, x0), dis(y, x1)
+    return Prediction((1 - time) * _warp(x0, to_x0) + time * _warp(x1, to_x1), to_x1 - to_x0)
+
+
+def steady_flow(x0: Frame, y: Frame, x1: Frame, time: float = 0.5) -> Prediction:
+    """An oracle (see the module)."""
+    flow = dis(y, x1) - dis(y, x0)
+    moved0, moved1 = _warp(x0, -time * flow), _warp(x1, (1 - time) * flow)
+    return Prediction((1 - time) * moved0 + time * moved1, flow)
+
+
 METHODS: dict[str, Method] = {"dis-flow": dis_flow, "average": average}
+ORACLES: dict[str, Callable[[Frame, Frame, Frame, float], Prediction]] = {  # (x0, y, x1, time)
+    "steady-flow": steady_flow,
+    "true-flow": true_flow,
+}
 
 
 def dis(a: Frame, b: Frame) -> Flow:

@@ -41,7 +41,7 @@ from common.porting import flatten
 from common.score_table import Row, lead, markdown, over_sets, summarise, write_csv, write_json
 from common.training.task import Params
 from common.weights import git_commit
-from film.baselines import METHODS, Frame, Method, Prediction, average
+from film.baselines import METHODS, ORACLES, Frame, Method, Prediction, average
 from film.frames import Triplet
 from film.loading import load
 from film.model import Film, FilmConfig
@@ -78,6 +78,7 @@ class FilmEvaluation:
       metrics: by name; the first decides which triplets are the worst and which method is better.
       sets: test sets by name.
       baselines: methods shown beside the evaluated one.
+      oracles: methods that are told the truth, shown last (`film.baselines.ORACLES`).
       beside: other weights shown beside it, a row each under their own name.
       moments: how networks are asked for a moment that is not the middle. "midpoints": 1/4 is the midpoint of x0 and
         the midpoint, and so on; "direct": the network is given the time. Of several, each is a row of its own.
@@ -93,6 +94,7 @@ class FilmEvaluation:
     metrics: Mapping[str, Metric]
     sets: Mapping[str, Triplets]
     baselines: Sequence[str] = tuple(METHODS)
+    oracles: Sequence[str] = ()
     beside: Sequence[str] = ()
     moments: Sequence[str] = (MIDPOINTS,)
     scales: Sequence[float] = (1.0,)
@@ -104,17 +106,18 @@ class FilmEvaluation:
     progress: bool = True
 
     def __post_init__(self):
-        for name in ("baselines", "beside", "moments", "scales", "training_metrics"):
+        for name in ("baselines", "oracles", "beside", "moments", "scales", "training_metrics"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("metrics", "sets", "moments", "scales"):
             if not getattr(self, name):
                 raise ValueError(f"evaluation.{name} is empty: list at least one")
-        unknown = [name for name in self.baselines if name not in METHODS]
-        if unknown:
-            raise ValueError(f"evaluation.baselines names {unknown[0]!r}: there are {', '.join(METHODS)}")
+        for field, known in (("baselines", METHODS), ("oracles", ORACLES)):
+            unknown = [name for name in getattr(self, field) if name not in known]
+            if unknown:
+                raise ValueError(f"evaluation.{field} names {unknown[0]!r}: there are {', '.join(known)}")
         if not {*self.moments} <= {MIDPOINTS, DIRECT}:
             raise ValueError(f"evaluation.moments is {list(self.moments)}: choose of {MIDPOINTS}, {DIRECT}")
-        names = [OURS, *METHODS, *map(short_name, self.beside)]
+        names = [OURS, *METHODS, *ORACLES, *map(short_name, self.beside)]
         if len(set(names)) < len(names):
             raise ValueError(f"evaluation.beside is {list(self.beside)}: names of rows are {names}; rename one of them")
         if not all(0 < scale <= 1 for scale in self.scales):
@@ -205,9 +208,11 @@ class FilmEvaluation:
             for scale in self.scales:
                 small = shrink(triplet, scale)
                 predictions = {key: method(small.x0, small.x1, small.time) for key, method in methods.items()}
+                told = (small.x0, filled(small), small.x1, small.time)
+                oracles = {key: ORACLES[key](*told) for key in self.oracles}
                 scored = [
                     {"set": name, "scale": scale, "name": small.name, "method": key, **self._values(found, small)}
-                    for key, found in predictions.items()
+                    for key, found in (predictions | oracles).items()
                 ]
                 rows += scored
                 if gallery is not None and scale == self.scales[0]:
@@ -220,8 +225,8 @@ class FilmEvaluation:
         known = np.asarray(np.isfinite(truth).all(axis=-1))
         if known.all():
             return {name: metric(image, truth) for name, metric in self.metrics.items()}
-        rest = average(triplet.x0, triplet.x1, triplet.time).image
-        whole = [np.where(known[..., None], picture, rest) for picture in (image, truth)]
+        rest = filled(triplet)
+        whole = [np.where(known[..., None], image, rest), rest]
         column = [picture[known][:, None] for picture in (image, truth)]
         return {name: metric(*(column if metric.pointwise else whole)) for name, metric in self.metrics.items()}
 
@@ -233,7 +238,7 @@ class FilmEvaluation:
     def _painter(self, triplet: Triplet, predictions: Mapping[str, Prediction], scored: list[Row]) -> Callable:
         name, metric = next(iter(self.metrics.items()))
         words = [f"{name} {line[name]:.{metric.digits}f}" for line in scored]
-        return lambda: row(triplet, predictions, words, scored[0]["set"])
+        return lambda: row(triplet, predictions, words[: len(predictions)], scored[0]["set"])
 
     def _record(self, weights: str, counts: Mapping[str, int], summary: list[Row]) -> dict[str, Any]:
         metrics = {name: {"kind": type(m).__name__, **dataclasses.asdict(m)} for name, m in self.metrics.items()}
@@ -268,6 +273,12 @@ def checked(triplet: Triplet) -> Triplet:
     names = [f"{triplet.name} {part}" for part in pictures]
     check_same_size([(x.shape[1], x.shape[0]) for x in pictures.values()], names)
     return triplet
+
+
+def filled(triplet: Triplet) -> Frame:
+    """The truth, with the average of the neighbours where it is not known."""
+    rest = average(triplet.x0, triplet.x1, triplet.time).image
+    return np.where(np.isfinite(triplet.y).all(axis=-1, keepdims=True), triplet.y, rest)
 
 
 def shrink(triplet: Triplet, scale: float) -> Triplet:

@@ -104,9 +104,18 @@ class FilmConfig:
         return cls()
 
     @classmethod
-    def small(cls) -> FilmConfig:
-        """A quarter of the width, flow in between and a blend: 2.3 M parameters, a sixteenth of the arithmetic."""
-        return cls(flow_filters=(12, 24, 48, 64), filters=16, flow_search=(1, 1, 2, 3), between=True, blend=True)
+    def small(cls, **changes: Any) -> FilmConfig:
+        """A quarter of the width, flow in between and a blend: 2.4 M parameters, a sixteenth of the arithmetic.
+        `changes` are fields that are to differ."""
+        fields: dict[str, Any] = dict(
+            flow_convs=(3, 3, 3, 6),
+            flow_filters=(12, 24, 48, 64),
+            filters=16,
+            flow_search=(1, 1, 2, 3),
+            between=True,
+            blend=True,
+        )
+        return cls(**fields | changes)
 
     @property
     def smallest_side(self) -> int:

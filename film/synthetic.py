@@ -68,7 +68,9 @@ class MovingPhotographs(Source):
       layers: fewest and most foreground layers.
       motion: smallest and largest extent of a scene's motion between t = 0 and t = 1, px.
       time: of y; "half": 0.5, "any": 1/16 to 15/16.
-      accelerated: share of scenes whose motion is not linear in time (`film.motions`), by up to 0.05 of it at t = 0.5.
+      accelerated: share of scenes whose layers do not move linearly in time (`film.motions`).
+      bend: how much at most, each layer differently, the background a quarter of it: at t = 0.5 a layer is off by up to
+        a quarter of this part of its motion.
       blurred: share of scenes with motion blur in all frames.
       light: share of scenes whose brightness and gamma change, by up to a tenth between t = 0 and t = 1.
       noise: share of scenes with noise of 0.5 to 4 levels of 255, another in each frame (y included).
@@ -84,6 +86,7 @@ class MovingPhotographs(Source):
     motion: Sequence[int | float] = (0.25, 120.0)
     time: str = "half"
     accelerated: float = 0.1
+    bend: float = 0.2
     blurred: float = 0.05
     light: float = 0.0
     noise: float = 0.0
@@ -102,7 +105,7 @@ class MovingPhotographs(Source):
             raise ValueError(f"motion {self.motion} must be the least and the most px, above 0, at most {self.size}")
         if self.time not in TIMES:
             raise ValueError(f"time {self.time!r} is unknown: choose {' or '.join(TIMES)}")
-        for name in ("accelerated", "blurred", "light", "noise", "repeated"):
+        for name in ("accelerated", "bend", "blurred", "light", "noise", "repeated"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is no share: choose a number from 0 to 1")
 
@@ -165,7 +168,9 @@ def draw_scene(config: MovingPhotographs, rng: np.random.Generator, shelf: list[
     extent = float(np.exp(rng.uniform(*np.log(config.motion))))
     kind = rng.random()
     share = 0.0 if kind < STILL_CAMERA else 1.0 if kind < STILL_CAMERA + ONLY_CAMERA else rng.uniform(0.2, 0.8)
-    bend = rng.uniform(-0.2, 0.2) if rng.random() < config.accelerated else 0.0
+    bends = np.zeros(count + 1)
+    if rng.random() < config.accelerated:
+        bends = config.bend * rng.uniform(-1, 1, count + 1)
     middle, radius = (size - 1) / 2, size / np.sqrt(2)
     camera = draw_pose(rng, (middle, middle), radius, share * extent)
     nearness = np.sort(rng.uniform(0.4, 1, count + 1))
@@ -174,15 +179,15 @@ def draw_scene(config: MovingPhotographs, rng: np.random.Generator, shelf: list[
     left = (1 - nearness[0]) * share * extent  # what the background may move besides; nothing with a still camera
     poses = (camera.times(nearness[0]), draw_pose(rng, (middle, middle), radius, 0.6 * left, tilts=True))
     waves = draw_waves(rng, radius, 0.4 * left) if rng.random() < BENDS else None
-    layers = [_background(config, rng, shelf, Motion(poses, waves, bend))]
-    for near in nearness[1:]:
+    layers = [_background(config, rng, shelf, Motion(poses, waves, float(bends[0]) / 4))]
+    for near, bend in zip(nearness[1:], bends[1:], strict=True):
         side = size * float(np.exp(rng.uniform(np.log(0.2), np.log(1.1))))
         x, y = rng.uniform(-0.05 * size, 1.05 * size, 2)
         own = (1 - share) * extent * rng.uniform(0.4, 1)
         bending = 0.4 * own if rng.random() < BENDS else 0.0
         waves = draw_waves(rng, side / 2, bending) if bending else None
         pose = draw_pose(rng, (float(x), float(y)), side / 2, own - bending)
-        motion = Motion((camera.times(near), pose), waves, bend)
+        motion = Motion((camera.times(near), pose), waves, float(bend))
         layers.append(_foreground(config, rng, shelf, motion, (float(x), float(y)), side))
 
     exposure = min(rng.uniform(0.05, 0.3), LONGEST_BLUR / extent) if rng.random() < config.blurred else 0.0

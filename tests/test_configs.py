@@ -1,6 +1,7 @@
 """The configs say what they mean: each composes, and a composed run trains, resumes, and refuses in one line."""
 
 import copy
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -90,6 +91,11 @@ def test_each_experiment_composes_and_builds(experiment, debug):
     assert isinstance(parts["task"], kind)
     assert parts["config"].steps <= 100 if debug else parts["config"].steps >= 1000
     assert parts["config"].checkpoint_every <= parts["config"].steps
+
+
+def test_a_command_changes_fields_of_the_small_network():
+    task = build(composed("experiment=film_small_flow", "+task.model.flow_convs=[3,3,3,3]"))["task"]
+    assert task.model == dataclasses.replace(FilmConfig.small(), flow_convs=(3, 3, 3, 3))
 
 
 def test_moving_photographs_are_mixed_with_the_film():

@@ -16,7 +16,7 @@ from toy import CONFIG, toy
 import film
 from common.images import read_image, write_image
 from common.metrics import L1, Psnr, Ssim, psnr
-from film.baselines import average, dis, dis_flow
+from film.baselines import average, dis, dis_flow, steady_flow, true_flow
 from film.evaluation import FilmEvaluation, network
 from film.frames import Triplet
 from film.layouts import FolderTriplets
@@ -59,6 +59,14 @@ def test_a_flow_warp_finds_the_moment_that_an_average_blurs(motion, time):
     x0, y, x1 = (textured(t * motion)[16:-16] for t in (0, time, 1))
     blurred, warped = psnr(average(x0, x1, time).image, y), psnr(dis_flow(x0, x1, time).image[:, 16:-16], y[:, 16:-16])
     assert warped > blurred + 5
+
+
+def test_oracles_know_the_path_and_one_of_them_the_speed():
+    x0, y, x1 = (textured(moved)[16:-16] for moved in (0, 3, 12))  # three, then nine pixels
+    late, steady = textured(3)[16:-16, 16:-16], textured(6)[16:-16, 16:-16]
+    told, assumed = (oracle(x0, y, x1).image[:, 16:-16] for oracle in (true_flow, steady_flow))
+    assert psnr(told, late) > 30 > psnr(assumed, late)
+    assert psnr(assumed, steady) > 30 > psnr(told, steady)
 
 
 def test_the_network_takes_midpoints_of_midpoints():
@@ -138,6 +146,17 @@ def test_an_evaluation_writes_scores_a_summary_and_the_worst(place):
     assert f"{mean:.2f}" in printed and len({line.count("|") for line in lines}) == 1
     height, width = read_image(out / "worst_film.png").shape[:2]
     assert 7 * 320 < width < 8 * 320 and height < 2 * 320 * HEIGHT / WIDTH  # one row of seven
+
+
+def test_oracles_are_scored_last_and_where_the_truth_is_known(place):
+    triplet = FolderTriplets(place / "triplets")[2]
+    y = triplet.y.copy()
+    y[:8] = np.nan
+    told = evaluation(place, sets={"known": Counted([triplet._replace(y=y)])}, oracles=["steady-flow", "true-flow"])
+    told.run("average", place / "told")
+    scores = scores_of(place / "told")
+    assert [s["method"] for s in scores] == ["average", "dis-flow", "steady-flow", "true-flow"]
+    assert scores[3]["psnr"] > scores[0]["psnr"] + 3
 
 
 def test_a_baseline_is_scored_by_the_same_command(place):
