@@ -7,9 +7,8 @@ is a small part of one of its pixels. What is missed there, finer levels rarely 
 All coarse levels share one predictor and see features of one kind, so what is learnt at level 3 of a small crop holds
 for level 6 of a large picture. Here each shared level in turn is the first one: from zero flow, down to the finest
 shared level, supervised at each step by the known flow (as in `film.flow_task`). The loss is the share of an example's
-motion that is missed, so that a motion of a tenth of a pixel counts as much as one of two pixels. Freeze
-everything but that predictor (`optim.multipliers`), and all that is finer goes on seeing what it was trained on. Not in
-the paper.
+motion that is missed, so that a motion of a tenth of a pixel counts as much as one of two pixels. Freeze everything but
+that predictor (`optim.multipliers`), and all that is finer goes on seeing what it was trained on. Not in the paper.
 """
 
 from __future__ import annotations
