@@ -5,7 +5,7 @@ the names that a command knows them by. An oracle of `ORACLES` has seen the true
 
 * "true-flow" moves both frames by DIS flow from the true frame, and takes their mean: what a warp can give;
 * "steady-flow" knows as well where things come from and go to, but not when they are where: it takes their path for a
-  straight line and their speed for constant. What it loses by that is hidden from any method that sees two frames.
+  straight line and their speed for constant. What it loses by that, two frames hardly tell.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def deepened(model: Film, config: FilmConfig) -> Params:
     Raises ValueError unless the two differ in nothing but `flow_convs`, none of which is smaller in `config`.
     """
     old, new = model.config.flow_convs, config.flow_convs
-    alike = dataclasses.replace(config, flow_convs=old) == model.config if len(old) == len(new) else False
+    alike = len(old) == len(new) and dataclasses.replace(config, flow_convs=old) == model.config
     if not alike or any(after < before for before, after in zip(old, new, strict=True)):
         raise ValueError(f"these are weights of {model.config}, which cannot be made those of {config}")
     params = nnx.to_pure_dict(nnx.state(model))

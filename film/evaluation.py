@@ -208,7 +208,7 @@ class FilmEvaluation:
             for scale in self.scales:
                 small = shrink(triplet, scale)
                 predictions = {key: method(small.x0, small.x1, small.time) for key, method in methods.items()}
-                told = (small.x0, filled(small), small.x1, small.time)
+                told = (small.x0, filled(small), small.x1, small.time) if self.oracles else ()
                 oracles = {key: ORACLES[key](*told) for key in self.oracles}
                 scored = [
                     {"set": name, "scale": scale, "name": small.name, "method": key, **self._values(found, small)}
