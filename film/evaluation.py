@@ -208,8 +208,8 @@ class FilmEvaluation:
             for scale in self.scales:
                 small = shrink(triplet, scale)
                 predictions = {key: method(small.x0, small.x1, small.time) for key, method in methods.items()}
-                told = (small.x0, filled(small), small.x1, small.time) if self.oracles else ()
-                oracles = {key: ORACLES[key](*told) for key in self.oracles}
+                truth = filled(small) if self.oracles else small.y
+                oracles = {key: ORACLES[key](small.x0, truth, small.x1, small.time) for key in self.oracles}
                 scored = [
                     {"set": name, "scale": scale, "name": small.name, "method": key, **self._values(found, small)}
                     for key, found in (predictions | oracles).items()
