@@ -14,7 +14,6 @@ from flax import nnx
 
 from common.training.task import Params
 from common.weights import Metadata, load_weights, save_weights
-from film.deepen import deepened
 from film.model import Film, FilmConfig
 from film.porting import from_params
 from film.shelf import find
@@ -47,17 +46,6 @@ def load_with_metadata(name_or_path: str | Path | None = None) -> tuple[Film, Me
         return from_params(params, config), metadata
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def load_start(name_or_path: str | Path, config: FilmConfig) -> Params:
-    """Parameters for a training of a network of this shape to begin with, made deeper if need be (`film.deepen`).
-
-    Raises as `load`, and ValueError for weights of another shape.
-    """
-    try:
-        return deepened(load(name_or_path), config)
-    except ValueError as error:
-        raise ValueError(f"start_from={name_or_path}: {error}") from error
 
 
 def save(

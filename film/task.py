@@ -24,7 +24,7 @@ from common.objectives import L1, Psnr, Scope, Term, report, total
 from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
 from common.vgg_weights import load_vgg
-from film.loading import load_start, save
+from film.loading import load, save
 from film.model import Film, FilmConfig, FilmOutput
 from film.pictures import Panel, TripletSheet
 from film.start import prepare
@@ -81,7 +81,12 @@ class FilmTask:
         return nnx.to_pure_dict(nnx.state(model if self.plain_start else prepare(model)))
 
     def start(self) -> Params | None:
-        return None if self.start_from is None else load_start(self.start_from, self.model)
+        if self.start_from is None:
+            return None
+        model = load(self.start_from)
+        if model.config != self.model:
+            raise ValueError(f"start_from={self.start_from} holds {model.config}, the task asks for {self.model}")
+        return nnx.to_pure_dict(nnx.state(model))
 
     def frozen(self) -> dict[str, Any]:
         return {name: load_vgg(path).astype(self.dtype) for name, path in self.networks.items()}

@@ -94,8 +94,8 @@ def test_each_experiment_composes_and_builds(experiment, debug):
 
 
 def test_a_command_changes_fields_of_the_small_network():
-    task = build(composed("experiment=film_small_flow", "+task.model.flow_convs=[3,3,3,3]"))["task"]
-    assert task.model == dataclasses.replace(FilmConfig.small(), flow_convs=(3, 3, 3, 3))
+    task = build(composed("experiment=film_small_flow", "+task.model.flow_convs=[3,3,3,6]"))["task"]
+    assert task.model == dataclasses.replace(FilmConfig.small(), flow_convs=(3, 3, 3, 6))
 
 
 def test_moving_photographs_are_mixed_with_the_film():

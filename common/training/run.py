@@ -72,6 +72,8 @@ def _chosen(config: DictConfig) -> dict[str, Any]:
             if unknown:
                 raise ValueError(f"{group} names {unknown[0]!r}: this experiment has {', '.join(there) or 'none'}")
             evaluation[group] = {name: there[name] for name in names}
+            if group == "metrics" and (watched := evaluation.get("training_metrics")):
+                evaluation["training_metrics"] = [name for name in watched if name in names or name not in there]
     given = {key: asked.get(key) for key in ("limit", "scales")}  # type: ignore[union-attr]
     return evaluation | {key: value for key, value in given.items() if value is not None}
 

@@ -279,6 +279,7 @@ def command(place, **changes) -> DictConfig:
             "absent": {"_target_": "film.layouts.FolderTriplets", "folder": str(place / "absent")},
         },
         "scales": [1.0, 0.5],
+        "training_metrics": ["psnr", "l1"],
         "progress": False,
     }
     asked = dict(sets=["film"], metrics=None, limit=None, scales=None, overwrite=False, weights="average")

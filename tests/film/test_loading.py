@@ -1,7 +1,5 @@
 """Weights files of FILM: found by name or path, self-describing, refused in a line when they are something else."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -10,10 +8,8 @@ from toy import CONFIG, assert_same_parameters, parameters, toy
 import film
 import film.loading as loading
 import film.shelf as shelves
-from common.porting import flatten
 from common.weights import save_weights
 from film.model import FilmConfig
-from film.porting import from_params
 
 
 @pytest.fixture
@@ -125,29 +121,3 @@ def test_existing_weights_are_kept(tmp_path):
     assert (tmp_path / "w.safetensors").read_bytes() == before
     film.save_model(tmp_path / "w.safetensors", toy(seed=5), overwrite=True)
     assert_same_parameters(film.load(tmp_path / "w.safetensors"), toy(seed=5))
-
-
-DEEPER = dataclasses.replace(CONFIG, flow_convs=(1, 3))
-
-
-def test_a_training_begins_with_the_weights_of_a_network_with_fewer_convolutions(tmp_path):
-    model = toy()
-    shared = model.flow.predictors[-1].convs[0]
-    shared.bias[...] += 5.0  # nothing negative for the new leaky ReLUs to shrink
-    shared.kernel[...] *= 0.1
-    film.save_model(tmp_path / "w.safetensors", model)
-    start = flatten(loading.load_start(tmp_path / "w.safetensors", DEEPER))
-    deeper = from_params({path: np.asarray(leaf) for path, leaf in start.items()}, DEEPER)
-    frames = np.random.default_rng(0).random((2, 1, 32, 32, 3)).astype(np.float32)
-    ours, theirs = model(*frames), deeper(*frames)
-    assert np.abs(theirs.forward_flow[-1]).mean() > 0.1
-    np.testing.assert_allclose(ours.image, theirs.image, atol=1e-5)
-    np.testing.assert_allclose(ours.forward_flow[0], theirs.forward_flow[0], atol=1e-4)
-
-
-@pytest.mark.parametrize("change", [dict(flow_convs=(1, 2)), dict(filters=4), dict(between=True)])
-def test_a_training_cannot_begin_with_weights_of_another_shape(tmp_path, change):
-    film.save_model(tmp_path / "w.safetensors", toy(DEEPER))
-    with pytest.raises(ValueError, match=r"w\.safetensors.*cannot be made") as error:
-        loading.load_start(tmp_path / "w.safetensors", dataclasses.replace(DEEPER, **change))
-    one_line(error)

@@ -16,7 +16,6 @@ from common.objectives import L1, Vgg
 from common.porting import flatten
 from common.training.mesh import make_mesh, shard_batch
 from common.training.task import Context
-from film.coarse_task import LEAST, CoarseTask, missed
 from film.flow_task import FlowTask, smooth_error, teacher_at
 from film.model import FilmConfig, FilmOutput
 from film.objectives import TeacherFlow, WarpedL1, flow_error
@@ -166,7 +165,6 @@ TASKS = {
     "paper": FilmTask(CONFIG, HELPED),
     "between": FilmTask(dataclasses.replace(CONFIG, between=True, blend=True), HELPED),
     "flow": FlowTask(dataclasses.replace(CONFIG, between=True, blend=True)),
-    "coarse": CoarseTask(dataclasses.replace(CONFIG, between=True, blend=True)),
 }
 
 
@@ -202,30 +200,6 @@ def test_flow_task_asks_each_level_for_its_own_pixels():
         flow, valid = teacher_at(data, level, (SIDE >> level, SIDE >> level))
         assert flow.shape == (2, SIDE >> level, SIDE >> level, 2) and valid.shape == flow.shape[:3]
         np.testing.assert_allclose(flow, np.broadcast_to(np.array(MOTION) / 2**level, flow.shape), rtol=1e-5)
-
-
-def test_coarse_flow_begins_at_every_shared_level_and_ends_at_the_finest():
-    task = CoarseTask(SMALL_START)  # levels 2 and 3 share a predictor
-    _, metrics = task.loss(task.init(jax.random.key(0)), batch(side=64), context())
-    assert sorted(metrics) == ["missed_2_2", "missed_3_2", "missed_3_3"]
-
-
-def test_coarse_flow_is_not_asked_for_motion_beyond_the_reach_of_its_first_level():
-    task = CoarseTask(SMALL_START)
-    params = task.init(jax.random.key(0))
-    near, far = (task.loss(params, batch((motion, 0.0), side=64), context())[1] for motion in (15.0, 17.0))
-    assert min(near.values()) > 0.05
-    assert far["missed_2_2"] == 0.0  # 17 px are 4.25 at level 2 and 2.1 at level 3
-    assert far["missed_3_3"] > 0.05
-
-
-def test_missed_is_relative_to_each_examples_motion_where_it_is_known():
-    target = jnp.stack([jnp.full((4, 4, 2), 0.1), jnp.full((4, 4, 2), 2.0)])
-    valid = jnp.ones((2, 4, 4)).at[:, 0].set(0.0)
-    answer = target.at[:, 0].set(77.0)
-    assert missed(answer, target, valid) == 0.0
-    shares = 0.1 / (0.1 + LEAST), 2.0 / (2.0 + LEAST)
-    np.testing.assert_allclose(missed(jnp.zeros_like(target), target, valid), np.mean(shares), rtol=1e-5)
 
 
 def test_flow_first_is_for_networks_that_look_in_between():
