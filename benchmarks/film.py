@@ -11,6 +11,7 @@ once and not by this script: 1.6 to 1.75 s (256), 6.0 s (512), 23 s (720p).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import resource
 import statistics
@@ -20,7 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -37,10 +38,12 @@ class Options:
     """WIDTHxHEIGHT each."""
     repeats: int = 3
     """Timed runs per number; the median counts."""
+    changes: str = "{}"
+    """JSON, fields of FilmConfig that differ from the models', for instance '{"flow_convs": [3, 3, 3, 6]}'."""
     case: Annotated[str | None, tyro.conf.arg(help="Run one MODEL:WIDTHxHEIGHT in this process and print JSON.")] = None
 
 
-def measure(model_name: str, width: int, height: int, repeats: int) -> dict:
+def measure(model_name: str, changes: dict[str, Any], width: int, height: int, repeats: int) -> dict:
     """All numbers of one case, in this process."""
     import jax
     import jax.numpy as jnp
@@ -53,7 +56,8 @@ def measure(model_name: str, width: int, height: int, repeats: int) -> dict:
 
     keep_freed_memory()
     return_compilers_memory()
-    model = Film(getattr(FilmConfig, model_name)(), rngs=nnx.Rngs(0))
+    config = dataclasses.replace(getattr(FilmConfig, model_name)(), **changes)
+    model = Film(config, rngs=nnx.Rngs(0))
     frames = np.random.default_rng(0).random((2, height, width, 3), np.float32)
     interpolator = Interpolator(model, frames[0].shape)
     start = time.perf_counter()
@@ -91,13 +95,14 @@ def main(options: Options) -> None:
     if options.case:
         name, size = options.case.split(":")
         width, height = map(int, size.split("x"))
-        print(json.dumps(measure(name, width, height, options.repeats)))
+        print(json.dumps(measure(name, json.loads(options.changes), width, height, options.repeats)))
         return
     print("| model | size | compile s | pair s | in-between s | reference s | GFLOP/s | peak GB |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name in options.models:
         for size in options.sizes:
-            command = [sys.executable, __file__, "--case", f"{name}:{size}", "--repeats", str(options.repeats)]
+            case = ["--case", f"{name}:{size}", "--repeats", str(options.repeats), "--changes", options.changes]
+            command = [sys.executable, __file__, *case]
             run = subprocess.run(command, check=True, capture_output=True, text=True)
             row = json.loads(run.stdout.splitlines()[-1])
             width, height = map(int, size.split("x"))

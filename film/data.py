@@ -1,4 +1,5 @@
-"""What training of frame interpolation reads: one stream of batches, from either of two kinds of data.
+"""What training of frame interpolation reads: one stream of batches, from either of two kinds of data
+(`film.synthetic_data` has a third, and mixes them).
 
 | config          | data                                           | augmentation             | in the batch           |
 | --------------- | ---------------------------------------------- | ------------------------ | ---------------------- |

@@ -31,7 +31,7 @@ from common.training.task import Batch, Context, Metrics, Params
 from film.flow import middle_residual
 from film.loading import save
 from film.model import Film, FilmConfig
-from film.objectives import TEACHER_LEVEL
+from film.objectives import TEACHER_LEVEL, believed
 from film.pyramid import image_pyramid
 from film.resample import average_pool, resize_bilinear
 from film.start import prepare
@@ -47,8 +47,8 @@ class FlowTask:
 
     Attributes:
       model: shape of the whole network, one that estimates flow in between; the decoder stays as it starts.
-      errors: smallest and largest standard deviation of the forced error, pixels of each level; drawn log-uniformly
-        for each example.
+      errors: smallest and largest standard deviation of the forced error at the points where it is drawn, pixels of
+        each level; log-uniform over examples. Between the points it is interpolated: a third less, as a whole.
     """
 
     model: FilmConfig
@@ -118,14 +118,17 @@ def teacher_at(
 ) -> tuple[Float[Array, "b h w 2"], Float[Array, "b h w"]]:
     """Teacher flow from x0 to x1 on y's grid, and where both frames see it, at a pyramid level."""
     flow = (batch["flow1"] - batch["flow0"]) / 2.0**level
-    valid = (batch["valid0"] * batch["valid1"])[..., None]
+    valid = batch["valid0"] * batch["valid1"]
     for _ in range(TEACHER_LEVEL, level):
-        flow, valid = average_pool(flow), average_pool(valid)
-    return resize_bilinear(flow, size), resize_bilinear(valid, size)[..., 0]
+        flow, valid = believed(average_pool, flow, valid)
+    return believed(lambda x: resize_bilinear(x, size), flow, valid)
 
 
-def smooth_error(key: PRNGKeyArray, shape: tuple[int, ...], deviations: Sequence[float]) -> Array:
-    """A random field of flow errors, independent every `CELL` pixels, of another strength for each example."""
+def smooth_error(
+    key: PRNGKeyArray, shape: tuple[int, int, int, int], deviations: Sequence[float]
+) -> Float[Array, "b h w 2"]:
+    """A random field of flow errors of this shape, pixels: drawn every `CELL` pixels and interpolated between, with a
+    standard deviation for each example that lies between the two of `deviations` (see `FlowTask`)."""
     count, height, width, _ = shape
     strength, field = jax.random.split(key)
     low, high = np.log(deviations)

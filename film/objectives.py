@@ -4,13 +4,15 @@ The paper's losses look at the picture alone. Short trainings learn to blend bef
 reach the flow without passing the decoder:
 
 * `WarpedL1`: each warped frame against the truth; the reference has it too (`l1_warped`), switched off;
-* `TeacherFlow`: FILM's flows against a *privileged teacher*, classical optical flow from the true middle frame to both
-  neighbours, computed when the data was cut (`film/triplets.py`). It sees what the network has to guess.
+* `TeacherFlow`: FILM's flows against a *privileged teacher*, which sees what the network has to guess: the exact
+  flow of photographs that the code moves (`film/synthetic.py`); of a film, classical optical flow from the true middle
+  frame to both neighbours, computed when the data was cut (`film/triplets.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -22,6 +24,7 @@ from common.training.task import Batch
 from film.model import FilmOutput
 from film.resample import average_pool
 
+LEAST = 1e-6  # of a pixel that is valid
 TEACHER_LEVEL = 2  # teacher flow has a quarter of the picture's resolution
 
 
@@ -42,7 +45,8 @@ class WarpedL1:
 
 @dataclasses.dataclass(frozen=True)
 class TeacherFlow:
-    """`flow_error`: distance of both flows to the teacher's; the batch has to bring it (`film.data.TripletConfig`)."""
+    """`flow_error`: distance of both flows to the teacher's; the batch has to bring it (`film.data.TripletConfig`,
+    `film.synthetic_data.SyntheticConfig`)."""
 
     weight: Weight = 1.0
 
@@ -52,7 +56,8 @@ class TeacherFlow:
     def __call__(self, scope: Scope) -> Float[Array, ""]:
         if "flow0" not in scope.roots["batch"]:
             raise ValueError(
-                "TeacherFlow: these data bring no teacher flow; train on data=film_triplets or drop the term"
+                "TeacherFlow: these data bring no teacher flow; train on data=film_synthetic or data=film_triplets, or "
+                "drop the term"
             )
         return flow_error(scope.roots["output"], scope.roots["batch"])
 
@@ -69,9 +74,19 @@ def flow_error(output: FilmOutput, batch: Batch) -> Float[Array, ""]:
         target, valid = batch["flow" + name] / share, batch["valid" + name]
         for level, flow in enumerate(flows):
             if level > TEACHER_LEVEL:
-                target = average_pool(target)
-                valid = average_pool(valid[..., None])[..., 0]
+                target, valid = believed(average_pool, target, valid)
             for _ in range(level, TEACHER_LEVEL):
                 flow = average_pool(flow)
             errors.append(masked_l1(flow * 2.0**level, target, valid))
     return jnp.mean(jnp.stack(errors))
+
+
+def believed(
+    resize: Callable[[Array], Array], flow: Float[Array, "b h w 2"], valid: Float[Array, "b h w"]
+) -> tuple[Float[Array, "b h2 w2 2"], Float[Array, "b h2 w2"]]:
+    """Flow and its validity in [0, 1] at another size: means over what is valid alone, and how much of it there is.
+
+    `resize` is one of `film.resample`'s means of neighbours; where nothing is valid, flow is 0.
+    """
+    share = resize(valid[..., None])
+    return resize(flow * valid[..., None]) / jnp.maximum(share, LEAST), share[..., 0]

@@ -14,7 +14,7 @@ Every candidate was looked at whole and, where it is sharpest, pixel by pixel. L
 * pictures smeared by compression or noise reduction;
 * MATE's photographs, which are under the GPL and bring little that is not here.
 
-What models are evaluated on (the clips cup, box, cityCC0 and bikes, the pairs aloe and motorcycle) is in none of them.
+What models are evaluated on (the clips cup, box, cityCC0 and bikes, the pair motorcycle) is in none of them.
 """
 
 from __future__ import annotations

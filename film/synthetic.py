@@ -239,8 +239,9 @@ def _texture(
     columns, rows = np.maximum(np.rint(detail * extent), 2).astype(int)
     how = cv2.INTER_AREA if columns < need[0] else cv2.INTER_CUBIC
     texture = cv2.resize(piece, (int(columns), int(rows)), interpolation=how)
-    if config.repeated and rng.random() < config.repeated:
-        texture = repeated(rng, np.asarray(texture), detail)
+    if config.repeated:
+        chance, pattern = rng.random(), np.random.default_rng(rng.integers(2**63))
+        texture = repeated(pattern, np.asarray(texture), detail) if chance < config.repeated else texture
     texture = cv2.GaussianBlur(texture, (5, 5), PSF)
     if rng.random() < 0.5:
         texture = cv2.flip(texture, 1)

@@ -73,11 +73,16 @@ def test_swapped_neighbours_are_noticed():
 
 
 def test_the_teacher_is_not_asked_where_it_is_not_valid():
-    truth = batch()
+    truth = unsure(batch())
+    assert float(flow_error(exact_output(MOTION, levels=5), truth)) == pytest.approx(0, abs=1e-6)
+
+
+def unsure(truth: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """A teacher that is wrong, and not to be believed, from its third column on: within the cells of coarser levels."""
     for side in ("0", "1"):
-        truth["flow" + side] = truth["flow" + side].at[:, :, 4:].set(50)
-        truth["valid" + side] = truth["valid" + side].at[:, :, 4:].set(0)
-    assert float(flow_error(exact_output(MOTION, levels=3), truth)) == pytest.approx(0, abs=1e-6)
+        truth["flow" + side] = truth["flow" + side].at[:, :, 3:].set(50)
+        truth["valid" + side] = truth["valid" + side].at[:, :, 3:].set(0)
+    return truth
 
 
 def test_frames_and_teacher_of_these_tests_agree():
@@ -200,6 +205,28 @@ def test_flow_task_asks_each_level_for_its_own_pixels():
         flow, valid = teacher_at(data, level, (SIDE >> level, SIDE >> level))
         assert flow.shape == (2, SIDE >> level, SIDE >> level, 2) and valid.shape == flow.shape[:3]
         np.testing.assert_allclose(flow, np.broadcast_to(np.array(MOTION) / 2**level, flow.shape), rtol=1e-5)
+
+
+def test_flow_task_is_not_told_what_is_not_valid():
+    for level in range(5):
+        flow, valid = teacher_at(unsure(batch()), level, (SIDE >> level, SIDE >> level))
+        assert 0 < float(valid.mean()) < 1
+        away = np.abs(np.asarray(flow) - np.array(MOTION) / 2**level) * (np.asarray(valid) > 1e-3)[..., None]
+        assert away.max() < 1e-4
+
+
+@pytest.mark.parametrize(("answer", "missed"), [(-1.0, 0.0), (0.0, 1.0), (1.0, 2.0)])
+def test_flow_task_asks_for_minus_the_forced_error(monkeypatch, answer, missed):
+    def answers(task, params, given):
+        truth = [teacher_at(data, level, flow.shape[1:3])[0] for level, flow in enumerate(given["forced"])]
+        return [answer * (forced - flow) for forced, flow in zip(given["forced"], truth, strict=True)]
+
+    data, task = batch(), TASKS["flow"]
+    monkeypatch.setattr(FlowTask, "_answers", answers)
+    loss, metrics = task.loss(nnx.to_pure_dict(nnx.state(toy(task.model))), data, context())
+    assert list(metrics) == ["missed_0", "missed_1", "missed_2"]
+    np.testing.assert_allclose(list(metrics.values()), missed, atol=1e-5)
+    assert (float(loss) < 1e-5) == (missed == 0)
 
 
 def test_flow_first_is_for_networks_that_look_in_between():
