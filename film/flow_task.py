@@ -124,9 +124,7 @@ def teacher_at(
     return believed(lambda x: resize_bilinear(x, size), flow, valid)
 
 
-def smooth_error(
-    key: PRNGKeyArray, shape: tuple[int, int, int, int], deviations: Sequence[float]
-) -> Float[Array, "b h w 2"]:
+def smooth_error(key: PRNGKeyArray, shape: tuple[int, ...], deviations: Sequence[float]) -> Float[Array, "b h w 2"]:
     """A random field of flow errors of this shape, pixels: drawn every `CELL` pixels and interpolated between, with a
     standard deviation for each example that lies between the two of `deviations` (see `FlowTask`)."""
     count, height, width, _ = shape
