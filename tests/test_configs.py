@@ -98,6 +98,11 @@ def test_a_command_changes_fields_of_the_small_network():
     assert task.model == dataclasses.replace(FilmConfig.small(), flow_convs=(3, 3, 3, 6))
 
 
+def test_the_parts_of_the_default_recipe_draw_other_pictures():
+    parts = ["film_small_flow", "film_small_start", "film_small", "film_small_style"]
+    assert len({composed(f"experiment={part}").seed for part in parts}) == len(parts)
+
+
 def test_moving_photographs_are_mixed_with_the_film():
     data = build(composed("experiment=film_l1", "data=film_synthetic"))["data"]
     assert [type(part).__name__ for part in data.parts] == ["TripletConfig", "SyntheticConfig"]
