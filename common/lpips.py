@@ -42,6 +42,7 @@ SMALLEST = 32  # pixels; below it the last feature map would be empty
 EPSILON = 1e-10
 CONVOLUTION = ("NHWC", "HWIO", "NHWC")
 
+Maps = list[Float[Array, "b _ _ _"]]  # five
 Params = Mapping[str, Mapping[str, Any]]  # {"stage1_conv1": {"kernel": HWIO, "bias": O}, ..., "head1": {"kernel"}}
 
 
@@ -113,17 +114,29 @@ def distance(
     backbone: str, params: Params, a: Float[Array, "b h w 3"], b: Float[Array, "b h w 3"]
 ) -> Float[Array, " b"]:
     """Perceptual distance of each pair of pictures, RGB in [0, 1]; compiled once per size."""
-    maps = features(backbone, params, jnp.concatenate([a, b]))
-    total = jnp.zeros(a.shape[0])
-    for i, both in enumerate(maps, 1):
-        length = jnp.sqrt(jnp.sum(jnp.square(both), axis=-1, keepdims=True))
-        unit_a, unit_b = jnp.split(both / (length + EPSILON), 2)
+    return distance_to(backbone, params, a, _unit_features(backbone, params, b))
+
+
+@partial(jax.jit, static_argnums=0)
+def distance_to(backbone: str, params: Params, images: Float[Array, "b h w 3"], others: Maps) -> Float[Array, " b"]:
+    """Perceptual distance of pictures to others that are known by their `unit_features`."""
+    total = jnp.zeros(images.shape[0])
+    for i, (a, b) in enumerate(zip(_unit_features(backbone, params, images), others, strict=True), 1):
         weights = params[f"head{i}"]["kernel"][0, 0, :, 0]
-        total += jnp.mean(jnp.square(unit_a - unit_b) @ weights, axis=(1, 2))
+        total += jnp.mean(jnp.square(a - b) @ weights, axis=(1, 2))
     return total
 
 
-def features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> list[Float[Array, "b _ _ _"]]:
+def _unit_features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> Maps:
+    """`features`, each pixel's vector divided by its length."""
+    maps = features(backbone, params, images)
+    return [x / (jnp.sqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True)) + EPSILON) for x in maps]
+
+
+unit_features = jax.jit(_unit_features, static_argnums=0)
+
+
+def features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> Maps:
     """The backbone's five feature maps."""
     x = (2 * images - 1 - jnp.array(SHIFT)) / jnp.array(SCALE)
     maps = []
@@ -161,6 +174,8 @@ def _max_pool(x: Float[Array, "b h w c"], size: int, stride: int) -> Float[Array
 class Lpips(Metric):
     """Perceptual distance as a metric; the weights are read at first use.
 
+    The last target's features are kept: many predictions in a row for one target cost half.
+
     Attributes:
       weights: made by `python -m common.fetch_lpips`; or a .pth file of `stlpips-pytorch` or `lpips`.
       backbone: torchvision's .pth file of AlexNet or VGG-16, when `weights` holds heads only (the package `lpips`).
@@ -182,11 +197,18 @@ class Lpips(Metric):
         name, params = load_lpips(self.weights, self.backbone)
         return name, jax.tree.map(jnp.asarray, params)
 
+    @cached_property
+    def _last(self) -> dict[str, Any]:
+        """The last target and its features; none at first."""
+        return {"target": None, "features": None}
+
     def prepare(self) -> None:
         self.network  # noqa: B018
 
     def __call__(self, prediction: Picture, target: Picture) -> float:
         if min(prediction.shape[:2]) < SMALLEST:
             raise ValueError(f"LPIPS needs sides of at least {SMALLEST} pixels, not {prediction.shape[1::-1]}")
-        a, b = (jnp.asarray(np.clip(x, 0, 1), jnp.float32)[None] for x in (prediction, target))
-        return float(distance(self.network[0], self.network[1], a, b)[0])
+        a, b = (np.clip(x, 0, 1).astype(np.float32)[None] for x in (prediction, target))
+        if self._last["target"] is None or not np.array_equal(self._last["target"], b):
+            self._last.update(target=b, features=unit_features(*self.network, b))
+        return float(distance_to(*self.network, a, self._last["features"])[0])

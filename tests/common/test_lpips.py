@@ -74,9 +74,12 @@ def narrow(monkeypatch):
         second, third = Stage((Conv(3, 5, padding=2),), **pooling), Stage((Conv(4),), **pooling)
         stages = (Stage((first,)), second, third, Stage((Conv(3),)), Stage((Conv(2),)))
         monkeypatch.setitem(BACKBONES, name, stages)
-    lpips.distance.clear_cache()  # it knows backbones by name
+    programs = (lpips.distance, lpips.distance_to, lpips.unit_features)  # they know backbones by name
+    for program in programs:
+        program.clear_cache()
     yield DATA / "lpips_st_narrow.pth"
-    lpips.distance.clear_cache()
+    for program in programs:
+        program.clear_cache()
 
 
 def test_the_metric_takes_every_kind_of_file(narrow, tmp_path):
@@ -96,6 +99,18 @@ def test_equal_pictures_are_at_no_distance_and_nan_is_no_score(narrow):
     broken = a.copy()
     broken[20, 20] = np.nan
     assert math.isnan(metric(broken, b))
+
+
+def test_the_kept_features_are_those_of_the_target(narrow):
+    metric, (a, b) = Lpips(str(narrow)), PAIRS["shift"]
+    near = metric(a, b)
+    assert near == pytest.approx(float(distance(*metric.network, a[None], b[None])[0]), rel=1e-5)
+    target = b.copy()
+    metric(a, target)
+    target[...] = b**3  # in place: the same array, another picture
+    far = metric(a, target)
+    assert far == Lpips(str(narrow))(a, b**3) != pytest.approx(near, rel=1e-3)
+    assert metric(a, b) == near
 
 
 def test_a_batch_scores_as_its_pairs_do(narrow):
