@@ -110,16 +110,9 @@ def shapes(backbone: str) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
 
 
 @partial(jax.jit, static_argnums=0)
-def distance(
-    backbone: str, params: Params, a: Float[Array, "b h w 3"], b: Float[Array, "b h w 3"]
-) -> Float[Array, " b"]:
-    """Perceptual distance of each pair of pictures, RGB in [0, 1]; compiled once per size."""
-    return distance_to(backbone, params, a, _unit_features(backbone, params, b))
-
-
-@partial(jax.jit, static_argnums=0)
-def distance_to(backbone: str, params: Params, images: Float[Array, "b h w 3"], others: Maps) -> Float[Array, " b"]:
-    """Perceptual distance of pictures to others that are known by their `unit_features`."""
+def distance(backbone: str, params: Params, images: Float[Array, "b h w 3"], others: Maps) -> Float[Array, " b"]:
+    """Perceptual distance of pictures, RGB in [0, 1], to others that are known by their `unit_features`; compiled once
+    per size."""
     total = jnp.zeros(images.shape[0])
     for i, (a, b) in enumerate(zip(_unit_features(backbone, params, images), others, strict=True), 1):
         weights = params[f"head{i}"]["kernel"][0, 0, :, 0]
@@ -211,4 +204,4 @@ class Lpips(Metric):
         a, b = (np.clip(x, 0, 1).astype(np.float32)[None] for x in (prediction, target))
         if self._last["target"] is None or not np.array_equal(self._last["target"], b):
             self._last.update(target=b, features=unit_features(*self.network, b))
-        return float(distance_to(*self.network, a, self._last["features"])[0])
+        return float(distance(*self.network, a, self._last["features"])[0])

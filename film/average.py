@@ -1,8 +1,9 @@
 """The mean of several trainings of one network: often better than each of them, and as cheap to run as one.
 
 Weights that go back to the same start, each trained with other pictures or at another rate, lie in one valley of the
-loss; their mean lies further down in it (Wortsman et al., Model Soups, ICML 2022). A training's own average of its last
-steps (`optim.ema`) does the same for a shorter time.
+loss; their mean lies further down in it (Wortsman et al., Model Soups, ICML 2022). So may a training and one that went
+on from it, as two points of one path (Izmailov et al., Averaging Weights Leads to Wider Optima, UAI 2018). A training's
+own average of its last steps (`optim.ema`) does the same for a shorter time.
 
     python -m film.average runs/film_small runs/film_small_2 -o runs/film_small_mean/weights.safetensors
 """
@@ -50,7 +51,7 @@ def average(
     leaves = [flatten(nnx.to_pure_dict(nnx.state(model))) for model, _ in found]
     mean = {path: np.mean([np.asarray(each[path], np.float64) for each in leaves], axis=0) for path in leaves[0]}
     mean = {path: leaf.astype(np.float32) for path, leaf in mean.items()}
-    about = {"mean_of": [header.metadata for _, header in found]}
+    about = {"mean_of": [{"git_commit": header.git_commit, **header.metadata} for _, header in found]}
     save_model(output, from_params(mean, config), about, dtype=dtype, overwrite=overwrite)
 
 

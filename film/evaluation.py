@@ -167,7 +167,9 @@ class FilmEvaluation:
         training. `limit` is `training_limit` if None, 0 for all. Without baselines and pictures."""
         limit = self.training_limit if limit is None else limit
         metrics = self._training_metrics()
-        quick = dataclasses.replace(self, metrics=metrics, scales=self.scales[:1], limit=limit, progress=False)
+        quick = dataclasses.replace(
+            self, metrics=metrics, scales=self.scales[:1], limit=limit, oracles=(), progress=False
+        )
         method = network(from_params(flatten(jax.device_get(params)), task.model), self.moments[0])
         rows = [scored for name in self.sets for scored in quick._score_set(name, {OURS: method})]
         summary = summarise(rows, metrics, OURS)

@@ -2,16 +2,16 @@
 
 With random weights, L1 teaches FILM to blend long before it learns to move: nothing in the flow predictors answers to
 motion yet, so their gradients point nowhere for tens of thousands of steps. The paper waits them out (3 M steps). Here
-three identities are written into some channels of the random initialisation; all others stay random, and everything
-is trained from there.
+three identities are written into some channels of the random initialisation; the others stay random, but for the search
+(`flow_search`), which starts at zero, and everything is trained from there.
 
 1. `pass_image`: the encoder's first three channels copy the image (it is not negative, so leaky ReLUs keep it).
 2. `start_as_differential_flow`: with d = b - a and the mean gradient g, leaky ReLUs form |g + d| - |g - d| =
    2 sign(g d) min(|g|, |d|). A pattern that moves by v has d = -g v, so this is -2 |g| sign(v) min(1, |v|): a flow
    estimate of the right sign, averaged over a neighbourhood, as Lucas and Kanade do without their division.
    Warping and residuals, coarse to fine, make it an iterative method.
-3. `start_as_blend`: the decoder passes on the mean of the two warped frames. The loss then has a gradient that moves
-   the flow from the first step on.
+3. `start_as_blend`: the decoder passes on the mean of the two warped frames; with `blend` it does so by construction.
+   The loss then has a gradient that moves the flow from the first step on.
 """
 
 from __future__ import annotations

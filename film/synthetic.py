@@ -13,9 +13,9 @@ One scene:
 2. A camera takes a share of it (a fifth of the scenes has a still camera, a fifth nothing but the camera) and moves
    layers by their nearness, which gives parallax. Its share may tilt the background; layers have motions of their own,
    and one in three bends.
-3. Each layer's texture is a random piece of a photograph at one to three of its pixels per picture pixel, averaged
-   down, and sampled at twice the picture's density for the time at which the layer is smallest, softened by 0.35 px:
-   as sharp as pictures of a good camera, without more aliasing than those have. Some layers repeat a piece of it.
+3. Each layer's texture is a random piece of a photograph at one to three of its pixels per picture pixel,
+   sampled at twice the picture's density for the time at which the layer is smallest (averaged down, or enlarged where
+   the photograph has fewer than two), softened by 0.35 px against aliasing. Some layers repeat a piece of it.
 
     python -m film.synthetic --folder data/photographs -o sheet.png
 

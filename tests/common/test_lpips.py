@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from common import fetch_lpips, lpips
-from common.lpips import BACKBONES, Conv, Lpips, Stage, blur_and_halve, distance, shapes
+from common.lpips import BACKBONES, Conv, Lpips, Stage, blur_and_halve, distance, shapes, unit_features
 from common.lpips_weights import from_torch, load_lpips, save_lpips, table
 from common.porting import export
 from common.torch_file import read_torch
@@ -46,7 +46,9 @@ def test_distances_equal_the_originals(net):
     assert name == net
     for pair in ("shift", "blur"):  # 47x61 and 33x40
         a, b = (x[None] for x in PAIRS[pair])
-        assert float(distance(name, params, a, b)[0]) == pytest.approx(ORIGINAL[net][pair], rel=2e-5)
+        assert float(distance(name, params, a, unit_features(name, params, b))[0]) == pytest.approx(
+            ORIGINAL[net][pair], rel=2e-5
+        )
 
 
 def test_the_shift_tolerant_backbone_has_the_published_size():
@@ -74,7 +76,7 @@ def narrow(monkeypatch):
         second, third = Stage((Conv(3, 5, padding=2),), **pooling), Stage((Conv(4),), **pooling)
         stages = (Stage((first,)), second, third, Stage((Conv(3),)), Stage((Conv(2),)))
         monkeypatch.setitem(BACKBONES, name, stages)
-    programs = (lpips.distance, lpips.distance_to, lpips.unit_features)  # they know backbones by name
+    programs = (lpips.distance, lpips.unit_features)  # they know backbones by name
     for program in programs:
         program.clear_cache()
     yield DATA / "lpips_st_narrow.pth"
@@ -104,7 +106,9 @@ def test_equal_pictures_are_at_no_distance_and_nan_is_no_score(narrow):
 def test_the_kept_features_are_those_of_the_target(narrow):
     metric, (a, b) = Lpips(str(narrow)), PAIRS["shift"]
     near = metric(a, b)
-    assert near == pytest.approx(float(distance(*metric.network, a[None], b[None])[0]), rel=1e-5)
+    assert near == pytest.approx(
+        float(distance(*metric.network, a[None], unit_features(*metric.network, b[None]))[0]), rel=1e-5
+    )
     target = b.copy()
     metric(a, target)
     target[...] = b**3  # in place: the same array, another picture
@@ -116,8 +120,9 @@ def test_the_kept_features_are_those_of_the_target(narrow):
 def test_a_batch_scores_as_its_pairs_do(narrow):
     name, params = load_lpips(narrow)
     a, b = (np.stack([PAIRS["shift"][i], PAIRS["shift"][1 - i] ** 2]) for i in (0, 1))
-    singly = [float(distance(name, params, a[i : i + 1], b[i : i + 1])[0]) for i in (0, 1)]
-    np.testing.assert_allclose(distance(name, params, a, b), singly, rtol=1e-5)
+    truth = unit_features(name, params, b)
+    singly = [float(distance(name, params, a[i : i + 1], [x[i : i + 1] for x in truth])[0]) for i in (0, 1)]
+    np.testing.assert_allclose(distance(name, params, a, truth), singly, rtol=1e-5)
     assert singly[0] != pytest.approx(singly[1])
 
 

@@ -23,7 +23,9 @@ def test_each_parameter_is_the_mean(two, tmp_path):
     one, other = (parameters(toy(seed=seed)) for seed in (1, 2))
     for path, leaf in parameters(model).items():
         np.testing.assert_allclose(leaf, (one[path] + 2 * other[path]) / 3, rtol=1e-5, atol=1e-7)
-    assert header.metadata == {"mean_of": [{"seed": 1}, {"seed": 2}, {"seed": 2}]} and model.config == CONFIG
+    assert [each["seed"] for each in header.metadata["mean_of"]] == [1, 2, 2] and model.config == CONFIG
+    commits = [load_with_metadata(name)[1].git_commit for name in (*two, two[1])]
+    assert [each["git_commit"] for each in header.metadata["mean_of"]] == commits
 
 
 def test_what_has_no_mean_is_refused_before_anything_is_written(two, tmp_path):

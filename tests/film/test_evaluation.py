@@ -216,7 +216,7 @@ def test_training_scores_parameters_as_the_full_evaluation_does(place):
     model = toy()
     task = types.SimpleNamespace(model=CONFIG)
     params = nnx.to_pure_dict(nnx.state(model))
-    used = evaluation(place, training_limit=2, training_metrics=["psnr"], scales=(1.0, 0.5))
+    used = evaluation(place, training_limit=2, training_metrics=["psnr"], scales=(1.0, 0.5), oracles=["true-flow"])
     scores = used.score(task, params)
     used.run(str(place / "toy.safetensors"), place / "full")
     own = [float(r["psnr"]) for r in rows_of(place / "full") if (r["method"], r["scale"]) == ("film", "1.0")]
