@@ -105,7 +105,7 @@ class FilmConfig:
 
     @classmethod
     def small(cls, **changes: Any) -> FilmConfig:
-        """A quarter of the width, flow in between and a blend: 2.3 M parameters, a sixteenth of the arithmetic.
+        """A quarter of the width, flow in between and a blend: 2.3 M parameters, a fifteenth of the arithmetic.
         `changes` are fields that are to differ."""
         fields: dict[str, Any] = dict(
             flow_filters=(12, 24, 48, 64), filters=16, flow_search=(1, 1, 2, 3), between=True, blend=True

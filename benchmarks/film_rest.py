@@ -1,0 +1,55 @@
+"""Held-out scores without the triplets that choices were made with: `python -m benchmarks.film_rest runs/held_out`.
+
+Losses, rates and the runs that film-small is the mean of were chosen by looking at every seventh triplet of each set of
+`evaluation=film_held_out` (of `film` at every 21st), beginning with the first. Those flatter it; this prints the table
+of the others, from the `results.csv` of a finished evaluation.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from common import terminal
+from common.files import require_file
+from common.lpips import Lpips
+from common.metrics import Metric, Psnr, Ssim
+from common.score_table import Row, markdown, over_sets, summarise
+from film.evaluation import OURS
+
+LOOKED_AT = {"film": 21}  # one in so many
+OFTEN = 7
+METRICS: dict[str, Metric] = {"psnr": Psnr(), "ssim": Ssim(), "lpips": Lpips()}
+
+
+def rest(rows: list[Row]) -> list[Row]:
+    """The rows of triplets that no choice was made with."""
+    order: dict[tuple[str, float], dict[str, int]] = {}  # of each set's names
+    for row in rows:
+        names = order.setdefault((row["set"], row["scale"]), {})
+        names.setdefault(row["name"], len(names))
+    return [row for row in rows if order[row["set"], row["scale"]][row["name"]] % LOOKED_AT.get(row["set"], OFTEN)]
+
+
+def read(path: Path) -> list[Row]:
+    """`results.csv` with its scores as numbers."""
+    with require_file(path).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [row | {key: float(row[key]) for key in ("scale", *METRICS)} for row in rows]
+
+
+def main(folder: Annotated[Path, tyro.conf.Positional]) -> None:
+    """Print the table of the triplets that no choice was made with.
+
+    Args:
+        folder: the output of `eval.py experiment=film_small evaluation=film_held_out`.
+    """
+    summary = summarise(rest(read(folder / "results.csv")), METRICS, OURS)
+    print(markdown(summary + over_sets(summary, METRICS), METRICS, OURS))
+
+
+if __name__ == "__main__":
+    terminal.program(main)
