@@ -114,19 +114,17 @@ def distance(backbone: str, params: Params, images: Float[Array, "b h w 3"], oth
     """Perceptual distance of pictures, RGB in [0, 1], to others that are known by their `unit_features`; compiled once
     per size."""
     total = jnp.zeros(images.shape[0])
-    for i, (a, b) in enumerate(zip(_unit_features(backbone, params, images), others, strict=True), 1):
+    for i, (a, b) in enumerate(zip(unit_features(backbone, params, images), others, strict=True), 1):
         weights = params[f"head{i}"]["kernel"][0, 0, :, 0]
         total += jnp.mean(jnp.square(a - b) @ weights, axis=(1, 2))
     return total
 
 
-def _unit_features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> Maps:
+@partial(jax.jit, static_argnums=0)
+def unit_features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> Maps:
     """`features`, each pixel's vector divided by its length."""
     maps = features(backbone, params, images)
     return [x / (jnp.sqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True)) + EPSILON) for x in maps]
-
-
-unit_features = jax.jit(_unit_features, static_argnums=0)
 
 
 def features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> Maps:
@@ -167,7 +165,8 @@ def _max_pool(x: Float[Array, "b h w c"], size: int, stride: int) -> Float[Array
 class Lpips(Metric):
     """Perceptual distance as a metric; the weights are read at first use.
 
-    The last target's features are kept: many predictions in a row for one target cost half.
+    The last target's features are kept (AlexNet: some 180 bytes per pixel), so that more
+    predictions for it cost half each.
 
     Attributes:
       weights: made by `python -m common.fetch_lpips`; or a .pth file of `stlpips-pytorch` or `lpips`.
