@@ -24,12 +24,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from film.layers import Conv, Stage, leaky_relu, whole
+from film.layers import Conv, Stage, conv2d, leaky_relu, whole
 from film.pyramid import Pyramid, feature_channels
 from film.resample import resize_bilinear
+from film.strips import Top, by_strips
 from film.warp import backward_warp
 
 KEYS = 32  # most channels in which two frames are compared
+STRIP = 1 << 17  # values of a frame that are matched at a time on a CPU
 
 
 class FlowPredictor(nnx.Module):
@@ -62,10 +64,27 @@ class FlowPredictor(nnx.Module):
         if self.search:
             own, keys = jnp.split(own, [x.shape[-1]], axis=-1)
             x += self.matched(matches(keys, self._keys(other), self.search))
-        x = leaky_relu(own + x)
-        for conv in list(self.convs)[1:-1]:
-            x = leaky_relu(conv(x))
-        return self.convs[-1](x)
+        return self._after_first(own + x)
+
+    def compare(self, a: Float[Array, "b h w c"], b: Float[Array, "b h w c"]) -> Float[Array, "b h w 2"]:
+        """`self(own_half(a), b)` where there is no half to keep: what the halves and the matches are convolved with is
+        one kernel, over the stack of all that is seen."""
+        first, seen = self.convs[0], [a, b]
+        kernel, bias = first.kernel[...], first.bias[...]
+        if self.search:
+            seen.append(matches(self._keys(a), self._keys(b), self.search))
+            kernel, bias = jnp.concatenate([kernel, self.matched.kernel[...]], axis=2), bias + self.matched.bias[...]
+        return self._after_first(conv2d(jnp.concatenate(seen, axis=-1), kernel.astype(a.dtype)) + bias.astype(a.dtype))
+
+    def _after_first(self, x: Float[Array, "b h w f"]) -> Float[Array, "b h w 2"]:
+        for conv in list(self.convs)[1:]:
+            x = conv(leaky_relu(x))
+        return x
+
+    @property
+    def reach(self) -> int:
+        """How many rows around a row its flow depends on."""
+        return self.search + len(self.convs) - 2
 
     def _keys(self, features: Float[Array, "b h w c"]) -> Float[Array, "b h w k"]:
         keys = self.keys(features)
@@ -77,14 +96,33 @@ def matches(a: Float[Array, "b h w k"], b: Float[Array, "b h w k"], radius: int)
     """Mean over channels of `a(x) b(x + d)` for all whole d within `radius` in both directions, row by row; beyond the
     picture b is zero. Of unit vectors it is the cosine of their angle.
 
-    A loop, and a gradient written by hand: unrolled, XLA compiles what made `a` and `b` into every one of the terms.
+    Loops, and a gradient written by hand: unrolled, XLA compiles what made `a` and `b` into every one of the terms. On
+    a CPU a few rows at a time, channels first: they stay in the cache, and the sum runs along a row, pixel by pixel,
+    instead of across channels; eight times as fast.
     """
-    side, padded = 2 * radius + 1, _pad(b, radius)
+    (batch, height, width, channels), side = a.shape, 2 * radius + 1
+    rows, padded = _strip(height, batch * width * channels), _pad(b, radius)
 
-    def match(step: Array) -> Array:
-        return jnp.mean(a * jax.lax.dynamic_slice(padded, (0, step // side, step % side, 0), a.shape), axis=-1)
+    def strip(number: Array) -> Array:
+        here = jnp.moveaxis(jax.lax.dynamic_slice_in_dim(a, number * rows, rows, axis=1), -1, 0)
+        there = jnp.moveaxis(jax.lax.dynamic_slice_in_dim(padded, number * rows, rows + 2 * radius, axis=1), -1, 0)
+        here, there = here.astype(jnp.float32), there.astype(jnp.float32)
 
-    return jnp.moveaxis(jax.lax.map(match, jnp.arange(side**2)), 0, -1)
+        def match(step: Array) -> Array:
+            seen = jax.lax.dynamic_slice(there, (0, 0, step // side, step % side), here.shape)
+            return sum((here[c] * seen[c] for c in range(1, channels)), here[0] * seen[0]) / channels
+
+        return jnp.moveaxis(jax.lax.map(match, jnp.arange(side**2)), 0, -1)
+
+    strips = jax.lax.map(strip, jnp.arange(height // rows))
+    return jnp.moveaxis(strips, 0, 1).reshape(batch, height, width, side**2).astype(a.dtype)
+
+
+def _strip(height: int, values: int) -> int:
+    """Rows of so many values each that are matched at a time: a divisor of `height`; all of them but on a CPU."""
+    if jax.default_backend() != "cpu":
+        return height
+    return max((rows for rows in range(1, height + 1) if height % rows == 0 and rows * values <= STRIP), default=1)
 
 
 def _matches_gradient(radius: int, inputs: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
@@ -149,7 +187,11 @@ class FlowEstimator(nnx.Module):
             height, width = other[level].shape[1:3]
             # Flow is carried in float32 whatever the features are: positions beyond 256 px need its mantissa.
             v = resize_bilinear(2 * flows[0].astype(jnp.float32), (height, width))
-            flows.insert(0, v + stage(partial(_residual, self.predictor(level)))(own[level], other[level], v))
+
+            def refine(top: Top, v: Array, own: Array, level: int = level) -> Array:
+                return v + stage(partial(_residual, self.predictor(level)))(own, other[level], v, top)
+
+            flows.insert(0, by_strips(refine, [v, own[level]], self.predictor(level).reach))
         return flows
 
     def between(self, first: Pyramid, second: Pyramid, time: Float[Array, "b 1"], stage: Stage = whole) -> Pyramid:
@@ -165,21 +207,25 @@ class FlowEstimator(nnx.Module):
         for level in range(coarsest - 1, -1, -1):
             height, width = first[level].shape[1:3]
             v = resize_bilinear(2 * flows[0].astype(jnp.float32), (height, width))
-            residual = stage(partial(middle_residual, self.predictor(level)))
-            flows.insert(0, v + residual(first[level], second[level], v, t))
+
+            def refine(top: Top, v: Array, level: int = level) -> Array:
+                residual = stage(partial(middle_residual, self.predictor(level)))
+                return v + residual(first[level], second[level], v, t, top)
+
+            flows.insert(0, by_strips(refine, [v], self.predictor(level).reach))
         return flows
 
 
-def _residual(predictor: FlowPredictor, own: Array, other: Array, v: Array) -> Array:
+def _residual(predictor: FlowPredictor, own: Array, other: Array, v: Array, top: Top = 0) -> Array:
     """The correction to `v` (Eq. in section "Flow Estimation"): what the predictor sees after warping with it."""
-    return predictor(own, backward_warp(other, v))
+    return predictor(own, backward_warp(other, v, top))
 
 
 def _straight(predictor: FlowPredictor, first: Array, second: Array) -> Array:
     first, second = (x[..., x.shape[-1] - predictor.features :] for x in (first, second))
-    return predictor(predictor.own_half(first), second)
+    return predictor.compare(first, second)
 
 
-def middle_residual(predictor: FlowPredictor, first: Array, second: Array, v: Array, t: Array) -> Array:
+def middle_residual(predictor: FlowPredictor, first: Array, second: Array, v: Array, t: Array, top: Top = 0) -> Array:
     """The correction to `v` from what is seen when both frames are warped with it to time `t` [b 1 1 1]."""
-    return _straight(predictor, backward_warp(first, -t * v), backward_warp(second, (1 - t) * v))
+    return _straight(predictor, backward_warp(first, -t * v, top), backward_warp(second, (1 - t) * v, top))

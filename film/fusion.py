@@ -1,8 +1,9 @@
 """Fusion: a U-Net decoder that paints the middle frame (FILM, section "Fusion").
 
-Its input is the aligned pyramid: per level, both frames' images and features warped to the middle, and both flows.
-From the coarsest level up: upsample to the next level (nearest neighbour, then a 2x2 convolution), stack with the
-aligned level, two 3x3 convolutions. A last 1x1 convolution gives RGB, not clamped.
+Its input is the aligned pyramid: per level, both frames' images and features (a `pack`) warped to the middle, and both
+flows. Each level is warped when its turn comes. From the coarsest level up: upsample to the next level (nearest
+neighbour, then a 2x2 convolution), stack with the aligned level, two 3x3 convolutions. A last 1x1 convolution gives
+RGB, not clamped.
 
 A decoder of few channels cannot carry two sharp pictures through all of its convolutions. It need not where its output
 is a difference and a share m (`BLEND` channels), and the picture `m * x0 + (1 - m) * x1 + difference` of the warped
@@ -16,17 +17,33 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from film.layers import Conv, Stage, conv2d, leaky_relu, whole
+from film.layers import GROUP, Conv, Stage, conv2d, leaky_relu, whole
 from film.pyramid import feature_channels
 from film.resample import interleave, resize_nearest
+from film.strips import Top, by_strips
+from film.warp import backward_warp
 
 COLORS = 3
+GAP = -COLORS % GROUP  # channels of zeros behind a pack's image: what is warped is convolved without a copy
 BLEND = COLORS + 1  # the difference, and the logarithm of the odds that a pixel is x0's
 FLOWS = 4  # backward (dx, dy) and forward (dx, dy)
-Aligned = tuple[Array, Array, Array]  # one level: x0's image and features, warped; x1's; the flows
+REACH = 4  # rows around a row that `_paint` sees: two 3x3 convolutions, and the 2x2 one at half the size
+Level = tuple[Array, Array, Array, Array]  # the packs of x0 and x1; the flows from the moment to x0 and to x1
+Painted = tuple[Array, Array, Array]  # what the decoder makes; x0 and x1, warped
+
+
+def pack(image: Float[Array, "b h w 3"], features: Float[Array, "b h w f"]) -> Float[Array, "b h w p"]:
+    """What is warped of a frame, in one piece: its image, zeros (`GAP`) and its features."""
+    return jnp.concatenate([image, jnp.zeros((*image.shape[:3], GAP), image.dtype), features], axis=-1)
+
+
+def unpack(pack: Float[Array, "b h w p"]) -> tuple[Float[Array, "b h w 3"], Float[Array, "b h w f"]]:
+    """The image and the features of a pack."""
+    return pack[..., :COLORS], pack[..., COLORS + GAP :]
 
 
 def aligned_channels(filters: int, sub_levels: int, level: int) -> int:
@@ -78,12 +95,25 @@ class Fusion(nnx.Module):
             self.convs.append(Conv(3, width, width, rngs=rngs))
         self.output = Conv(1, widths[0], outputs, rngs=rngs)
 
-    def __call__(self, aligned: Sequence[Aligned], stage: Stage = whole) -> Float[Array, "b h w o"]:
-        """The middle frame, or what `blend` makes it of, from the aligned pyramid, finest level first."""
-        net = jnp.concatenate(aligned[-1], axis=-1)
+    def __call__(self, levels: Sequence[Level], stage: Stage = whole) -> Painted:
+        """The middle frame, or what `blend` makes it of; and the frames warped to it.
+
+        Args:
+          levels: finest first.
+          stage: what each level is wrapped in.
+        """
+        x0, x1, flows = _align(*levels[-1])
+        (x0, features0), (x1, features1) = unpack(x0), unpack(x1)
+        painted = jnp.concatenate([x0, features0, x1, features1, flows], axis=-1), x0, x1
         for level in range(self.levels - 2, -1, -1):
-            net = stage(partial(_level, *list(self.convs)[3 * level : 3 * level + 3]))(aligned[level], net)
-        return self.output(net)
+            convs = list(self.convs)[3 * level : 3 * level + 3]
+
+            def paint(top: Top, *near: Array, level: int = level, convs: list[Conv] = convs) -> Painted:
+                run = stage(partial(_paint, *convs, None if level else self.output))
+                return run(top, *levels[level][:2], *near)
+
+            painted = by_strips(paint, (*levels[level][2:], painted[0]), REACH)
+        return painted
 
 
 def blend(
@@ -97,7 +127,39 @@ def blend(
     return x1 + jax.nn.sigmoid(output[..., COLORS:] + odds) * (x0 - x1) + output[..., :COLORS]
 
 
-def _level(up: Conv, first: Conv, second: Conv, aligned: Aligned, net: Array) -> Array:
-    height, width = aligned[0].shape[1:3]
-    net = upsample_conv(up, net, (height, width))
-    return leaky_relu(second(leaky_relu(first.over(*aligned, net))))
+def _paint(
+    up: Conv,
+    first: Conv,
+    second: Conv,
+    output: Conv | None,
+    top: Top,
+    x0: Array,
+    x1: Array,
+    to_x0: Array,
+    to_x1: Array,
+    net: Array,
+) -> Painted:
+    """A level, or its rows from `top` on: from the packs, the flows to them, and what the level below has painted."""
+    x0, x1, flows = _align(x0, x1, to_x0, to_x1, top)
+    net = upsample_conv(up, net, (flows.shape[1], flows.shape[2]))
+    kernels = _by_part(first.kernel[...].astype(net.dtype), x0.shape[-1])
+    parts = (x0, x1, jnp.concatenate([flows, net], axis=-1))
+    net = sum(map(conv2d, parts, kernels), first.bias[...].astype(net.dtype))
+    net = leaky_relu(second(leaky_relu(net)))
+    return net if output is None else output(net), unpack(x0)[0], unpack(x1)[0]
+
+
+def _align(x0: Array, x1: Array, to_x0: Array, to_x1: Array, top: Top = 0) -> tuple[Array, Array, Array]:
+    """One level of the aligned pyramid: each frame's pack, warped by the flow to it; and both flows."""
+    flows = jnp.concatenate([to_x0, to_x1], axis=-1).astype(x0.dtype)
+    return backward_warp(x0, to_x0, top), backward_warp(x1, to_x1, top), flows
+
+
+def _by_part(kernel: Float[Array, "kh kw i o"], pack: int) -> tuple[Array, Array, Array]:
+    """The kernel over two packs of `pack` channels each, and over the rest. The convolution is linear in its inputs, so
+    it is the sum of three, and the stack of all of them, a copy, is never made."""
+    features = pack - COLORS - GAP
+    image0, features0, image1, features1, rest = jnp.split(kernel, np.cumsum([COLORS, features] * 2), axis=2)
+    gap = jnp.zeros((*kernel.shape[:2], GAP, kernel.shape[3]), kernel.dtype)
+    one, two = (jnp.concatenate([x, gap, f], axis=2) for x, f in ((image0, features0), (image1, features1)))
+    return one, two, rest

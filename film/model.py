@@ -38,10 +38,9 @@ from jaxtyping import Array, Float
 
 from common.remat import remat as rematerialised
 from film.flow import FlowEstimator
-from film.fusion import BLEND, COLORS, Aligned, Fusion, blend
+from film.fusion import BLEND, COLORS, Fusion, blend, pack, unpack
 from film.layers import Stage, whole
 from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
-from film.warp import backward_warp
 
 SEVERAL = ("flow_convs", "flow_filters", "flow_search")  # a number for each predictor, finest first
 MOST_LEVELS = 16  # of a pyramid; at 16 a side is padded to 32,768 pixels, more than any use
@@ -211,7 +210,7 @@ class Film(nnx.Module):
         pyramid = image_pyramid(images, self.config.pyramid_levels)
         features = self.extractor(pyramid, stage)
         fused = self.config.fusion_pyramid_levels
-        packs = [jnp.concatenate(pair, axis=-1) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
+        packs = [pack(*pair) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
         return Encoded(packs, features[fused:], [] if self.config.between else self.flow.own_halves(features))
 
     def interpolate_encoded(
@@ -225,10 +224,9 @@ class Film(nnx.Module):
         else:  # both directions are one batch
             flows = self.flow(both(e0.own, e1.own), both(features_of(e1), features_of(e0)), stage)[:fused]
             forward, backward = zip(*(jnp.split(flow, 2) for flow in flows), strict=True)
-        levels = zip(e0.packs, e1.packs, backward, forward, strict=True)
-        aligned = [stage(align)(pack0, pack1, to_x0 * t, to_x1 * (1 - t)) for pack0, pack1, to_x0, to_x1 in levels]
-        x0_warped, x1_warped = (pack[..., :COLORS] for pack in aligned[0][:2])
-        image = self.fusion(aligned, stage)
+        to_x0, to_x1 = [flow * t for flow in backward], [flow * (1 - t) for flow in forward]
+        levels = list(zip(e0.packs, e1.packs, to_x0, to_x1, strict=True))
+        image, x0_warped, x1_warped = self.fusion(levels, stage)
         if self.config.blend:
             image = blend(x0_warped, x1_warped, image, time)
         return FilmOutput(image, list(forward), list(backward), x0_warped, x1_warped)
@@ -249,25 +247,13 @@ class Film(nnx.Module):
         return self.interpolate_encoded(e0, e1, time, stage)
 
 
-def align(
-    pack0: Float[Array, "b h w c"],
-    pack1: Float[Array, "b h w c"],
-    to_x0: Float[Array, "b h w 2"],
-    to_x1: Float[Array, "b h w 2"],
-) -> Aligned:
-    """One level of the aligned pyramid: each frame's image and features, warped by the flow from the moment to it; and
-    both flows."""
-    flows = jnp.concatenate([to_x0, to_x1], axis=-1).astype(pack0.dtype)
-    return backward_warp(pack0, to_x0), backward_warp(pack1, to_x1), flows
-
-
 def parameter_count(model: Film) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
 
 
 def features_of(encoded: Encoded) -> Pyramid:
     """The whole feature pyramid, finest first."""
-    return [pack[..., COLORS:] for pack in encoded.packs] + encoded.features
+    return [unpack(pack)[1] for pack in encoded.packs] + encoded.features
 
 
 def both(first: Pyramid, second: Pyramid) -> Pyramid:

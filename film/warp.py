@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 STRIP = 1 << 20  # values that are looked up at a time on a CPU
 Cells = tuple[Int[Array, "b k"], Float[Array, "b k"], Float[Array, "b k"]]  # upper left corners; fractions right, down
 
 
-def backward_warp(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"]) -> Float[Array, "b h w c"]:
+def backward_warp(
+    image: Float[Array, "b h w c"], flow: Float[Array, "b r w 2"], top: int | Int[Array, ""] = 0
+) -> Float[Array, "b r w c"]:
     """Warps `image` (any range, any number of channels) by `flow` = (dx, dy) in pixels.
+
+    `flow` may be that of some rows alone, from row `top` on.
 
     Differentiable in both arguments; the gradient with respect to a flow that points outside the picture is zero, as
     in the reference. Needs height and width of at least 2.
@@ -24,17 +29,19 @@ def backward_warp(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"])
     height, width = image.shape[1:3]
     if height < 2 or width < 2:
         raise ValueError(f"cannot warp a {width}x{height} image: bilinear lookup needs at least 2x2; pad it first")
-    return _warp(image, flow)
+    return _warp(image, flow, jnp.asarray(top, flow.dtype))
 
 
 @jax.custom_vjp
-def _warp(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"]) -> Float[Array, "b h w c"]:
+def _warp(
+    image: Float[Array, "b h w c"], flow: Float[Array, "b r w 2"], top: Float[Array, ""]
+) -> Float[Array, "b r w c"]:
     batch, height, width, channels = image.shape
-    pixels = image.reshape(-1, height * width, channels)
-    cells = _cells(flow, height, width)
-    if jax.default_backend() == "cpu" and (strips := _strips(batch * height, width * channels)) > 1:
-        return _in_strips(pixels, cells, width, strips).reshape(image.shape)
-    return _mix(pixels, cells, width).reshape(image.shape)
+    pixels, shape = image.reshape(-1, height * width, channels), (*flow.shape[:3], channels)
+    cells = _cells(flow, height, width, top)
+    if jax.default_backend() == "cpu" and (strips := _strips(batch * flow.shape[1], width * channels)) > 1:
+        return _in_strips(pixels, cells, width, strips).reshape(shape)
+    return _mix(pixels, cells, width).reshape(shape)
 
 
 def _mix(pixels: Float[Array, "b p c"], cells: Cells, width: int) -> Float[Array, "b k c"]:
@@ -54,7 +61,7 @@ def _strips(rows: int, values: int) -> int:
 
 def _in_strips(pixels: Float[Array, "b p c"], cells: Cells, width: int, strips: int) -> Float[Array, "s r c"]:
     """`_mix`, one strip of the batch after the other: a whole picture's four corners are four times its memory."""
-    batch, count, channels = pixels.shape
+    (batch, count, channels), corners = pixels.shape, cells[0].shape[1]
     corner, fx, fy = cells
     corner = corner + count * jnp.arange(batch)[:, None]
     parts = [x.reshape(strips, 1, -1) for x in (corner, fx, fy)]
@@ -66,10 +73,12 @@ def _in_strips(pixels: Float[Array, "b p c"], cells: Cells, width: int, strips: 
 
     # Zeros that depend on the flow: XLA would make plain ones at the very start, of all warps of the network at once.
     zero = (0 * fx[0, 0]).astype(pixels.dtype)
-    return jax.lax.fori_loop(0, strips, fill, jnp.broadcast_to(zero, (strips, batch * count // strips, channels)))
+    return jax.lax.fori_loop(0, strips, fill, jnp.broadcast_to(zero, (strips, batch * corners // strips, channels)))
 
 
-def _warp_by_weights(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2"]) -> Float[Array, "b h w c"]:
+def _warp_by_weights(
+    image: Float[Array, "b h w c"], flow: Float[Array, "b r w 2"], top: Float[Array, ""]
+) -> Float[Array, "b r w c"]:
     """`_warp` as one lookup of all four corners and one product with their weights.
 
     It needs four times the memory, so it is not how a warp is computed; its transpose, though, is one scatter instead
@@ -77,18 +86,18 @@ def _warp_by_weights(image: Float[Array, "b h w c"], flow: Float[Array, "b h w 2
     """
     height, width, channels = image.shape[1:]
     pixels = image.reshape(-1, height * width, channels)
-    corner, fx, fy = _cells(flow, height, width)
+    corner, fx, fy = _cells(flow, height, width, top)
     corners = corner[..., None] + jnp.array([0, 1, width, width + 1])
     taps = _lookup(pixels, corners.reshape(corner.shape[0], -1)).reshape(*corners.shape, channels)
     weights = jnp.stack([(1 - fy) * (1 - fx), (1 - fy) * fx, fy * (1 - fx), fy * fx], axis=-1).astype(image.dtype)
-    return jnp.einsum("bpt,bptc->bpc", weights, taps).reshape(image.shape)
+    return jnp.einsum("bpt,bptc->bpc", weights, taps).reshape(*flow.shape[:3], channels)
 
 
-def _gradient(inputs: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+def _gradient(inputs: tuple[Array, Array, Array | np.ndarray], gradient: Array) -> tuple[Array, Array, Array]:
     return jax.vjp(_warp_by_weights, *inputs)[1](gradient)
 
 
-_warp.defvjp(lambda image, flow: (_warp(image, flow), (image, flow)), _gradient)
+_warp.defvjp(lambda *inputs: (_warp(*inputs), inputs), _gradient)
 
 
 def _lookup(pixels: Float[Array, "b p c"], index: Int[Array, "b k"]) -> Float[Array, "b k c"]:
@@ -102,11 +111,11 @@ def _lookup(pixels: Float[Array, "b p c"], index: Int[Array, "b k"]) -> Float[Ar
     return found.reshape(batch, -1, channels)
 
 
-def _cells(flow: Float[Array, "b h w 2"], height: int, width: int) -> Cells:
+def _cells(flow: Float[Array, "b r w 2"], height: int, width: int, top: Float[Array, ""]) -> Cells:
     """Where each pixel looks: the upper left corner's number, and the fractions to the right and down."""
-    y0, fy = _split(jnp.arange(height, dtype=flow.dtype)[:, None] + flow[..., 1], height)
+    y0, fy = _split(top + jnp.arange(flow.shape[1], dtype=flow.dtype)[:, None] + flow[..., 1], height)
     x0, fx = _split(jnp.arange(width, dtype=flow.dtype)[None, :] + flow[..., 0], width)
-    corner, fx, fy = (x.reshape(-1, height * width) for x in (y0 * width + x0, fx, fy))
+    corner, fx, fy = (x.reshape(len(x), -1) for x in (y0 * width + x0, fx, fy))
     return corner, fx, fy
 
 

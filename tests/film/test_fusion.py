@@ -7,8 +7,9 @@ import pytest
 from flax import nnx
 from jax.test_util import check_grads
 
+import film.flow
 from film.flow import FlowEstimator, matches
-from film.fusion import FLOWS, Fusion, aligned_channels, blend, upsample_conv
+from film.fusion import Fusion, blend, pack, unpack, upsample_conv
 from film.layers import Conv, conv2d
 from film.pyramid import FeatureExtractor, feature_channels, image_pyramid
 from film.resample import resize_bilinear, resize_nearest
@@ -103,6 +104,16 @@ def test_matches_are_means_of_products_and_zero_beyond_the_picture():
     assert not found[:, 0, :, :2].any() and not found[:, :, 5, :, 3:].any()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 6])
+def test_matches_row_by_row_are_the_matches(rows, monkeypatch):
+    a, b = uniform(0, 2, 6, 7, 5), uniform(1, 2, 6, 7, 5)
+    padded = jnp.pad(b, ((0, 0), (2, 2), (2, 2), (0, 0)))
+    plain = [jnp.mean(a * padded[:, y : y + 6, x : x + 7], axis=-1) for y in range(5) for x in range(5)]
+    monkeypatch.setattr("film.flow.STRIP", rows * 2 * 7 * 5)
+    np.testing.assert_allclose(matches(a, b, 2), jnp.stack(plain, axis=-1), atol=1e-6)
+    assert film.flow._strip(6, 2 * 7 * 5) == rows
+
+
 def test_the_gradient_of_matches_is_the_derivative():
     a, b, weights = uniform(0, 1, 4, 5, 3), uniform(1, 1, 4, 5, 3), uniform(2, 1, 4, 5, 9)
 
@@ -145,9 +156,24 @@ def test_feature_levels_stack_what_reaches_them():
 def test_the_decoder_paints_any_size():
     levels = 3
     decoder = Fusion(4, 3, levels, 2, rngs=nnx.Rngs(2))
-    packs = [(aligned_channels(4, 3, level) - FLOWS) // 2 for level in range(levels)]
-    aligned = [
-        tuple(uniform(level, 1, 21 >> level, 30 >> level, channels) for channels in (packs[level], packs[level], FLOWS))
-        for level in range(levels)
-    ]
-    assert jax.eval_shape(decoder, aligned).shape == (1, 21, 30, 3)
+    sizes = [(1, 21 >> level, 30 >> level) for level in range(levels)]
+    packs = [pack(uniform(0, *size, 3), uniform(1, *size, feature_channels(4, 3, i))) for i, size in enumerate(sizes)]
+    inputs = [(packs[i], packs[i], uniform(2, *size, 2), uniform(3, *size, 2)) for i, size in enumerate(sizes)]
+    assert [painted.shape for painted in jax.eval_shape(decoder, inputs)] == [(1, 21, 30, 3)] * 3
+
+
+def test_what_fills_a_pack_is_not_seen():
+    """A pack's zeros are there for speed: the decoder gives the same whatever they are."""
+    decoder = Fusion(4, 3, 3, 2, rngs=nnx.Rngs(2))
+    sizes = [(1, 16 >> level, 24 >> level) for level in range(3)]
+    packs = [pack(uniform(0, *size, 3), uniform(1, *size, feature_channels(4, 3, i))) for i, size in enumerate(sizes)]
+    assert all(not x[..., 3].any() and x.shape[-1] % 4 == 0 for x in packs)
+    image, features = unpack(packs[1])
+    np.testing.assert_array_equal(image, uniform(0, *sizes[1], 3))
+    np.testing.assert_array_equal(features, uniform(1, *sizes[1], feature_channels(4, 3, 1)))
+    flows = [(uniform(2, *size, 2), uniform(3, *size, 2)) for size in sizes]
+
+    def painted(packs):
+        return decoder([(x, x, *both) for x, both in zip(packs, flows, strict=True)])[0]
+
+    np.testing.assert_allclose(painted([x.at[..., 3].set(9.0) for x in packs]), painted(packs), atol=1e-6)

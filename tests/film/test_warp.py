@@ -101,11 +101,20 @@ def test_one_pixel_sides_are_refused(size):
     assert f"{size[1]}x{size[0]}" in str(error.value) and "\n" not in str(error.value)
 
 
+def test_some_rows_are_those_of_the_whole():
+    rng = np.random.default_rng(5)
+    image, flow = (jnp.asarray(rng.normal(0, 4, (2, 9, 7, c)).astype(np.float32)) for c in (5, 2))
+    whole = backward_warp(image, flow)
+    for top in (0, 3, 5):
+        rows = jax.jit(backward_warp)(image, flow[:, top : top + 4], jnp.asarray(top))
+        np.testing.assert_allclose(rows, whole[:, top : top + 4], atol=1e-6)
+
+
 @pytest.mark.parametrize("strip", [1, 40, 200])
 def test_strips_give_what_the_whole_gives(strip, monkeypatch):
     rng = np.random.default_rng(3)
     image, flow = (jnp.asarray(rng.normal(0, 4, (2, 6, 7, c)).astype(np.float32)) for c in (5, 2))
-    whole = film.warp._warp(image, flow)
+    whole = backward_warp(image, flow)
     monkeypatch.setattr("film.warp.STRIP", strip)
     assert film.warp._strips(2 * 6, 7 * 5) > 1
-    np.testing.assert_allclose(film.warp._warp(image, flow), whole, atol=1e-6)
+    np.testing.assert_allclose(backward_warp(image, flow), whole, atol=1e-6)
