@@ -4,7 +4,8 @@ Each measurement runs in a process of its own (peak memory belongs to one case, 
 persistent compilation cache off. Weights are random, made without a compiler; the peak is the whole process's. `pair`
 is one call of the network on two new frames. `in-between` is the cost of one more frame in a sequence, where each frame
 is encoded once: one encoding plus one midpoint. Times are medians after a warm-up. Arithmetic is counted from the
-compiled program (XLA's own count, multiply and add as two), with no level in strips: XLA counts a loop's body once.
+compiled program (XLA's own count, multiply and add as two), with no level in strips. XLA counts a loop's body once, so
+what the search for matches and the largest warps do is hardly in it.
 
 The column `reference` gives what the TensorFlow program took for a pair on two quiet cores of the same kind, measured
 once and not by this script: 1.6 to 1.75 s (256), 6.0 s (512), 23 s (720p).

@@ -96,9 +96,9 @@ def matches(a: Float[Array, "b h w k"], b: Float[Array, "b h w k"], radius: int)
     """Mean over channels of `a(x) b(x + d)` for all whole d within `radius` in both directions, row by row; beyond the
     picture b is zero. Of unit vectors it is the cosine of their angle.
 
-    Loops, and a gradient written by hand: unrolled, XLA compiles what made `a` and `b` into every one of the terms. On
-    a CPU a few rows at a time, channels first: they stay in the cache, and the sum runs along a row, pixel by pixel,
-    instead of across channels; eight times as fast.
+    Loops, and a gradient written by hand: unrolled, XLA compiles what made `a` and `b` into every one of the terms.
+    Channels come first, so that the sum runs along a row, pixel by pixel, instead of across channels; and on a CPU it
+    is done a few rows at a time, which stay in the cache.
     """
     (batch, height, width, channels), side = a.shape, 2 * radius + 1
     rows, padded = _strip(height, batch * width * channels), _pad(b, radius)
@@ -199,7 +199,7 @@ class FlowEstimator(nnx.Module):
 
         Both frames are warped to that moment, so what is compared lies on the grid on which the answer is used:
         `first(x - time * flow) ~ second(x + (1 - time) * flow)`. A level's features are its last channels; what comes
-        before them (the image, in `Encoded.packs`) is not looked at, and saves a copy.
+        before them (image and zeros, in `Encoded.packs`) is not looked at, and saves a copy.
         """
         t = time[:, :, None, None]
         coarsest = len(first) - 1

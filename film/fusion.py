@@ -41,9 +41,9 @@ def pack(image: Float[Array, "b h w 3"], features: Float[Array, "b h w f"]) -> F
     return jnp.concatenate([image, jnp.zeros((*image.shape[:3], GAP), image.dtype), features], axis=-1)
 
 
-def unpack(pack: Float[Array, "b h w p"]) -> tuple[Float[Array, "b h w 3"], Float[Array, "b h w f"]]:
+def unpack(packed: Float[Array, "b h w p"]) -> tuple[Float[Array, "b h w 3"], Float[Array, "b h w f"]]:
     """The image and the features of a pack."""
-    return pack[..., :COLORS], pack[..., COLORS + GAP :]
+    return packed[..., :COLORS], packed[..., COLORS + GAP :]
 
 
 def aligned_channels(filters: int, sub_levels: int, level: int) -> int:
@@ -155,10 +155,10 @@ def _align(x0: Array, x1: Array, to_x0: Array, to_x1: Array, top: Top = 0) -> tu
     return backward_warp(x0, to_x0, top), backward_warp(x1, to_x1, top), flows
 
 
-def _by_part(kernel: Float[Array, "kh kw i o"], pack: int) -> tuple[Array, Array, Array]:
-    """The kernel over two packs of `pack` channels each, and over the rest. The convolution is linear in its inputs, so
+def _by_part(kernel: Float[Array, "kh kw i o"], channels: int) -> tuple[Array, Array, Array]:
+    """The kernel over two packs of `channels` each, and over the rest. The convolution is linear in its inputs, so
     it is the sum of three, and the stack of all of them, a copy, is never made."""
-    features = pack - COLORS - GAP
+    features = channels - COLORS - GAP
     image0, features0, image1, features1, rest = jnp.split(kernel, np.cumsum([COLORS, features] * 2), axis=2)
     gap = jnp.zeros((*kernel.shape[:2], GAP, kernel.shape[3]), kernel.dtype)
     one, two = (jnp.concatenate([x, gap, f], axis=2) for x, f in ((image0, features0), (image1, features1)))

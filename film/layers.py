@@ -1,4 +1,4 @@
-"""The one layer that FILM is made of: a convolution, over one or several inputs.
+"""The one layer that FILM is made of: a convolution.
 
 A stack `[a, b, c]` of feature maps followed by a convolution is how every stage of FILM begins. The convolution is
 linear in its input channels, so `conv([a, b, c]) = conv_a(a) + conv_b(b) + conv_c(c)` with slices of one kernel.
@@ -28,7 +28,7 @@ Stage = Callable[[Callable[..., Any]], Callable[..., Any]]  # what a stage is wr
 def conv2d(x: Float[Array, "b h w i"], kernel: Float[Array, "kh kw i o"], padding: str | Pads = "SAME") -> Array:
     """Stride-1 convolution, no bias. `padding` is "SAME", "VALID" or (before, after) for rows and for columns.
 
-    On a CPU an incomplete last group of input channels (`GROUP`) is filled with zeros.
+    On a CPU, more than one group of input channels (`GROUP`) is filled with zeros to whole groups.
     """
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], (1, 1), padding)

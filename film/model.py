@@ -139,7 +139,7 @@ def switch(name: str, value: Any) -> bool:
 class Encoded(NamedTuple):
     """All that FILM derives from one frame alone. A pytree: batch, slice and stack it freely."""
 
-    packs: Pyramid  # per fused level: image and features stacked, what is warped and fused
+    packs: Pyramid  # per fused level: image, zeros and features (`film.fusion.pack`), what is warped and fused
     features: Pyramid  # the coarser feature levels that only flow sees
     own: Pyramid  # per level: the frame's own half of the flow predictor's first convolution; none with `between`
 
@@ -253,7 +253,7 @@ def parameter_count(model: Film) -> int:
 
 def features_of(encoded: Encoded) -> Pyramid:
     """The whole feature pyramid, finest first."""
-    return [unpack(pack)[1] for pack in encoded.packs] + encoded.features
+    return [unpack(packed)[1] for packed in encoded.packs] + encoded.features
 
 
 def both(first: Pyramid, second: Pyramid) -> Pyramid:

@@ -1,6 +1,6 @@
 """A level of a large picture in strips: some of its rows at a time, so that only theirs is ever in memory.
 
-The activations of the finest level are most of what a forward pass needs; of the rest of a picture a row of them sees
+The activations of the finest level are most of what flow and decoder need; of the rest of a picture a row of them sees
 only the few rows around it that its convolutions reach. So a strip is computed from a window: its own rows, and `reach`
 more on either side. A window that would stick out of the picture is moved inside. Its edge then is the picture's, with
 the zeros that the convolutions pad it with; every other edge is at least `reach` rows away from the strip. So what is
@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int
 
 PIXELS = 1 << 16  # of a strip, about
 FEWEST = 8  # strips that are worth it: of a smaller picture the overlaps cost more than they save
+ROWS = 32  # of a strip at least, or the overlaps of a wide picture were more than it
 EVEN = 8  # the rows of a window are a multiple of this, so that what is inside can be halved and cut again
 Top = int | Int[Array, ""]  # the row of the picture at which a window begins
 
@@ -41,10 +42,10 @@ def by_strips(function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w
       row that a half does not have.
     """
     height, width = near[0].shape[1:3]
-    rows, reach = max(EVEN, PIXELS // width // EVEN * EVEN), reach + -reach % (EVEN // 2)
+    rows, reach = max(ROWS, PIXELS // width // EVEN * EVEN), reach + -reach % (EVEN // 2)
     window, scales = rows + 2 * reach, [height // x.shape[1] for x in near]
     odd = any(x.shape[1] * scale != height for x, scale in zip(near, scales, strict=True))
-    if jax.default_backend() != "cpu" or height < FEWEST * rows or odd:
+    if jax.default_backend() != "cpu" or height < max(FEWEST * rows, window) or odd:
         return function(0, *near)
 
     def run(top: Top) -> Any:

@@ -15,10 +15,10 @@ KINDS = {"between": {}, "paper": dict(between=False, blend=False, flow_search=()
 SIZES = [(64, 40), (66, 40), (72, 33), (67, 40)]  # whole strips; a last one that overlaps; odd columns; an odd row
 
 
-@pytest.fixture
-def narrow(monkeypatch):
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strips of EVEN rows: pictures of 64 rows are large."""
     monkeypatch.setattr(film.strips, "PIXELS", EVEN * 40)
+    monkeypatch.setattr(film.strips, "ROWS", EVEN)
 
 
 def tiny(kind: str) -> Film:
@@ -41,7 +41,7 @@ def made(net: Film, x0: jax.Array, x1: jax.Array, time: float = 0.3):
 def test_strips_make_the_same_frame_and_flow(kind, size, monkeypatch):
     net, frames = tiny(kind), pictures(*size)
     whole = made(net, *frames)
-    monkeypatch.setattr(film.strips, "PIXELS", EVEN * 40)
+    narrow(monkeypatch)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), made(net, *frames), whole)
     assert float(jnp.abs(whole.forward_flow[0]).max()) > 0.1  # things move, across the strips' edges
 
@@ -56,7 +56,7 @@ def test_gradients_are_the_same(kind, remat, monkeypatch):
         return jnp.sum(jnp.sin(nnx.merge(graphdef, params).forward(x0, x1, jnp.full((1, 1), 0.5), remat=remat).image))
 
     whole = jax.jit(jax.grad(loss))(params)
-    monkeypatch.setattr(film.strips, "PIXELS", EVEN * 40)
+    narrow(monkeypatch)
     jax.clear_caches()
     found = jax.jit(jax.grad(loss))(params)
     scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(whole))
@@ -81,7 +81,8 @@ def stack(reach: int):
 
 
 @pytest.mark.parametrize("reach", [1, 3, 4, 5])
-def test_a_row_sees_all_that_it_reaches(narrow, reach):
+def test_a_row_sees_all_that_it_reaches(reach, monkeypatch):
+    narrow(monkeypatch)
     run, seen = stack(reach)
     x, half = jax.random.normal(jax.random.key(0), (2, 90, 40, 2)), jax.random.normal(jax.random.key(1), (2, 45, 40, 2))
     found = by_strips(run, [x, half], reach)
@@ -89,14 +90,22 @@ def test_a_row_sees_all_that_it_reaches(narrow, reach):
     np.testing.assert_allclose(found, run(0, x, half), atol=1e-5)
 
 
-def test_a_reach_too_short_is_seen(narrow):
+def test_a_reach_too_short_is_seen(monkeypatch):
     """The comparison above can fail: the same strips, told of fewer rows than the convolutions see."""
+    narrow(monkeypatch)
     run, _ = stack(6)
     x = jax.random.normal(jax.random.key(0), (1, 96, 40, 2))
     assert float(jnp.abs(by_strips(run, [x], 1) - run(0, x)).max()) > 1e-3
 
 
-def test_small_and_odd_pictures_stay_whole(narrow):
+def test_a_window_higher_than_the_picture_is_the_picture(monkeypatch):
+    narrow(monkeypatch)
+    x = jnp.ones((1, FEWEST * EVEN, 40, 2))
+    assert by_strips(lambda top, x: x, [x], 32).shape == x.shape
+
+
+def test_small_and_odd_pictures_stay_whole(monkeypatch):
+    narrow(monkeypatch)
     run, _ = stack(1)
     large, small = jnp.zeros((1, FEWEST * EVEN, 40, 2)), jnp.zeros((1, FEWEST * EVEN - 1, 40, 2))
     assert loops(lambda x: by_strips(run, [x], 1), large) and not loops(lambda x: by_strips(run, [x], 1), small)
