@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 from film.layers import Conv, Stage, conv2d, leaky_relu, whole
 from film.pyramid import Pyramid, feature_channels
 from film.resample import resize_bilinear
-from film.strips import Top, by_strips
+from film.strips import Top, by_strips, even_share
 from film.warp import backward_warp
 
 KEYS = 32  # most channels in which two frames are compared
@@ -101,7 +101,8 @@ def matches(a: Float[Array, "b h w k"], b: Float[Array, "b h w k"], radius: int)
     is done a few rows at a time, which stay in the cache.
     """
     (batch, height, width, channels), side = a.shape, 2 * radius + 1
-    rows, padded = _strip(height, batch * width * channels), _pad(b, radius)
+    on_cpu, padded = jax.default_backend() == "cpu", _pad(b, radius)
+    rows = even_share(height, batch * width * channels, STRIP) if on_cpu else height
 
     def strip(number: Array) -> Array:
         here = jnp.moveaxis(jax.lax.dynamic_slice_in_dim(a, number * rows, rows, axis=1), -1, 0)
@@ -116,13 +117,6 @@ def matches(a: Float[Array, "b h w k"], b: Float[Array, "b h w k"], radius: int)
 
     strips = jax.lax.map(strip, jnp.arange(height // rows))
     return jnp.moveaxis(strips, 0, 1).reshape(batch, height, width, side**2).astype(a.dtype)
-
-
-def _strip(height: int, values: int) -> int:
-    """Rows of so many values each that are matched at a time: a divisor of `height`; all of them but on a CPU."""
-    if jax.default_backend() != "cpu":
-        return height
-    return max((rows for rows in range(1, height + 1) if height % rows == 0 and rows * values <= STRIP), default=1)
 
 
 def _matches_gradient(radius: int, inputs: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:

@@ -18,8 +18,10 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
+from film.strips import even_share
+
 LEAK = 0.2  # slope of every leaky ReLU in FILM
-GROUP = 4  # input channels that XLA convolves at a time on a CPU: 19 take nearly twice as long as 20
+GROUP = 4  # input channels that XLA convolves at a time on a CPU: 19 take longer than 20
 STRIP = 1024  # most pixels at a time in `kernel_gradient`
 Pads = Sequence[tuple[int, int]]  # before and after, of rows and of columns
 Stage = Callable[[Callable[..., Any]], Callable[..., Any]]  # what a stage is wrapped in: `whole`, `jax.checkpoint`
@@ -71,7 +73,7 @@ def kernel_gradient(
     """
     (rows, columns), (batch, height, width, outputs) = shape[:2], gradient.shape
     padded = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    strip = max((n for n in range(1, height + 1) if height % n == 0 and n * width <= STRIP), default=1)
+    strip = even_share(height, width, STRIP)
 
     def add(total: Array, start: Array) -> tuple[Array, None]:
         seen = lax.dynamic_slice_in_dim(padded, start, strip + rows - 1, axis=1)

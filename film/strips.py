@@ -28,6 +28,12 @@ EVEN = 8  # the rows of a window are a multiple of this, so that what is inside 
 Top = int | Int[Array, ""]  # the row of the picture at which a window begins
 
 
+def even_share(rows: int, values: int, most: int) -> int:
+    """How many of `rows`, each of so many values, are done at a time: the largest divisor of them that keeps to `most`
+    values; one where none does."""
+    return max((n for n in range(1, rows + 1) if rows % n == 0 and n * values <= most), default=1)
+
+
 def by_strips(function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w _c"]], reach: int) -> Any:
     """`function(0, *near)`, on a CPU a strip after the other where the picture is large.
 

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from film.strips import even_share
+
 STRIP = 1 << 20  # values that are looked up at a time on a CPU
 Cells = tuple[Int[Array, "b k"], Float[Array, "b k"], Float[Array, "b k"]]  # upper left corners; fractions right, down
 
@@ -39,7 +41,9 @@ def _warp(
     batch, height, width, channels = image.shape
     pixels, shape = image.reshape(-1, height * width, channels), (*flow.shape[:3], channels)
     cells = _cells(flow, height, width, top)
-    if jax.default_backend() == "cpu" and (strips := _strips(batch * flow.shape[1], width * channels)) > 1:
+    rows = batch * flow.shape[1]
+    strips = rows // even_share(rows, width * channels, STRIP)
+    if jax.default_backend() == "cpu" and strips > 1:
         return _in_strips(pixels, cells, width, strips).reshape(shape)
     return _mix(pixels, cells, width).reshape(shape)
 
@@ -52,11 +56,6 @@ def _mix(pixels: Float[Array, "b p c"], cells: Cells, width: int) -> Float[Array
     top = tap[0] + fx * (tap[1] - tap[0])
     bottom = tap[2] + fx * (tap[3] - tap[2])
     return top + fy * (bottom - top)
-
-
-def _strips(rows: int, values: int) -> int:
-    """Into how many strips `rows` of `values` are cut: evenly, and to at most STRIP values each if that can be."""
-    return min(n for n in range(1, rows + 1) if rows % n == 0 and (n == rows or rows // n * values <= STRIP))
 
 
 def _in_strips(pixels: Float[Array, "b p c"], cells: Cells, width: int, strips: int) -> Float[Array, "s r c"]:

@@ -13,6 +13,7 @@ from film.fusion import Fusion, blend, pack, unpack, upsample_conv
 from film.layers import Conv, conv2d
 from film.pyramid import FeatureExtractor, feature_channels, image_pyramid
 from film.resample import resize_bilinear, resize_nearest
+from film.strips import even_share
 from film.warp import backward_warp
 
 
@@ -111,7 +112,7 @@ def test_matches_row_by_row_are_the_matches(rows, monkeypatch):
     plain = [jnp.mean(a * padded[:, y : y + 6, x : x + 7], axis=-1) for y in range(5) for x in range(5)]
     monkeypatch.setattr("film.flow.STRIP", rows * 2 * 7 * 5)
     np.testing.assert_allclose(matches(a, b, 2), jnp.stack(plain, axis=-1), atol=1e-6)
-    assert film.flow._strip(6, 2 * 7 * 5) == rows
+    assert even_share(6, 2 * 7 * 5, film.flow.STRIP) == rows
 
 
 def test_the_gradient_of_matches_is_the_derivative():

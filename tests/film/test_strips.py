@@ -9,7 +9,7 @@ from flax import nnx
 import film.strips
 from film.layers import Conv, leaky_relu
 from film.model import Film, FilmConfig
-from film.strips import EVEN, FEWEST, by_strips
+from film.strips import EVEN, FEWEST, by_strips, even_share
 
 KINDS = {"between": {}, "paper": dict(between=False, blend=False, flow_search=())}
 SIZES = [(64, 40), (66, 40), (72, 33), (67, 40)]  # whole strips; a last one that overlaps; odd columns; an odd row
@@ -65,6 +65,11 @@ def test_gradients_are_the_same(kind, remat, monkeypatch):
 
 def loops(function, *inputs) -> bool:
     return any(equation.primitive.name in ("while", "scan") for equation in jax.make_jaxpr(function)(*inputs).eqns)
+
+
+def test_an_even_share_divides_and_fits():
+    assert [even_share(12, 10, most) for most in (5, 10, 39, 50, 60, 1000)] == [1, 1, 3, 4, 6, 12]
+    assert even_share(13, 10, 100) == 1
 
 
 def stack(reach: int):
