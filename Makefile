@@ -53,43 +53,43 @@ format: $(DEV)
 data: data/film_triplets data/vgg16.safetensors data/lpips_alex.safetensors data/photographs
 
 data/bbb.mp4: | $(BASE)
-	$(BIN)/python -m film.fetch
+	$(BIN)/python -m recipes.film_small.fetch_film
 
 data/vgg16.safetensors: | $(BASE)
 	@$(INSTALL) -e ".[vgg]"
-	$(BIN)/python -m common.fetch_vgg
+	$(BIN)/python -m recipes.downloads.vgg
 
 data/lpips_alex.safetensors: | $(BASE)
-	$(BIN)/python -m common.fetch_lpips
+	$(BIN)/python -m recipes.downloads.lpips
 
 data/photographs: | $(BASE)
-	$(BIN)/python -m film.photographs
+	$(BIN)/python -m recipes.film_small.photographs
 
 held-out: data/held_out data/lpips_alex.safetensors
 
 data/footage: | $(BASE)
-	$(BIN)/python -m film.footage
+	$(BIN)/python -m recipes.film_small.footage
 
 data/held_out: | data/bbb.mp4 data/footage
-	$(BIN)/python -m film.held_out
+	$(BIN)/python -m recipes.film_small.held_out
 
 pictures: data/captioned64 data/efficientnet_lite0.safetensors
 
 data/captioned64: | $(BASE)
 	@$(INSTALL) -e ".[pictures]"
-	$(BIN)/python -m plugins.pictures data/captioned64
+	$(BIN)/python -m recipes.captioned_pictures data/captioned64
 
 data/efficientnet_lite0.safetensors: | $(BASE)
-	$(BIN)/python -m common.fetch_efficientnet
+	$(BIN)/python -m recipes.downloads.efficientnet
 
 flags: data/countries
 
 data/countries: | $(BASE)
 	@$(INSTALL) -e ".[pictures]"
-	$(BIN)/python -m reveal.countries.fetch data/countries
+	$(BIN)/python -m recipes.countries.fetch data/countries
 
 data/film_triplets: | data/bbb.mp4
-	$(BIN)/python -m film.triplets --video data/bbb.mp4
+	$(BIN)/python -m film.data.cutting --video data/bbb.mp4
 
 # pip is the last thing that venv installs, so a half-made .venv is completed.
 $(BIN)/pip:

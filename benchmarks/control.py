@@ -20,7 +20,7 @@ programs of their own, and what XLA fuses into a call costs less there.
 - `added`: factors and sums of the features or residuals for both rows; a ControlNet's forward pass is in it. None for
   Plug-and-Play, whose part is a third row inside the call.
 - `once`: the picture's encoder. For Plug-and-Play `inversion` + steps calls of one row: one is timed, all are counted.
-- GFLOP: of a picture's run (`plugins/control/cost.py`), counted from shapes; the overhead of arithmetic, without noise.
+- GFLOP: of a picture's run (`plugins/evaluation/cost.py`), counted from shapes; the overhead of arithmetic, without noise.
 
 The plugin and the T2I-Adapter add tensors of the same shapes, so they share the program of a call, and its time.
 """
@@ -43,9 +43,10 @@ from flax import nnx
 from benchmarks.diffusion import TOKENS, heading, line, unet_config
 from common.runtime import keep_freed_memory, return_compilers_memory
 from plugins import control, diffusion
-from plugins.control import contract, cost
-from plugins.control.cost import Cost, Setting
+from plugins.control import contract
 from plugins.control.plug_and_play import INVERSION
+from plugins.evaluation import cost
+from plugins.evaluation.cost import Cost, Setting
 
 NETWORKS: dict[str, tuple[Any, Any]] = {
     "plugin": (control.MediaPipePlugin, control.MediaPipeConfig),

@@ -54,7 +54,7 @@ def measure(model_name: str, changes: dict[str, Any], width: int, height: int, r
     from flax import nnx
 
     from common.runtime import keep_freed_memory, return_compilers_memory
-    from film import strips
+    from film import row_tiling
     from film.model import Film, FilmConfig
     from film.recursion import Interpolator, _encode, _midpoints
 
@@ -82,7 +82,7 @@ def measure(model_name: str, changes: dict[str, Any], width: int, height: int, r
     encode = median(lambda: interpolator.encode(frames[0]))
     midpoint = median(lambda: interpolator.midpoints([(e0, e1)]))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    strips.PIXELS = width * height
+    row_tiling.PIXELS = width * height
     jax.clear_caches()
     flops = _flops(_encode, interpolator.graphdef, interpolator.params, jnp.asarray(frames[:1]))
     flops += _flops(_midpoints, interpolator.graphdef, interpolator.params, e0, e1)

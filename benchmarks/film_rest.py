@@ -14,11 +14,11 @@ from typing import Annotated
 import tyro
 
 from common import terminal
-from common.files import require_file
-from common.lpips import Lpips
-from common.metrics import Metric, Psnr, Ssim
-from common.score_table import Row, markdown, over_sets, summarise
-from film.evaluation import OURS
+from common.evaluation.metrics import Metric, Psnr, Ssim
+from common.evaluation.score_table import Row, markdown, over_sets, summarise
+from common.io.files import require_file
+from common.perceptual.lpips import Lpips
+from film.evaluation.triplet_evaluation import OURS
 
 LOOKED_AT = {"film": 21}  # one in so many
 OFTEN = 7

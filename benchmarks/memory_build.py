@@ -19,7 +19,7 @@ key, with its id, source, text and value. The program ends with an error where o
 
 Each table is measured in processes of its own. The files have just been written: they come from the cache of the system,
 no disk is measured. Memory is read from /proc (Linux); mapped pages of files count. Megabytes are 2^20 bytes.
-"""  # noqa: E501 - a table's row
+"""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def in_a_program() -> Build:
     import jax
 
     from common.training.mesh import make_mesh
-    from reveal.memory import exact
+    from reveal.memory.engines import exact
 
     mesh = make_mesh(1)
 
@@ -146,7 +146,8 @@ def exact_engine() -> Build:
     import jax
 
     from common.training.mesh import make_mesh
-    from reveal.memory import ExactEngine, exact_engine
+    from reveal.memory import ExactEngine
+    from reveal.memory.engines import exact_engine
 
     engine = ExactEngine(make_mesh(1))
 

@@ -24,7 +24,7 @@ The program ends with an error where the last memory is not the first one, to it
 | an item | bytes of the folder, by kind; the network has keys of 64 numbers and values of 4 x 32, both float32 |
 
 Memory is read from /proc (Linux). Megabytes are 2^20 bytes.
-"""  # noqa: E501 - a table's row
+"""
 
 from __future__ import annotations
 
@@ -177,10 +177,10 @@ def save_network(place: Path, known: list[str], seed: int) -> None:
     """Weights as `train.py` leaves them, at random, and the tokenizer beside them."""
     from flax import nnx
 
-    from reveal import weights
-    from reveal.config import RevealConfig, VitConfig
-    from reveal.model import Reveal
-    from reveal.tokenizers import Words
+    from reveal.network import weights
+    from reveal.network.config import RevealConfig, VitConfig
+    from reveal.network.model import Reveal
+    from reveal.processing.tokenizers import Words
 
     tokenizer = Words.of_texts(known[:400])
     tokenizer.save(place / "words.json")

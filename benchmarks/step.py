@@ -33,7 +33,7 @@ from common.training.optimizer import OptimConfig, make_optimizer
 from common.training.state import init_state, train_step
 from common.training.task import Batch
 from film.model import FilmConfig
-from film.task import FilmTask
+from film.training.interpolation_task import FilmTask
 
 PRESETS = {"paper": FilmConfig.paper, "small": FilmConfig.small}
 MEGABYTE = 2**20

@@ -10,7 +10,7 @@ Pictures are RGB in [0, 1], b h w c, and are not clipped: a prediction outside i
 | `style` | 0 | equal *statistics* of them, no matter where: sharpness where motion leaves the place unsure |
 
 `vgg` and `style` follow FILM's reference (`losses/vgg19_loss.py`): five layers, weighted as in Chen & Koltun 2017.
-They need a network, from `common/vgg_weights.py`. Its two passes cost more than all the other losses together, so
+They need a network, from `common/perceptual/vgg_weights.py`. Its two passes cost more than all the other losses together, so
 whoever wants both calls `vgg_and_style`, or takes `perceptual_features` and builds on it. Only the prediction gets
 gradients; the target's pass is kept apart from it, so that it has no backward pass at all. The network may compute in
 bfloat16: what is summed over places and channels is summed in float32.
@@ -28,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from common.metrics import K1, K2, SIGMA, WINDOW
-from common.vgg import Vgg
+from common.evaluation.metrics import K1, K2, SIGMA, WINDOW
+from common.perceptual.vgg import Vgg
 
 LAYER_WEIGHTS = {"conv1_2": 1 / 2.6, "conv2_2": 1 / 4.8, "conv3_2": 1 / 3.7, "conv4_2": 1 / 5.6, "conv5_2": 10 / 1.5}
 UNIT = 255.0  # activations of pictures in [0, 255] are brought to the scale of [0, 1]
@@ -72,7 +72,7 @@ def psnr(prediction: Float[Array, "b h w c"], target: Float[Array, "b h w c"]) -
 
 
 def ssim(prediction: Float[Array, "b h w c"], target: Float[Array, "b h w c"]) -> Float[Array, ""]:
-    """Structural similarity, at most 1 (Wang et al. 2004); equals `tf.image.ssim` and `common.metrics.ssim`.
+    """Structural similarity, at most 1 (Wang et al. 2004); equals `tf.image.ssim` and `common.evaluation.metrics.ssim`.
 
     Raises ValueError for sides below 11 pixels."""
     if min(prediction.shape[1:3]) < WINDOW:

@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _prepare() -> tuple[type, Callable[[Any], None]]:
-    from film.prepare import Prepare, run
+    from film.data.prepare import Prepare, run
 
     return Prepare, run
 
@@ -122,8 +122,8 @@ def _other_commands() -> str:
 
 def _interpolate(command: Interpolate) -> None:
     """What needs no JAX comes first, so that a mistake is answered at once."""
-    from film.plan import make_plan
-    from film.shelf import find
+    from film.io.plan import make_plan
+    from film.io.pretrained import find
 
     quiet = command.quiet
     if command.batch is not None and command.batch < 1:
@@ -143,16 +143,16 @@ def _interpolate(command: Interpolate) -> None:
 
     from common.runtime import setup
     from film.clip import make_clip
-    from film.loading import load
+    from film.io.weights import load
 
     setup()
     make_clip(load(command.weights), plan, overwrite=command.overwrite, progress=not quiet, batch=command.batch)
 
 
 def _info(command: Info) -> None:
-    from film.loading import load_with_metadata
+    from film.io.pretrained import find, names
+    from film.io.weights import load_with_metadata
     from film.model import parameter_count
-    from film.shelf import find, names
 
     model, metadata = load_with_metadata(command.weights)
     terminal.say(f"{find(command.weights)}\n{parameter_count(model):,} parameters")
@@ -162,10 +162,10 @@ def _info(command: Info) -> None:
 
 
 def _convert(command: Convert) -> None:
-    from common.files import check_output_file
-    from film.loading import load_with_metadata, save_model
+    from common.io.files import check_output_file
+    from film.io.pretrained import is_ours
+    from film.io.weights import load_with_metadata, save_model
     from film.porting import read_reference
-    from film.shelf import is_ours
 
     if Path(command.destination).suffix.lower() != ".safetensors":
         raise ValueError(f"{command.destination}: weights are written as .safetensors; give such a name")
@@ -182,7 +182,7 @@ def _convert(command: Convert) -> None:
 
 def parse_fps(text: str) -> Fraction:
     """An exact rate from "30", "23.976" (which stands for 24000/1001) or "30000/1001"."""
-    from common import clip_limits
+    from common.io import clip_limits
 
     try:
         return clip_limits.parse_fps(text)

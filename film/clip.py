@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
-from common.images import contact_sheet, read_image, shrink, write_image
-from common.video import write_clip
+from common.io.images import contact_sheet, read_image, shrink, write_image
+from common.io.video import write_clip
+from film.io.plan import Plan
+from film.io.plan import make_plan as make_plan
 from film.model import Film
-from film.plan import Plan
-from film.plan import make_plan as make_plan
 from film.recursion import interpolate
 
 Frame = Float[np.ndarray, "h w 3"]

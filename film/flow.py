@@ -24,10 +24,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from film.layers import Conv, Stage, conv2d, leaky_relu, whole
+from film.convolution import Conv, Stage, conv2d, leaky_relu, whole
 from film.pyramid import Pyramid, feature_channels
 from film.resample import resize_bilinear
-from film.strips import Top, by_strips, even_share
+from film.row_tiling import Top, by_strips, even_share
 from film.warp import backward_warp
 
 KEYS = 32  # most channels in which two frames are compared

@@ -21,10 +21,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from film.layers import GROUP, Conv, Stage, conv2d, leaky_relu, whole
+from film.convolution import GROUP, Conv, Stage, conv2d, leaky_relu, whole
 from film.pyramid import feature_channels
 from film.resample import interleave, resize_nearest
-from film.strips import Top, by_strips
+from film.row_tiling import Top, by_strips
 from film.warp import backward_warp
 
 COLORS = 3

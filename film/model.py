@@ -36,10 +36,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from common.remat import remat as rematerialised
+from common.nn.remat import remat as rematerialised
+from film.convolution import Stage, whole
 from film.flow import FlowEstimator
 from film.fusion import BLEND, COLORS, Fusion, blend, pack, unpack
-from film.layers import Stage, whole
 from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
 
 SEVERAL = ("flow_convs", "flow_filters", "flow_search")  # a number for each predictor, finest first

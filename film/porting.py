@@ -11,7 +11,7 @@ Four vocabularies name the same 3x3s. Each row of `convolutions` is one convolut
 
 The decoder's TensorFlow names are Keras auto-names: a second model in one process goes on counting (`conv2d_13`, ...),
 so they are ranked by their number. The PyTorch port lists specialised predictors and decoder levels coarsest first.
-Nothing is skipped or guessed: see the three checks of `common/porting.py`.
+Nothing is skipped or guessed: see the three checks of `common/weights/porting.py`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import numpy as np
 import safetensors
 from flax import nnx
 
-from common import porting
-from common.files import require_file
-from common.porting import OIHW_TO_HWIO, Entry
-from common.tf_checkpoint import read_tf_checkpoint
-from common.torch_file import read_torch
+from common.io.files import require_file
+from common.io.tf_checkpoint import read_tf_checkpoint
+from common.io.torch_file import read_torch
+from common.weights import porting
+from common.weights.porting import OIHW_TO_HWIO, Entry
 from film.model import Film, FilmConfig
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -157,7 +157,7 @@ def read_reference(path: str | Path, config: FilmConfig) -> Film:
 
 
 def from_params(params: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
-    """A network from our own flat parameters, as `common.weights.load_weights` gives them."""
+    """A network from our own flat parameters, as `common.weights.model_file.load_weights` gives them."""
     graphdef, state = nnx.split(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0))))
     on_device = {path: jnp.asarray(value) for path, value in params.items()}  # once, not at each call
     return nnx.merge(graphdef, porting.unflatten_like(on_device, nnx.to_pure_dict(state)))

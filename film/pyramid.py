@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from film.layers import Conv, Stage, two_convs, whole
+from film.convolution import Conv, Stage, two_convs, whole
 from film.resample import average_pool
 
 Pyramid = list[Float[Array, "_b _h _w _c"]]  # batches of one frame set; each level has a size of its own

@@ -26,9 +26,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from film.io.plan import MOST_TIMES
+from film.io.plan import frame_count as frame_count
 from film.model import Encoded, Film, pad_to_smallest
-from film.plan import MOST_TIMES
-from film.plan import frame_count as frame_count
 
 Frame = Float[np.ndarray, "h w 3"]
 MIDPOINT = 0.5

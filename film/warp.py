@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from film.strips import even_share
+from film.row_tiling import even_share
 
 STRIP = 1 << 20  # values that are looked up at a time on a CPU
 Cells = tuple[Int[Array, "b k"], Float[Array, "b k"], Float[Array, "b k"]]  # upper left corners; fractions right, down

@@ -10,15 +10,6 @@
 Submodules are imported when they are first used (PEP 562): `import plugins` costs nothing.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING
-
-from common.lazy import lazy
-
-if TYPE_CHECKING:
-    from plugins import conditions, control, diffusion, metrics
-
-__all__ = ["conditions", "control", "diffusion", "metrics"]
-
-__getattr__, __dir__ = lazy(__name__, __all__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,5 +1,5 @@
 """`python -m plugins` is the `plugins` command."""
 
-from plugins.cli import main
+from plugins.cli.main import main
 
 main()

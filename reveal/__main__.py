@@ -1,5 +1,5 @@
 """`python -m reveal` is the `reveal` command."""
 
-from reveal.cli import main
+from reveal.cli.main import main
 
 main()

@@ -22,15 +22,16 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
-from reveal import attribution, shipped, weights
+from reveal import attribution, pretrained
 from reveal.evidence import Evidence, Piece
-from reveal.generator import Decoding, likeliest
-from reveal.inputs import Inputs, inputs_of
-from reveal.memory.engine import Engine, Found
+from reveal.memory.engines.engine import Engine, Found
 from reveal.memory.items import Knowledge
 from reveal.memory.manifest import Layout
 from reveal.memory.memory import Memory
-from reveal.model import Query, Reveal
+from reveal.network import weights
+from reveal.network.generator import Decoding, likeliest
+from reveal.network.model import Query, Reveal
+from reveal.processing.processor import Inputs, inputs_of
 from reveal.reader import Reader, reader_fingerprint
 
 MOST_READ, MOST_FOUND = 4, 10  # items, where nobody says how many
@@ -76,7 +77,7 @@ class Assistant:
         Raises:
           OSError, ValueError: in one line; a memory that another network made is one.
         """
-        file = shipped.weights() if path is None else weights.file_of(path)
+        file = pretrained.weights() if path is None else weights.file_of(path)
         model, header = weights.load_with_metadata(file)
         opened = None
         if memory is not None:

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from reveal.config import PAD
-from reveal.generator import Decoding
-from reveal.model import Query, Reveal
+from reveal.network.config import PAD
+from reveal.network.generator import Decoding
+from reveal.network.model import Query, Reveal
 
 
 class Attributed(NamedTuple):

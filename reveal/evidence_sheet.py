@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
 
-from common.images import from_uint8, read_image, shrink, to_uint8, write_image
+from common.io.images import from_uint8, read_image, shrink, to_uint8, write_image
 from reveal.evidence import Evidence, Piece, short, text_of
 from reveal.memory.items import Knowledge
 from reveal.sources.records import decode_picture

@@ -22,12 +22,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from reveal.generator import Decoding, Greedy
-from reveal.memory.engine import Engine, Found
+from reveal.memory.engines.engine import Engine, Found
 from reveal.memory.items import Knowledge
 from reveal.memory.manifest import Layout, fingerprint
 from reveal.memory.memory import Memory
-from reveal.model import Query, Reveal
+from reveal.network.generator import Decoding, Greedy
+from reveal.network.model import Query, Reveal
 
 ReadItem = Callable[[Sequence[Knowledge]], Mapping[str, np.ndarray]]
 PART = 64  # rows that are computed at a time

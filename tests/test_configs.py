@@ -17,21 +17,21 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 import film
-from film.flow_task import FlowTask
-from film.held_out import CUTS
 from film.model import FilmConfig
-from film.task import FilmTask
-from plugins.control.task import ControlTask
-from plugins.diffusion.autoencoder_task import AutoencoderTask
-from plugins.diffusion.task import DenoisingTask
+from film.training.interpolation_task import FilmTask
+from plugins.control.training.control_task import ControlTask
+from plugins.diffusion.training.autoencoder_task import AutoencoderTask
+from plugins.diffusion.training.denoising_task import DenoisingTask
+from recipes.film_small.flow_pretraining import FlowTask
+from recipes.film_small.held_out import CUTS
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
     from common.training.config import instantiate
-    from common.training.record import claimed
     from common.training.run import build, evaluate_from_config, train_from_config
-    from reveal.joint import Joint
-    from reveal.task import WarmStart
+    from common.training.run_record import claimed
+    from reveal.training.joint import Joint
+    from reveal.training.warm_start import WarmStart
 
 ROOT = Path(film.__file__).parents[1]
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "configs" / "experiment").glob("*.yaml"))
@@ -132,7 +132,10 @@ def test_the_papers_recipe():
 
 def test_the_default_weights_have_an_evaluation():
     config = composed("experiment=film_small", "weights=film-small", config_name="eval")
-    assert config.evaluation._target_ == "film.evaluation.FilmEvaluation" and config.weights == "film-small"
+    assert (
+        config.evaluation._target_ == "film.evaluation.triplet_evaluation.FilmEvaluation"
+        and config.weights == "film-small"
+    )
 
 
 @pytest.mark.parametrize(("name", "quarters"), [("film_held_out", False), ("film_quarters", True)])
@@ -163,7 +166,7 @@ def test_an_unknown_key_is_refused():
 
 @pytest.fixture
 def triplets(tmp_path):
-    """Four random triplets as `film.triplets` writes them."""
+    """Four random triplets as `film.data.cutting` writes them."""
     folder, rng = tmp_path / "triplets", np.random.default_rng(0)
     folder.mkdir()
     np.save(folder / "images.npy", rng.integers(0, 256, (4, 3, SIDE, SIDE, 3), np.uint8))
@@ -213,7 +216,7 @@ def test_a_run_trains_resumes_and_is_guarded(small_run, capsys, monkeypatch):
         p.name for p in folder.iterdir()
     }
     assert OmegaConf.load(folder / "config.yaml").task.model.filters == 8
-    model, metadata = film.loading.load_with_metadata(folder)
+    model, metadata = film.io.weights.load_with_metadata(folder)
     assert model.config.filters == 8 and metadata.metadata["steps"] == 4
     assert metadata.metadata["experiment"] == "toy" and metadata.metadata["recipe"]["data"]["crop"] == 32
 
@@ -238,7 +241,7 @@ def test_a_run_trains_resumes_and_is_guarded(small_run, capsys, monkeypatch):
 def test_a_constant_rate_may_go_on_for_longer(small_run):
     train_from_config(small_run(optim__schedule="constant"))
     train_from_config(small_run(optim__schedule="constant", trainer__steps=6))
-    assert film.loading.load_with_metadata("runs/toy")[1].metadata["steps"] == 6
+    assert film.io.weights.load_with_metadata("runs/toy")[1].metadata["steps"] == 6
 
 
 def test_two_programs_do_not_train_in_one_folder(small_run, capsys):
@@ -264,7 +267,7 @@ def test_what_it_started_from_is_not_needed_to_resume(small_run):
     train_from_config(small_run(**later))
     shutil.rmtree("runs/before")
     train_from_config(small_run(**later, trainer__steps=6))
-    assert film.loading.load_with_metadata("runs/after")[1].metadata["steps"] == 6
+    assert film.io.weights.load_with_metadata("runs/after")[1].metadata["steps"] == 6
 
 
 def test_a_missing_test_set_is_told_before_the_first_step(small_run, capsys):

@@ -18,6 +18,8 @@ from beartype import BeartypeConf
 from beartype.door import is_bearable
 from omegaconf import OmegaConf
 
+from common.training import renamed
+
 NUMBERS = BeartypeConf(is_pep484_tower=True)  # 1 is a fine float
 
 
@@ -36,6 +38,7 @@ def _build(node: Any, name: str) -> Any:
         return [_build(value, f"{name}[{i}]") for i, value in enumerate(node)]
     if not isinstance(node, dict):
         return node
+    node = renamed.node(node)
     values = {key: _build(value, f"{name}.{key}".lstrip(".")) for key, value in node.items() if key != "_target_"}
     if "_target_" not in node:
         return values

@@ -14,7 +14,7 @@ import jax
 import tyro
 from omegaconf import DictConfig, OmegaConf
 
-from common.files import require_file
+from common.io.files import require_file
 from common.runtime import setup
 from common.training import distributed
 from common.training.checkpoint import Checkpoints

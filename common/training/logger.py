@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Float
 from tensorboardX import SummaryWriter
 
-from common.files import atomic_output
-from common.images import write_image
+from common.io.files import atomic_output
+from common.io.images import write_image
 from common.training import distributed
 
 Picture = Float[np.ndarray, "h w 3"]

@@ -31,7 +31,7 @@ import optax
 from jaxtyping import PyTree
 from optax import contrib
 
-from common.training.parts import (
+from common.training.param_groups import (
     check_expressions,
     decayed,
     freeze,

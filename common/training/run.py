@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from common.runtime import setup
 from common.training import distributed
 from common.training.config import instantiate
-from common.training.record import claimed, kept_trace, record
+from common.training.run_record import claimed, kept_trace, record
 from common.training.trainer import train
 
 log = logging.getLogger(__name__)

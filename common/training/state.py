@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped, UInt32
 
 from common.training.optimizer import OptimConfig
-from common.training.parts import hold
+from common.training.param_groups import hold
 from common.training.task import Batch, Context, Metrics, Params, Task
 
 Seed = int | np.uint32 | UInt32[Array, ""]

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 if TYPE_CHECKING:
-    from common.training.renewal import RenewalConfig, Version
+    from common.training.refresh import RenewalConfig, Version
 
 Params = PyTree[Float[Array | np.ndarray, "..."]]
 Batch = dict[str, Any]

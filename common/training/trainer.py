@@ -27,7 +27,7 @@ from common.training.interrupt import Interrupt
 from common.training.logger import Logger, LoggerConfig
 from common.training.mesh import check_rules, make_mesh, shard_batch, shardings
 from common.training.optimizer import OptimConfig, make_optimizer, make_schedule
-from common.training.renewal import Nothing, make_renewal, renewal_config
+from common.training.refresh import Nothing, make_renewal, renewal_config
 from common.training.state import TrainState, as_seed, init_state, train_step
 from common.training.task import IDS, Batch, Data, Evaluation, Metrics, Params, Task
 from common.training.window import Window

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float
 
-from common.images import to_uint8
+from common.io.images import to_uint8
 
 LOW, HIGH = 100.0, 200.0
 APERTURES = (3, 5, 7)

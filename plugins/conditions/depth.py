@@ -1,7 +1,7 @@
 """Depth as a picture: near is bright, far is black, each picture stretched to [0, 1] by itself.
 
 MediaPipe's depth plugin was trained so: what a model estimates, from the least to the most, as three equal channels.
-Depth comes from a file, from a user's own model (`onnx_depth`; no package ships one) or from `scenes`. There are two
+Depth comes from a file, from a user's own model (`onnx_depth`; no package ships one). There are two
 customs, which a map does not tell of itself:
 
 | near | a map holds | shown |
@@ -21,8 +21,8 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float
 
-from common.files import require_file
-from common.images import READABLE, read_image
+from common.io.files import require_file
+from common.io.images import READABLE, read_image
 
 Near = Literal["high", "low"]
 SUFFIXES = (".npy", ".npz", ".png", *(suffix for suffix in READABLE if suffix != ".png"))

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from common.images import shrink, to_uint8
+from common.io.images import shrink, to_uint8
 from plugins.conditions.landmarks import Landmarks, boxes, by_size, no_faces
 
 LONGEST = 1280  # px

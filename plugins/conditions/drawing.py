@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-from common.images import from_uint8
+from common.io.images import from_uint8
 from plugins.conditions.connections import Group
 
 SEEN = 0.5  # points less likely to be seen than this are not drawn; MediaPipe's threshold

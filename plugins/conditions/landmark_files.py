@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.files import atomic_output, require_file
+from common.io.files import atomic_output, require_file
 from plugins.conditions.landmarks import SHAPES, Landmarks
 
 SUFFIXES = (".json", ".npz")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from common.images import READABLE, read_image
+from common.io.images import READABLE, read_image
 from plugins.metrics.masks import THRESHOLD, foreground
 
 SUFFIXES = tuple(READABLE)

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float
 
-from common.files import require_file
+from common.io.files import require_file
 from plugins.conditions.depth import as_map
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

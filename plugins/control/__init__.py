@@ -14,55 +14,8 @@
 They add up: any number of them may be given to a call, each with its strength, its factors for the levels, its part of
 the run, and on the half with the prompt alone or on both. `load` and `save` read and write the files of diffusers and
 read those of the first releases.
-
-Names are imported when they are first used (PEP 562), as in `plugins.diffusion`.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING
-
-from common.lazy import lazy
-
-if TYPE_CHECKING:
-    from plugins.control.contract import Control, ControlNetwork, guess_levels
-    from plugins.control.controlnet import ControlNet
-    from plugins.control.controlnet_config import ControlNetConfig
-    from plugins.control.loading import load, save
-    from plugins.control.mediapipe import MediaPipePlugin
-    from plugins.control.mediapipe_config import MediaPipeConfig
-    from plugins.control.plug_and_play import PlugAndPlay
-    from plugins.control.t2i_adapter import T2IAdapter
-    from plugins.control.t2i_adapter_config import T2IAdapterConfig
-
-__all__ = [
-    "Control",
-    "ControlNet",
-    "ControlNetConfig",
-    "ControlNetwork",
-    "MediaPipeConfig",
-    "MediaPipePlugin",
-    "PlugAndPlay",
-    "T2IAdapter",
-    "T2IAdapterConfig",
-    "guess_levels",
-    "load",
-    "save",
-]
-
-_HOMES = {
-    "Control": "contract",
-    "ControlNet": "controlnet",
-    "ControlNetConfig": "controlnet_config",
-    "ControlNetwork": "contract",
-    "MediaPipeConfig": "mediapipe_config",
-    "MediaPipePlugin": "mediapipe",
-    "PlugAndPlay": "plug_and_play",
-    "T2IAdapter": "t2i_adapter",
-    "T2IAdapterConfig": "t2i_adapter_config",
-    "guess_levels": "contract",
-    "load": "loading",
-    "save": "loading",
-}
-
-__getattr__, __dir__ = lazy(__name__, __all__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -38,10 +38,10 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
+from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import pictures_of
 from plugins.diffusion.samplers import Step
 from plugins.diffusion.steering import WITH, WITHOUT, Effect, Rows
-from plugins.diffusion.unet_config import UNetConfig
 
 GUESSES = ("diffusers", "original")
 

@@ -30,18 +30,18 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
-from common.remat import remat as rematerialised
+from common.nn.remat import remat as rematerialised
 from plugins.control.contract import Added, ControlNetwork
 from plugins.control.controlnet_config import ControlNetConfig
+from plugins.control.convolutions import silent
 from plugins.control.fitting import check_fit
-from plugins.control.layers import silent
-from plugins.diffusion.layers import Conv
-from plugins.diffusion.porting import blank
-from plugins.diffusion.resnet import silu
-from plugins.diffusion.time_embedding import TimeEmbedding, sinusoid
-from plugins.diffusion.unet import UNet
-from plugins.diffusion.unet_blocks import MidLevel, down_levels, go_down, whole
-from plugins.diffusion.unet_config import UNetConfig
+from plugins.diffusion.io.porting import blank
+from plugins.diffusion.networks.layers import Conv
+from plugins.diffusion.networks.resnet import silu
+from plugins.diffusion.networks.time_embedding import TimeEmbedding, sinusoid
+from plugins.diffusion.networks.unet import UNet
+from plugins.diffusion.networks.unet_blocks import MidLevel, down_levels, go_down, whole
+from plugins.diffusion.networks.unet_config import UNetConfig
 
 COPIED = ("conv_in", "time_embedding", "down_blocks", "mid_block")  # of the UNet
 SILENT = ("controlnet_down_blocks", "controlnet_mid_block")

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plugins.diffusion import json_config, unet_config
-from plugins.diffusion.json_config import positive
-from plugins.diffusion.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
+from plugins.diffusion.networks import json_config, unet_config
+from plugins.diffusion.networks.json_config import positive
+from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
 
 ARCHITECTURE = "ControlNetModel"
 OPTIONS = (  # those of a UNet that this class has too; with any other value they are another network

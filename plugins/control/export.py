@@ -33,7 +33,7 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
-from common.files import atomic_output, require_file
+from common.io.files import atomic_output, require_file
 from plugins.control.contract import ControlNetwork, check_settings, encode
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.onnx_graph import onnx_model

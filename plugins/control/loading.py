@@ -4,7 +4,7 @@
     network = load("control_v11p_sd15_canny.safetensors")     # or a single file in the first release's names
     save(network, "my-control", dtype="float16")              # config.json and weights that diffusers reads
 
-Stages of `load`, as in `plugins/diffusion/loading.py`: find the config.json and the weights, or know a single file by
+Stages of `load`, as in `plugins/diffusion/io/components.py`: find the config.json and the weights, or know a single file by
 its names and read the architecture off its shapes (`names.py`) -> fill tensor by tensor. Nothing is downloaded, no
 pickle is opened; what is no control network is refused in one line that says what was found, and of one that does not
 fit all tensors that do not are listed.
@@ -21,19 +21,19 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from plugins.control import names, shelf
+from plugins.control import names, pretrained
 from plugins.control.contract import ControlNetwork
 from plugins.control.controlnet import ControlNet
 from plugins.control.controlnet_config import ControlNetConfig
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.mediapipe_config import MediaPipeConfig
-from plugins.control.shelf import CONFIG
+from plugins.control.pretrained import CONFIG
 from plugins.control.t2i_adapter import T2IAdapter
 from plugins.control.t2i_adapter_config import T2IAdapterConfig
-from plugins.diffusion.names import Origin
-from plugins.diffusion.porting import Renamed, dtype_name, fill, state_dict
-from plugins.diffusion.saving import write_network
-from plugins.diffusion.tensor_files import TensorFiles, about, find_weights, listing, read_json
+from plugins.diffusion.io.component_saving import write_network
+from plugins.diffusion.io.porting import Renamed, dtype_name, fill, state_dict
+from plugins.diffusion.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
+from plugins.diffusion.io.tensor_names import Origin
 
 STEM = "diffusion_pytorch_model"
 INSIDE = ("controlnet", "adapter")  # what diffusers' pipelines call the folder of their control network
@@ -70,7 +70,7 @@ def load(
       FileNotFoundError: no such name, folder or file; no config.json, no weights, shards missing.
       ValueError: a pickle, a damaged file, no control network, or tensors that do not fit (all of them listed).
     """
-    dtype, path = dtype_name(dtype), shelf.find(source)
+    dtype, path = dtype_name(dtype), pretrained.find(source)
     with about(path):
         if path.is_dir():
             kind, config, tensors = _read_folder(path, config, variant)

@@ -29,10 +29,10 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from plugins.control.contract import Added, ControlNetwork
-from plugins.control.layers import Depthwise, silent
+from plugins.control.convolutions import Depthwise, silent
 from plugins.control.mediapipe_config import MediaPipeConfig
-from plugins.diffusion.layers import Conv, GroupNorm
-from plugins.diffusion.unet_config import UNetConfig
+from plugins.diffusion.networks.layers import Conv, GroupNorm
+from plugins.diffusion.networks.unet_config import UNetConfig
 
 NORM_EPS = 1e-5
 relu6 = jax.nn.relu6

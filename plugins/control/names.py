@@ -15,7 +15,7 @@ A whole checkpoint may hold a base beside a ControlNet (`model.diffusion_model.`
 `control_model.` are looked at. A name that no rule knows is passed on as it is, and porting reports it. Control-LoRAs
 and files of differences from a base are networks only together with that base, and are refused by name.
 
-The architecture is then read off the shapes, as for a base (`plugins/diffusion/single_file.py`).
+The architecture is then read off the shapes, as for a base (`plugins/diffusion/io/single_file.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any
 
 from plugins.control import controlnet_config, mediapipe_config, t2i_adapter_config
 from plugins.control.t2i_adapter_config import FULL, LIGHT, XL
-from plugins.diffusion import names
-from plugins.diffusion.names import Origin
-from plugins.diffusion.single_file import infer_config
+from plugins.diffusion.io import tensor_names
+from plugins.diffusion.io.single_file import infer_config
+from plugins.diffusion.io.tensor_names import Origin
 
 CONTROLNET, ADAPTER = controlnet_config.ARCHITECTURE, t2i_adapter_config.ARCHITECTURE
 PLUGIN = mediapipe_config.ARCHITECTURE
@@ -81,7 +81,7 @@ def infer(architecture: str, shapes: Shapes) -> dict[str, Any]:
 def _controlnet(keys: Iterable[str]) -> dict[str, Origin]:
     """The encoder is renamed as a UNet's; its hint encoder's convolutions have every second number."""
     prefix = WHOLE if any(key.startswith(WHOLE) for key in keys) else ""
-    found = names.from_single_file("unet", keys, prefix)
+    found = tensor_names.from_single_file("unet", keys, prefix)
     hints = [int(match[1]) for name in found if (match := re.match(r"input_hint_block\.(\d+)\.", name))]
     return {_controlnet_name(name, max(hints, default=0)): origin for name, origin in found.items()}
 

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from plugins.control.layers import SIZE, Depthwise
+from plugins.control.convolutions import SIZE, Depthwise
 from plugins.control.mediapipe import InvertedBottleneck, MediaPipePlugin
 from plugins.control.t2i_adapter import AdapterLevel, T2IAdapter
-from plugins.diffusion.layers import Conv, GroupNorm
+from plugins.diffusion.networks.layers import Conv, GroupNorm
 
 OPSET, FORMAT = 17, 8  # of the operators, and of the file (IR) that came out with them
 PICTURE = "picture"

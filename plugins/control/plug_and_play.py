@@ -34,10 +34,10 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from plugins.control.contract import check_picture, check_settings
+from plugins.diffusion.networks.unet_config import UP_TYPES, UNetConfig
 from plugins.diffusion.request import pictures_of
 from plugins.diffusion.samplers import Step, ddim, ddim_inversion
 from plugins.diffusion.steering import WITH, WITHOUT, Effect, Rows, steered
-from plugins.diffusion.unet_config import UP_TYPES, UNetConfig
 
 INVERSION = 200  # steps; the release takes 999, the round trip's error falls as one over their number
 

@@ -32,8 +32,8 @@ from jaxtyping import Array, Float
 from plugins.control.contract import Added, ControlNetwork
 from plugins.control.fitting import check_fit
 from plugins.control.t2i_adapter_config import FULL, LIGHT, LevelShape, T2IAdapterConfig
-from plugins.diffusion.layers import Conv
-from plugins.diffusion.unet_config import UNetConfig
+from plugins.diffusion.networks.layers import Conv
+from plugins.diffusion.networks.unet_config import UNetConfig
 
 
 class AdapterResnet(nnx.Module):

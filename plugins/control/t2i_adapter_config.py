@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from plugins.diffusion import json_config
-from plugins.diffusion.json_config import positive
-from plugins.diffusion.unet_config import UNetConfig
+from plugins.diffusion.networks import json_config
+from plugins.diffusion.networks.json_config import positive
+from plugins.diffusion.networks.unet_config import UNetConfig
 
 ARCHITECTURE = "T2IAdapter"
 FULL, LIGHT, XL = TYPES = ("full_adapter", "light_adapter", "full_adapter_xl")

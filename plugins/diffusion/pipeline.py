@@ -32,18 +32,18 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from plugins.diffusion.base import Base
-from plugins.diffusion.batches import Layout, Progress, counted, in_chunks, make_layout
-from plugins.diffusion.lora import Lora, merge
-from plugins.diffusion.lora_names import Part
-from plugins.diffusion.programs import Programs
+from plugins.diffusion.batching import Layout, Progress, counted, in_chunks, make_layout
+from plugins.diffusion.compiled import Programs
+from plugins.diffusion.io.base import Base
+from plugins.diffusion.io.lora import Lora, merge
+from plugins.diffusion.io.lora_names import Part
+from plugins.diffusion.io.tokenizer import Tokenizer
+from plugins.diffusion.networks.text_encoder import TextEncoder
+from plugins.diffusion.networks.unet import UNet
+from plugins.diffusion.networks.vae import AutoencoderKL
 from plugins.diffusion.request import GUIDANCE, STEPS, Request, make_request
 from plugins.diffusion.samplers import Sampler, keys_of_seeds
-from plugins.diffusion.schedules import FlowSchedule, Schedule
-from plugins.diffusion.text import TextEncoder
-from plugins.diffusion.tokenizer import Tokenizer
-from plugins.diffusion.unet import UNet
-from plugins.diffusion.vae import AutoencoderKL
+from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -240,7 +240,7 @@ class Pipeline:
 
     def save(self, folder: str | Path, dtype: Any = None, *, overwrite: bool = False) -> Path:
         """Write a folder that `load` and diffusers read; see `folder_saving.save`."""
-        from plugins.diffusion.folder_saving import save
+        from plugins.diffusion.io.folder_saving import save
 
         return save(self, folder, dtype, overwrite=overwrite)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from plugins.diffusion.base import Base
+from plugins.diffusion.io.base import Base
 from plugins.diffusion.samplers import SAMPLERS, Sampler, by_name
 
 STEPS = 50

@@ -24,8 +24,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from plugins.diffusion.guidance import guide
+from plugins.diffusion.networks.tap import Tap, untouched
 from plugins.diffusion.samplers import Step
-from plugins.diffusion.tap import Tap, untouched
 
 SOURCE, WITHOUT, WITH = "source", "without", "with"
 

@@ -40,7 +40,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float
 
-from common.images import to_uint8
+from common.io.images import to_uint8
 
 BLUR = 1.5  # standard deviation in pixels
 LOW, HIGH = 120, 240  # Canny's thresholds

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from common.metrics import Metric, Picture
+from common.evaluation.metrics import Metric, Picture
 from plugins.conditions import detection
 from plugins.conditions.depth import normalise
 from plugins.conditions.landmarks import Landmarks

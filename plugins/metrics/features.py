@@ -4,7 +4,7 @@ A `FeatureExtractor` has a `name` and takes pictures, RGB in [0, 1], `b h w 3`, 
 
 | made by | name | d | weights |
 | --- | --- | --- | --- |
-| `lite0(path)` | efficientnet-lite0 | 1280 | `python -m common.fetch_efficientnet` |
+| `lite0(path)` | efficientnet-lite0 | 1280 | `python -m recipes.downloads.efficientnet` |
 | `inception(path)` | inception-2015-12-05 | 2048 | a user's ONNX file |
 | `clip_images(path)` | clip-image | 512 to 1024 | a user's ONNX file |
 | `clip_texts(path, tokenizer)`: texts in the place of pictures | clip-text | the same | a user's ONNX file |
@@ -22,7 +22,7 @@ its one way. In all of them a picture is first rounded to 8 bits, as a PNG file 
 - `clip_resize`: OpenAI's. The shorter side to 224 or 336 with Pillow's bicubic filter on 8 bits, the middle square cut
   out, [0, 1], then CLIP's mean and deviation. CMMD's own program cuts first and resizes then: the same for square
   pictures.
-- EfficientNet-Lite0 resizes by itself (`common/efficientnet.py`).
+- EfficientNet-Lite0 resizes by itself (`common/perceptual/efficientnet.py`).
 
 An ONNX file may take `b 3 h w` or `b h w 3`; the place of the 3 in its input's shape tells.
 """
@@ -38,8 +38,8 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
-from common.efficientnet_weights import load_efficientnet
-from common.images import to_uint8
+from common.io.images import to_uint8
+from common.perceptual.efficientnet_weights import load_efficientnet
 
 LITE0 = "efficientnet-lite0"
 INCEPTION, INCEPTION_SIDE = "inception-2015-12-05", 299

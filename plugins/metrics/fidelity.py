@@ -1,4 +1,4 @@
-"""How well a picture obeys its condition: named objects that a config lists, as `common.metrics`.
+"""How well a picture obeys its condition: named objects that a config lists, as `common.evaluation.metrics`.
 
     metrics:
       edges: {_target_: plugins.metrics.fidelity.EdgeF1}
@@ -28,7 +28,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from common.metrics import Metric, Picture
+from common.evaluation.metrics import Metric, Picture
 from plugins.metrics import edge_maps
 from plugins.metrics.masks import THRESHOLD, foreground, iou
 

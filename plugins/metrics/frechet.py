@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from common.files import atomic_output
+from common.io.files import atomic_output
 
 FEWEST = 3  # pictures of a set: leaving one out must leave a pair
 
@@ -54,7 +54,7 @@ class Statistics:
         return cls(features.mean(axis=0), root.T @ root, len(features))
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """An .npz file. Raises as `common.files.atomic_output`, and ValueError for another suffix."""
+        """An .npz file. Raises as `common.io.files.atomic_output`, and ValueError for another suffix."""
         if Path(path).suffix != ".npz":
             raise ValueError(f"{path}: statistics are .npz files; give it that suffix")
         arrays: dict[str, Any] = {"mu": self.mean, "sigma": self.covariance}

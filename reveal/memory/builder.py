@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from common.files import atomic_output
+from common.io.files import atomic_output
 from reveal.memory.items import Knowledge, ids_of, pack
 from reveal.memory.lock import LOCK, Lock
 from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest

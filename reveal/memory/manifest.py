@@ -27,7 +27,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from common.files import atomic_output, require_file
+from common.io.files import atomic_output, require_file
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -149,7 +149,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def fingerprint(params: Mapping[str, Any]) -> str:
     """Names a network by its parameters, a nested tree: equal for equal numbers, whatever file they came from."""
-    from common.porting import flatten  # needs JAX, which nothing else about a memory on the disk does
+    from common.weights.porting import flatten  # needs JAX, which nothing else about a memory on the disk does
 
     digest = hashlib.sha256()
     for path, leaf in sorted(flatten(params).items()):

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Int
 
 from reveal.memory.builder import Builder
-from reveal.memory.engine import NOTHING, Engine, Found
+from reveal.memory.engines.engine import NOTHING, Engine, Found
 from reveal.memory.items import Knowledge
 from reveal.memory.manifest import DTYPES, Layout
 from reveal.memory.store import Encode, Store
@@ -67,7 +67,7 @@ class Memory:
     def engine(self) -> Engine:
         """The engine, up to date."""
         if self._engine is None:
-            from reveal.memory.exact_engine import ExactEngine
+            from reveal.memory.engines.exact_engine import ExactEngine
 
             self._engine = ExactEngine()
         if _SEARCHED.get(self._engine) != (self.store.token, self.version):

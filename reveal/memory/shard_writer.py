@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from jaxtyping import Int, Integer
 
-from common.files import atomic_folder
+from common.io.files import atomic_folder
 from reveal.memory.manifest import DTYPES, Layout, ShardInfo
 from reveal.memory.shards import ARRAYS, PAYLOAD, file_type, form, summary
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from reveal.memory.engine import Rows
+from reveal.memory.engines.engine import Rows
 from reveal.memory.items import Knowledge, ids_of, unpack
 from reveal.memory.manifest import DTYPES, Layout, Manifest, check_encoder, read_manifest
 from reveal.memory.shards import Shard

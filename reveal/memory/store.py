@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from common.files import atomic_folder
+from common.io.files import atomic_folder
 from reveal.memory.builder import SHARD, remove_partial, shard_name
 from reveal.memory.change import Change
 from reveal.memory.items import Knowledge, pack

@@ -36,7 +36,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from reveal.metrics.tokenizer import words
+from reveal.metrics.ptb_tokenizer import words
 
 N = 4  # the longest n-grams
 SIGMA = 6.0

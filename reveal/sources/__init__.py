@@ -31,7 +31,7 @@ The readers are plain generators of `reveal.memory.items.Knowledge` and of `Ques
 `wit.items(...)`, `coco.vqa_questions(...)`. `records` says what they share: what is left out, and the leak rule.
 """
 
-from reveal.sources.choice import Items, Questions
 from reveal.sources.records import Question, Skips
+from reveal.sources.registry import Items, Questions
 
 __all__ = ["Items", "Question", "Questions", "Skips"]

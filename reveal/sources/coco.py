@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.files import require_file
+from common.io.files import require_file
 from reveal.memory.items import Knowledge
 from reveal.sources.records import Pictures, Question, Skips, coco_names, file_bytes, folder_of, is_among, parsed
 from reveal.sources.wikidata import listed

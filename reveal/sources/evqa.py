@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from common.files import require_file
+from common.io.files import require_file
 from reveal.sources.coco import read_json
 from reveal.sources.records import Pictures, Question, Skips, open_text
 

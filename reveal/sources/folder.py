@@ -16,7 +16,7 @@ from pathlib import Path
 
 from natsort import natsorted
 
-from common.images import READABLE
+from common.io.images import READABLE
 from reveal.memory.items import Knowledge
 from reveal.sources.records import Skips, file_bytes, file_text, is_among
 

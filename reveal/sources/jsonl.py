@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common.files import require_file
+from common.io.files import require_file
 from reveal.memory.items import MOST_IDS, Knowledge
 from reveal.sources.records import Question, Skips, file_bytes, is_among, open_text, parsed
 

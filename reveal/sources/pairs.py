@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from common.files import require_file
+from common.io.files import require_file
 from reveal.memory.items import Knowledge
 from reveal.sources.records import (
     Member,

@@ -44,8 +44,8 @@ from jaxtyping import UInt8
 from natsort import natsorted
 from PIL.JpegImagePlugin import JpegImageFile
 
-from common.files import require_file
-from common.images import MAX_PIXELS, READABLE, read_image, to_uint8
+from common.io.files import require_file
+from common.io.images import MAX_PIXELS, READABLE, read_image, to_uint8
 
 COCO_NUMBER = re.compile(r"(\d{12})$")
 COCO_SPLITS = ("train2014", "val2014", "test2014", "test2015")

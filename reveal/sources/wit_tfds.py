@@ -3,7 +3,7 @@
     ~/tensorflow_datasets/wit/1.1.0/          wit-train.tfrecord-00000-of-00500 ...
     ~/tensorflow_datasets/wit_kaggle/train_with_extended_features/1.0.2/      wit_kaggle-train.array_record-00000-of-...
 
-A file is a TFRecord (`common.tfrecord`) or an ArrayRecord; a record is a `tf.train.Example`, a map of names to lists.
+A file is a TFRecord (`common.io.tfrecord`) or an ArrayRecord; a record is a `tf.train.Example`, a map of names to lists.
 The names are those of the table's columns (`wit.py`), so an item is the same: texts by the same fields, an id by its
 place in the split.
 
@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from natsort import natsorted
 
-from common.files import require_file
-from common.tfrecord import BROKEN, parse_example, read_record, scan
+from common.io.files import require_file
+from common.io.tfrecord import BROKEN, parse_example, read_record, scan
 from reveal.memory.items import Knowledge
 from reveal.sources.records import Picture, Pictures, Question, Skips, file_bytes, folder_of, is_among
 from reveal.sources.wit import CAPTIONS, COLUMNS, TEXTS

@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from reveal.sources.choice import Items
+from reveal.sources.registry import Items
 
 OPTION = re.compile(r",(?=[a-z_]+=)")
 GENERAL = "items.jsonl"

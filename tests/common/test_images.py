@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common import images
-from common.images import (
+from common.io import images
+from common.io.images import (
     check_same_size,
     contact_sheet,
     find_images,

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from common import losses, metrics
+from common import losses
+from common.evaluation import metrics
 from common.losses import charbonnier, gram_matrix, l1, l2, masked_l1, psnr, ssim, style, vgg, vgg_and_style
-from common.vgg import Vgg, param_shapes
+from common.perceptual.vgg import Vgg, param_shapes
 
 DATA = Path(__file__).parents[1] / "data" / "film"
 VALUES = json.loads((DATA / "losses.json").read_text())

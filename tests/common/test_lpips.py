@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from common import fetch_lpips, lpips
-from common.lpips import BACKBONES, Conv, Lpips, Stage, blur_and_halve, distance, shapes, unit_features
-from common.lpips_weights import from_torch, load_lpips, save_lpips, table
-from common.porting import export
-from common.torch_file import read_torch
-from common.weights import load_weights
+from common.io.torch_file import read_torch
+from common.perceptual.lpips import BACKBONES, Conv, Lpips, Stage, blur_and_halve, distance, shapes, unit_features
+from common.perceptual.lpips_weights import from_torch, load_lpips, save_lpips, table
+from common.weights.model_file import load_weights
+from common.weights.porting import export
+from recipes.downloads import lpips as fetch_lpips
 
 DATA = Path(__file__).parents[1] / "data" / "common"
 RECIPE = runpy.run_path(str(DATA / "make_pictures.py"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.metrics import L1, InterpolationError, Psnr, Ssim, interpolation_error, l1, psnr, ssim
+from common.evaluation.metrics import L1, InterpolationError, Psnr, Ssim, interpolation_error, l1, psnr, ssim
 
 DATA = Path(__file__).parents[1] / "data" / "common"
 PAIRS = runpy.run_path(str(DATA / "make_pictures.py"))["pairs"]()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from common import losses
-from common.objectives import L1, L2, Charbonnier, Psnr, Scope, Ssim, Style, Term, Vgg, report, total
+from common.perceptual.vgg import Vgg as Network
+from common.perceptual.vgg import param_shapes
+from common.training.objectives import L1, L2, Charbonnier, Psnr, Scope, Ssim, Style, Term, Vgg, report, total
 from common.training.task import Context
-from common.vgg import Vgg as Network
-from common.vgg import param_shapes
 
 
 class Output(NamedTuple):

@@ -20,7 +20,7 @@ from hydra.utils import instantiate
 
 import common
 from common.training.optimizer import OPTIMIZERS, OptimConfig, make_optimizer, make_schedule
-from common.training.parts import parameter_paths, trainable
+from common.training.param_groups import parameter_paths, trainable
 from common.training.schedules import Schedule, as_schedule
 
 CONFIGS = Path(common.__file__).parents[1] / "configs"

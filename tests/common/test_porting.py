@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from common.porting import (
+from common.weights.porting import (
     OI_TO_IO,
     OIHW_TO_HWIO,
     Entry,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from common.remat import remat
+from common.nn.remat import remat
 
 KERNELS = [0.2 * np.random.default_rng(i).standard_normal((3, 3, 8, 8)).astype(np.float32) for i in range(12)]
 X = np.random.default_rng(99).random((1, 64, 64, 8)).astype(np.float32)

@@ -18,11 +18,11 @@ from jax.sharding import PartitionSpec
 from line import Fit, Line
 from renewing import Follow
 
-from common.training import renewal as renewals
+from common.training import refresh as renewals
 from common.training.checkpoint import Checkpoints
 from common.training.mesh import DATA, FSDP, make_mesh, spare_mesh
 from common.training.optimizer import OptimConfig
-from common.training.renewal import RenewalConfig, make_renewal
+from common.training.refresh import RenewalConfig, make_renewal
 from common.training.task import Renewing, Task
 from common.training.trainer import TrainerConfig, train
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.tf_checkpoint import find_prefix, read_tf_checkpoint
+from common.io.tf_checkpoint import find_prefix, read_tf_checkpoint
 
 DATA = Path(__file__).parents[1] / "data" / "film"
 SAVED_MODEL, CHECKPOINT = DATA / "tiny_saved_model", DATA / "tiny_checkpoint"

@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from common import torch_file
-from common.torch_file import read_torch
+from common.io import torch_file
+from common.io.torch_file import read_torch
 
 DATA = Path(__file__).parents[1] / "data" / "film"
 
@@ -184,7 +184,7 @@ def test_calls_are_refused_by_name_and_never_made(tmp_path, container):
         ("builtins", "getattr"),
         ("torch", "load"),
         ("torch._utils", "_rebuild_tensor_v2.__globals__"),
-        ("common.torch_file", "read_torch"),
+        ("common.io.torch_file", "read_torch"),
         ("numpy", "load"),
         ("__torch", "Module"),
         ("torch.nn.modules.conv", "Conv2d"),

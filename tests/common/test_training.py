@@ -15,7 +15,7 @@ import optax
 import pytest
 from line import TRUTH, Fit, Line
 
-from common.images import read_image
+from common.io.images import read_image
 from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger
 from common.training.optimizer import OptimConfig, make_optimizer

@@ -14,10 +14,11 @@ import onnx
 import pytest
 import scipy.io
 
-from common import fetch_vgg, packages, vgg
-from common.vgg import MEAN, Vgg, features, layer_names, param_shapes
-from common.vgg_weights import load_vgg, save_vgg
-from common.weights import load_weights, save_weights
+from common.perceptual.vgg import MEAN, Vgg, features, layer_names, param_shapes
+from common.perceptual.vgg_weights import load_vgg, save_vgg
+from common.weights.model_file import load_weights, save_weights
+from recipes.downloads import packages
+from recipes.downloads import vgg as fetch_vgg
 
 DATA = Path(__file__).parents[1] / "data" / "common"
 

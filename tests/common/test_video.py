@@ -12,17 +12,8 @@ import pytest
 from av.video.reformatter import ColorRange, Colorspace
 from PIL import Image
 
-from common.images import read_image, to_uint8, write_image
-from common.video import (
-    check_output,
-    parse_fps,
-    probe,
-    read_frames,
-    write_clip,
-    write_frames,
-    write_gif,
-    write_mp4,
-)
+from common.io.images import read_image, to_uint8, write_image
+from common.io.video import check_output, parse_fps, probe, read_frames, write_clip, write_frames, write_gif, write_mp4
 
 COLOURS = np.array(
     [
@@ -215,7 +206,7 @@ def test_a_gif_that_stands_still_for_too_long_is_one_line(tmp_path):
 
 
 def test_a_gif_stops_before_it_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("common.clip_limits.MAX_GIF_BYTES", 8 * 8 * 3 * 10)
+    monkeypatch.setattr("common.io.clip_limits.MAX_GIF_BYTES", 8 * 8 * 3 * 10)
     taken = []
     endless = (taken.append(1) or np.full((8, 8, 3), i % 2, np.float32) for i in itertools.count())
     with pytest.raises(ValueError) as error:
@@ -237,7 +228,7 @@ def test_what_the_encoder_refuses_is_one_line_about_the_output(tmp_path, monkeyp
     def full(*_, **__):
         raise av.error.ExternalError(1, "no space")
 
-    monkeypatch.setattr("common.video._to_yuv", full)
+    monkeypatch.setattr("common.io.video._to_yuv", full)
     with pytest.raises(OSError) as error:
         write_mp4(tmp_path / "a.mp4", moving(2), 30)
     one_line(error, tmp_path / "a.mp4", "no space")

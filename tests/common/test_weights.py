@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-import common.weights
-from common.weights import git_commit, load_weights, save_weights
+import common.weights.model_file
+from common.weights.model_file import git_commit, load_weights, save_weights
 
 CONFIG = {"levels": 7, "widths": [32, 64], "name": "paper"}
 
@@ -81,10 +81,10 @@ def test_narrow_floats_are_rounded_once_and_read_as_float32(tmp_path, dtype):
 def test_same_parameters_give_the_same_bytes_in_another_process(tmp_path):
     """The library orders the header at random in each process: several must agree."""
     program = (
-        "import sys, numpy as np; from common.weights import save_weights\n"
+        "import sys, numpy as np; from common.weights.model_file import save_weights\n"
         "save_weights(sys.argv[1], {'b': np.arange(3.), 'a': np.ones(2)}, kind='k', config={'z': 1, 'y': 2})"
     )
-    root = Path(common.weights.__file__).parents[1]
+    root = Path(common.weights.model_file.__file__).parents[1]
     paths = [tmp_path / "one", tmp_path / "two"]
     for path in paths:
         environment = os.environ | {"PYTHONPATH": str(root)}
@@ -184,7 +184,7 @@ def test_commit_is_that_of_the_file_s_own_checkout(tmp_path, monkeypatch):
         command = ["git", "-c", "user.name=n", "-c", "user.email=e@x", *arguments]
         return subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True).stdout
 
-    monkeypatch.setattr(common.weights, "__file__", str(copy))
+    monkeypatch.setattr(common.weights.model_file, "__file__", str(copy))
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "theirs")
     assert git_commit() == "unknown"

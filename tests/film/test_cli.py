@@ -16,11 +16,11 @@ from PIL import Image
 from toy import CONFIG, assert_same_parameters, parameters, toy
 
 import film
-from common.images import read_image, to_uint8, write_image
-from common.video import probe, read_frames
-from common.weights import save_weights
+from common.io.images import read_image, to_uint8, write_image
+from common.io.video import probe, read_frames
+from common.weights.model_file import save_weights
 from film.cli import main
-from film.loading import load_with_metadata
+from film.io.weights import load_with_metadata
 from film.porting import to_torch
 
 SIZE = (16, 24)
@@ -242,7 +242,7 @@ def test_a_cut_photo_is_found_before_anything_is_computed(here, weights, capsys,
     for number in range(20):
         write_image(f"long/{number}.jpg", read_image(PHOTOS[0]))
     Path("long/19.jpg").write_bytes(Path("long/19.jpg").read_bytes()[:-20])
-    monkeypatch.setattr("film.loading.load", lambda *_: pytest.fail("the network was loaded"))
+    monkeypatch.setattr("film.io.weights.load", lambda *_: pytest.fail("the network was loaded"))
     before = tree(here)
     assert "long/19.jpg is damaged or cut short" in refused(["long", "-o", "clip.mp4", "--weights", weights], capsys)
     assert tree(here) == before

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import film.plan
-from common import clip_limits
-from common.images import read_image, verify_image, write_image
-from film.plan import find_photos, frame_count, make_plan, verify_photos
+import film.io.plan
+from common.io import clip_limits
+from common.io.images import read_image, verify_image, write_image
+from film.io.plan import find_photos, frame_count, make_plan, verify_photos
 
 FPS = Fraction(30)
 Usage = namedtuple("Usage", "total used free")
@@ -47,15 +47,15 @@ def test_times_have_an_end(photos, times):
 
 def test_each_photo_is_decoded_once_and_in_order(photos, monkeypatch):
     decoded = []
-    monkeypatch.setattr(film.plan, "verify_image", lambda path: decoded.append(str(path)))
-    monkeypatch.setattr(film.plan.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(film.io.plan, "verify_image", lambda path: decoded.append(str(path)))
+    monkeypatch.setattr(film.io.plan.os, "cpu_count", lambda: 1)
     make_plan([*photos, photos[0], photos[1]], "clip.mp4", 1, FPS)
     assert decoded == photos
 
 
 @pytest.mark.parametrize("cores", [1, 2, 8])
 def test_the_first_damaged_photo_is_named(photos, monkeypatch, cores):
-    monkeypatch.setattr(film.plan.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(film.io.plan.os, "cpu_count", lambda: cores)
     for name in photos[2:]:
         Path(name).write_bytes(Path(name).read_bytes()[:-30])
     assert refused(photos, "clip.mp4", 1, FPS).startswith("2.png is damaged or cut short")
@@ -64,20 +64,20 @@ def test_the_first_damaged_photo_is_named(photos, monkeypatch, cores):
 def test_large_pictures_are_decoded_by_fewer_threads(photos, monkeypatch):
     """They are all in memory at once."""
     asked = []
-    pool = film.plan.ThreadPoolExecutor
-    monkeypatch.setattr(film.plan, "ThreadPoolExecutor", lambda threads: asked.append(threads) or pool(threads))
-    monkeypatch.setattr(film.plan.os, "cpu_count", lambda: 64)
+    pool = film.io.plan.ThreadPoolExecutor
+    monkeypatch.setattr(film.io.plan, "ThreadPoolExecutor", lambda threads: asked.append(threads) or pool(threads))
+    monkeypatch.setattr(film.io.plan.os, "cpu_count", lambda: 64)
     plan = make_plan(photos, "clip.mp4", 1, FPS)
-    monkeypatch.setattr(film.plan, "MAX_PIXELS", 24 * 16 * 2)
+    monkeypatch.setattr(film.io.plan, "MAX_PIXELS", 24 * 16 * 2)
     verify_photos(plan)
-    monkeypatch.setattr(film.plan, "MAX_PIXELS", 5)
+    monkeypatch.setattr(film.io.plan, "MAX_PIXELS", 5)
     verify_photos(plan)
     assert asked == [8, 2, 1]
 
 
 def test_sizes_are_compared_before_anything_is_decoded(photos, monkeypatch):
     write_image("wide.png", np.zeros((16, 25, 3), np.float32))
-    monkeypatch.setattr(film.plan, "verify_image", lambda path: pytest.fail("decoded"))
+    monkeypatch.setattr(film.io.plan, "verify_image", lambda path: pytest.fail("decoded"))
     assert "wide.png is 25x16" in refused([*photos, "wide.png"], "clip.mp4", 1, FPS)
 
 

@@ -4,9 +4,9 @@ import cv2
 import numpy as np
 import pytest
 
-from film.augment import augment, tint
-from film.data import TripletConfig, TripletPatches, choose_scale, motion_limit
-from film.teacher import warp
+from film.data.augment import augment, tint
+from film.data.teacher_flow import warp
+from film.data.triplet_batches import TripletConfig, TripletPatches, choose_scale, motion_limit
 
 SIZE, CROP, COUNT = 96, 32, 10
 FLOW0, FLOW1 = (6.0, -3.0), (-4.0, 5.0)  # unequal on purpose: no wrong turn, flip or swap gives the same

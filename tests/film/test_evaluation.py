@@ -14,14 +14,14 @@ from omegaconf import DictConfig, OmegaConf
 from toy import CONFIG, toy
 
 import film
-from common.images import read_image, write_image
-from common.metrics import L1, Psnr, Ssim, psnr
-from film.baselines import average, dis, dis_flow, steady_flow, true_flow
-from film.evaluation import FilmEvaluation, network
-from film.frames import Triplet
-from film.layouts import FolderTriplets
+from common.evaluation.metrics import L1, Psnr, Ssim, psnr
+from common.io.images import read_image, write_image
+from film.data.datasets import FolderTriplets
+from film.data.triplet import Triplet
+from film.evaluation.baselines import average, dis, dis_flow, steady_flow, true_flow
+from film.evaluation.score_sheet import Worst
+from film.evaluation.triplet_evaluation import FilmEvaluation, network
 from film.model import _interpolate
-from film.score_picture import Worst
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
@@ -193,7 +193,7 @@ def test_what_is_no_number_is_said_and_stays_valid_json(tmp_path, monkeypatch):
     def broken(x0, x1, time):
         return average(x0 * np.nan if x0[0, 0, 0] == textured(0, 1)[0, 0, 0] else x0, x1, time)
 
-    monkeypatch.setitem(film.baselines.METHODS, "average", broken)
+    monkeypatch.setitem(film.evaluation.baselines.METHODS, "average", broken)
     moving = Triplet("moving", *(textured(t, seed=1) for t in (0, 2, 4)))
     data = Counted([still(), moving])
     printed = FilmEvaluation(METRICS, {"a": data}, baselines=(), progress=False).run("average", tmp_path)
@@ -272,11 +272,14 @@ def test_settings_that_cannot_be(place, changes, said):
 def command(place, **changes) -> DictConfig:
     """What eval.py hands over."""
     node = {
-        "_target_": "film.evaluation.FilmEvaluation",
-        "metrics": {"psnr": {"_target_": "common.metrics.Psnr"}, "l1": {"_target_": "common.metrics.L1"}},
+        "_target_": "film.evaluation.triplet_evaluation.FilmEvaluation",
+        "metrics": {
+            "psnr": {"_target_": "common.evaluation.metrics.Psnr"},
+            "l1": {"_target_": "common.evaluation.metrics.L1"},
+        },
         "sets": {
-            "film": {"_target_": "film.layouts.FolderTriplets", "folder": str(place / "triplets")},
-            "absent": {"_target_": "film.layouts.FolderTriplets", "folder": str(place / "absent")},
+            "film": {"_target_": "film.data.datasets.FolderTriplets", "folder": str(place / "triplets")},
+            "absent": {"_target_": "film.data.datasets.FolderTriplets", "folder": str(place / "absent")},
         },
         "scales": [1.0, 0.5],
         "training_metrics": ["psnr", "l1"],

@@ -8,12 +8,12 @@ from flax import nnx
 from jax.test_util import check_grads
 
 import film.flow
+from film.convolution import Conv, conv2d
 from film.flow import FlowEstimator, matches
 from film.fusion import Fusion, blend, pack, unpack, upsample_conv
-from film.layers import Conv, conv2d
 from film.pyramid import FeatureExtractor, feature_channels, image_pyramid
 from film.resample import resize_bilinear, resize_nearest
-from film.strips import even_share
+from film.row_tiling import even_share
 from film.warp import backward_warp
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from film.layers import STRIP, conv2d
+from film.convolution import STRIP, conv2d
 
 
 def plain(x, kernel, padding):

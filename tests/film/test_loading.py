@@ -6,9 +6,9 @@ import safetensors.numpy
 from toy import CONFIG, assert_same_parameters, parameters, toy
 
 import film
-import film.loading as loading
-import film.shelf as shelves
-from common.weights import save_weights
+import film.io.pretrained as shelves
+import film.io.weights as loading
+from common.weights.model_file import save_weights
 from film.model import FilmConfig
 
 

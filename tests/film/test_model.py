@@ -16,7 +16,7 @@ from common.training.optimizer import keras_adam
 from film.model import Film, FilmConfig, parameter_count, switch, whole_numbers
 from film.porting import variable_table
 from film.resample import resize_bilinear
-from film.start import prepare
+from film.training.initialization import prepare
 
 IMAGE, FLOW = 2e-5, 1e-4  # the reference's own float32 noise is 3e-6 and 5e-6
 
@@ -88,7 +88,7 @@ def test_three_adam_steps_equal_the_reference(tiny):
         updates, opt_state = tx.update(grads, opt_state)
         params = optax.apply_updates(params, updates)
     np.testing.assert_allclose(losses, data["losses"], rtol=1e-5)
-    from common.porting import flatten
+    from common.weights.porting import flatten
 
     gradients, weights = flatten(gradients), flatten(params)
     for path, entry in variable_table(tiny.config).items():

@@ -9,7 +9,7 @@ import recipe
 import safetensors.numpy
 from toy import assert_same_parameters, parameters
 
-from common.porting import OIHW_TO_HWIO
+from common.weights.porting import OIHW_TO_HWIO
 from film.model import Film, FilmConfig
 from film.porting import (
     checkpoint_table,

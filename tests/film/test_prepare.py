@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tiny_triplets import damage, write_vimeo
 
-from film import prepare as module
-from film.layouts import Vimeo90K
-from film.layouts_4k import XTest
-from film.prepare import LAYOUTS, Prepare, builder, prepare, run
-from film.sources import TfdsTriplets
+from film.data import prepare as module
+from film.data.datasets import Vimeo90K
+from film.data.datasets_4k import XTest
+from film.data.prepare import LAYOUTS, Prepare, builder, prepare, run
+from film.data.record_sources import TfdsTriplets
 
 DATA = Path(__file__).parents[1] / "data" / "film"
 
@@ -63,8 +63,8 @@ def test_times_are_kept(tmp_path):
 def test_tensorflow_is_not_needed(tmp_path):
     script = (
         "import sys\n"
-        "from film.prepare import Prepare, run\n"
-        "from film.sources import TfdsTriplets\n"
+        "from film.data.prepare import Prepare, run\n"
+        "from film.data.record_sources import TfdsTriplets\n"
         f"run(Prepare({str(DATA / 'tiny_triplets.tfrecord@2')!r}, {str(tmp_path / 'out')!r}, 'tfrecord', quiet=True))\n"
         f"print(TfdsTriplets({str(tmp_path / 'out')!r}).frames(3).images.shape, 'tensorflow' in sys.modules)"
     )

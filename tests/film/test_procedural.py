@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from film.procedural import MovingShapes
+from film.data.procedural import MovingShapes
 
 
 def test_a_record_is_always_the_same_and_each_is_another():
@@ -38,7 +38,7 @@ def shift(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def test_encoded_pictures_are_the_frames():
     scenes = MovingShapes(size=32)
-    from film.frames import decode
+    from film.data.triplet import decode
 
     for picture, image in zip(scenes.encoded(1).pictures, scenes.frames(1).images, strict=True):
         np.testing.assert_array_equal(decode(picture, "x"), image)

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from film.reference_augment import ReferenceAugment, rotate, rotated_crop
+from film.data.reference_augment import ReferenceAugment, rotate, rotated_crop
 
 DATA = Path(__file__).parents[1] / "data" / "film"
 OFF = dict(quarter_turns=False, mirror=False, angle=0.0, swap=False)

@@ -9,13 +9,13 @@ from synthetic_film import texture
 from toy import toy
 
 import film
-from common.images import read_image
-from common.metrics import L1, Psnr, Ssim, interpolation_error, l1, psnr, ssim
-from common.score_table import over_sets, summarise
-from film.baselines import average
-from film.evaluation import FilmEvaluation, network
-from film.frames import Triplet
-from film.score_picture import Gallery, spread
+from common.evaluation.metrics import L1, Psnr, Ssim, interpolation_error, l1, psnr, ssim
+from common.evaluation.score_table import over_sets, summarise
+from common.io.images import read_image
+from film.data.triplet import Triplet
+from film.evaluation.baselines import average
+from film.evaluation.score_sheet import Gallery, spread
+from film.evaluation.triplet_evaluation import FilmEvaluation, network
 
 HEIGHT, WIDTH = 32, 48
 METRICS = {"psnr": Psnr(), "l1": L1()}

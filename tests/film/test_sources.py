@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tiny_triplets import damage, picture, write, write_vimeo
 
-from film.data import MixtureConfig
-from film.frames import decode
-from film.layouts import FolderTriplets, Vimeo90K
-from film.reference_augment import ReferenceAugment
-from film.sources import CutTriplets, TfdsTriplets
-from film.stream import PATIENCE, Readable
-from film.tfrecord import TFRecordTriplets
+from film.data.datasets import FolderTriplets, Vimeo90K
+from film.data.record_sources import CutTriplets, TfdsTriplets
+from film.data.reference_augment import ReferenceAugment
+from film.data.reference_tfrecords import TFRecordTriplets
+from film.data.stream import PATIENCE, Readable
+from film.data.triplet import decode
+from film.data.triplet_batches import MixtureConfig
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
@@ -41,7 +41,7 @@ def other(tmp_path_factory) -> FolderTriplets:
 
 @pytest.fixture(scope="module")
 def cut(tmp_path_factory) -> Path:
-    """What film.triplets writes: three patches."""
+    """What film.data.cutting writes: three patches."""
     folder, images = tmp_path_factory.mktemp("cut"), [[picture(3 * i + k, 16, 16) for k in range(3)] for i in range(3)]
     np.save(folder / "images.npy", np.array(images))
     np.save(folder / "flows.npy", np.zeros((3, 2, 4, 4, 2), np.float16))
@@ -219,7 +219,7 @@ def test_all_kinds_of_sources_mix(vimeo, cut):
 
 
 def test_other_times_reach_the_batch(tmp_path):
-    from film.layouts_4k import XTest
+    from film.data.datasets_4k import XTest
 
     for number in range(33):
         write(tmp_path / "Type1" / "TEST01" / f"{number:04d}.png", picture(number, 8, 8))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-import film.strips
-from film.layers import Conv, leaky_relu
+import film.row_tiling
+from film.convolution import Conv, leaky_relu
 from film.model import Film, FilmConfig
-from film.strips import EVEN, FEWEST, by_strips, even_share
+from film.row_tiling import EVEN, FEWEST, by_strips, even_share
 
 KINDS = {"between": {}, "paper": dict(between=False, blend=False, flow_search=())}
 SIZES = [(64, 40), (66, 40), (72, 33), (67, 40)]  # whole strips; a last one that overlaps; odd columns; an odd row
@@ -17,8 +17,8 @@ SIZES = [(64, 40), (66, 40), (72, 33), (67, 40)]  # whole strips; a last one tha
 
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strips of EVEN rows: pictures of 64 rows are large."""
-    monkeypatch.setattr(film.strips, "PIXELS", EVEN * 40)
-    monkeypatch.setattr(film.strips, "ROWS", EVEN)
+    monkeypatch.setattr(film.row_tiling, "PIXELS", EVEN * 40)
+    monkeypatch.setattr(film.row_tiling, "ROWS", EVEN)
 
 
 def tiny(kind: str) -> Film:
@@ -124,7 +124,7 @@ def test_a_large_picture_needs_less_memory(monkeypatch):
     e0 = jax.eval_shape(net.encode, jax.ShapeDtypeStruct((1, 512, 512, 3), jnp.float32))
 
     def needed(pixels: int) -> int:
-        monkeypatch.setattr(film.strips, "PIXELS", pixels)
+        monkeypatch.setattr(film.row_tiling, "PIXELS", pixels)
         program = jax.jit(lambda e0, e1: net.interpolate_encoded(e0, e1, jnp.full((1, 1), 0.5)).image)
         return program.lower(e0, e0).compile().memory_analysis().temp_size_in_bytes
 

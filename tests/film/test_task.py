@@ -12,15 +12,15 @@ from flax import nnx
 from toy import CONFIG, parameters, toy
 
 import film
-from common.objectives import L1, Vgg
-from common.porting import flatten
 from common.training.mesh import make_mesh, shard_batch
+from common.training.objectives import L1, Vgg
 from common.training.task import Context
-from film.flow_task import FlowTask, smooth_error, teacher_at
+from common.weights.porting import flatten
 from film.model import FilmConfig, FilmOutput
-from film.objectives import TeacherFlow, WarpedL1, flow_error
-from film.pictures import FlowPyramid, TripletSheet
-from film.task import FilmTask
+from film.training.interpolation_task import FilmTask
+from film.training.losses import TeacherFlow, WarpedL1, flow_error
+from film.training.summaries import FlowPyramid, TripletSheet
+from recipes.film_small.flow_pretraining import FlowTask, smooth_error, teacher_at
 
 SIDE, MOTION = 32, (4.0, -2.0)  # px from x0 to x1
 START = FilmConfig(4, 3, 2, 2, (2, 2, 2), (16, 16, 16), 8)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from synthetic_film import SIDE, SPEED, START, draw, write_film
 
-import film.fetch as fetch
-from film.npy_writer import NpyWriter
-from film.teacher import FlowTeacher, half_luma, warp
-from film.triplets import EvaluationCut, TrainingCut, cut_evaluation, cut_training
+import recipes.film_small.fetch_film as fetch
+from film.data.cutting import EvaluationCut, TrainingCut, cut_evaluation, cut_training
+from film.data.npy_writer import NpyWriter
+from film.data.teacher_flow import FlowTeacher, half_luma, warp
 
 CUT = TrainingCut(first=2, last=21, gaps=(1, 2), size=96, candidates=4, seed=5)
 

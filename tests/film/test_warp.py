@@ -7,7 +7,7 @@ import pytest
 from recipe import DATA
 
 import film.warp
-from film.strips import even_share
+from film.row_tiling import even_share
 from film.warp import backward_warp
 
 CASES = range(5)

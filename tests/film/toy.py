@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from common.porting import flatten
+from common.weights.porting import flatten
 from film.model import Film, FilmConfig
 from film.porting import from_params
 

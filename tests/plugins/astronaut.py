@@ -14,7 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from common.images import read_image
+from common.io.images import read_image
 from plugins.conditions.landmarks import Landmarks
 
 DATA = Path(__file__).parents[1] / "data" / "plugins"

@@ -16,9 +16,9 @@ from tiny_base import diffusion_base, random, unet_config
 
 from common.training.mesh import make_mesh
 from plugins.control import ControlNetwork, contract, load, save
+from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.samplers import Step
 from plugins.diffusion.steering import WITH, WITHOUT, Rows, _joined
-from plugins.diffusion.unet_config import UNetConfig
 
 BASE, UNIT = unet_config(4, 8), 2
 APPLE = "a red apple"

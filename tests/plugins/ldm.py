@@ -1,6 +1,6 @@
 """The networks of a Stable Diffusion single file, written down a second time: by walking through them.
 
-`plugins/diffusion/names.py` decodes numbers out of names. Here the names are made the other way round, as the first
+`plugins/diffusion/io/tensor_names.py` decodes numbers out of names. Here the names are made the other way round, as the first
 release's constructors make them: blocks are appended to one row and counted, channels are pushed on a stack and popped.
 Each function gives the tensors of one network as (name in the single file, name in diffusers, shape in PyTorch's
 layout). Conventions: a pair `(ldm, diffusers)` is the two names of one module.

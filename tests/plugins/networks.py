@@ -13,9 +13,9 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
-from common import porting
-from plugins.diffusion.loading import load_component
-from plugins.diffusion.unet import UNet, UNetConfig
+from common.weights import porting
+from plugins.diffusion.io.components import load_component
+from plugins.diffusion.networks.unet import UNet, UNetConfig
 
 DATA = Path(__file__).parents[1] / "data" / "plugins"
 FILES = {

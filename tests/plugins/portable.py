@@ -11,7 +11,7 @@ from tiny_base import random
 
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.mediapipe_config import MediaPipeConfig
-from plugins.diffusion.unet import UNet
+from plugins.diffusion.networks.unet import UNet
 
 # As Stable Diffusion's, transformers in all levels but the last; and with none in the first, as in our own small base.
 UNETS = {

@@ -6,13 +6,13 @@ import numpy as np
 import optax
 import pytest
 
-from common.images import contact_sheet
-from common.objectives import L1
+from common.io.images import contact_sheet
+from common.training.objectives import L1
 from common.training.task import Context
 from plugins.diffusion import load_vae
-from plugins.diffusion.autoencoder_task import AutoencoderTask
-from plugins.diffusion.objectives import Kl
-from plugins.diffusion.vae_config import VAEConfig
+from plugins.diffusion.networks.vae_config import VAEConfig
+from plugins.diffusion.training.autoencoder_task import AutoencoderTask
+from plugins.diffusion.training.losses import Kl
 
 TASK = AutoencoderTask(
     VAEConfig(block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4),

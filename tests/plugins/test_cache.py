@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from plugins.data.captioned_batches import CaptionedConfig
+from plugins.data.latent_cache import write_cache
 from plugins.diffusion import TextConfig, TextEncoder, load_vae, save_component
-from plugins.diffusion.bpe import train_bpe, write_tokenizer
-from plugins.diffusion.cache import write_cache
-from plugins.diffusion.data import CaptionedConfig
-from plugins.diffusion.vae import AutoencoderKL, VAEConfig
+from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
+from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
 VAE = VAEConfig(latent_channels=2, block_out_channels=(8, 8), layers_per_block=1, norm_num_groups=4)
 TEXT = TextConfig(520, 8, 16, 1, 2, max_position_embeddings=6, eos_token_id=519)

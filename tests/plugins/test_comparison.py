@@ -16,17 +16,17 @@ from tiny_base import TEXT, diffusion_base, pixel_base, random
 
 from common.arithmetic import Work
 from plugins.control import ControlNet, MediaPipePlugin, PlugAndPlay, T2IAdapter, save
-from plugins.control.comparison import ControlComparison
 from plugins.control.controlnet_config import ControlNetConfig
-from plugins.control.cost import Setting, base_cost, interleaved, layout_cost, network_cost, overhead, split
-from plugins.control.data import ControlledConfig
 from plugins.control.mediapipe_config import MediaPipeConfig
 from plugins.control.t2i_adapter_config import T2IAdapterConfig
-from plugins.diffusion.bpe import train_bpe, write_tokenizer
-from plugins.diffusion.porting import blank
-from plugins.diffusion.unet import UNet, UNetConfig
+from plugins.data.controlled_batches import ControlledConfig
+from plugins.diffusion.io.porting import blank
+from plugins.diffusion.networks.unet import UNet, UNetConfig
+from plugins.evaluation.comparison import ControlComparison
+from plugins.evaluation.cost import Setting, base_cost, interleaved, layout_cost, network_cost, overhead, split
 from plugins.metrics.features import INCEPTION
 from plugins.metrics.fidelity import EdgeF1, MaskIou
+from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
@@ -227,7 +227,7 @@ def test_the_command(made, tmp_path, monkeypatch, caplog):
     ],
 )
 def test_what_cannot_be_is_one_line_before_any_work(made, tmp_path, monkeypatch, changes, error, said):
-    monkeypatch.setattr("plugins.control.comparison.folder.load", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("plugins.evaluation.comparison.folder.load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(error, match=said) as caught:
         comparison(made, **changes).run("", tmp_path)
     one_line(caught)

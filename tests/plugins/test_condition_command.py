@@ -6,9 +6,10 @@ import astronaut
 import numpy as np
 import pytest
 
-from common.images import read_image, write_image
-from plugins import condition, conditions
-from plugins.cli import main
+from common.io.images import read_image, write_image
+from plugins import conditions
+from plugins.cli import condition
+from plugins.cli.main import main
 from plugins.conditions.landmark_files import write_landmarks
 from plugins.conditions.landmarks import Landmarks
 

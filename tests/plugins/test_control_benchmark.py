@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import control
 from common.arithmetic import Work
-from plugins.control.cost import Cost
+from plugins.evaluation.cost import Cost
 
 COSTS = {
     "base": Cost(0, Work(), Work(1000)),

@@ -8,13 +8,13 @@ import pytest
 from test_plugins_cli import APPLE, generate, leave_the_process_alone, refused, saved  # noqa: F401
 from tiny_base import diffusion_base, random
 
-from common.images import read_image, write_image
+from common.io.images import read_image, write_image
+from plugins.cli.controls import covering
 from plugins.conditions.registry import make
 from plugins.control.loading import save
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.mediapipe_config import MediaPipeConfig
 from plugins.control.plug_and_play import PlugAndPlay
-from plugins.steer import covering
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from control_contract import BASE, made
 from networks import DATA, assert_same, one_line, parameters
 
 import plugins
-from common import porting
+from common.weights import porting
 from plugins.control import (
     ControlNet,
     ControlNetConfig,
@@ -24,10 +24,10 @@ from plugins.control import (
     T2IAdapterConfig,
     load,
     names,
+    pretrained,
     save,
-    shelf,
 )
-from plugins.diffusion.porting import blank, table
+from plugins.diffusion.io.porting import blank, table
 
 FILE = "diffusion_pytorch_model.safetensors"
 KINDS = {"controlnet": ControlNet, "t2i_adapter": T2IAdapter}
@@ -278,10 +278,10 @@ def test_shipped_names(tmp_path):
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(content))
-    assert shelf.names(tmp_path) == ["edges"] and shelf.find("edges", tmp_path) == tmp_path / "edges"
-    assert shelf.find(tmp_path / "base", tmp_path) == tmp_path / "base"
+    assert pretrained.names(tmp_path) == ["edges"] and pretrained.find("edges", tmp_path) == tmp_path / "edges"
+    assert pretrained.find(tmp_path / "base", tmp_path) == tmp_path / "base"
     with pytest.raises(FileNotFoundError, match=r"or a shipped name \(edges\)"):
-        shelf.find("nowhere", tmp_path)
+        pretrained.find("nowhere", tmp_path)
 
 
 def test_names_are_there_when_they_are_asked_for():

@@ -15,13 +15,13 @@ from tiny_base import diffusion_base, random
 from common.training.task import Context
 from plugins.control.contract import ControlNetwork
 from plugins.control.controlnet import ControlNet
-from plugins.control.data import ControlledConfig
-from plugins.control.evaluation import ControlEvaluation
 from plugins.control.loading import load
 from plugins.control.mediapipe import MediaPipePlugin
-from plugins.control.task import ControlTask
-from plugins.diffusion.bpe import train_bpe, write_tokenizer
+from plugins.control.training.control_task import ControlTask
+from plugins.data.controlled_batches import ControlledConfig
+from plugins.evaluation.control_fidelity import ControlEvaluation
 from plugins.metrics.fidelity import MaskIou
+from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
 SIDE = 16
 

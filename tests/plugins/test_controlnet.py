@@ -12,7 +12,7 @@ from networks import DATA, SMALL, abstract, fixture, network, one_line, paramete
 
 from plugins.control import ControlNet, ControlNetConfig, contract, guess_levels, load
 from plugins.control.contract import Added
-from plugins.diffusion.unet_config import UNetConfig
+from plugins.diffusion.networks.unet_config import UNetConfig
 
 PARITY = 1e-4
 TINY = ControlNetConfig.for_unet(SMALL, 4)  # 4 pixels per latent pixel

@@ -10,21 +10,21 @@ import optax
 import pytest
 from flax import nnx
 
-from common.images import contact_sheet
+from common.io.images import contact_sheet
 from common.training.task import Context
 from plugins.diffusion import load
-from plugins.diffusion.bpe import train_bpe, write_tokenizer
-from plugins.diffusion.objectives import ErrorBetween, per_example
-from plugins.diffusion.predictions import min_snr_weight, snr
-from plugins.diffusion.sample_sheet import SampleSheet
+from plugins.diffusion.io.component_saving import save_component
+from plugins.diffusion.networks.text_encoder import TextConfig
+from plugins.diffusion.networks.unet import UNet, UNetConfig
+from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
 from plugins.diffusion.samplers import by_name, starting_noise
-from plugins.diffusion.saving import save_component
-from plugins.diffusion.schedules import Schedule
+from plugins.diffusion.samplers.predictions import min_snr_weight, snr
+from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.steering import steered
-from plugins.diffusion.task import DenoisingTask, spread_timesteps
-from plugins.diffusion.text import TextConfig
-from plugins.diffusion.unet import UNet, UNetConfig
-from plugins.diffusion.vae import AutoencoderKL, VAEConfig
+from plugins.diffusion.training.denoising_task import DenoisingTask, spread_timesteps
+from plugins.diffusion.training.losses import ErrorBetween, per_example
+from plugins.diffusion.training.summaries import SampleSheet
+from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
 UNET = UNetConfig(
     sample_size=8,

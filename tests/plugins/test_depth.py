@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from onnx_models import MEAN_OF_CHANNELS, save_model
 
-from common.images import write_image
+from common.io.images import write_image
 from plugins import conditions
-from plugins.conditions import scenes
 from plugins.conditions.depth import draw_depth, normalise, read_depth
 from plugins.conditions.onnx_depth import OnnxDepth
-from plugins.conditions.scene_shapes import Ball, Box, meet_ground, unit
+from recipes.captioned_pictures import scenes
+from recipes.captioned_pictures.scene_shapes import Ball, Box, meet_ground, unit
 
 RAMP = np.linspace(1, 4, 12, dtype=np.float32).reshape(3, 4)
 
@@ -158,8 +158,8 @@ def test_a_missing_onnxruntime_names_the_extra(tmp_path, monkeypatch):
 # ---- scenes
 
 
-def scene(number: int, size=(48, 64)) -> conditions.Scene:
-    return conditions.scene(np.random.default_rng([7, number]), size)
+def scene(number: int, size=(48, 64)) -> scenes.Scene:
+    return scenes.scene(np.random.default_rng([7, number]), size)
 
 
 def rays_of(number: int, size=(48, 64)) -> tuple[scenes.World, np.ndarray]:
@@ -230,19 +230,19 @@ def test_scenes_have_values_in_range(size):
         assert made.depth.shape == size and (made.depth > 0).all() and not np.isnan(made.depth).any()
         assert made.masks.shape == (len(made.names), *size) and made.masks.sum(0).max() <= 1
         assert np.isfinite(made.depth[made.masks.any(0)]).all()
-    assert conditions.scene(np.random.default_rng(0), 16).image.shape == (16, 16, 3)
+    assert scenes.scene(np.random.default_rng(0), 16).image.shape == (16, 16, 3)
     with pytest.raises(ValueError, match="a scene of 0x4"):
-        conditions.scene(np.random.default_rng(0), (4, 0))
+        scenes.scene(np.random.default_rng(0), (4, 0))
 
 
 def test_captions_name_what_is_seen():
     made = scene(0)
     assert made.caption.endswith(f" on {made.ground}") and made.caption.count("ball") + made.caption.count("box") >= 1
-    blank = conditions.Scene(made.image, made.depth, np.zeros_like(made.masks), made.names, "sand")
+    blank = scenes.Scene(made.image, made.depth, np.zeros_like(made.masks), made.names, "sand")
     assert blank.caption == "nothing on sand"
     full = np.zeros((3, 48, 64), bool)
     full[:, :9] = True
-    three = conditions.Scene(made.image, made.depth, full, ("red ball", "orange box", "blue box"), "snow")
+    three = scenes.Scene(made.image, made.depth, full, ("red ball", "orange box", "blue box"), "snow")
     assert three.caption == "a red ball, an orange box and a blue box on snow"
 
 

@@ -15,12 +15,12 @@ from networks import DATA, nhwc, one_line
 from portable import UNETS, features_case
 from tiny_base import random
 
-from common.images import write_image
-from plugins.cli import main
+from common.io.images import write_image
+from plugins.cli.main import main
 from plugins.control import contract
 from plugins.control.controlnet import ControlNet
+from plugins.control.convolutions import Depthwise
 from plugins.control.export import read_stablehlo, save_features, to_onnx, to_stablehlo
-from plugins.control.layers import Depthwise
 from plugins.control.loading import load, save
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.mediapipe_config import MediaPipeConfig

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from networks import one_line
 
-from common.images import to_uint8
+from common.io.images import to_uint8
 from plugins import metrics
 from plugins.metrics.colours import lab, nearest_colours
 from plugins.metrics.depth import fit

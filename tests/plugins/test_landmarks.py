@@ -242,7 +242,9 @@ def test_a_mediapipe_without_models_is_told(monkeypatch):
 
 
 def test_nothing_of_this_needs_jax():
-    script = "import sys, plugins.cli, plugins.condition; print('jax' in sys.modules, 'mediapipe' in sys.modules)"
+    script = (
+        "import sys, plugins.cli.main, plugins.cli.condition; print('jax' in sys.modules, 'mediapipe' in sys.modules)"
+    )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout == "False False\n"
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from plugins.diffusion.layers import Conv, Embedding, GroupNorm, LayerNorm, Linear
-from plugins.diffusion.resnet import AFTER, AROUND, upsample_nearest
-from plugins.diffusion.time_embedding import sinusoid
+from plugins.diffusion.networks.layers import Conv, Embedding, GroupNorm, LayerNorm, Linear
+from plugins.diffusion.networks.resnet import AFTER, AROUND, upsample_nearest
+from plugins.diffusion.networks.time_embedding import sinusoid
 
 RNG = np.random.default_rng(0)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from networks import DATA, FILES, assert_same, copy, network, one_line, parameters, rewrite, stored
 
-from plugins.diffusion.loading import load_text_encoder, load_tokenizer, load_unet, load_vae
+from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_unet, load_vae
 
 
 @pytest.mark.parametrize("kind, path, theirs, axes", [

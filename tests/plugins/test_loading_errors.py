@@ -7,7 +7,7 @@ import pytest
 import safetensors.numpy
 from networks import DATA, FILES, copy, one_line, rewrite, stored
 
-from plugins.diffusion.loading import load_component, load_unet, load_vae
+from plugins.diffusion.io.components import load_component, load_unet, load_vae
 
 
 @pytest.mark.parametrize("folder, found", [("controlnet", "ControlNetModel"), ("t2i_adapter", "T2IAdapter")])

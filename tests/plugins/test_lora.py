@@ -10,8 +10,8 @@ import safetensors.numpy
 from flax import nnx
 from networks import DATA, network, one_line
 
-from common import porting
-from plugins.diffusion.lora import Lora, merge
+from common.weights import porting
+from plugins.diffusion.io.lora import Lora, merge
 
 KOHYA, PEFT = DATA / "lora" / "kohya.safetensors", DATA / "lora" / "diffusers_peft.safetensors"
 BLOCK = "mid_block.attentions.0.transformer_blocks.0"

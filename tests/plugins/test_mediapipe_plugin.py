@@ -10,10 +10,10 @@ from flax import nnx
 from networks import one_line
 from tiny_base import diffusion_base, random
 
-from plugins.control.layers import depthwise
+from plugins.control.convolutions import depthwise
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.mediapipe_config import MediaPipeConfig
-from plugins.diffusion.unet_config import UNetConfig
+from plugins.diffusion.networks.unet_config import UNetConfig
 
 APPLE = "a red apple"
 SMALL = MediaPipeConfig((8,), reduction=4, stem=8, approach=(), widths=(8,), depths=(2,), expansion=2, groups=4)

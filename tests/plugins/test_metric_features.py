@@ -13,8 +13,8 @@ import pytest
 from networks import one_line
 from PIL import Image
 
-from common.efficientnet import EfficientNet, EfficientNetConfig, Stage, shapes
-from common.efficientnet_weights import save_efficientnet
+from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, shapes
+from common.perceptual.efficientnet_weights import save_efficientnet
 from plugins.metrics import features
 
 RNG = np.random.default_rng(0)

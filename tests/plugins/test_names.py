@@ -4,9 +4,9 @@ import ldm
 import numpy as np
 import pytest
 
-from plugins.diffusion.names import Origin, from_folder, from_single_file, prefix_of
-from plugins.diffusion.single_file import infer_config
-from plugins.diffusion.text import TextConfig
+from plugins.diffusion.io.single_file import infer_config
+from plugins.diffusion.io.tensor_names import Origin, from_folder, from_single_file, prefix_of
+from plugins.diffusion.networks.text_encoder import TextConfig
 
 UNET = "model.diffusion_model."
 VAE = "first_stage_model."

@@ -14,17 +14,17 @@ from networks import one_line
 from tiny_base import diffusion_base, random
 
 from plugins.conditions.registry import make
-from plugins.control.evaluation import ControlEvaluation
 from plugins.control.mediapipe import MediaPipePlugin
-from plugins.control.own_data import OwnPicturesConfig
-from plugins.control.task import ControlTask
+from plugins.control.training.control_task import ControlTask
+from plugins.data import TfdsPictures
+from plugins.data.crop import cut, square
+from plugins.data.latent_cache import write_cache
+from plugins.data.own_batches import OwnPicturesConfig
 from plugins.diffusion import load_vae, save_component
-from plugins.diffusion.bpe import train_bpe, write_tokenizer
-from plugins.diffusion.cache import write_cache
-from plugins.diffusion.vae import AutoencoderKL, VAEConfig
+from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
+from plugins.evaluation.control_fidelity import ControlEvaluation
 from plugins.metrics.fidelity import MaskIou
-from plugins.sources import TfdsPictures
-from plugins.sources.crop import cut, square
+from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
@@ -297,7 +297,7 @@ def test_what_is_missing_is_told_first(folder, tmp_path):
 def test_the_config_file_lists_every_field_with_its_default():
     loaded = OmegaConf.to_container(OmegaConf.load(ROOT / "configs" / "data" / "own_pictures.yaml"), resolve=True)
     assert isinstance(loaded, dict)
-    assert loaded.pop("_target_") == "plugins.control.own_data.OwnPicturesConfig"
+    assert loaded.pop("_target_") == "plugins.data.own_batches.OwnPicturesConfig"
     assert loaded.pop("path") == "???"
     assert loaded == {
         f.name: getattr(OwnPicturesConfig("x"), f.name) for f in dataclasses.fields(OwnPicturesConfig)[1:]
@@ -305,8 +305,8 @@ def test_the_config_file_lists_every_field_with_its_default():
 
 
 def test_a_source_may_be_named_in_the_config():
-    source = {"_target_": "plugins.sources.TfdsPictures", "dataset": "mine", "caption": "label"}
-    made = instantiate({"_target_": "plugins.control.own_data.OwnPicturesConfig", "path": source}, "data")
+    source = {"_target_": "plugins.data.TfdsPictures", "dataset": "mine", "caption": "label"}
+    made = instantiate({"_target_": "plugins.data.own_batches.OwnPicturesConfig", "path": source}, "data")
     assert made.path == TfdsPictures("mine", caption="label")
 
 

@@ -15,15 +15,15 @@ from tiny_base import SCHEDULE, TEXT, diffusion_base, pixel_base, random, unet_c
 
 from common.training.mesh import make_mesh
 from plugins.diffusion import samplers
-from plugins.diffusion.base import Base
-from plugins.diffusion.batches import batch_size, chunk_size, make_layout
-from plugins.diffusion.folder import load, read_base
-from plugins.diffusion.lora import Lora
+from plugins.diffusion.batching import batch_size, chunk_size, make_layout
+from plugins.diffusion.io.base import Base
+from plugins.diffusion.io.folder import load, read_base
+from plugins.diffusion.io.lora import Lora
+from plugins.diffusion.io.scheduler_saving import scheduler_json
+from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers.registry import SAMPLERS
-from plugins.diffusion.scheduler_saving import scheduler_json
-from plugins.diffusion.schedules import FlowSchedule, Schedule
-from plugins.diffusion.unet import UNet
+from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 APPLE = "a red apple"
 # What all runs here have in common, so that they share programs.

@@ -12,12 +12,12 @@ from tiny_base import diffusion_base
 
 from plugins.control.plug_and_play import PlugAndPlay, follow, inject
 from plugins.diffusion import samplers
-from plugins.diffusion.batches import make_layout
+from plugins.diffusion.batching import make_layout
+from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.pipeline import Run
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers import Step
 from plugins.diffusion.steering import SOURCE, WITH, WITHOUT, Rows, _joined
-from plugins.diffusion.unet_config import UNetConfig
 
 STEPS, INVERSION = 4, 8
 

@@ -13,9 +13,9 @@ import safetensors.numpy
 from networks import DATA
 from tiny_base import diffusion_base
 
-from common.images import image_size, read_image, write_image
-from plugins.cli import main
-from plugins.generate import read_lora
+from common.io.images import image_size, read_image, write_image
+from plugins.cli.generate import read_lora
+from plugins.cli.main import main
 
 APPLE = "a red apple"
 
@@ -23,7 +23,7 @@ APPLE = "a red apple"
 @pytest.fixture(autouse=True)
 def leave_the_process_alone(monkeypatch):
     """`setup` changes the allocator and turns on a cache in the user's home; neither ends with a test."""
-    monkeypatch.setattr("plugins.generate.setup", lambda: None)
+    monkeypatch.setattr("plugins.cli.generate.setup", lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_mistakes_are_one_line_and_write_nothing(here, capsys, words, said):
 
 
 def test_no_base_and_no_command(here, capsys, monkeypatch):
-    monkeypatch.setattr("plugins.diffusion.shelf.WEIGHTS", here / "weights")
+    monkeypatch.setattr("plugins.diffusion.io.pretrained.WEIGHTS", here / "weights")
     assert "no base is named: give a folder" in refused(["info"], capsys)
     assert "'draw' is no command; choose one of generate, info" in refused(["draw"], capsys)
     (here / "weights").mkdir()
@@ -226,7 +226,7 @@ def test_a_weight_follows_a_lora_file_after_a_colon():
 
 def test_help_does_not_wait_for_jax():
     script = (
-        "import contextlib, sys\nfrom plugins.cli import main\nmain(['--help'])\n"
+        "import contextlib, sys\nfrom plugins.cli.main import main\nmain(['--help'])\n"
         "with contextlib.suppress(SystemExit):\n    main(['generate', '--help'])\n"
         "print('jax' in sys.modules)"
     )

@@ -9,8 +9,8 @@ import pytest
 from networks import one_line
 from omegaconf import OmegaConf
 
-from plugins.diffusion.bpe import train_bpe, write_tokenizer
-from plugins.diffusion.data import CaptionedConfig, CaptionedPictures
+from plugins.data.captioned_batches import CaptionedConfig, CaptionedPictures
+from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
 SIZE, COUNT, HELD = 8, 24, 4
 ROOT = Path(__file__).parents[2]
@@ -176,5 +176,5 @@ def test_pictures_and_captions_of_different_folders(folder, tmp_path):
 def test_the_config_file_lists_every_field_with_its_default():
     loaded = OmegaConf.to_container(OmegaConf.load(ROOT / "configs" / "data" / "captioned64.yaml"))
     assert isinstance(loaded, dict)
-    assert loaded.pop("_target_") == "plugins.diffusion.data.CaptionedConfig"
+    assert loaded.pop("_target_") == "plugins.data.captioned_batches.CaptionedConfig"
     assert loaded == dataclasses.asdict(CaptionedConfig())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plugins.diffusion.guidance import guide, guided
-from plugins.diffusion.predictions import (
+from plugins.diffusion.samplers.predictions import (
     add_noise,
     answer,
     convert,
@@ -20,7 +20,7 @@ from plugins.diffusion.predictions import (
     training_target,
     velocity,
 )
-from plugins.diffusion.schedules import Schedule
+from plugins.diffusion.samplers.schedules import Schedule
 
 DATA = Path(__file__).parents[1] / "data/plugins"
 TRAIN = np.load(DATA / "schedulers.npz", allow_pickle=False)

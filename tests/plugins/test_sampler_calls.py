@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from plugins.diffusion import samplers
-from plugins.diffusion.predictions import add_noise
 from plugins.diffusion.samplers.draws import image_keys
 from plugins.diffusion.samplers.loop import limit
-from plugins.diffusion.schedules import FlowSchedule, Schedule
+from plugins.diffusion.samplers.predictions import add_noise
+from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 SCHEDULE = Schedule(set_alpha_to_one=True, steps_offset=0)
 FLOW = FlowSchedule()

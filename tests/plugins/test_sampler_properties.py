@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from plugins.diffusion import samplers
-from plugins.diffusion.schedules import FlowSchedule, Schedule
+from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 MEAN, DEVIATION = 0.5, 0.3
 SCHEDULE = Schedule(set_alpha_to_one=True, steps_offset=0)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from plugins.diffusion import samplers
-from plugins.diffusion.schedules import FlowSchedule, Schedule
+from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 DATA = Path(__file__).parents[1] / "data/plugins"
 RUNS = json.loads((DATA / "schedulers.json").read_text())["runs"]

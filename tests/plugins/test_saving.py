@@ -13,10 +13,10 @@ import safetensors.numpy
 from flax import nnx
 from networks import DATA, FILES, assert_same, network, parameters, stored
 
-from plugins.diffusion.layers import Linear
-from plugins.diffusion.loading import load_component, load_vae
-from plugins.diffusion.saving import save_component
-from plugins.diffusion.unet import UNetConfig
+from plugins.diffusion.io.component_saving import save_component
+from plugins.diffusion.io.components import load_component, load_vae
+from plugins.diffusion.networks.layers import Linear
+from plugins.diffusion.networks.unet import UNetConfig
 
 NAMES = {"unet": "", "vae": "", "text_encoder": "text_model."}
 

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from plugins.diffusion.schedules import FlowSchedule, Schedule, zero_terminal_snr
-from plugins.diffusion.spacing import exponential_sigmas, karras_sigmas, solver_timesteps, spaced_timesteps
+from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, zero_terminal_snr
+from plugins.diffusion.samplers.spacing import exponential_sigmas, karras_sigmas, solver_timesteps, spaced_timesteps
 
 DATA = Path(__file__).parents[1] / "data/plugins"
 TRAIN = np.load(DATA / "schedulers.npz", allow_pickle=False)

@@ -11,11 +11,11 @@ from networks import one_line
 from tiny_base import diffusion_base, pixel_base
 
 from common import terminal
-from common.efficientnet import EfficientNet, EfficientNetConfig, Stage, shapes
-from common.efficientnet_weights import save_efficientnet
-from common.images import read_image, to_uint8
-from plugins.diffusion import score
+from common.io.images import read_image, to_uint8
+from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, shapes
+from common.perceptual.efficientnet_weights import save_efficientnet
 from plugins.diffusion.request import make_request
+from plugins.evaluation import base_quality
 from plugins.metrics import frechet_distance, kid
 
 SIDE = 16
@@ -34,7 +34,7 @@ ROWS = {
 
 @pytest.fixture(autouse=True)
 def leave_the_process_alone(monkeypatch):
-    monkeypatch.setattr("plugins.diffusion.score.setup", lambda: None)
+    monkeypatch.setattr("plugins.evaluation.base_quality.setup", lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def run(folder: Path, monkeypatch, *words: str, base: str = "base") -> None:
     monkeypatch.chdir(folder)
     settings = ["--steps", "3", "--batch", "2", "--weights", "network.safetensors"]
     monkeypatch.setattr(sys, "argv", ["score", base, "pictures", *settings, *words])
-    terminal.program(score.main)
+    terminal.program(base_quality.main)
 
 
 def test_a_table_and_its_file(made, tmp_path, monkeypatch, capsys):
@@ -91,8 +91,8 @@ def test_a_table_and_its_file(made, tmp_path, monkeypatch, capsys):
 def test_rows_are_distances_to_the_held_out_pictures(made):
     images = np.load(made / "pictures" / "images.npy")
     held, test = images[12:18], images[18:]
-    network = score.load_efficientnet(made / "network.safetensors")
-    (row, itself) = score.rows(network, held, iter([("test", test), ("itself", held), ("too few", held[:2])]))
+    network = base_quality.load_efficientnet(made / "network.safetensors")
+    (row, itself) = base_quality.rows(network, held, iter([("test", test), ("itself", held), ("too few", held[:2])]))
     features, truth = network.embed(test), network.embed(held)
     assert row == {
         **{"pictures": "test", "count": 5, "frechet": frechet_distance(features, truth)},
@@ -103,12 +103,14 @@ def test_rows_are_distances_to_the_held_out_pictures(made):
 
 def test_the_sets_are_what_the_table_says(made):
     base, images = diffusion_base(), np.load(made / "pictures" / "images.npy")
-    held, train, test = (score.read(made / "pictures", s) for s in (("unseen", "unseen_style"), ["train"], ["test"]))
+    held, train, test = (
+        base_quality.read(made / "pictures", s) for s in (("unseen", "unseen_style"), ["train"], ["test"])
+    )
     np.testing.assert_array_equal(held.images, images[12:18])
     assert held.captions[4] == "thing 16, style 0" and held.kinds[4] == ("style 0", "all")
     captions = [held.captions[i % 6] for i in range(7)]  # one more than there are
     request = make_request(base.base, captions, seeds=range(5, 12), steps=3)
-    found = dict(score.sets(base, score.drawn(base, request, 16, 2), held, train, test, 5))
+    found = dict(base_quality.sets(base, base_quality.drawn(base, request, 16, 2), held, train, test, 5))
     assert list(found) == list(ROWS)
     pictures = base(captions[5:7], seeds=[10, 11], **QUICK)
     np.testing.assert_array_equal(found["base"][5:], to_uint8(pictures))
@@ -126,26 +128,26 @@ def test_the_sets_are_what_the_table_says(made):
     assert np.ptp(found["mean colours"], axis=(1, 2)).max() == 0
     assert sorted(map(bytes, found["test pictures"])) == sorted(map(bytes, test.images))
     assert 120 < found["noise"].mean() < 135
-    again = dict(score.sets(base, score.drawn(base, request, 16, 2), held, train, test, 5))
+    again = dict(base_quality.sets(base, base_quality.drawn(base, request, 16, 2), held, train, test, 5))
     assert all(np.array_equal(found[name], again[name]) for name in found)
 
 
 def test_a_base_of_pixels_and_of_another_size(made):
     """No autoencoder, no row of it; its pictures are shrunk to the real ones' size."""
     base = pixel_base()
-    held = score.read(made / "pictures", ["unseen"])
+    held = base_quality.read(made / "pictures", ["unseen"])
     held = held._replace(images=held.images[:, :4, :4])
     request = make_request(base.base, held.captions[:3], seeds=range(3), steps=2)
-    found = dict(score.sets(base, score.drawn(base, request, 4, 3), held, held, held, 0))
+    found = dict(base_quality.sets(base, base_quality.drawn(base, request, 4, 3), held, held, held, 0))
     assert "training pictures through its autoencoder" not in found
     assert {images.shape for images in found.values()} == {(3, 4, 4, 3)}
 
 
 def test_others_of_the_same_kind_are_drawn_without_putting_back():
     wanted, there = ["a", "b", "a", "c", "a"], ["b", "a", "b", "a", "b"]
-    found = score.matched(wanted, there, np.random.default_rng(0))
+    found = base_quality.matched(wanted, there, np.random.default_rng(0))
     assert [there[place] for place in found] == ["a", "b", "a"] and len(set(found)) == 3
-    drawn = {tuple(score.matched(wanted, there, np.random.default_rng(seed))) for seed in range(30)}
+    drawn = {tuple(base_quality.matched(wanted, there, np.random.default_rng(seed))) for seed in range(30)}
     assert len(drawn) == 2 * 3
 
 
@@ -153,7 +155,7 @@ def test_others_of_the_same_kind_are_drawn_without_putting_back():
     ("words", "base", "said"),
     [
         ([], "nowhere", "nowhere"),
-        (["--weights", "none.safetensors"], "base", "python -m common.fetch_efficientnet"),
+        (["--weights", "none.safetensors"], "base", "python -m recipes.downloads.efficientnet"),
         (["--count", "2"], "base", "3 or more"),
         (["--seed", "-1"], "base", "seed -1"),
         (["--batch", "0"], "base", "batch=0"),
@@ -164,7 +166,7 @@ def test_others_of_the_same_kind_are_drawn_without_putting_back():
     ],
 )
 def test_what_cannot_be_is_one_line_before_anything_is_computed(made, monkeypatch, capsys, words, base, said):
-    monkeypatch.setattr(score, "load", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(base_quality, "load", lambda *_: pytest.fail("loaded"))
     before = sorted(made.rglob("*"))
     with pytest.raises(SystemExit) as stop:
         run(made, monkeypatch, *words, base=base)
@@ -180,7 +182,7 @@ def test_a_folder_without_held_out_pictures(made, tmp_path):
     (tmp_path / "index.json").write_text(json.dumps({"pictures": entries}))
     (tmp_path / "images.npy").write_bytes((made / "pictures" / "images.npy").read_bytes())
     with pytest.raises(ValueError, match="'unseen' is not in") as error:
-        score.score(made / "base", tmp_path, weights=made / "network.safetensors")
+        base_quality.score(made / "base", tmp_path, weights=made / "network.safetensors")
     one_line(error)
 
 
@@ -190,8 +192,8 @@ def test_captions_that_are_too_long_are_one_warning(made, tmp_path, monkeypatch,
         entry["label"] += " tail" * 20
     (tmp_path / "index.json").write_text(json.dumps(index))
     (tmp_path / "images.npy").write_bytes((made / "pictures" / "images.npy").read_bytes())
-    monkeypatch.setattr(score, "load", lambda *_: (_ for _ in ()).throw(ValueError("far enough")))
+    monkeypatch.setattr(base_quality, "load", lambda *_: (_ for _ in ()).throw(ValueError("far enough")))
     with pytest.raises(ValueError, match="far enough"):
-        score.score(made / "base", tmp_path, weights=made / "network.safetensors", steps=3)
+        base_quality.score(made / "base", tmp_path, weights=made / "network.safetensors", steps=3)
     said = capsys.readouterr().err
     assert said.startswith("warning: 6 captions are too long; the first: ") and said.count("\n") == 1

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from common.images import read_image
+from common.io.images import read_image
 from plugins import diffusion
-from plugins.cli import main
-from plugins.diffusion.shelf import DEFAULT, WEIGHTS, names
+from plugins.cli.main import main
+from plugins.diffusion.io.pretrained import DEFAULT, WEIGHTS, names
 from plugins.metrics.colours import dominant_colour
 from plugins.metrics.masks import foreground
 
 
 @pytest.fixture(autouse=True)
 def leave_the_process_alone(monkeypatch):
-    monkeypatch.setattr("plugins.generate.setup", lambda: None)
+    monkeypatch.setattr("plugins.cli.generate.setup", lambda: None)
 
 
 def test_it_is_small_and_has_a_card():

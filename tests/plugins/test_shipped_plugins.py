@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from test_plugins_cli import leave_the_process_alone  # noqa: F401
 
-from common.images import read_image
+from common.io.images import read_image
 from plugins import diffusion
-from plugins.cli import main
+from plugins.cli.controls import covering
+from plugins.cli.main import main
 from plugins.conditions.registry import make
-from plugins.control import load, shelf
-from plugins.diffusion.shelf import WEIGHTS
+from plugins.control import load, pretrained
+from plugins.diffusion.io.pretrained import WEIGHTS
 from plugins.metrics.fidelity import EdgeF1, MaskIou
-from plugins.steer import covering
 
 APPLE = Path(__file__).parents[2] / "examples" / "apple.png"
 PROMPTS = ["red apple, 3d emoji", "orange, 3d emoji", "blue fish, 3d emoji", "green tree, noto emoji"]
@@ -33,7 +33,7 @@ def picture() -> np.ndarray:
 
 def test_they_are_small_and_have_cards():
     names = [f"{kind}-small" for kind in KINDS]
-    assert shelf.names() == names
+    assert pretrained.names() == names
     files = [path for name in names for path in (WEIGHTS / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 5e6
     for name in names:

@@ -6,12 +6,12 @@ import pytest
 import safetensors.numpy
 from networks import assert_same, network, one_line, parameters, stored
 
-from common import porting
-from plugins.diffusion.loading import KINDS, load_component, load_text_encoder, load_unet, load_vae
-from plugins.diffusion.porting import blank, table
-from plugins.diffusion.single_file import infer_config
-from plugins.diffusion.unet import UNetConfig
-from plugins.diffusion.vae import VAEConfig
+from common.weights import porting
+from plugins.diffusion.io.components import KINDS, load_component, load_text_encoder, load_unet, load_vae
+from plugins.diffusion.io.porting import blank, table
+from plugins.diffusion.io.single_file import infer_config
+from plugins.diffusion.networks.unet import UNetConfig
+from plugins.diffusion.networks.vae import VAEConfig
 
 PREFIXES = {
     "unet": "model.diffusion_model.",

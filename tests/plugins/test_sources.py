@@ -12,15 +12,8 @@ import pytest
 from networks import one_line
 from PIL import Image
 
-from plugins.sources import (
-    FolderPictures,
-    JsonlPictures,
-    Source,
-    TfdsPictures,
-    WebDatasetPictures,
-    open_source,
-)
-from plugins.sources.webdataset import expand
+from plugins.data import FolderPictures, JsonlPictures, Source, TfdsPictures, WebDatasetPictures, open_source
+from plugins.data.webdataset_source import expand
 
 COUNT = 5
 NAMES = ["1", "2", "30", "birds/9", "birds/10"]

@@ -10,7 +10,7 @@ from tiny_base import random
 
 from plugins.control import T2IAdapter, T2IAdapterConfig, contract, load
 from plugins.control.t2i_adapter import average_2x2, pixel_unshuffle
-from plugins.diffusion.unet_config import UNetConfig
+from plugins.diffusion.networks.unet_config import UNetConfig
 
 PARITY = 1e-4
 

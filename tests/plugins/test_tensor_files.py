@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from plugins.diffusion import tensor_files
-from plugins.diffusion.tensor_files import TensorFiles, find_weights, listing, read_json
+from plugins.diffusion.io import tensor_files
+from plugins.diffusion.io.tensor_files import TensorFiles, find_weights, listing, read_json
 
 STEM = "model"
 

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from networks import DATA, network, one_line
 
-from plugins.diffusion.text import ACTIVATIONS, TextConfig, TextEncoder
+from plugins.diffusion.networks.text_encoder import ACTIVATIONS, TextConfig, TextEncoder
 
 TINY = TextConfig(50, 16, 32, 2, 2, 8, eos_token_id=49)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from networks import DATA, one_line
 
-from plugins.diffusion.tokenizer import Tokenizer, normalise, split_words
-from plugins.diffusion.tokenizer_files import BYTE_CHARACTERS
+from plugins.diffusion.io.tokenizer import Tokenizer, normalise, split_words
+from plugins.diffusion.io.tokenizer_files import BYTE_CHARACTERS
 
 TINY = DATA / "tokenizer_tiny"
 EXPECTED = json.loads((DATA / "tokenizer_expected.json").read_text("utf-8"))["tiny_1000"]

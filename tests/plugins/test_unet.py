@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from networks import SMALL, abstract, fixture, network, normal, small_unet
 
-from plugins.diffusion.unet import UNet, UNetConfig
+from plugins.diffusion.networks.unet import UNet, UNetConfig
 
 PARITY = 1e-4
 BLOCK = "down_blocks.0.attentions.0.transformer_blocks.0"

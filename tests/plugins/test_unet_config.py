@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from networks import SMALL, stored_json
 
-from plugins.diffusion.unet import UNetConfig
-from plugins.diffusion.vae import VAEConfig
+from plugins.diffusion.networks.unet import UNetConfig
+from plugins.diffusion.networks.vae import VAEConfig
 
 CASES = [("unet", UNetConfig), ("vae", VAEConfig)]
 

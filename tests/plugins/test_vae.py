@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from networks import abstract, avals, fixture, network
 
-from plugins.diffusion.vae import AutoencoderKL, Posterior, VAEConfig
+from plugins.diffusion.networks.vae import AutoencoderKL, Posterior, VAEConfig
 
 PARITY = 1e-4
 

@@ -13,12 +13,12 @@ from flax import nnx
 from networks import DATA
 
 from plugins.diffusion import samplers
+from plugins.diffusion.io.tokenizer import Tokenizer
+from plugins.diffusion.networks.text_encoder import TextConfig, TextEncoder
+from plugins.diffusion.networks.unet import UNet, UNetConfig
+from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
 from plugins.diffusion.pipeline import Pipeline
-from plugins.diffusion.schedules import Schedule
-from plugins.diffusion.text import TextConfig, TextEncoder
-from plugins.diffusion.tokenizer import Tokenizer
-from plugins.diffusion.unet import UNet, UNetConfig
-from plugins.diffusion.vae import AutoencoderKL, VAEConfig
+from plugins.diffusion.samplers.schedules import Schedule
 
 WIDTH = 16
 TEXT = TextConfig(1000, WIDTH, 32, 2, 2, max_position_embeddings=16, eos_token_id=2)

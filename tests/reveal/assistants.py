@@ -12,12 +12,12 @@ import numpy as np
 from flax import nnx
 from little_world import NETWORK, WORLD
 
-from common.images import from_uint8, write_image
-from reveal import weights
-from reveal.model import Reveal
-from reveal.world.facts import SOURCES
-from reveal.world.knowledge import as_knowledge
-from reveal.world.vocabulary import Vocabulary
+from common.io.images import from_uint8, write_image
+from recipes.small_world.facts import SOURCES
+from recipes.small_world.knowledge import as_knowledge
+from recipes.small_world.vocabulary import Vocabulary
+from reveal.network import weights
+from reveal.network.model import Reveal
 
 RECIPE = {"sources": list(SOURCES), "item_length": 16, "text_length": 12, "answer_length": 3}
 
@@ -30,7 +30,7 @@ def network(seed: int = 0, **changes) -> Reveal:
 def save(folder: Path, model: Reveal, data: dict | None = None) -> Path:
     """Weights with the recipe that `train.py` would tell."""
     state = nnx.to_pure_dict(nnx.state(model))
-    told = {"_target_": "reveal.world.data.WorldConfig"} if data is None else data
+    told = {"_target_": "recipes.small_world.data.WorldConfig"} if data is None else data
     return weights.save(folder / "weights.safetensors", state, model.config, metadata={"recipe": {"data": told}})
 
 
@@ -62,7 +62,7 @@ def vocabulary(folder: Path) -> Path:
 
 
 if __name__ == "__main__":  # a build that dies when it has written some batches
-    from reveal import cli
+    from reveal.cli import main
     from reveal.memory.builder import Builder
 
     add, calls = Builder.add, []
@@ -74,4 +74,4 @@ if __name__ == "__main__":  # a build that dies when it has written some batches
         add(self, *arguments)
 
     Builder.add = dying
-    cli.main(sys.argv[1:])
+    main.main(sys.argv[1:])

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from common.training.mesh import make_mesh, shard_batch
-from reveal.memory import exact
-from reveal.memory.engine import Rows
+from reveal.memory.engines import exact
+from reveal.memory.engines.engine import Rows
 
 SOURCES, WIDTH = 3, 8
 

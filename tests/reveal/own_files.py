@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from common.images import write_image
+from common.io.images import write_image
 from reveal.sources.wit import COLUMNS
 
 
@@ -54,7 +54,7 @@ def tar(path: Path, members: Mapping[str, bytes]) -> Path:
 
 def world(folder: Path, count: int = 12) -> dict[str, str]:
     """Items with pictures, questions about other pictures of them, and a vocabulary; paths by the config's fields."""
-    from reveal.tokenizers import Words
+    from reveal.processing.tokenizers import Words
 
     foods, items, questions = ("fish", "seeds", "worms", "moss"), [], []
     for n in range(count):

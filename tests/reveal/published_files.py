@@ -12,9 +12,9 @@ from reveal.sources import Skips, evqa
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from reveal.evaluation import once
-    from reveal.evaluation_sets import AOkVqa, Captions, EncyclopedicVqa, InfoSeek, NoCaps, Vqa
-    from reveal.published import Asked, PublishedSet
+    from reveal.evaluation.benchmarks import AOkVqa, Captions, EncyclopedicVqa, InfoSeek, NoCaps, Vqa
+    from reveal.evaluation.memory_evaluation import once
+    from reveal.evaluation.published import Asked, PublishedSet
 
 COLUMNS = (*evqa.NEEDED, "dataset_name", "wikipedia_url", "wikipedia_url_used_in_train", "evidence")
 

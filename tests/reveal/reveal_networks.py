@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from common import porting
-from reveal.config import RevealConfig, VitConfig
-from reveal.model import Reveal
-from reveal.porting import joined, source_name
+from common.weights import porting
+from reveal.network.config import RevealConfig, VitConfig
+from reveal.network.model import Reveal
+from reveal.network.porting import joined, source_name
 
 DATA = Path(__file__).parents[1] / "data" / "reveal"
 # `meta_modules.json` of the fixtures

@@ -13,26 +13,26 @@ from little_countries import NETWORK as READS_LAND
 from little_world import NETWORK, WORLD
 from reveal_networks import one_line
 
-from common.images import read_image
-from reveal import weights
+from common.io.images import read_image
+from recipes.countries.looks import nothing
+from recipes.countries.phrases import SOURCES as SOURCES_OF_LAND
+from recipes.countries.phrases import steps
+from recipes.small_world.facts import SOURCES
+from recipes.small_world.knowledge import as_knowledge, read_items
+from recipes.small_world.vocabulary import Vocabulary
 from reveal.assistant import Assistant
-from reveal.construction import build
-from reveal.countries.looks import nothing
-from reveal.countries.phrases import SOURCES as SOURCES_OF_LAND
-from reveal.countries.phrases import steps
+from reveal.build.memory_build import build
 from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
-from reveal.generator import Beam
-from reveal.inputs import COUNTRIES, PIECES_OF_COUNTRIES, Inputs, inputs_of
-from reveal.item_arrays import network_input
 from reveal.memory.items import Knowledge
-from reveal.model import Reveal
-from reveal.prompts import DESCRIBE
+from reveal.network import weights
+from reveal.network.generator import Beam
+from reveal.network.model import Reveal
+from reveal.processing.item_arrays import network_input
+from reveal.processing.processor import COUNTRIES, PIECES_OF_COUNTRIES, Inputs, inputs_of
+from reveal.processing.prompts import DESCRIBE
+from reveal.processing.tokenizers import Pieces, Words
 from reveal.reader import Reader
 from reveal.sources.words import items_of
-from reveal.tokenizers import Pieces, Words
-from reveal.world.facts import SOURCES
-from reveal.world.knowledge import as_knowledge, read_items
-from reveal.world.vocabulary import Vocabulary
 
 QUESTION = "food ?"
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reveal.augment import Augment
-from reveal.bank import Contents
+from reveal.training.augment import Augment
+from reveal.training.device_memory import Contents
 
 
 def contents(image, has_text=True):

@@ -16,8 +16,8 @@ import pytest
 from assistants import workplace
 from own_files import json_lines, picture
 
-from common.images import write_image
-from reveal.cli import main
+from common.io.images import write_image
+from reveal.cli.main import main
 from reveal.memory import Store
 from reveal.memory.shard_writer import ShardWriter
 from reveal.sources import wit

@@ -8,12 +8,12 @@ import pytest
 from assistants import items, workplace
 from own_files import json_lines
 
-from reveal import construction
-from reveal.cli import main
+from recipes.small_world.vocabulary import Vocabulary
+from reveal.build import memory_build
+from reveal.cli.main import main
 from reveal.memory import Store
 from reveal.memory.builder import Builder
 from reveal.memory.store import Store as Stored
-from reveal.world.vocabulary import Vocabulary
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def many(path: Path, ids) -> None:
 
 
 def test_an_addition_is_whole_or_not_at_all(here, capsys, monkeypatch):
-    monkeypatch.setattr(construction, "CHANGE", construction.BATCH)
+    monkeypatch.setattr(memory_build, "CHANGE", memory_build.BATCH)
     many(here / "more.jsonl", range(100, 300))
     (here / "strange.jsonl").write_text('{"id": 50, "source": "web", "text": "home"}\n')
     before = Store("facts").manifest
@@ -79,7 +79,7 @@ def test_an_addition_is_whole_or_not_at_all(here, capsys, monkeypatch):
 
 @pytest.mark.parametrize("options", [[], ["--edit"]])
 def test_an_id_that_is_there_twice_is_told_before_anything_is_done(here, capsys, monkeypatch, options):
-    monkeypatch.setattr(construction, "encoded", None)
+    monkeypatch.setattr(memory_build, "encoded", None)
     many(here / "twice.jsonl", [*range(100, 110), 105])
     said = refused(capsys, *with_weights("add", "facts", "twice.jsonl", *options))
     assert "1 ids of twice.jsonl are there twice in what is to be added, 105 first" in said
@@ -166,7 +166,7 @@ def test_a_second_build_into_a_folder_leaves_the_first_alone(here, capsys):
 def test_a_memory_that_was_to_replace_another_does_not_stand_in_the_way(here, capsys, monkeypatch):
     words = with_weights("build", "items.jsonl", "-o", "facts", "--overwrite")
     with monkeypatch.context() as patch:
-        patch.setattr("reveal.commands.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("reveal.cli.commands.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(SystemExit):
             main(words)
     assert (here / "facts.building" / "manifest.json").is_file()

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from little_world import NETWORK, WORLD
 
-from reveal.bank import Contents
-from reveal.losses import Weights
 from reveal.memory import ExactEngine
-from reveal.memory.engine import Found, merge
-from reveal.model import Query
+from reveal.memory.engines.engine import Found, merge
+from reveal.network.model import Query
+from reveal.training.device_memory import Contents
+from reveal.training.losses import Weights
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from common.training.mesh import make_mesh
     from common.training.optimizer import OptimConfig
-    from common.training.renewal import RenewalConfig, Version
+    from common.training.refresh import RenewalConfig, Version
     from common.training.trainer import TrainerConfig, train
-    from reveal.joint import Joint
+    from reveal.training.joint import Joint
 
 pytestmark = pytest.mark.slow
 

@@ -13,15 +13,15 @@ from own_files import json_file
 from published_files import BY_HAND, asked_of, sets, write
 from reveal_networks import one_line
 
-from reveal import weights
+from recipes.small_world.facts import SOURCES
 from reveal.assistant import Assistant
-from reveal.construction import build
-from reveal.generator import Greedy
+from reveal.build.memory_build import build
 from reveal.memory.memory import Memory
+from reveal.network import weights
+from reveal.network.generator import Greedy
 from reveal.reader import reader_fingerprint
 from reveal.sources import Skips
 from reveal.sources.words import items_of
-from reveal.world.facts import SOURCES
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -30,10 +30,10 @@ with warnings.catch_warnings():
 
     from common.training.config import instantiate
     from common.training.run import evaluate_from_config
-    from reveal.answering import Answering
-    from reveal.evaluation import SetsEvaluation
-    from reveal.evaluation_sets import Captions, NoCaps
-    from reveal.memory.choice import engine_of
+    from reveal.evaluation.answering import Answering
+    from reveal.evaluation.benchmarks import Captions, NoCaps
+    from reveal.evaluation.memory_evaluation import SetsEvaluation
+    from reveal.memory.engines.registry import engine_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,9 +14,10 @@ from exact_routing import SOURCES, WIDTH, by_numpy, check, drawn, eighths
 from jax.test_util import check_grads
 
 from common.training.mesh import make_mesh
-from reveal import heads
-from reveal.memory import ExactEngine, exact
-from reveal.memory.engine import Rows
+from reveal.memory import ExactEngine
+from reveal.memory.engines import exact
+from reveal.memory.engines.engine import Rows
+from reveal.network import heads
 
 ROOT = Path(__file__).parents[2]
 FIXTURE = np.load(ROOT / "tests/data/reveal/memory_retrieval_4dev.npz")

@@ -10,7 +10,7 @@ from memories import drawn as memories_of
 
 from common.training.mesh import make_mesh
 from reveal.memory import ExactEngine, FaissEngine, Memory, Rows
-from reveal.memory.faiss_engine import FEWEST, FaissConfig
+from reveal.memory.engines.faiss_engine import FEWEST, FaissConfig
 
 
 def unit(x):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from reveal_networks import close, one_line, small
 
-from reveal.fusion import Fused
-from reveal.generator import Beam, Greedy, Sampling, cut, generate
-from reveal.t5 import Cache
+from reveal.network.fusion import Fused
+from reveal.network.generator import Beam, Greedy, Sampling, cut, generate
+from reveal.network.t5 import Cache
 
 LENGTH = 7
 

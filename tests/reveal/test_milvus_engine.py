@@ -13,8 +13,8 @@ import pymilvus
 
 from common.training.mesh import make_mesh
 from reveal.memory import ExactEngine, MilvusEngine, Rows
-from reveal.memory.choice import milvus as milvus_of
-from reveal.memory.milvus_engine import ABANDONED, digest
+from reveal.memory.engines.milvus_engine import ABANDONED, digest
+from reveal.memory.engines.registry import milvus as milvus_of
 
 
 def drawn(n: int, seed: int = 0):
@@ -146,7 +146,7 @@ def test_a_collection_has_its_name_when_it_is_whole(tmp_path, monkeypatch):
 
 def test_places_of_two_hosts_are_two(monkeypatch):
     made = []
-    engine = "reveal.memory.milvus_engine.MilvusEngine"
+    engine = "reveal.memory.engines.milvus_engine.MilvusEngine"
     monkeypatch.setattr(engine, lambda uri, name, reuse: made.append(name) or ExactEngine(make_mesh(1)))
     for host in ("a", "b", "a"):
         monkeypatch.setattr("platform.node", lambda host=host: host)

@@ -10,11 +10,11 @@ import pytest
 from own_files import json_lines, picture, world
 from reveal_networks import one_line
 
-from reveal import bank
-from reveal.item_arrays import ItemArrays, resized
 from reveal.memory.items import Knowledge
-from reveal.own_data import DESCRIBE, OwnDataConfig
+from reveal.processing.item_arrays import ItemArrays, resized
 from reveal.sources import Items
+from reveal.training import device_memory
+from reveal.training.own_batches import DESCRIBE, OwnDataConfig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -23,12 +23,12 @@ with warnings.catch_warnings():
     from omegaconf import OmegaConf
 
     from common.training.config import instantiate
-    from common.training.parts import check_expressions, parameter_paths, read_multipliers, trainable
+    from common.training.param_groups import check_expressions, parameter_paths, read_multipliers, trainable
     from common.training.run import train_from_config
     from common.training.task import Data
-    from reveal.config import RevealConfig
-    from reveal.model import Reveal
-    from reveal.task import Knowledge as KnowledgeProtocol
+    from reveal.network.config import RevealConfig
+    from reveal.network.model import Reveal
+    from reveal.training.warm_start import Knowledge as KnowledgeProtocol
 
 ROOT = Path(__file__).parents[2]
 SMALL = dict(image_size=16, item_length=24, text_length=12, answer_length=10, batch_size=4, sources=("wiki", "web"))
@@ -82,7 +82,7 @@ def test_items_are_arrays_that_a_bank_takes(files):
     items = data.items
     assert isinstance(items.arrays, ItemArrays) and len(items) == 12 and items.has_image.all()
     assert data.vocabulary.decode(items.tokens[3]) == "bird 3 <extra_id_3> bird 3 eats moss by the sea"
-    contents = bank.contents_of(items, 2)
+    contents = device_memory.contents_of(items, 2)
     np.testing.assert_array_equal(contents.id[:12], np.arange(10, 22))
     picture = Path(data.knowledge).parent / "item3.png"
     again = data.read_item([Knowledge("web", {"title": "bird 3"}, picture.read_bytes()), Knowledge("web", {"a": "b"})])
@@ -238,8 +238,8 @@ def test_what_does_not_fit_is_refused(files, tmp_path):
 
 
 NETWORK = dict(
-    _target_="reveal.config.RevealConfig",
-    vit=dict(_target_="reveal.config.VitConfig", width=16, depth=1, heads=2, mlp=16, patch=8, image_size=16),
+    _target_="reveal.network.config.RevealConfig",
+    vit=dict(_target_="reveal.network.config.VitConfig", width=16, depth=1, heads=2, mlp=16, patch=8, image_size=16),
     vocab_size=64,
     **dict(width=16, heads=2, head_dim=8, mlp=16, encoder_layers=2, decoder_layers=1, fusion_layers=1, key_dim=8),
     **dict(value_tokens=2, sources=2, bos=2),
@@ -248,7 +248,13 @@ NETWORK = dict(
 
 def run_of(name: str, files, task: dict, **data):
     """The config of a run of two steps."""
-    own = {**SMALL, **files, **data, "sources": ["wiki", "web"], "_target_": "reveal.own_data.OwnDataConfig"}
+    own = {
+        **SMALL,
+        **files,
+        **data,
+        "sources": ["wiki", "web"],
+        "_target_": "reveal.training.own_batches.OwnDataConfig",
+    }
     whole = dict(
         name=name,
         seed=0,
@@ -270,11 +276,11 @@ def run_of(name: str, files, task: dict, **data):
 def test_both_stages_train_on_files_of_ones_own(files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("common.training.run.setup", lambda: None)
-    weights = dict(_target_="reveal.losses.Weights", contrastive=0.5, gate=0.1)
-    task = dict(_target_="reveal.task.WarmStart", k=2, weights=weights)
+    weights = dict(_target_="reveal.training.losses.Weights", contrastive=0.5, gate=0.1)
+    task = dict(_target_="reveal.training.warm_start.WarmStart", k=2, weights=weights)
     train_from_config(run_of("warm", files, task))
-    task = dict(_target_="reveal.joint.Joint", k=3, reencode=1, start_from="runs/warm/weights.safetensors")
-    task["renewal"] = dict(_target_="common.training.renewal.RenewalConfig", every=1, lag=0)
+    task = dict(_target_="reveal.training.joint.Joint", k=3, reencode=1, start_from="runs/warm/weights.safetensors")
+    task["renewal"] = dict(_target_="common.training.refresh.RenewalConfig", every=1, lag=0)
     train_from_config(run_of("joint", files, task, objective="prefix", text_length=16))
     for name, metric in (("warm", "nearest"), ("joint", "recall_3")):
         rows = [json.loads(line) for line in Path(f"runs/{name}/metrics.jsonl").read_text().splitlines()]
@@ -305,6 +311,6 @@ def test_factors_are_of_parameters_that_there_are(name):
 
 def test_a_config_names_readers(files):
     node = dict(_target_="reveal.sources.Items", reader="jsonl", path=files["knowledge"], options={"source": "web"})
-    own = dict(_target_="reveal.own_data.OwnDataConfig", knowledge=[node], sources=["wiki", "web"])
+    own = dict(_target_="reveal.training.own_batches.OwnDataConfig", knowledge=[node], sources=["wiki", "web"])
     data = instantiate(own | {name: files[name] for name in ("questions", "tokenizer")}, "data")
     assert data.knowledge[0].options == {"source": "web"}

@@ -8,13 +8,13 @@ import pytest
 from flax import nnx
 from little_world import NETWORK, WORLD
 
-from reveal.generator import Greedy
+from recipes.small_world.facts import SOURCES
+from recipes.small_world.knowledge import as_knowledge, read_items
 from reveal.memory.items import Knowledge
 from reveal.memory.memory import Memory
-from reveal.model import Reveal
+from reveal.network.generator import Greedy
+from reveal.network.model import Reveal
 from reveal.reader import PART, Reader, reader_fingerprint
-from reveal.world.facts import SOURCES
-from reveal.world.knowledge import as_knowledge, read_items
 
 
 @pytest.fixture(scope="module")

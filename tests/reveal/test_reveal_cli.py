@@ -16,14 +16,14 @@ from little_countries import NETWORK as LAND
 from own_files import json_file, json_lines, picture, tar, wit_table
 
 from common import terminal
-from common.images import image_size, read_image
-from reveal.cli import main
-from reveal.countries.phrases import SOURCES
-from reveal.inputs import COUNTRIES
+from common.io.images import image_size, read_image
+from recipes.countries.phrases import SOURCES
+from reveal.cli.main import main
 from reveal.memory import Store
 from reveal.memory.builder import Builder
 from reveal.memory.manifest import read_manifest
-from reveal.model import Reveal
+from reveal.network.model import Reveal
+from reveal.processing.processor import COUNTRIES
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ def made(tmp_path_factory) -> Path:
 def here(tmp_path, monkeypatch, made) -> Path:
     """A working folder with weights, items.jsonl, asked.png and the memory `facts`; and nothing that comes along."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("reveal.shipped.DATA", tmp_path / "nothing")
+    monkeypatch.setattr("reveal.pretrained.DATA", tmp_path / "nothing")
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -376,7 +376,7 @@ def test_the_tokenizers_program_is_a_command_too(here, capsys):
 
 def test_help_does_not_wait_for_jax():
     script = (
-        "import contextlib, sys\nfrom reveal.cli import main\nmain(['--help'])\n"
+        "import contextlib, sys\nfrom reveal.cli.main import main\nmain(['--help'])\n"
         "with contextlib.suppress(SystemExit):\n    main(['ask', '--help'])\n"
         "with contextlib.suppress(SystemExit):\n    main(['ask', 'none.png', 'what?'])\n"
         "print('jax' in sys.modules)"

@@ -8,8 +8,8 @@ import jax
 import pytest
 from reveal_networks import REFERENCE, one_line
 
-from reveal.config import RevealConfig, VitConfig
-from reveal.porting import blank
+from reveal.network.config import RevealConfig, VitConfig
+from reveal.network.porting import blank
 
 PRESETS = {
     "tiny": (RevealConfig.tiny(), 1_061_894),

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from reveal_networks import close, one_line
 
-from reveal.losses import Weights, contrastive, disentangle, gap, generation, total
+from reveal.training.losses import Weights, contrastive, disentangle, gap, generation, total
 
 
 def normal(seed: int, *shape: int) -> jax.Array:

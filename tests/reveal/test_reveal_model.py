@@ -10,12 +10,12 @@ import pytest
 from flax import nnx
 from reveal_networks import REFERENCE, SMALL, close, one_line, parameters, small
 
-from common import porting
-from reveal.generator import Greedy
-from reveal.heads import ValueHead, scores
-from reveal.losses import generation
-from reveal.model import Frozen, Reveal
-from reveal.porting import from_scenic
+from common.weights import porting
+from reveal.network.generator import Greedy
+from reveal.network.heads import ValueHead, scores
+from reveal.network.model import Frozen, Reveal
+from reveal.network.porting import from_scenic
+from reveal.training.losses import generation
 
 TEXT = jnp.array([[2, 5, 9, 4], [3, 7, 0, 0], [0, 0, 0, 0]])
 HAS_IMAGE = jnp.array([True, False, True])

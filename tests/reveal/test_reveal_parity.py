@@ -7,14 +7,14 @@ import pytest
 from flax import nnx
 from reveal_networks import REFERENCE, close, fill, fixture, parameters
 
-from reveal.fusion import AttentiveFusion, score_prior
-from reveal.heads import Head, ValueHead, scores
-from reveal.layers import Embedding, Linear
-from reveal.losses import contrastive, disentangle, gap
-from reveal.model import Reveal
-from reveal.porting import from_scenic
-from reveal.t5 import Encoder
-from reveal.vit import Vit
+from reveal.network.fusion import AttentiveFusion, score_prior
+from reveal.network.heads import Head, ValueHead, scores
+from reveal.network.layers import Embedding, Linear
+from reveal.network.model import Reveal
+from reveal.network.porting import from_scenic
+from reveal.network.t5 import Encoder
+from reveal.network.vit import Vit
+from reveal.training.losses import contrastive, disentangle, gap
 
 RNGS = nnx.Rngs(0)
 

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from little_world import NETWORK, WORLD
 
-from reveal import bank
-from reveal.augment import Augment
-from reveal.bank import Contents, Held
-from reveal.config import RevealConfig
-from reveal.losses import Weights
-from reveal.memory.exact import Hits
+from reveal.memory.engines.exact import Hits
+from reveal.network.config import RevealConfig
+from reveal.training import device_memory
+from reveal.training.augment import Augment
+from reveal.training.device_memory import Contents, Held
+from reveal.training.losses import Weights
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from common.training.mesh import make_mesh
     from common.training.task import Context
-    from reveal.joint import Joint
-    from reveal.task import WarmStart
+    from reveal.training.joint import Joint
+    from reveal.training.warm_start import WarmStart
 
 LM = Weights(contrastive=0, disentangle=0, gap=0)
 
@@ -63,24 +63,24 @@ def of_three_sources(*_):
 
 def test_rows_are_in_the_order_of_ids_and_filled_up():
     items = WORLD.items
-    contents = bank.contents_of(items.select(np.random.default_rng(0).permutation(len(items))), 4)
-    assert len(contents.id) % bank.ROWS == 0
+    contents = device_memory.contents_of(items.select(np.random.default_rng(0).permutation(len(items))), 4)
+    assert len(contents.id) % device_memory.ROWS == 0
     np.testing.assert_array_equal(contents.id[: len(items)], np.sort(items.id))
     assert (contents.id[len(items) :] == -1).all() and (contents.source[len(items) :] == 4).all()
     asked = jnp.array([[int(items.id[5]), 10**6], [int(items.id.max()), -1]])
-    rows = np.asarray(bank.rows_of(contents, asked))
+    rows = np.asarray(device_memory.rows_of(contents, asked))
     assert rows[0, 1] == rows[1, 1] == -1
     np.testing.assert_array_equal(contents.id[rows[:, 0]], asked[:, 0])
     with pytest.raises(ValueError, match="some have the same id"):
-        bank.contents_of(items.select([0, 0]), 4)
+        device_memory.contents_of(items.select([0, 0]), 4)
     with pytest.raises(ValueError, match=r"an item has source 3, the network knows 2: raise task.network.sources"):
-        bank.contents_of(items, 2)
+        device_memory.contents_of(items, 2)
 
 
 def test_newcomers_are_not_in_the_bank():
-    contents = bank.contents_of(WORLD.items, 4)
+    contents = device_memory.contents_of(WORLD.items, 4)
     ids = WORLD.items_about(WORLD.world.newcomers).id
-    assert (np.asarray(bank.rows_of(contents, jnp.asarray(ids))) == -1).all()
+    assert (np.asarray(device_memory.rows_of(contents, jnp.asarray(ids))) == -1).all()
 
 
 def test_the_warm_start_teaches_everything(params, batch):
@@ -114,7 +114,7 @@ def test_an_item_is_written_from_its_value_alone(params, batch):
 def test_an_item_is_written_in_the_language_of_the_batch(params, batch):
     task = WarmStart(WORLD, NETWORK, k=1, weights=dataclasses.replace(LM, reconstruct=1), smoothing=0.0)
     contents = Contents(*task.frozen()["contents"])
-    tokens = bank.take(contents, bank.rows_of(contents, jnp.asarray(batch["negatives"]))).tokens
+    tokens = device_memory.take(contents, device_memory.rows_of(contents, jnp.asarray(batch["negatives"]))).tokens
     model, table = task.model(params), jnp.asarray(batch["permutation"])
     said = jnp.stack([row[of] for row, of in zip(table, tokens, strict=True)])  # one row of the batch after the other
     value = jnp.ones((*tokens.shape[:2], NETWORK.value_tokens, NETWORK.width))
@@ -212,7 +212,7 @@ def test_what_makes_no_task_is_refused():
 
 
 def test_weights_say_their_shape(tmp_path, params):
-    from reveal import weights
+    from reveal.network import weights
 
     task = WarmStart(WORLD, NETWORK)
     path = task.export(tmp_path / "weights.safetensors", params, {"steps": 3})

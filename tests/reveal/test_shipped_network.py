@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from reveal import shipped
-from reveal.cli import main
+from reveal import pretrained
+from reveal.cli.main import main
 from reveal.memory import Store
 
 FLAG = Path(__file__).parents[2] / "examples" / "estonia.png"
@@ -27,7 +27,7 @@ def leave_the_process_alone(monkeypatch):
 @pytest.fixture
 def memory(tmp_path) -> Path:
     """A copy of the shipped one, to be changed."""
-    return Path(shutil.copytree(shipped.memory(), tmp_path / "memory"))
+    return Path(shutil.copytree(pretrained.memory(), tmp_path / "memory"))
 
 
 def asked(capsys, *words: str) -> dict:
@@ -95,8 +95,10 @@ def test_an_edited_fact_a_removed_one_and_one_put_back(memory, capsys):
 
 
 def test_the_card_counts_parameters_and_items():
-    with safe_open(shipped.weights(), "numpy") as file:
+    with safe_open(pretrained.weights(), "numpy") as file:
         count = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-    card = (shipped.DATA / "README.md").read_text("utf-8")
-    assert f"a REVEAL network of {count:,} parameters" in card and f"| {len(Store(shipped.memory())):,} items" in card
-    assert sum(file.stat().st_size for file in shipped.DATA.rglob("*")) < 15e6
+    card = (pretrained.DATA / "README.md").read_text("utf-8")
+    assert (
+        f"a REVEAL network of {count:,} parameters" in card and f"| {len(Store(pretrained.memory())):,} items" in card
+    )
+    assert sum(file.stat().st_size for file in pretrained.DATA.rglob("*")) < 15e6

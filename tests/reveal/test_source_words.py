@@ -9,9 +9,9 @@ from own_files import json_lines, picture
 from PIL import Image
 from reveal_networks import one_line
 
+from reveal.build.numbering import expected, numbered
+from reveal.build.stored_images import kept
 from reveal.memory import Knowledge
-from reveal.numbering import expected, numbered
-from reveal.pictures import kept
 from reveal.sources import Items, Skips
 from reveal.sources.words import items_of
 

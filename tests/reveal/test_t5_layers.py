@@ -11,10 +11,10 @@ import pytest
 from flax import nnx
 from reveal_networks import SMALL, close, small
 
-from reveal.config import RevealConfig
-from reveal.layers import Embedding
-from reveal.t5 import Decoder, Encoder
-from reveal.t5_layers import Positions, buckets
+from reveal.network.config import RevealConfig
+from reveal.network.layers import Embedding
+from reveal.network.t5 import Decoder, Encoder
+from reveal.network.t5_layers import Positions, buckets
 
 
 @pytest.mark.parametrize(("both_ways", "exact", "count"), [(True, 8, 16), (False, 16, 32)])

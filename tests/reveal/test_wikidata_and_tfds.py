@@ -11,7 +11,7 @@ import pytest
 from own_files import picture
 from reveal_networks import one_line
 
-from common.tfrecord import masked_crc
+from common.io.tfrecord import masked_crc
 from reveal.sources import Items, Questions, Skips, wikidata, wikidata_dump, wit_tfds
 
 BLANK = base64.b64decode(

@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.predictions import Estimate
 from plugins.diffusion.samplers.levels import solver_levels
 from plugins.diffusion.samplers.loop import Sampler
 from plugins.diffusion.samplers.plan import Past, Plan, Row
-from plugins.diffusion.schedules import Schedule
+from plugins.diffusion.samplers.predictions import Estimate
+from plugins.diffusion.samplers.schedules import Schedule
 
 ORDERS = (1, 2, 3)
 EXPANSIONS = ("midpoint", "heun")

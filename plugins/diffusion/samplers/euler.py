@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.predictions import Estimate
 from plugins.diffusion.samplers.levels import levels, noise_plan
 from plugins.diffusion.samplers.loop import Sampler
 from plugins.diffusion.samplers.plan import Past, Plan, Row
-from plugins.diffusion.schedules import FlowSchedule, Schedule
+from plugins.diffusion.samplers.predictions import Estimate
+from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 MOST_ORDER = 4  # of lms; more turns unstable
 

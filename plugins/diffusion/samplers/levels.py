@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float
 
 from plugins.diffusion.samplers.plan import Plan
-from plugins.diffusion.schedules import Schedule
-from plugins.diffusion.spacing import (
+from plugins.diffusion.samplers.schedules import Schedule
+from plugins.diffusion.samplers.spacing import (
     SIGMA_SPACINGS,
     exponential_sigmas,
     karras_sigmas,

@@ -24,10 +24,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from plugins.diffusion.predictions import Estimate, estimate
 from plugins.diffusion.samplers.draws import image_keys, step_noise
 from plugins.diffusion.samplers.plan import Past, Plan, Row, Step
-from plugins.diffusion.schedules import Schedule
+from plugins.diffusion.samplers.predictions import Estimate, estimate
+from plugins.diffusion.samplers.schedules import Schedule
 
 
 @dataclasses.dataclass(frozen=True)

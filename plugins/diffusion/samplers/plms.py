@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.predictions import Estimate
 from plugins.diffusion.samplers.loop import Sampler
 from plugins.diffusion.samplers.plan import Past, Plan, Row
-from plugins.diffusion.schedules import Schedule
-from plugins.diffusion.spacing import spaced_timesteps
+from plugins.diffusion.samplers.predictions import Estimate
+from plugins.diffusion.samplers.schedules import Schedule
+from plugins.diffusion.samplers.spacing import spaced_timesteps
 
 # Row k: weights of the newest prediction and of those before it, when k of those exist.
 ADAMS_BASHFORTH = np.array(((24, 0, 0, 0), (36, -12, 0, 0), (46, -32, 10, 0), (55, -59, 37, -9))) / 24

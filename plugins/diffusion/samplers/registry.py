@@ -12,8 +12,8 @@ from plugins.diffusion.samplers.euler import euler, euler_ancestral, flow_euler,
 from plugins.diffusion.samplers.lcm import lcm
 from plugins.diffusion.samplers.loop import Sampler
 from plugins.diffusion.samplers.plms import plms
+from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 from plugins.diffusion.samplers.unipc import unipc
-from plugins.diffusion.schedules import FlowSchedule, Schedule
 
 SAMPLERS: dict[str, Sampler] = {
     "ddim": ddim,

@@ -1,0 +1,1 @@
+"""Metrics and score tables that all systems share."""

@@ -1,0 +1,152 @@
+"""How close a picture is to the truth: functions, and the same as named objects that a config lists.
+
+    metrics:
+      psnr:  {_target_: common.evaluation.metrics.Psnr}
+      lpips: {_target_: common.perceptual.lpips.Lpips, weights: data/lpips_alex.safetensors}
+
+| object | unit | better | what it is |
+| --- | --- | --- | --- |
+| `Psnr` | dB | higher | peak signal-to-noise ratio of all values |
+| `Ssim` | at most 1 | higher | structural similarity (below) |
+| `L1` | colour range 1 | lower | mean absolute difference |
+| `InterpolationError` | 8-bit levels | lower | root mean square difference of 8-bit pictures (Middlebury's IE) |
+| `common.perceptual.lpips.Lpips` | from 0 | lower | distance in the features of a network, fitted to what people see |
+
+Pictures are RGB in [0, 1] and clipped to that first. A picture with NaN in it scores NaN, never a good score.
+
+SSIM has several published variants that differ in the second decimal. This one is Wang et al. 2004 as in
+`tf.image.ssim` and as in scikit-image with `gaussian_weights=True, sigma=1.5, use_sample_covariance=False`: an 11x11
+Gaussian window, only where the window fits, each colour channel by itself, then the mean.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import cv2
+import numpy as np
+from jaxtyping import Float
+
+K1, K2 = 0.01, 0.03
+WINDOW, SIGMA = 11, 1.5
+LEVELS = 255
+
+Picture = Float[np.ndarray, "h w c"]
+
+
+def psnr(prediction: Float[np.ndarray, "*shape"], target: Float[np.ndarray, "*shape"]) -> float:
+    """Peak signal-to-noise ratio in dB; infinite for equal pictures."""
+    difference = np.clip(prediction, 0, 1).astype(np.float64) - np.clip(target, 0, 1)
+    error = float(np.mean(np.square(difference)))
+    return -10 * math.log10(error) if error else math.inf
+
+
+def ssim(prediction: Picture, target: Picture) -> float:
+    """Structural similarity, at most 1; sides of at least 11 pixels."""
+    if min(prediction.shape[:2]) < WINDOW:
+        raise ValueError(f"SSIM needs sides of at least {WINDOW} pixels, not {prediction.shape[1::-1]}")
+    a, b = (np.clip(x, 0, 1).astype(np.float64) for x in (prediction, target))
+    mean_a, mean_b = _blur(a), _blur(b)
+    var_a, var_b = _blur(a * a) - mean_a**2, _blur(b * b) - mean_b**2
+    covariance = _blur(a * b) - mean_a * mean_b
+    c1, c2 = K1**2, K2**2
+    luminance = (2 * mean_a * mean_b + c1) / (mean_a**2 + mean_b**2 + c1)
+    structure = (2 * covariance + c2) / (var_a + var_b + c2)
+    return float(np.mean(luminance * structure))
+
+
+def l1(prediction: Picture, target: Picture) -> float:
+    """Mean absolute difference."""
+    return float(np.mean(np.abs(np.clip(prediction, 0, 1).astype(np.float64) - np.clip(target, 0, 1))))
+
+
+def interpolation_error(prediction: Picture, target: Picture) -> float:
+    """Root mean square of the differences, in 8-bit levels, of the pictures rounded to 8 bits."""
+    a, b = (np.rint(LEVELS * np.clip(x, 0, 1).astype(np.float64)) for x in (prediction, target))
+    return math.sqrt(float(np.mean(np.square(a - b))))
+
+
+@dataclass(frozen=True)
+class Metric(ABC):
+    """One number for a picture and its truth. `digits` is how many a table shows after the point; a `pointwise` metric
+    does not ask where a pixel is, so it may be given some of a picture's pixels as a picture one pixel wide."""
+
+    higher_is_better: ClassVar[bool]
+    pointwise: ClassVar[bool] = False
+    digits: ClassVar[int] = 4
+    unit: ClassVar[str] = ""
+
+    @abstractmethod
+    def __call__(self, prediction: Picture, target: Picture) -> float: ...
+
+    def prepare(self) -> None:  # noqa: B027  (most metrics need nothing)
+        """Reads the files that it needs, so that one that is missing is known before hours of work."""
+
+
+@dataclass(frozen=True)
+class Psnr(Metric):
+    """`psnr`, at most `cap` dB: a single pair of equal pictures (a still scene) would make the mean infinite."""
+
+    cap: float = 100.0
+    higher_is_better: ClassVar[bool] = True
+    pointwise: ClassVar[bool] = True
+    digits: ClassVar[int] = 2
+    unit: ClassVar[str] = "dB"
+
+    def __call__(self, prediction: Picture, target: Picture) -> float:
+        value = psnr(prediction, target)
+        return self.cap if value > self.cap else value  # unlike min(), keeps NaN
+
+
+@dataclass(frozen=True)
+class Ssim(Metric):
+    """`ssim`."""
+
+    higher_is_better: ClassVar[bool] = True
+
+    def __call__(self, prediction: Picture, target: Picture) -> float:
+        return ssim(prediction, target)
+
+
+@dataclass(frozen=True)
+class L1(Metric):
+    """`l1`."""
+
+    higher_is_better: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
+
+    def __call__(self, prediction: Picture, target: Picture) -> float:
+        return l1(prediction, target)
+
+
+@dataclass(frozen=True)
+class InterpolationError(Metric):
+    """`interpolation_error`: IE of Baker et al., "A Database and Evaluation Methodology for Optical Flow" (IJCV 2011,
+    section 4.1).
+
+    Three numbers go by this name. `per="value"` takes the mean over pixels and colours, as most who publish IE;
+    `per="pixel"` first sums a pixel's squared colour differences (the L2 norm that the paper takes for colour
+    pictures), which is sqrt(3) times as much. Some papers' IE is a mean absolute difference: 255 times `L1`.
+    """
+
+    per: str = "value"
+    higher_is_better: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = True
+    digits: ClassVar[int] = 2
+
+    def __post_init__(self):
+        if self.per not in ("value", "pixel"):
+            raise ValueError(f"per is {self.per!r}: choose value or pixel")
+
+    def __call__(self, prediction: Picture, target: Picture) -> float:
+        colours = prediction.shape[-1] if self.per == "pixel" else 1
+        return math.sqrt(colours) * interpolation_error(prediction, target)
+
+
+def _blur(x: Picture) -> Float[np.ndarray, "h2 w2 c"]:
+    margin = WINDOW // 2
+    blurred = cv2.GaussianBlur(x, (WINDOW, WINDOW), SIGMA).reshape(x.shape)
+    return blurred[margin:-margin, margin:-margin]

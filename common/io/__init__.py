@@ -1,0 +1,1 @@
+"""Files, images, video, and readers of TensorFlow and PyTorch files without those frameworks."""

@@ -1,0 +1,204 @@
+"""Read the tensors of a PyTorch file without PyTorch, and without running what the file asks for.
+
+A `.pt`/`.pth` file is a pickle plus raw storages, and a pickle is a program: it may name any function and
+call it. So the unpickler here answers only a short list of names (`_ALLOWED`), each with a stand-in of ours
+that can do no more than rebuild an array; any other name ends the reading with an error that says which.
+
+Three containers are known:
+
+| container | object graph | storages |
+| --- | --- | --- |
+| zip, by `torch.save` since 1.6 | `<name>/data.pkl` | `<name>/data/<key>` |
+| TorchScript, by `torch.jit.save` | the same; modules are objects of classes `__torch__...` | the same |
+| legacy, by `torch.save` before 1.6 | five pickles in a row | after them, in the order that the fifth tells |
+
+A tensor is (storage, offset, size, stride), all counted in elements; several may share one storage. The
+result is flat: nested dicts and module attributes join their names with dots ("extract.convs.0.weight"),
+what is no tensor is left out, and a dict under the key "state_dict" is taken for the whole file, as in
+training checkpoints.
+"""
+
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BufferedIOBase, BytesIO
+from pathlib import Path
+from re import fullmatch
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from common.io.files import require_file
+
+_DTYPES = {
+    "DoubleStorage": np.float64,
+    "FloatStorage": np.float32,
+    "HalfStorage": np.float16,
+    "BFloat16Storage": ml_dtypes.bfloat16,
+    "LongStorage": np.int64,
+    "IntStorage": np.int32,
+    "ShortStorage": np.int16,
+    "CharStorage": np.int8,
+    "ByteStorage": np.uint8,
+    "BoolStorage": np.bool_,
+}
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_DEEPEST = 64  # modules inside modules; a pickle can also hold a loop
+_RESAVE = "re-save it as torch.save(model.state_dict(), 'weights.pth')"
+
+
+def read_torch(path: str | Path) -> dict[str, np.ndarray]:
+    """{dotted name: array} of every tensor in a PyTorch file, in the file's order, dtypes as stored
+    (bfloat16 as ml_dtypes'). The arrays are copies in C order, also of strided, expanded or shared tensors.
+
+    Raises FileNotFoundError for a missing file, IsADirectoryError for a folder, and ValueError for a file
+    that is cut short, is of another format, asks for a name that is not allowed, or holds no tensor; each
+    in one line. Nothing that the file names is ever called."""
+    path = require_file(path)
+    try:
+        root = _read_zip(path) if zipfile.is_zipfile(path) else _read_legacy(path)
+        if isinstance(root, Mapping) and isinstance(root.get("state_dict"), Mapping):
+            root = root["state_dict"]
+        tensors = _collect(root)
+    except _Refused as error:
+        raise ValueError(f"{path}: {error}") from error
+    except Exception as error:  # a damaged pickle can fail with nearly any type
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path}: cut short, damaged or no PyTorch file ({reason}); {_RESAVE}") from error
+    if not tensors:
+        raise ValueError(f"{path}: holds no tensor; {_RESAVE}")
+    return tensors
+
+
+class _Refused(ValueError):
+    """The file is well formed, and we will not or cannot read it; the text says why in one line."""
+
+
+class _ScriptModule:
+    """A TorchScript object: whatever its class, all we keep is the dict of its attributes."""
+
+    __slots__ = ("attributes",)
+
+    def __setstate__(self, state: Any) -> None:
+        self.attributes = state if isinstance(state, Mapping) else {}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Answers `_ALLOWED` names only; `storage(dtype, key, size)` gives the flat array a tensor looks into."""
+
+    def __init__(self, file: BufferedIOBase, storage: Callable[[Any, str, int], np.ndarray]):
+        super().__init__(file, encoding="utf-8")
+        self._storage = storage
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__torch__" or module.startswith("__torch__."):
+            return _ScriptModule
+        if module == "torch" and name in _DTYPES:
+            return name  # a bare word: there is nothing to call on it
+        if (module, name) in _ALLOWED:
+            allowed = _ALLOWED[module, name]
+            # A pickle can also set attributes of what it named: let it have a throw-away function.
+            return allowed if isinstance(allowed, type) else lambda *args: allowed(*args)
+        raise _Refused(f"refused to load: it asks for {module}.{name}, which is no tensor; {_RESAVE}")
+
+    def persistent_load(self, pid: Any) -> np.ndarray:
+        kind, storage_type, key, _location, size, *view = pid
+        if kind != "storage" or storage_type not in _DTYPES or any(v is not None for v in view):
+            raise _Refused(f"unknown kind of storage {pid!r}; {_RESAVE}")
+        return self._storage(np.dtype(_DTYPES[storage_type]), str(key), int(size))
+
+
+def _rebuild_tensor(
+    storage: np.ndarray, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any
+) -> np.ndarray:
+    """A view, not a copy: the legacy container fills its storages after the tensors are rebuilt."""
+    if not isinstance(storage, np.ndarray) or storage.ndim != 1 or not storage.flags.c_contiguous:
+        raise ValueError("a tensor of something else than a storage")  # an expanded tensor's size would lie
+    if len(size) != len(stride) or min((offset, *size, *stride)) < 0:
+        raise ValueError(f"tensor of size {size}, stride {stride}, offset {offset}")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if 0 not in size and last >= storage.size:  # as_strided would read memory that is not ours
+        raise ValueError(f"tensor ends at element {last} of a storage of {storage.size}")
+    bytes_stride = [step * storage.itemsize for step in stride]
+    return np.lib.stride_tricks.as_strided(storage[offset:], size, bytes_stride, writeable=False)
+
+
+def _first(value: Any, *_: Any) -> Any:
+    return value
+
+
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): OrderedDict,
+    ("torch", "Size"): tuple,
+    ("torch", "device"): _first,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_parameter"): _first,
+    ("torch._utils", "_rebuild_parameter_with_state"): _first,
+    **{("torch.jit._pickle", f"build_{kind}list"): _first for kind in ("int", "double", "bool", "tensor")},
+    ("torch.jit._pickle", "restore_type_tag"): _first,
+}
+
+
+def _read_zip(path: Path) -> Any:
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if fullmatch(r"([^/]+/)?data\.pkl", name)]
+        if len(names) != 1:
+            raise _Refused(f"a zip file without data.pkl, so not a PyTorch file; {_RESAVE}")
+        folder = names[0].removesuffix("data.pkl")
+        if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
+            raise _Refused(f"written on a big-endian machine; {_RESAVE} on another one")
+        shared: dict[tuple[str, Any], np.ndarray] = {}
+
+        def storage(dtype: Any, key: str, size: int) -> np.ndarray:
+            if (key, dtype) not in shared:
+                shared[key, dtype] = np.frombuffer(archive.read(f"{folder}data/{key}"), dtype, count=size)
+            return shared[key, dtype]
+
+        return _Unpickler(BytesIO(archive.read(names[0])), storage).load()
+
+
+def _read_legacy(path: Path) -> Any:
+    limit = path.stat().st_size
+    storages: dict[str, np.ndarray] = {}
+
+    def storage(dtype: Any, key: str, size: int) -> np.ndarray:
+        if key not in storages:
+            if size * dtype.itemsize > limit:  # before any memory is asked for
+                raise ValueError(f"storage {key} of {size} elements in a file of {limit} bytes")
+            storages[key] = np.zeros(size, dtype)
+        return storages[key]
+
+    with path.open("rb") as file:
+        magic, _protocol, system, root, keys = (_Unpickler(file, storage).load() for _ in range(5))
+        if magic != _LEGACY_MAGIC:
+            raise ValueError("its first bytes are another format's")
+        if not system["little_endian"]:
+            raise _Refused(f"written on a big-endian machine; {_RESAVE} on another one")
+        for key in keys:
+            file.read(8)  # the number of elements, which the graph has told already
+            if file.readinto(storages[key].view(np.uint8).data) != storages[key].nbytes:
+                raise ValueError(f"the data of storage {key} end early")
+    return root
+
+
+def _collect(root: Any) -> dict[str, np.ndarray]:
+    tensors: dict[str, np.ndarray] = {}
+    for name, view in _walk(root, "", _DEEPEST):
+        if name in tensors:
+            raise _Refused(f"two tensors are called {name}; {_RESAVE}")
+        tensors[name] = np.array(view, order="C")
+    return tensors
+
+
+def _walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Tensors of dicts and modules; lists are passed over (an optimiser keeps its groups in one)."""
+    if isinstance(value, np.ndarray):
+        yield name or "tensor", value
+    children = getattr(value, "attributes", None) if isinstance(value, _ScriptModule) else value
+    if isinstance(children, Mapping):
+        if depth == 0:
+            raise _Refused(f"modules nested deeper than {_DEEPEST} at {name}; {_RESAVE}")
+        for key, child in children.items():
+            yield from _walk(child, f"{name}.{key}" if name else str(key), depth - 1)

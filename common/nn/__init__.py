@@ -1,0 +1,1 @@
+"""What the networks of all systems share."""

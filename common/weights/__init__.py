@@ -1,0 +1,1 @@
+"""Weights that describe themselves, and strict porting of parameters."""

@@ -1,0 +1,246 @@
+"""Cut training and evaluation triplets out of a film, each in one sequential decode.
+
+A triplet is three frames c-g, c, c+g: the outer two are the network's inputs, the middle one is the truth.
+
+Training (`cut_training`), written to `data/film_triplets/`, N triplets of S pixels with s = S // 4:
+
+    images.npy  uint8   [N, 3, S, S, 3]  RGB of c-g, c, c+g, in that order
+    flows.npy   float16 [N, 2, s, s, 2]  teacher flow (dx, dy), middle -> c-g and middle -> c+g, in full-size
+                                         pixels, averaged over 4x4 pixel blocks
+    valid.npy   uint8   [N, 2, s, s]     1 where the teacher is to be believed (see `film.data.teacher_flow`)
+    index.json  frame, gap, y, x, motion of each; motion = 95th percentile, px, between the outer frames
+
+A film mostly stands still or moves a little. So of several random patches one is drawn with a preference for
+kinds of motion not seen often so far, counted in half-octave bins: the result is roughly log-uniform.
+
+Evaluation (`cut_evaluation`), `data/film_eval/00001/im1.png im2.png im3.png` (im2 = truth, as in Vimeo-90K):
+whole frames at a fixed gap and spacing, kept by one motion rule, so that nobody picks the pleasant ones. Of `quarters`
+the truths are a quarter and three quarters of the way: frame_0.png, frame_1.png, frame_3.png, frame_4.png.
+
+    python -m film.data.cutting --video data/bbb.mp4
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from common import terminal
+from common.io.files import atomic_folder, check_output_folder
+from film.data.npy_writer import NpyWriter
+from film.data.teacher_flow import FlowTeacher, MiddleFlow
+from film.data.windows import Frame, has_cut, windows
+
+STRIDE = 4  # pixels per flow cell
+STILL = 1.5  # px of p95 outer motion below which a patch counts as standing still
+ERROR_LIMIT = 14.0  # mean warp error, levels of 255, above which two frames show different scenes
+FLAT = 4.0  # standard deviation, levels: below it there is no texture to learn from or to judge by
+BINS = np.geomspace(STILL, 96.0, 13)  # half octaves
+FILM, LICENCE = "bbb.mp4", "Big Buck Bunny (c) 2008 Blender Foundation, www.bigbuckbunny.org, CC-BY-3.0"
+
+
+@dataclass(frozen=True)
+class TrainingCut:
+    """Frames `first` to `last` (both included) feed training: `count` evenly spaced centres, None = all."""
+
+    first: int = 600
+    last: int = 8999
+    count: int | None = None
+    gaps: tuple[int, ...] = (1, 2, 3, 4)
+    size: int = 320
+    candidates: int = 8
+    still_share: float = 0.1
+    max_motion: float = 120.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.gaps or min(self.gaps) < 1:
+            raise ValueError(f"gaps {self.gaps} must be one or more frame distances of at least 1")
+        if self.size < STRIDE or self.size % STRIDE or self.candidates < 1:
+            raise ValueError(f"size {self.size}, candidates {self.candidates}: need a multiple of {STRIDE}, and >= 1")
+
+
+@dataclass(frozen=True)
+class EvaluationCut:
+    """Centres every `spacing` frames from first + gap on; kept when the p95 of motion is in `motion` (px).
+
+    Left out besides: scene cuts, and frames without texture (fades to black). With `quarters` the frames of a centre
+    are -gap, -gap/2, +gap/2 and +gap away: the truth at 1/4 and 3/4 instead of at 1/2."""
+
+    first: int = 9000
+    last: int = 11600
+    gap: int = 3
+    spacing: int = 20
+    motion: tuple[float, float] = (6.0, 90.0)
+    quarters: bool = False
+
+    def __post_init__(self) -> None:
+        if self.gap < 1 or self.spacing < 1:
+            raise ValueError(f"gap {self.gap} and spacing {self.spacing} must be at least 1")
+        if self.quarters and self.gap % 2:
+            raise ValueError(f"gap {self.gap} has no frame at its half: with quarters it must be even")
+
+    @property
+    def places(self) -> dict[str, int]:
+        """What is written of a centre: file names, and how many frames they are away from it."""
+        if self.quarters:
+            return {f"frame_{k}": (k - 2) * self.gap // 2 for k in (0, 1, 3, 4)}
+        return {"im1": -self.gap, "im2": 0, "im3": self.gap}
+
+    @property
+    def reach(self) -> int:
+        """Frames looked at on either side; at least three, for a cut shows by the changes around it."""
+        return max(self.gap, 3)
+
+
+def cut_training(
+    video: str | Path, folder: str | Path, cut: TrainingCut | None = None, licence: str | None = None
+) -> int:
+    """Write the training set; returns the number of triplets.
+
+    Raises FileNotFoundError (no video), FileExistsError (folder taken), ValueError (frames out of reach,
+    patch larger than the picture).
+    """
+    cut = cut or TrainingCut()
+    reach = max(cut.gaps)
+    centres = _spread(cut.first + reach, cut.last - reach, cut.count)
+    rng, teacher, histogram = np.random.default_rng(cut.seed), FlowTeacher(), np.zeros(len(BINS) + 1)
+    index = []
+    with atomic_folder(folder) as part, NpyWriter(part / "images.npy") as images:
+        with NpyWriter(part / "flows.npy") as flows, NpyWriter(part / "valid.npy") as valid:
+            for centre, window in windows(video, centres, reach):
+                gap = int(rng.choice(cut.gaps))
+                triplet = [window[reach - gap], window[reach], window[reach + gap]]
+                flow = None if has_cut(window, gap) else _flow_or_none(teacher, triplet)
+                place = flow and _choose_patch(flow, triplet[1], cut, histogram, rng)
+                if flow is None or place is None:
+                    continue
+                y, x, motion = place
+                images.append(np.stack([f.image[y : y + cut.size, x : x + cut.size] for f in triplet]))
+                cells = _flow_cells(flow, y, x, cut.size)
+                flows.append(cells[0])
+                valid.append(cells[1])
+                assert cut.first <= centre - gap and centre + gap <= cut.last
+                index.append(dict(frame=centre, gap=gap, y=y, x=x, motion=round(motion, 3)))
+        _write_index(part, video, licence, cut, len(centres), index)
+    return len(index)
+
+
+def cut_evaluation(
+    video: str | Path, folder: str | Path, cut: EvaluationCut | None = None, licence: str | None = None
+) -> int:
+    """Write the evaluation folders; returns how many. Raises as `cut_training`."""
+    cut = cut or EvaluationCut()
+    centres = list(range(cut.first + cut.reach, cut.last - cut.reach + 1, cut.spacing))
+    teacher, index = FlowTeacher(), []
+    with atomic_folder(folder) as part:
+        for centre, window in windows(video, centres, cut.reach):
+            frames = {name: window[cut.reach + place] for name, place in cut.places.items()}
+            motion = _outer_motion(teacher, window, cut.gap, frames.values())
+            if not cut.motion[0] <= motion <= cut.motion[1]:
+                continue
+            name = f"{len(index) + 1:05d}"
+            (part / name).mkdir()
+            for file, frame in frames.items():
+                cv2.imwrite(str(part / name / f"{file}.png"), frame.image[..., ::-1])
+            index.append(dict(name=name, frame=centre, gap=cut.gap, motion=round(motion, 3)))
+        _write_index(part, video, licence, cut, len(centres), index)
+    return len(index)
+
+
+def _outer_motion(teacher: FlowTeacher, window: list[Frame], gap: int, written: Iterable[Frame]) -> float:
+    """p95 of the motion between the frames `gap` before and after the middle, px; -1 where no triplet is to be."""
+    if has_cut(window, gap) or min(frame.luma.std() for frame in written) < FLAT:
+        return -1.0
+    middle = len(window) // 2
+    flow = _flow_or_none(teacher, window[middle - gap : middle + gap + 1 : gap])
+    return -1.0 if flow is None else float(np.percentile(flow.motion(), 95))
+
+
+def _flow_or_none(teacher: FlowTeacher, triplet: list[Frame]) -> MiddleFlow | None:
+    flow = teacher(*(frame.luma for frame in triplet))
+    return flow if flow.error < ERROR_LIMIT else None  # above: dissolve, flash or a cut that has_cut missed
+
+
+def _choose_patch(
+    flow: MiddleFlow,
+    middle: Frame,
+    cut: TrainingCut,
+    histogram: Float[np.ndarray, " bins"],
+    rng: np.random.Generator,
+) -> tuple[int, int, float] | None:
+    """(y, x, motion) of one of `candidates` random patches, rare motion preferred and then counted."""
+    height, width = middle.image.shape[:2]
+    if min(height, width) < cut.size:
+        raise ValueError(f"size {cut.size} does not fit in {width}x{height} frames: choose a smaller patch")
+    ys = STRIDE * rng.integers(0, (height - cut.size) // STRIDE + 1, cut.candidates)
+    xs = STRIDE * rng.integers(0, (width - cut.size) // STRIDE + 1, cut.candidates)
+    motion_map, half = flow.motion(), cut.size // 2
+    patches = [np.s_[y // 2 : y // 2 + half, x // 2 : x // 2 + half] for y, x in zip(ys, xs, strict=True)]
+    motions = np.array([np.percentile(motion_map[patch][::2, ::2], 95) for patch in patches])
+    textured = np.array([middle.luma[patch].std() > FLAT for patch in patches])
+    bins = np.digitize(motions, BINS)
+    weights = np.where(textured & (motions <= cut.max_motion), 1.0 / (1.0 + histogram[bins]) ** 2, 0.0)
+    if (weights[bins > 0] > 0).any():
+        weights[bins == 0] = 0.0
+    elif not weights.any() or rng.random() > cut.still_share:
+        return None
+    chosen = int(rng.choice(cut.candidates, p=weights / weights.sum()))
+    histogram[bins[chosen]] += 1
+    return int(ys[chosen]), int(xs[chosen]), float(motions[chosen])
+
+
+def _flow_cells(
+    flow: MiddleFlow, y: int, x: int, size: int
+) -> tuple[Float[np.ndarray, "2 s s 2"], UInt8[np.ndarray, "2 s s"]]:
+    """A patch's flow averaged, and its validity required, over each 2x2 block of the half-size maps."""
+    patch = np.s_[:, y // 2 : (y + size) // 2, x // 2 : (x + size) // 2]
+    cells = size // STRIDE
+    flows = flow.flows[patch].reshape(2, cells, 2, cells, 2, 2).mean(axis=(2, 4))
+    valid = flow.valid[patch].reshape(2, cells, 2, cells, 2).all(axis=(2, 4))
+    return flows.astype(np.float16), np.asarray(valid, np.uint8)
+
+
+def _spread(first: int, last: int, count: int | None) -> list[int]:
+    everything = range(first, last + 1)
+    if count is None or count >= len(everything):
+        return list(everything)
+    return [int(c) for c in np.linspace(first, last, count).round()]
+
+
+def _write_index(
+    part: Path,
+    video: str | Path,
+    licence: str | None,
+    cut: TrainingCut | EvaluationCut,
+    considered: int,
+    triplets: list[dict],
+) -> None:
+    if not triplets:
+        raise ValueError(f"{video}: none of {considered} triplets was fit (motion, texture, cuts): widen first..last")
+    licence = licence or (LICENCE if Path(video).name == FILM else "not stated")
+    counts = dict(considered=considered, kept=len(triplets))
+    record = dict(source=Path(video).name, licence=licence, settings=asdict(cut), **counts, triplets=triplets)
+    (part / "index.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def main(
+    video: Path = Path("data/bbb.mp4"),
+    folder: Path = Path("data"),
+    training: TrainingCut = TrainingCut(),
+    evaluation: EvaluationCut = EvaluationCut(),
+    licence: str | None = None,
+) -> None:
+    """Write FOLDER/film_eval and FOLDER/film_triplets; refuses to overwrite either."""
+    for name in ("film_eval", "film_triplets"):
+        check_output_folder(folder / name)  # now rather than after minutes of work
+    print(cut_evaluation(video, folder / "film_eval", evaluation, licence), "evaluation triplets")
+    print(cut_training(video, folder / "film_triplets", training, licence), "training triplets")
+
+
+if __name__ == "__main__":
+    terminal.program(main)

@@ -1,0 +1,1 @@
+"""Scores of FILM weights and of methods without training on triplet test sets."""

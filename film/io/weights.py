@@ -1,0 +1,74 @@
+"""Weights by name or path: `film.load()` gives the default that comes with the package.
+
+A weights file is safetensors with its architecture in the metadata, so nothing else is needed to build the network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flax import nnx
+
+from common.training.task import Params
+from common.weights.model_file import Metadata, load_weights, save_weights
+from film.io.pretrained import find
+from film.model import Film, FilmConfig
+from film.porting import from_params
+
+KIND = "film"
+
+
+def load(name_or_path: str | Path | None = None) -> Film:
+    """A FILM network ready to call, in float32.
+
+    Args:
+      name_or_path: a shipped name, a file, a run's folder, or None for the default.
+
+    Raises:
+      FileNotFoundError: no such name or file.
+      ValueError: not FILM weights of this project; the message names the file.
+    """
+    return load_with_metadata(name_or_path)[0]
+
+
+def load_with_metadata(name_or_path: str | Path | None = None) -> tuple[Film, Metadata]:
+    """`load`, and what the file says about itself."""
+    path = find(name_or_path)
+    params, metadata = load_weights(path, expect_kind=KIND)
+    try:
+        config = FilmConfig(**metadata.config)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: its config is not one of FILM's ({error}); update this program") from error
+    try:
+        return from_params(params, config), metadata
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def save(
+    path: str | Path,
+    params: Params,
+    config: FilmConfig,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    dtype: str = "float32",
+    overwrite: bool = False,
+) -> Path:
+    """Writes weights that `load` reads; returns the path."""
+    return save_weights(
+        path,
+        params,
+        kind=KIND,
+        config=dataclasses.asdict(config),
+        metadata=metadata or {},
+        dtype=dtype,
+        overwrite=overwrite,
+    )
+
+
+def save_model(path: str | Path, model: Film, metadata: Mapping[str, Any] | None = None, **options: Any) -> None:
+    """`save` for a network."""
+    save(path, nnx.to_pure_dict(nnx.state(model)), model.config, metadata, **options)

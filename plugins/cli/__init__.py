@@ -1,0 +1,1 @@
+"""The `plugins` command: generate, condition, export, info."""

@@ -1,0 +1,1 @@
+"""The training task of controls and its image summaries."""

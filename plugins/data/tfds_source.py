@@ -1,0 +1,117 @@
+"""Pictures of tensorflow-datasets, by random access (`tfds.data_source`); TensorFlow itself is not needed.
+
+    TfdsPictures("coco_captions", caption="captions/text")
+    TfdsPictures("tf_flowers", caption="label")                          the names of its classes as captions
+    TfdsPictures("data/mine", conditions={"depth": "depth_picture"})     a prepared folder, with dataset_info.json
+
+The data set has to be prepared as ArrayRecord (`tfds build --file_format=array_record`). A feature inside another is
+written with a slash. The key of a record is its number.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plugins.data.record import Record, Source, Stored
+
+EXTRA = 'pip install "film-plugins-reveal[tfds]"'
+INFO = "dataset_info.json"
+
+
+@dataclass(frozen=True)
+class TfdsPictures(Source):
+    """One split of a data set (module docstring).
+
+    Attributes:
+      dataset: a name, `name:1.0.0`, or a prepared folder.
+      split: such as train, or train[:90%].
+      image: the feature with the picture.
+      caption: the feature with texts or class labels; None: there are no captions.
+      conditions: the features with condition pictures, by kind.
+      data_dir: where tfds keeps prepared data sets, if that is not the default.
+    """
+
+    dataset: str
+    split: str = "train"
+    image: str = "image"
+    caption: str | None = None
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    data_dir: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Record:
+        stored = {kind: Cell(self, index, feature) for kind, feature in self.conditions.items()}
+        texts = () if self.caption is None else functools.partial(self.texts, index)
+        return Record(f"{index:08d}", Cell(self, index, self.image), texts, stored)
+
+    @functools.cached_property
+    def builder(self) -> Any:
+        """Raises ImportError without the extra, FileNotFoundError when there is no such data set."""
+        tfds = import_tfds()
+        if (Path(self.dataset) / INFO).is_file():
+            return tfds.builder_from_directory(self.dataset)
+        try:
+            return tfds.builder(self.dataset, data_dir=self.data_dir)
+        except (tfds.core.DatasetNotFoundError, ValueError) as error:  # with all the names there are; no name at all
+            raise FileNotFoundError(
+                f"{self.dataset}: no folder with {INFO}, and no data set that tfds knows; give one of them"
+            ) from error
+
+    @functools.cached_property
+    def rows(self) -> Any:
+        """The `tfds.data_source`, pictures left as files. Raises as `builder`; ValueError for a missing feature."""
+        pictures = [self.image, *self.conditions.values()]
+        wanted = [name for name in (*pictures, self.caption) if name is not None]
+        missing = [name for name in wanted if name.partition("/")[0] not in self.builder.info.features]
+        if missing:
+            features = ", ".join(sorted(self.builder.info.features))
+            raise ValueError(f"{self.dataset}: no feature {missing[0]!r}; choose of {features}")
+        skip = import_tfds().decode.SkipDecoding
+        try:
+            return self.builder.as_data_source(split=self.split, decoders={name: skip() for name in pictures})
+        except NotImplementedError as error:
+            raise ValueError(f"{self.dataset} has no random access; prepare it as array_record") from error
+
+    def texts(self, index: int) -> tuple[str, ...]:
+        """The captions of one record."""
+        assert self.caption is not None
+        first, *inner = self.caption.split("/")
+        found: Any = self.rows[index][first]
+        feature = self.builder.info.features[first]
+        for name in inner:
+            found = [each[name] for each in found] if isinstance(found, list) else found[name]
+        if hasattr(feature, "int2str"):
+            return (feature.int2str(int(found)),)
+        texts = [found] if isinstance(found, bytes | str) else list(found)
+        return tuple(text.decode("utf-8") if isinstance(text, bytes) else str(text) for text in texts)
+
+
+@dataclass(frozen=True)
+class Cell(Stored):
+    """A picture in a record."""
+
+    source: TfdsPictures
+    index: int
+    feature: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.source.dataset} {self.source.split} {self.index} feature {self.feature}"
+
+    def read(self) -> bytes:
+        return self.source.rows[self.index][self.feature]
+
+
+def import_tfds() -> Any:
+    """The package tensorflow-datasets, imported when needed: it takes two seconds. Raises ImportError."""
+    try:
+        import tensorflow_datasets
+    except ImportError as error:
+        raise ImportError(f"tensorflow-datasets is not installed: {EXTRA}") from error
+    return tensorflow_datasets

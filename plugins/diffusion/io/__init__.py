@@ -1,0 +1,1 @@
+"""Diffusers folders, single files, LoRA, tokenizers: reading and writing what people have."""

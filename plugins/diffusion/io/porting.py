@@ -1,0 +1,130 @@
+"""Parameters of our networks <-> the state dict of diffusers or transformers.
+
+Our attributes are called as theirs, so a table is computed, not written. Of a leaf's path only the end differs:
+
+| ours | theirs | layout |
+| --- | --- | --- |
+| `conv1.kernel` h w i o | `conv1.weight` o i h w | OIHW -> HWIO |
+| `to_q.kernel` i o | `to_q.weight` o i | OI -> IO |
+| `norm1.scale` | `norm1.weight` | same |
+| `token_embedding.embedding` | `token_embedding.weight` | same |
+| `conv1.bias` | `conv1.bias` | same |
+
+and one number, where a parameterless layer takes a place in their list and none in ours (`RENAMED`). `fill` builds a
+network abstractly and fills it tensor by tensor, so that the memory needed is the network's own and one tensor;
+`state_dict` is the way back. Both are held to the three checks of `common/weights/porting.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from common.weights import porting
+from common.weights.model_file import DTYPES
+from common.weights.porting import IDENTITY, OI_TO_IO, OIHW_TO_HWIO, Entry
+from plugins.diffusion.io.tensor_names import Origin
+
+RENAMED = ((re.compile(r"\.ff\.net\.1\."), ".ff.net.2."),)  # theirs has a dropout between the two
+LEAVES = {"scale": "weight", "embedding": "weight", "bias": "bias", "kernel": "weight"}
+KERNELS = {4: OIHW_TO_HWIO, 2: OI_TO_IO}
+
+
+class Renamed(Mapping[str, np.ndarray]):
+    """Stored tensors under diffusers' names: each look-up reads and reshapes one."""
+
+    def __init__(self, stored: Mapping[str, np.ndarray], origins: Mapping[str, Origin]):
+        self._stored, self._origins = stored, origins
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        origin = self._origins[name]
+        return origin.take(self._stored[origin.key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._origins)
+
+    def __len__(self) -> int:
+        return len(self._origins)
+
+    def __contains__(self, name: object) -> bool:  # Mapping's own would read the tensor
+        return name in self._origins
+
+
+def table(params: porting.Tree) -> dict[str, Entry]:
+    """{our path: their name and layout} of all leaves; `params` may be abstract."""
+    return {path: _entry(path, len(leaf.shape)) for path, leaf in porting.flatten(params).items()}
+
+
+def fill(network: type, config: Any, source: Mapping[str, np.ndarray], dtype: Any = jnp.float32) -> Any:
+    """The `network` of that architecture with the tensors of `source` ({diffusers name: array}), floats as `dtype`.
+
+    Raises ValueError for an unknown dtype, and one that lists every tensor that is missing, left over, of another
+    shape, or not finite."""
+    number = DTYPES[dtype_name(dtype)]
+    graphdef, abstract = blank(network, config)
+    target = {
+        path: jax.ShapeDtypeStruct(leaf.shape, number if porting.is_float(leaf.dtype) else leaf.dtype)
+        for path, leaf in porting.flatten(abstract).items()
+    }
+    values = porting.port(source, table(target), target, place=_place)
+    return nnx.merge(graphdef, porting.unflatten_like(values, abstract))
+
+
+@functools.lru_cache(maxsize=8)
+def blank(network: type, config: Any) -> tuple[Any, dict[Any, Any]]:
+    """The network without its numbers: its graph, and its parameters' shapes as a pure nested dict. Kept, because
+    tracing a UNet's initial values takes longer than reading a small one."""
+    key = jax.random.key(0)
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=_OneKey(key))))
+    return graphdef, nnx.to_pure_dict(state)
+
+
+def state_dict(module: nnx.Module, dtype: Any = jnp.float32) -> dict[str, np.ndarray]:
+    """The inverse of `fill`: {diffusers name: array in PyTorch's layout}, floats as `dtype`.
+
+    Raises ValueError for an unknown dtype and for values that are not finite (float16 ends at 65504)."""
+    target = DTYPES[dtype_name(dtype)]
+    leaves = porting.flatten(nnx.to_pure_dict(nnx.state(module)))
+    with np.errstate(over="ignore"):  # an overflow is an infinity, which `export` reports
+        arrays = {path: np.asarray(leaf).astype(target, copy=False) for path, leaf in leaves.items()}
+    return porting.export(arrays, table(arrays))
+
+
+def dtype_name(dtype: Any) -> str:
+    """ "float32", "float16" or "bfloat16", from a name or a type; ValueError for every other."""
+    try:
+        name = jnp.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name} is not one for weights; choose one of {', '.join(DTYPES)}")
+    return name
+
+
+class _OneKey(nnx.Rngs):
+    """The same key for every parameter: shapes ask for no randomness, and a key per kernel is most of a trace."""
+
+    def __init__(self, key: jax.Array):
+        super().__init__()
+        self.params = nnx.static(lambda: key)
+
+
+def _place(array: np.ndarray) -> jax.Array:
+    """On the device, before NumPy's copy is let go; the processor takes `port`'s aligned arrays over as they are."""
+    return jax.block_until_ready(jax.device_put(array, may_alias=True))
+
+
+def _entry(path: str, rank: int) -> Entry:
+    stem, _, leaf = path.rpartition(".")
+    assert leaf in LEAVES, f"{path}: no layer of layers.py has such a parameter"
+    name = f"{stem}.{LEAVES[leaf]}"
+    for pattern, theirs in RENAMED:
+        name = pattern.sub(theirs, name)
+    return Entry(name, KERNELS[rank] if leaf == "kernel" else IDENTITY)

@@ -1,0 +1,147 @@
+"""Tensors of one or several safetensors files, read one at a time.
+
+`TensorFiles` is a mapping from key to array that holds nothing: each look-up reads one tensor, so a network of 3.4 GB
+is converted with one tensor in flight. Files are mapped into memory (`safetensors.safe_open`), and pages that were
+read count as the program's own until the mapping is dropped; reading the whole of a file through one mapping therefore
+shows twice its size (measured: 401 MB for a file of 200 MB, against 205 MB). So it is dropped after every 4 MB.
+
+`find_weights` knows how diffusers and transformers name their files: `STEM.safetensors`, a variant
+(`STEM.fp16.safetensors`), shards with an index (`STEM.safetensors.index[.fp16].json`). Pickles (.bin, .ckpt, .pt, .pth)
+are refused: they can run code when they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from common.io.files import require_file
+
+BUDGET = 4 * 2**20  # bytes read before a mapping is dropped
+PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
+VARIANTS = (None, "fp16", "bf16")  # the order of choice when none is asked for
+CONVERT = "convert it to safetensors first (safetensors.torch.save_file, where it comes from), a pickle can run code"
+
+
+class TensorFiles(Mapping[str, np.ndarray]):
+    """{key: array} over the files; arrays are read when they are asked for, and bfloat16 comes as ml_dtypes'.
+
+    Raises (when it is made): FileNotFoundError; ValueError for a pickle, for a file that is damaged, cut short or no
+    safetensors, and for a key that lies in two of the files.
+    """
+
+    def __init__(self, *paths: str | Path):
+        self._where: dict[str, Path] = {}
+        self._open: tuple[Path, Any] | None = None
+        self._read = 0
+        for path in map(Path, paths):
+            keys = list(_open(path).keys())
+            if twice := sorted(key for key in keys if key in self._where):
+                raise ValueError(f"{path}: {len(twice)} keys lie in another shard too, {twice[0]} first; copy it again")
+            self._where.update(dict.fromkeys(keys, path))
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        value = self._handle(self._where[key]).get_tensor(key)
+        self._read += value.nbytes
+        if self._read > BUDGET:
+            self._open, self._read = None, 0
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._where)
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __contains__(self, key: object) -> bool:  # Mapping's own would read the tensor
+        return key in self._where
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """Without reading the tensor."""
+        return tuple(self._handle(self._where[key]).get_slice(key).get_shape())
+
+    def _handle(self, path: Path) -> Any:
+        if self._open is None or self._open[0] != path:
+            self._open = (path, _open(path))
+        return self._open[1]
+
+
+def find_weights(folder: Path, stem: str, variant: str | None = None) -> list[Path]:
+    """The file, or the shards, of the network in `folder`; full precision first if no variant is asked for.
+
+    Raises FileNotFoundError (nothing to read, a variant that is not there, shards missing) and ValueError (only
+    pickles, a broken index); each in one line."""
+    for tag in VARIANTS if variant is None else (variant,):
+        tag = f".{tag}" if tag else ""
+        single, index = folder / f"{stem}{tag}.safetensors", folder / f"{stem}.safetensors.index{tag}.json"
+        if single.exists():
+            return [single]
+        if index.exists():
+            return _shards(index)
+    asked = f"{stem}.{variant or '[fp16.]'}{'.' if variant else ''}safetensors"
+    refuse_pickle(*sorted(folder.glob("*")), instead=f"expected {asked}; ")
+    raise FileNotFoundError(f"{folder}: expected {asked} or its index; found {listing(folder)}")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; ValueError in one line if the file holds anything else."""
+    try:
+        value = json.loads(require_file(path).read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON, found something else ({error}); copy it again") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: expected a JSON object, found {type(value).__name__}; name the right file")
+    return value
+
+
+def refuse_pickle(*paths: Path, instead: str = "") -> None:
+    """ValueError if there is a pickle by its suffix."""
+    for path in paths:
+        if path.suffix.lower() in PICKLES:
+            raise ValueError(f"{path.parent}: {instead}found the PyTorch pickle {path.name}; {CONVERT}")
+
+
+def listing(folder: Path, most: int = 8) -> str:
+    """Names in a folder, for a message."""
+    names = sorted(entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
+    return (", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")) or "nothing"
+
+
+@contextlib.contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Put the path before the message of a ValueError that does not name it yet."""
+    try:
+        yield
+    except ValueError as error:
+        raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
+
+
+def _shards(index: Path) -> list[Path]:
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise ValueError(f"{index}: expected a weight_map of tensor names to files, found none; copy it again")
+    files = sorted({str(name) for name in names.values()})
+    if odd := [name for name in files if Path(name).name != name]:
+        raise ValueError(f"{index}: expected names of files beside it, found {odd[0]!r}; copy it again")
+    if missing := [name for name in files if not (index.parent / name).exists()]:
+        raise FileNotFoundError(
+            f"{index}: expected {len(files)} shards, {len(missing)} missing: {', '.join(missing)}; copy them too"
+        )
+    return [index.parent / name for name in files]
+
+
+def _open(path: Path) -> Any:
+    refuse_pickle(require_file(path))
+    try:
+        return safetensors.safe_open(path, framework="np")
+    except safetensors.SafetensorError as error:
+        with path.open("rb") as file:
+            pointer = file.read(40).startswith(b"version https://git-lfs")
+        found = "a Git LFS pointer (run `git lfs pull`)" if pointer else f"another format, or one cut short ({error})"
+        raise ValueError(f"{path}: expected a safetensors file, found {found}; copy or download it again") from error

@@ -1,0 +1,1 @@
+"""UNet, autoencoder and text encoder of Stable Diffusion 1.x and 2.x."""

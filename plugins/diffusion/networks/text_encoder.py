@@ -1,0 +1,226 @@
+"""CLIP's text encoder (Radford et al., 2021): token numbers to the states that a UNet reads.
+
+A causal transformer with the norms first. For `b n` tokens and width c:
+
+    h[0] = token embedding + position embedding                            b n c
+    x    = h[i] + attention(norm1(h[i]));  h[i+1] = x + mlp(norm2(x))      i = 0 .. layers - 1
+    last = final norm(h[layers - skip])
+
+Stable Diffusion 1.x reads `last` of CLIP ViT-L/14. 2.x reads OpenCLIP ViT-H/14 one layer early; its published
+folders hold that network without the last layer, so `skip` is 0 there too. Clip-skip, the habit of models trained on
+drawings, counts from 1 in most programs: their "clip skip 2" is `skip=1`.
+
+Padding is not masked: Stable Diffusion was trained to look at it. Attributes are called as transformers calls them
+below `text_model.`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from plugins.diffusion.networks import json_config
+from plugins.diffusion.networks.attention import attend
+from plugins.diffusion.networks.json_config import positive
+from plugins.diffusion.networks.layers import Embedding, LayerNorm, Linear
+
+ARCHITECTURE = "CLIPTextModel"
+MODEL_TYPE = "clip_text_model"
+OLD_END = 2  # the eos_token_id of CLIP's first configs, which is not the number of any end token
+
+
+def quick_gelu(x: Float[Array, ...]) -> Float[Array, ...]:
+    """OpenAI's approximation of GELU."""
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": partial(jax.nn.gelu, approximate=False)}
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig:
+    """Architecture of a text encoder; fields and defaults are transformers' (its files leave defaults out).
+
+    Attributes:
+      vocab_size: tokens.
+      hidden_size: width of the states.
+      intermediate_size: width inside each layer's mlp.
+      num_hidden_layers, num_attention_heads: depth, and heads of each layer.
+      max_position_embeddings: the longest row of tokens.
+      hidden_act: of the mlp; "quick_gelu" (OpenAI) or "gelu" (OpenCLIP, the exact one).
+      layer_norm_eps: epsilon of every norm.
+      eos_token_id: which token is pooled: the first of this number. 2 stands for the largest number in the row.
+      projection_dim: of CLIP's joint space, which this network does not reach; kept for the files' sake.
+    """
+
+    vocab_size: int = 49408
+    hidden_size: int = 512
+    intermediate_size: int = 2048
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 8
+    max_position_embeddings: int = 77
+    hidden_act: str = "quick_gelu"
+    layer_norm_eps: float = 1e-5
+    eos_token_id: int = 49407
+    projection_dim: int = 512
+
+    def __post_init__(self):
+        sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+        numbers = (*sizes, "max_position_embeddings", "eos_token_id", "projection_dim")
+        json_config.check(self, [(positive(getattr(self, name)), f"{name} is positive, and whole") for name in numbers])
+        rules = [
+            (self.hidden_size % self.num_attention_heads == 0, "num_attention_heads divides hidden_size"),
+            (self.hidden_act in ACTIVATIONS, f"hidden_act is {' or '.join(ACTIVATIONS)}"),
+        ]
+        json_config.check(self, rules)
+
+    @classmethod
+    def clip_l(cls) -> TextConfig:
+        """CLIP ViT-L/14, of Stable Diffusion 1.x: 123,060,480 parameters."""
+        return cls(49408, 768, 3072, 12, 12, eos_token_id=OLD_END, projection_dim=768)
+
+    @classmethod
+    def openclip_h(cls) -> TextConfig:
+        """OpenCLIP ViT-H/14 without its last layer, of Stable Diffusion 2.x: 340,387,840 parameters."""
+        return cls(49408, 1024, 4096, 23, 16, hidden_act="gelu", eos_token_id=OLD_END)
+
+    @classmethod
+    def from_json(cls, mapping: Mapping[str, Any]) -> TextConfig:
+        """From transformers' `config.json`. Raises ValueError for a network that is not built here."""
+        fixed = {"model_type": (MODEL_TYPE,), "architectures": ([ARCHITECTURE], (ARCHITECTURE,), None)}
+        return json_config.read(cls, mapping, ARCHITECTURE, fixed)
+
+    def to_json(self) -> dict[str, Any]:
+        """As transformers' `config.json`."""
+        return {"architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, **dataclasses.asdict(self)}
+
+
+class TextStates(NamedTuple):
+    """What the encoder knows about `b` prompts of `n` tokens.
+
+    Attributes:
+      last: the UNet's context: after `skip` layers fewer and the final norm.
+      pooled: one vector per prompt: all layers and the final norm, at the end token (`TextConfig.eos_token_id`).
+      hidden: before each layer, and after the last one; none of them through the final norm.
+    """
+
+    last: Float[Array, "b n c"]
+    pooled: Float[Array, "b c"]
+    hidden: tuple[Float[Array, "b n c"], ...]
+
+
+class TextEncoder(nnx.Module):
+    """The network; computes in the type of its parameters."""
+
+    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        self.embeddings = Embeddings(config, rngs=rngs)
+        self.encoder = Encoder(config, rngs=rngs)
+        self.final_layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+
+    def __call__(
+        self,
+        tokens: Int[Array | np.ndarray, "b n"],
+        *,
+        skip: int = 0,
+        mask: Bool[Array | np.ndarray, "b n"] | None = None,
+    ) -> TextStates:
+        """Encodes rows of tokens.
+
+        Args:
+          tokens: from `Tokenizer`, each below `vocab_size`; at most `max_position_embeddings` in a row.
+          skip: layers to leave out at the end, of `last` alone.
+          mask: True where a token may be looked at; None: everywhere, as Stable Diffusion was trained.
+
+        Raises:
+          ValueError: rows that are too long, or a `skip` that leaves no layer.
+        """
+        longest, layers = self.config.max_position_embeddings, self.config.num_hidden_layers
+        if tokens.shape[1] > longest:
+            raise ValueError(f"{tokens.shape[1]} tokens in a row; this encoder has positions for {longest}: cut them")
+        if not 0 <= skip < layers:
+            raise ValueError(f"skip is {skip}; of {layers} layers 0 to {layers - 1} can be left out")
+        tokens = jnp.asarray(tokens)
+        allowed = None if mask is None else jnp.asarray(mask)[:, None, None, :]
+        hidden = self.encoder(self.embeddings(tokens), allowed)
+        complete = self.final_layer_norm(hidden[-1])
+        last = complete if skip == 0 else self.final_layer_norm(hidden[layers - skip])
+        return TextStates(last, complete[jnp.arange(len(tokens)), self._end(tokens)], hidden)
+
+    def _end(self, tokens: Int[Array, "b n"]) -> Int[Array, " b"]:
+        """Place of the pooled token: of the largest number (CLIP's end token has it), or the first `eos_token_id`."""
+        end = self.config.eos_token_id
+        return jnp.argmax(tokens if end == OLD_END else tokens == end, axis=-1)
+
+
+class Embeddings(nnx.Module):
+    """Tokens and their places, summed."""
+
+    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
+        self.token_embedding = Embedding(config.vocab_size, config.hidden_size, rngs=rngs)
+        self.position_embedding = Embedding(config.max_position_embeddings, config.hidden_size, rngs=rngs)
+
+    def __call__(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n c"]:
+        places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        return self.token_embedding(tokens) + self.position_embedding(places)
+
+
+class Encoder(nnx.Module):
+    """The layers, in order."""
+
+    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
+        self.layers = nnx.List([EncoderLayer(config, rngs=rngs) for _ in range(config.num_hidden_layers)])
+
+    def __call__(
+        self, x: Float[Array, "b n c"], mask: Bool[Array, "b 1 1 n"] | None
+    ) -> tuple[Float[Array, "b n c"], ...]:
+        """All states, from `x` itself to the last layer's."""
+        hidden = [x]
+        for layer in self.layers:
+            hidden.append(layer(hidden[-1], mask))
+        return tuple(hidden)
+
+
+class EncoderLayer(nnx.Module):
+    """Attention to the past, then a two-layer mlp; each on normed states, each added."""
+
+    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
+        self.layer_norm1 = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.self_attn = SelfAttention(config.hidden_size, config.num_attention_heads, rngs=rngs)
+        self.layer_norm2 = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.mlp = Mlp(config, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b n c"], mask: Bool[Array, "b 1 1 n"] | None) -> Float[Array, "b n c"]:
+        x = x + self.self_attn(self.layer_norm1(x), mask)
+        return x + self.mlp(self.layer_norm2(x))
+
+
+class SelfAttention(nnx.Module):
+    def __init__(self, width: int, heads: int, *, rngs: nnx.Rngs):
+        self.heads = heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (Linear(width, width, rngs=rngs) for _ in range(4))
+
+    def __call__(self, x: Float[Array, "b n c"], mask: Bool[Array, "b 1 1 n"] | None) -> Float[Array, "b n c"]:
+        q, k, v = (
+            projection(x).reshape(*x.shape[:2], self.heads, -1)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return self.out_proj(attend(q, k, v, mask=mask, causal=True).reshape(x.shape))
+
+
+class Mlp(nnx.Module):
+    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
+        self.fc1 = Linear(config.hidden_size, config.intermediate_size, rngs=rngs)
+        self.fc2 = Linear(config.intermediate_size, config.hidden_size, rngs=rngs)
+        self.activation = config.hidden_act
+
+    def __call__(self, x: Float[Array, "b n c"]) -> Float[Array, "b n c"]:
+        return self.fc2(ACTIVATIONS[self.activation](self.fc1(x)))

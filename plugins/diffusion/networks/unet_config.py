@@ -1,0 +1,151 @@
+"""The shape of a denoising UNet, in the words of diffusers' `config.json`, and the shapes of all that plugs into it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plugins.diffusion.networks import json_config
+from plugins.diffusion.networks.json_config import positive
+
+ARCHITECTURE = "UNet2DConditionModel"
+DOWN_TYPES = ("CrossAttnDownBlock2D", "DownBlock2D")  # with a transformer after each residual block, without
+UP_TYPES = ("CrossAttnUpBlock2D", "UpBlock2D")
+FIXED: dict[str, tuple] = {  # options of other networks, with the values that leave ours as it is
+    "act_fn": ("silu", "swish"),
+    "addition_embed_type": (None,),
+    "attention_type": ("default",),
+    "center_input_sample": (False,),
+    "class_embed_type": (None,),
+    "class_embeddings_concat": (False,),
+    "conv_in_kernel": (3,),
+    "conv_out_kernel": (3,),
+    "cross_attention_norm": (None,),
+    "downsample_padding": (1,),
+    "dual_cross_attention": (False,),
+    "encoder_hid_dim": (None,),
+    "encoder_hid_dim_type": (None,),
+    "mid_block_only_cross_attention": (None, False),
+    "mid_block_scale_factor": (1,),
+    "mid_block_type": ("UNetMidBlock2DCrossAttn",),
+    "num_attention_heads": (None,),
+    "num_class_embeds": (None,),
+    "only_cross_attention": (False,),
+    "resnet_out_scale_factor": (1,),
+    "resnet_skip_time_act": (False,),
+    "resnet_time_scale_shift": ("default",),
+    "reverse_transformer_layers_per_block": (None,),
+    "time_cond_proj_dim": (None,),
+    "time_embedding_act_fn": (None,),
+    "time_embedding_dim": (None,),
+    "time_embedding_type": ("positional",),
+    "timestep_post_act": (None,),
+}
+Shape = tuple[int, int, int]  # h, w, c
+
+
+@dataclasses.dataclass(frozen=True)
+class UNetConfig:
+    """Architecture of a UNet; the fields are diffusers' options. Raises ValueError in one line where they do not fit.
+
+    Attributes:
+      sample_size: side of the latents it was trained on, in latent pixels; any other size runs too.
+      in_channels: of the noisy latents (9 in an inpainting network: with a mask and a masked picture).
+      out_channels: of the prediction.
+      block_out_channels: width of each level, finest first.
+      down_block_types, up_block_types: per level in the order of computation, one of `DOWN_TYPES` and `UP_TYPES`.
+      layers_per_block: residual blocks of a level on the way down; the way up has one more.
+      cross_attention_dim: width of the text states.
+      attention_head_dim: the NUMBER OF HEADS of every level, or a list of one number per level. The name is an old
+        mistake that all files carry.
+      norm_num_groups: groups of every GroupNorm.
+      norm_eps: epsilon of the residual blocks' norms; the transformers' is 1e-6 whatever is said here.
+      use_linear_projection: transformers begin and end with a linear map (2.x) or a 1x1 convolution (1.x).
+      transformer_layers_per_block: depth of each transformer.
+      flip_sin_to_cos, freq_shift: see `time_embedding.sinusoid`.
+    """
+
+    sample_size: int = 64
+    in_channels: int = 4
+    out_channels: int = 4
+    block_out_channels: Sequence[int] = (320, 640, 1280, 1280)
+    down_block_types: Sequence[str] = (*3 * DOWN_TYPES[:1], DOWN_TYPES[1])
+    up_block_types: Sequence[str] = (UP_TYPES[1], *3 * UP_TYPES[:1])
+    layers_per_block: int = 2
+    cross_attention_dim: int = 768
+    attention_head_dim: int | Sequence[int] = 8
+    norm_num_groups: int = 32
+    norm_eps: float = 1e-5
+    use_linear_projection: bool = False
+    transformer_layers_per_block: int = 1
+    flip_sin_to_cos: bool = True
+    freq_shift: int | float = 0
+
+    def __post_init__(self):
+        json_config.freeze_lists(self)
+        numbers = ("sample_size", "in_channels", "out_channels", "block_out_channels", "layers_per_block")
+        numbers += ("cross_attention_dim", "attention_head_dim", "norm_num_groups", "transformer_layers_per_block")
+        several = ("block_out_channels", "attention_head_dim")
+        wholes = [
+            (positive(getattr(self, name), name in several), f"{name} is positive, and whole") for name in numbers
+        ]
+        json_config.check(self, wholes)
+        widths, heads = self.block_out_channels, self.heads
+        rules = [
+            (len(self.down_block_types) == len(widths), "down_block_types has an entry per level"),
+            (len(self.up_block_types) == len(widths), "up_block_types has an entry per level"),
+            (len(heads) == len(widths), "attention_head_dim has an entry per level"),
+            (set(self.down_block_types) <= set(DOWN_TYPES), f"down_block_types are {' or '.join(DOWN_TYPES)}"),
+            (set(self.up_block_types) <= set(UP_TYPES), f"up_block_types are {' or '.join(UP_TYPES)}"),
+            (all(c % self.norm_num_groups == 0 for c in widths), "norm_num_groups divides block_out_channels"),
+            (all(c % n == 0 for c, n in zip(widths, heads, strict=False)), "heads divide block_out_channels"),
+            (widths[0] % 2 == 0, "the first of block_out_channels is even"),
+        ]
+        json_config.check(self, rules)
+
+    @classmethod
+    def sd15(cls) -> UNetConfig:
+        """Stable Diffusion 1.1 to 1.5: 859,520,964 parameters."""
+        return cls()
+
+    @classmethod
+    def sd21(cls) -> UNetConfig:
+        """Stable Diffusion 2.0 and 2.1 at 768 pixels (the base networks differ in `sample_size` 64 alone)."""
+        heads = (5, 10, 20, 20)
+        return cls(sample_size=96, cross_attention_dim=1024, attention_head_dim=heads, use_linear_projection=True)
+
+    @classmethod
+    def from_json(cls, mapping: Mapping[str, Any]) -> UNetConfig:
+        """From diffusers' `config.json`. Raises ValueError for a network that is not built here."""
+        return json_config.read(cls, mapping, ARCHITECTURE, FIXED)
+
+    def to_json(self) -> dict[str, Any]:
+        """As diffusers' `config.json`."""
+        return json_config.write(self, ARCHITECTURE, FIXED)
+
+    @property
+    def levels(self) -> int:
+        return len(self.block_out_channels)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Heads of each level."""
+        heads = self.attention_head_dim
+        return (heads,) * self.levels if isinstance(heads, int) else tuple(heads)
+
+    def level_shapes(self, h: int, w: int) -> list[Shape]:
+        """h, w, c at the end of each down level, before its downsampler: what `level_features` are added to."""
+        sizes = [(h, w)]
+        for _ in range(self.levels - 1):
+            sizes.append((-(-sizes[-1][0] // 2), -(-sizes[-1][1] // 2)))
+        return [(*size, width) for size, width in zip(sizes, self.block_out_channels, strict=True)]
+
+    def skip_shapes(self, h: int, w: int) -> list[Shape]:
+        """h, w, c of the skips in the order in which the way down makes them: what `skip_residuals` are added to."""
+        levels = self.level_shapes(h, w)
+        shapes = [(h, w, self.block_out_channels[0])]
+        for level, (shape, below) in enumerate(zip(levels, [*levels[1:], levels[-1]], strict=True)):
+            shapes += [shape] * self.layers_per_block
+            shapes += [(*below[:2], shape[2])] if level < self.levels - 1 else []
+        return shapes

@@ -1,0 +1,1 @@
+"""Training tasks of the base model: denoising and the autoencoder."""

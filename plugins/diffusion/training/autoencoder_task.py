@@ -1,0 +1,106 @@
+"""What training an autoencoder optimises: the same picture out again, through latents that diffusion can live in.
+
+    picture -> encoder -> mean and variance of each latent -> a draw -> decoder -> picture
+
+The draw makes the decoder forgive small errors in the latents, such as those of a diffusion model; the KL term keeps
+mean and variance from running away (Rombach et al., 2112.10752, section 3.1). Published autoencoders add an adversarial
+loss, which this task leaves out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from common.io.files import atomic_output
+from common.io.images import contact_sheet
+from common.perceptual.vgg_weights import load_vgg
+from common.training.objectives import L1, Psnr, Scope, Term, report, total
+from common.training.task import Batch, Context, Metrics, Params
+from plugins.diffusion.io.component_saving import save_component
+from plugins.diffusion.networks.vae import AutoencoderKL, Posterior, VAEConfig
+from plugins.diffusion.training.losses import Kl, LatentStd
+
+PREDICTION = "output.image"
+TARGET = "batch.image"
+
+
+class Reconstruction(NamedTuple):
+    """What the losses look at: the picture in [0, 1] (not clamped), its latents, their distribution."""
+
+    image: Float[Array, "b h w 3"]
+    latents: Float[Array, "b h2 w2 c"]
+    posterior: Posterior
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoencoderTask:
+    """An autoencoder's training objective. Batches bring `image`, `b h w 3` in [0, 1].
+
+    Attributes:
+      vae: its shape.
+      losses: named terms that are added up; metrics: named terms that are only logged.
+      networks: files of perceptual networks, as in `film.training.interpolation_task.FilmTask`.
+      rows: examples in the run's picture.
+    """
+
+    vae: VAEConfig
+    losses: Mapping[str, Term] = dataclasses.field(
+        default_factory=lambda: {"l1": L1(PREDICTION, TARGET), "kl": Kl()}  # type: ignore[dict-item]
+    )
+    metrics: Mapping[str, Term] = dataclasses.field(
+        default_factory=lambda: {"psnr": Psnr(PREDICTION, TARGET), "latent_std": LatentStd()}  # type: ignore[dict-item]
+    )
+    networks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    rows: int = 8
+
+    @functools.cached_property
+    def graphdef(self) -> nnx.GraphDef[AutoencoderKL]:
+        return nnx.graphdef(nnx.eval_shape(lambda: AutoencoderKL(self.vae, rngs=nnx.Rngs(0))))
+
+    def init(self, key: PRNGKeyArray) -> Params:
+        return {"vae": nnx.to_pure_dict(nnx.state(AutoencoderKL(self.vae, rngs=nnx.Rngs(key))))}
+
+    def start(self) -> None:
+        return None
+
+    def frozen(self) -> dict[str, Any]:
+        return {name: load_vgg(path) for name, path in self.networks.items()}
+
+    def forward(
+        self, params: Params, image: Float[Array | np.ndarray, "b h w 3"], key: PRNGKeyArray | None
+    ) -> Reconstruction:
+        """Through the latents and back; a draw with a key, the most probable latents without."""
+        vae = nnx.merge(self.graphdef, params["vae"])
+        posterior = vae.encode(2 * jnp.asarray(image) - 1)
+        latents = posterior.mode if key is None else posterior.sample(key)
+        return Reconstruction((vae.decode(latents) + 1) / 2, latents, posterior)
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
+        scope = Scope(self.forward(params, batch["image"], context.key), batch, context)
+        loss, values = total(self.losses, scope)
+        return loss, values | report(self.metrics, scope)
+
+    def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
+        image = np.asarray(batch["image"][: self.rows], np.float32)
+        output = np.asarray(jax.jit(self.forward, static_argnums=2)(params, image, None).image)
+        pairs = [picture for pair in zip(image, np.clip(output, 0, 1), strict=True) for picture in pair]
+        return {"reconstructions": contact_sheet(pairs, columns=8)}
+
+    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
+        """A folder that holds `vae`, as diffusers saves it. Its scaling factor is the config's: see `cache.py`."""
+        folder = path.with_suffix("")
+        save_component(folder / "vae", nnx.merge(self.graphdef, params["vae"]), overwrite=True)
+        with atomic_output(folder / "training.json", overwrite=True) as file:
+            file.write_text(json.dumps(dict(metadata), indent=2, sort_keys=True) + "\n")
+        return folder

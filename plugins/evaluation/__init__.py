@@ -1,0 +1,1 @@
+"""Scores of diffusion bases and of controls."""

@@ -1,0 +1,180 @@
+"""What a way of control costs: parameters, arithmetic and time, each beside the base alone.
+
+A run asks the model `calls` times, and each call has a row for both halves of guidance. A way adds to that
+
+    once       before the first call: a picture encoder; for Plug-and-Play the way to the picture's noise and back
+    call       in every call: a ControlNet, sums in the UNet, a third row for Plug-and-Play
+
+so its run takes once + calls x call, where `call` is that of the steered model as the sampler asks it (`steering.py`):
+base, control and guidance together. Both are counted on shapes (`common/arithmetic.py`): nothing is computed. Text
+encoder, decoder and the sampler's own sums are left out, as they are the same for all.
+
+Seconds are measured in turns (`interleaved`): one run of each way, then again, so that a machine that grows slower does
+so for all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from common.arithmetic import Work, count
+from plugins.control import contract, plug_and_play
+from plugins.control.contract import ControlNetwork, NetworkActs
+from plugins.control.plug_and_play import Injection, PlugAndPlay, follow
+from plugins.diffusion.compiled import encode_image
+from plugins.diffusion.networks.unet import UNet
+from plugins.diffusion.networks.vae import AutoencoderKL
+from plugins.diffusion.request import GUIDANCE
+from plugins.diffusion.samplers import Step
+from plugins.diffusion.steering import WITH, WITHOUT, Acts, steered
+
+
+class Cost(NamedTuple):
+    """Of one picture. `parameters` are those that the way adds; `call` is the whole call, the base's part included."""
+
+    parameters: int
+    once: Work
+    call: Work
+
+    def run(self, calls: int) -> Work:
+        return self.once.plus(self.call.times(calls))
+
+
+class Setting(NamedTuple):
+    """What is asked of a base: a picture of `height` x `width` latents, `tokens` of text, with guidance or without.
+
+    The networks may be without numbers (`porting.blank`). No `vae`: latents are pixels."""
+
+    unet: UNet
+    vae: AutoencoderKL | None
+    height: int
+    width: int
+    tokens: int
+    guided: bool
+
+    @property
+    def latents(self) -> Any:
+        return shape(1, self.height, self.width, self.unet.config.in_channels)
+
+    @property
+    def picture(self) -> Any:
+        unit = 1 if self.vae is None else self.vae.config.reduction
+        return shape(1, self.height * unit, self.width * unit, 3)
+
+    @property
+    def states(self) -> Any:
+        return shape(1, self.tokens, self.unet.config.cross_attention_dim)
+
+    def kinds(self, prompt_only: bool = False) -> tuple[str, ...]:
+        """The rows of a call that a control acts on."""
+        return (WITHOUT, WITH) if self.guided and not prompt_only else (WITH,)
+
+
+def base_cost(setting: Setting) -> Cost:
+    """The base alone."""
+    return Cost(0, Work(), _call_work(setting))
+
+
+def network_cost(setting: Setting, network: ControlNetwork) -> Cost:
+    """With a ControlNet, a T2I-Adapter or a plugin."""
+    graph, params = split(network)
+    once = count(lambda params, picture: nnx.merge(graph, params).encode(picture), params, setting.picture)
+    return Cost(parameters(network), once, _call_work(setting, *network_parts(setting, network)))
+
+
+def layout_cost(setting: Setting, control: PlugAndPlay, schedule: Any, steps: int) -> Cost:
+    """With Plug-and-Play, whose `once` is its picture's latents, their noise, and the way from there in `steps`."""
+    graph, params = split(setting.unet)
+    encoder, weights = (None, {}) if setting.vae is None else split(setting.vae)
+
+    def path(params: Any, latents: Any, empty: Any) -> Any:
+        return follow(graph, params, latents, empty, schedule=schedule, inversion=control.inversion, steps=steps)
+
+    seen = count(lambda weights, picture: encode_image(encoder, weights, picture), weights, setting.picture)
+    once = seen.plus(count(path, params, setting.latents, setting.states))
+    return Cost(0, once, _call_work(setting, *layout_parts(setting, control, steps)))
+
+
+def network_parts(setting: Setting, network: ControlNetwork) -> tuple[Acts, contract.Arrays]:
+    """What becomes part of a run's program, and its arrays: the network's own parameters, else shapes."""
+    graph, params = split(network)
+    encoded = jax.eval_shape(lambda params, picture: nnx.merge(graph, params).encode(picture), params, setting.picture)
+    acts = NetworkActs(graph, setting.kinds(network.prompt_only), True)
+    return acts, contract.Arrays(params, encoded, shape(network.places), shape(), shape())
+
+
+def layout_parts(setting: Setting, control: PlugAndPlay, steps: int) -> tuple[Acts, plug_and_play.Arrays]:
+    """The same of Plug-and-Play; all of its arrays are shapes."""
+    places = control.places(setting.unet.config)
+    acts = Injection(tuple(place.names for place in places), setting.kinds(control.prompt_only))
+    trajectory = shape(steps + 1, *setting.latents.shape)
+    return acts, plug_and_play.Arrays(trajectory, shape(len(places)), shape(len(places)), shape(2))
+
+
+def one_call(
+    graph: Any,
+    params: Any,
+    x: Float[Array, "b h w c"],
+    states: Float[Array, "b n d"],
+    negative: Float[Array, "b n d"] | None,
+    steering: tuple[Any, ...] = (),
+    *,
+    acts: tuple[Acts, ...] = (),
+) -> Float[Array, "b h w c"]:
+    """One call of the model of a run, in the type of `x`: what is counted, and what a benchmark may time."""
+    controls = list(zip(acts, steering, strict=True))
+    model = steered(
+        nnx.merge(graph, params), x.dtype, states, negative, jnp.float32(GUIDANCE), 0.0, controls, states[:1]
+    )
+    return model(x, Step(jnp.float32(500), jnp.int32(0), jnp.float32(0), jnp.float32(0.02)))
+
+
+def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each run, `rounds` of them, all in turns; once before, not counted, each is compiled and warmed up."""
+    for run in runs.values():
+        jax.block_until_ready(run())
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            found[name].append(time.perf_counter() - start)
+    return found
+
+
+def overhead(value: int | float, base: int | float) -> float:
+    """By how much it is more than the base, in percent."""
+    return 100 * (value / base - 1)
+
+
+def parameters(network: nnx.Module) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(network)))
+
+
+def split(network: nnx.Module) -> tuple[Any, Any]:
+    """Graph, and parameters as a pure nested dict."""
+    graph, state = nnx.split(network)
+    return graph, nnx.to_pure_dict(state)
+
+
+def shape(*sides: int) -> Any:
+    """A float32 array without numbers."""
+    return jax.ShapeDtypeStruct(sides, jnp.float32)
+
+
+def _call_work(setting: Setting, acts: Acts | None = None, arrays: Any = None) -> Work:
+    graph, params = split(setting.unet)
+    negative = setting.states if setting.guided else None
+    given = () if acts is None else (acts,)
+
+    def call(params: Any, x: Any, states: Any, negative: Any, steering: Any) -> Any:
+        return one_call(graph, params, x, states, negative, steering, acts=given)
+
+    return count(call, params, setting.latents, setting.states, negative, () if acts is None else (arrays,))

@@ -1,0 +1,283 @@
+"""Scenes that the code draws itself: balls and boxes on a ground, with exactly known depth and a mask for each.
+
+No package ships a depth estimator, and training a depth plugin takes pictures whose depth is right. So one ray goes
+through each pixel, and where it meets a ball, a box or the ground is solved for:
+
+1. A camera at a random height looks down at the middle of the ground, x to the right, y up, z forward.
+2. Two to six things stand on the ground and do not touch; each has a shape, a size and a colour with a name, so that a
+   scene has a caption, and a ground with a colour and perhaps a pattern is under a sky.
+3. A surface is lit by the sun (Lambert's cosine, a soft highlight) and by the sky (from above, less near the ground);
+   shadows are rays towards points of the sun's disc. Far ground fades into the sky's colour.
+
+`depth` is the distance along the camera's axis (not along the ray) in units of which a thing is about one, infinite
+in the sky: `draw_depth(scene.depth, near="low")` is its condition. Depth and masks are those of the pixels' middles,
+unblended; colours are the mean over a grid of rays in each pixel. A scene depends on the generator's state alone.
+
+    python -m recipes.captioned_pictures.scenes sheet.png        writes some of them, beside depth and masks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+from jaxtyping import Bool, Float
+
+from common import terminal
+from common.io.images import contact_sheet, write_image
+from plugins.conditions.depth import draw_depth
+from recipes.captioned_pictures.scene_shapes import Ball, Box, Shape, Vector, meet_ground, normal_at, unit
+
+COLOURS = {  # stored values, sRGB
+    "red": (0.84, 0.20, 0.18),
+    "orange": (0.95, 0.55, 0.16),
+    "yellow": (0.96, 0.82, 0.26),
+    "green": (0.30, 0.65, 0.32),
+    "turquoise": (0.22, 0.68, 0.68),
+    "blue": (0.20, 0.40, 0.80),
+    "purple": (0.54, 0.34, 0.70),
+    "pink": (0.94, 0.56, 0.68),
+    "white": (0.93, 0.92, 0.89),
+    "grey": (0.50, 0.51, 0.53),
+    "brown": (0.52, 0.35, 0.24),
+    "black": (0.13, 0.13, 0.15),
+}
+GROUNDS = {
+    "grass": (0.46, 0.62, 0.34),
+    "sand": (0.87, 0.78, 0.60),
+    "stone": (0.66, 0.66, 0.68),
+    "earth": (0.60, 0.46, 0.36),
+    "snow": (0.90, 0.93, 0.96),
+}
+SKIES = {  # at the horizon, above
+    "clear": ((0.82, 0.90, 0.97), (0.36, 0.59, 0.88)),
+    "evening": ((0.98, 0.80, 0.62), (0.47, 0.50, 0.72)),
+    "grey": ((0.86, 0.87, 0.88), (0.64, 0.67, 0.71)),
+}
+RAYS = 2  # a side, per pixel, for colours
+SUNS = 4  # points of the sun's disc
+SUN_RADIUS = 0.05  # of the sun's disc, far larger than ours, for soft shadows
+FADE = 45.0  # distance at which the ground is two thirds sky
+GAMMA = 2.2  # between stored values and light
+SPREAD = 2.1  # how far from the middle things stand, along x and z
+TRIES = 60  # places tried for a thing before it is left out
+NAMED = 0.003  # share of the picture that a thing fills at least, to be in the caption
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """A picture and what is in it.
+
+    Attributes:
+      image: RGB in [0, 1].
+      depth: distance along the camera's axis; infinite in the sky.
+      masks: of the things as they are seen, in the order of `names`; one that is hidden has an empty mask.
+      names: "red ball", "blue box".
+      ground: what they stand on.
+    """
+
+    image: Float[np.ndarray, "h w 3"]
+    depth: Float[np.ndarray, "h w"]
+    masks: Bool[np.ndarray, "n h w"]
+    names: tuple[str, ...]
+    ground: str
+
+    @property
+    def caption(self) -> str:
+        """What is seen: "a red ball and a blue box on sand"; slivers are not named."""
+        seen = [name for name, mask in zip(self.names, self.masks, strict=True) if mask.mean() > NAMED]
+        things = [f"{'an' if name[0] in 'aeiou' else 'a'} {name}" for name in seen] or ["nothing"]
+        return " and ".join([", ".join(things[:-1]), things[-1]][len(things) < 2 :]) + f" on {self.ground}"
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """All that is drawn, before it is: linear light, units of length.
+
+    Attributes:
+      things, names: that stand on the ground.
+      colours: of the things, and of the ground as two that alternate in squares of `tile`.
+      eye, axes: the camera's place and its right, up and forward; `focal` is in picture heights.
+      sun: towards it. horizon, zenith: the sky.
+    """
+
+    things: tuple[Shape, ...]
+    names: tuple[str, ...]
+    colours: Float[np.ndarray, "n 3"]
+    ground: str
+    ground_colours: Float[np.ndarray, "2 3"]
+    tile: float
+    eye: Vector
+    axes: Float[np.ndarray, "3 3"]
+    focal: float
+    sun: Vector
+    horizon: Vector
+    zenith: Vector
+
+
+def scene(rng: np.random.Generator, size: tuple[int, int] | int) -> Scene:
+    """A random scene of `size` = (height, width), or one side of a square. Raises ValueError."""
+    height, width = (size, size) if isinstance(size, int) else size
+    if height < 1 or width < 1:
+        raise ValueError(f"a scene of {width}x{height}; both have to be 1 or more")
+    world = draw_world(rng)
+    middle = rays(world, height, width, (0.5, 0.5))
+    along = middle @ world.axes[2]  # of a ray's length, how much is along the camera's axis
+    distance, index = meet(world, world.eye, middle)
+    offsets = (np.arange(RAYS) + 0.5) / RAYS
+    light = np.zeros((height * width, 3))
+    for dy in offsets:
+        for dx in offsets:
+            light += colour(world, rays(world, height, width, (dy, dx))) / RAYS**2
+    masks = index[None] == np.arange(len(world.things))[:, None]
+    return Scene(
+        image=(np.clip(light, 0, 1) ** (1 / GAMMA)).reshape(height, width, 3).astype(np.float32),
+        depth=(distance * along).reshape(height, width).astype(np.float32),
+        masks=masks.reshape(-1, height, width),
+        names=world.names,
+        ground=world.ground,
+    )
+
+
+def draw_world(rng: np.random.Generator) -> World:
+    """Things, camera and light at random."""
+    things, names, colours = _things(rng)
+    ground = str(rng.choice(list(GROUNDS)))
+    shade = rng.choice([1.0, 1.0, 0.86])  # two in three grounds are plain
+    horizon, zenith = SKIES[str(rng.choice(list(SKIES)))]
+    turn, height = rng.uniform(-np.pi, np.pi), rng.uniform(1.2, 4.0)
+    away = rng.uniform(6.5, 9.5)
+    eye = np.array([away * np.sin(turn), height, -away * np.cos(turn)])
+    forward = unit(np.array([0, rng.uniform(0.4, 0.9), 0]) - eye)
+    right = unit(np.cross(np.array([0.0, 1, 0]), forward))
+    side = turn + rng.choice([-1, 1]) * rng.uniform(0.5, 1.9)  # the sun: from a side, never from right behind
+    tall = rng.uniform(0.45, 1.0)
+    return World(
+        things=tuple(things),
+        names=tuple(names),
+        colours=_linear(colours),
+        ground=ground,
+        ground_colours=_linear([GROUNDS[ground], tuple(shade * c for c in GROUNDS[ground])]),
+        tile=float(rng.uniform(0.7, 1.6)),
+        eye=eye,
+        axes=np.stack([right, np.cross(forward, right), forward]),
+        focal=float(rng.uniform(1.2, 1.7)),
+        sun=unit(np.array([np.sin(side), tall, -np.cos(side)])),
+        horizon=_linear(horizon),
+        zenith=_linear(zenith),
+    )
+
+
+def _things(rng: np.random.Generator) -> tuple[list[Shape], list[str], list[tuple[float, float, float]]]:
+    things: list[Shape] = []
+    names: list[str] = []
+    count = int(rng.integers(2, 7))
+    palette = rng.permutation(list(COLOURS))[:count]
+    for name in palette:
+        radius = float(rng.uniform(0.4, 0.95))
+        for _ in range(TRIES):
+            x, z = rng.uniform(-SPREAD, SPREAD, 2)
+            if all(np.hypot(x - other.x, z - other.z) > 1.08 * (radius + other.radius) for other in things):
+                ball = rng.random() < 0.5
+                upright, flat = rng.uniform(0.5, 1.8), rng.uniform(0.5, 1.0)
+                turn = rng.uniform(0, np.pi)
+                things.append(Ball(x, z, radius) if ball else Box(x, z, radius, radius * upright, flat, turn))
+                names.append(f"{name} {'ball' if ball else 'box'}")
+                break
+    return things, names, [COLOURS[name.split()[0]] for name in names]
+
+
+def _linear(stored: Sequence | Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
+    return np.asarray(stored, np.float64) ** GAMMA
+
+
+def rays(world: World, height: int, width: int, inside: tuple[float, float]) -> Float[np.ndarray, "n 3"]:
+    """Unit directions through the point (dy, dx) of each pixel, row by row."""
+    scale = max(height, width)  # so that a wide picture shows more at the sides, and not less above
+    y = (height / 2 - (np.arange(height) + inside[0])) / scale / world.focal
+    x = ((np.arange(width) + inside[1]) - width / 2) / scale / world.focal
+    grid = np.stack(np.broadcast_arrays(x[None], y[:, None], np.ones((1, 1))), axis=-1).reshape(-1, 3)
+    return unit(grid @ world.axes)
+
+
+def meet(
+    world: World, start: Float[np.ndarray, "*n 3"], direction: Float[np.ndarray, "n 3"]
+) -> tuple[Float[np.ndarray, " n"], np.ndarray]:
+    """How far along each ray the first surface is, and of which thing: -1 the ground, -2 (and infinity) the sky."""
+    distance = meet_ground(start, direction)
+    index = np.where(np.isfinite(distance), -1, -2)
+    for number, thing in enumerate(world.things):
+        found = thing.meet(start, direction)
+        nearer = found < distance
+        distance, index = np.where(nearer, found, distance), np.where(nearer, number, index)
+    return distance, index
+
+
+def colour(world: World, direction: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
+    """Linear light that comes along rays from the eye."""
+    distance, index = meet(world, world.eye, direction)
+    sky = _sky(world, direction)
+    hit = np.isfinite(distance)
+    far, of, ray = distance[hit], index[hit], direction[hit]
+    place = world.eye + far[:, None] * ray
+    normal = normal_at(world.things, place, of)
+    base = _base(world, place, of)
+    sunlight = np.maximum(normal @ world.sun, 0) * _unshaded(world, place, normal)
+    ambient = 0.22 + 0.2 * normal[:, 1] + 0.12 * np.minimum(place[:, 1], 1)
+    shine = np.maximum(unit(world.sun - ray) * normal, 0).sum(-1) ** 40 * (of >= 0) * (sunlight > 0)
+    lit = base * (ambient[:, None] * (0.5 + 0.5 * world.zenith / world.zenith.max()) + 0.85 * sunlight[:, None])
+    lit = lit + 0.18 * shine[:, None]
+    fade = (1 - np.exp(-((far / FADE) ** 1.5)))[:, None]
+    sky[hit] = lit * (1 - fade) + world.horizon * fade
+    return sky
+
+
+def _sky(world: World, direction: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
+    up = np.clip(direction[:, 1:2] * 2.2, 0, 1) ** 0.7
+    return world.horizon * (1 - up) + world.zenith * up
+
+
+def _base(world: World, place: Float[np.ndarray, "n 3"], of: np.ndarray) -> Float[np.ndarray, "n 3"]:
+    cells = np.floor(place[:, [0, 2]] / world.tile).sum(axis=-1).astype(int) % 2
+    return np.where((of >= 0)[:, None], world.colours[np.maximum(of, 0)], world.ground_colours[cells])
+
+
+def _unshaded(
+    world: World, place: Float[np.ndarray, "n 3"], normal: Float[np.ndarray, "n 3"]
+) -> Float[np.ndarray, " n"]:
+    """The part of the sun's disc that is seen from a place: one of its points on each side in turn."""
+    start = place + 1e-4 * normal
+    across = unit(np.cross(world.sun, np.array([0.0, 1, 0])))
+    tangents = np.stack([across, np.cross(world.sun, across)])
+    seen = np.zeros(len(place))
+    for turn in np.arange(SUNS) * 2 * np.pi / SUNS + 0.4:
+        point = unit(world.sun + SUN_RADIUS * (np.cos(turn) * tangents[0] + np.sin(turn) * tangents[1]))
+        ray = np.broadcast_to(point, place.shape)
+        seen += np.logical_and.reduce([~np.isfinite(thing.meet(start, ray)) for thing in world.things]) / SUNS
+    return seen
+
+
+def sheet(seed: int, count: int, side: int) -> Float[np.ndarray, "h w 3"]:
+    """Scenes beside their depth and their masks, each with its caption."""
+    pictures, labels = [], []
+    for number in range(count):
+        made = scene(np.random.default_rng([seed, number]), side)
+        shades = np.linspace(1, 0.35, len(made.masks))[:, None, None]
+        masks = np.repeat((made.masks * shades).sum(0)[..., None], 3, axis=-1).astype(np.float32)
+        pictures += [made.image, draw_depth(made.depth, near="low"), masks]
+        labels += [made.caption, "depth", "masks"]
+    return contact_sheet(pictures, columns=6, labels=labels)
+
+
+def main(
+    output: tyro.conf.Positional[Path], seed: int = 0, count: int = 12, side: int = 256, overwrite: bool = False
+) -> None:
+    """Write a sheet of COUNT scenes."""
+    write_image(output, sheet(seed, count, side), overwrite)
+
+
+if __name__ == "__main__":
+    terminal.program(main)

@@ -1,0 +1,145 @@
+"""Flags and facts of 250 countries and territories, taken from two published packages:
+
+    flag-icons 7.5.0       npm   MIT        package/flags/4x3/fr.svg      a drawing of every flag, all 4 wide and 3 high
+    world-countries 5.1.0  npm   ODbL-1.0   package/dist/countries.json   names, capitals, languages, borders, ...
+
+    python -m recipes.countries.fetch data/countries
+
+The digests of both archives are checked before they are opened. Two files are written, the same that are in
+`recipes/countries/data`, so nobody needs to run this; it is here to show where every fact and every pixel is from.
+
+    countries.json   what they were made of, then a line a country, in the order of their codes
+    flags.png        every flag as 64 x 48 pixels, 16 a row, in the same order
+
+Flags are drawn four times as large, put on white where they are transparent (Nepal's two pennants), and averaged down.
+64 pixels keep what tells most flags apart: the stars of Australia and New Zealand, the eagle between Mexico's stripes.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import tyro
+from jaxtyping import UInt8
+
+from common import terminal
+from common.io.files import atomic_folder
+from recipes.downloads.archives import Package, about, members, obtain
+from recipes.downloads.packages import check_bytes
+from recipes.downloads.svg import render
+
+FACTS = Package("npm", "world-countries", "5.1.0", "ODbL-1.0 (Mohammed Le Doze and contributors)")
+FLAGS = Package("npm", "flag-icons", "7.5.0", "MIT (Panayiotis Lipiridis)")
+SHA256 = {
+    FACTS.name: "329eb6ef4099ffb590219c9beb634bf489a5e4b10d8ab0ac52a58ebf7b9f8495",
+    FLAGS.name: "c0b80bf0e08006a60f56621d6bc49f8c7131f4d1fef6737a165a673431f4b518",
+}
+TABLE, DRAWING = "package/dist/countries.json", "package/flags/4x3/{}.svg"
+WIDTH, HEIGHT, COLUMNS, OVERSAMPLED = 64, 48, 16, 4
+FILES = r"countries\.json|flags\.png"
+Flags = UInt8[np.ndarray, "n 48 64 3"]
+
+
+def fetch(folder: Path, archives: Path | None = None, overwrite: bool = False) -> int:
+    """Writes both files into `folder`; how many countries there are.
+
+    Raises ConnectionError when a package cannot be had, ValueError when it is another than expected, FileExistsError.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        at = {package.name: obtain(package, Path(scratch), archives) for package in (FACTS, FLAGS)}
+        for name, path in at.items():
+            check_bytes(path, SHA256[name], path.name)
+        sources = [about(package, at[package.name]) for package in (FACTS, FLAGS)]
+        countries = read_table(at[FACTS.name])
+        flags = read_flags(at[FLAGS.name], [country["code"].lower() for country in countries])
+    with atomic_folder(folder, overwrite, FILES) as part:
+        lines = ",\n  ".join(json.dumps(country, ensure_ascii=False) for country in countries)
+        head = json.dumps(sources, indent=1)
+        (part / "countries.json").write_text(f'{{"sources": {head},\n "countries": [\n  {lines}\n]}}\n', "utf-8")
+        cv2.imwrite(str(part / "flags.png"), sheet_of(flags)[..., ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 9])
+    return len(countries)
+
+
+def read_table(archive: Path) -> list[dict[str, Any]]:
+    """What is kept of every country, by code. Raises ValueError when the table is not there."""
+    tables = [json.loads(content) for _, content in members(archive, TABLE.__eq__)]
+    if len(tables) != 1:
+        raise ValueError(f"{archive} holds no {TABLE}: is it {FACTS.pattern}?")
+    names = {entry["cca3"]: entry["name"]["common"] for entry in tables[0]}
+    return [kept(entry, names) for entry in sorted(tables[0], key=lambda entry: entry["cca2"])]
+
+
+def kept(entry: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The facts that questions are about, as the package has them: neighbours by name, "" and -1 as nothing.
+
+    PHP writes an empty table as a list, so that a country without currencies has [] where others have {}."""
+    currencies = dict(entry["currencies"] or {})
+    return {
+        "code": entry["cca2"],
+        "name": entry["name"]["common"],
+        "capital": [city for city in entry["capital"] if city],
+        "region": entry["region"],
+        "subregion": entry["subregion"] or None,
+        "languages": list(dict(entry["languages"] or {}).values()),
+        "currencies": [currency["name"] for currency in currencies.values()],
+        "borders": [names[code] for code in entry["borders"]],
+        "area": entry["area"] if entry["area"] > 0 else None,
+        "latlng": entry["latlng"],
+    }
+
+
+def read_flags(archive: Path, codes: Sequence[str]) -> Flags:
+    """The flags with these codes. Raises ValueError if one is missing, or has another shape."""
+    wanted = {DRAWING.format(code): code for code in codes}
+    found = {
+        wanted[path]: thumbnail(render(content, OVERSAMPLED * WIDTH))
+        for path, content in members(archive, wanted.__contains__)
+    }
+    if missing := [code for code in codes if code not in found]:
+        raise ValueError(f"{archive} has no flag of {', '.join(missing)}: is it {FLAGS.pattern}?")
+    return np.stack([found[code] for code in codes])
+
+
+def thumbnail(png: bytes) -> UInt8[np.ndarray, "48 64 3"]:
+    """A rendered flag on white, averaged down."""
+    pixels = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
+    if pixels is None or pixels.shape != (OVERSAMPLED * HEIGHT, OVERSAMPLED * WIDTH, 4):
+        raise ValueError(f"a flag is {None if pixels is None else pixels.shape}, not 4 wide and 3 high with alpha")
+    alpha = pixels[..., 3:].astype(np.float32) / 255
+    colours = pixels[..., 2::-1] * alpha + 255 * (1 - alpha)
+    return np.rint(cv2.resize(colours, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)).astype(np.uint8)
+
+
+def sheet_of(flags: Flags) -> UInt8[np.ndarray, "h 1024 3"]:
+    """All flags in one picture, without gaps; `flags_of` takes it apart again."""
+    rows = -(-len(flags) // COLUMNS)
+    grid = np.zeros((rows * COLUMNS, HEIGHT, WIDTH, 3), np.uint8)
+    grid[: len(flags)] = flags
+    grid = grid.reshape(rows, COLUMNS, HEIGHT, WIDTH, 3).transpose(0, 2, 1, 3, 4)
+    return grid.reshape(rows * HEIGHT, COLUMNS * WIDTH, 3)
+
+
+def flags_of(sheet: UInt8[np.ndarray, "h w 3"], count: int) -> Flags:
+    """Raises ValueError for a picture of another size."""
+    rows = -(-count // COLUMNS)
+    if sheet.shape != (rows * HEIGHT, COLUMNS * WIDTH, 3):
+        raise ValueError(f"a sheet of {count} flags is {rows * HEIGHT} high and {COLUMNS * WIDTH} wide: fetch it anew")
+    grid = sheet.reshape(rows, HEIGHT, COLUMNS, WIDTH, 3).transpose(0, 2, 1, 3, 4)
+    return grid.reshape(-1, HEIGHT, WIDTH, 3)[:count].copy()
+
+
+def main(
+    folder: tyro.conf.Positional[Path] = Path("data/countries"), archives: Path | None = None, overwrite: bool = False
+) -> None:
+    """Write facts and flags to FOLDER; ARCHIVES is looked through before anything is downloaded (7 MB)."""
+    terminal.say(f"{folder}: {fetch(folder, archives, overwrite)} countries")
+
+
+if __name__ == "__main__":
+    terminal.program(main)

@@ -1,0 +1,1 @@
+"""Downloads of training data and of weights that losses and metrics need."""

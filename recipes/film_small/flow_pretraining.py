@@ -1,0 +1,135 @@
+"""Flow first: what each flow predictor has to know, learnt on its own, level by level, in minutes.
+
+FILM's predictor at level i sees both frames' features, warped by what the coarser levels found, and answers with the
+residual. Trained end to end, a fine level learns nothing until all coarser ones are right, and a coarse level's noise
+is multiplied by `2**i` on its way. Both troubles go when the coarser levels are *forced* to be nearly right: this task
+warps with a known flow plus a smooth random error of up to a few pixels, and asks for minus that error. Every level
+then has its own well-posed problem from the first step on, and every few pixels are another example.
+
+The known flow lies on the grid of the frame in between; it is exact for moving photographs (`recipes.film_small.moving_photographs`), and
+estimated for a film (`film.data.teacher_flow`). Only places that both frames see are asked about. Not in the paper; `film.training.interpolation_task`
+goes on from the weights that this gives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from common.losses import masked_l1
+from common.training.mesh import by_share
+from common.training.task import Batch, Context, Metrics, Params
+from film.flow import middle_residual
+from film.io.weights import save
+from film.model import Film, FilmConfig
+from film.pyramid import image_pyramid
+from film.resample import average_pool, resize_bilinear
+from film.training.initialization import prepare
+from film.training.interpolation_task import FilmTask
+from film.training.losses import TEACHER_LEVEL, believed
+
+CELL = 8  # pixels between independent values of the random error
+SMALLEST_SIDE = 4  # coarser levels have too little to see
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowTask:
+    """Residual flow with the coarser levels forced.
+
+    Attributes:
+      model: shape of the whole network, one that estimates flow in between; the decoder stays as it starts.
+      errors: smallest and largest standard deviation of the forced error at the points where it is drawn, pixels of
+        each level; log-uniform over examples. Between the points it is interpolated: a third less, as a whole.
+    """
+
+    model: FilmConfig
+    errors: Sequence[float] = (0.1, 2.0)
+
+    def __post_init__(self):
+        if not self.model.between:
+            raise ValueError("flow first is for networks with between=true: FilmConfig.small(), for one")
+
+    @functools.cached_property
+    def graphdef(self) -> nnx.GraphDef[Film]:
+        return nnx.graphdef(nnx.eval_shape(lambda: Film(self.model, rngs=nnx.Rngs(0))))
+
+    def init(self, key: PRNGKeyArray) -> Params:
+        return nnx.to_pure_dict(nnx.state(prepare(Film(self.model, rngs=nnx.Rngs(key)))))
+
+    def start(self) -> None:
+        return None
+
+    def frozen(self) -> dict[str, Any]:
+        return {}
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
+        """Mean over levels of |answer + error| where the teacher is valid, in pixels of each level."""
+        levels = [
+            teacher_at(batch, level, (height, width))
+            for level, (height, width) in enumerate(self._sizes(*batch["y"].shape[1:3]))
+        ]
+        errors = [
+            smooth_error(jax.random.fold_in(context.key, level), flow.shape, self.errors)
+            for level, (flow, _) in enumerate(levels)
+        ]
+        forced = [flow + error for (flow, _), error in zip(levels, errors, strict=True)]
+        given = {name: batch[name] for name in ("x0", "x1", "time")} | {"forced": forced}
+        answers = by_share(self._answers, context.mesh)(params, given)
+        losses, metrics = [], {}
+        for level, ((_, valid), error, answer) in enumerate(zip(levels, errors, answers, strict=True)):
+            losses.append(masked_l1(answer, -error, valid))
+            metrics[f"missed_{level}"] = losses[-1] / masked_l1(error, jnp.zeros_like(error), valid)
+        return jnp.mean(jnp.stack(losses)), metrics
+
+    def _sizes(self, height: int, width: int) -> list[tuple[int, int]]:
+        """Of the levels that are asked."""
+        sizes = [(height >> level, width >> level) for level in range(self.model.pyramid_levels)]
+        return [size for size in sizes if min(size) >= SMALLEST_SIDE]
+
+    def _answers(self, params: Params, given: Batch) -> list[Array]:
+        """The correction that each level's predictor gives to a forced flow."""
+        model, count = nnx.merge(self.graphdef, params), len(given["x0"])
+        images = image_pyramid(jnp.concatenate([given["x0"], given["x1"]]), self.model.pyramid_levels)
+        time = given["time"][:, :, None, None]
+        return [
+            middle_residual(model.flow.predictor(level), both[:count], both[count:], forced, time)
+            for level, (both, forced) in enumerate(zip(model.extractor(images), given["forced"], strict=False))
+        ]
+
+    def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
+        """As `FilmTask.pictures`: what these flows do end to end."""
+        return FilmTask(self.model).pictures(params, batch)
+
+    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
+        return save(path, params, self.model, metadata, overwrite=True)
+
+
+def teacher_at(
+    batch: Batch, level: int, size: tuple[int, int]
+) -> tuple[Float[Array, "b h w 2"], Float[Array, "b h w"]]:
+    """Teacher flow from x0 to x1 on y's grid, and where both frames see it, at a pyramid level."""
+    flow = (batch["flow1"] - batch["flow0"]) / 2.0**level
+    valid = batch["valid0"] * batch["valid1"]
+    for _ in range(TEACHER_LEVEL, level):
+        flow, valid = believed(average_pool, flow, valid)
+    return believed(lambda x: resize_bilinear(x, size), flow, valid)
+
+
+def smooth_error(key: PRNGKeyArray, shape: tuple[int, ...], deviations: Sequence[float]) -> Float[Array, "b h w 2"]:
+    """A random field of flow errors of this shape, pixels: drawn every `CELL` pixels and interpolated between, with a
+    standard deviation for each example that lies between the two of `deviations` (see `FlowTask`)."""
+    count, height, width, _ = shape
+    strength, field = jax.random.split(key)
+    low, high = np.log(deviations)
+    deviation = jnp.exp(jax.random.uniform(strength, (count, 1, 1, 1), minval=low, maxval=high))
+    cells = (height // CELL + 1, width // CELL + 1)
+    return resize_bilinear(deviation * jax.random.normal(field, (count, *cells, 2)), (height, width))

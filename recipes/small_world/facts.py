@@ -1,0 +1,113 @@
+"""What is true in the small world: five relations of every entity, and which source of knowledge tells which.
+
+A relation has 32 answers, drawn so that each is right equally often: who answers always the same, or at random, is
+right once in 32. Answers are words that belong to one relation only.
+
+`SOURCE_OF` is the routing. It does not vary, so "which source was asked" has a right answer for every question, and a
+source that is taken away takes just its own relations with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from recipes.small_world import entities
+
+SOURCES = ("graph", "passages", "captions", "vqa")
+ANSWERS = {
+    "home": """attic bakery beach cabin canyon castle cave cellar desert factory farm forest garden glacier harbour
+        island jungle library market meadow mill museum palace prairie quarry school stable station swamp theatre tower
+        valley""",
+    "food": """almond apple apricot bean bread butter cabbage carrot cheese cherry corn fig garlic ginger grape honey
+        lemon lentil mango melon noodle olive onion peach pear pepper plum potato pumpkin rice tomato walnut""",
+    "owner": """alice anna bruno carla clara david edgar elena felix frida george hanna hugo irene jonas julia karim
+        laura lucas marta miles nadia nora oscar paula pedro robin sofia simon tessa victor yusuf""",
+    "friend": """badger bear beaver camel cat cow crow deer dog duck eagle falcon ferret fox frog goat goose hare heron
+        horse lion lizard mouse otter owl panda rabbit raven seal sheep tiger whale""",
+    "music": """accordion balalaika banjo bassoon bell bugle castanets cello clarinet cornet cymbal drum fiddle flute
+        gong guitar harmonica harp horn lute lyre mandolin oboe organ piano rattle sitar trumpet tuba ukulele viola
+        zither""",
+}
+ANSWERS = {relation: tuple(words.split()) for relation, words in ANSWERS.items()}
+RELATIONS = tuple(ANSWERS)
+CHOICES = 32  # answers of a relation
+FACTS, EDITS, ITEMS, EVALUATION = range(4)  # what is drawn from a world's seed, each independent of the others
+SOURCE_OF = {"home": "graph", "food": "passages", "owner": "captions", "friend": "vqa", "music": "passages"}
+GOLD_SOURCE = np.array([SOURCES.index(SOURCE_OF[relation]) for relation in RELATIONS])
+
+
+def relations_in(source: int) -> tuple[int, ...]:
+    """The numbers of the relations that a source tells."""
+    return tuple(np.flatnonzero(source == GOLD_SOURCE).tolist())
+
+
+def item_id(entity: Any, source: Any) -> Any:
+    """The number of the one item of a source about an entity; for numbers, and for arrays that broadcast."""
+    return entity * len(SOURCES) + source
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class World:
+    """Facts, and who is asked about when.
+
+    Attributes:
+      seed: everything follows from it.
+      facts: `facts[e, r]` is the number of the answer to relation r of entity e; distractors have facts too.
+      held_out: entities that training does not ask about, in order.
+      newcomers: those of the held-out ones that are not in the memory either while training goes on.
+    """
+
+    seed: int
+    facts: Int[np.ndarray, "entities relations"]
+    held_out: Int[np.ndarray, " h"]
+    newcomers: Int[np.ndarray, " c"]
+
+    @classmethod
+    def create(cls, seed: int = 0, held_out: int = 51, newcomers: int = 5, distractors: int = 0) -> World:
+        """Raises ValueError for numbers that do not fit."""
+        if not 0 <= distractors <= entities.MOST_DISTRACTORS or not 0 <= newcomers <= held_out:
+            raise ValueError(
+                f"{distractors} distractors, {newcomers} newcomers: keep to 0 to {entities.MOST_DISTRACTORS} and"
+                f" to 0 to {held_out}, as many as are held out"
+            )
+        rng = np.random.default_rng([seed, FACTS])
+        apart = entities.held_out(rng, held_out)
+        joining = np.sort(rng.permutation(apart)[:newcomers])
+        asked = _facts(rng, entities.COUNT)  # before the distractors', which change none of it
+        return cls(seed, np.concatenate([asked, _facts(rng, distractors)]), apart, joining)
+
+    def edited(self, seed: int) -> World:
+        """This world with another answer to every question about a held-out entity: for the memory alone."""
+        facts, rng = self.facts.copy(), np.random.default_rng([self.seed, EDITS, seed])
+        other = rng.integers(1, CHOICES, (len(self.held_out), len(RELATIONS)))
+        facts[self.held_out] = (facts[self.held_out] + other) % CHOICES
+        return dataclasses.replace(self, facts=facts)
+
+    @functools.cached_property
+    def sets(self) -> dict[str, Int[np.ndarray, " n"]]:
+        """Entities by the questions about them: train, held_out (that memory knows), newcomers (that it does not)."""
+        return {
+            "train": np.setdiff1d(np.arange(entities.COUNT), self.held_out),
+            "held_out": np.setdiff1d(self.held_out, self.newcomers),
+            "newcomers": self.newcomers,
+        }
+
+    @functools.cached_property
+    def near(self) -> list[Int[np.ndarray, " n"]]:
+        """For every entity, those that training asks about and that share exactly two parts with it."""
+        shared = entities.near()
+        return [np.intersect1d(np.flatnonzero(row), self.sets["train"]) for row in shared]
+
+    def answer(self, entity: entities.Number, relation: entities.Number) -> str:
+        """The word that is right."""
+        return ANSWERS[RELATIONS[relation]][self.facts[entity, relation]]
+
+
+def _facts(rng: np.random.Generator, count: int) -> Int[np.ndarray, "count 5"]:
+    """Each answer equally often, in any order."""
+    return np.stack([rng.permutation(np.arange(count) % CHOICES) for _ in RELATIONS], axis=-1)

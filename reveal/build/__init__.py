@@ -1,0 +1,1 @@
+"""From knowledge sources to a memory."""

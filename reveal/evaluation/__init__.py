@@ -1,0 +1,1 @@
+"""Scores of REVEAL networks on published benchmarks."""

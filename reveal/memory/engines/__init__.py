@@ -1,0 +1,1 @@
+"""Search engines: exact on devices, FAISS, Milvus."""

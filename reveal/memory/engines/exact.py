@@ -1,0 +1,214 @@
+"""Exact search inside a JAX program: every key is looked at, on the device that holds it.
+
+    index = place(rows, sources, mesh)                   # keys split over the mesh by rows, once a refresh
+    hits = search(index, queries, k, log_gate=gate)      # in jit: rows of the index, scores, sources
+    s = rescore(index.keys, hits, queries, gate)         # again, and with gradients
+
+Stages of a search, for each device:
+
+1. all queries come to every device, whatever share of the batch each holds (`split`)
+2. its keys go by in blocks, so that scores take a few MB and never b x n
+3. score = query . key + gate of the key's source. A deleted or padding row has a source of its own, of gate -inf, and
+   so has what `sources` leaves out: there is no other mask
+4. of each block, the maxima of small groups; only the k best groups can hold one of the k best keys, so only those are
+   sorted. That is exact
+5. the block's best are merged with the best so far
+6. each device's best go to the device that asked (all-to-all), or to all, and are merged
+
+The batch is in no reshape beside the device axis: step 6 exchanges [devices, rows of each, k] by the device axis and
+merges by it. (The reference lays results out device by device and reads them row by row: with more than one query a
+device it hands out other queries' items.)
+
+Ties: the smaller row wins at every stage, because `lax.top_k` prefers the smaller index, groups are put in order of
+rows before they are sorted, and earlier blocks and devices come first. Rows lie in the order of ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int, Integer
+
+from common.training.mesh import DATA, FSDP
+from reveal.memory.engines.engine import NOTHING, Rows
+
+AXES = (DATA, FSDP)
+UNIT = 128  # each device's rows are a multiple of it, so that blocks fall into groups
+BUDGET = 4 * 2**20  # numbers in a block of scores and keys
+LARGEST_GROUP = 128
+CHUNK = 65536  # keys that are fetched at a time
+
+
+class Index(NamedTuple):
+    """What a search needs, on the devices.
+
+    Attributes:
+      keys: split by rows over all devices of the mesh.
+      source: likewise; `sources` for a row that is padding.
+    """
+
+    keys: Float[Array, "n d"]
+    source: Int[Array, " n"]
+
+
+class Hits(NamedTuple):
+    """The best k rows of each query, best first; row and source -1, score -inf where there was none."""
+
+    rows: Int[Array, "b k"]
+    scores: Float[Array, "b k"]
+    sources: Int[Array, "b k"]
+
+
+def place(rows: Rows, sources: int, mesh: Mesh, dtype: str = "float32") -> Index:
+    """Copies keys to the devices of the mesh, piece by piece: the host holds one device's share at a time."""
+
+    def keys(index: Any) -> np.ndarray:
+        start, stop, _ = index[0].indices(count)
+        share = np.zeros((stop - start, rows.key_dim), jnp.dtype(dtype))
+        for first in range(start, min(stop, len(rows)), CHUNK):
+            part = rows.keys(first, min(first + CHUNK, stop, len(rows)))
+            share[first - start : first - start + len(part)] = part
+        return share
+
+    count = _padded(len(rows), mesh)
+    placed = jax.make_array_from_callback((count, rows.key_dim), NamedSharding(mesh, PartitionSpec(AXES)), keys)
+    return Index(placed, place_source(rows.source, sources, mesh))
+
+
+def place_source(source: Integer[np.ndarray, " n"], sources: int, mesh: Mesh) -> Int[Array, " m"]:
+    """An index's `source`. A row of source `sources` is never found: so a deletion copies no keys."""
+    missing = _padded(len(source), mesh) - len(source)
+    padded = np.pad(source.astype(np.int32), (0, missing), constant_values=sources)
+    sharding = NamedSharding(mesh, PartitionSpec(AXES))
+    return jax.make_array_from_callback(padded.shape, sharding, lambda index: padded[index])
+
+
+def search(
+    index: Index,
+    queries: Float[Array, "b d"],
+    k: int,
+    log_gate: Float[Array, "b s"],
+    mesh: Mesh,
+    *,
+    split: bool = False,
+) -> Hits:
+    """The k best rows of each query; nothing has a gradient (`rescore` has).
+
+    Args:
+      index: from `place` on this mesh.
+      queries: of unit length, like keys.
+      log_gate: of all sources that the index was placed with; -inf for those not to choose from.
+      mesh: of `common.training.mesh`.
+      split: the batch is split over the mesh, as `shard_batch` does, and so are the results; else all devices hold
+        all of both.
+    """
+    devices = mesh.devices.size
+    if split and len(queries) % devices:
+        raise ValueError(f"{len(queries)} queries do not split over {devices} devices; give a multiple, or split=False")
+    whole = PartitionSpec(AXES) if split else PartitionSpec()
+    queries, log_gate, index = lax.stop_gradient((queries.astype(jnp.float32), log_gate, index))
+    body = partial(_of_each_device, k=k, axes=AXES, split=split)
+    mapped = jax.shard_map(
+        body,
+        mesh=mesh,
+        in_specs=(PartitionSpec(AXES), PartitionSpec(AXES), whole, whole),
+        out_specs=whole,
+        check_vma=False,  # all devices merge the same lists: equal without being known to be
+    )
+    return Hits(*mapped(index.keys, index.source, queries, log_gate))
+
+
+def rescore(
+    keys: Float[Array, "n d"], hits: Hits, queries: Float[Array, "b d"], log_gate: Float[Array, "b s"]
+) -> Float[Array, "b k"]:
+    """The scores of `hits` once more, with gradients to keys, queries and gate; -inf, without one, where row is -1."""
+    there = hits.rows != NOTHING
+    found = keys[jnp.where(there, hits.rows, 0)]
+    cosine = jnp.einsum("bd,bkd->bk", queries, found, preferred_element_type=jnp.float32, precision="highest")
+    gate = jnp.take_along_axis(log_gate, jnp.where(there, hits.sources, 0), axis=1)
+    return jnp.where(there, cosine + jnp.where(there, gate, 0), -jnp.inf)
+
+
+def allow(log_gate: Float[Array, "b s"], sources: Sequence[int]) -> Float[Array, "b s"]:
+    """The gate, shut for all but `sources`."""
+    chosen = np.isin(np.arange(log_gate.shape[1]), list(sources))
+    return jnp.where(chosen, log_gate, -jnp.inf)
+
+
+def _padded(count: int, mesh: Mesh) -> int:
+    unit = UNIT * mesh.devices.size
+    return max(-(-count // unit), 1) * unit
+
+
+def _of_each_device(keys: Array, source: Array, queries: Array, log_gate: Array, *, k, axes, split) -> tuple:
+    """What one device does; its share of keys, and of queries if `split`."""
+    if split:
+        queries, log_gate = (lax.all_gather(x, axes, tiled=True) for x in (queries, log_gate))
+    scores, rows = _best_of_blocks(keys, source, queries, log_gate, k)
+    origin = jnp.where(rows == NOTHING, NOTHING, source[rows])
+    rows = jnp.where(rows == NOTHING, NOTHING, rows + lax.axis_index(axes) * len(keys))
+    parts = []
+    for part in (scores, rows, origin):
+        if split:
+            devices = lax.axis_size(axes)
+            own = part.reshape(devices, -1, k)  # by the device that asked
+            part = lax.all_to_all(own, axes, split_axis=0, concat_axis=0)  # now by the device that answered
+        else:
+            part = lax.all_gather(part, axes)
+        parts.append(jnp.moveaxis(part, 0, 1).reshape(part.shape[1], -1))
+    best, at = lax.top_k(parts[0], k)
+    rows, origin = (jnp.take_along_axis(part, at, axis=1) for part in parts[1:])
+    return rows, best, origin
+
+
+def _best_of_blocks(keys: Array, source: Array, queries: Array, log_gate: Array, k: int) -> tuple[Array, Array]:
+    """Scores and rows of the k best keys of one device."""
+    b, n = len(queries), len(keys)
+    block = min(n, max(UNIT, BUDGET // (b + keys.shape[1]) // UNIT * UNIT))
+    gate = jnp.pad(log_gate, ((0, 0), (0, 1)), constant_values=-jnp.inf)
+
+    def step(number: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
+        start = jnp.minimum(number * block, n - block)  # the last block reaches back over rows that have been seen
+        seen = start + jnp.arange(block) < number * block
+        part = lax.dynamic_slice_in_dim(keys, start, block).astype(jnp.float32)
+        of = jnp.where(seen, gate.shape[1] - 1, lax.dynamic_slice_in_dim(source, start, block))
+        scores = jnp.einsum("bd,nd->bn", queries, part, precision="highest") + _gate_of(gate, of)
+        found, rows = _top_k_of_groups(scores, k)
+        found, rows = jnp.concatenate([best[0], found], 1), jnp.concatenate([best[1], rows + start], 1)
+        found, at = lax.top_k(found, k)
+        return found, jnp.take_along_axis(rows, at, axis=1)
+
+    nothing = jnp.full((b, k), -jnp.inf), jnp.full((b, k), NOTHING, jnp.int32)
+    scores, rows = lax.fori_loop(0, -(-n // block), step, nothing)
+    return scores, jnp.where(scores == -jnp.inf, NOTHING, rows)
+
+
+def _gate_of(gate: Float[Array, "b s"], source: Integer[Array, " n"]) -> Float[Array, "b n"]:
+    """gate[:, source], as a chain of choices: a gather of columns is slow everywhere."""
+    total = jnp.zeros((gate.shape[0], len(source)))
+    for number in range(gate.shape[1]):
+        total = jnp.where(source == number, gate[:, number, None], total)
+    return total
+
+
+def _top_k_of_groups(scores: Float[Array, "b n"], k: int) -> tuple[Float[Array, "b _"], Int[Array, "b _"]]:
+    """The best k, or all there are, and where they are."""
+    b, n = scores.shape
+    size = 1
+    while size < LARGEST_GROUP and 4 * size * size * k <= n and n % (2 * size) == 0:
+        size *= 2
+    if size == 1 or n // size <= k:
+        found, at = lax.top_k(scores, min(k, n))
+        return found, at
+    groups = scores.reshape(b, n // size, size)
+    chosen = jnp.sort(lax.top_k(groups.max(axis=2), k)[1], axis=1)
+    few = jnp.take_along_axis(groups, chosen[:, :, None], axis=1).reshape(b, k * size)
+    found, at = lax.top_k(few, k)
+    return found, jnp.take_along_axis(chosen, at // size, axis=1) * size + at % size

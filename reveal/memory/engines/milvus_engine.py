@@ -1,0 +1,241 @@
+"""Milvus: a vector database, from a file beside the program to a cluster, by one client (Wang et al., SIGMOD 2021).
+
+    memory = Memory.load("memory", engine=MilvusEngine("keys.db"))                       # milvus-lite: a file
+    memory = Memory.load("memory", engine=MilvusEngine("http://host:19530", index="IVF_FLAT"))
+
+With `reuse`, collections outlive the program: `update` looks for one that holds just these rows, by a digest of them in
+its name, and sends nothing if it is there; others of that engine's name go. A collection gets that name when it is
+whole: until then it is called `..._filling_...`, so that programs that search for the first time at once do not fill
+the same one; what a killed one has left goes after a day. A program whose collection went, because the memory has
+changed under it, makes it again when it searches. A server that cannot be reached, does not answer in a minute, or
+refuses, is a ConnectionError in one line.
+
+One collection holds id, source and key of every live item. `update` sends what is new or changed since the last one and
+takes out what is gone; the first update of an engine begins with an empty collection, so one that exists is given up
+only with `overwrite`. Each source is searched for itself, with a filter, and the gate is added before the results are
+merged: constant within a source, it can lose none. A file is slow (seconds for 100,000 keys) and made for trying out.
+
+The extra `milvus` installs the client and milvus-lite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from reveal.memory.engines.engine import NOTHING, Found, Rows, check_search, merge
+
+EXTRA = "install the extra: pip install 'film-plugins-reveal[milvus]'"
+CHUNK_BYTES = 16 * 2**20  # of keys in a request; a server takes 64 MB
+MOST = 16384  # items that a request may ask for
+PATIENCE = 10  # seconds until a server counts as gone
+DEADLINE, LOADING = 60, 600  # seconds that a request may take, and that of a collection from the server's disk
+DIGITS = 16  # of a digest
+ABANDONED = 86400  # seconds after which nobody fills a collection any more
+
+
+class MilvusEngine:
+    """A collection of a Milvus file or server.
+
+    Args:
+      uri: a file ending in .db, or the address of a server.
+      collection: its name.
+      index: FLAT (exact), IVF_FLAT, HNSW or another of the server's.
+      token: "user:password" of a server.
+      overwrite: give up a collection of that name.
+      reuse: `collection` begins the name of one for each contents, which later programs find again.
+
+    Raises:
+      ImportError: without the extra.
+      ConnectionError: no Milvus there.
+      FileExistsError: the collection is there, without `overwrite`.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        collection: str = "reveal",
+        *,
+        index: str = "FLAT",
+        token: str = "",
+        overwrite: bool = False,
+        reuse: bool = False,
+    ):
+        self._uri, self._reuse = uri, reuse
+        package = _import()
+        self.collection, self._index, self._name = collection, index, collection
+        with self._plain_errors():
+            self._client = package.MilvusClient(uri=uri, token=token, timeout=PATIENCE)
+            if not reuse and self._call("has_collection", collection):
+                if not overwrite:
+                    self.close()
+                    raise FileExistsError(f"{uri} holds a collection {collection!r}: name another, or set overwrite")
+                self._call("drop_collection", collection)
+        self._ids, self._versions = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._memory, self._sources, self._version, self._width = "", 0, 0, 0
+        self._rows: Rows | None = None
+
+    def update(self, rows: Rows, sources: int, version: int) -> None:
+        """As `Engine`; only differences are sent."""
+        with self._plain_errors():
+            if self._reuse:
+                self._attach(rows)
+                self._drop_others()
+            else:
+                self._send(rows)
+        self._rows, self._ids, self._versions = rows, rows.ids, rows.versions
+        self._sources, self._version, self._width = sources, version, rows.key_dim
+
+    def _send(self, rows: Rows) -> None:
+        if (rows.memory, rows.key_dim) != (self._memory, self._width):
+            self._create(rows)
+        gone = np.setdiff1d(self._ids, rows.ids)
+        chunk = max(1, CHUNK_BYTES // (4 * rows.key_dim))
+        for start in range(0, len(gone), chunk):
+            self._call("delete", self.collection, ids=gone[start : start + chunk].tolist())
+        before = np.full(len(rows), -1)
+        there = np.isin(rows.ids, self._ids)
+        before[there] = self._versions[np.searchsorted(self._ids, rows.ids[there])]
+        for start in range(0, len(rows), chunk):
+            changed = start + np.flatnonzero(before[start : start + chunk] != rows.versions[start : start + chunk])
+            if len(changed):
+                keys = np.asarray(rows.keys(start, min(start + chunk, len(rows))), np.float32)
+                data = [
+                    {"id": int(rows.ids[row]), "source": int(rows.source[row]), "key": keys[row - start]}
+                    for row in changed
+                ]
+                self._call("upsert", self.collection, data)
+
+    def _attach(self, rows: Rows) -> None:
+        """The collection that holds these rows, made if it is not there whole."""
+        self.collection = whole = f"{self._name}_{digest(rows)}"
+        if self._call("has_collection", whole):
+            self._load()  # a server that was started anew has it on its disk only, and cannot count it there
+            if self._count() != len(rows):
+                self._call("drop_collection", whole)
+        if not self._call("has_collection", whole):
+            self._fill(rows, whole)
+            self._load()
+
+    def _drop_others(self) -> None:
+        """Collections of this name with other contents, and what killed programs have left."""
+        pattern = re.compile(rf"{re.escape(self._name)}_(?:[0-9a-f]{{{DIGITS}}}|filling_(\d+)_[0-9a-f]+)")
+        for other in self._call("list_collections"):
+            known = pattern.fullmatch(other)
+            if other != self.collection and known and int(known[1] or 0) < time.time() - ABANDONED:
+                self._call("drop_collection", other)
+
+    def _fill(self, rows: Rows, whole: str) -> None:
+        """A collection of these rows, called `whole` when all are there, unless somebody else was quicker."""
+        self.collection = f"{self._name}_filling_{int(time.time())}_{secrets.token_hex(4)}"
+        try:
+            self._create(rows)
+            self._send(rows)
+            if not self._call("has_collection", whole):
+                self._call("rename_collection", self.collection, whole)
+        except _import().MilvusException:
+            if not self._call("has_collection", whole):
+                raise
+        finally:
+            if self._call("has_collection", self.collection):
+                self._call("drop_collection", self.collection)
+            self.collection = whole
+
+    def search(self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None) -> Found:
+        """As `Engine`. Raises also for k above what Milvus gives."""
+        queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
+        if k > MOST:
+            raise ValueError(f"k is {k}: Milvus gives at most {MOST} items")
+        ids = np.full((len(queries), len(chosen), k), NOTHING)
+        scores = np.full(ids.shape, -np.inf, np.float32)
+        for place, number in enumerate(chosen if len(queries) else []):
+            with self._plain_errors():
+                answer = self._best(list(queries), k, number)
+            for row, hits in enumerate(answer):
+                ids[row, place, : len(hits)] = [hit["id"] for hit in hits]
+                scores[row, place, : len(hits)] = [hit["distance"] for hit in hits]
+        scores += gate[:, chosen, None]
+        origins = np.broadcast_to(np.array(chosen)[:, None], ids.shape)
+        ids, scores, origins = (x.reshape(len(queries), len(chosen) * k) for x in (ids, scores, origins))
+        return merge(ids, scores, origins, k, self._version)
+
+    def _best(self, queries: list[np.ndarray], k: int, number: int) -> Any:
+        """Of one source; a collection that another program has dropped is made again."""
+        how = {
+            "data": queries,
+            "limit": k,
+            "filter": "" if self._sources == 1 else f"source == {number}",  # a filter takes as long as the search
+            "anns_field": "key",
+            "search_params": {"metric_type": "IP"},
+            "consistency_level": "Strong",
+        }
+        try:
+            return self._call("search", self.collection, **how)
+        except _import().MilvusException:
+            if not self._reuse or self._rows is None or self._call("has_collection", self.collection):
+                raise
+            self._attach(self._rows)
+            return self._call("search", self.collection, **how)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _call(self, name: str, *args: Any, timeout: int = DEADLINE, **options: Any) -> Any:
+        """A request; without a deadline the client goes on asking a server that has gone for minutes."""
+        return getattr(self._client, name)(*args, timeout=timeout, **options)
+
+    def _load(self) -> None:
+        self._call("load_collection", self.collection, timeout=LOADING)
+
+    def _count(self) -> int:
+        answer = self._call("query", self.collection, filter="", output_fields=["count(*)"], consistency_level="Strong")
+        return int(answer[0]["count(*)"])
+
+    @contextlib.contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (_import().MilvusException, importlib.import_module("grpc").RpcError) as error:
+            said = " ".join(str(getattr(error, "message", error)).split())
+            raise ConnectionError(
+                f"Milvus at {self._uri}: {said}; check that it runs, or take another engine"
+            ) from error
+
+    def _create(self, rows: Rows) -> None:
+        """An empty collection for the keys of such rows, in the place of one of that name."""
+        if self._call("has_collection", self.collection):
+            self._call("drop_collection", self.collection)
+        kinds = importlib.import_module("pymilvus").DataType
+        schema = self._client.create_schema(auto_id=False)
+        schema.add_field("id", kinds.INT64, is_primary=True)
+        schema.add_field("source", kinds.INT16)
+        schema.add_field("key", kinds.FLOAT_VECTOR, dim=rows.key_dim)
+        params = self._client.prepare_index_params()
+        params.add_index("key", index_type=self._index, metric_type="IP")
+        self._call("create_collection", self.collection, schema=schema, index_params=params)
+        self._ids, self._versions = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._memory, self._width = rows.memory, rows.key_dim
+
+
+def digest(rows: Rows) -> str:
+    """Names ids, sources and keys."""
+    found, chunk = hashlib.sha256(), max(1, CHUNK_BYTES // (4 * rows.key_dim))
+    found.update(np.ascontiguousarray(rows.ids).tobytes() + np.asarray(rows.source, np.int64).tobytes())
+    for start in range(0, len(rows), chunk):
+        found.update(np.asarray(rows.keys(start, min(start + chunk, len(rows))), np.float32).tobytes())
+    return found.hexdigest()[:DIGITS]
+
+
+def _import() -> Any:
+    try:
+        return importlib.import_module("pymilvus")
+    except ImportError as error:
+        raise ImportError(f"pymilvus is not installed: {EXTRA}") from error

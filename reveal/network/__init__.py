@@ -1,0 +1,1 @@
+"""The REVEAL network: ViT, T5, heads, attentive fusion, generation."""

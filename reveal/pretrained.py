@@ -1,0 +1,24 @@
+"""Where the network and the memory lie that come with the program: `reveal/weights/countries/`. Needs no JAX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DATA = Path(__file__).parent / "weights" / "countries"
+WEIGHTS, MEMORY = "weights.safetensors", "memory"
+
+
+def weights() -> Path:
+    """The file. Raises FileNotFoundError if none comes along."""
+    path = DATA / WEIGHTS
+    if not path.is_file():
+        raise FileNotFoundError("no weights come with the program: name a file, or a run's folder, with --weights")
+    return path
+
+
+def memory() -> Path:
+    """The folder. Raises FileNotFoundError if none comes along."""
+    path = DATA / MEMORY
+    if not (path / "manifest.json").is_file():
+        raise FileNotFoundError("no memory comes with the program: build one, and name it with --memory")
+    return path

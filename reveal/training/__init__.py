@@ -1,0 +1,1 @@
+"""The two training stages of REVEAL: warm start and joint training with retrieval."""

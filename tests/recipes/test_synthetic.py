@@ -1,0 +1,317 @@
+import json
+
+import cv2
+import numpy as np
+import pytest
+
+from film.data.triplet_batches import TripletConfig
+from recipes.film_small.motions import STEEPEST, Motion, Pose, Waves, draw_pose, draw_waves
+from recipes.film_small.moving_photograph_batches import MixedConfig, SyntheticConfig
+from recipes.film_small.moving_photographs import MovingPhotographs, main
+from recipes.film_small.outlines import KINDS, outline
+from recipes.film_small.photograph_cache import KEPT, Album
+from recipes.film_small.scenes import Layer, Scene, View, grid, straightened
+
+SIZE = 64
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Five photographs of 160 x 120 pixels: waves of all directions, no finer than 12 pixels."""
+    folder, rng = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
+    for number in range(5):
+        coarse = rng.uniform(0, 255, (10, 13, 3)).astype(np.float32)
+        picture = np.clip(cv2.resize(coarse, (160, 120), interpolation=cv2.INTER_CUBIC), 0, 255)
+        cv2.imwrite(str(folder / f"{number}.png"), picture.astype(np.uint8))
+    return folder
+
+
+def source(folder, **changes) -> MovingPhotographs:
+    fields = dict(size=SIZE, motion=(0.25, 24.0), blurred=0.0, accelerated=0.0)
+    return MovingPhotographs(str(folder), **(fields | changes))
+
+
+def moving() -> Motion:
+    """Everything at once, bent in space."""
+    waves = Waves(np.array([[2.0, 1.0], [-1.0, 2.0]]), np.array([[0.05, 0.02], [-0.03, 0.06]]), np.array([0.3, 2.0]))
+    camera = Pose((32.0, 32.0), (9.0, -4.0), 0.1, 0.1, 0.0, (1e-3, -5e-4))
+    return Motion((camera, Pose((20.0, 30.0), (-30.0, 7.0), 0.4, -0.3, 0.2)), waves)
+
+
+def warp_errors(scene: Scene, time: float) -> list[np.ndarray]:
+    """How far the outer frames, warped by the exact flow, are from the frame at `time`: the valid values, 0 to 255."""
+    views, errors = [scene.view(moment) for moment in (0.0, time, 1.0)], []
+    for end in (0, 1):
+        flow, valid = scene.flow(time, float(end), views[1], views[2 * end], stride=1)
+        places = straightened(grid((scene.size, scene.size)) + flow).astype(np.float32)
+        warped = cv2.remap(views[2 * end].image, places, None, cv2.INTER_CUBIC)
+        valid = (
+            cv2.erode(np.pad(valid, 3)[1:-1, 1:-1].astype(np.uint8), np.ones((5, 5)))[2:-2, 2:-2] > 0
+        )  # cubic's reach
+        errors.append(np.abs(warped - views[1].image)[valid])
+    return errors
+
+
+@pytest.mark.parametrize("time", [0.5, 0.1875])
+def test_outer_frames_warped_by_the_exact_flow_are_the_frame_in_between(folder, time):
+    scenes, seen = source(folder), 0
+    for index in range(8):
+        for errors in warp_errors(scenes.scene(index), time):
+            assert errors.mean() < 1.0 and np.percentile(errors, 99) < 6.0
+            seen += len(errors)
+    assert seen > 0.5 * 8 * 2 * SIZE**2  # the masks leave most pixels
+
+
+def test_blurred_and_accelerated_scenes_are_as_exact(folder):
+    for index in range(6):
+        for errors in warp_errors(source(folder, blurred=1.0, accelerated=1.0).scene(index), 0.5):
+            assert errors.mean() < 1.2
+
+
+def test_tracing_undoes_placing_to_a_thousandth_of_a_pixel():
+    points, motion = grid((16, 16), 4), moving()
+    for time in (0.0, 0.3, 1.0):
+        np.testing.assert_allclose(motion.trace(motion.place(points, time), time), points, atol=1e-3)
+    np.testing.assert_allclose(motion.place(points, 0.5), points, atol=1e-9)
+
+
+def test_flows_of_different_times_lead_to_the_same_places():
+    """From t to 0 and on to 1 is the same as from t to 1, for any t."""
+    points, motion = grid((8, 8), 8), moving()
+    for time in (0.25, 0.75):
+        to_0 = motion.flow(points, time, 0.0)
+        on = motion.flow(points + to_0, 0.0, 1.0)
+        np.testing.assert_allclose(to_0 + on, motion.flow(points, time, 1.0), atol=2e-3)
+
+
+def test_a_linear_shift_at_t_is_the_fraction_t_of_it():
+    points, motion = grid((4, 4)), Motion((Pose(shift=(16.0, -8.0)),))
+    for time in (0.25, 0.5, 0.8):
+        np.testing.assert_allclose(motion.flow(points, time, 0.0), np.broadcast_to([-16 * time, 8 * time], (4, 4, 2)))
+    bent = Motion((Pose(shift=(16.0, -8.0)),), bend=0.2)
+    np.testing.assert_allclose(bent.flow(points, 0.0, 0.5)[0, 0], [16 * 0.45, -8 * 0.45])
+    np.testing.assert_allclose(bent.flow(points, 0.0, 1.0)[0, 0], [16, -8])
+
+
+def test_a_shift_by_whole_pixels_repeats_the_picture():
+    rng = np.random.default_rng(0)
+    texture = rng.integers(0, 255, (128, 128, 3)).astype(np.uint8)
+    scene = Scene(32, (Layer(texture, (-16.0, -16.0), (2.0, 2.0), Motion((Pose(shift=(6.0, -4.0)),))),))
+    first, last = (scene.view(time).image for time in (0.0, 1.0))
+    np.testing.assert_array_equal(first[4:, :-6], last[:-4, 6:])
+
+
+def plain(value: int, motion: Motion, corner: float = -32.0, side: int = 256, alpha: bool = False) -> Layer:
+    texture = np.full((side, side, 4 if alpha else 3), value, np.uint8)
+    if alpha:
+        texture[..., 3] = 0
+        texture[4:-4, 4:-4, 3] = 255
+    return Layer(texture, (corner, corner), (2.0, 2.0), motion)
+
+
+def test_validity_at_a_known_occlusion():
+    """A square of 20 pixels, at 24 to 44 for t = 1/2, moves 16 px to the right over a background that stands still."""
+    square = plain(200, Motion((Pose(shift=(16.0, 0.0)),)), 21.5, 48, alpha=True)
+    scene = Scene(64, (plain(50, Motion()), square))
+    first, middle, last = (scene.view(time) for time in (0.0, 0.5, 1.0))
+    assert (middle.image[24:43, 24:43] == 200).all() and (middle.image[:, :20] == 50).all()
+    for end, view, hidden, free in ((0, first, slice(16, 23), slice(46, 56)), (1, last, slice(45, 51), slice(8, 22))):
+        flow, valid = scene.flow(0.5, float(end), middle, view, stride=1)
+        assert not valid[26:40, hidden].any() and valid[26:40, free].all()
+        assert valid[26:40, 26:40].all() and (flow[26:40, 26:40] == [16 * (end - 0.5), 0]).all()
+        assert (flow[:20] == 0).all() and valid[:20].all()
+    cells, valid = scene.flow(0.5, 1.0, middle, last)
+    assert cells.shape == (16, 16, 2) and valid[7:10, 7:10].all() and not valid[7:10, 12].any()
+
+
+def test_what_leaves_the_picture_is_not_valid():
+    scene = Scene(64, (plain(50, Motion((Pose(shift=(20.0, 0.0)),))),))
+    views = [scene.view(time) for time in (0.0, 0.5, 1.0)]
+    assert isinstance(views[0], View) and views[0].covers.shape == (0, 64, 64)
+    assert scene.flow(0.5, 1.0, views[1], views[2], stride=1)[1].all(axis=0).tolist() == [True] * 54 + [False] * 10
+    assert scene.flow(0.5, 0.0, views[1], views[0], stride=1)[1].all(axis=0).tolist() == [False] * 10 + [True] * 54
+
+
+def test_motion_stays_in_its_range_and_covers_it(folder):
+    motions = [float(source(folder, motion=(0.25, 32.0)).example(index)["motion"]) for index in range(30)]
+    assert max(motions) < 32 * 1.1 and min(motions) < 1 and max(motions) > 10
+    assert 5 < sum(motion < 2 for motion in motions) < 25
+    assert max(float(source(folder, motion=(0.1, 0.2)).example(index)["motion"]) for index in range(5)) < 0.25
+
+
+def test_budgets_bound_what_is_drawn():
+    rng, points = np.random.default_rng(0), grid((9, 9), 8) - 4
+    radius = 32 * np.sqrt(2)
+    for _ in range(50):
+        pose = draw_pose(rng, (32.0, 32.0), radius, 20.0, tilts=True)
+        motion = Motion((pose,))
+        length = np.linalg.norm(motion.place(points, 1.0) - motion.place(points, 0.0), axis=-1)
+        assert length.max() < 20 * 1.15
+        waves = draw_waves(rng, radius, 50.0)
+        slopes = np.linalg.norm(waves.heights, axis=1) * np.linalg.norm(waves.waves, axis=1)
+        assert slopes.sum() <= STEEPEST + 1e-6
+
+
+def test_the_same_index_gives_the_same_bytes_whatever_came_before(folder):
+    one, two = source(folder, noise=1.0, light=0.5, time="any"), source(folder, noise=1.0, light=0.5, time="any")
+    one.example(5)
+    for index in (7, 8):
+        a, b, other = one.example(index), two.example(index), one.example(index + 1)
+        assert all(np.asarray(a[name]).tobytes() == np.asarray(b[name]).tobytes() for name in a)
+        assert not np.array_equal(a["images"], other["images"])
+    assert not np.array_equal(one.example(7)["images"], source(folder, seed=1).example(7)["images"])
+
+
+def test_the_scene_does_not_depend_on_the_time_of_y(folder):
+    half, some = source(folder).example(3), source(folder, time="any").example(3)
+    assert half["time"] == 0.5 and 0 < some["time"] < 1 and (16 * some["time"]) % 1 == 0
+    for end in (0, 2):
+        np.testing.assert_array_equal(half["images"][end], some["images"][end])
+    times = {source(folder, time="any").moment(index) for index in range(200)}
+    assert times == {k / 16 for k in range(1, 16)}
+
+
+def test_an_example_is_as_the_patches_of_a_film(folder):
+    example = source(folder).example(0)
+    shapes = {name: (np.shape(value), np.asarray(value).dtype.name) for name, value in example.items()}
+    assert shapes == dict(
+        images=((3, 64, 64, 3), "uint8"),
+        flows=((2, 16, 16, 2), "float16"),
+        valid=((2, 16, 16), "uint8"),
+        time=((), "float32"),
+        motion=((), "float32"),
+        id=((), "int64"),
+    )
+    frames = source(folder).frames(0)
+    np.testing.assert_array_equal(frames.images, example["images"])
+    assert frames.time == 0.5 and "scene 0" in frames.name and len(source(folder).encoded(0).pictures) == 3
+
+
+def test_repeated_patterns_change_what_is_seen_and_not_how_it_moves(folder):
+    never, always = (source(folder, layers=(3, 3), repeated=share).example(3) for share in (1e-9, 1.0))
+    assert not np.array_equal(never["images"], always["images"])
+    np.testing.assert_array_equal(never["flows"], always["flows"])
+
+
+def test_repeated_patterns_come_as_often_as_asked(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "recipes.film_small.moving_photographs.repeated", lambda rng, texture, density: asked.append(density) or texture
+    )
+    for index in range(60):
+        source(folder, layers=(0, 0), repeated=0.3).scene(index)
+    assert 8 <= len(asked) <= 29
+
+
+def test_no_black_borders(folder):
+    """The photographs have hardly a black pixel; a frame must not either, however far the background moves."""
+    for index in range(8):
+        images = source(folder, motion=(60.0, 64.0), layers=(0, 0)).example(index)["images"]
+        assert (images.max(axis=-1) < 3).mean() < 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outlines_fill_a_part_of_their_square_and_keep_off_its_border(kind):
+    for seed in range(20):
+        mask = outline(np.random.default_rng(seed), 96, kind)
+        border = np.concatenate([mask[0], mask[-1], mask[:, 0], mask[:, -1]])
+        assert 0.002 < (mask > 127).mean() < 0.9 and not border.any()
+
+
+def test_scenes_in_a_row_share_a_shelf_of_a_large_album(folder, tmp_path):
+    for number in range(KEPT + 1):
+        (tmp_path / f"{number}.png").touch()
+    album = Album(tmp_path)
+    one, same, other = (album.shelf(0, scene) for scene in (0, 1, 1000))
+    assert one == same != other and len(set(one)) == len(one) < len(album) and max(one + other) <= KEPT
+    assert Album(folder).shelf(0, 1000) == [0, 1, 2, 3, 4]
+
+
+def test_an_index_tells_the_splits(folder, tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_bytes((folder / f"{number}.png").read_bytes())
+    assert len(Album(tmp_path, "train")) == len(Album(tmp_path, "test")) == 3
+    entries = [dict(file=f"{number}.png", split="test" if number == 1 else "train") for number in range(3)]
+    (tmp_path / "index.json").write_text(json.dumps(dict(licence="CC0", photographs=entries)))
+    assert [path.name for path in Album(tmp_path, "train").paths] == ["0.png", "2.png"]
+    assert [path.name for path in Album(tmp_path, "test").paths] == ["1.png"]
+    with pytest.raises(ValueError, match="split 'val'"):
+        Album(tmp_path, "val")
+    (tmp_path / "index.json").write_text('{"photographs": 3}')
+    with pytest.raises(ValueError, match=r"index\.json"):
+        Album(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        Album(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"size": 66}, "multiple of 4"),
+        ({"layers": (3, 1)}, "fewest"),
+        ({"motion": (0, 10)}, "above 0"),
+        ({"motion": (1, 100)}, "at most 64"),
+        ({"time": "third"}, "half or any"),
+        ({"blurred": 1.5}, "no share"),
+        ({"repeated": -0.1}, "no share"),
+    ],
+)
+def test_impossible_settings_name_the_reason(folder, changes, words):
+    with pytest.raises(ValueError, match=words):
+        source(folder, **changes)
+
+
+def config(folder, **changes) -> SyntheticConfig:
+    return SyntheticConfig(source(folder), **(dict(batch_size=4, crop=SIZE, buffer=2) | changes))
+
+
+def test_batches_are_those_of_a_film_and_go_on_where_they_stopped(folder):
+    stream = config(folder).batches(3, 0, 1)
+    batch = next(stream)
+    picture, flow, valid = (4, 64, 64, 3), (4, 16, 16, 2), (4, 16, 16)
+    shapes = dict(x0=picture, y=picture, x1=picture, flow0=flow, flow1=flow, valid0=valid, valid1=valid)
+    assert {name: value.shape for name, value in batch.items()} == shapes | dict(time=(4, 1), id=(4,))
+    assert batch["id"].tolist() == [0, 1, 2, 3] and batch["y"].min() >= 0 and batch["y"].max() <= 1
+    assert "scene 2" in config(folder).names(batch["id"])[2]
+    state, expected = stream.get_state(), next(stream)
+    resumed = config(folder).batches(3, 0, 1)
+    resumed.set_state(state)
+    again = next(resumed)
+    assert all(np.array_equal(expected[name], again[name]) for name in expected)
+    halves = [next(config(folder).batches(3, process, 2)) for process in (0, 1)]
+    assert np.array_equal(np.concatenate([half["x0"] for half in halves]), batch["x0"])
+
+
+def film_patches(folder, size: int = SIZE, count: int = 6) -> TripletConfig:
+    """A folder as `film.data.cutting` writes it; its flows are 9.25 everywhere."""
+    np.save(folder / "images.npy", np.full((count, 3, size, size, 3), 90, np.uint8))
+    np.save(folder / "flows.npy", np.full((count, 2, size // 4, size // 4, 2), 9.25, np.float16))
+    np.save(folder / "valid.npy", np.ones((count, 2, size // 4, size // 4), np.uint8))
+    (folder / "index.json").write_text(json.dumps(dict(triplets=[dict(motion=9.0)] * count)))
+    return TripletConfig(str(folder), crop=size, batch_size=1, scales=(1.0,))
+
+
+def test_a_mixture_has_its_shares_and_knows_its_records(folder, tmp_path):
+    mixed = MixedConfig([film_patches(tmp_path), config(folder)], (3, 1), batch_size=4)
+    stream = mixed.batches(0, 0, 1)
+    for _ in range(3):
+        batch = next(stream)
+        films = (np.abs(batch["flow0"]) == 9.25).all(axis=(1, 2, 3))
+        assert films.sum() == 3
+        assert ["patch" in name for name in mixed.names(batch["id"])] == films.tolist()
+
+
+def test_parts_that_differ_are_refused(folder, tmp_path):
+    film = film_patches(tmp_path)
+    with pytest.raises(ValueError, match=r"y: float32 \[64, 64, 3\] and float32 \[32, 32, 3\]"):
+        MixedConfig([film, config(folder, crop=32)]).batches(0)
+    with pytest.raises(ValueError, match="2 positive"):
+        MixedConfig([film, film], (1,))
+    for parts, words in (([3], "cannot be mixed"), ([], "empty")):
+        with pytest.raises(ValueError, match=words):
+            MixedConfig(parts)
+
+
+def test_the_sheet_is_a_picture(folder, tmp_path):
+    main(source(folder), tmp_path / "sheet.png", rows=2)
+    assert cv2.imread(str(tmp_path / "sheet.png")).shape[0] > 2 * SIZE
