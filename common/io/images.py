@@ -13,6 +13,7 @@ picture.
 """
 
 import contextlib
+import io
 import math
 import struct
 import threading
@@ -38,27 +39,29 @@ _QUALITY = 95
 _OPENING = threading.Lock()
 
 
-def read_image(path: str | Path) -> Float[np.ndarray, "h w 3"]:
-    """The picture at `path`; of a TIFF with several pages the first one.
+def read_image(source: str | Path | bytes, name: str = "the image") -> Float[np.ndarray, "h w 3"]:
+    """Decodes an image file, given as its path or as its bytes; of a TIFF with several pages the first one.
+
+    `name` is what errors call bytes; a path is its own name.
 
     Raises: FileNotFoundError, IsADirectoryError; ValueError when the file is empty, damaged, an animation,
     of an unknown kind, or larger than MAX_PIXELS.
     """
-    path = _require_picture(path)
-    with _one_line_errors(path), _open(path) as picture:
-        _check_header(path, picture)
+    source, name = _require_image(source, name)
+    with _one_line_errors(name), _open(source) as picture:
+        _check_header(name, picture)
         deep = _is_16_bit(picture)
         picture.load()  # all of it: a truncated file is found here
         orientation = _orientation(picture)
-        pixels = _from_uint16(_decode_16_bit(path)) if deep else _to_array(picture)
+        pixels = _from_uint16(_decode_16_bit(source)) if deep else _to_array(picture)
         return np.ascontiguousarray(_turn(_over_white(pixels), orientation))
 
 
-def image_size(path: str | Path) -> tuple[int, int]:
+def image_size(source: str | Path | bytes, name: str = "the image") -> tuple[int, int]:
     """(width, height) as `read_image` will return it, from the file's header alone. Raises as `read_image`."""
-    path = _require_picture(path)
-    with _one_line_errors(path), _open(path) as picture:
-        _check_header(path, picture)
+    source, name = _require_image(source, name)
+    with _one_line_errors(name), _open(source) as picture:
+        _check_header(name, picture)
         width, height = picture.size
         return (height, width) if _orientation(picture) >= SIDEWAYS else (width, height)
 
@@ -70,14 +73,14 @@ def verify_image(path: str | Path) -> None:
     all its pixels: at an eighth of its size and in grey every coded byte is still read, while the transforms and the
     colours, half the time or more, fall away. Threads may call it side by side: decoders let go of Python's lock.
     """
-    path = _require_picture(path)
-    with _one_line_errors(path), _open(path) as picture:
-        _check_header(path, picture)
+    source, name = _require_image(path, "")
+    with _one_line_errors(name), _open(source) as picture:
+        _check_header(name, picture)
         deep = _is_16_bit(picture)
         picture.draft("L", (1, 1))  # an offer that only JPEG takes
         picture.load()
         if deep:
-            _decode_16_bit(path)
+            _decode_16_bit(source)
 
 
 def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bool = False, bits: int = 8) -> None:
@@ -202,27 +205,30 @@ def contact_sheet(
 
 
 @contextlib.contextmanager
-def _one_line_errors(path: Path) -> Iterator[None]:
+def _one_line_errors(name: str) -> Iterator[None]:
     """Decoders fail in many classes and with many words; one ValueError names the file and the way out."""
     try:
         yield
     except PermissionError as error:
-        raise PermissionError(f"cannot read {path}: permission denied; change its permissions") from error
+        raise PermissionError(f"cannot read {name}: permission denied; change its permissions") from error
     except Image.UnidentifiedImageError as error:
         known = " ".join(READABLE)
-        raise ValueError(f"{path} is not a picture of a known kind ({known}); convert it to one") from error
+        raise ValueError(f"{name} is not a picture of a known kind ({known}); convert it to one") from error
     except _Refused as error:
         raise ValueError(str(error)) from None
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, cv2.error) as error:
         reason = " ".join(str(error).split())[:120]
-        raise ValueError(f"{path} is damaged or cut short ({reason}); copy or export it again") from error
+        raise ValueError(f"{name} is damaged or cut short ({reason}); copy or export it again") from error
 
 
-def _require_picture(path: str | Path) -> Path:
-    path = require_file(path)
+def _require_image(source: str | Path | bytes, name: str) -> tuple[Path | bytes, str]:
+    """The source, and what errors call it."""
+    if isinstance(source, bytes):
+        return source, name
+    path = require_file(source)
     if not path.is_file():
         raise ValueError(f"{path} is a pipe or a device, which cannot be read twice; save it to a file first")
-    return path
+    return path, str(path)
 
 
 class _Refused(Exception):
@@ -237,26 +243,26 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _open(path: Path) -> ImageFile.ImageFile:
+def _open(source: Path | bytes) -> ImageFile.ImageFile:
     # Pillow's own size guard warns, then raises, at limits that are global; ours is MAX_PIXELS. It acts while
     # the header is read, so it is lifted for that moment only. Other warnings are of garbled EXIF, see `_quiet`.
     with _quiet():
         guard, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
-            return Image.open(path, formats=_FORMATS)
+            return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS)
         finally:
             Image.MAX_IMAGE_PIXELS = guard
 
 
-def _check_header(path: Path, picture: ImageFile.ImageFile) -> None:
+def _check_header(name: str, picture: ImageFile.ImageFile) -> None:
     width, height = picture.size
     if width * height > MAX_PIXELS:
         limit = MAX_PIXELS // 1_000_000
-        raise _Refused(f"{path} is {width}x{height}; the limit is {limit} megapixels: resize it first")
+        raise _Refused(f"{name} is {width}x{height}; the limit is {limit} megapixels: resize it first")
     if picture.format in ("PNG", "WEBP") and getattr(picture, "is_animated", False):
-        raise _Refused(f"{path} is an animation; save one of its frames, or convert it to a video")
+        raise _Refused(f"{name} is an animation; save one of its frames, or convert it to a video")
     if picture.mode in ("I", "F"):
-        raise _Refused(f"{path} holds 32-bit values of unknown range; save it with 8 or 16 bits a channel")
+        raise _Refused(f"{name} holds 32-bit values of unknown range; save it with 8 or 16 bits a channel")
 
 
 def _orientation(picture: Image.Image) -> int:
@@ -277,8 +283,9 @@ def _to_array(picture: Image.Image) -> Float[np.ndarray, "h w c"]:
     return from_uint8(np.asarray(picture.convert(mode)))
 
 
-def _decode_16_bit(path: Path) -> UInt16[np.ndarray, "*shape"]:
-    pixels = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_UNCHANGED)
+def _decode_16_bit(source: Path | bytes) -> UInt16[np.ndarray, "*shape"]:
+    content = source if isinstance(source, bytes) else source.read_bytes()
+    pixels = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None or pixels.dtype != np.uint16:
         raise ValueError("its 16-bit data cannot be decoded")
     return pixels

@@ -6,7 +6,6 @@ shrinking colours weighted by their alpha, so that no hidden colour bleeds into 
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 
 import cv2
@@ -51,18 +50,15 @@ def is_sided(text: str) -> bool:
     return not SIDED.isdisjoint(text.lower().replace("-", " ").split())
 
 
-def decode(content: bytes, suffix: str, size: int, trim: bool) -> UInt8[np.ndarray, "size size 3"] | None:
+def decode(content: bytes, size: int, trim: bool) -> UInt8[np.ndarray, "size size 3"] | None:
     """A picture file in memory as a thumbnail; `trim`: cut to the drawing and centred anew.
 
     None when it has more than MAX_PIXELS, cannot be read, or is empty or smaller than LEAST_INK when trimmed."""
-    with tempfile.NamedTemporaryFile(suffix=suffix) as file:
-        file.write(content)
-        file.flush()
-        try:
-            width, height = image_size(file.name)
-            image = read_image(file.name) if width * height <= MAX_PIXELS else None
-        except ValueError:  # damaged: a few clip arts are
-            return None
+    try:
+        width, height = image_size(content)
+        image = read_image(content) if width * height <= MAX_PIXELS else None
+    except ValueError:  # damaged: a few clip arts are
+        return None
     image = _drawing(image) if trim and image is not None else image
     return None if image is None else to_uint8(_square(image, size, MARGIN if trim else 0.0))
 

@@ -16,7 +16,6 @@ whatever kind is asked for.
 
 from __future__ import annotations
 
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -47,13 +46,7 @@ class Stored(ABC):
 
     def decode(self) -> UInt8[np.ndarray, "h w 3"]:
         """The picture it is. Raises FileNotFoundError; ValueError when it is damaged or none."""
-        with tempfile.NamedTemporaryFile() as file:  # the one reader of pictures takes paths
-            file.write(self.read())
-            file.flush()
-            try:
-                return to_uint8(read_image(file.name))
-            except ValueError as error:
-                raise ValueError(str(error).replace(file.name, self.name)) from error
+        return to_uint8(read_image(self.read(), self.name))
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def pictures(archive: Path, notes: Mapping[str, Notes], known: Collection[str], 
         return path.removeprefix(PNG_ROOT).removesuffix(".png") in named and _wanted(path, PNG_ROOT, ".png")
 
     for path, content in members(archive, wanted):
-        image = decode(content, ".png", size, trim=True)
+        image = decode(content, size, trim=True)
         if image is not None:
             stem = path.removeprefix(PNG_ROOT).removesuffix(".png")
             style = COLOURLESS_STYLE if is_colourless(image) else STYLE

@@ -95,7 +95,7 @@ def pictures(style: EmojiSet, archive: Path, names: Mapping[str, Emoji], size: i
         suffix = PurePosixPath(path).suffix
         if suffix == ".svg":
             content, suffix = render(content, OVERSAMPLED * size), ".png"
-        image = decode(content, suffix, size, trim=False)
+        image = decode(content, size, trim=False)
         if image is not None:
             emoji = names[code(PurePosixPath(path).stem)]
             mirror = emoji.group not in MIRRORED_NEVER and not is_sided(emoji.label) and "clock" not in emoji.tags

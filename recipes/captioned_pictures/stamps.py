@@ -23,7 +23,7 @@ def pictures(archive: Path, size: int) -> list[Picture]:
     for path, content in members(archive, _wanted):
         stem = path.removeprefix(ROOT).rsplit(".", 1)[0]
         if path.endswith(".png"):
-            images[stem] = decode(content, ".png", size, trim=True)
+            images[stem] = decode(content, size, trim=True)
         else:
             texts[stem, path[-3:]] = content.decode("utf-8", "replace")
     found = []

@@ -32,7 +32,6 @@ import io
 import json
 import os
 import re
-import tempfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -264,13 +263,7 @@ def decode_picture(picture: Picture, name: str) -> UInt8[np.ndarray, "h w 3"]:
     data = picture_bytes(picture)
     if (plain := _plain_jpeg(data)) is not None:
         return plain
-    with tempfile.NamedTemporaryFile() as file:  # the one reader of pictures takes paths
-        file.write(data)
-        file.flush()
-        try:
-            return to_uint8(read_image(file.name))
-        except ValueError as error:
-            raise ValueError(str(error).replace(file.name, f"the picture of {name}")) from error
+    return to_uint8(read_image(data, f"the picture of {name}"))
 
 
 def _plain_jpeg(data: bytes) -> UInt8[np.ndarray, "h w 3"] | None:
