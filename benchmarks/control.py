@@ -98,9 +98,9 @@ def prepare(options: Options) -> Prepared:
     for kind in options.kinds:
         if kind == LAYOUT:
             layout = control.PlugAndPlay(np.zeros(picture.shape, np.float32), inversion=options.inversion)
-            acts, arrays = cost.layout_parts(setting, layout, options.steps)
+            acts, arrays = cost.plug_and_play_parts(setting, layout, options.steps)
             runs |= {LAYOUT: call((acts,), (filled(arrays),)), f"{LAYOUT} once": call(negative=None)}
-            costs[kind] = cost.layout_cost(setting, layout, diffusion.schedules.Schedule(), options.steps)
+            costs[kind] = cost.plug_and_play_cost(setting, layout, diffusion.schedules.Schedule(), options.steps)
             continue
         cls, config = NETWORKS[kind]
         network = random(cls, config.for_unet(unet.config, UNIT))

@@ -15,7 +15,7 @@ import tyro
 
 from common import terminal
 from common.evaluation.metrics import Metric, Psnr, Ssim
-from common.evaluation.score_table import Row, markdown, over_sets, summarise
+from common.evaluation.score_table import Row, over_sets, summarise, summary_table
 from common.io.files import require_file
 from common.perceptual.lpips import Lpips
 from film.evaluation.triplet_evaluation import OURS
@@ -48,7 +48,7 @@ def main(folder: Annotated[Path, tyro.conf.Positional]) -> None:
         folder: the output of `eval.py experiment=film_small evaluation=film_held_out`.
     """
     summary = summarise(rest(read(folder / "results.csv")), METRICS, OURS)
-    print(markdown(summary + over_sets(summary, METRICS), METRICS, OURS))
+    print(summary_table(summary + over_sets(summary, METRICS), METRICS, OURS))
 
 
 if __name__ == "__main__":

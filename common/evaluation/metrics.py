@@ -1,4 +1,4 @@
-"""How close a picture is to the truth: functions, and the same as named objects that a config lists.
+"""Image metrics: how close a prediction is to the true image, as named objects that a config lists.
 
     metrics:
       psnr:  {_target_: common.evaluation.metrics.Psnr}
@@ -9,14 +9,15 @@
 | `Psnr` | dB | higher | peak signal-to-noise ratio of all values |
 | `Ssim` | at most 1 | higher | structural similarity (below) |
 | `L1` | colour range 1 | lower | mean absolute difference |
-| `InterpolationError` | 8-bit levels | lower | root mean square difference of 8-bit pictures (Middlebury's IE) |
+| `InterpolationError` | 8-bit levels | lower | root mean square difference of 8-bit images (Middlebury's IE) |
 | `common.perceptual.lpips.Lpips` | from 0 | lower | distance in the features of a network, fitted to what people see |
 
-Pictures are RGB in [0, 1] and clipped to that first. A picture with NaN in it scores NaN, never a good score.
+Images are RGB in [0, 1] and clipped to that first. An image with NaN in it scores NaN, never a good score.
 
 SSIM has several published variants that differ in the second decimal. This one is Wang et al. 2004 as in
 `tf.image.ssim` and as in scikit-image with `gaussian_weights=True, sigma=1.5, use_sample_covariance=False`: an 11x11
-Gaussian window, only where the window fits, each colour channel by itself, then the mean.
+Gaussian window, only where the window fits, each colour channel by itself, then the mean. It is written out here since
+neither OpenCV's headless build nor any other dependency has it; scikit-image's numbers are in the tests.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Picture = Float[np.ndarray, "h w c"]
 
 
 def psnr(prediction: Float[np.ndarray, "*shape"], target: Float[np.ndarray, "*shape"]) -> float:
-    """Peak signal-to-noise ratio in dB; infinite for equal pictures."""
+    """Peak signal-to-noise ratio in dB; infinite for equal images."""
     difference = np.clip(prediction, 0, 1).astype(np.float64) - np.clip(target, 0, 1)
     error = float(np.mean(np.square(difference)))
     return -10 * math.log10(error) if error else math.inf
@@ -58,21 +59,10 @@ def ssim(prediction: Picture, target: Picture) -> float:
     return float(np.mean(luminance * structure))
 
 
-def l1(prediction: Picture, target: Picture) -> float:
-    """Mean absolute difference."""
-    return float(np.mean(np.abs(np.clip(prediction, 0, 1).astype(np.float64) - np.clip(target, 0, 1))))
-
-
-def interpolation_error(prediction: Picture, target: Picture) -> float:
-    """Root mean square of the differences, in 8-bit levels, of the pictures rounded to 8 bits."""
-    a, b = (np.rint(LEVELS * np.clip(x, 0, 1).astype(np.float64)) for x in (prediction, target))
-    return math.sqrt(float(np.mean(np.square(a - b))))
-
-
 @dataclass(frozen=True)
 class Metric(ABC):
-    """One number for a picture and its truth. `digits` is how many a table shows after the point; a `pointwise` metric
-    does not ask where a pixel is, so it may be given some of a picture's pixels as a picture one pixel wide."""
+    """One number for a predicted and a true image. `digits` is how many a table shows after the point; a `pointwise`
+    metric does not depend on where a pixel is, so that chosen pixels may be passed as an image one pixel wide."""
 
     higher_is_better: ClassVar[bool]
     pointwise: ClassVar[bool] = False
@@ -82,13 +72,18 @@ class Metric(ABC):
     @abstractmethod
     def __call__(self, prediction: Picture, target: Picture) -> float: ...
 
+    def lead(self, value: float, other: float = 0.0) -> float:
+        """By how much `value` is better than `other`; minus infinity if either is NaN."""
+        difference = value - other if self.higher_is_better else other - value
+        return -math.inf if math.isnan(difference) else difference
+
     def prepare(self) -> None:  # noqa: B027  (most metrics need nothing)
-        """Reads the files that it needs, so that one that is missing is known before hours of work."""
+        """Reads the files that the metric needs, so that a missing one is known before hours of work."""
 
 
 @dataclass(frozen=True)
 class Psnr(Metric):
-    """`psnr`, at most `cap` dB: a single pair of equal pictures (a still scene) would make the mean infinite."""
+    """`psnr`, at most `cap` dB: a single pair of equal images (a still scene) would make the mean infinite."""
 
     cap: float = 100.0
     higher_is_better: ClassVar[bool] = True
@@ -113,23 +108,23 @@ class Ssim(Metric):
 
 @dataclass(frozen=True)
 class L1(Metric):
-    """`l1`."""
+    """Mean absolute difference."""
 
     higher_is_better: ClassVar[bool] = False
     pointwise: ClassVar[bool] = True
 
     def __call__(self, prediction: Picture, target: Picture) -> float:
-        return l1(prediction, target)
+        return float(np.mean(np.abs(np.clip(prediction, 0, 1).astype(np.float64) - np.clip(target, 0, 1))))
 
 
 @dataclass(frozen=True)
 class InterpolationError(Metric):
-    """`interpolation_error`: IE of Baker et al., "A Database and Evaluation Methodology for Optical Flow" (IJCV 2011,
-    section 4.1).
+    """Root mean square difference of the images rounded to 8 bits, in 8-bit levels: IE of Baker et al., "A Database and
+    Evaluation Methodology for Optical Flow" (IJCV 2011, section 4.1).
 
     Three numbers go by this name. `per="value"` takes the mean over pixels and colours, as most who publish IE;
     `per="pixel"` first sums a pixel's squared colour differences (the L2 norm that the paper takes for colour
-    pictures), which is sqrt(3) times as much. Some papers' IE is a mean absolute difference: 255 times `L1`.
+    images), which is sqrt(3) times as much. Some papers' IE is a mean absolute difference: 255 times `L1`.
     """
 
     per: str = "value"
@@ -142,8 +137,9 @@ class InterpolationError(Metric):
             raise ValueError(f"per is {self.per!r}: choose value or pixel")
 
     def __call__(self, prediction: Picture, target: Picture) -> float:
+        a, b = (np.rint(LEVELS * np.clip(x, 0, 1).astype(np.float64)) for x in (prediction, target))
         colours = prediction.shape[-1] if self.per == "pixel" else 1
-        return math.sqrt(colours) * interpolation_error(prediction, target)
+        return math.sqrt(colours * float(np.mean(np.square(a - b))))
 
 
 def _blur(x: Picture) -> Float[np.ndarray, "h2 w2 c"]:

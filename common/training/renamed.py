@@ -1,6 +1,7 @@
 """Old names in configs, run folders and headers of weights: still read, under what they are called now.
 
-`MODULES` maps the module of a `_target_`, `TARGETS` a whole one, and `FIELDS` the fields of a target (by its new name).
+`MODULES` maps the module of a `_target_`, `TARGETS` a whole one, `FIELDS` the fields of a target (by its new name), and
+`OVERRIDES` how an override on the command line begins.
 """
 
 from __future__ import annotations
@@ -56,7 +57,15 @@ MODULES = {
     "reveal.world.evaluation": "recipes.small_world.evaluation",
 }
 TARGETS: dict[str, str] = {}
-FIELDS: dict[str, dict[str, str]] = {}
+FIELDS: dict[str, dict[str, str]] = {
+    "film.evaluation.triplet_evaluation.FilmEvaluation": {"beside": "compare_with"},
+    "plugins.evaluation.comparison.ControlComparison": {"ways": "methods"},
+}
+OVERRIDES = {  # the first that fits
+    "evaluation.beside=": "evaluation.compare_with=",
+    "evaluation.ways.layout=": "evaluation.methods.plug_and_play=",
+    "evaluation.ways": "evaluation.methods",
+}
 
 
 def target(path: str) -> str:
@@ -75,3 +84,11 @@ def node(old: Mapping[str, Any]) -> dict[str, Any]:
     path = target(str(old["_target_"]))
     fields = FIELDS.get(path, {})
     return {fields.get(key, key): value for key, value in old.items()} | {"_target_": path}
+
+
+def override(word: str) -> str:
+    """A word of a command as it would be written today: "evaluation.beside=[a]" is "evaluation.compare_with=[a]"."""
+    signs = word[: len(word) - len(word.lstrip("+~"))]
+    rest = word.removeprefix(signs)
+    old = next((old for old in OVERRIDES if rest.startswith(old)), "")
+    return signs + OVERRIDES.get(old, "") + rest.removeprefix(old)

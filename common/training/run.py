@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from common.runtime import setup
-from common.training import distributed
+from common.training import distributed, renamed
 from common.training.config import instantiate
 from common.training.run_record import claimed, kept_trace, record
 from common.training.trainer import train
@@ -102,6 +102,7 @@ def asked_of(config: DictConfig) -> dict[str, Any]:
 
 def program(main: Callable[[], None]) -> None:
     """Runs a Hydra program so that also what Hydra itself refuses (an unknown key) is one line and exit code 2."""
+    sys.argv[1:] = map(renamed.override, sys.argv[1:])
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing several lines and leaving with 1
     with one_line_errors():
         main()

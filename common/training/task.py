@@ -129,20 +129,3 @@ class Data(Protocol):
     def names(self, ids: Sequence[int]) -> Sequence[str]:
         """What the examples with these `id`s are, for people."""
         ...
-
-
-@runtime_checkable
-class Evaluation(Protocol):
-    """Scores on test sets; a frozen dataclass in a config. With several processes only the first one is asked."""
-
-    def prepare(self) -> Sequence[str]:
-        """The names of the scores that `score` will give. Raises in one line if something it needs is missing."""
-        ...
-
-    def score(self, task: Task, params: Params) -> Mapping[str, float]:
-        """Named means over the test sets, while training."""
-        ...
-
-    def run(self, weights: str, output: Path, overwrite: bool = False) -> str:
-        """The full evaluation of `weights` into a folder; returns a table to print."""
-        ...

@@ -21,6 +21,7 @@ import numpy as np
 import optax
 from tqdm import tqdm
 
+from common.evaluation.evaluation import Evaluation
 from common.training import distributed
 from common.training.checkpoint import Checkpoints
 from common.training.interrupt import Interrupt
@@ -29,7 +30,7 @@ from common.training.mesh import check_rules, make_mesh, shard_batch, shardings
 from common.training.optimizer import OptimConfig, make_optimizer, make_schedule
 from common.training.refresh import Nothing, make_renewal, renewal_config
 from common.training.state import TrainState, as_seed, init_state, train_step
-from common.training.task import IDS, Batch, Data, Evaluation, Metrics, Params, Task
+from common.training.task import IDS, Batch, Data, Metrics, Params, Task
 from common.training.window import Window
 
 log = logging.getLogger(__name__)

@@ -1,11 +1,11 @@
-"""What FILM has to beat, two methods without any training; and how far anybody could get.
+"""Baselines without training, and oracles as upper bounds.
 
-A method, trained or not, is a function of two frames and a time that gives a `Prediction`; `METHODS` lists these two by
-the names that a command knows them by. An oracle of `ORACLES` has seen the true frame in between:
+A method, trained or not, is a function of two frames and a time that returns a `Prediction`; `METHODS` lists the
+baselines by the names that a command knows them by. An oracle of `ORACLES` sees the true frame in between:
 
-* "true-flow" moves both frames by DIS flow from the true frame, and takes their mean: what a warp can give;
-* "steady-flow" knows as well where things come from and go to, but not when they are where: it takes their path for a
-  straight line and their speed for constant. What it loses by that, two frames hardly tell.
+* "true-flow" warps both frames by DIS flow from the true frame and takes their mean: the best that a warp can give;
+* "steady-flow" knows the path as well, but not the position along it: it takes the path for a straight line and the
+  speed for constant. What it loses by that, two frames hardly tell.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Method = Callable[[Frame, Frame, float], Prediction]  # (x0, x1, time from 0 to 
 
 
 def average(x0: Frame, x1: Frame, time: float = 0.5) -> Prediction:
-    """The mean of the neighbours: what a network gives that has learnt to blend and not to move."""
+    """The mean of the neighbours: what a network returns that has learnt to blend and not to move."""
     return Prediction((1 - time) * x0 + time * x1)
 
 
 def dis_flow(x0: Frame, x1: Frame, time: float = 0.5) -> Prediction:
     """A warp by OpenCV's DIS optical flow (medium preset, full resolution): each frame moved along its flow towards the
-    other, as far as `time` says, and the weighted mean of the two."""
+    other by `time`, and the weighted mean of the two."""
     flow01, flow10 = dis(x0, x1), dis(x1, x0)
     moved0, moved1 = _warp(x0, time * flow10), _warp(x1, (1 - time) * flow01)
     return Prediction((1 - time) * moved0 + time * moved1, flow01)

@@ -1,28 +1,29 @@
-"""The article's table: a base alone, and with each way of control; what each costs and what each gives.
+"""The article's table: a base alone and with each method of control; what each costs and what each gives.
 
-    python eval.py evaluation=control_ways weights=runs/control_canny/weights
-    python eval.py evaluation=control_ways evaluation.ways.plugin=A evaluation.ways.controlnet=B evaluation.steps=50
+    python eval.py evaluation=control_methods weights=runs/control_canny/weights
+    python eval.py evaluation=control_methods evaluation.methods.plugin=A evaluation.methods.controlnet=B
 
 | column | what it is |
 | --- | --- |
-| parameters | that the way adds; Plug-and-Play reads the base itself and adds none |
-| GFLOP | of one picture's run: all calls of the UNet, and what the way does beforehand (`cost.py`, `arithmetic.py`) |
-| seconds | from prompt and condition to the picture: median of several runs, one picture at a time, ways in turns |
-| overhead | of time and of GFLOP, beside the base alone |
-| fidelity | each score's mean over the held-out pictures, with its standard error (`plugins/metrics/fidelity.py`) |
-| quality | distance of the pictures to the held-out ones, in the features of a network (`plugins/metrics/quality.py`) |
+| parameters | that the method adds; Plug-and-Play reads the base itself and adds none |
+| GFLOP | of one image's run: all calls of the UNet, and what the method computes beforehand (`cost.py`) |
+| seconds | from prompt and condition to the image: median of several runs, one image at a time, methods in turns |
+| overhead | of time and of GFLOP, relative to the base alone |
+| fidelity | each score's mean over the held-out images, with its standard error (`plugins/metrics/fidelity.py`) |
+| quality | distance of the images to the held-out ones, in the features of a network (`plugins/metrics/quality.py`) |
 
-All rows have the prompts, seeds and steps in common, and DDIM, because Plug-and-Play has to. The base's row is the
-anchor of fidelity: what the prompt gives by itself. Plug-and-Play is shown the held-out picture, the others the
-condition made of it: it knows more, so its fidelity stands for itself. Only Inception's distance is called FID.
+All rows have the prompts, seeds and steps in common, and DDIM, because Plug-and-Play needs it. The base's row is the
+anchor of fidelity: what the prompt gives by itself. Plug-and-Play is given the held-out image, the others the condition
+made of it: it knows more, so its fidelity stands for itself. Only Inception's distance is called FID.
 
-Runs are timed with conditions that were not seen before: what a control keeps for the next prompt is not counted on.
+Runs are timed with new conditions: what a control caches for the next prompt does not count.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,11 +31,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Metric
-from common.evaluation.score_table import write_csv, write_json
-from common.io.files import atomic_output, check_output_file
-from common.io.images import write_image
-from common.weights.model_file import git_commit
+from common.evaluation.score_table import markdown
 from plugins.control import pretrained
 from plugins.control.contract import ControlNetwork
 from plugins.control.loading import load
@@ -44,57 +43,64 @@ from plugins.data.own_batches import OwnPicturesConfig
 from plugins.diffusion.io import folder
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
-from plugins.evaluation.comparison_table import make_rows, markdown
-from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, layout_cost, network_cost
-from plugins.evaluation.held_out import HeldOut, Pictures, held_out, sheet
-from plugins.metrics.anchors import score_rows
+from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost
+from plugins.evaluation.held_out import HeldOut, Images, held_out, sheet
+from plugins.metrics.anchors import Mean, score_rows
 from plugins.metrics.quality import NEIGHBOURS, compare
 
 SAMPLER = "ddim"
-BASE, PLUS, LAYOUT = "Base", "Base + ", "layout"
-TITLES = {"controlnet": "ControlNet", "t2i_adapter": "T2I-Adapter", LAYOUT: "Plug-and-Play"}  # others as they are named
-FILES = ("results.json", "table.csv", "table.md", "sheet.png")
+BASE, PLUS = "Base", "Base + "
+PLUG_AND_PLAY, OLD_PLUG_AND_PLAY = "plug_and_play", "layout"
+TITLES = {
+    "controlnet": "ControlNet",
+    "t2i_adapter": "T2I-Adapter",
+    PLUG_AND_PLAY: "Plug-and-Play",
+}  # others: their name
+COLUMNS = ("model", "parameters", "GFLOP", "seconds", "overhead, time", "overhead, GFLOP")
+NUMBERS = ("model", "parameters", "gflop", "once", "seconds", "time_overhead", "gflop_overhead")
+ERROR = " error"  # ends the name of a standard error
+Row = dict[str, Any]
 
 
-class Way(NamedTuple):
-    """A row: its title; a network, steps back to a picture's noise for Plug-and-Play, or neither for the base."""
+class Method(NamedTuple):
+    """A row: its title; a network, steps back to an image's noise for Plug-and-Play, or neither for the base."""
 
     title: str
     network: ControlNetwork | None = None
     inversion: int | None = None
 
-    def controls(self, shown: HeldOut) -> list[Any]:
-        """New ones, which have computed nothing yet."""
+    def controls(self, held: HeldOut) -> list[Any]:
+        """New ones, with empty caches."""
         if self.inversion is not None:
-            return [PlugAndPlay(shown.pictures, inversion=self.inversion)]
-        return [] if self.network is None else [self.network.on(shown.conditions)]
+            return [PlugAndPlay(held.images, inversion=self.inversion)]
+        return [] if self.network is None else [self.network.on(held.conditions)]
 
     def cost(self, setting: Setting, schedule: Any, steps: int) -> Cost:
         if self.inversion is not None:
             blank = np.zeros(setting.picture.shape, np.float32)
-            return layout_cost(setting, PlugAndPlay(blank, inversion=self.inversion), schedule, steps)
+            return plug_and_play_cost(setting, PlugAndPlay(blank, inversion=self.inversion), schedule, steps)
         return base_cost(setting) if self.network is None else network_cost(setting, self.network)
 
 
 @dataclasses.dataclass(frozen=True)
-class ControlComparison:
-    """What to compare, on which pictures, how.
+class ControlComparison(Evaluation):
+    """Methods of control, held-out images and settings.
 
     Attributes:
-      data: the held-out pictures; their split, condition and options count, nothing is drawn at random.
-      scores: by name, objects that compare a picture with the real one (`plugins.metrics.fidelity`).
-      ways: by row, the weights of a control, or null for no such row; `layout`, if true, is Plug-and-Play.
+      data: the held-out images; their split, condition and options count, nothing is drawn at random.
+      scores: by name, objects that compare an image with the real one (`plugins.metrics.fidelity`).
+      methods: by row, the weights of a control, or null for no such row; `plug_and_play` is true or null.
       base: a folder, a single file or a shipped name; None: the shipped default.
       quality: an extractor of `plugins.metrics.features`; None: quality is left out.
-      count: pictures of a row. rows: of them on the sheet.
-      steps, guidance: as a pipeline's. seed: of the first picture, the next ones count up.
-      inversion: steps of Plug-and-Play from a picture to its noise.
+      count: images of a row. rows: of them on the sheet.
+      steps, guidance: as a pipeline's. seed: of the first image, the next ones count up.
+      inversion: steps of Plug-and-Play from an image to its noise.
       rounds: timed runs of each row.
     """
 
     data: ControlledConfig | OwnPicturesConfig
     scores: Mapping[str, Metric]
-    ways: Mapping[str, str | bool | None]
+    methods: Mapping[str, str | bool | None]
     base: str | None = None
     quality: Any = None
     count: int = 128
@@ -106,131 +112,161 @@ class ControlComparison:
     rounds: int = 5
 
     def __post_init__(self):
-        for name, value in self.ways.items():
-            if isinstance(value, str) if name == LAYOUT else isinstance(value, bool):
-                rule = "true or null" if name == LAYOUT else "weights or null"
-                raise ValueError(f"evaluation.ways.{name} is {value!r}: it has to be {rule}")
-        if not any(self.ways.values()):
-            raise ValueError("evaluation.ways names nothing to compare: give weights, as evaluation.ways.plugin=PATH")
+        methods = {PLUG_AND_PLAY if name == OLD_PLUG_AND_PLAY else name: value for name, value in self.methods.items()}
+        object.__setattr__(self, "methods", methods)
+        for name, value in methods.items():
+            if isinstance(value, str) if name == PLUG_AND_PLAY else isinstance(value, bool):
+                rule = "true or null" if name == PLUG_AND_PLAY else "weights or null"
+                raise ValueError(f"evaluation.methods.{name} is {value!r}: it has to be {rule}")
+        if not any(methods.values()):
+            raise ValueError("evaluation.methods is empty: give weights, as evaluation.methods.plugin=PATH")
         if min(self.count, self.rows, self.rounds) < 1:
             numbers = f"count is {self.count}, rows {self.rows}, rounds {self.rounds}"
             raise ValueError(f"evaluation.{numbers}: give 1 or more of each")
 
-    def run(self, weights: str, output: Path, overwrite: bool = False) -> str:
-        """Writes results.json, table.csv, table.md and sheet.png, returns the table; `weights` are those of `ways`.
+    def files(self) -> Sequence[str]:
+        return ("results.json", "table.csv", "table.md", "sheet.png")
 
-        FileNotFoundError, FileExistsError or ValueError in one line, before the work."""
-        for name in FILES:
-            check_output_file(output / name, overwrite)
+    def evaluate(self, weights: str, output: Output) -> str:
+        """Writes all rows; `weights` is a part of `methods`, by interpolation in the config."""
         places = self._places()
         folder.read_base(self.base)
         for metric in self.scores.values():
             metric.prepare()
-        shown = held_out(self.data, self.count)
-        self._check_count(len(shown.prompts))
-        pipeline, ways = folder.load(self.base), self._ways(places)
-        for way in ways:
-            self._check(pipeline, way, shown)
-        made = {way.title: self._drawn(pipeline, way, shown) for way in ways}
-        seconds = self._seconds(pipeline, ways, shown.first(1))
-        costs = self._costs(pipeline, ways, shown)
-        quality = self._quality(shown.pictures, made)
-        found = make_rows(costs, self.steps, seconds, score_rows(self.scores, shown.pictures, made), quality)
-        notes = self._notes(len(shown.pictures))
-        said = "\n".join([markdown(found), "", *notes])
-        columns = {"picture": shown.pictures, "condition": shown.conditions}
-        columns |= {title.removeprefix(PLUS): images for title, images in made.items()}  # columns are narrow
-        write_image(output / "sheet.png", sheet(columns, self.rows), overwrite=overwrite)
-        with atomic_output(output / "table.md", overwrite=overwrite) as file:
-            file.write_text(said + "\n")
-        write_csv(output / "table.csv", [row.plain() for row in found], overwrite)
-        record = self._record(places, len(shown.pictures)) | {"notes": notes, "rows": [row.record() for row in found]}
-        write_json(output / "results.json", record, overwrite)
-        return said
-
-    def _places(self) -> dict[str, Path | None]:
-        """Where the weights of each row are. Raises FileNotFoundError that names the row."""
-        found: dict[str, Path | None] = {}
-        for name, value in self.ways.items():
+        held = held_out(self.data, self.count)
+        if self.quality is not None and len(held.prompts) <= NEIGHBOURS:
+            rule = f"quality takes {NEIGHBOURS + 1} or more; raise evaluation.count, or set quality=null"
+            raise ValueError(f"{len(held.prompts)} held-out images: {rule}")
+        pipeline, methods = folder.load(self.base), [Method(BASE)]
+        for name, path in places.items():
+            title = PLUS + TITLES.get(name, name)
+            methods.append(Method(title, inversion=self.inversion) if path is None else Method(title, load(path)))
+        for method in methods:
             try:
-                if value:
-                    found[name] = None if name == LAYOUT else pretrained.find(str(value))
-            except FileNotFoundError as error:
-                raise FileNotFoundError(f"evaluation.ways.{name}: {error}") from error
-        return found
-
-    def _check_count(self, count: int) -> None:
-        """Raises ValueError for fewer pictures than quality takes."""
-        if self.quality is not None and count <= NEIGHBOURS:
-            least = f"quality takes {NEIGHBOURS + 1} or more"
-            raise ValueError(f"{count} held-out pictures: {least}; raise evaluation.count, or set quality=null")
-
-    def _ways(self, places: Mapping[str, Path | None]) -> list[Way]:
-        titles = {name: PLUS + TITLES.get(name, name) for name in places}
-        return [
-            Way(BASE),
-            *(
-                Way(titles[name], inversion=self.inversion) if path is None else Way(titles[name], load(path))
-                for name, path in places.items()
-            ),
-        ]
-
-    def _settings(self, shown: HeldOut) -> dict[str, Any]:
-        """What all rows ask of the pipeline."""
-        _, height, width, _ = shown.pictures.shape
-        seeds = range(self.seed, self.seed + len(shown.prompts))
-        how = {"steps": self.steps, "guidance": self.guidance, "sampler": SAMPLER, "height": height, "width": width}
-        return {"prompts": shown.prompts, "seeds": seeds, **how}
-
-    def _check(self, pipeline: Pipeline, way: Way, shown: HeldOut) -> None:
-        """Raises ValueError that names the row, if its control does not fit the base."""
-        try:
-            make_request(pipeline.base, **self._settings(shown), controls=way.controls(shown))
-        except ValueError as error:
-            raise ValueError(f"{way.title}: {error}") from error
-
-    def _drawn(self, pipeline: Pipeline, way: Way, shown: HeldOut) -> Pictures:
-        return pipeline(**self._settings(shown), controls=way.controls(shown))
-
-    def _seconds(self, pipeline: Pipeline, ways: Sequence[Way], one: HeldOut) -> dict[str, list[float]]:
-        """Of each row, for one picture."""
-        runs = {way.title: functools.partial(self._drawn, pipeline, way, one) for way in ways}
-        return interleaved(runs, self.rounds)
-
-    def _costs(self, pipeline: Pipeline, ways: Sequence[Way], shown: HeldOut) -> dict[str, Cost]:
-        base, (_, height, width, _) = pipeline.base, shown.pictures.shape
-        sides = height // base.unit, width // base.unit
-        setting = Setting(pipeline.unet, pipeline.vae, *sides, base.length, self.guidance != 1)
-        return {way.title: way.cost(setting, pipeline.schedule, self.steps) for way in ways}
-
-    def _quality(self, real: Pictures, made: Mapping[str, Pictures]) -> dict[str, dict[str, float]]:
-        """By row, all distances to the real pictures; nothing without an extractor."""
-        if self.quality is None:
-            return {title: {} for title in made}
-        truth = self.quality(real)
-        return {title: compare(self.quality.name, self.quality(images), truth) for title, images in made.items()}
-
-    def _notes(self, count: int) -> list[str]:
-        """How the table was made, in sentences."""
-        how = (
-            f"{count} pictures of the split {self.data.split}, {self.steps} steps of DDIM, guidance {self.guidance:g}."
-        )
-        device = jax.devices()[0].device_kind
-        timed = f"Seconds are medians of {self.rounds} runs of one picture, ways in turns, on {device}."
-        if self.quality is None:
-            return [how, timed, "Quality was left out: evaluation.quality is null."]
-        return [how, timed, f"Quality is in the features of {self.quality.name}; compare it within this table only."]
-
-    def _record(self, places: Mapping[str, Path | None], count: int) -> dict[str, Any]:
+                make_request(pipeline.base, **self._request(held), controls=method.controls(held))
+            except ValueError as error:
+                raise ValueError(f"{method.title}: {error}") from error
+        drawn = {method.title: self._draw(pipeline, method, held) for method in methods}
+        rows = self._rows(pipeline, methods, held, drawn)
+        notes = self._notes(len(held.images))
+        shown = "\n".join([table(rows), "", *notes])
+        columns = {"picture": held.images, "condition": held.conditions}
+        columns |= {title.removeprefix(PLUS): images for title, images in drawn.items()}  # columns are narrow
+        output.write_image("sheet.png", sheet(columns, self.rows))
+        output.write_text("table.md", shown)
+        output.write_csv("table.csv", [flat_row(row) for row in rows])
         names = ("base", "steps", "guidance", "seed", "inversion", "rounds")
-        return {
-            "git_commit": git_commit(),
-            "pictures": count,
+        about = {
+            "pictures": len(held.images),
             "split": self.data.split,
             "condition": self.data.condition,
-            "ways": {name: None if path is None else str(path) for name, path in places.items()},
+            "ways": {name: path and str(path) for name, path in places.items()},
             **{name: getattr(self, name) for name in names},
             "sampler": SAMPLER,
             "device": jax.devices()[0].device_kind,
             "quality": None if self.quality is None else self.quality.name,
         }
+        output.write_json("results.json", provenance(weights) | about | {"notes": notes, "rows": rows})
+        return shown
+
+    def _places(self) -> dict[str, Path | None]:
+        """Where the weights of each row are. Raises FileNotFoundError that names the row."""
+        found: dict[str, Path | None] = {}
+        for name, value in self.methods.items():
+            try:
+                if value:
+                    found[name] = None if name == PLUG_AND_PLAY else pretrained.find(str(value))
+            except FileNotFoundError as error:
+                raise FileNotFoundError(f"evaluation.methods.{name}: {error}") from error
+        return found
+
+    def _request(self, held: HeldOut) -> dict[str, Any]:
+        """What all rows ask of the pipeline."""
+        _, height, width, _ = held.images.shape
+        seeds = range(self.seed, self.seed + len(held.prompts))
+        how = {"steps": self.steps, "guidance": self.guidance, "sampler": SAMPLER, "height": height, "width": width}
+        return {"prompts": held.prompts, "seeds": seeds, **how}
+
+    def _draw(self, pipeline: Pipeline, method: Method, held: HeldOut) -> Images:
+        return pipeline(**self._request(held), controls=method.controls(held))
+
+    def _rows(
+        self, pipeline: Pipeline, methods: Sequence[Method], held: HeldOut, drawn: Mapping[str, Images]
+    ) -> list[Row]:
+        """Costs, fidelity and quality of each method; the base comes first, the others are compared with it.
+
+        `once` is the part of `gflop` before the first call, `timings` are all the seconds that were measured."""
+        runs = {method.title: functools.partial(self._draw, pipeline, method, held.first(1)) for method in methods}
+        timings = interleaved(runs, self.rounds)
+        base, (_, height, width, _) = pipeline.base, held.images.shape
+        sides = height // base.unit, width // base.unit
+        setting = Setting(pipeline.unet, pipeline.vae, *sides, base.length, self.guidance != 1)
+        fidelity = {row.name: row.scores for row in score_rows(self.scores, held.images, drawn)}
+        truth = None if self.quality is None else self.quality(held.images)
+        rows: list[Row] = []
+        for method in methods:
+            cost = method.cost(setting, pipeline.schedule, self.steps)
+            seconds, gflop = statistics.median(timings[method.title]), cost.run(self.steps).total / 1e9
+            first = rows[0] if rows else {"seconds": seconds, "gflop": gflop}
+            row = {
+                "model": method.title,
+                "parameters": cost.parameters,
+                "gflop": gflop,
+                "once": cost.once.total / 1e9,
+                "seconds": seconds,
+                "timings": timings[method.title],
+                "time_overhead": overhead(seconds, first["seconds"]),
+                "gflop_overhead": overhead(gflop, first["gflop"]),
+                "fidelity": {name: mean._asdict() for name, mean in fidelity[method.title].items()},
+                "quality": {},
+            }
+            if self.quality is not None:
+                row["quality"] = compare(self.quality.name, self.quality(drawn[method.title]), truth)
+            rows.append(row)
+        return rows
+
+    def _notes(self, count: int) -> list[str]:
+        """How the table was made, in sentences."""
+        settings = f"{self.steps} steps of DDIM, guidance {self.guidance:g}."
+        device = jax.devices()[0].device_kind
+        quality = "Quality was left out: evaluation.quality is null."
+        if self.quality is not None:
+            quality = f"Quality is in the features of {self.quality.name}; compare it within this table only."
+        return [
+            f"{count} images of the split {self.data.split}, {settings}",
+            f"Seconds are medians of {self.rounds} runs of one image, methods in turns, on {device}.",
+            quality,
+        ]
+
+
+def flat_row(row: Row) -> Row:
+    """A line of a CSV file: one number under each name."""
+    means = {name: mean["value"] for name, mean in row["fidelity"].items()}
+    errors = {f"{name}{ERROR}": mean["error"] for name, mean in row["fidelity"].items()}
+    return {name: row[name] for name in NUMBERS} | means | errors | row["quality"]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows in Markdown. Kernel distances are times 1000; precision and recall are in the files only."""
+    quality = rows[0]["quality"]
+    frechet, kernels = list(quality)[:1], [name for name in quality if f"{name}{ERROR}" in quality]
+    lines = []
+    for i, row in enumerate(rows):
+        costs = [f"{row['parameters']:,}", number(row["gflop"]), f"{row['seconds']:.3f}"]
+        costs += ["", ""] if i == 0 else [percent(row["time_overhead"]), percent(row["gflop_overhead"])]
+        scores = [Mean(**mean).text() for mean in row["fidelity"].values()]
+        distances = [f"{row['quality'][name]:.2f}" for name in frechet]
+        for name in kernels:
+            distances.append(f"{1000 * row['quality'][name]:.2f} ± {1000 * row['quality'][name + ERROR]:.2f}")
+        lines.append([row["model"], *costs, *scores, *distances])
+    return markdown([*COLUMNS, *rows[0]["fidelity"], *frechet, *(f"{name} x 1000" for name in kernels)], lines)
+
+
+def number(value: float) -> str:
+    """Three digits at least."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def percent(value: float) -> str:
+    """With its sign."""
+    return f"{value:+,.0f} %" if abs(value) >= 100 else f"{value:+.3g} %"

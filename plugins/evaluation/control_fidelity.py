@@ -1,8 +1,8 @@
-"""Does a control steer? Fidelity on held-out pictures, beside the two anchors, while training and after.
+"""Fidelity of a control on held-out images, with two anchors, during training and after.
 
-For each held-out picture: its condition is made, the base draws the picture's caption three times from one seed, with
-that condition, without any, and with another picture's; a score compares each with the picture that the condition was
-made of (`plugins/metrics/anchors.py` says how to read the three rows). The base without control is drawn once a run.
+For each held-out image: its condition is made; the base draws the image's caption three times from one seed, with that
+condition, without any, and with another image's; a score compares each with the image that the condition was made of
+(`plugins/metrics/anchors.py` says how to read the three rows). The base without control is drawn once a run.
 
     python eval.py experiment=control_canny weights=runs/control_canny/weights
 """
@@ -11,37 +11,34 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Metric
-from common.evaluation.score_table import write_json
-from common.io.files import check_output_file
-from common.io.images import write_image
 from common.training.task import Params
-from common.weights.model_file import git_commit
+from plugins.control.contract import ControlNetwork
 from plugins.control.loading import load
 from plugins.control.training.summaries import draw
 from plugins.data.controlled_batches import ControlledConfig
 from plugins.data.own_batches import OwnPicturesConfig
 from plugins.diffusion.io import folder
 from plugins.diffusion.pipeline import Pipeline
-from plugins.evaluation.held_out import Pictures, held_out, sheet
-from plugins.metrics.anchors import WITH, WITHOUT, WRONG, Row, derangement, flat, score_rows, table, with_anchors
+from plugins.evaluation.held_out import HeldOut, Images, held_out, sheet
+from plugins.metrics.anchors import WITH, WITHOUT, WRONG, derangement, flat, score_rows, table, with_anchors
 
 
 @dataclasses.dataclass(frozen=True)
-class ControlEvaluation:
-    """Held-out pictures and how to score what becomes of their conditions.
+class ControlEvaluation(Evaluation):
+    """Held-out images, scores and the settings of the pipeline.
 
     Attributes:
-      data: where they are from; its split, condition and options count, nothing is drawn at random.
-      scores: by name, objects that compare a picture with the real one (`plugins.metrics.fidelity`).
-      base: the base that `run` loads; while training it is the task's.
-      count: pictures, the same ones always. training_count: of them while training.
+      data: of the images; its split, condition and options count, nothing is drawn at random.
+      scores: by name, objects that compare an image with the real one (`plugins.metrics.fidelity`).
+      base: the base that `run` loads; during training it is the task's.
+      count: images, the same ones always. training_count: of them during training.
       strengths: at which `run` scores the control.
       steps, guidance: as a pipeline's.
-      rows: pictures on the sheet that `run` writes.
+      rows: images on the sheet that `run` writes.
     """
 
     data: ControlledConfig | OwnPicturesConfig
@@ -53,7 +50,7 @@ class ControlEvaluation:
     steps: int = 20
     guidance: float = 4.0
     rows: int = 8
-    _alone: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
+    _without: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "strengths", tuple(self.strengths))
@@ -62,7 +59,27 @@ class ControlEvaluation:
         if min(self.count, self.training_count) < 2:
             raise ValueError(f"evaluation.count is {self.count}, training_count {self.training_count}: 2 or more each")
 
+    def files(self) -> Sequence[str]:
+        return ("results.json", "sheet.png")
+
+    def evaluate(self, weights: str, output: Output) -> str:
+        """Scores a control at each strength, and the anchors."""
+        network, pipeline = load(weights), folder.load(self.base)
+        held = held_out(self.data, self.count)
+        drawn = self._draw(pipeline, network, held, {f"{WITH}, strength {s:g}": s for s in self.strengths})
+        drawn = {name: drawn.pop(name) for name in (WITHOUT, WRONG)} | drawn
+        rows = score_rows(self.scores, held.images, drawn)
+        columns = {"picture": held.images, "condition": held.conditions}
+        columns |= {name.removeprefix(f"{WITH}, "): images for name, images in drawn.items()}  # columns are narrow
+        output.write_image("sheet.png", sheet(columns, self.rows))
+        about = {"pictures": len(held.images), "split": self.data.split}
+        about |= {name: getattr(self, name) for name in ("base", "steps", "guidance", "strengths")}
+        scores = {row.name: {name: mean._asdict() for name, mean in row.scores.items()} for row in rows}
+        output.write_json("results.json", provenance(weights) | about | {"scores": scores})
+        return table(rows)
+
     def prepare(self) -> Sequence[str]:
+        """Opens the metrics' files and the first held-out image."""
         for metric in self.scores.values():
             metric.prepare()
         held_out(self.data, 1)
@@ -70,50 +87,16 @@ class ControlEvaluation:
 
     def score(self, task: Any, params: Params) -> Mapping[str, float]:
         """Means of the three rows, as "edges/with control"."""
-        pictures, prompts, conditions = held_out(self.data, self.training_count)
-        wrong = conditions[derangement(len(conditions))]
-        network = task.network(params)
-        with_own, with_other = (draw(task.pipeline, prompts, network, each, self) for each in (conditions, wrong))
-        alone = self._without(task.pipeline, prompts, conditions)
-        return flat(with_anchors(self.scores, pictures, with_own, alone, with_other))
+        held = held_out(self.data, self.training_count)
+        drawn = self._draw(task.pipeline, task.network(params), held, {WITH: 1.0})
+        return flat(with_anchors(self.scores, held.images, drawn[WITH], drawn[WITHOUT], drawn[WRONG]))
 
-    def run(self, weights: str, output: Path, overwrite: bool = False) -> str:
-        """Scores a control at each strength beside the anchors; writes results.json and sheet.png, returns a table.
-
-        FileNotFoundError, FileExistsError or ValueError in one line, before the work."""
-        report, pictures_file = output / "results.json", output / "sheet.png"
-        for target in (report, pictures_file):
-            check_output_file(target, overwrite)
-        network, pipeline = load(weights), folder.load(self.base)
-        pictures, prompts, conditions = held_out(self.data, self.count)
-        made = {
-            WITHOUT: draw(pipeline, prompts, None, conditions, self),
-            WRONG: draw(pipeline, prompts, network, conditions[derangement(len(conditions))], self),
-        }
-        for s in self.strengths:
-            made[f"{WITH}, strength {s:g}"] = draw(pipeline, prompts, network, conditions, self, s)
-        rows = score_rows(self.scores, pictures, made)
-        rows_made = {name.removeprefix(f"{WITH}, "): images for name, images in made.items()}  # columns are narrow
-        columns = {"picture": pictures, "condition": conditions, **rows_made}
-        write_image(pictures_file, sheet(columns, self.rows), overwrite=overwrite)
-        write_json(report, self._record(weights, len(pictures), rows), overwrite)
-        return table(rows)
-
-    def _without(self, pipeline: Pipeline, prompts: Sequence[str], conditions: Pictures) -> Pictures:
-        """What the base makes of the prompts alone: drawn once, as it does not learn."""
-        if not self._alone or self._alone[0] is not pipeline:
-            self._alone[:] = [pipeline, draw(pipeline, prompts, None, conditions, self)]
-        return self._alone[1]
-
-    def _record(self, weights: str, count: int, rows: Sequence[Row]) -> dict[str, Any]:
-        settings = {name: getattr(self, name) for name in ("base", "steps", "guidance", "strengths")}
-        about = {
-            "weights": weights,
-            "git_commit": git_commit(),
-            "pictures": count,
-            "split": self.data.split,
-            **settings,
-        }
-        return about | {
-            "scores": {row.name: {name: mean._asdict() for name, mean in row.scores.items()} for row in rows}
-        }
+    def _draw(
+        self, pipeline: Pipeline, network: ControlNetwork, held: HeldOut, strengths: Mapping[str, float]
+    ) -> dict[str, Images]:
+        """Images by row: with control at each of the named strengths, and the two anchors."""
+        conditions, wrong = held.conditions, held.conditions[derangement(len(held.conditions))]
+        if self._without[:2] != [pipeline, len(conditions)]:  # the base does not learn: once is enough
+            self._without[:] = [pipeline, len(conditions), draw(pipeline, held.prompts, None, conditions, self)]
+        drawn = {name: draw(pipeline, held.prompts, network, conditions, self, s) for name, s in strengths.items()}
+        return drawn | {WITHOUT: self._without[2], WRONG: draw(pipeline, held.prompts, network, wrong, self)}

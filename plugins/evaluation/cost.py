@@ -1,16 +1,16 @@
-"""What a way of control costs: parameters, arithmetic and time, each beside the base alone.
+"""Cost of a control method: parameters, arithmetic and time, each next to the base alone.
 
-A run asks the model `calls` times, and each call has a row for both halves of guidance. A way adds to that
+A run calls the model `calls` times, and each call has a row for both halves of guidance. A method adds to that
 
-    once       before the first call: a picture encoder; for Plug-and-Play the way to the picture's noise and back
+    once       before the first call: an image encoder; for Plug-and-Play inversion to noise and back
     call       in every call: a ControlNet, sums in the UNet, a third row for Plug-and-Play
 
-so its run takes once + calls x call, where `call` is that of the steered model as the sampler asks it (`steering.py`):
-base, control and guidance together. Both are counted on shapes (`common/arithmetic.py`): nothing is computed. Text
-encoder, decoder and the sampler's own sums are left out, as they are the same for all.
+so its run takes once + calls x call, where `call` is the work of the steered model as the sampler calls it
+(`steering.py`): base, control and guidance together. Both are counted on shapes (`common/arithmetic.py`): nothing is
+computed. Text encoder, decoder and the sampler's own sums are left out, as they are the same for all.
 
-Seconds are measured in turns (`interleaved`): one run of each way, then again, so that a machine that grows slower does
-so for all of them.
+Seconds are measured in turns (`interleaved`): one run of each method, then again, so that a machine that grows slower
+does so for all of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from plugins.diffusion.steering import WITH, WITHOUT, Acts, steered
 
 
 class Cost(NamedTuple):
-    """Of one picture. `parameters` are those that the way adds; `call` is the whole call, the base's part included."""
+    """Of one image. `parameters` are those that the method adds; `call` is the whole call, the base's part included."""
 
     parameters: int
     once: Work
@@ -48,9 +48,9 @@ class Cost(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What is asked of a base: a picture of `height` x `width` latents, `tokens` of text, with guidance or without.
+    """A request to a base: an image of `height` x `width` latents, `tokens` of text, with guidance or without.
 
-    The networks may be without numbers (`porting.blank`). No `vae`: latents are pixels."""
+    The networks may be abstract (`porting.blank`). No `vae`: latents are pixels."""
 
     unet: UNet
     vae: AutoencoderKL | None
@@ -89,28 +89,28 @@ def network_cost(setting: Setting, network: ControlNetwork) -> Cost:
     return Cost(parameters(network), once, _call_work(setting, *network_parts(setting, network)))
 
 
-def layout_cost(setting: Setting, control: PlugAndPlay, schedule: Any, steps: int) -> Cost:
-    """With Plug-and-Play, whose `once` is its picture's latents, their noise, and the way from there in `steps`."""
+def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, steps: int) -> Cost:
+    """With Plug-and-Play, whose `once` is encoding its image, inversion to noise, and `steps` back from there."""
     graph, params = split(setting.unet)
     encoder, weights = (None, {}) if setting.vae is None else split(setting.vae)
 
     def path(params: Any, latents: Any, empty: Any) -> Any:
         return follow(graph, params, latents, empty, schedule=schedule, inversion=control.inversion, steps=steps)
 
-    seen = count(lambda weights, picture: encode_image(encoder, weights, picture), weights, setting.picture)
-    once = seen.plus(count(path, params, setting.latents, setting.states))
-    return Cost(0, once, _call_work(setting, *layout_parts(setting, control, steps)))
+    encoded = count(lambda weights, picture: encode_image(encoder, weights, picture), weights, setting.picture)
+    once = encoded.plus(count(path, params, setting.latents, setting.states))
+    return Cost(0, once, _call_work(setting, *plug_and_play_parts(setting, control, steps)))
 
 
 def network_parts(setting: Setting, network: ControlNetwork) -> tuple[Acts, contract.Arrays]:
-    """What becomes part of a run's program, and its arrays: the network's own parameters, else shapes."""
+    """What a run compiles in, and its arrays: the network's own parameters, else shapes."""
     graph, params = split(network)
     encoded = jax.eval_shape(lambda params, picture: nnx.merge(graph, params).encode(picture), params, setting.picture)
     acts = NetworkActs(graph, setting.kinds(network.prompt_only), True)
     return acts, contract.Arrays(params, encoded, shape(network.places), shape(), shape())
 
 
-def layout_parts(setting: Setting, control: PlugAndPlay, steps: int) -> tuple[Acts, plug_and_play.Arrays]:
+def plug_and_play_parts(setting: Setting, control: PlugAndPlay, steps: int) -> tuple[Acts, plug_and_play.Arrays]:
     """The same of Plug-and-Play; all of its arrays are shapes."""
     places = control.places(setting.unet.config)
     acts = Injection(tuple(place.names for place in places), setting.kinds(control.prompt_only))
@@ -128,7 +128,7 @@ def one_call(
     *,
     acts: tuple[Acts, ...] = (),
 ) -> Float[Array, "b h w c"]:
-    """One call of the model of a run, in the type of `x`: what is counted, and what a benchmark may time."""
+    """One call of the model of a run, in the type of `x`: counted here, timed by a benchmark."""
     controls = list(zip(acts, steering, strict=True))
     model = steered(
         nnx.merge(graph, params), x.dtype, states, negative, jnp.float32(GUIDANCE), 0.0, controls, states[:1]
@@ -140,17 +140,17 @@ def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
     """Seconds of each run, `rounds` of them, all in turns; once before, not counted, each is compiled and warmed up."""
     for run in runs.values():
         jax.block_until_ready(run())
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
             start = time.perf_counter()
             jax.block_until_ready(run())
-            found[name].append(time.perf_counter() - start)
-    return found
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
 
 
 def overhead(value: int | float, base: int | float) -> float:
-    """By how much it is more than the base, in percent."""
+    """By how much `value` exceeds the base, in percent."""
     return 100 * (value / base - 1)
 
 
@@ -165,16 +165,15 @@ def split(network: nnx.Module) -> tuple[Any, Any]:
 
 
 def shape(*sides: int) -> Any:
-    """A float32 array without numbers."""
+    """An abstract float32 array."""
     return jax.ShapeDtypeStruct(sides, jnp.float32)
 
 
 def _call_work(setting: Setting, acts: Acts | None = None, arrays: Any = None) -> Work:
     graph, params = split(setting.unet)
     negative = setting.states if setting.guided else None
-    given = () if acts is None else (acts,)
 
     def call(params: Any, x: Any, states: Any, negative: Any, steering: Any) -> Any:
-        return one_call(graph, params, x, states, negative, steering, acts=given)
+        return one_call(graph, params, x, states, negative, steering, acts=() if acts is None else (acts,))
 
     return count(call, params, setting.latents, setting.states, negative, () if acts is None else (arrays,))

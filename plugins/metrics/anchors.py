@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from common.evaluation.score_table import markdown
+
 WITH, WITHOUT, WRONG = "with control", "no control", "wrong control"
 
 Score = Callable[[Any, Any], float]  # (picture, target) -> number
@@ -41,6 +43,9 @@ class Mean(NamedTuple):
     value: float
     error: float
     count: int
+
+    def text(self, digits: int = 3) -> str:
+        return f"{self.value:.{digits}f} ± {self.error:.{digits}f}"
 
 
 class Row(NamedTuple):
@@ -105,11 +110,10 @@ def flat(rows: Sequence[Row]) -> dict[str, float]:
 
 def table(rows: Sequence[Row], digits: int = 3) -> str:
     """Rows for people, in Markdown: mean ± standard error, and how many pictures where not all could be scored."""
-    titles = list(rows[0].scores)
     most = max(mean.count for row in rows for mean in row.scores.values())
-    lines = [["pictures", *titles], ["---"] + ["---:"] * len(titles)]
+    lines = []
     for row in rows:
-        cells = [f"{mean.value:.{digits}f} ± {mean.error:.{digits}f}" for mean in row.scores.values()]
         short = [f" ({mean.count} of {most})" if mean.count < most else "" for mean in row.scores.values()]
-        lines.append([row.name, *(cell + note for cell, note in zip(cells, short, strict=True))])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        cells = [mean.text(digits) + note for mean, note in zip(row.scores.values(), short, strict=True)]
+        lines.append([row.name, *cells])
+    return markdown(["pictures", *rows[0].scores], lines)

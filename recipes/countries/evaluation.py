@@ -1,4 +1,4 @@
-"""Does it look flags up? Questions about real countries that training never asked about, and changes of the memory.
+"""Evaluation on countries: questions about real ones that training never asked about, and changes of the memory.
 
 The memory has all items of the 250 real countries, and no invented one. It is a real one on the disk, in a folder that
 goes when the evaluation ends.
@@ -36,10 +36,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from common.evaluation.score_table import write_json
-from common.io.files import atomic_output, check_output_file
+from common.evaluation.evaluation import Evaluation, Output, provenance
+from common.evaluation.score_table import percent_table
 from common.training.task import Params
-from common.weights.model_file import git_commit
 from recipes.countries.data import CountriesConfig, Example
 from recipes.countries.facts import RELATIONS, Atlas
 from recipes.countries.items import items_about
@@ -58,13 +57,13 @@ SHUFFLE = 0x73687566  # seeds which items exchange their values
 
 
 @dataclasses.dataclass(frozen=True)
-class CountriesEvaluation:
-    """Questions and how to ask them.
+class CountriesEvaluation(Evaluation):
+    """Questions and settings.
 
     Attributes:
       data: the world.
       k: items that are read; 0: no memory.
-      renderings: of each question, by `run`. training_renderings: while training.
+      renderings: of each question, by `run`. training_renderings: during training.
       engine: that searches; None: the exact one.
       seed: of the edits and of what is shuffled.
       beams: as `reveal ask` has them; 1: greedily.
@@ -89,13 +88,12 @@ class CountriesEvaluation:
             seen = self.ask(reader, self.data.evaluation("train", 1))
             return held_out | {"train_accuracy": seen["accuracy"]}
 
-    def run(self, weights: str, output: Path, overwrite: bool = False) -> str:
-        """All rows of the module's docstring, into results.json and results.md; right and wrong answers with what they
-        were read from, into answers.png. Returns the table."""
-        names = ("results.json", "results.md", "answers.png")
-        reports = [output / name for name in names]
-        for path in reports:
-            check_output_file(path, overwrite)
+    def files(self) -> Sequence[str]:
+        return ("results.json", "results.md", "answers.png")
+
+    def evaluate(self, weights: str, output: Output) -> str:
+        """All rows of the module's docstring; right and wrong answers with the items that they were read from go into
+        answers.png."""
         model = files.load(weights)
         with tempfile.TemporaryDirectory() as folder:
             reader = self.reader(model, Path(folder) / "memory")
@@ -103,14 +101,12 @@ class CountriesEvaluation:
             if self.k:
                 questions = self.data.evaluation("held_out", 1)
                 told = self.told(reader, questions)
-                answer_sheet(reports[2], self.data, reader, questions, told, self.right(told, questions), overwrite)
+                sheet = answer_sheet(self.data, reader, questions, told, self.right(told, questions))
+                output.write_image("answers.png", sheet)
         about = {name: getattr(self, name) for name in ("k", "beams", "renderings")}
-        about = {"weights": weights, "git_commit": git_commit()} | about
-        write_json(reports[0], about | {"rows": rows}, overwrite)
-        shown = table(rows)
-        with atomic_output(reports[1], overwrite) as temporary:
-            temporary.write_text(shown + "\n", "utf-8")
-        return shown
+        output.write_json("results.json", provenance(weights) | about | {"rows": rows})
+        output.write_text("results.md", table(rows))
+        return table(rows)
 
     def reader(self, model: Reveal, folder: Path) -> Reader:
         """The network with a new memory of the real countries."""
@@ -241,10 +237,5 @@ def plain(text: str) -> str:
 
 
 def table(rows: Mapping[str, Scores]) -> str:
-    """For people, in Markdown: percent."""
-    columns = list(dict.fromkeys(name for scores in rows.values() for name in scores))
-    titles = [f"{name} ({SOURCE_OF[name]})" if name in SOURCE_OF else name for name in columns]
-    lines = [["", *titles], ["---"] + ["---:"] * len(columns)]
-    for name, scores in rows.items():
-        lines.append([name, *(f"{100 * scores[c]:.1f}" if c in scores else "" for c in columns)])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    """The rows in Markdown, in percent."""
+    return percent_table(rows, {name: f"{name} ({source})" for name, source in SOURCE_OF.items()})

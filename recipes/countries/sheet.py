@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -17,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from PIL import Image, ImageDraw, ImageFont
 
-from common.io.images import contact_sheet, from_uint8, write_image
+from common.io.images import contact_sheet, from_uint8
 from reveal.evidence_sheet import bare
 from reveal.memory.items import Knowledge
 from reveal.reader import Reader, Told
@@ -28,18 +27,16 @@ GREY = np.full((3, 4, 3), 0.5, np.float32)
 
 
 def answer_sheet(
-    path: Path,
     data: Any,
     reader: Reader,
     questions: dict[str, np.ndarray],
     told: Told,
     right: Bool[np.ndarray, " n"],
-    overwrite: bool = False,
     count: int = 5,
-) -> None:
-    """Writes a picture of `count` right answers and then as many wrong ones, if there are; different relations first.
+) -> Float[np.ndarray, "h w 3"]:
+    """An image of `count` right answers and then as many wrong ones, if there are; different relations first.
 
-    `data` is a `CountriesConfig`. Raises ValueError when nothing was asked, FileExistsError."""
+    `data` is a `CountriesConfig`. Raises ValueError when nothing was asked."""
     assert reader.memory is not None  # what was found was in it
     rows = [
         row for kind in (True, False) for row in spread(np.flatnonzero(right == kind), questions["relation"], count)
@@ -56,7 +53,7 @@ def answer_sheet(
         items = reader.memory.items(told.found.ids[row, :best])
         shares = told.shares[row, :best]
         cells += [noted(_picture(item), _says(item, share)) for item, share in zip(items, shares, strict=True)]
-    write_image(path, contact_sheet(cells, columns=1 + best, gap=8), overwrite)
+    return contact_sheet(cells, columns=1 + best, gap=8)
 
 
 def spread(rows: Int[np.ndarray, " n"], kind: Int[np.ndarray, " m"], count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The proof that control is learnt: shapes that only a condition can place, three ways of control, several seeds.
+"""The proof that control is learnt: shapes that only a condition can place, three kinds of control, several seeds.
 
     python -m recipes.shapes.proof                              all of it, into runs/ and data/; resumes
     python -m recipes.shapes.proof --seeds 1 --kinds mediapipe  the shortest
@@ -28,7 +28,8 @@ import tyro
 from flax import nnx
 
 from common import terminal
-from common.evaluation.score_table import write_json
+from common.evaluation.evaluation import write_json
+from common.evaluation.score_table import markdown
 from plugins.control.loading import load
 from plugins.control.training.control_task import KINDS
 from plugins.data.latent_cache import write_cache
@@ -110,14 +111,13 @@ def summary(runs: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """For people, in Markdown."""
+    """The rows in Markdown."""
     columns = [f"{WITH}, strength 1", WITHOUT, WRONG]
-    lines = [["control", "parameters", *columns, "training s"]]
-    lines.append(["---"] + ["---:"] * (len(lines[0]) - 1))
+    lines = []
     for row in rows:
         cells = [f"{row[c]['mean']:.3f} ({min(row[c]['all']):.3f} to {max(row[c]['all']):.3f})" for c in columns]
         lines.append([row["kind"], f"{row['parameters']:,}", *cells, f"{row['seconds']['mean']:.0f}"])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return markdown(["control", "parameters", *columns, "training s"], lines)
 
 
 def main() -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 import tyro
 
 from common import terminal
-from common.evaluation.score_table import write_json
+from common.evaluation.evaluation import write_json
+from common.evaluation.score_table import markdown
 from recipes.small_world.data import WorldConfig
 from recipes.small_world.evaluation import Scores, WorldEvaluation
 from reveal.memory.engines.engine import Engine
@@ -51,13 +52,13 @@ def compare(model_file: str, distractors: int = 8_000, renderings: int = 4) -> d
 
 
 def table(rows: dict[str, Scores]) -> str:
-    """For people, in Markdown: percent, and seconds."""
-    columns = ("accuracy", "recall_1", "recall_4")
-    lines = ["| engine | right | recall@1 | recall@4 | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
-    for name, scores in rows.items():
-        cells = [f"{100 * scores[column]:.1f}" for column in columns]
-        lines.append(f"| {name} | {' | '.join(cells)} | {scores['seconds']:.1f} |")
-    return "\n".join(lines)
+    """The rows in Markdown: percent, and seconds."""
+    shares = ("accuracy", "recall_1", "recall_4")
+    lines = [
+        [name, *(f"{100 * scores[share]:.1f}" for share in shares), f"{scores['seconds']:.1f}"]
+        for name, scores in rows.items()
+    ]
+    return markdown(["engine", "right", "recall@1", "recall@4", "seconds"], lines)
 
 
 def _faiss(kind: str) -> Engine:

@@ -1,6 +1,6 @@
-"""Does it look things up? Questions of the small world, asked of a network with a real memory.
+"""Evaluation on the small world: questions to a network with a real memory, before and after changes of the memory.
 
-While training: accuracy about held-out and training entities, recall, gate. After it (`run`), what has to happen when
+During training: accuracy about held-out and training entities, recall, gate. After it (`run`), what has to follow when
 the memory is changed and the network is not:
 
 | row | what is done | what should follow |
@@ -26,10 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from common.evaluation.score_table import write_json
-from common.io.files import check_output_file
+from common.evaluation.evaluation import Evaluation, Output, provenance
+from common.evaluation.score_table import percent_table
 from common.training.task import Params
-from common.weights.model_file import git_commit
 from recipes.small_world.data import Example, WorldConfig
 from recipes.small_world.facts import RELATIONS, SOURCE_OF, SOURCES
 from recipes.small_world.knowledge import as_knowledge, read_items
@@ -40,18 +39,17 @@ from reveal.network.config import PAD
 from reveal.network.model import Reveal
 from reveal.reader import Reader, Told
 
-ALL = "all"
 Scores = dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
-class WorldEvaluation:
-    """Questions and how to ask them.
+class WorldEvaluation(Evaluation):
+    """Questions and settings.
 
     Attributes:
       data: the world.
       k: items that are read; 0: no memory.
-      renderings: pictures of each entity, by `run`. training_renderings: while training.
+      renderings: pictures of each entity, by `run`. training_renderings: during training.
       engine: that searches; None: the exact one.
       seed: of the edits.
     """
@@ -74,15 +72,16 @@ class WorldEvaluation:
             seen = first(self.data.evaluation("train", 1), 256)
             return held_out | {"train_accuracy": self.ask(reader, seen)["accuracy"]}
 
-    def run(self, weights: str, output: Path, overwrite: bool = False) -> str:
-        """All rows of the module's docstring, into results.json; returns a table."""
-        report = output / "results.json"
-        check_output_file(report, overwrite)
+    def files(self) -> Sequence[str]:
+        return ("results.json",)
+
+    def evaluate(self, weights: str, output: Output) -> str:
+        """All rows of the module's docstring."""
         model = files.load(weights)
         with tempfile.TemporaryDirectory() as folder:
             rows = self.examine(model, Path(folder) / "memory")
-        about = {"weights": weights, "git_commit": git_commit(), "k": self.k, "renderings": self.renderings}
-        write_json(report, about | {"rows": rows}, overwrite)
+        about = provenance(weights) | {"k": self.k, "renderings": self.renderings}
+        output.write_json("results.json", about | {"rows": rows})
         return table(rows)
 
     def reader(self, model: Reveal, folder: Path) -> Reader:
@@ -172,11 +171,5 @@ def first(questions: Example, count: int) -> Example:
 
 
 def table(rows: Mapping[str, Scores]) -> str:
-    """For people, in Markdown: percent."""
-    first_row = next(iter(rows.values()))
-    columns = [name for name in first_row]
-    titles = [f"{name} ({SOURCE_OF[name]})" if name in SOURCE_OF else name for name in columns]
-    lines = [["", *titles], ["---"] + ["---:"] * len(columns)]
-    for name, scores in rows.items():
-        lines.append([name, *(f"{100 * scores[c]:.1f}" if c in scores else "" for c in columns)])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    """The rows in Markdown, in percent."""
+    return percent_table(rows, {name: f"{name} ({source})" for name, source in SOURCE_OF.items()})

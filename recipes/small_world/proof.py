@@ -41,7 +41,8 @@ from typing import Any
 import tyro
 
 from common import terminal
-from common.evaluation.score_table import write_json
+from common.evaluation.evaluation import write_json
+from common.evaluation.score_table import markdown
 from recipes.commands import evaluate, length, train
 from recipes.small_world import evaluation
 from recipes.small_world.facts import RELATIONS
@@ -112,13 +113,12 @@ def prove(proof: Proof) -> dict[str, list[dict[str, Any]]]:
         raise ValueError(f"row {unknown[0]!r} is not known; choose of {', '.join(ROWS)}")
     runs = {row: [plan(proof, row, seed) for seed in range(proof.seeds if row in MAIN else 1)] for row in proof.rows}
     results: dict[Stage, Rows] = {}
-    for number in ("warm", "joint"):  # all of the first before any of the second, which begins with its weights
-        stages = dict.fromkeys(run[number] for row in runs.values() for run in row if number in run)
-        for stage, rows in zip(stages, perform(tuple(stages), proof.jobs), strict=True):
-            results[stage] = rows
-    told = {row: [{part: results[stage] for part, stage in run.items()} for run in of] for row, of in runs.items()}
-    write_json(Path(proof.output), {"rows": told}, overwrite=True)
-    return told
+    for part in ("warm", "joint"):  # all of the first before any of the second, which begins with its weights
+        stages = tuple(dict.fromkeys(run[part] for row in runs.values() for run in row if part in run))
+        results |= zip(stages, perform(stages, proof.jobs), strict=True)
+    rows = {row: [{part: results[stage] for part, stage in run.items()} for run in of] for row, of in runs.items()}
+    write_json(Path(proof.output), {"rows": rows}, overwrite=True)
+    return rows
 
 
 def plan(proof: Proof, row: str, seed: int) -> dict[str, Stage]:
@@ -159,15 +159,14 @@ def _call(stage: Stage) -> Rows:
 
 
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
-    """For people, in Markdown: percent right about held-out entities, and what was found."""
-    lines = [["", "runs", "right", *RELATIONS, "recall@1", "recall@4", "gate", "recall@1 before"]]
-    lines.append(["---"] + ["---:"] * (len(lines[0]) - 1))
+    """In Markdown: percent of right answers about held-out entities, and of items found."""
+    lines = []
     for row, runs in results.items():
         held = [run["joint"]["held out"] for run in runs]
         before = [run["warm"]["held out"] for run in runs if "warm" in run]
         cells = [percent([scores.get(name) for scores in held]) for name in COLUMNS]
         lines.append([row, str(len(runs)), *cells, percent([scores["recall_1"] for scores in before])])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return markdown(["", "runs", "right", *RELATIONS, "recall@1", "recall@4", "gate", "recall@1 before"], lines)
 
 
 def percent(values: Sequence[float | None]) -> str:

@@ -1,37 +1,113 @@
-"""Published sets as they are scored: which questions count, what is right, and which evaluator a number is from.
+"""Published benchmarks: which questions count, which answers are right, and which evaluator a number is from.
 
-| set | read by | the number | beside it |
+| benchmark | read by | the number | further numbers |
 | --- | --- | --- | --- |
 | `Vqa` | `sources.coco` | VQA accuracy (`metrics.vqa`) | by type of answer |
 | `AOkVqa` | `sources.coco` | direct answer (`metrics.aokvqa`) | multiple choice |
 | `Captions` | `sources.coco` | CIDEr-D (`metrics.captions`) | BLEU-4, ROUGE-L |
-| `NoCaps` | `sources.coco` | CIDEr-D of all pictures | of each domain |
+| `NoCaps` | `sources.coco` | CIDEr-D of all images | of each domain |
 | `EncyclopedicVqa` | `sources.evqa` | exact match (`metrics.evqa`) | by kind of question, pages not in training |
 | `InfoSeek` | `sources.infoseek` | harmonic mean of two splits (`metrics.infoseek`) | of each split, of each kind |
 
-A set gives the questions that can be scored (`asked`), and makes a `Score` of predictions to them. Two programs that
-score the same answers may differ by points, so each set names its evaluator, and nothing that is not the published one
-goes by its name. A further set is another subclass of `PublishedSet`; a config names it (configs/evaluation).
+    for example in benchmark.examples(skips): ...          # with its image and its references
+    benchmark.score(examples, predictions)                 # one prediction for each
+    benchmark.evaluator                                    # whose rules that was
+
+Two programs that score the same answers may differ by points, so each benchmark names its evaluator, and nothing that
+is not the published one goes by its name. A further one is another subclass of `Benchmark`; a config names it
+(configs/evaluation/reveal_sets.yaml).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import statistics
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from reveal.evaluation.published import Asked, PublishedSet, Score
+from common.io.files import require_file
 from reveal.metrics import aokvqa, captions, vqa
 from reveal.metrics import evqa as evqa_metrics
 from reveal.metrics import infoseek as infoseek_metrics
 from reveal.sources import coco, evqa, infoseek
-from reveal.sources.records import Skips
+from reveal.sources.records import Question, Skips
 
 OWN_WORDS = "own tokenizer (not the Java PTB tokenizer)"
 
 
+class Example(NamedTuple):
+    """A question that can be scored.
+
+    Attributes:
+      question: with its image.
+      id: in the published file.
+      references: right answers.
+      metadata: whatever else its score needs.
+    """
+
+    question: Question
+    id: int | str
+    references: tuple[str, ...]
+    metadata: Mapping[str, Any] = {}
+
+
+class Score(NamedTuple):
+    """Of a benchmark; papers print all numbers times 100.
+
+    Attributes:
+      metric: the name of `value`.
+      value: the number of the benchmark.
+      parts: further numbers by name.
+      each: of each question, in their order.
+    """
+
+    metric: str
+    value: float
+    parts: dict[str, float]
+    each: list[float]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Vqa(PublishedSet):
+class Benchmark(ABC):
+    """The interface of all benchmarks.
+
+    Attributes:
+      path: of the questions, as their authors published them.
+      images: folder of the images, and below it.
+    """
+
+    path: str
+    images: str
+
+    FILES: ClassVar[Sequence[str]] = ("path",)
+
+    def check(self) -> None:
+        """Raises OSError for files and folders that are missing, and ValueError for empty files."""
+        for name in self.FILES:
+            paths = getattr(self, name) or ()
+            for path in [paths] if isinstance(paths, str) else paths:
+                require_file(path)
+        if not Path(self.images).is_dir():
+            raise FileNotFoundError(f"{self.images}: no such folder of images; check the name")
+
+    @property
+    @abstractmethod
+    def evaluator(self) -> str:
+        """Whose rules the numbers follow, and where they differ."""
+
+    @abstractmethod
+    def examples(self, skips: Skips) -> Iterator[Example]:
+        """The questions; what is left out is counted. Raises OSError and ValueError for files that are of no use."""
+
+    @abstractmethod
+    def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
+        """Of one prediction for each example, at least one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vqa(Benchmark):
     """VQA-v2 and OK-VQA.
 
     Attributes:
@@ -51,7 +127,7 @@ class Vqa(PublishedSet):
         how = "min(1, n / 3), nobody left out" if self.rules == "short" else "official 10-answer leave-one-out"
         return f'VQA accuracy, {how}, evaluator "{self.rules}", {self.answer} as published, predictions not stemmed'
 
-    def asked(self, skips: Skips) -> Iterator[Asked]:
+    def examples(self, skips: Skips) -> Iterator[Example]:
         rows = coco.rows_of(coco.read_json(self.annotations), "annotations", self.annotations)
         types = {row.get("question_id"): row.get("answer_type") for row in rows}
         least = vqa.ENOUGH + (self.rules != "short")
@@ -61,21 +137,25 @@ class Vqa(PublishedSet):
                 skips.add(f"with fewer than {least} answers", f"{self.path} question {question.id}")
             else:
                 kind = types.get(question.id)
-                yield Asked(question, question.id, people, {} if kind is None else {"answer_type": str(kind)})
+                yield Example(question, question.id, people, {} if kind is None else {"answer_type": str(kind)})
 
-    def score(self, asked: Sequence[Asked], predictions: Sequence[str]) -> Score:
-        said = {one.name: prediction for one, prediction in zip(asked, predictions, strict=True)}
-        rows = [
-            {"question_id": one.name, "answers": [{"answer": text} for text in one.answers], **one.about}
-            for one in asked
+    def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
+        answers = {example.id: prediction for example, prediction in zip(examples, predictions, strict=True)}
+        annotations = [
+            {
+                "question_id": example.id,
+                "answers": [{"answer": text} for text in example.references],
+                **example.metadata,
+            }
+            for example in examples
         ]
-        found = vqa.vqa_scores(said, rows, self.rules)
-        kinds = found.by_answer_type if len(found.by_answer_type) > 1 else {}
-        return Score("VQA accuracy", found.accuracy, kinds, [found.each[one.name] for one in asked])
+        scores = vqa.vqa_scores(answers, annotations, self.rules)
+        kinds = scores.by_answer_type if len(scores.by_answer_type) > 1 else {}
+        return Score("VQA accuracy", scores.accuracy, kinds, list(scores.each.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
-class AOkVqa(PublishedSet):
+class AOkVqa(Benchmark):
     """A-OKVQA, its training or validation file: the test set's answers are not public."""
 
     @property
@@ -85,41 +165,39 @@ class AOkVqa(PublishedSet):
             " multiple choice by word overlap (not the official GloVe vectors)"
         )
 
-    def asked(self, skips: Skips) -> Iterator[Asked]:
+    def examples(self, skips: Skips) -> Iterator[Example]:
         rows = coco.rows_of(coco.read_json(self.path), "questions", self.path)
         for question in coco.aokvqa_questions(self.path, self.images, skips=skips):
-            row, texts = rows[question.id], [one for one in question.answers if isinstance(one, str)]
-            name = row.get("question_id", question.id)
+            row, texts = rows[question.id], [text for text in question.answers if isinstance(text, str)]
+            id = row.get("question_id", question.id)
             if not texts:
-                skips.add("without an answer", f"{self.path} question {name}")
+                skips.add("without an answer", f"{self.path} question {id}")
                 continue
             choices, right = row.get("choices") or [], row.get("correct_choice_idx")
-            about = {"question_id": name, "direct_answers": texts}
-            about |= {"difficult_direct_answer": bool(question.group)}
+            metadata = {"question_id": id, "direct_answers": texts, "difficult_direct_answer": bool(question.group)}
             if isinstance(right, int) and 0 <= right < len(choices):
-                about |= {"choices": choices, "correct_choice_idx": right}
-            yield Asked(question, name, tuple(texts), about)
+                metadata |= {"choices": choices, "correct_choice_idx": right}
+            yield Example(question, id, tuple(texts), metadata)
 
-    def score(self, asked: Sequence[Asked], predictions: Sequence[str]) -> Score:
+    def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         """Raises ValueError for nothing but difficult questions without choices."""
-        said = {one.name: prediction for one, prediction in zip(asked, predictions, strict=True)}
-        each = [min(1.0, one.answers.count(said[one.name]) / vqa.ENOUGH) for one in asked]
-        found: dict[str, float] = {}
-        if easy := [one.about for one in asked if not one.about["difficult_direct_answer"]]:
-            found["direct answer"] = aokvqa.direct_answer(
-                easy, {row["question_id"]: said[row["question_id"]] for row in easy}
-            )
-        if chosen := [one.about for one in asked if "choices" in one.about]:
-            mine = {row["question_id"]: said[row["question_id"]] for row in chosen}
-            found["multiple choice"] = aokvqa.multiple_choice(chosen, aokvqa.to_choices(chosen, mine))
-        if not found:
+        answers = {example.id: prediction for example, prediction in zip(examples, predictions, strict=True)}
+        each = [min(1.0, one.references.count(answers[one.id]) / vqa.ENOUGH) for one in examples]
+        scores: dict[str, float] = {}
+        if easy := [one.metadata for one in examples if not one.metadata["difficult_direct_answer"]]:
+            mine = {row["question_id"]: answers[row["question_id"]] for row in easy}
+            scores["direct answer"] = aokvqa.direct_answer(easy, mine)
+        if chosen := [one.metadata for one in examples if "choices" in one.metadata]:
+            mine = {row["question_id"]: answers[row["question_id"]] for row in chosen}
+            scores["multiple choice"] = aokvqa.multiple_choice(chosen, aokvqa.to_choices(chosen, mine))
+        if not scores:
             raise ValueError(f"{self.path}: all questions are difficult and have no choices; give the whole file")
-        metric, *others = found
-        return Score(metric, found[metric], {name: found[name] for name in others}, each)
+        metric, *others = scores
+        return Score(metric, scores[metric], {name: scores[name] for name in others}, each)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Captions(PublishedSet):
+class Captions(Benchmark):
     """COCO's captions.
 
     Attributes:
@@ -132,50 +210,49 @@ class Captions(PublishedSet):
     def evaluator(self) -> str:
         return f"CIDEr-D, {OWN_WORDS}, idf of these references; BLEU-4 and ROUGE-L with the same words"
 
-    def asked(self, skips: Skips) -> Iterator[Asked]:
+    def examples(self, skips: Skips) -> Iterator[Example]:
         if self.splits:
-            found = coco.karpathy(self.path, self.images, self.splits, skips=skips)
+            questions = coco.karpathy(self.path, self.images, self.splits, skips=skips)
         else:
-            found = coco.captions(self.path, self.images, skips=skips)
-        for question in found:
-            said = tuple(text for text in question.answers if text)
-            if not said:
+            questions = coco.captions(self.path, self.images, skips=skips)
+        for question in questions:
+            references = tuple(text for text in question.answers if text)
+            if not references:
                 skips.add("without a caption", f"{self.path} picture {question.id}")
             else:
-                yield Asked(question, question.id, said)
+                yield Example(question, question.id, references)
 
-    def score(self, asked: Sequence[Asked], predictions: Sequence[str]) -> Score:
-        references = [one.answers for one in asked]
-        found = captions.cider_d(predictions, references)
+    def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
+        references = [example.references for example in examples]
+        cider = captions.cider_d(predictions, references)
         parts = {"BLEU-4": captions.bleu(predictions, references)[3]}
         parts |= {"ROUGE-L": captions.rouge_l(predictions, references).mean}
-        return Score("CIDEr-D", found.mean, parts, found.each)
+        return Score("CIDEr-D", cider.mean, parts, cider.each)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoCaps(PublishedSet):
+class NoCaps(Benchmark):
     """NoCaps' validation file: the test set's captions are not public."""
 
     @property
     def evaluator(self) -> str:
         return f"CIDEr-D, {OWN_WORDS}, each domain with idf of its own (not the benchmark's server)"
 
-    def asked(self, skips: Skips) -> Iterator[Asked]:
-        for one in Captions(path=self.path, images=self.images).asked(skips):
-            if one.question.group.removesuffix("-domain") not in captions.DOMAINS:
-                skips.add("without a domain", f"{self.path} picture {one.name}")
+    def examples(self, skips: Skips) -> Iterator[Example]:
+        for example in Captions(path=self.path, images=self.images).examples(skips):
+            if example.question.group.removesuffix("-domain") not in captions.DOMAINS:
+                skips.add("without a domain", f"{self.path} picture {example.id}")
             else:
-                yield one
+                yield example
 
-    def score(self, asked: Sequence[Asked], predictions: Sequence[str]) -> Score:
-        references, domains = [one.answers for one in asked], [one.question.group for one in asked]
-        found = captions.nocaps(predictions, references, domains)
-        parts = {name: value for name, value in found.items() if name != "all"}
-        return Score("CIDEr-D", found["all"], parts, captions.cider_d(predictions, references).each)
+    def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
+        references, domains = [one.references for one in examples], [one.question.group for one in examples]
+        parts = captions.nocaps(predictions, references, domains)
+        return Score("CIDEr-D", parts.pop("all"), parts, captions.cider_d(predictions, references).each)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncyclopedicVqa(PublishedSet):
+class EncyclopedicVqa(Benchmark):
     """Encyclopedic-VQA.
 
     Attributes:
@@ -192,28 +269,28 @@ class EncyclopedicVqa(PublishedSet):
     def evaluator(self) -> str:
         return "E-VQA exact match, lists by IoU of 0.5, without BEM: never above the published score"
 
-    def asked(self, skips: Skips) -> Iterator[Asked]:
+    def examples(self, skips: Skips) -> Iterator[Example]:
         for entry in evqa.entries(self.path, self.images, self.names, self.kinds, self.most, skips=skips):
             references = tuple(filter(evqa_metrics.says_something, entry.references))
             if not references:
                 skips.add("without an answer", f"{self.path} question {entry.question.id}")
             else:
-                yield Asked(entry.question, entry.question.id, references, {"seen": entry.seen, "page": entry.page})
+                yield Example(entry.question, entry.question.id, references, {"seen": entry.seen, "page": entry.page})
 
-    def score(self, asked: Sequence[Asked], predictions: Sequence[str]) -> Score:
-        pairs = zip(asked, predictions, strict=True)
-        each = [float(evqa_metrics.exact_match(said, one.answers, one.question.group)) for one, said in pairs]
-        groups: dict[str, list[float]] = {}
-        for right, one in zip(each, asked, strict=True):
-            kind = one.question.group
+    def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
+        each, groups = [], {}
+        for example, prediction in zip(examples, predictions, strict=True):
+            kind = example.question.group
+            each.append(float(evqa_metrics.exact_match(prediction, example.references, kind)))
             single = ["single hop"] if kind in ("templated", "automatic") else []
-            for group in [kind, *single, *(["page not in training"] if one.about["seen"] is False else [])]:
-                groups.setdefault(group, []).append(right)
-        return Score("exact match", _mean(each), {name: _mean(part) for name, part in groups.items()}, each)
+            for group in [kind, *single, *(["page not in training"] if example.metadata["seen"] is False else [])]:
+                groups.setdefault(group, []).append(each[-1])
+        parts = {name: statistics.fmean(part) for name, part in groups.items()}
+        return Score("exact match", statistics.fmean(each), parts, each)
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfoSeek(PublishedSet):
+class InfoSeek(Benchmark):
     """InfoSeek's validation file: the answers of the test and the human set are not public.
 
     Attributes:
@@ -231,33 +308,29 @@ class InfoSeek(PublishedSet):
             "InfoSeek exact match (string, time), relaxed accuracy (numerical), harmonic mean of the two unseen splits"
         )
 
-    def asked(self, skips: Skips) -> Iterator[Asked]:
+    def examples(self, skips: Skips) -> Iterator[Example]:
         for entry in infoseek.entries(self.path, self.images, self.types, self.entities, skips=skips):
             numerical = entry.kind == "numerical"
             if entry.span is None if numerical else not entry.references:
                 reason = "without a range" if numerical and entry.references else "without an answer"
                 skips.add(reason, f"{self.path} question {entry.name}")
                 continue
-            about = {"kind": entry.kind, "split": entry.split}
-            about |= {"range": entry.span} if numerical else {}
-            about |= {"entity": entry.entity} if entry.entity else {}
-            shown = entry.question.answers if numerical else entry.references
-            yield Asked(entry.question, entry.name, shown, about)
+            metadata = {"kind": entry.kind, "split": entry.split}
+            metadata |= {"range": entry.span} if numerical else {}
+            metadata |= {"entity": entry.entity} if entry.entity else {}
+            references = entry.question.answers if numerical else entry.references
+            yield Example(entry.question, entry.name, references, metadata)
 
-    def score(self, asked: Sequence[Asked], predictions: Sequence[str]) -> Score:
+    def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         right = [
-            infoseek_metrics.relaxed(said, one.about["range"])
-            if "range" in one.about
-            else infoseek_metrics.exact_match(said, one.answers)
-            for one, said in zip(asked, predictions, strict=True)
+            infoseek_metrics.relaxed(prediction, one.metadata["range"])
+            if "range" in one.metadata
+            else infoseek_metrics.exact_match(prediction, one.references)
+            for one, prediction in zip(examples, predictions, strict=True)
         ]
-        splits, kinds = ([one.about[name] for one in asked] for name in ("split", "kind"))
-        found = infoseek_metrics.scores(right, splits, kinds)
-        each, parts = [float(one) for one in right], found.by_split | found.by_kind
-        if found.score is None:
-            return Score("accuracy, for want of one of the splits", found.accuracy, parts, each)
-        return Score("harmonic mean", found.score, parts | {"all alike": found.accuracy}, each)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+        splits, kinds = ([one.metadata[name] for one in examples] for name in ("split", "kind"))
+        scores = infoseek_metrics.scores(right, splits, kinds)
+        each, parts = [float(one) for one in right], scores.by_split | scores.by_kind
+        if scores.score is None:
+            return Score("accuracy, for want of one of the splits", scores.accuracy, parts, each)
+        return Score("harmonic mean", scores.score, parts | {"all alike": scores.accuracy}, each)

@@ -1,7 +1,7 @@
-"""What a number is of: the weights and what they began from, and the memory that was looked in.
+"""Provenance of a score: the weights with what they were initialised from, and the memory that was searched.
 
-Scores of one network from two starting points differ by tens of points, and a memory that has the evaluation's own
-pictures by more. So a score is printed with both, from what the files say of themselves:
+Scores of one network from two initialisations differ by tens of points, and a memory that has the evaluation's own
+images by more. So a score is printed with both, from what the files say of themselves:
 
     runs/mine/weights.safetensors (experiment mine, step 5,865, objective vqa, begun from runs/warm/weights.safetensors)
     facts (4,000 items: wiki 3,000, web 1,000; version 3, encoder 1f0c..., contents 9ab2...)
@@ -19,15 +19,14 @@ from reveal.memory.memory import Memory
 
 
 @dataclasses.dataclass(frozen=True)
-class StartingPoint:
-    """Weights, as their header tells; None where it does not.
+class WeightsProvenance:
+    """Weights, as their header describes them; None where it does not.
 
     Attributes:
       weights: the file.
       encoder: fingerprint of its parameters.
-      experiment: name of the run. steps: that it took.
-      objective: what it was asked for in training.
-      start_from: the weights that it began with.
+      experiment: name of the run. steps: of its training. objective: of its training.
+      start_from: the weights that training was initialised from.
       git_commit: of the code that wrote the file.
     """
 
@@ -40,37 +39,40 @@ class StartingPoint:
     git_commit: str
 
     @classmethod
-    def of(cls, file: Path, header: Metadata, encoder: str) -> StartingPoint:
+    def of(cls, file: Path, header: Metadata, encoder: str) -> WeightsProvenance:
         """From the header of a weights file."""
-        told = header.metadata
-        task, data = (recipe_of(header).get(part) for part in ("task", "data"))
-        steps = told.get("steps")
+
+        def known(values: Any, name: str, kind: type) -> Any:
+            value = values.get(name) if isinstance(values, Mapping) else None
+            return value if isinstance(value, kind) else None
+
+        recipe = recipe_of(header)
         return cls(
-            str(file),
-            encoder,
-            _text(told, "experiment"),
-            steps if isinstance(steps, int) else None,
-            _text(data, "objective"),
-            _text(task, "start_from"),
-            header.git_commit,
+            weights=str(file),
+            encoder=encoder,
+            experiment=known(header.metadata, "experiment", str),
+            steps=known(header.metadata, "steps", int),
+            objective=known(recipe.get("data"), "objective", str),
+            start_from=known(recipe.get("task"), "start_from", str),
+            git_commit=header.git_commit,
         )
 
     def __str__(self) -> str:
-        told = [] if self.experiment is None else [f"experiment {self.experiment}"]
-        told += [] if self.steps is None else [f"step {self.steps:,}"]
-        told += [] if self.objective is None else [f"objective {self.objective}"]
-        if told:
-            told.append("begun at random" if self.start_from is None else f"begun from {self.start_from}")
-        return f"{self.weights} ({', '.join(told) or 'its file does not say how it was made'})"
+        parts = [] if self.experiment is None else [f"experiment {self.experiment}"]
+        parts += [] if self.steps is None else [f"step {self.steps:,}"]
+        parts += [] if self.objective is None else [f"objective {self.objective}"]
+        if parts:
+            parts.append("begun at random" if self.start_from is None else f"begun from {self.start_from}")
+        return f"{self.weights} ({', '.join(parts) or 'its file does not say how it was made'})"
 
 
 @dataclasses.dataclass(frozen=True)
-class Looked:
-    """A memory.
+class MemoryProvenance:
+    """A memory as it is now.
 
     Attributes:
       memory: its folder.
-      items: that it has. sources: of each source.
+      items: their number. sources: of each source.
       version, contents: the manifest's.
       encoder: fingerprint of the network that made its keys.
     """
@@ -83,8 +85,7 @@ class Looked:
     contents: str
 
     @classmethod
-    def of(cls, folder: str | Path, memory: Memory) -> Looked:
-        """As it is now."""
+    def of(cls, folder: str | Path, memory: Memory) -> MemoryProvenance:
         store = memory.store
         about = memory.version, store.layout.encoder, store.manifest.hash()
         return cls(str(folder), len(memory), memory.sources, *about)
@@ -99,8 +100,3 @@ def recipe_of(header: Metadata) -> Mapping[str, Any]:
     """The recipe that training wrote; {} without one."""
     recipe = header.metadata.get("recipe")
     return recipe if isinstance(recipe, Mapping) else {}
-
-
-def _text(told: Any, name: str) -> str | None:
-    value = told.get(name) if isinstance(told, Mapping) else None
-    return value if isinstance(value, str) else None

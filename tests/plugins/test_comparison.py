@@ -1,4 +1,4 @@
-"""The article's table on random networks: what is counted is right, a row for each way, mistakes before any work."""
+"""The article's table on random networks: costs as counted by hand, a row for each method, errors before any work."""
 
 import csv
 import dataclasses
@@ -23,13 +23,15 @@ from plugins.data.controlled_batches import ControlledConfig
 from plugins.diffusion.io.porting import blank
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.evaluation.comparison import ControlComparison
-from plugins.evaluation.cost import Setting, base_cost, interleaved, layout_cost, network_cost, overhead, split
+from plugins.evaluation.cost import Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost, split
 from plugins.metrics.features import INCEPTION
 from plugins.metrics.fidelity import EdgeF1, MaskIou
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
+    from common.training import renamed
+    from common.training.config import instantiate
     from common.training.run import evaluate_from_config
 
 SIDE, UNIT, TOKENS = 16, 2, TEXT.max_position_embeddings
@@ -106,11 +108,11 @@ def test_a_controlnet_costs_at_every_step_a_plugin_once():
 def test_plug_and_play_costs_a_row_and_the_way_to_the_noise():
     base = base_cost(setting())
     control = PlugAndPlay(np.zeros((SIDE, SIDE, 3), np.float32), inversion=30)
-    cost = layout_cost(setting(), control, diffusion_base().schedule, 10)
+    cost = plug_and_play_cost(setting(), control, diffusion_base().schedule, 10)
     assert cost.parameters == 0 and cost.call.products == 3 * base.call.products // 2
     pixels = pixel_base()
     small = Setting(pixels.unet, None, 8, 8, TOKENS, True)
-    alone = layout_cost(small, PlugAndPlay(np.zeros((8, 8, 3), np.float32), inversion=30), pixels.schedule, 10)
+    alone = plug_and_play_cost(small, PlugAndPlay(np.zeros((8, 8, 3), np.float32), inversion=30), pixels.schedule, 10)
     assert alone.once.products == (30 + 10) * base_cost(small).call.products // 2
     assert cost.once.products > (30 + 10) * base.call.products // 2, "and the encoder"
 
@@ -154,14 +156,14 @@ def made(tmp_path_factory) -> Path:
 
 def comparison(made: Path, **changes) -> ControlComparison:
     data = ControlledConfig(str(made / "pictures"), split="unseen", batch_size=2, length=16)
-    ways = {"controlnet": str(made / "controlnet"), "t2i_adapter": str(made / "t2i_adapter"), "layout": True}
-    ways |= {"plugin": str(made / "plugin")}
+    methods = {"controlnet": str(made / "controlnet"), "t2i_adapter": str(made / "t2i_adapter"), "plug_and_play": True}
+    methods |= {"plugin": str(made / "plugin")}
     settings = {"base": str(made / "base"), "quality": Means(), "count": 5, "rows": 2, "steps": 2, "inversion": 3}
-    settings |= {"ways": ways, "rounds": 2} | changes
+    settings |= {"methods": methods, "rounds": 2} | changes
     return ControlComparison(data, {"edges": EdgeF1(), "area": MaskIou()}, **settings)
 
 
-def test_a_row_for_each_way(made, tmp_path):
+def test_a_row_for_each_method(made, tmp_path):
     said = comparison(made, quality=None, count=1).run("", tmp_path)
     lines = said.splitlines()
     assert [line.split("|")[1].strip() for line in lines[2:7]] == TITLES
@@ -191,7 +193,7 @@ def test_a_row_for_each_way(made, tmp_path):
 
 @pytest.mark.slow
 def test_the_command(made, tmp_path, monkeypatch, caplog):
-    """`python eval.py evaluation=control_ways weights=PLUGIN`: the config as it is, other networks."""
+    """`python eval.py evaluation=control_methods weights=PLUGIN`: the config as it is, other networks."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("common.training.run.setup", lambda: None)
     small = {"base": made / "base", "count": 1, "rows": 1, "steps": 2, "inversion": 2, "rounds": 1, "quality": "null"}
@@ -199,36 +201,47 @@ def test_the_command(made, tmp_path, monkeypatch, caplog):
     words += [
         f"weights={made / 'plugin'}",
         f"evaluation.data.folder={made / 'pictures'}",
-        "evaluation.ways.layout=null",
+        "evaluation.methods.plug_and_play=null",
     ]
+    old = [renamed.override("evaluation.ways.layout=null") if "plug_and_play" in word else word for word in words]
     with hydra.initialize_config_module("configs", version_base="1.3"):
-        config = hydra.compose("eval", overrides=["evaluation=control_ways", *words])
-        again = hydra.compose("eval", overrides=["evaluation=control_ways", *words, "overwrite=true"])
+        config = hydra.compose("eval", overrides=["evaluation=control_methods", *words])
+        again = hydra.compose("eval", overrides=["evaluation=control_ways", *old])
     with caplog.at_level("INFO"):
         evaluate_from_config(config)
     assert "| Base + plugin |" in caplog.text and "evaluation.quality is null" in caplog.text
-    report = json.loads(Path("runs/control_ways/evaluation/results.json").read_text())
+    report = json.loads(Path("runs/control_methods/evaluation/results.json").read_text())
     assert [row["model"] for row in report["rows"]] == [TITLES[0], TITLES[4]] and report["quality"] is None
     with pytest.raises(SystemExit):
         evaluate_from_config(config)
     evaluate_from_config(again)
+    assert Path("runs/control_ways/evaluation/results.json").exists()
+
+
+def test_old_names_are_read(made):
+    path = "plugins.control.comparison.ControlComparison"
+    node = {"_target_": path, "ways": {"layout": True, "plugin": "p"}, "data": comparison(made).data, "scores": {}}
+    assert instantiate(node, "evaluation").methods == {"plug_and_play": True, "plugin": "p"}
+    assert renamed.override("+evaluation.ways.mine=a") == "+evaluation.methods.mine=a"
+    assert renamed.override("evaluation.beside=[a]") == "evaluation.compare_with=[a]"
+    assert renamed.override("weights=evaluation.ways") == "weights=evaluation.ways"
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "said"),
+    ("changes", "error", "value"),
     [
-        ({"ways": {"plugin": "nowhere"}}, FileNotFoundError, r"evaluation\.ways\.plugin: no control 'nowhere'"),
-        ({"ways": {"layout": True}, "base": "nowhere"}, FileNotFoundError, "nowhere"),
-        ({"ways": {"layout": None, "plugin": None}}, ValueError, r"evaluation\.ways\.plugin=PATH"),
-        ({"ways": {"layout": "photo.png"}}, ValueError, r"evaluation\.ways\.layout is 'photo\.png'"),
-        ({"ways": {"plugin": True}}, ValueError, r"evaluation\.ways\.plugin is True"),
-        ({"count": 3}, ValueError, "3 held-out pictures: quality takes 4 or more"),
+        ({"methods": {"plugin": "nowhere"}}, FileNotFoundError, r"evaluation\.methods\.plugin: .*nowhere"),
+        ({"methods": {"plug_and_play": True}, "base": "nowhere"}, FileNotFoundError, "nowhere"),
+        ({"methods": {"plug_and_play": None, "plugin": None}}, ValueError, r"evaluation\.methods"),
+        ({"methods": {"plug_and_play": "photo.png"}}, ValueError, r"photo\.png"),
+        ({"methods": {"plugin": True}}, ValueError, r"plugin is True"),
+        ({"count": 3}, ValueError, "^3 "),
         ({"rounds": 0}, ValueError, "rounds 0"),
     ],
 )
-def test_what_cannot_be_is_one_line_before_any_work(made, tmp_path, monkeypatch, changes, error, said):
+def test_settings_that_are_refused_before_any_work(made, tmp_path, monkeypatch, changes, error, value):
     monkeypatch.setattr("plugins.evaluation.comparison.folder.load", lambda *_: pytest.fail("loaded"))
-    with pytest.raises(error, match=said) as caught:
+    with pytest.raises(error, match=value) as caught:
         comparison(made, **changes).run("", tmp_path)
     one_line(caught)
     assert not list(tmp_path.iterdir())
@@ -237,14 +250,14 @@ def test_what_cannot_be_is_one_line_before_any_work(made, tmp_path, monkeypatch,
 def test_a_control_for_another_base_is_named(made, tmp_path):
     other = MediaPipeConfig.for_unet(dataclasses.replace(diffusion_base().base.unet, block_out_channels=(16,)), UNIT)
     save(random(MediaPipePlugin, other), tmp_path / "other")
-    with pytest.raises(ValueError, match=r"Base \+ plugin: the plugin is for levels of \(16,\)") as caught:
-        comparison(made, ways={"plugin": str(tmp_path / "other")}).run("", tmp_path / "out")
+    with pytest.raises(ValueError, match=r"Base \+ plugin: .*\(16,\)") as caught:
+        comparison(made, methods={"plugin": str(tmp_path / "other")}).run("", tmp_path / "out")
     one_line(caught)
 
 
 @pytest.mark.slow
 def test_quality_is_beside_the_held_out_pictures_and_only_inceptions_is_called_fid(made, tmp_path):
-    settings = {"count": 4, "ways": {"plugin": str(made / "plugin")}, "rounds": 1}
+    settings = {"count": 4, "methods": {"plugin": str(made / "plugin")}, "rounds": 1}
     said = comparison(made, **settings).run("", tmp_path / "one")
     assert "| Fréchet corners | kernel distance corners x 1000 |" in said and "FID" not in said
     base, plugin = json.loads((tmp_path / "one" / "results.json").read_text())["rows"]

@@ -12,9 +12,17 @@ from reveal.sources import Skips, evqa
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from reveal.evaluation.benchmarks import AOkVqa, Captions, EncyclopedicVqa, InfoSeek, NoCaps, Vqa
+    from reveal.evaluation.benchmarks import (
+        AOkVqa,
+        Benchmark,
+        Captions,
+        EncyclopedicVqa,
+        Example,
+        InfoSeek,
+        NoCaps,
+        Vqa,
+    )
     from reveal.evaluation.memory_evaluation import once
-    from reveal.evaluation.published import Asked, PublishedSet
 
 COLUMNS = (*evqa.NEEDED, "dataset_name", "wikipedia_url", "wikipedia_url_used_in_train", "evidence")
 
@@ -136,10 +144,10 @@ def sets(files: Path) -> dict:
     }
 
 
-def asked_of(one: PublishedSet) -> tuple[list[Asked], dict[str, int]]:
-    """The questions of a set, and what it leaves out."""
+def examples_of(benchmark: Benchmark) -> tuple[list[Example], dict[str, int]]:
+    """The questions of a benchmark, and what it leaves out."""
     skips = Skips()
-    return list(once(one.asked(skips), skips)), dict(skips.counts)
+    return list(once(benchmark.examples(skips), skips)), dict(skips.counts)
 
 
 NO_PICTURE = "whose picture is not there"

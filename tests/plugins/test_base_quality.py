@@ -1,7 +1,8 @@
-"""A base's score: its own pictures beside anchors, the same each time, and one line for what cannot be."""
+"""Quality of a base: its images and the anchors, the same each time, and one line for an error."""
 
+import dataclasses
 import json
-import sys
+import warnings
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -10,13 +11,19 @@ import pytest
 from networks import one_line
 from tiny_base import diffusion_base, pixel_base
 
-from common import terminal
 from common.io.images import read_image, to_uint8
 from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, shapes
 from common.perceptual.efficientnet_weights import save_efficientnet
 from plugins.diffusion.request import make_request
 from plugins.evaluation import base_quality
+from plugins.evaluation.base_quality import BaseQuality, Real
 from plugins.metrics import frechet_distance, kid
+
+with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
+    warnings.simplefilter("ignore")
+    from hydra import compose, initialize_config_module
+
+    from common.training.run import evaluate_from_config
 
 SIDE = 16
 NETWORK = EfficientNetConfig((Stage(3, 1, 1, 4, 1),), stem=4, features=6, classes=2, side=16)
@@ -30,11 +37,6 @@ ROWS = {
     "mean colours": 6,
     "noise": 6,
 }
-
-
-@pytest.fixture(autouse=True)
-def leave_the_process_alone(monkeypatch):
-    monkeypatch.setattr("plugins.evaluation.base_quality.setup", lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -58,41 +60,43 @@ def made(tmp_path_factory) -> Path:
     return folder
 
 
-def run(folder: Path, monkeypatch, *words: str, base: str = "base") -> None:
-    """The program as it is typed, in a few steps."""
-    monkeypatch.chdir(folder)
-    settings = ["--steps", "3", "--batch", "2", "--weights", "network.safetensors"]
-    monkeypatch.setattr(sys, "argv", ["score", base, "pictures", *settings, *words])
-    terminal.program(base_quality.main)
+def quality(made: Path, **changes) -> BaseQuality:
+    settings = {"features": str(made / "network.safetensors"), "steps": 3, "batch": 2} | changes
+    return BaseQuality(**{"pictures": str(made / "pictures")} | settings)
 
 
-def test_a_table_and_its_file(made, tmp_path, monkeypatch, capsys):
-    run(made, monkeypatch, "--output", str(tmp_path / "score.json"), "--page", str(tmp_path / "page.png"))
+def test_the_command(made, tmp_path, monkeypatch, caplog):
+    """`python eval.py evaluation=base_quality weights=BASE`."""
+    monkeypatch.setattr("common.training.run.setup", lambda: None)
+    settings = {field: getattr(quality(made), field) for field in ("pictures", "features", "steps", "batch")}
+    words = [f"evaluation.{name}={value}" for name, value in settings.items()]
+    with initialize_config_module("configs", version_base="1.3"):
+        config = compose("eval", ["evaluation=base_quality", f"weights={made / 'base'}", f"output={tmp_path}", *words])
+    with caplog.at_level("INFO", "common.training.run"):
+        evaluate_from_config(config)
     height, width, _ = read_image(tmp_path / "page.png").shape
-    assert width > 6 * 16 and height > 16, "six pictures, in one row"
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("| pictures") and said[-1].startswith("Distances to 6 held-out pictures.")
-    assert "not comparable with published FID" in said[-1]
-    assert len({len(line) for line in said[:-1]}) == 1, "columns stand below each other"
-    found = json.loads((tmp_path / "score.json").read_text())
+    assert width > 6 * 16 and height > 16, "six images, in one row"
+    *lines, note = caplog.messages[-1].splitlines()
+    assert note.startswith("Distances to 6 held-out pictures.") and "not comparable" in note
+    found = json.loads((tmp_path / "results.json").read_text())
     assert {row["pictures"]: row["count"] for row in found["rows"]} == ROWS
-    for row, line in zip(found["rows"], said[2:-1], strict=True):
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        assert cells == [
-            *(row["pictures"], str(row["count"]), f"{row['frechet']:.2f}"),
-            f"{1000 * row['kid']:.2f} ± {1000 * row['kid_error']:.2f}",
-        ]
+    for row, line in zip(found["rows"], lines[2:], strict=True):
+        kernel = f"{1000 * row['kid']:.2f} ± {1000 * row['kid_error']:.2f}"
+        assert line == f"| {row['pictures']} | {row['count']} | {row['frechet']:.2f} | {kernel} |"
     assert {key: found[key] for key in ("base", "steps", "guidance", "sampler", "seed")} == {
-        **{"base": "base", "steps": 3, "guidance": 4.0, "sampler": "ddim", "seed": 0}
+        **{"base": str(made / "base"), "steps": 3, "guidance": 4.0, "sampler": "ddim", "seed": 0}
     }
-    assert found["reference"] == {"pictures": "pictures", "splits": ["unseen", "unseen_style"], "count": 6}
+    splits = ["unseen", "unseen_style"]
+    assert found["reference"] == {"pictures": str(made / "pictures"), "splits": splits, "count": 6}
 
 
 def test_rows_are_distances_to_the_held_out_pictures(made):
     images = np.load(made / "pictures" / "images.npy")
     held, test = images[12:18], images[18:]
     network = base_quality.load_efficientnet(made / "network.safetensors")
-    (row, itself) = base_quality.rows(network, held, iter([("test", test), ("itself", held), ("too few", held[:2])]))
+    (row, itself) = base_quality.distances(
+        network, held, iter([("test", test), ("itself", held), ("too few", held[:2])])
+    )
     features, truth = network.embed(test), network.embed(held)
     assert row == {
         **{"pictures": "test", "count": 5, "frechet": frechet_distance(features, truth)},
@@ -104,13 +108,13 @@ def test_rows_are_distances_to_the_held_out_pictures(made):
 def test_the_sets_are_what_the_table_says(made):
     base, images = diffusion_base(), np.load(made / "pictures" / "images.npy")
     held, train, test = (
-        base_quality.read(made / "pictures", s) for s in (("unseen", "unseen_style"), ["train"], ["test"])
+        Real.read(str(made / "pictures"), s) for s in (("unseen", "unseen_style"), ["train"], ["test"])
     )
     np.testing.assert_array_equal(held.images, images[12:18])
     assert held.captions[4] == "thing 16, style 0" and held.kinds[4] == ("style 0", "all")
     captions = [held.captions[i % 6] for i in range(7)]  # one more than there are
     request = make_request(base.base, captions, seeds=range(5, 12), steps=3)
-    found = dict(base_quality.sets(base, base_quality.drawn(base, request, 16, 2), held, train, test, 5))
+    found = dict(base_quality.anchors(base, base_quality.draw(base, request, 16, 2), held, train, test, 5))
     assert list(found) == list(ROWS)
     pictures = base(captions[5:7], seeds=[10, 11], **QUICK)
     np.testing.assert_array_equal(found["base"][5:], to_uint8(pictures))
@@ -128,17 +132,17 @@ def test_the_sets_are_what_the_table_says(made):
     assert np.ptp(found["mean colours"], axis=(1, 2)).max() == 0
     assert sorted(map(bytes, found["test pictures"])) == sorted(map(bytes, test.images))
     assert 120 < found["noise"].mean() < 135
-    again = dict(base_quality.sets(base, base_quality.drawn(base, request, 16, 2), held, train, test, 5))
+    again = dict(base_quality.anchors(base, base_quality.draw(base, request, 16, 2), held, train, test, 5))
     assert all(np.array_equal(found[name], again[name]) for name in found)
 
 
 def test_a_base_of_pixels_and_of_another_size(made):
     """No autoencoder, no row of it; its pictures are shrunk to the real ones' size."""
     base = pixel_base()
-    held = base_quality.read(made / "pictures", ["unseen"])
+    held = Real.read(str(made / "pictures"), ["unseen"])
     held = held._replace(images=held.images[:, :4, :4])
     request = make_request(base.base, held.captions[:3], seeds=range(3), steps=2)
-    found = dict(base_quality.sets(base, base_quality.drawn(base, request, 4, 3), held, held, held, 0))
+    found = dict(base_quality.anchors(base, base_quality.draw(base, request, 4, 3), held, held, held, 0))
     assert "training pictures through its autoencoder" not in found
     assert {images.shape for images in found.values()} == {(3, 4, 4, 3)}
 
@@ -152,38 +156,24 @@ def test_others_of_the_same_kind_are_drawn_without_putting_back():
 
 
 @pytest.mark.parametrize(
-    ("words", "base", "said"),
+    ("changes", "base", "value"),
     [
-        ([], "nowhere", "nowhere"),
-        (["--weights", "none.safetensors"], "base", "python -m recipes.downloads.efficientnet"),
-        (["--count", "2"], "base", "3 or more"),
-        (["--seed", "-1"], "base", "seed -1"),
-        (["--batch", "0"], "base", "batch=0"),
-        (["--steps", "0"], "base", "steps"),
-        (["--sampler", "magic"], "base", "magic"),
-        (["--output", "network.safetensors"], "base", "--overwrite"),
-        (["--page", "network.safetensors"], "base", "--overwrite"),
+        ({}, "nowhere", "nowhere"),
+        ({"features": "none.safetensors"}, "base", "none.safetensors"),
+        ({"held_out": ["nosuch"]}, "base", "nosuch"),
+        ({"count": 2}, "base", "^2 "),
+        ({"seed": -1}, "base", "seed -1"),
+        ({"batch": 0}, "base", "batch=0"),
+        ({"steps": 0}, "base", "steps"),
+        ({"sampler": "magic"}, "base", "magic"),
     ],
 )
-def test_what_cannot_be_is_one_line_before_anything_is_computed(made, monkeypatch, capsys, words, base, said):
+def test_settings_that_are_refused_before_the_base_is_loaded(made, tmp_path, monkeypatch, changes, base, value):
     monkeypatch.setattr(base_quality, "load", lambda *_: pytest.fail("loaded"))
-    before = sorted(made.rglob("*"))
-    with pytest.raises(SystemExit) as stop:
-        run(made, monkeypatch, *words, base=base)
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and error.count("\n") == 1 and said in error
-    assert sorted(made.rglob("*")) == before
-
-
-def test_a_folder_without_held_out_pictures(made, tmp_path):
-    entries = json.loads((made / "pictures" / "index.json").read_text())["pictures"]
-    for entry in entries:
-        entry["split"] = "train"
-    (tmp_path / "index.json").write_text(json.dumps({"pictures": entries}))
-    (tmp_path / "images.npy").write_bytes((made / "pictures" / "images.npy").read_bytes())
-    with pytest.raises(ValueError, match="'unseen' is not in") as error:
-        base_quality.score(made / "base", tmp_path, weights=made / "network.safetensors")
+    with pytest.raises((ValueError, OSError), match=value) as error:
+        quality(made, **changes).run(str(made / base), tmp_path / "out")
     one_line(error)
+    assert not (tmp_path / "out").exists()
 
 
 def test_captions_that_are_too_long_are_one_warning(made, tmp_path, monkeypatch, capsys):
@@ -194,6 +184,6 @@ def test_captions_that_are_too_long_are_one_warning(made, tmp_path, monkeypatch,
     (tmp_path / "images.npy").write_bytes((made / "pictures" / "images.npy").read_bytes())
     monkeypatch.setattr(base_quality, "load", lambda *_: (_ for _ in ()).throw(ValueError("far enough")))
     with pytest.raises(ValueError, match="far enough"):
-        base_quality.score(made / "base", tmp_path, weights=made / "network.safetensors", steps=3)
-    said = capsys.readouterr().err
-    assert said.startswith("warning: 6 captions are too long; the first: ") and said.count("\n") == 1
+        dataclasses.replace(quality(made), pictures=str(tmp_path)).run(str(made / "base"), tmp_path / "out")
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: 6 captions") and warning.count("\n") == 1

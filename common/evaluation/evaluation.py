@@ -1,0 +1,123 @@
+"""What an evaluation is: named methods on named sets of examples, scored by named metric objects.
+
+    python eval.py experiment=film_small weights=film-small      # run: files in the output folder, and a printed table
+    trainer.evaluate_every: 5000                                 # prepare before the first step, then score
+
+| a system supplies | examples |
+| --- | --- |
+| methods: example -> prediction | the network under test, baselines, other weights, the base without control |
+| sets of examples | triplets, held-out images with conditions, published questions |
+| metric objects | `common.evaluation.metrics`, `plugins.metrics.fidelity`, the rules of a benchmark |
+
+`score_table` makes means and tables of the scores, `Output` writes them: all names are checked before any work, each
+file appears whole or not at all, and a JSON summary says where its numbers come from (`provenance`).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shlex
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from common.io.files import atomic_output, check_output_file
+from common.io.images import write_image
+from common.weights.model_file import git_commit
+
+
+class Evaluation(ABC):
+    """Scores on test sets; a frozen dataclass in a config. With several processes only the first one evaluates."""
+
+    @abstractmethod
+    def files(self) -> Sequence[str]:
+        """Names of the files that `evaluate` writes."""
+
+    @abstractmethod
+    def evaluate(self, weights: str, output: Output) -> str:
+        """Scores `weights`, writes `files` and returns the table. Whatever can be missing is looked for before the
+        work: OSError or ValueError of one line."""
+
+    def run(self, weights: str, output: Path, overwrite: bool = False) -> str:
+        """The full evaluation into a folder; returns the table. FileExistsError before any work."""
+        return self.evaluate(weights, Output(output, self.files(), overwrite))
+
+    def prepare(self) -> Sequence[str]:
+        """Names of the scores that `score` returns. Opens what it needs: OSError or ValueError before a run begins."""
+        raise ValueError(f"{type(self).__name__} gives no scores during training: choose another evaluation")
+
+    def score(self, task: Any, params: Any) -> Mapping[str, float]:
+        """Named means over the test sets, during training."""
+        raise NotImplementedError
+
+
+class Output:
+    """The files of an evaluation in one folder. Raises FileExistsError for one that exists, unless `overwrite`; a file
+    of this very run may be written again."""
+
+    def __init__(self, folder: Path, names: Sequence[str], overwrite: bool = False):
+        self.folder, self._overwrite = folder, overwrite
+        self._written: set[str] = set()
+        for name in names:
+            check_output_file(folder / name, overwrite)
+
+    def open(self, name: str) -> AbstractContextManager[Path]:
+        """A temporary file that becomes `name` when the block ends well."""
+        overwrite = self._overwrite or name in self._written
+        self._written.add(name)
+        return atomic_output(self.folder / name, overwrite)
+
+    def write_json(self, name: str, value: Any) -> None:
+        with self.open(name) as temporary:
+            temporary.write_text(as_json(value), "utf-8")
+
+    def write_text(self, name: str, text: str) -> None:
+        with self.open(name) as temporary:
+            temporary.write_text(text + "\n", "utf-8")
+
+    def write_csv(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """One line per row, under the keys of the first."""
+        with self.open(name) as temporary, temporary.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, rows[0].keys(), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def write_image(self, name: str, image: Float[np.ndarray, "h w 3"]) -> None:
+        with self.open(name) as temporary:
+            write_image(temporary, image, overwrite=True)
+
+
+def provenance(weights: str) -> dict[str, Any]:
+    """Provenance of a score: the weights, the commit of the code and the command."""
+    return {
+        "weights": weights,
+        "git_commit": git_commit(),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def as_json(value: Any) -> str:
+    """Valid JSON: a number that is not finite becomes null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
+
+
+def write_json(path: Path, value: Any, overwrite: bool = False) -> None:
+    """`as_json` in a file."""
+    with atomic_output(path, overwrite) as temporary:
+        temporary.write_text(as_json(value), "utf-8")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
