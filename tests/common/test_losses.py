@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import recipe
 
 from common import losses
 from common.evaluation import metrics
@@ -22,7 +23,7 @@ VALUES = json.loads((DATA / "losses.json").read_text())
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, np.ndarray]:
-    return dict(np.load(DATA / "losses.npz"))
+    return recipe.losses()
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import recipe
 
 from common.evaluation.metrics import L1, InterpolationError, Psnr, Ssim, psnr, ssim
 
@@ -17,7 +18,7 @@ SKIMAGE = json.loads((DATA / "skimage.json").read_text())["scores"]
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, np.ndarray]:
-    return dict(np.load(Path(__file__).parents[1] / "data" / "film" / "losses.npz"))
+    return recipe.losses()
 
 
 def picture(height: int = 24, width: int = 30, seed: int = 0) -> np.ndarray:

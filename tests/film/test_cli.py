@@ -1,5 +1,6 @@
 """The `film` command as a user meets it: what comes out is decoded again, what goes wrong is one line and no file."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -296,9 +297,9 @@ def test_info_prints_what_the_file_says(weights, capsys):
 
 
 def test_convert_makes_weights_that_load(here, capsys):
-    Path("tiny.json").write_text(json.dumps(recipe.manifest("tiny")["config"]))
-    main(["convert", str(recipe.DATA / "dajes_tiny.pth"), "ours.safetensors", "--model", "tiny.json"])
-    assert_same_parameters(film.load("ours.safetensors"), recipe.model("tiny"))
+    Path("narrow.json").write_text(json.dumps(dataclasses.asdict(recipe.narrow().config)))
+    main(["convert", str(recipe.DATA / "dajes_tiny.pth"), "ours.safetensors", "--model", "narrow.json"])
+    assert_same_parameters(film.load("ours.safetensors"), recipe.narrow())
     assert "ours.safetensors" in capsys.readouterr().out
 
 
@@ -342,7 +343,7 @@ def test_bad_words_of_the_other_commands(here, capsys, words, said):
         save_weights(f"{name}.safetensors", {"a": np.zeros(2, np.float32)}, kind=kind, config={"filters": -3})
     Path("negative.json").write_text('{"filters": -3}')
     if "int8" in words:
-        Path("tiny.json").write_text(json.dumps(recipe.manifest("tiny")["config"]))
+        Path("tiny.json").write_text(json.dumps(dataclasses.asdict(recipe.narrow().config)))
         words = [*words, "--model", "tiny.json"]
     before = tree(here)
     assert said in refused(words, capsys)

@@ -121,7 +121,8 @@ def test_checkpoint_holds_the_weights_after_three_steps(given):
     ours = parameters(from_tf_checkpoint(recipe.DATA / "tiny_checkpoint" / given, CONFIG))
     trained = np.load(recipe.DATA / "tiny_train_l1.npz")
     for path, entry in variable_table(CONFIG).items():
-        np.testing.assert_array_equal(ours[path], trained[f"after3/{entry.source}"], err_msg=entry.source)
+        sampled = ours[path].ravel()[:: recipe.STEP]
+        np.testing.assert_array_equal(sampled, trained[f"after3/{entry.source}"], err_msg=entry.source)
 
 
 def test_checkpoint_table_names_the_real_keys():
@@ -130,9 +131,10 @@ def test_checkpoint_table_names_the_real_keys():
 
 
 @pytest.mark.parametrize("file", ["dajes_tiny.pth", "dajes_tiny_torchscript.pt"])
-def test_torch_files_hold_the_same_network(reference, file):
-    assert_same_parameters(from_torch(recipe.DATA / file, CONFIG), reference)
-    assert_same_parameters(read_reference(recipe.DATA / file, CONFIG), reference)
+def test_torch_files_hold_the_same_network(file):
+    reference = recipe.narrow()
+    assert_same_parameters(from_torch(recipe.DATA / file, reference.config), reference)
+    assert_same_parameters(read_reference(recipe.DATA / file, reference.config), reference)
 
 
 def test_a_state_dict_in_safetensors(tmp_path, reference):

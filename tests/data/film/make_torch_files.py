@@ -11,7 +11,7 @@
 
 The modules carry names, shapes and values only; they compute nothing. Values follow the fixtures' recipe: a
 normal draw seeded by the CRC-32 of the TensorFlow name, kernels times sqrt(2 / fan_in), biases times 0.05.
-So the same numbers are in `tiny_saved_model`, transposed. Written with torch 2.13.0.
+`tests/film/recipe.py` draws the same numbers (`narrow`). Written with torch 2.13.0.
 """
 
 import io
@@ -24,10 +24,10 @@ import torch
 from torch import nn
 
 FOLDER = Path(__file__).parent
-FILTERS, SUB_LEVELS, SPECIALIZED, FUSION_LEVELS = 8, 3, 2, 3
+FILTERS, SUB_LEVELS, SPECIALIZED, FUSION_LEVELS = 2, 3, 2, 3
 FLOW_CONVS, FLOW_FILTERS = (
     (2, 2, 2),
-    (8, 16, 16),
+    (2, 4, 4),
 )  # one per specialised level, finest first, then the shared one
 
 
