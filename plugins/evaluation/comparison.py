@@ -202,7 +202,7 @@ class ControlComparison(Evaluation):
         sides = height // base.unit, width // base.unit
         setting = Setting(pipeline.unet, pipeline.vae, *sides, base.length, self.guidance != 1)
         fidelity = {row.name: row.scores for row in score_rows(self.scores, held.images, drawn)}
-        truth = None if self.quality is None else self.quality(held.images)
+        truth: Any = None if self.quality is None else self.quality(held.images)
         rows: list[Row] = []
         for method in methods:
             cost = method.cost(setting, pipeline.schedule, self.steps)

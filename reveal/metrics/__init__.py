@@ -1,10 +1,10 @@
-"""How good answers, captions and retrieved knowledge are, by the rules of the benchmarks that papers quote.
+"""Metrics of answers, captions and retrieval, by the rules of the benchmarks that papers quote.
 
-| question | modules | benchmarks |
+| what is scored | modules | benchmarks |
 | --- | --- | --- |
-| is the answer right? | `vqa`, `aokvqa`, `evqa`, `infoseek` | VQA-v2, OK-VQA, A-OKVQA, Encyclopedic-VQA, InfoSeek |
-| is the caption right? | `captions` (its words: `tokenizer`) | COCO, NoCaps |
-| was the right knowledge found? | `retrieval` | recall, MRR, PRRecall, gate |
+| answers | `vqa`, `aokvqa`, `evqa`, `infoseek` | VQA-v2, OK-VQA, A-OKVQA, Encyclopedic-VQA, InfoSeek |
+| captions | `captions` (tokens: `ptb_tokenizer`) | COCO, NoCaps |
+| retrieval | `retrieval` | recall, MRR, PRRecall, gate |
 
     from reveal import metrics
     metrics.vqa_accuracy("surfing", ["surfing"] * 3 + ["surf"] * 7)     # 0.9
@@ -12,9 +12,8 @@
     metrics.cider_d(captions, references).mean
     metrics.recall_at_k(ranked, relevant, k=5)
 
-Scores are shares, and CIDEr-D is on its own scale up to 10; papers print both times 100. `aokvqa`, `evqa` and
-`infoseek` are modules: they have rules of their own. All is plain Python on text and ids. Names are imported when they
-are first used (PEP 562).
+Scores are shares, and CIDEr-D is on its own scale up to 10; papers print both times 100. All is written out here on
+text and ids: the published evaluators are scripts and no packages, and COCO's needs Java. Names are imported lazily.
 """
 
 import lazy_loader

@@ -33,15 +33,15 @@ Similarity = Callable[[str, str], float]  # (prediction, choice) -> the higher t
 
 def direct_answer(questions: Sequence[Question], predictions: Mapping[str, str], strict: bool = True) -> float:
     """Mean accuracy of free answers. Raises ValueError as the module says, and without questions."""
-    asked = [question for question in questions if not question["difficult_direct_answer"]]
-    check_complete(predictions, _ids(asked), strict)
-    matches = [question["direct_answers"].count(predictions.get(question["question_id"])) for question in asked]
-    return sum(min(1.0, count / ENOUGH) for count in matches) / len(asked)
+    easy = [question for question in questions if not question["difficult_direct_answer"]]
+    check_complete(predictions, [question["question_id"] for question in easy], strict)
+    matches = [question["direct_answers"].count(predictions.get(question["question_id"])) for question in easy]
+    return sum(min(1.0, count / ENOUGH) for count in matches) / len(easy)
 
 
 def multiple_choice(questions: Sequence[Question], predictions: Mapping[str, str], strict: bool = True) -> float:
     """Share of questions whose prediction is the correct choice. Raises ValueError as the module says."""
-    check_complete(predictions, _ids(questions), strict)
+    check_complete(predictions, [question["question_id"] for question in questions], strict)
     right = 0
     for question in questions:
         prediction, choices = predictions.get(question["question_id"]), question["choices"]
@@ -75,7 +75,3 @@ def to_choices(
         question: text if text in choices[question] else max(choices[question], key=partial(similarity, text))
         for question, text in predictions.items()
     }
-
-
-def _ids(questions: Sequence[Question]) -> list[str]:
-    return [question["question_id"] for question in questions]

@@ -1,8 +1,8 @@
-"""How near captions are to what people wrote: CIDEr-D, BLEU and ROUGE-L as COCO's evaluation computes them.
+"""Caption metrics: CIDEr-D, BLEU and ROUGE-L as COCO's evaluation computes them.
 
     cider_d(["two giraffes", ...], [["Two giraffes stand by a tree.", ...], ...]).mean    # papers: times 100
 
-One caption and one or more references for each image, cut into words by `tokenizer.words`.
+One caption and one or more references for each image, tokenized by `ptb_tokenizer.words`.
 
 | function | range | what it is |
 | --- | --- | --- |
@@ -17,7 +17,7 @@ exp(-(difference of lengths)^2 / (2 6^2)); then the mean over n and over referen
 
 - idf comes from the references of the set that is scored, so a caption's score depends on the other images. A single
   image scores exactly 0 (coco-caption issue 9).
-- A length is the number of pairs of neighbours: captions of one word and of none are equally long.
+- A length is the number of bigrams: captions of one word and of none are equally long.
 
 **BLEU** is of the whole set, not a mean over images: matches and lengths are summed first. The reference length is
 that of the reference nearest in length, the shorter of two; the tiny numbers that prevent a division by 0 are COCO's.
@@ -32,6 +32,7 @@ runs on a server); "all" is therefore no mean of the three.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -60,32 +61,33 @@ def cider_d(candidates: Captions, references: References) -> SetScore:
     """As the module says. Raises ValueError unless each image has a caption and a list of references."""
     _check(candidates, references)
     counts = [[_ngrams(words(reference)) for reference in group] for group in references]
-    images_with = Counter(gram for group in counts for gram in {gram for each in group for gram in each})
+    images_with = Counter(gram for group in counts for gram in set().union(*group))
+    idf = {gram: math.log(len(counts)) - math.log(images) for gram, images in images_with.items()}
+    unseen = math.log(len(counts))
     each = []
     for candidate, group in zip(candidates, counts, strict=True):
-        vector = _vector(_ngrams(words(candidate)), images_with, len(counts))
-        similar = [_similarity(vector, _vector(reference, images_with, len(counts))) for reference in group]
-        each.append(10 * sum(similar) / len(similar))
-    return _set_score(each)
+        vector = _weighted(_ngrams(words(candidate)), idf, unseen)
+        each.append(10 * statistics.fmean(_similarity(vector, _weighted(counted, idf, unseen)) for counted in group))
+    return SetScore(statistics.fmean(each), each)
 
 
 def bleu(candidates: Captions, references: References) -> tuple[float, float, float, float]:
     """BLEU-1 to BLEU-4 of the set. Raises as `cider_d`."""
     _check(candidates, references)
-    matched, guessed, length, target = [0] * N, [0] * N, 0, 0
+    matched, total, length, target = [0] * N, [0] * N, 0, 0
     for candidate, group in zip(candidates, references, strict=True):
-        said, known = words(candidate), [words(reference) for reference in group]
+        caption, known = words(candidate), [words(reference) for reference in group]
         most: Counter[Gram] = Counter()
         for reference in known:
             most |= _ngrams(reference)
-        for gram, count in (_ngrams(said) & most).items():
+        for gram, count in (_ngrams(caption) & most).items():
             matched[len(gram) - 1] += count
-        guessed = [total + max(0, len(said) - n) for n, total in enumerate(guessed)]
-        length += len(said)
-        target += min((abs(len(reference) - len(said)), len(reference)) for reference in known)[1]
+        total = [count + max(0, len(caption) - n) for n, count in enumerate(total)]
+        length += len(caption)
+        target += min((abs(len(reference) - len(caption)), len(reference)) for reference in known)[1]
     ratio = (length + TINY) / (target + SMALL)
     brevity = math.exp(min(0.0, 1 - 1 / ratio))
-    precisions = [(right + TINY) / (all_ + SMALL) for right, all_ in zip(matched, guessed, strict=True)]
+    precisions = [(right + TINY) / (count + SMALL) for right, count in zip(matched, total, strict=True)]
     one, two, three, four = (brevity * math.prod(precisions[:n]) ** (1 / n) for n in range(1, N + 1))
     return one, two, three, four
 
@@ -93,7 +95,14 @@ def bleu(candidates: Captions, references: References) -> tuple[float, float, fl
 def rouge_l(candidates: Captions, references: References) -> SetScore:
     """As the module says. Raises as `cider_d`."""
     _check(candidates, references)
-    return _set_score([_rouge_l(*pair) for pair in zip(candidates, references, strict=True)])
+    each = []
+    for candidate, group in zip(candidates, references, strict=True):
+        caption, *known = (words(text) or [""] for text in (candidate, *group))  # no words count as one, as in COCO's
+        common = [_common_subsequence(caption, reference) for reference in known]
+        precision = max(common) / len(caption)
+        recall = max(length / len(reference) for length, reference in zip(common, known, strict=True))
+        each.append((1 + BETA**2) * precision * recall / (recall + BETA**2 * precision) if precision else 0.0)
+    return SetScore(statistics.fmean(each), each)
 
 
 def nocaps(candidates: Captions, references: References, domains: Sequence[str]) -> dict[str, float]:
@@ -103,35 +112,31 @@ def nocaps(candidates: Captions, references: References, domains: Sequence[str])
     _check(candidates, references)
     short = [domain.removesuffix("-domain") for domain in domains]
     if len(short) != len(candidates) or not set(short) <= set(DOMAINS):
-        found = f"{len(short)} domains {sorted(set(domains))} for {len(candidates)} captions"
-        raise ValueError(f"{found}: give each image one of {', '.join(DOMAINS)}")
-    found = {}
+        given = f"{len(short)} domains {sorted(set(domains))} for {len(candidates)} captions"
+        raise ValueError(f"{given}: give each image one of {', '.join(DOMAINS)}")
+    scores = {}
     for domain in DOMAINS:
-        if places := [i for i, name in enumerate(short) if name == domain]:
-            found[domain] = cider_d([candidates[i] for i in places], [references[i] for i in places]).mean
-    return found | {"all": cider_d(candidates, references).mean}
-
-
-class _Vector(NamedTuple):
-    """Weights of n-grams, the norm for each n, the number of pairs of neighbours."""
-
-    weights: dict[Gram, float]
-    norms: list[float]
-    length: int
+        if chosen := [i for i, name in enumerate(short) if name == domain]:
+            scores[domain] = cider_d([candidates[i] for i in chosen], [references[i] for i in chosen]).mean
+    return scores | {"all": cider_d(candidates, references).mean}
 
 
 def _ngrams(tokens: Sequence[str]) -> Counter[Gram]:
     return Counter(tuple(tokens[i : i + n]) for n in range(1, N + 1) for i in range(len(tokens) - n + 1))
 
 
-def _vector(counts: Mapping[Gram, int], images_with: Mapping[Gram, int], images: int) -> _Vector:
-    idf = math.log(images)
-    weights = {gram: count * (idf - math.log(images_with.get(gram) or 1)) for gram, count in counts.items()}
-    squares = [0.0] * N
-    for gram, weight in weights.items():
-        squares[len(gram) - 1] += weight * weight
-    length = sum(count for gram, count in counts.items() if len(gram) == 2)
-    return _Vector(weights, [math.sqrt(square) for square in squares], length)
+class _Vector(NamedTuple):
+    """Weights of n-grams, the norm for each n, the number of bigrams."""
+
+    weights: dict[Gram, float]
+    norms: list[float]
+    length: int
+
+
+def _weighted(counts: Counter[Gram], idf: Mapping[Gram, float], unseen: float) -> _Vector:
+    weights = {gram: count * idf.get(gram, unseen) for gram, count in counts.items()}
+    norms = [math.hypot(*(w for gram, w in weights.items() if len(gram) == n)) for n in range(1, N + 1)]
+    return _Vector(weights, norms, sum(count for gram, count in counts.items() if len(gram) == 2))
 
 
 def _similarity(candidate: _Vector, reference: _Vector) -> float:
@@ -144,28 +149,14 @@ def _similarity(candidate: _Vector, reference: _Vector) -> float:
     return cosine * math.exp(-((candidate.length - reference.length) ** 2) / (2 * SIGMA**2))
 
 
-def _rouge_l(candidate: str, references: Sequence[str]) -> float:
-    said = words(candidate) or [""]  # no words count as one, as they do in the reference
-    known = [words(reference) or [""] for reference in references]
-    common = [_common(said, reference) for reference in known]
-    precision = max(common) / len(said)
-    recall = max(length / len(reference) for length, reference in zip(common, known, strict=True))
-    return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision) if precision else 0.0
-
-
-def _common(a: Sequence[str], b: Sequence[str]) -> int:
+def _common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
     """Length of the longest common subsequence."""
     row = [0] * (len(b) + 1)
     for word in a:
-        before = row
-        row = [0]
+        before, row = row, [0]
         for i, other in enumerate(b):
             row.append(before[i] + 1 if word == other else max(before[i + 1], row[i]))
     return row[-1]
-
-
-def _set_score(each: list[float]) -> SetScore:
-    return SetScore(sum(each) / len(each), each)
 
 
 def _check(candidates: Captions, references: References) -> None:

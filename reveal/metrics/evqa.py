@@ -9,7 +9,7 @@ as sets: right if what both name is at least half of what either names. `&&` div
 
 **Normalising**, in this order: small letters; all punctuation goes, without a space in its place ("t-shirt" becomes
 "tshirt"); "the answer is", a, an, the; none to ten into digits, true and entailment into "yes", false and
-contradiction into "no"; apostrophes put back, where nobody had written one ("dont" and "don't" are the same).
+contradiction into "no"; apostrophes restored, where none was written ("dont" and "don't" are the same).
 
 **Not here: BEM.** The published score asks a BERT network (Bulian et al., EMNLP 2022, from TensorFlow Hub) whether an
 answer means the same, wherever exact match says no, lists too. It is no part of this project, so these numbers are
@@ -43,8 +43,9 @@ def exact_match(prediction: str, references: Sequence[str], kind: str) -> bool:
     empty = [reference for reference in references if not says_something(reference)]
     if isinstance(references, str) or not references or empty:
         raise ValueError(f"references={references!r}: give a list of answers of which normalising leaves something")
-    same = list_match if kind == LISTS else _same
-    return any(same(prediction, reference) for reference in references)
+    if kind == LISTS:
+        return any(list_match(prediction, reference) for reference in references)
+    return normalise(prediction) in map(normalise, references)
 
 
 def list_match(prediction: str, reference: str) -> bool:
@@ -66,10 +67,6 @@ def normalise(text: str) -> str:
     words = _NOTHING.sub(" ", text.translate(_PUNCTUATION)).split()
     words = [WORDS.get(word, word) for word in words]
     return " ".join(CONTRACTIONS.get(word, word) for word in words)
-
-
-def _same(prediction: str, reference: str) -> bool:
-    return normalise(prediction) == normalise(reference)
 
 
 def _parts(texts: Sequence[str]) -> set[str]:

@@ -1,5 +1,4 @@
-"""InfoSeek: exact match, numbers within a range, and one score of two splits (Chen et al., EMNLP 2023; rules of its
-infoseek_eval.py).
+"""InfoSeek: exact match, numbers within a range, one score of two splits (Chen et al., EMNLP 2023; infoseek_eval.py).
 
     infoseek.exact_match("The Alps", ["alps", "alpine arc"])          # True
     infoseek.relaxed("about 60 m", (54.9, 67.1))                      # True
@@ -26,6 +25,7 @@ papers print 100 times these, and round before the mean is taken.
 from __future__ import annotations
 
 import re
+import statistics
 import string
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -76,12 +76,10 @@ def relaxed(prediction: str, span: Span) -> bool:
 
 
 def numbers(text: str) -> Span:
-    """The range that a text tells; its ends are the same for a single number."""
+    """The range that a text states; its ends are the same for a single number."""
     text = re.sub(r"(?<=\d)-", " - ", text)
-    found = [_value(number) for number in _NUMBER.findall(text)[:2]]
-    if not found:
-        return 0.0, 0.0
-    return (found[0], found[1]) if len(found) == 2 and found[0] <= found[1] else (found[0], found[0])
+    first, *rest = [_value(number) for number in _NUMBER.findall(text)[:2]] or [0.0]
+    return (first, rest[0]) if rest and first <= rest[0] else (first, first)
 
 
 def overlap(one: Span, other: Span) -> float:
@@ -92,21 +90,16 @@ def overlap(one: Span, other: Span) -> float:
 
 
 def scores(right: Sequence[bool], splits: Sequence[str], kinds: Sequence[str]) -> InfoSeekScores:
-    """Of a set: of each question whether it was answered rightly, its split and its kind.
+    """Of a set: for each question whether the answer was right, its split and its kind.
 
     Raises ValueError unless there is a question, and a split and a kind for each."""
     if not right or not len(right) == len(splits) == len(kinds):
-        numbers_of = f"{len(right)} questions, {len(splits)} splits and {len(kinds)} kinds"
-        raise ValueError(f"{numbers_of}: give one of each, and at least one question")
+        counts = f"{len(right)} questions, {len(splits)} splits and {len(kinds)} kinds"
+        raise ValueError(f"{counts}: give one of each, and at least one question")
     by_split, by_kind = _means(right, splits), _means(right, kinds)
     both = [by_split[split] for split in SPLITS if split in by_split]
-    score = harmonic_mean(both) if len(both) == len(SPLITS) else None
+    score = len(both) / sum(1 / (value or TINY / 100) for value in both) if len(both) == len(SPLITS) else None
     return InfoSeekScores(score, sum(right) / len(right), by_split, by_kind)
-
-
-def harmonic_mean(values: Sequence[float]) -> float:
-    """A value of 0 counts as 1e-14."""
-    return len(values) / sum(1 / (value or TINY / 100) for value in values)
 
 
 def normalise(text: str) -> str:
@@ -122,7 +115,7 @@ def _value(number: str) -> float:
 
 
 def _means(right: Sequence[bool], groups: Sequence[str]) -> dict[str, float]:
-    found: dict[str, list[bool]] = {}
-    for one, group in zip(right, groups, strict=True):
-        found.setdefault(group, []).append(one)
-    return {group: sum(ones) / len(ones) for group, ones in found.items()}
+    return {
+        group: statistics.fmean(ok for ok, other in zip(right, groups, strict=True) if other == group)
+        for group in dict.fromkeys(groups)
+    }

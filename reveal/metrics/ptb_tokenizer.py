@@ -1,10 +1,10 @@
-"""Captions cut into words as the Penn Treebank does, the way published COCO scores are made.
+"""Penn Treebank tokenization of captions, as in published COCO scores.
 
     words("It's a dog's ball, isn't it?")  ->  it 's a dog 's ball is n't it
 
 COCO's evaluation (Chen et al., "Microsoft COCO Captions", 2015, section 4) runs Stanford's PTBTokenizer 3.4.1, a Java
-program, and then drops punctuation. Scores made with other words are other scores, so this is the same in Python, as
-far as captions go:
+program, and then drops punctuation. Other tokens give other scores, so this is the same in Python, as far as captions
+go; NLTK's `word_tokenize` and `tokenizers`' pre-tokenizers cut contractions, marks and abbreviations in other places:
 
 | in | out | rule |
 | --- | --- | --- |

@@ -1,4 +1,4 @@
-"""Does the memory give back what answers the question?
+"""Retrieval metrics: does the memory return the items that answer the question?
 
 `ranked` has a query's items, best first; `relevant` has those that would help. Items are ids of any kind.
 
@@ -6,9 +6,9 @@
 | --- | --- |
 | `recall_at_k` | share of queries with a relevant item among the first k ("hit" recall) |
 | `fraction_recall_at_k` | mean of relevant ones among the first k / as many as could be: min(k, all relevant) |
-| `mrr` | mean reciprocal rank: 1 / place of the first relevant item, 0 if it is not there |
-| `by_source` | any of these for the knowledge of each source by itself |
-| `pr_recall_at_k` | the hit recall where nobody marked what is relevant: a text that contains an answer is |
+| `mrr` | mean reciprocal rank: 1 / place of the first relevant item, 0 if it is missing |
+| `by_source` | any of these for the items of each source by itself |
+| `pr_recall_at_k` | the hit recall where nothing is marked as relevant: a text that contains an answer is |
 | `gate_accuracy` | share of queries whose gate is highest for the right source |
 
 The first two are the same number if each query has one relevant item. Papers call both "recall@k": say which. A list
@@ -17,12 +17,14 @@ shorter than k is taken whole, so a recall at 10 of 5 items is that of 5.
 **Pseudo-relevance.** OK-VQA has no marked passages. What is published as PRRecall@k (Luo et al., "Weakly-Supervised
 Visual-Retriever-Reader for Knowledge-based Question Answering", EMNLP 2021; also RA-VQA) takes a passage for relevant
 if an answer is a part of it, in small letters. It flatters: "art" is found in "party", and "no" almost everywhere.
-`whole_words=True` asks for the answer between word boundaries, which is stricter and not the published number.
+`whole_words=True` searches the answer between word boundaries, which is stricter and not the published number.
 """
 
 from __future__ import annotations
 
 import re
+import statistics
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -34,7 +36,7 @@ Relevant = Sequence[Collection[Any]] | Int[np.ndarray, "n r"]
 
 
 class SourceScore(NamedTuple):
-    """The score of one source's knowledge and the number of queries that ask for it."""
+    """The score of one source's items and the number of queries that need one."""
 
     value: float
     queries: int
@@ -42,22 +44,21 @@ class SourceScore(NamedTuple):
 
 def recall_at_k(ranked: Ranked, relevant: Relevant, k: int) -> float:
     """Share of queries with a hit. Raises ValueError for k below 1, and unless each query has something relevant."""
-    return _mean([bool(found) for found, _ in _counts(ranked, relevant, k)])
+    return statistics.fmean(found > 0 for found, _ in _counts(ranked, relevant, k))
 
 
 def fraction_recall_at_k(ranked: Ranked, relevant: Relevant, k: int) -> float:
     """Mean share of what could be found. Raises as `recall_at_k`."""
-    return _mean([found / min(k, there) for found, there in _counts(ranked, relevant, k)])
+    return statistics.fmean(found / min(k, there) for found, there in _counts(ranked, relevant, k))
 
 
 def mrr(ranked: Ranked, relevant: Relevant) -> float:
     """Mean reciprocal rank over the whole lists. Raises as `recall_at_k`."""
     _check(ranked, relevant)
-    places = (
-        next((place for place, item in enumerate(items, 1) if item in wanted), None)
-        for items, wanted in zip(ranked, map(_as_set, relevant), strict=True)
+    pairs = zip(ranked, map(_as_set, relevant), strict=True)
+    return statistics.fmean(
+        next((1 / place for place, item in enumerate(items, 1) if item in wanted), 0.0) for items, wanted in pairs
     )
-    return _mean([1 / place if place else 0.0 for place in places])
 
 
 def by_source(
@@ -72,16 +73,14 @@ def by_source(
 
     A query counts for each source that has something relevant to it, and for no other. Raises as `recall_at_k`."""
     _check(ranked, relevant)
-    groups: dict[Hashable, tuple[list[Any], list[set[Any]]]] = {}
+    groups: dict[Hashable, list[tuple[list[Any], set[Any]]]] = defaultdict(list)
     for items, wanted in zip(ranked, map(_as_set, relevant), strict=True):
-        parts: dict[Hashable, set[Any]] = {}
-        for item in wanted:
-            parts.setdefault(source_of(item), set()).add(item)
-        for source, part in parts.items():
-            lists, sets = groups.setdefault(source, ([], []))
-            lists.append(list(items))
-            sets.append(part)
-    return {source: SourceScore(score(*group), len(group[0])) for source, group in groups.items()}
+        for source in dict.fromkeys(map(source_of, wanted)):
+            groups[source].append((list(items), {item for item in wanted if source_of(item) == source}))
+    return {
+        source: SourceScore(score([items for items, _ in group], [wanted for _, wanted in group]), len(group))
+        for source, group in groups.items()
+    }
 
 
 def pr_recall_at_k(
@@ -89,11 +88,9 @@ def pr_recall_at_k(
 ) -> float:
     """PRRecall: share of queries of whose first k passages one contains an answer. Raises as `recall_at_k`."""
     _check(passages, answers, k)
-    return _mean(
-        [
-            any(contains_answer(text, known, whole_words) for text in texts[:k])
-            for texts, known in zip(passages, answers, strict=True)
-        ]
+    return statistics.fmean(
+        any(contains_answer(text, known, whole_words) for text in texts[:k])
+        for texts, known in zip(passages, answers, strict=True)
     )
 
 
@@ -131,10 +128,5 @@ def _check(ranked: Sequence[Any] | np.ndarray, relevant: Sequence[Any] | np.ndar
         raise ValueError(f"k={k} has to be 1 or more")
     if not len(ranked) or len(ranked) != len(relevant):
         raise ValueError(f"{len(ranked)} ranked lists for {len(relevant)} queries: give one for each, and at least one")
-    empty = [query for query, wanted in enumerate(relevant) if not len(wanted)]
-    if empty:
+    if empty := [query for query, wanted in enumerate(relevant) if not len(wanted)]:
         raise ValueError(f"{len(empty)} queries have nothing relevant, the first is {empty[0]}: leave them out")
-
-
-def _mean(values: Sequence[float | bool]) -> float:
-    return sum(values) / len(values)

@@ -1,10 +1,10 @@
-"""VQA accuracy: how many of ten people gave the model's answer (VQA-v2 and OK-VQA).
+"""VQA accuracy: the agreement of a prediction with ten people (VQA-v2 and OK-VQA).
 
     vqa_accuracy("two", ["2"] * 3 + ["3"] * 7)      # 0.9
 
-Antol et al., "VQA: Visual Question Answering" (2015): an answer is right if three people of ten gave it, and less so
+Antol et al., "VQA: Visual Question Answering" (2015): an answer is right if three people of ten gave it, and partly so
 if fewer did. To make people and machines comparable, each of the ten is left out once and the prediction compared with
-the other nine, min(1, matches / 3), and the mean taken. All accuracies here are shares; papers print 100 times these.
+the other nine, min(1, matches / 3), and the mean taken. Accuracies here are shares; papers print 100 times these.
 
 | people who agree | 0 | 1 | 2 | 3 | 4 or more |
 | --- | --- | --- | --- | --- | --- |
@@ -13,29 +13,30 @@ the other nine, min(1, matches / 3), and the mean taken. All accuracies here are
 
 **Evaluators.** The numbers in papers come from three; say which one yours come from.
 
-- "current": the public evaluator (GT-Vision-Lab/VQA) as it stands. Both sides lose outer white space. Then **only if
-  the ten answers are not all the same**, both sides are normalised. So "Yes" or "two" against ten times "yes" or "2"
-  score 0: its authors wanted text that is read off the picture to be left alone (issue 14 there).
+- "current": the public evaluator (GT-Vision-Lab/VQA) as it stands. Both sides are stripped. Then **only if the ten
+  answers are not all the same**, both sides are normalised. So "Yes" or "two" against ten times "yes" or "2" score 0:
+  its authors wanted text that is read off the image to be left alone (issue 14 there).
 - "older": the same evaluator before that. The prediction is always normalised; of the answers only the punctuation, and
   only if they differ. A true answer with an article or a capital letter can then be matched by nothing.
 - "short": everything is normalised always, and nobody is left out. Used by many training codes; the most generous.
 
 **Normalising**, in this order: punctuation (`strip_punctuation`), small letters, number words none to ten into digits,
-articles dropped, apostrophes put back (`CONTRACTIONS`).
+articles dropped, apostrophes restored (`CONTRACTIONS`).
 
 **Entries are people.** Equal answers of two people are two entries. The public code compares entries as dictionaries,
 so annotations without their `answer_id` lose all equal entries at once when one is left out; here places are compared.
 
 **OK-VQA** (Marino et al., 2019) has five people, each counted twice: one who agrees gives 0.6, two give 1. Its `answer`
-is stemmed ("surf") and `raw_answer` is what was typed ("surfing"). The benchmark scores `answer`, so predictions have
-to be stemmed in the same way; with which stemmer moves the score, so say that too.
+is stemmed ("surf") and `raw_answer` is as typed ("surfing"). The benchmark scores `answer`, so predictions have to be
+stemmed in the same way; with which stemmer moves the score, so say that too.
 """
 
 from __future__ import annotations
 
 import re
+import statistics
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 Evaluator = Literal["current", "older", "short"]
@@ -59,17 +60,12 @@ would've wouldn't wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll yo
 """
 
 
-def _contractions() -> dict[str, str]:
-    """Each form without one of its apostrophes -> the form. The one entry that takes an apostrophe away is the
-    evaluator's own; those with a capital I are never met, because words are in small letters by then. Two entries that
-    change nothing ("let's", "she's") are left out."""
-    found = {"somebody'd": "somebodyd"}
-    for form in _FORMS.split():
-        found |= {form[:i] + form[i + 1 :]: form for i, letter in enumerate(form) if letter == "'"}
-    return found
-
-
-CONTRACTIONS = _contractions()
+# Each form without one of its apostrophes -> the form. The first entry, which takes an apostrophe away, is the evaluator's
+# own; forms with a capital I are never met, because words are in small letters by then. Two entries that change nothing
+# ("let's", "she's") are left out.
+CONTRACTIONS = {"somebody'd": "somebodyd"} | {
+    form[:i] + form[i + 1 :]: form for form in _FORMS.split() for i, letter in enumerate(form) if letter == "'"
+}
 
 
 class VqaScores(NamedTuple):
@@ -88,7 +84,7 @@ def vqa_accuracy(prediction: str, answers: Sequence[str], evaluator: Evaluator =
     least = ENOUGH + (evaluator != "short")
     if isinstance(answers, str) or len(answers) < least:
         raise ValueError(f"answers={answers!r}: reaching 1 takes a list of {least} or more, usually {PEOPLE}")
-    prediction, answers = _SIDES[evaluator](prediction, answers)
+    prediction, answers = _compared(prediction, answers, evaluator)
     matches = [answer == prediction for answer in answers]
     if evaluator == "short":
         return min(1.0, sum(matches) / ENOUGH)
@@ -112,11 +108,10 @@ def vqa_scores(
     for annotation in annotations:
         question, answers = annotation["question_id"], ten_answers(annotation, field)
         each[question] = vqa_accuracy(predictions[question], answers, evaluator) if question in predictions else 0.0
-        for key, groups in types.items():
-            if key in annotation:
-                groups[annotation[key]].append(each[question])
-    by_type = ({name: _mean(group) for name, group in groups.items()} for groups in types.values())
-    return VqaScores(_mean(list(each.values())), each, *by_type)
+        for key in types.keys() & annotation.keys():
+            types[key][annotation[key]].append(each[question])
+    by_type = ({name: statistics.fmean(group) for name, group in groups.items()} for groups in types.values())
+    return VqaScores(statistics.fmean(each.values()), each, *by_type)
 
 
 def ten_answers(annotation: Mapping[str, Any], field: Literal["answer", "raw_answer"] = "answer") -> list[str]:
@@ -151,39 +146,25 @@ def trim(text: str) -> str:
 def strip_punctuation(text: str) -> str:
     """Each mark becomes nothing if a space touches it anywhere in the text, or if a comma stands between digits
     anywhere (whichever mark it is), else a space. A full stop becomes nothing unless a digit follows."""
-    number, found = re.search(r"\d,\d", text), text
+    number, stripped = re.search(r"\d,\d", text), text
     for mark in PUNCTUATION:
         touched = f"{mark} " in text or f" {mark}" in text
-        found = found.replace(mark, "" if touched or number else " ")
-    return re.sub(r"\.(?!\d)", "", found, count=PERIODS)
+        stripped = stripped.replace(mark, "" if touched or number else " ")
+    return re.sub(r"\.(?!\d)", "", stripped, count=PERIODS)
 
 
 def digits_and_articles(text: str) -> str:
-    """Small letters, digits for number words, no articles, apostrophes put back, single spaces."""
+    """Small letters, digits for number words, no articles, apostrophes restored, single spaces."""
     words = [NUMBERS.get(word, word) for word in text.lower().split()]
     return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
 
 
-def _current(prediction: str, answers: Sequence[str]) -> tuple[str, list[str]]:
-    prediction, answers = trim(prediction), [trim(answer) for answer in answers]
-    return (prediction, answers) if len(set(answers)) == 1 else _short(prediction, answers)
-
-
-def _older(prediction: str, answers: Sequence[str]) -> tuple[str, list[str]]:
-    differ = len(set(answers)) > 1
-    return normalise(prediction), [strip_punctuation(answer) if differ else answer for answer in answers]
-
-
-def _short(prediction: str, answers: Sequence[str]) -> tuple[str, list[str]]:
+def _compared(prediction: str, answers: Sequence[str], evaluator: Evaluator) -> tuple[str, list[str]]:
+    """Both sides as the evaluator compares them."""
+    if evaluator == "older":
+        differ = len(set(answers)) > 1
+        return normalise(prediction), [strip_punctuation(answer) if differ else answer for answer in answers]
+    trimmed = [trim(answer) for answer in answers]
+    if evaluator == "current" and len(set(trimmed)) == 1:
+        return trim(prediction), trimmed
     return normalise(prediction), [normalise(answer) for answer in answers]
-
-
-_SIDES: dict[str, Callable[[str, Sequence[str]], tuple[str, list[str]]]] = {
-    "current": _current,
-    "older": _older,
-    "short": _short,
-}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -44,20 +44,20 @@ def test_encyclopedic_vqa_is_read(files):
 
 
 def test_tables_that_are_none_are_refused(files, tmp_path):
-    for text, said in {
-        "question,answer\nx,y\n": "has no column question_type",
-        f'{",".join(evqa.NEEDED)}\nq,a,templated,1\n"q,a,templated,1\nq,a,templated,1\n': "row 3 cannot be read",
+    for text, value in {
+        "question,answer\nx,y\n": "question_type",
+        f'{",".join(evqa.NEEDED)}\nq,a,templated,1\n"q,a,templated,1\nq,a,templated,1\n': "row 3",
     }.items():
         path = tmp_path / "broken.csv"
         path.write_text(text)
-        with pytest.raises(ValueError, match=said) as caught:
+        with pytest.raises(ValueError, match=value) as caught:
             list(evqa.entries(path, files / "images"))
         one_line(caught)
-    with pytest.raises(ValueError, match="names no pictures"):
+    with pytest.raises(ValueError, match=r"x\.json"):
         evqa.names_of([json_file(tmp_path / "x.json", [1])])
-    with pytest.raises(ValueError, match="choose of templated"):
+    with pytest.raises(ValueError, match="x"):
         list(evqa.entries(files / "test.csv", files / "images", kinds=["x"]))
-    with pytest.raises(ValueError, match=r"row 4.*without an answer; mend it"):
+    with pytest.raises(ValueError, match="row 4"):
         list(evqa.entries(files / "test.csv", files / "images", str(files / "val.json"), most=1, skips=Skips(True)))
 
 
@@ -109,8 +109,8 @@ def test_exact_match_of_encyclopedic_vqa(prediction, references, kind, right):
 
 
 def test_what_encyclopedic_vqa_cannot_score_is_refused():
-    for references, kind, said in (([], "2_hop", "list of answers"), (["The"], "2_hop", "leaves"), (["x"], "y", "one")):
-        with pytest.raises(ValueError, match=said) as caught:
+    for references, kind, value in (([], "2_hop", r"\[\]"), (["The"], "2_hop", "The"), (["x"], "y", "'y'")):
+        with pytest.raises(ValueError, match=value) as caught:
             evqa_metrics.exact_match("x", references, kind)
         one_line(caught)
 
@@ -148,7 +148,7 @@ def test_relaxed_accuracy_of_infoseek():
         assert infoseek_metrics.relaxed(text, span) is right
     assert infoseek_metrics.relaxed("no idea", (-1.0, 1.0))  # 0, as in the evaluator
     assert infoseek_metrics.exact_match("the Alps!", ["alps"]) and not infoseek_metrics.exact_match("alp", ["alps"])
-    with pytest.raises(ValueError, match="smaller number first"):
+    with pytest.raises(ValueError, match=r"2\.0, 1\.0"):
         infoseek_metrics.relaxed("1", (2.0, 1.0))
 
 
@@ -159,5 +159,5 @@ def test_the_score_of_infoseek():
     assert found.by_split == {"unseen_question": 0.5, "unseen_entity": 0.25} and found.by_kind["string"] == 0
     assert infoseek_metrics.scores([True], splits[:1], ["time"]).score is None
     assert infoseek_metrics.scores([True, False], [splits[0], splits[2]], ["time"] * 2).score < 1e-12
-    with pytest.raises(ValueError, match="at least one question"):
+    with pytest.raises(ValueError, match="0 questions"):
         infoseek_metrics.scores([], [], [])

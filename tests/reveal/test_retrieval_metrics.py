@@ -35,22 +35,7 @@ def test_by_double_loops(k):
     shares = [sum(row) / min(k, len(wanted)) for row, wanted in zip(hits, relevant, strict=True)]
     assert metrics.fraction_recall_at_k(ranked, relevant, k) == pytest.approx(np.mean(shares))
     assert metrics.recall_at_k(ranked.tolist(), relevant, k) == metrics.recall_at_k(ranked, relevant, k)
-
-
-def test_recall_grows_with_k_up_to_what_the_memory_holds():
-    ranked, relevant = drawn(k=30)
-    growing = [metrics.recall_at_k(ranked, relevant, k) for k in range(1, 31)]
-    assert growing == sorted(growing) and growing[0] < 0.5 and growing[-1] == 1
-    assert metrics.recall_at_k(ranked, relevant, 99) == 1 == metrics.fraction_recall_at_k(ranked, relevant, 99)
-    assert metrics.recall_at_k(ranked[:, :5], relevant, 9) == growing[4]
-    assert growing[0] <= metrics.mrr(ranked, relevant) <= 1
-
-
-def test_one_relevant_item_makes_both_recalls_one():
-    ranked, relevant = drawn()
-    single = np.array([[min(wanted)] for wanted in relevant])
-    for k in (1, 4):
-        assert metrics.recall_at_k(ranked, single, k) == metrics.fraction_recall_at_k(ranked, single, k)
+    assert metrics.recall_at_k(ranked[:, :k], relevant, 99) == metrics.recall_at_k(ranked, relevant, k)
 
 
 def test_an_item_that_comes_twice_counts_once():
@@ -110,18 +95,17 @@ def test_gate_accuracy():
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "value"),
     [
-        (lambda: metrics.recall_at_k(RANKED, RELEVANT, 0), "k=0 has to be 1 or more"),
-        (lambda: metrics.recall_at_k([], [], 1), "0 ranked lists for 0 queries"),
-        (lambda: metrics.fraction_recall_at_k(RANKED, RELEVANT[:2], 1), "3 ranked lists for 2 queries"),
-        (lambda: metrics.mrr(RANKED, [[1], [], []]), "2 queries have nothing relevant, the first is 1"),
-        (lambda: metrics.gate_accuracy(np.ones((2, 3)), np.array([0, 3])), r"gates of \(2, 3\) and sources \[0, 3\]"),
-        (lambda: metrics.gate_accuracy(np.ones((0, 3)), np.array([], int)), r"gates of \(0, 3\)"),
+        (lambda: metrics.recall_at_k(RANKED, RELEVANT, 0), "k=0"),
+        (lambda: metrics.recall_at_k([], [], 1), "0 ranked lists"),
+        (lambda: metrics.fraction_recall_at_k(RANKED, RELEVANT[:2], 1), "3 ranked lists"),
+        (lambda: metrics.mrr(RANKED, [[1], [], []]), "2 queries"),
+        (lambda: metrics.gate_accuracy(np.ones((2, 3)), np.array([0, 3])), r"\[0, 3\]"),
+        (lambda: metrics.gate_accuracy(np.ones((0, 3)), np.array([], int)), r"\(0, 3\)"),
         (lambda: metrics.pr_recall_at_k([["a"]], [["a"]], -1), "k=-1"),
     ],
 )
-def test_what_cannot_be_scored_is_one_line(call, said):
-    with pytest.raises(ValueError, match=said) as error:
+def test_refusals(call, value):
+    with pytest.raises(ValueError, match=value):
         call()
-    assert "\n" not in str(error.value)
