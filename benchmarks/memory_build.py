@@ -40,7 +40,7 @@ import tyro
 
 from benchmarks.diffusion import forget_peak, heading, line, memory, timed
 from benchmarks.memory_search import held
-from reveal.memory import Builder, ExactEngine, Knowledge, Layout, Memory
+from reveal.memory import Builder, ExactEngine, Item, Layout, Memory
 
 LAYOUT = Layout("drawn", ("kg", "wit", "vqa"), key_dim=128, value_shape=(1, 8), value_dtype="bfloat16")
 BATCH = 4096  # items of a seed
@@ -69,7 +69,7 @@ class Options:
 
 
 class Batch(NamedTuple):
-    items: list[Knowledge]
+    items: list[Item]
     keys: np.ndarray
     values: np.ndarray
 
@@ -81,7 +81,7 @@ def batch(number: int, count: int) -> Batch:
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
     values = rng.standard_normal((BATCH, *LAYOUT.value_shape), np.float32).astype(ml_dtypes.bfloat16)
     items = [
-        Knowledge(LAYOUT.sources[item % len(LAYOUT.sources)], {"text": f"what is known of thing {item}"}, id=item)
+        Item(LAYOUT.sources[item % len(LAYOUT.sources)], {"text": f"what is known of thing {item}"}, id=item)
         for item in range(first, min(first + BATCH, count))
     ]
     return Batch(items, keys[: len(items)], values[: len(items)])
@@ -143,7 +143,7 @@ def drawn_again(ids: np.ndarray, count: int) -> Batch:
     return Batch(list(items), np.stack(keys), np.stack(values))
 
 
-def check(stored: Memory, known: list[Knowledge], values: np.ndarray, found: Any) -> None:
+def check(stored: Memory, known: list[Item], values: np.ndarray, found: Any) -> None:
     """Each known item is the best answer to its own key, and is what was put in. Raises ValueError."""
     ids = np.array([item.id for item in known])
     wrong = (found.ids[:, 0] != ids) | ~np.isclose(found.scores[:, 0], 1, atol=1e-5)

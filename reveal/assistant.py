@@ -3,7 +3,7 @@
     assistant = Assistant.load("runs/world_joint", memory="facts")
     told = assistant.ask("gull.jpg", "what does it eat?", k=4)        # `Evidence`: answer, items, what each did
     assistant.search(text="seabirds", k=10)
-    assistant.encode([Knowledge("wiki", {"text": "..."})])            # keys and values, as memories take them
+    assistant.encode([Item("wiki", {"text": "..."})])            # keys and values, as memories take them
 
 A question is one program to encode it, the search, and one program that answers and leaves out each item
 (`attribution.py`), each compiled once for each k.
@@ -25,7 +25,7 @@ from jaxtyping import Float
 from reveal import attribution, pretrained
 from reveal.evidence import Evidence, Piece
 from reveal.memory.engines.engine import Engine, Found
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.memory.manifest import Layout
 from reveal.memory.memory import Memory
 from reveal.network import weights
@@ -141,7 +141,7 @@ class Assistant:
         text: str = "",
         k: int | None = None,
         sources: Sequence[str] | None = None,
-    ) -> list[tuple[Knowledge, float]]:
+    ) -> list[tuple[Item, float]]:
         """The items that answer best, and their scores; k None: 10, or all there are. Raises as `ask`."""
         if image is None and not text.strip():
             raise ValueError("nothing to search by: give a text, a picture, or both")
@@ -161,7 +161,7 @@ class Assistant:
             rows["image"] = (self.inputs.picture(image) if isinstance(image, str | Path) else image)[None]
         return self._encode_query(self._params, rows)
 
-    def encode(self, items: Sequence[Knowledge]) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
         """Keys [n e] and values [n c d] of some items, one at a time. Raises ValueError for a damaged picture."""
         return self._one_by_one.encode(items)
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 
 COLUMNS = ("id", "source", "score", "prior", "attention", "left out", "text")
 LONGEST = 60  # letters of an item's text in a table
@@ -24,7 +24,7 @@ class Piece:
       effect: of leaving it out, on the logarithm of the answer's probability: below 0, it spoke for the answer.
     """
 
-    item: Knowledge
+    item: Item
     score: float
     prior: float
     share: float
@@ -87,12 +87,12 @@ class Evidence:
         )
 
 
-def as_json(item: Knowledge) -> dict[str, Any]:
+def as_json(item: Item) -> dict[str, Any]:
     """An item in plain values."""
     return {"id": item.id, "source": item.source, "fields": dict(item.fields), "picture": item.picture is not None}
 
 
-def text_of(item: Knowledge) -> str:
+def text_of(item: Item) -> str:
     """All fields, for people."""
     return " | ".join(value if isinstance(value, str) else str(value) for value in item.fields.values())
 

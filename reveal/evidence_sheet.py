@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from common.io.images import from_uint8, read_image, shrink, to_uint8, write_image
 from reveal.evidence import Evidence, Piece, short, text_of
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.sources.records import decode_picture
 
 WIDTH, MARGIN, GAP = 960, 24, 16
@@ -97,7 +97,7 @@ def _bar(draw: ImageDraw.ImageDraw, top: int, name: str, part: float, said: str,
     draw.text((BARS_AT + BAR + 10, top + 9), said, INK, _font(15), anchor="lm")
 
 
-def _picture(item: Knowledge) -> Float[np.ndarray, "h w 3"] | None:
+def _picture(item: Item) -> Float[np.ndarray, "h w 3"] | None:
     if item.picture is None:
         return None
     if not isinstance(item.picture, bytes):

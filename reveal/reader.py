@@ -3,7 +3,7 @@
     reader = Reader(model, memory, read_item)
     told = reader.ask(tokens, image, k=4)                   # of any number of questions
     memory.items(told.found.ids[0])                         # what the first answer was read from
-    reader.add([Knowledge("kg", {"text": "..."})])          # encoded with this network; the next question has it
+    reader.add([Item("kg", {"text": "..."})])          # encoded with this network; the next question has it
 
 A `ReadItem` makes of items what the network reads: {"tokens", "image", "has_image"}, as `Reveal.encode_item` takes
 them. Everything is computed in parts of one size, so that a program compiles once, whatever number of rows is asked.
@@ -23,13 +23,13 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from reveal.memory.engines.engine import Engine, Found
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, fingerprint
 from reveal.memory.memory import Memory
 from reveal.network.generator import Decoding, Greedy
 from reveal.network.model import Query, Reveal
 
-ReadItem = Callable[[Sequence[Knowledge]], Mapping[str, np.ndarray]]
+ReadItem = Callable[[Sequence[Item]], Mapping[str, np.ndarray]]
 PART = 64  # rows that are computed at a time
 
 
@@ -94,7 +94,7 @@ class Reader:
         whole = jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *told)
         return Told(*whole)
 
-    def encode(self, items: Sequence[Knowledge]) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of items, as memories take them."""
         if self.read_item is None:
             raise ValueError("this reader cannot encode items: give read_item")
@@ -108,7 +108,7 @@ class Reader:
         return keys, values
 
     def build(
-        self, folder: str | Path, items: Sequence[Knowledge], sources: Sequence[str], engine: Engine | None = None
+        self, folder: str | Path, items: Sequence[Item], sources: Sequence[str], engine: Engine | None = None
     ) -> Memory:
         """A new memory of these items, which this reader asks from now on. Raises as `Builder`."""
         from reveal.memory.builder import Builder
@@ -123,11 +123,11 @@ class Reader:
         self.memory = Memory.load(folder, engine, layout.encoder)
         return self.memory
 
-    def add(self, items: Sequence[Knowledge]) -> list[int]:
+    def add(self, items: Sequence[Item]) -> list[int]:
         """New items; their ids."""
         return self._memory.add(items, *self.encode(items))
 
-    def edit(self, items: Sequence[Knowledge]) -> None:
+    def edit(self, items: Sequence[Item]) -> None:
         """Items in the place of those with their ids."""
         self._memory.edit(items, *self.encode(items))
 

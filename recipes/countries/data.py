@@ -59,7 +59,7 @@ from recipes.countries.phrases import (
     question_id,
 )
 from recipes.countries.pieces import MODEL
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.processing import tokenizers
 from reveal.processing.item_arrays import ItemArrays, Later, arrays_of, network_input
 from reveal.processing.prompts import asked
@@ -156,13 +156,11 @@ class CountriesConfig:
         """What memory holds while training goes on, `ItemArrays`: everything."""
         return Later(lambda: _items(self))
 
-    def real_items(
-        self, atlas: Atlas | None = None, about: Iterable[int | np.integer] | None = None
-    ) -> list[Knowledge]:
+    def real_items(self, atlas: Atlas | None = None, about: Iterable[int | np.integer] | None = None) -> list[Item]:
         """What memory holds in evaluation: all real countries, or some, with the facts of `atlas` (default: true)."""
         return items_about(atlas or self.atlas, range(self.atlas.real) if about is None else about)
 
-    def read_item(self, items: Sequence[Knowledge]) -> Mapping[str, np.ndarray]:
+    def read_item(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
         """Items as `Reveal.encode_item` takes them: a `reveal.reader.ReadItem`."""
         return network_input(items, self.vocabulary, self.item_length, self.size)
 

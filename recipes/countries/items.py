@@ -16,13 +16,13 @@ from jaxtyping import Bool, Float, Int
 
 from recipes.countries.facts import ITEMS, RELATIONS, Atlas, nearest
 from recipes.countries.phrases import SEEN, SLOT_OF, SLOTS, SOURCE_OF_SLOT, SOURCES, item_id, written
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 
 NEAR = 16  # countries that are remembered as easily taken for one
 BINS = 2048  # that letters of names are counted in
 
 
-def items_about(atlas: Atlas, about: Iterable[int | np.integer]) -> list[Knowledge]:
+def items_about(atlas: Atlas, about: Iterable[int | np.integer]) -> list[Item]:
     """All sources' items about some countries, in the order of their ids."""
     found = []
     for country in about:
@@ -32,7 +32,7 @@ def items_about(atlas: Atlas, about: Iterable[int | np.integer]) -> list[Knowled
             text = written(atlas.countries[country].told, slot, rng)
             picture = atlas.flags[country] if SLOTS[slot] in ("passage", "caption", "vqa") else None
             if text:
-                found.append(Knowledge(SOURCES[SOURCE_OF_SLOT[slot]], {"text": text}, picture, number))
+                found.append(Item(SOURCES[SOURCE_OF_SLOT[slot]], {"text": text}, picture, number))
     return found
 
 

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from common.io.images import contact_sheet, from_uint8
 from reveal.evidence_sheet import bare
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.reader import Reader, Told
 
 SIDE, LINES, LETTERS = 192, 6, 34  # pixels of a picture, lines under it, letters in a line
@@ -79,9 +79,9 @@ def noted(picture: Float[np.ndarray, "h w 3"], texts: Sequence[str]) -> Float[np
     return np.concatenate([square, from_uint8(np.asarray(strip))])
 
 
-def _picture(item: Knowledge) -> Float[np.ndarray, "h w 3"]:
+def _picture(item: Item) -> Float[np.ndarray, "h w 3"]:
     return GREY if item.picture is None or isinstance(item.picture, bytes) else from_uint8(item.picture)
 
 
-def _says(item: Knowledge, share: float | np.floating) -> list[str]:
+def _says(item: Item, share: float | np.floating) -> list[str]:
     return [f"{item.source}, {100 * float(share):.0f} %", str(item.fields.get("text", ""))]

@@ -26,7 +26,7 @@ from recipes.countries.phrases import SOURCES
 from reveal import pretrained
 from reveal.evaluation.provenance import recipe_of
 from reveal.memory.builder import Builder
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.memory.manifest import Layout
 from reveal.network import weights
 from reveal.processing.processor import COUNTRIES
@@ -61,7 +61,7 @@ def remember(reader: Reader, folder: Path, data: CountriesConfig) -> int:
     return len(items)
 
 
-def as_file(item: Knowledge) -> Knowledge:
+def as_file(item: Item) -> Item:
     """With its picture as PNG, a tenth of the pixels' size."""
     if item.picture is None or isinstance(item.picture, bytes):
         return item

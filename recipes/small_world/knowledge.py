@@ -3,7 +3,7 @@
 What a person is shown is the text and the picture; the network reads the text's tokens. So an item that was added by
 hand is as good as one of the world's own:
 
-    Knowledge("captions", {"text": "owner anna"}, picture)
+    Item("captions", {"text": "owner anna"}, picture)
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from recipes.small_world.facts import SOURCES
 from recipes.small_world.items import LENGTH, Items
 from recipes.small_world.vocabulary import Vocabulary
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 
 
-def as_knowledge(items: Items, vocabulary: Vocabulary) -> list[Knowledge]:
+def as_knowledge(items: Items, vocabulary: Vocabulary) -> list[Item]:
     """In the order of their ids."""
     return [
-        Knowledge(
+        Item(
             SOURCES[int(items.source[row])],
             {"text": vocabulary.decode(items.tokens[row])},
             items.image[row] if items.has_image[row] else None,
@@ -31,7 +31,7 @@ def as_knowledge(items: Items, vocabulary: Vocabulary) -> list[Knowledge]:
     ]
 
 
-def read_items(vocabulary: Vocabulary, size: int, items: Sequence[Knowledge]) -> dict[str, np.ndarray]:
+def read_items(vocabulary: Vocabulary, size: int, items: Sequence[Item]) -> dict[str, np.ndarray]:
     """What `Reveal.encode_item` takes. Raises ValueError for a picture that is not uint8 RGB of `size`, and for words
     that the vocabulary has not."""
     image, has_image = np.zeros((len(items), size, size, 3), np.float32), np.zeros(len(items), bool)

@@ -33,7 +33,7 @@ from reveal.build.numbering import expected, numbered
 from reveal.build.report import Report, report
 from reveal.build.stored_images import kept
 from reveal.memory.builder import Builder
-from reveal.memory.items import MOST_IDS, Knowledge, ids_of, pack
+from reveal.memory.items import MOST_IDS, Item, ids_of, pack
 from reveal.memory.memory import Memory
 from reveal.memory.store import Store
 from reveal.processing.item_arrays import Row, row_of, stacked_input
@@ -46,7 +46,7 @@ SHARD = 16384  # items that an interruption costs at most
 SIDE = 256  # pixels of a kept picture, or the network's if those are more
 GROUP, AHEAD = 16, 16  # items that a thread prepares at a time, and such groups that wait
 THREADS = min(8, os.cpu_count() or 1)
-Batch = tuple[list[Knowledge], list[Row]]
+Batch = tuple[list[Item], list[Row]]
 
 
 class Changed(ValueError):
@@ -143,7 +143,7 @@ def add(
     return report(memory.store, started, skips, added=added, edited=edited, ids=written)
 
 
-def add_one(memory: Memory, item: Knowledge, assistant: Assistant, edit: bool, side: int | None = None) -> Report:
+def add_one(memory: Memory, item: Item, assistant: Assistant, edit: bool, side: int | None = None) -> Report:
     """One item, in the place of the one with its id if `edit`. Raises ValueError for an id that is there, without, and
     for an item that cannot be used."""
     started, inputs = time.perf_counter(), assistant.inputs
@@ -165,7 +165,7 @@ def refresh(folder: str | Path, assistant: Assistant, progress: bool = False) ->
     reader = assistant.reader(BATCH)
     with tqdm(total=len(store), unit="item", disable=None if progress else True) as bar:
 
-        def encode(items: list[Knowledge]) -> tuple[np.ndarray, np.ndarray]:
+        def encode(items: list[Item]) -> tuple[np.ndarray, np.ndarray]:
             made = reader.encode(items)
             bar.update(len(items))
             return made
@@ -176,14 +176,14 @@ def refresh(folder: str | Path, assistant: Assistant, progress: bool = False) ->
 
 
 def encoded(
-    items: Iterable[Knowledge],
+    items: Iterable[Item],
     assistant: Assistant,
     skips: Skips,
     side: int,
     total: int | None,
     done: int,
     progress: bool,
-) -> Iterator[tuple[list[Knowledge], np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[list[Item], np.ndarray, np.ndarray]]:
     """Items as they are kept, with keys and values, a batch at a time; the next ones are read meanwhile.
 
     With some `done` the first batch begins where they end, for its place in a batch may decide how a row is rounded."""
@@ -202,7 +202,7 @@ def encoded(
             before = 0
 
 
-def _batches(prepared: Iterable[tuple[Knowledge, Row]], first: int) -> Iterator[Batch]:
+def _batches(prepared: Iterable[tuple[Item, Row]], first: int) -> Iterator[Batch]:
     """So many as are encoded at a time, in the first batch `first`."""
     stream, count = iter(prepared), first
     while batch := list(itertools.islice(stream, count)):
@@ -210,19 +210,17 @@ def _batches(prepared: Iterable[tuple[Knowledge, Row]], first: int) -> Iterator[
         count = BATCH
 
 
-def _prepared(
-    items: Iterable[Knowledge], assistant: Assistant, skips: Skips, side: int
-) -> Iterator[tuple[Knowledge, Row]]:
+def _prepared(items: Iterable[Item], assistant: Assistant, skips: Skips, side: int) -> Iterator[tuple[Item, Row]]:
     """Items that can be used, as they are kept, and what the network reads of them; in their order, `AHEAD` groups
     ahead."""
 
-    def prepare(group: list[Knowledge]) -> tuple[list[tuple[Knowledge, Row]], Mapping[str, int]]:
+    def prepare(group: list[Item]) -> tuple[list[tuple[Item, Row]], Mapping[str, int]]:
         own = Skips(skips.strict)
         smaller = [kept(item, side) for item in group]
         rows = [row_of(item, inputs.tokenizer, inputs.item_length, inputs.image_size, own) for item in smaller]
         return [(item, row) for item, row in zip(smaller, rows, strict=True) if row is not None], own.counts
 
-    def done(future: Future) -> list[tuple[Knowledge, Row]]:
+    def done(future: Future) -> list[tuple[Item, Row]]:
         found, counts = future.result()
         skips.merge(counts)
         return found
@@ -238,7 +236,7 @@ def _prepared(
             yield from done(waiting.popleft())
 
 
-def _known(items: Iterable[Knowledge], sources: Sequence[str]) -> Iterator[Knowledge]:
+def _known(items: Iterable[Item], sources: Sequence[str]) -> Iterator[Item]:
     """The items. Raises ValueError for a source that the network does not know."""
     for item in items:
         if item.source not in sources:
@@ -249,9 +247,7 @@ def _known(items: Iterable[Knowledge], sources: Sequence[str]) -> Iterator[Knowl
         yield item
 
 
-def _after(
-    builder: Builder, stream: Iterator[Knowledge], assistant: Assistant, skips: Skips, side: int
-) -> Iterator[Knowledge]:
+def _after(builder: Builder, stream: Iterator[Item], assistant: Assistant, skips: Skips, side: int) -> Iterator[Item]:
     """What an interrupted build has not written yet; what it has left out is counted again. Raises `Changed` if what it
     has is not what comes now."""
     last, inputs = builder.last(), assistant.inputs

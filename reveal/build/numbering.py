@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.sources import Items, Skips
 from reveal.sources.folder import groups
 from reveal.sources.jsonl import objects
@@ -23,7 +23,7 @@ UNORDERED = ("vqa", "coco")
 RISE = "in a build they rise: sort them, or number all anew with --renumber"
 
 
-def numbered(sources: Sequence[Items], skips: Skips, anew: bool = False) -> Iterator[Knowledge]:
+def numbered(sources: Sequence[Items], skips: Skips, anew: bool = False) -> Iterator[Item]:
     """All items with their numbers. Raises ValueError where a source's do not rise."""
     last = -1
     for source in sources:

@@ -14,14 +14,14 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from common.io.images import from_uint8, shrink, to_uint8
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.sources.records import decode_picture
 
 QUALITY = 90  # of JPEG
 JPEG = b"\xff\xd8"  # what one begins with
 
 
-def kept(item: Knowledge, longest: int) -> Knowledge:
+def kept(item: Item, longest: int) -> Item:
     """The item with a picture of at most `longest` pixels a side, a JPEG if it had to shrink; 0: as it is.
 
     A picture that cannot be read stays as it is: whoever encodes it says so."""

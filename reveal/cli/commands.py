@@ -17,7 +17,7 @@ from reveal.cli import main
 from reveal.evidence import as_json, columns, short, text_of
 from reveal.memory.engines.registry import engine_of, milvus
 from reveal.memory.folder import bytes_on_disk, check_ours, discard, replace
-from reveal.memory.items import Knowledge, ids_of, is_text
+from reveal.memory.items import Item, ids_of, is_text
 from reveal.memory.manifest import NAME
 from reveal.memory.store import Store
 from reveal.sources.words import items_of
@@ -244,7 +244,7 @@ def _engine(command: main.Searching, memory: str | None) -> Engine | None:
     return engine_of(command.engine, memory)
 
 
-def _one_item(command: main.Add, store: Store) -> Knowledge:
+def _one_item(command: main.Add, store: Store) -> Item:
     """The item of `reveal add --text --image`. Of an edited one a text takes the place of all texts, a picture that of
     the picture, and the rest stays."""
     ids_of([] if command.id is None else [command.id])
@@ -262,7 +262,7 @@ def _one_item(command: main.Add, store: Store) -> Knowledge:
     source = source or next(iter(names))
     store.layout.number(source)
     kept = picture if picture is not None or before is None else before.picture
-    return Knowledge(source, fields, kept, command.id)
+    return Item(source, fields, kept, command.id)
 
 
 def _warn_of_unknown(assistant: Assistant, text: str) -> None:

@@ -15,7 +15,7 @@ by, a value of a few tokens to read it with, and itself.
 
     from reveal import memory
     with memory.Builder("facts", layout) as builder:
-        builder.add([memory.Knowledge("kg", {"text": "gulls eat fish"})], keys, values)
+        builder.add([memory.Item("kg", {"text": "gulls eat fish"})], keys, values)
     found = memory.Memory.load("facts").search(queries, k=5)
 """
 

@@ -56,6 +56,9 @@ from .engines.milvus_engine import (
     MilvusEngine as MilvusEngine,
 )
 from .items import (
+    Item as Item,
+)
+from .items import (
     Knowledge as Knowledge,
 )
 from .manifest import (

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from common.io.files import atomic_output
-from reveal.memory.items import Knowledge, ids_of, pack
+from reveal.memory.items import Item, ids_of, pack
 from reveal.memory.lock import LOCK, Lock
 from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest
 from reveal.memory.shard_writer import ShardWriter, new_shard, read_info, stored
@@ -82,7 +82,7 @@ class Builder:
         for info in self._done:
             yield from Shard(self.folder, info, self.layout).ids.tolist()
 
-    def add(self, items: Sequence[Knowledge], keys: np.ndarray, values: np.ndarray) -> None:
+    def add(self, items: Sequence[Item], keys: np.ndarray, values: np.ndarray) -> None:
         """Appends items with their keys [n k] and values [n c d]. Ids, where items have them, rise.
 
         Raises ValueError for a source that is not in the layout, an id that does not rise, keys or values of another
@@ -126,7 +126,7 @@ class Builder:
         finally:
             self._lock.remove()
 
-    def _numbered(self, items: Sequence[Knowledge]) -> np.ndarray:
+    def _numbered(self, items: Sequence[Item]) -> np.ndarray:
         ids, last = [], self._next - 1
         for item in items:
             number = last + 1 if item.id is None else item.id

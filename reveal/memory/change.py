@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Int
 
 from reveal.memory.builder import shard_name
-from reveal.memory.items import MOST_IDS, Knowledge, ids_of, pack
+from reveal.memory.items import MOST_IDS, Item, ids_of, pack
 from reveal.memory.manifest import Manifest, ShardInfo
 from reveal.memory.shard_writer import new_shard, read_info, stored
 from reveal.memory.shards import Shard, tombstones
@@ -37,7 +37,7 @@ class Change:
         self._written: list[Shard] = []
         self._gone: list[int] = []
 
-    def add(self, items: Sequence[Knowledge], keys: Any, values: Any) -> list[int]:
+    def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
         """New items; their ids. Raises ValueError for an id that is there, and as `Builder.add`; then nothing of this
         call was written."""
         ids = self._fresh(items)
@@ -50,7 +50,7 @@ class Change:
         self._write(items, ids, keys, values)
         return ids
 
-    def edit(self, items: Sequence[Knowledge], keys: Any, values: Any) -> None:
+    def edit(self, items: Sequence[Item], keys: Any, values: Any) -> None:
         """Items in the place of those with their ids. Raises ValueError for an id that is not there, and as
         `Builder.add`; then nothing of this call was written."""
         ids = [item.id for item in items if item.id is not None]
@@ -80,7 +80,7 @@ class Change:
         """Leaves the ids below to items that bring them: new ones are not smaller."""
         self._next = max(self._next, number)
 
-    def _fresh(self, items: Sequence[Knowledge]) -> list[int]:
+    def _fresh(self, items: Sequence[Item]) -> list[int]:
         """Ids for all, new ones where an item has none."""
         first = max([self._next - 1, *(item.id for item in items if item.id is not None)]) + 1
         missing = sum(item.id is None for item in items)
@@ -89,7 +89,7 @@ class Change:
         following = iter(range(first, first + missing))
         return [next(following) if item.id is None else item.id for item in items]
 
-    def _write(self, items: Sequence[Knowledge], ids: list[int], keys: Any, values: Any) -> None:
+    def _write(self, items: Sequence[Item], ids: list[int], keys: Any, values: Any) -> None:
         """A shard, in the order of ids."""
         if not len(items) == len(keys) == len(values):
             raise ValueError(f"{len(items)} items, {len(keys)} keys, {len(values)} values: give one of each")

@@ -2,7 +2,7 @@
 
 An item comes from one source and has text fields, a picture, or both:
 
-    Knowledge("wit", {"title": "Gull", "text": "A seabird ..."}, picture=Path("gull.jpg").read_bytes())
+    Item("wit", {"title": "Gull", "text": "A seabird ..."}, picture=Path("gull.jpg").read_bytes())
 
 The network turns it into a key (to find it by) and a value (tokens to read it with); those are arrays, kept apart. The
 item itself, its *payload*, is what a person is shown, and what is encoded again when the network has learned more.
@@ -30,7 +30,7 @@ MOST_IDS = 2**62
 
 
 @dataclass(frozen=True, eq=False)
-class Knowledge:
+class Item:
     """One item.
 
     Attributes:
@@ -46,6 +46,9 @@ class Knowledge:
     id: int | None = None
 
 
+Knowledge = Item  # its name until November 2026
+
+
 def ids_of(ids: Sequence[int] | Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
     """As an array. Raises ValueError for an id that no item can have; below 0 there is none, which others say."""
     if not isinstance(ids, np.ndarray) and (wrong := [number for number in ids if not -MOST_IDS < number < MOST_IDS]):
@@ -58,7 +61,7 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
 
 
-def pack(item: Knowledge) -> bytes:
+def pack(item: Item) -> bytes:
     """The payload. Raises ValueError for an item with nothing in it, for fields that are no JSON, and for a picture
     that is neither bytes nor uint8 RGB."""
     picture = item.picture
@@ -83,14 +86,14 @@ def pack(item: Knowledge) -> bytes:
     return LENGTH.pack(len(packed)) + packed + tail
 
 
-def unpack(payload: bytes, source: str, number: int) -> Knowledge:
+def unpack(payload: bytes, source: str, number: int) -> Item:
     """The item again. Raises ValueError if the bytes are damaged."""
     try:
         (length,) = LENGTH.unpack_from(payload)
         header = json.loads(payload[LENGTH.size : LENGTH.size + length].decode("utf-8", "surrogatepass"))
         kind, tail = header["picture"], payload[LENGTH.size + length :]
         if isinstance(kind, list):
-            return Knowledge(source, header["fields"], np.frombuffer(tail, np.uint8).reshape(*kind, 3), number)
+            return Item(source, header["fields"], np.frombuffer(tail, np.uint8).reshape(*kind, 3), number)
     except (struct.error, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"the payload of item {number} is damaged ({error}); copy the memory again") from error
-    return Knowledge(source, header["fields"], tail if kind == "file" else None, number)
+    return Item(source, header["fields"], tail if kind == "file" else None, number)

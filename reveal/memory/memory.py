@@ -4,7 +4,7 @@
     found = memory.search(queries, k=10, log_gate=gate)      # ids, scores, sources, version
     values = memory.values(found.ids)                        # what the fusion reads
     memory.items(found.ids[0])                               # what a person is shown
-    memory.add([Knowledge("kg", {"text": "..."})], keys, values)       # no training; the next search has it
+    memory.add([Item("kg", {"text": "..."})], keys, values)       # no training; the next search has it
 
 Keys come to the engine at the first search after a change.
 """
@@ -21,7 +21,7 @@ from jaxtyping import Int
 
 from reveal.memory.builder import Builder
 from reveal.memory.engines.engine import NOTHING, Engine, Found
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.memory.manifest import DTYPES, Layout
 from reveal.memory.store import Encode, Store
 
@@ -82,7 +82,7 @@ class Memory:
         numbers = None if sources is None else [self.store.layout.number(source) for source in sources]
         return self.engine.search(query, k, sources=numbers, log_gate=log_gate)
 
-    def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Knowledge]:
+    def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
         """The items with those ids. Raises ValueError for one that is not there."""
         return self.store.items(ids)
 
@@ -94,11 +94,11 @@ class Memory:
             values[there] = self.store.values(ids[there])
         return values
 
-    def add(self, items: Sequence[Knowledge], keys: Any, values: Any) -> list[int]:
+    def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
         """New items; their ids. Raises as `Store.add`."""
         return self.store.add(items, np.asarray(keys), np.asarray(values))
 
-    def edit(self, items: Sequence[Knowledge], keys: Any, values: Any) -> None:
+    def edit(self, items: Sequence[Item], keys: Any, values: Any) -> None:
         """Items in the place of those with their ids. Raises as `Store.edit`."""
         self.store.edit(items, np.asarray(keys), np.asarray(values))
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from reveal.memory.engines.engine import Rows
-from reveal.memory.items import Knowledge, ids_of, unpack
+from reveal.memory.items import Item, ids_of, unpack
 from reveal.memory.manifest import DTYPES, Layout, Manifest, check_encoder, read_manifest
 from reveal.memory.shards import Shard
 
@@ -66,7 +66,7 @@ class Snapshot:
         source, versions = joined("source", np.uint8)[order], joined("version", np.int32)[order]
         return Rows(ids[order], source, versions, keys, self.layout.key_dim, self.token)
 
-    def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Knowledge]:
+    def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
         """The items themselves. Raises ValueError for an id that is not there."""
         home, row = self.find(ids)
         found: list[Any] = [None] * len(home)

@@ -2,7 +2,7 @@
 
     store = Store("memory")                         # the manifest and the headers of the shards; nothing else
     store.delete([17])                              # a bit in a bitmap
-    store.edit([Knowledge("kg", {"text": "..."}, id=18)], keys, values)     # a bit, and a new small shard
+    store.edit([Item("kg", {"text": "..."}, id=18)], keys, values)     # a bit, and a new small shard
 
 Each change is a new version (`manifest.py`): it is there whole, or not at all, and only one program changes a memory at
 a time. Rows of deleted and edited items stay in their files until `compact` writes the live ones anew.
@@ -23,25 +23,25 @@ from jaxtyping import Int
 from common.io.files import atomic_folder
 from reveal.memory.builder import SHARD, remove_partial, shard_name
 from reveal.memory.change import Change
-from reveal.memory.items import Knowledge, pack
+from reveal.memory.items import Item, pack
 from reveal.memory.lock import Lock
 from reveal.memory.manifest import Layout, Manifest, ShardInfo, read_manifest, write_manifest
 from reveal.memory.shard_writer import new_shard, read_info, stored
 from reveal.memory.snapshot import Snapshot
 
-Encode = Callable[[list[Knowledge]], tuple[np.ndarray, np.ndarray]]  # -> keys [n k], values [n c d]
+Encode = Callable[[list[Item]], tuple[np.ndarray, np.ndarray]]  # -> keys [n k], values [n c d]
 BATCH = 256  # items in RAM at a time where all are gone through
 
 
 class Store(Snapshot):
     """A memory's folder, to read and to change; made as `Snapshot`, and raises as it does."""
 
-    def add(self, items: Sequence[Knowledge], keys: np.ndarray, values: np.ndarray) -> list[int]:
+    def add(self, items: Sequence[Item], keys: np.ndarray, values: np.ndarray) -> list[int]:
         """New items, one version more; their ids. Raises ValueError for an id that is there, and as `Builder.add`."""
         with self.changing() as change:
             return change.add(items, keys, values)
 
-    def edit(self, items: Sequence[Knowledge], keys: np.ndarray, values: np.ndarray) -> None:
+    def edit(self, items: Sequence[Item], keys: np.ndarray, values: np.ndarray) -> None:
         """Puts items in the place of those with their ids, one version more. Raises ValueError for an id that is not
         there, and as `Builder.add`."""
         with self.changing() as change:

@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
-from reveal.memory.items import Knowledge, is_text
+from reveal.memory.items import Item, is_text
 from reveal.processing.tokenizers import Tokenizer
 from reveal.sources.records import Skips, decode_picture
 
@@ -74,7 +74,7 @@ class Later:
 
 
 def arrays_of(
-    items: Iterable[Knowledge],
+    items: Iterable[Item],
     sources: Sequence[str],
     tokenizer: Tokenizer,
     length: int,
@@ -115,7 +115,7 @@ def arrays_of(
 
 
 def row_of(
-    item: Knowledge,
+    item: Item,
     tokenizer: Tokenizer,
     length: int,
     size: int,
@@ -141,7 +141,7 @@ def row_of(
     return Row(tokens, image)
 
 
-def network_input(items: Sequence[Knowledge], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:
+def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:
     """Tokens, image and has_image, as `Reveal.encode_item` takes them. Raises ValueError for a damaged picture."""
     texts = [tokenizer.encode(text_of(item, tokenizer.separator), length) for item in items]
     rows = [Row(tokens, picture_of(item, size)) for item, tokens in zip(items, texts, strict=True)]
@@ -158,14 +158,14 @@ def stacked_input(rows: Sequence[Row], length: int, size: int) -> Mapping[str, n
     }
 
 
-def text_of(item: Knowledge, separator: str) -> str:
+def text_of(item: Item, separator: str) -> str:
     """The fields that are texts, or lists of texts."""
     texts = [value if isinstance(value, str) else ", ".join(value) for value in item.fields.values() if is_text(value)]
     return f" {separator} ".join(text for text in texts if text)
 
 
 def picture_of(
-    item: Knowledge, size: int, rng: np.random.Generator | None = None, crop: Sequence[float | int] = WHOLE
+    item: Item, size: int, rng: np.random.Generator | None = None, crop: Sequence[float | int] = WHOLE
 ) -> UInt8[np.ndarray, "{size} {size} 3"] | None:
     """The picture as a square, or None. Raises ValueError for a damaged one."""
     if item.picture is None:

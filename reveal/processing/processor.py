@@ -33,7 +33,7 @@ from recipes.small_world.facts import SOURCES
 from recipes.small_world.items import LENGTH
 from recipes.small_world.vocabulary import Vocabulary
 from reveal.evidence import short
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.network.config import RevealConfig
 from reveal.processing import tokenizers
 from reveal.processing.item_arrays import network_input, resized
@@ -94,7 +94,7 @@ class Inputs:
         """The picture of a question, whole, as a square. Raises as `read_image`."""
         return resized(to_uint8(read_image(path)), self.image_size).astype(np.float32) / 255
 
-    def items(self, items: Sequence[Knowledge]) -> Mapping[str, np.ndarray]:
+    def items(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
         """Items as `Reveal.encode_item` takes them: a `reveal.reader.ReadItem`."""
         return network_input(items, self.tokenizer, self.item_length, self.image_size)
 

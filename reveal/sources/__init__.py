@@ -27,7 +27,7 @@
 
     for item in Items("wikidata", "wikidata5m_all_triplet.txt", {"names": "wikidata5m_entity.txt"}): ...
 
-The readers are plain generators of `reveal.memory.items.Knowledge` and of `Question`, and may be called by themselves:
+The readers are plain generators of `reveal.memory.items.Item` and of `Question`, and may be called by themselves:
 `wit.items(...)`, `coco.vqa_questions(...)`. `records` says what they share: what is left out, and the leak rule.
 """
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from common.io.files import require_file
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.sources.records import Pictures, Question, Skips, coco_names, file_bytes, folder_of, is_among, parsed
 from reveal.sources.wikidata import listed
 
@@ -66,7 +66,7 @@ def vqa_items(
     first_id: int = 0,
     without: Collection[str] = (),
     skips: Skips | None = None,
-) -> Iterator[Knowledge]:
+) -> Iterator[Item]:
     """ "Question: .. Answer: a, b" for all questions about a picture; its id is the picture's number after `first_id`.
 
     Different answers are told once, the commonest first; `images` None: texts alone."""
@@ -82,7 +82,7 @@ def vqa_items(
         else:
             data = file_bytes(picture, skips, f"{path} picture {number}") if picture else None
             if data is not None or picture is None:
-                yield Knowledge(source, {"text": " ".join(told)}, data, first_id + number)
+                yield Item(source, {"text": " ".join(told)}, data, first_id + number)
 
 
 def aokvqa_questions(
@@ -135,7 +135,7 @@ def caption_items(
     first_id: int = 0,
     without: Collection[str] = (),
     skips: Skips | None = None,
-) -> Iterator[Knowledge]:
+) -> Iterator[Item]:
     """A picture with all its captions; its id is the picture's number after `first_id`."""
     skips = skips or Skips()
     yield from _described(captions(path, images, without, skips), str(path), source, first_id, skips)
@@ -176,7 +176,7 @@ def karpathy_items(
     first_id: int = 0,
     without: Collection[str] = (),
     skips: Skips | None = None,
-) -> Iterator[Knowledge]:
+) -> Iterator[Item]:
     """A picture of those splits with all its captions, as `caption_items` has them, in the order of COCO's numbers."""
     skips = skips or Skips()
     found = sorted(karpathy(path, images, splits, without, skips), key=lambda one: one.id)
@@ -244,13 +244,13 @@ def _has(row: Row, where: str, skips: Skips, **kinds: type) -> bool:
     return not wrong
 
 
-def _described(asked: Iterable[Question], path: str, source: str, first_id: int, skips: Skips) -> Iterator[Knowledge]:
+def _described(asked: Iterable[Question], path: str, source: str, first_id: int, skips: Skips) -> Iterator[Item]:
     """Pictures to describe with what is said of them, those that cannot be read counted."""
     for one in asked:
         data = file_bytes(one.image, skips, f"{path} picture {one.id}")
         if data is not None:
             text = {"text": " ".join(one.answers)} if one.answers else {}
-            yield Knowledge(source, text, data, first_id + one.id)
+            yield Item(source, text, data, first_id + one.id)
 
 
 def _found(row: Row, pictures: Pictures) -> Path | None:

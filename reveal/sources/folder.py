@@ -17,7 +17,7 @@ from pathlib import Path
 from natsort import natsorted
 
 from common.io.images import READABLE
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.sources.records import Skips, file_bytes, file_text, is_among
 
 TEXT = ".txt"
@@ -29,7 +29,7 @@ def items(
     first_id: int = 0,
     without: Collection[str] = (),
     skips: Skips | None = None,
-) -> Iterator[Knowledge]:
+) -> Iterator[Item]:
     """The items of a folder.
 
     Args:
@@ -60,7 +60,7 @@ def items(
             continue
         data = file_bytes(pictures[0], skips, where) if pictures else None
         if data is not None or not pictures:
-            yield Knowledge(source, {"text": text} if text else {}, data, first_id + number)
+            yield Item(source, {"text": text} if text else {}, data, first_id + number)
 
 
 def _is_empty(file: Path) -> bool:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from common.io.files import require_file
-from reveal.memory.items import MOST_IDS, Knowledge
+from reveal.memory.items import MOST_IDS, Item
 from reveal.sources.records import Question, Skips, file_bytes, is_among, open_text, parsed
 
 OWN = ("id", "image", "image_id", "source")  # what is no field of an item
@@ -35,7 +35,7 @@ def items(
     source: str = "own",
     without: Collection[str] = (),
     skips: Skips | None = None,
-) -> Iterator[Knowledge]:
+) -> Iterator[Item]:
     """The items of a file (module docstring)."""
     skips = skips or Skips()
     folder = Path(images) if images is not None else Path(path).parent
@@ -54,7 +54,7 @@ def items(
         else:
             data = None if picture is None else file_bytes(picture, skips, where)
             if data is not None or picture is None:
-                yield Knowledge(entry.get("source", source), fields, data, entry.get("id", number))
+                yield Item(entry.get("source", source), fields, data, entry.get("id", number))
 
 
 def questions(

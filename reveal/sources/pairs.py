@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.io.files import require_file
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.sources.records import (
     Member,
     Picture,
@@ -55,12 +55,12 @@ def table_items(
     first_id: int = 0,
     without: Collection[str] = (),
     skips: Skips | None = None,
-) -> Iterator[Knowledge]:
+) -> Iterator[Item]:
     """Items of a table whose pictures are in a folder, by name or hash of their address; `without` has addresses."""
     skips = skips or Skips()
     for number, image, text, where in table(path, images, without, skips):
         if (data := file_bytes(image, skips, where)) is not None:
-            yield Knowledge(source, {"text": text}, data, first_id + number)
+            yield Item(source, {"text": text}, data, first_id + number)
 
 
 def table_questions(
@@ -77,12 +77,12 @@ def tar_items(
     first_id: int = 0,
     without: Collection[str] = (),
     skips: Skips | None = None,
-) -> Iterator[Knowledge]:
+) -> Iterator[Item]:
     """Items of a tar, of all in a folder, or of a pattern; `without` has keys or addresses. Ids count samples."""
     skips = skips or Skips()
     for number, image, text, where in tars(path, without, skips):
         if (data := file_bytes(image, skips, where)) is not None:
-            yield Knowledge(source, {"text": text}, data, first_id + number)
+            yield Item(source, {"text": text}, data, first_id + number)
 
 
 def tar_questions(path: str | Path, without: Collection[str] = (), skips: Skips | None = None) -> Iterator[Question]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.sources import coco, evqa, folder, held_out, infoseek, jsonl, pairs, wikidata, wikidata_dump, wit, wit_tfds
 from reveal.sources.records import Question, Skips, all_names, contents, picture_hash
 
@@ -98,7 +98,7 @@ class Items(Reading):
         "karpathy": coco.karpathy_items,
     }
 
-    def __iter__(self) -> Iterator[Knowledge]:
+    def __iter__(self) -> Iterator[Item]:
         return super().__iter__()
 
 

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.sources.records import Skips, files_of, open_text
 
 FORMS = ("sentences", "pairs")
@@ -44,7 +44,7 @@ def items(
     source: str = "wikidata",
     first_id: int = 0,
     skips: Skips | None = None,
-) -> Iterator[Knowledge]:
+) -> Iterator[Item]:
     """Items.
 
     Args:
@@ -70,7 +70,7 @@ def items(
     for number, (subject, told) in enumerate(about.items()):
         if told:
             text = linearised(neighbourhood(subject, about, hops), named, related, form)
-            yield Knowledge(source, {"text": text}, None, first_id + number)
+            yield Item(source, {"text": text}, None, first_id + number)
         else:
             skips.add(EMPTY, f"{path} subject {subject}")
 

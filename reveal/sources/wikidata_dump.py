@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.sources.records import UNREADABLE, Skips, file_bytes, files_of, folder_of, is_among, open_text, parsed
 from reveal.sources.wikidata import EMPTY, check_form, is_kept, linearised, listed, names_of, neighbourhood
 
@@ -52,7 +52,7 @@ def items(
     first_id: int = 0,
     without: Collection[str] = (),
     skips: Skips | None = None,
-) -> Iterator[Knowledge]:
+) -> Iterator[Item]:
     """Items.
 
     Args:
@@ -97,7 +97,7 @@ def items(
         if pictures and name and found is None:
             skips.add(f"whose picture is not there {STAYS}", f"{where} ({name})")
         data = file_bytes(found, skips, where, f"{UNREADABLE} {STAYS}") if found else None
-        yield Knowledge(source, {"text": text}, data, first_id + number)
+        yield Item(source, {"text": text}, data, first_id + number)
 
 
 def _first_pass(

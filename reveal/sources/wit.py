@@ -23,7 +23,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.sources.records import Pictures, Question, Skips, file_bytes, files_of, folder_of, is_among, open_text
 
 COLUMNS: tuple[str, ...] = (
@@ -70,7 +70,7 @@ def items(
     first_id: int = 0,
     without: Collection[str] = (),
     skips: Skips | None = None,
-) -> Iterator[Knowledge]:
+) -> Iterator[Item]:
     """Items.
 
     Args:
@@ -95,7 +95,7 @@ def items(
         else:
             data = file_bytes(picture, skips, where) if picture else None
             if data is not None or not picture:
-                yield Knowledge(source, fields, data, first_id + number)
+                yield Item(source, fields, data, first_id + number)
 
 
 def questions(

@@ -27,7 +27,7 @@ from natsort import natsorted
 
 from common.io.files import require_file
 from common.io.tfrecord import BROKEN, parse_example, read_record, scan
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.sources.records import Picture, Pictures, Question, Skips, file_bytes, folder_of, is_among
 from reveal.sources.wit import CAPTIONS, COLUMNS, TEXTS
 
@@ -57,7 +57,7 @@ def items(
     first_id: int = 0,
     without: Collection[str] = (),
     skips: Skips | None = None,
-) -> Iterator[Knowledge]:
+) -> Iterator[Item]:
     """Items.
 
     Args:
@@ -82,7 +82,7 @@ def items(
         else:
             data = None if picture is None else file_bytes(picture, skips, row.where)
             if data is not None or picture is None:
-                yield Knowledge(source, fields, data, first_id + row.number)
+                yield Item(source, fields, data, first_id + row.number)
 
 
 def questions(

@@ -47,7 +47,7 @@ import numpy as np
 from jaxtyping import Int
 
 from common.training.batches import batches
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.processing import item_arrays, tokenizers
 from reveal.processing.item_arrays import ItemArrays, arrays_of, network_input, resized
 from reveal.processing.prompts import DESCRIBE, asked
@@ -202,7 +202,7 @@ class OwnDataConfig:
             raise ValueError(f"{source.path}: all questions have one gold item, so there are no negatives: set 0")
         return usable
 
-    def read_item(self, items: Sequence[Knowledge]) -> Mapping[str, np.ndarray]:
+    def read_item(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
         """Items as `Reveal.encode_item` takes them: a `reveal.reader.ReadItem`. Pictures are whole."""
         return network_input(items, self.vocabulary, self.item_length, self.image_size)
 

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from reveal.memory import Builder, Knowledge, Layout, Store
+from reveal.memory import Builder, Item, Layout, Store
 
 LAYOUT = Layout("encoder-1", ("kg", "wit", "vqa"), key_dim=8, value_shape=(3, 4), value_dtype="bfloat16")
 
 
-def drawn(count: int, seed: int = 0, first: int = 0) -> tuple[list[Knowledge], np.ndarray, np.ndarray]:
+def drawn(count: int, seed: int = 0, first: int = 0) -> tuple[list[Item], np.ndarray, np.ndarray]:
     """Items of all three sources, some with pictures; keys of unit length; values."""
     rng = np.random.default_rng(seed)
     keys, values = rng.normal(size=(count, 8)), rng.normal(size=(count, 3, 4)).astype(np.float32)
     keys = (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float32)
     pictures = [None, bytes([first % 256, 1, 2]), np.full((2, 3, 3), 7, np.uint8)]
     items = [
-        Knowledge(LAYOUT.sources[number % 3], {"text": f"fact {first + number} · ü"}, pictures[number % 3])
+        Item(LAYOUT.sources[number % 3], {"text": f"fact {first + number} · ü"}, pictures[number % 3])
         for number in range(count)
     ]
     return items, keys, values

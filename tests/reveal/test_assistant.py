@@ -23,7 +23,7 @@ from recipes.small_world.vocabulary import Vocabulary
 from reveal.assistant import Assistant
 from reveal.build.memory_build import build
 from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.network import weights
 from reveal.network.generator import Beam
 from reveal.network.model import Reveal
@@ -229,7 +229,7 @@ def test_the_sheet_shows_everything(assistant, place, evidence):
 
 
 def test_an_item_without_text_is_found_by_its_picture(assistant):
-    rows = network_input([Knowledge("vqa", {}, np.zeros((16, 16, 3), np.uint8))], assistant.inputs.tokenizer, 16, 16)
+    rows = network_input([Item("vqa", {}, np.zeros((16, 16, 3), np.uint8))], assistant.inputs.tokenizer, 16, 16)
     assert rows["has_image"].all() and not rows["tokens"].any()
 
 

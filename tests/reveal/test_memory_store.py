@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from memories import LAYOUT, build, drawn
 
-from reveal.memory import Builder, Knowledge, Layout, Memory, Store, fingerprint
+from reveal.memory import Builder, Item, Layout, Memory, Store, fingerprint
 from reveal.memory.manifest import read_manifest
 from reveal.memory.shards import Shard
 
@@ -50,7 +50,7 @@ def test_what_goes_in_comes_out(folder):
 def test_numbers_keep_their_type(tmp_path, dtype):
     layout = Layout("e", ("kg",), 2, (1, 1), dtype, dtype)
     with Builder(tmp_path, layout) as builder:
-        builder.add([Knowledge("kg", {"a": 1})], np.array([[0.1, 3e-5]]), np.array([[[1 / 3]]]))
+        builder.add([Item("kg", {"a": 1})], np.array([[0.1, 3e-5]]), np.array([[[1 / 3]]]))
     store = Store(tmp_path)
     kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     assert store.keys([0]).dtype == store.values([0]).dtype == kind
@@ -108,15 +108,15 @@ def test_a_refused_batch_leaves_the_builder_as_it_was(tmp_path):
         with pytest.raises(ValueError, match=r"values are \[12, 4, 3\], this memory's are \[12, 3, 4\]"):
             builder.add(items, keys, values.transpose(0, 2, 1))
         with pytest.raises(ValueError, match="id 3 comes after 4"):
-            builder.add([Knowledge("kg", {"a": 1}, id=number) for number in (4, 3)], keys[:2], values[:2])
+            builder.add([Item("kg", {"a": 1}, id=number) for number in (4, 3)], keys[:2], values[:2])
         with pytest.raises(ValueError, match="source 'web' is not in this memory; it has kg, wit, vqa"):
-            builder.add([Knowledge("web", {"a": 1})], keys[:1], values[:1])
+            builder.add([Item("web", {"a": 1})], keys[:1], values[:1])
         with pytest.raises(ValueError, match="12 items, 11 keys"):
             builder.add(items, keys[:11], values)
         with pytest.raises(ValueError, match="neither fields nor a picture"):
-            builder.add([Knowledge("kg")], keys[:1], values[:1])
+            builder.add([Item("kg")], keys[:1], values[:1])
         with pytest.raises(ValueError, match="are no JSON"):
-            builder.add([Knowledge("kg", {"a": object()})], keys[:1], values[:1])
+            builder.add([Item("kg", {"a": object()})], keys[:1], values[:1])
         builder.add(items, keys, values)
     assert len(Store(tmp_path)) == 12
 
@@ -124,7 +124,7 @@ def test_a_refused_batch_leaves_the_builder_as_it_was(tmp_path):
 def test_a_build_holds_one_batch_in_ram(tmp_path):
     layout = Layout("e", ("kg",), 64, (16, 64))
     item, keys, values = (
-        Knowledge("kg", {"text": "x" * 100}),
+        Item("kg", {"text": "x" * 100}),
         np.ones((64, 64), np.float32),
         np.ones((64, 16, 64), np.float32),
     )
@@ -144,7 +144,7 @@ def test_changes_are_versions(folder):
     items, keys, values = drawn(4, seed=1, first=100)
     assert store.add(items, keys, values) == [25, 26, 27, 28] and store.manifest.version == 2
     store.delete([3, 26])
-    changed = [Knowledge("vqa", {"text": "new"}, id=7), Knowledge("kg", {"text": "newer"}, id=0)]
+    changed = [Item("vqa", {"text": "new"}, id=7), Item("kg", {"text": "newer"}, id=0)]
     store.edit(changed, keys[:2], values[:2])
     for opened in (store, Store(folder)):
         assert opened.manifest.version == 4 and len(opened) == 27
@@ -163,7 +163,7 @@ def test_changes_are_versions(folder):
 def test_changes_that_do_not_fit_change_nothing(folder):
     store = Store(folder)
     items, keys, values = drawn(2)
-    given = [Knowledge("kg", {"a": 1}, id=number) for number in (24, 99)]
+    given = [Item("kg", {"a": 1}, id=number) for number in (24, 99)]
     with pytest.raises(ValueError, match=r"1 ids are in .* already, 24 first; edit those"):
         store.add(given, keys, values)
     with pytest.raises(ValueError, match=r"1 ids are not in .*, 99 first"):
@@ -171,7 +171,7 @@ def test_changes_that_do_not_fit_change_nothing(folder):
     with pytest.raises(ValueError, match="an item to edit has no id"):
         store.edit(items, keys, values)
     with pytest.raises(ValueError, match="id -1 is below 0"):
-        store.add([Knowledge("kg", {"a": 1}, id=-1)], keys[:1], values[:1])
+        store.add([Item("kg", {"a": 1}, id=-1)], keys[:1], values[:1])
     with pytest.raises(ValueError, match="twice in one change"):
         store.edit(given[:1] * 2, keys, values)
     with pytest.raises(ValueError, match="1 ids are not in"):
@@ -186,9 +186,9 @@ def test_ids_of_deleted_items_are_not_given_again(folder):
     store.delete([24])
     items, keys, values = drawn(1)
     assert store.add(items, keys, values) == [25]
-    assert store.add([Knowledge("kg", {"a": 1}, id=1000)], keys, values) == [1000]
+    assert store.add([Item("kg", {"a": 1}, id=1000)], keys, values) == [1000]
     assert store.add(items, keys, values) == [1001]
-    assert store.add([Knowledge("kg", {"a": 1}, id=24)], keys, values) == [24]  # unless somebody asks
+    assert store.add([Item("kg", {"a": 1}, id=24)], keys, values) == [24]  # unless somebody asks
 
 
 @pytest.mark.parametrize("what", ["add", "delete"])
@@ -208,9 +208,9 @@ def test_a_change_in_parts_is_one_version_or_none(folder):
     store, (items, keys, values) = Store(folder), drawn(4, seed=2)
     before = sorted(folder.rglob("*"))
     for wrong, message in (
-        ([Knowledge("kg", {"a": 1}, id=26)], "id 26 is there twice in one change"),
-        ([Knowledge("kg", {"a": 1}, id=3)], "3 first; edit those"),
-        ([Knowledge("kg", {"a": 1}, id=2**62)], r"id 4611686018427387904 is no item's: ids are 0 to 2\^62 - 1"),
+        ([Item("kg", {"a": 1}, id=26)], "id 26 is there twice in one change"),
+        ([Item("kg", {"a": 1}, id=3)], "3 first; edit those"),
+        ([Item("kg", {"a": 1}, id=2**62)], r"id 4611686018427387904 is no item's: ids are 0 to 2\^62 - 1"),
     ):
         with pytest.raises(ValueError, match=message), store.changing() as change:
             assert change.add(items, keys, values) == [25, 26, 27, 28]
@@ -218,7 +218,7 @@ def test_a_change_in_parts_is_one_version_or_none(folder):
         assert store.manifest.version == 1 and [p for p in sorted(folder.rglob("*")) if p.name != ".lock"] == before
     with store.changing() as change:
         change.add(items, keys, values)
-        change.edit([Knowledge("kg", {"text": "new"}, id=7)], keys[:1], values[:1])
+        change.edit([Item("kg", {"text": "new"}, id=7)], keys[:1], values[:1])
         change.delete([3])
         assert change.add(items[:1], keys[:1], values[:1]) == [29]
     for opened in (store, Store(folder)):
@@ -232,11 +232,11 @@ def test_ids_that_no_item_can_have(folder):
         with pytest.raises(ValueError, match="id 99999999999999999999 is no item's: ids are 0 to"):
             asked([99999999999999999999])
     items, keys, values = drawn(1)
-    store.add([Knowledge("kg", {"a": 1}, id=2**62 - 1)], keys, values)
+    store.add([Item("kg", {"a": 1}, id=2**62 - 1)], keys, values)
     with pytest.raises(ValueError, match="no id is left behind 4611686018427387903"):
         store.add(items, keys, values)
     with pytest.raises(ValueError, match="is no item's"), Builder(folder.parent / "new", LAYOUT) as builder:
-        builder.add([Knowledge("kg", {"a": 1}, id=10**20)], keys, values)
+        builder.add([Item("kg", {"a": 1}, id=10**20)], keys, values)
 
 
 def test_one_program_builds_in_a_folder(tmp_path):
@@ -264,7 +264,7 @@ def test_two_programs_do_not_change_what_the_other_has_not_seen(folder):
 def test_compacting_keeps_what_lives_and_removes_the_rest(folder):
     store = Store(folder)
     _, keys, values = drawn(2, seed=1)
-    store.edit([Knowledge("kg", {"text": "new"}, id=12)], keys[:1], values[:1])
+    store.edit([Item("kg", {"text": "new"}, id=12)], keys[:1], values[:1])
     store.delete(list(range(5, 12)))
     ids, before = store.rows().ids, store.rows()
     kept = store.keys(ids), store.values(ids), [item.fields for item in store.items(ids)]
@@ -347,7 +347,7 @@ def test_the_next_search_has_every_change(tmp_path):
     found = memory.search(np.eye(8)[[2, 5]], 1)
     assert found.ids.ravel().tolist() == [2, 5] and found.version == 2
     memory.delete([2])
-    memory.edit([Knowledge("wit", {"text": "moved"}, id=5)], np.eye(8)[[2]], values[:1])
+    memory.edit([Item("wit", {"text": "moved"}, id=5)], np.eye(8)[[2]], values[:1])
     found = memory.search(np.eye(8)[[2]], 9, sources=["wit"])
     assert found.ids[0, :4].tolist() == [5, 1, 4, 7] and not found.present[0, 4:].any() and found.version == 4
     assert memory.values(found.ids).shape == (1, 9, 3, 4)

@@ -10,7 +10,7 @@ import pytest
 from own_files import json_lines, picture, world
 from reveal_networks import one_line
 
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.processing.item_arrays import ItemArrays, resized
 from reveal.sources import Items
 from reveal.training import device_memory
@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     from common.training.task import Data
     from reveal.network.config import RevealConfig
     from reveal.network.model import Reveal
-    from reveal.training.warm_start import Knowledge as KnowledgeProtocol
+    from reveal.training.warm_start import Item as KnowledgeProtocol
 
 ROOT = Path(__file__).parents[2]
 SMALL = dict(image_size=16, item_length=24, text_length=12, answer_length=10, batch_size=4, sources=("wiki", "web"))
@@ -85,7 +85,7 @@ def test_items_are_arrays_that_a_bank_takes(files):
     contents = device_memory.contents_of(items, 2)
     np.testing.assert_array_equal(contents.id[:12], np.arange(10, 22))
     picture = Path(data.knowledge).parent / "item3.png"
-    again = data.read_item([Knowledge("web", {"title": "bird 3"}, picture.read_bytes()), Knowledge("web", {"a": "b"})])
+    again = data.read_item([Item("web", {"title": "bird 3"}, picture.read_bytes()), Item("web", {"a": "b"})])
     np.testing.assert_allclose(again["image"][0], items.image[3] / np.float32(255))
     assert again["has_image"].tolist() == [True, False] and again["tokens"].shape == (2, 24)
     assert data.read_item([])["image"].shape == (0, 16, 16, 3)

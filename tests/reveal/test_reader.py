@@ -10,7 +10,7 @@ from little_world import NETWORK, WORLD
 
 from recipes.small_world.facts import SOURCES
 from recipes.small_world.knowledge import as_knowledge, read_items
-from reveal.memory.items import Knowledge
+from reveal.memory.items import Item
 from reveal.memory.memory import Memory
 from reveal.network.generator import Greedy
 from reveal.network.model import Reveal
@@ -45,7 +45,7 @@ def test_items_go_to_memory_and_come_back_as_the_network_reads_them():
     np.testing.assert_array_equal(again["has_image"], items.has_image)
     np.testing.assert_allclose(again["image"], items.image / 255, atol=1e-7)
     with pytest.raises(ValueError, match=r"is \[8, 8, 3\]; give uint8 \[16 16 3\]"):
-        read_items(WORLD.vocabulary, 16, [Knowledge("vqa", {"text": "food"}, np.zeros((8, 8, 3), np.uint8))])
+        read_items(WORLD.vocabulary, 16, [Item("vqa", {"text": "food"}, np.zeros((8, 8, 3), np.uint8))])
 
 
 def test_the_best_items_of_each_question_are_found(reader, model, questions):
@@ -88,7 +88,7 @@ def test_what_is_added_and_edited_is_read_at_once(reader, questions):
     before = len(reader.memory)
     ids = reader.add(about)
     assert ids == [item.id for item in about] and len(reader.memory) == before + len(about)
-    changed = Knowledge(about[0].source, {"text": "home cave"}, about[0].picture, about[0].id)
+    changed = Item(about[0].source, {"text": "home cave"}, about[0].picture, about[0].id)
     reader.edit([changed])
     assert reader.memory.items([changed.id])[0].fields == {"text": "home cave"}
     key, value = reader.encode([changed])

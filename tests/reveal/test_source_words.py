@@ -11,7 +11,7 @@ from reveal_networks import one_line
 
 from reveal.build.numbering import expected, numbered
 from reveal.build.stored_images import kept
-from reveal.memory import Knowledge
+from reveal.memory import Item
 from reveal.sources import Items, Skips
 from reveal.sources.words import items_of
 
@@ -81,18 +81,18 @@ def test_numbers_rise_over_all_sources(tmp_path):
 
 def test_large_pictures_shrink_and_others_stay_to_the_byte(tmp_path):
     large, small = picture(tmp_path / "l.png", 0, (60, 90)), picture(tmp_path / "s.png", 0, (30, 20))
-    shrunk = kept(Knowledge("wiki", {}, large.read_bytes()), 30).picture
+    shrunk = kept(Item("wiki", {}, large.read_bytes()), 30).picture
     assert isinstance(shrunk, bytes)
     with Image.open(io.BytesIO(shrunk)) as image, Image.open(large) as before:
         assert image.size == (30, 20) and image.format == "JPEG"
         halves = [np.asarray(one.convert("RGB"), float).mean((0, 2)) for one in (image, before)]
     assert abs(halves[0][5] - halves[1][15]) < 6 and abs(halves[0][25] - halves[1][75]) < 6
     for item, side in (
-        (Knowledge("wiki", {}, small.read_bytes()), 30),
-        (Knowledge("wiki", {}, large.read_bytes()), 0),
-        (Knowledge("wiki", {}, b"no picture"), 30),
-        (Knowledge("wiki", {"text": "a"}), 30),
+        (Item("wiki", {}, small.read_bytes()), 30),
+        (Item("wiki", {}, large.read_bytes()), 0),
+        (Item("wiki", {}, b"no picture"), 30),
+        (Item("wiki", {"text": "a"}), 30),
     ):
         assert kept(item, side) is item
     cut = large.read_bytes()[: large.stat().st_size // 2]
-    assert kept(Knowledge("wiki", {}, cut), 30).picture == cut
+    assert kept(Item("wiki", {}, cut), 30).picture == cut
