@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
+import drawn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,11 +20,8 @@ from plugins.diffusion.io.components import load_component
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 
 DATA = Path(__file__).parents[1] / "data" / "plugins"
-FILES = {
-    "unet": "diffusion_pytorch_model.safetensors",
-    "vae": "diffusion_pytorch_model.safetensors",
-    "text_encoder": "model.safetensors",
-}
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+FILES = {"unet": WEIGHTS, "vae": WEIGHTS, "text_encoder": "model.safetensors"}  # of a base
 
 # Two levels, one without attention; odd numbers of everything that may be odd.
 SMALL = UNetConfig(
@@ -40,8 +39,35 @@ SMALL = UNetConfig(
 )
 
 
+@functools.cache
+def _place() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="networks-")  # removed when the process ends
+
+
+@functools.cache
+def folder(kind) -> Path:
+    """The network as the library saves it: config.json and the drawn weights. Not to be written to."""
+    place = Path(_place().name) / kind
+    place.mkdir()
+    shutil.copy(DATA / kind / "config.json", place)
+    safetensors.numpy.save_file(drawn.tensors(kind), place / FILES.get(kind, WEIGHTS))
+    return place
+
+
+@functools.cache
+def lora(writer: str) -> Path:
+    """The LoRA in a file, as "kohya" or "diffusers_peft" name its tensors."""
+    tensors, place = drawn.tensors("lora"), Path(_place().name) / f"{writer}.safetensors"
+    if writer == "kohya":
+        safetensors.numpy.save_file(drawn.kohya(tensors), place)
+    else:
+        config = {f"{kind}.{key}": value for kind in FILES for key, value in (("r", 4), ("lora_alpha", drawn.ALPHA))}
+        safetensors.numpy.save_file(tensors, place, {"lora_adapter_metadata": json.dumps(config)})
+    return place
+
+
 def stored(kind) -> dict[str, np.ndarray]:
-    return safetensors.numpy.load_file(DATA / kind / FILES[kind])
+    return safetensors.numpy.load_file(folder(kind) / FILES[kind])
 
 
 def parameters(module) -> dict[str, np.ndarray]:
@@ -62,11 +88,8 @@ def one_line(error) -> str:
     return str(error.value)
 
 
-def copy(kind, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", FILES[kind]):
-        shutil.copy(DATA / kind / name, folder)
-    return folder
+def copy(kind, place: Path) -> Path:
+    return Path(shutil.copytree(folder(kind), place, dirs_exist_ok=True))
 
 
 def rewrite(kind, folder: Path, tensors, name=None) -> Path:
@@ -81,7 +104,7 @@ def rewrite(kind, folder: Path, tensors, name=None) -> Path:
 @functools.cache
 def network(kind):
     """One of them, as its folder gives it."""
-    return load_component(kind, DATA / kind)
+    return load_component(kind, folder(kind))
 
 
 def stored_json(kind) -> dict:
@@ -112,9 +135,10 @@ def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def fixture(name: str) -> dict[str, jax.Array]:
-    """All arrays of a fixture, maps as b h w c."""
-    with np.load(DATA / f"{name}.npz", allow_pickle=False) as arrays:
-        return {key: jnp.asarray(nhwc(arrays[key])) for key in arrays.files}
+    """The inputs and outputs of a network, maps as b h w c."""
+    arrays = {key: drawn.given(key) for key in drawn.INPUTS} | {"t": np.array([981, 20])}
+    with np.load(DATA / f"{name}.npz", allow_pickle=False) as outputs:
+        return {key: jnp.asarray(nhwc(value)) for key, value in (arrays | dict(outputs)).items()}
 
 
 def nhwc(array: np.ndarray) -> np.ndarray:

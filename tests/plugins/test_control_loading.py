@@ -10,7 +10,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 from control_contract import BASE, made
-from networks import DATA, assert_same, one_line, parameters
+from networks import DATA, assert_same, folder, one_line, parameters
 
 import plugins
 from common.weights import porting
@@ -31,18 +31,18 @@ from plugins.diffusion.io.porting import blank, table
 
 FILE = "diffusion_pytorch_model.safetensors"
 KINDS = {"controlnet": ControlNet, "t2i_adapter": T2IAdapter}
-WIDTHS = (32, 64, 64, 64)
+WIDTHS = (16, 32, 32, 32)
 PLUGIN = MediaPipeConfig.for_unet(BASE, 4)
 
 
 @functools.cache
 def fixed(kind):
     """The fixtures' network."""
-    return load(DATA / kind)
+    return load(folder(kind))
 
 
 def stored(kind) -> dict[str, np.ndarray]:
-    return safetensors.numpy.load_file(DATA / kind / FILE)
+    return safetensors.numpy.load_file(folder(kind) / FILE)
 
 
 def write(path, tensors, config=None):
@@ -121,7 +121,7 @@ def test_pipelines_variants_and_shards(tmp_path):
 def test_a_controlnet_in_its_first_names(tmp_path, whole):
     """In a checkpoint beside its base, and by itself. Groups and heads are not Stable Diffusion's: given, or beside."""
     source, tensors = stored("controlnet"), {}
-    for theirs, ours, shape in control_files.controlnet(WIDTHS, 64, (8, 16, 24, 32)):
+    for theirs, ours, shape in control_files.controlnet(WIDTHS, 32, (8, 16, 24, 32)):
         tensors[("control_model." if whole else "") + theirs] = source.pop(ours).reshape(shape)
     assert not source
     if whole:
@@ -188,7 +188,7 @@ def test_every_tensor_that_does_not_fit_is_listed(tmp_path):
         load(tmp_path)
     first, *rest = str(error.value).split("\n")
     assert str(tmp_path) in first and "3 in all" in first
-    for offender in ("adapter.body.1.in_conv.bias", "adapter.extra.weight", "adapter.conv_in.weight (32, 64, 3, 3)"):
+    for offender in ("adapter.body.1.in_conv.bias", "adapter.extra.weight", "adapter.conv_in.weight (16, 64, 3, 3)"):
         assert sum(offender in line for line in rest) == 1
 
 
@@ -212,16 +212,16 @@ def test_what_is_no_control_network_is_one_line(tmp_path):
         assert str(path) in one_line(error)
     for make, message in (
         (
-            lambda: load(DATA / "unet"),
+            lambda: load(folder("unet")),
             r"expected a control network \(ControlNetModel, .*found UNet2DConditionModel; name",
         ),
-        (lambda: load(DATA / "vae" / FILE), "expected the tensors of a control network"),
+        (lambda: load(folder("vae") / FILE), "expected the tensors of a control network"),
         (lambda: load(write(tmp_path / "a.safetensors", adapter), variant="fp16"), "variant 'fp16' chooses a file in"),
         (
-            lambda: load(DATA / "t2i_adapter", config=ControlNetConfig()),
+            lambda: load(folder("t2i_adapter"), config=ControlNetConfig()),
             "a T2IAdapter, config a ControlNetConfig; give",
         ),
-        (lambda: load(DATA / "t2i_adapter", "int8"), "dtype int8 is not one for weights"),
+        (lambda: load(folder("t2i_adapter"), "int8"), "dtype int8 is not one for weights"),
         (
             lambda: save(ControlNetwork(), tmp_path / "new"),
             "has no folder format here; this saves ControlNet, T2IAdapter, Med",
@@ -287,5 +287,5 @@ def test_shipped_names(tmp_path):
 def test_names_are_there_when_they_are_asked_for():
     assert plugins.control.load is load and plugins.control.names is names
     assert {"ControlNet", "PlugAndPlay", "guess_levels"} <= set(dir(plugins.control))
-    with pytest.raises(AttributeError, match=r"plugins\.control' has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="nothing"):
         _ = plugins.control.nothing

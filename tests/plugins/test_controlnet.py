@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import DATA, SMALL, abstract, fixture, network, one_line, parameters, small_unet
+from networks import DATA, SMALL, abstract, fixture, folder, network, one_line, parameters, small_unet
 
 from plugins.control import ControlNet, ControlNetConfig, contract, guess_levels, load
 from plugins.control.contract import Added
@@ -26,7 +26,7 @@ def io():
 @pytest.fixture(scope="module")
 def run(io):
     """(picture -> hint, hint -> what is added, what is added -> the UNet's output); each compiled once."""
-    (graph, state), (unet_graph, unet_state) = nnx.split(load(DATA / "controlnet")), nnx.split(network("unet"))
+    (graph, state), (unet_graph, unet_state) = nnx.split(load(folder("controlnet"))), nnx.split(network("unet"))
     x, t, context = io["x"], io["t"], io["ctx"]
     encode = jax.jit(lambda state, picture: nnx.merge(graph, state).encode(picture))
     act = jax.jit(lambda state, hint: nnx.merge(graph, state).act(hint, x, t, context))
@@ -154,7 +154,7 @@ def test_its_numbers_are_of_the_unets_type_and_its_hint_encoder_may_be_another(u
 def other(**changes):
     """The fixtures' network with another config, as its graph and parameters."""
     config = {**json.loads((DATA / "controlnet" / "config.json").read_text()), **changes}
-    graph, state = nnx.split(load(DATA / "controlnet", config=ControlNetConfig.from_json(config)))
+    graph, state = nnx.split(load(folder("controlnet"), config=ControlNetConfig.from_json(config)))
     return graph, nnx.to_pure_dict(state)
 
 

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import safetensors.numpy
 from flax import nnx
-from networks import DATA, nhwc, one_line
+from networks import DATA, folder, nhwc, one_line
 from portable import UNETS, features_case
 from tiny_base import random
 
@@ -157,7 +157,7 @@ def test_features_in_pytorch_steer_as_ours(tmp_path, name):
 
 
 def test_a_controlnet_is_refused(tmp_path):
-    controlnet = load(DATA / "controlnet")
+    controlnet = load(folder("controlnet"))
     assert isinstance(controlnet, ControlNet)
     for refuse in (
         lambda: to_stablehlo(controlnet, 64, 64),
@@ -241,7 +241,7 @@ def test_the_command_writes_features(here, capsys):
         (["-o", "p.onnx", "--size", "0"], "--size 0: give one side"),
         (["-o", "p.onnx", "--size", "20"], "a picture of 20x20: this network takes sides that are multiples of 8"),
         (["-o", "p.onnx", "--plugin", "none"], "no control 'none'"),
-        (["-o", "p.onnx", "--plugin", str(DATA / "controlnet")], "a ControlNet is no program by itself"),
+        (["-o", "p.onnx", "--plugin", str(folder("controlnet"))], "a ControlNet is no program by itself"),
         (["-o", "edges.png", "--format", "onnx"], "edges.png exists"),
         (["-o", "f.safetensors", "--picture", "none.png"], "none.png does not exist"),
         (["-o", "f.safetensors", "--picture", "edges.png", "--strength", "nan"], "strength=nan"),

@@ -6,7 +6,7 @@ import shutil
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from networks import DATA, FILES, assert_same, copy, network, one_line, parameters, rewrite, stored
+from networks import DATA, FILES, assert_same, copy, folder, network, one_line, parameters, rewrite, stored
 
 from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_unet, load_vae
 
@@ -37,17 +37,17 @@ def test_a_pipelines_folder(tmp_path):
 
 
 def test_one_file_of_a_folder():
-    assert_same(load_vae(DATA / "vae" / FILES["vae"]), network("vae"))
+    assert_same(load_vae(folder("vae") / FILES["vae"]), network("vae"))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_parameters_come_in_the_type_asked_for(dtype):
-    half = parameters(load_vae(DATA / "vae", dtype))
+    half = parameters(load_vae(folder("vae"), dtype))
     for path, value in parameters(network("vae")).items():
         assert half[path].dtype == jnp.dtype(dtype)
         np.testing.assert_array_equal(half[path], value.astype(jnp.dtype(dtype)))
     with pytest.raises(ValueError, match="dtype int8 is not one for weights; choose one of float32, float16, bfloat16"):
-        load_vae(DATA / "vae", jnp.int8)
+        load_vae(folder("vae"), jnp.int8)
 
 
 def test_shards_and_variants(tmp_path):

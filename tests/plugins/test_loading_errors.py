@@ -5,15 +5,15 @@ import json
 import numpy as np
 import pytest
 import safetensors.numpy
-from networks import DATA, FILES, copy, one_line, rewrite, stored
+from networks import FILES, copy, folder, one_line, rewrite, stored
 
 from plugins.diffusion.io.components import load_component, load_unet, load_vae
 
 
-@pytest.mark.parametrize("folder, found", [("controlnet", "ControlNetModel"), ("t2i_adapter", "T2IAdapter")])
-def test_a_control_network_is_no_unet(folder, found):
+@pytest.mark.parametrize("kind, found", [("controlnet", "ControlNetModel"), ("t2i_adapter", "T2IAdapter")])
+def test_a_control_network_is_no_unet(kind, found):
     with pytest.raises(ValueError, match=f"expected the unet, UNet2DConditionModel, found {found}; name") as error:
-        load_unet(DATA / folder)
+        load_unet(folder(kind))
     one_line(error)
 
 

@@ -2,25 +2,26 @@
 
 import json
 
+import drawn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
 from flax import nnx
-from networks import DATA, network, one_line
+from networks import DATA, lora, network, one_line
 
 from common.weights import porting
 from plugins.diffusion.io.lora import Lora, merge
 
-KOHYA, PEFT = DATA / "lora" / "kohya.safetensors", DATA / "lora" / "diffusers_peft.safetensors"
+KOHYA, PEFT = lora("kohya"), lora("diffusers_peft")
 BLOCK = "mid_block.attentions.0.transformer_blocks.0"
 
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, np.ndarray]:
-    with np.load(DATA / "lora_io.npz", allow_pickle=False) as arrays:
-        return dict(arrays)
+    with np.load(DATA / "lora_io.npz", allow_pickle=False) as outputs:
+        return dict(outputs) | {"x": drawn.given("x"), "ctx": drawn.given("ctx"), "t": np.array([981, 20])}
 
 
 def split(kind):
@@ -32,7 +33,7 @@ def params_of(kind):
     return split(kind)[1]
 
 
-def pair(name, shape=(64, 64), rank=2, endings=(".lora_down.weight", ".lora_up.weight"), kernel=(), seed=0):
+def pair(name, shape=(32, 32), rank=2, endings=(".lora_down.weight", ".lora_up.weight"), kernel=(), seed=0):
     """Random matrices for one weight; `kernel` is the down matrix's window."""
     rng = np.random.default_rng(seed)
     down = rng.normal(size=(rank, shape[1], *kernel)).astype(np.float32)
@@ -113,7 +114,7 @@ def test_convolutions(tmp_path):
     """A 3x3 window belongs to the down matrix; a linear pair fits a 1x1 convolution."""
     params, name, flat = params_of("unet"), "down_blocks.1.resnets.0.conv1", "mid_block.attentions.0.proj_in"
     stem, stem1 = ("lora_unet_" + n.replace(".", "_") for n in (name, flat))
-    tensors = pair(stem, (64, 32), kernel=(3, 3)) | pair(stem1, seed=2)
+    tensors = pair(stem, (32, 16), kernel=(3, 3)) | pair(stem1, seed=2)
     found = merge(params, [(written(tmp_path / "c.safetensors", tensors), 1.0)])
     down, up = (tensors[f"{stem}.lora_{end}.weight"] for end in ("down", "up"))
     change = np.einsum("or,rikl->klio", up[:, :, 0, 0], down)
@@ -177,13 +178,13 @@ def test_half_precision_stays_and_is_rounded_once(tmp_path):
 
 def test_all_that_does_not_fit_is_listed(tmp_path):
     tensors = pair("lora_unet_mid_block_attentions_9_proj_in") | pair("unet.no.such.layer", seed=1)
-    tensors |= pair(f"unet.{BLOCK}.attn1.to_q", (64, 32), seed=2)
+    tensors |= pair(f"unet.{BLOCK}.attn1.to_q", (32, 16), seed=2)
     lora, params = written(tmp_path / "l.safetensors", tensors), params_of("unet")
     with pytest.raises(ValueError) as caught:
         merge(params, [(lora, 1.0)])
     first, *lines = str(caught.value).splitlines()
     assert "3 in all" in first and "made for another base" in first and len(lines) == 3
-    for told in ("mid_block_attentions_9_proj_in", "no.such.layer", "(64, 32) in the file, kernel (64, 64)"):
+    for told in ("mid_block_attentions_9_proj_in", "no.such.layer", "(32, 16) in the file, kernel (32, 32)"):
         assert told in str(caught.value)
     assert changed(merge(params_of("text_encoder"), [(lora, 1.0)]), params_of("text_encoder")) == []
     with pytest.raises(ValueError, match="are of no UNet"):
@@ -219,7 +220,7 @@ def test_methods_that_only_the_header_names(tmp_path, option):
 def test_damaged_files(tmp_path):
     whole = pair("unet.a") | pair("unet.b") | pair("unet.c")
     del whole["unet.a.lora_up.weight"]
-    whole["unet.b.lora_up.weight"] = np.ones((64, 3), np.float32)
+    whole["unet.b.lora_up.weight"] = np.ones((32, 3), np.float32)
     whole["unet.c.lora_down.weight"][0, 0] = np.nan
     whole["unet.d.alpha"] = np.ones(())
     with pytest.raises(ValueError) as caught:

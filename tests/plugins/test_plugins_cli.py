@@ -10,7 +10,7 @@ import ldm
 import numpy as np
 import pytest
 import safetensors.numpy
-from networks import DATA
+from networks import DATA, folder, lora
 from tiny_base import diffusion_base
 
 from common.io.images import image_size, read_image, write_image
@@ -146,8 +146,8 @@ def test_what_is_no_base_is_refused_in_a_line(here, capsys, damage, said, words)
 
 def single_file(path: str, extra: tuple[str, ...] = ()) -> None:
     """The smallest file in LDM names, all zeros: level widths that 32 groups and 8 heads divide."""
-    text = safetensors.numpy.load_file(DATA / "text_encoder" / "model.safetensors")
-    shapes = {f"model.diffusion_model.{name}": shape for name, _, shape in ldm.unet((32, 32), context=64)}
+    text = safetensors.numpy.load_file(folder("text_encoder") / "model.safetensors")
+    shapes = {f"model.diffusion_model.{name}": shape for name, _, shape in ldm.unet((32, 32), context=32)}
     shapes |= {f"first_stage_model.{name}": shape for name, _, shape in ldm.vae((32, 32))}
     shapes |= {f"cond_stage_model.transformer.text_model.{key}": value.shape for key, value in text.items()}
     shapes |= dict.fromkeys(extra, (1,))
@@ -165,7 +165,7 @@ def test_a_single_file_takes_its_tokenizer_from_beside_it(here, capsys):
     shutil.copy("base/tokenizer/merges.txt", ".")
     main(["info", "v1.safetensors"])
     lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines()[1:])
-    assert "stored as float16, 32-32, 4 channels, text states of 64" in lines["unet"]
+    assert "stored as float16, 32-32, 4 channels, text states of 32" in lines["unet"]
     assert lines["predicts"].startswith("epsilon, 1000 timesteps") and lines["sampler"] == "plms"
 
 
@@ -220,7 +220,7 @@ def test_no_base_and_no_command(here, capsys, monkeypatch):
 
 
 def test_a_weight_follows_a_lora_file_after_a_colon():
-    file = str(DATA / "lora" / "kohya.safetensors")
+    file = str(lora("kohya"))
     assert [read_lora(word)[1] for word in (file, f"{file}:0.8", f"{file}:-1")] == [1.0, 0.8, -1.0]
 
 

@@ -11,7 +11,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 from flax import nnx
-from networks import DATA, FILES, assert_same, network, parameters, stored
+from networks import DATA, FILES, assert_same, folder, network, parameters, stored
 
 from plugins.diffusion.io.component_saving import save_component
 from plugins.diffusion.io.components import load_component, load_vae
@@ -42,7 +42,7 @@ def test_a_saved_network_is_the_reference_file_again(tmp_path, kind):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_survive_bit_for_bit(tmp_path, dtype):
-    half = load_vae(DATA / "vae", dtype)
+    half = load_vae(folder("vae"), dtype)
     save_component(tmp_path, half, dtype=dtype)
     assert_same(load_vae(tmp_path, dtype), half)
     stored_as = safetensors.numpy.load_file(tmp_path / FILES["vae"])
@@ -71,7 +71,7 @@ def test_nothing_is_overwritten_unasked(tmp_path):
 
 
 def test_what_cannot_be_saved_leaves_nothing(tmp_path):
-    vae = load_vae(DATA / "vae")
+    vae = load_vae(folder("vae"))
     vae.quant_conv.bias = nnx.Param(vae.quant_conv.bias[...].at[0].set(1e6))
     with pytest.raises(ValueError, match=r"1 x not finite"):
         save_component(tmp_path / "new", vae, dtype="float16")
@@ -90,9 +90,9 @@ def peak():  # of this program since it began
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
 
 import jax
-from plugins.diffusion import porting
-from plugins.diffusion.loading import load_unet
-from plugins.diffusion.unet import UNet, UNetConfig
+from plugins.diffusion.io import porting
+from plugins.diffusion.io.components import load_unet
+from plugins.diffusion.networks.unet import UNet, UNetConfig
 folder = Path(sys.argv[1])
 config = UNetConfig.from_json(json.loads((folder / "config.json").read_text()))
 porting.blank(UNet, config)  # tracing and the device's start have a price that does not grow with the network

@@ -18,13 +18,13 @@ PREFIXES = {
     "vae": "first_stage_model.",
     "text_encoder": "cond_stage_model.transformer.text_model.",
 }
-WIDTHS = {"unet": (32, 64, 64, 64), "vae": (16, 32, 32, 32)}
+WIDTHS = {"unet": (16, 32, 32, 32), "vae": (16, 32, 32, 32)}
 
 
 def single_file() -> dict[str, np.ndarray]:
     """The three fixtures in one file, as the first release laid them out, with what else such files hold."""
     tensors = {"model_ema.decay": np.ones(1, np.float32), "alphas_cumprod": np.ones(1000, np.float32)}
-    names = {"unet": ldm.unet(WIDTHS["unet"], 64), "vae": ldm.vae(WIDTHS["vae"])}
+    names = {"unet": ldm.unet(WIDTHS["unet"], 32), "vae": ldm.vae(WIDTHS["vae"])}
     for kind, known in names.items():
         source = stored(kind)
         for theirs, ours, shape in known:

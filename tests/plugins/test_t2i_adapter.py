@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import DATA, SMALL, abstract, fixture, network, one_line
+from networks import SMALL, abstract, fixture, folder, network, one_line
 from tiny_base import random
 
 from plugins.control import T2IAdapter, T2IAdapterConfig, contract, load
@@ -28,7 +28,7 @@ def io():
 @pytest.fixture(scope="module")
 def adapter():
     """Picture -> features, compiled once."""
-    graph, state = nnx.split(load(DATA / "t2i_adapter"))
+    graph, state = nnx.split(load(folder("t2i_adapter")))
     encode = jax.jit(lambda state, picture: nnx.merge(graph, state).encode(picture))
     return lambda picture: encode(state, picture)
 
@@ -51,7 +51,7 @@ def unet(io):
 
 
 def test_features(io, adapter):
-    network = load(DATA / "t2i_adapter")
+    network = load(folder("t2i_adapter"))
     features = adapter(io["cond"])
     assert len(features) == network.places == 4
     for i, feature in enumerate(features):

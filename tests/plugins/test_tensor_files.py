@@ -62,7 +62,7 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path, monkeypatch):
 PEAK = """
 import sys
 from pathlib import Path
-from plugins.diffusion.tensor_files import TensorFiles
+from plugins.diffusion.io.tensor_files import TensorFiles
 
 def peak():  # of this program since it began; ru_maxrss would count the program that started it
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024

@@ -28,7 +28,7 @@ LONG = "gull " * 8000  # 40,000 characters
 SERVER = "http://127.0.0.1:9"  # the port where nobody listens
 KILLED = """
 import os, signal, sys
-from reveal import cli
+from reveal.cli import main as cli
 from reveal.memory.shard_writer import ShardWriter
 append, calls = ShardWriter.append, []
 def dying(self, *arguments):
@@ -39,10 +39,10 @@ def dying(self, *arguments):
 ShardWriter.append = dying
 cli.main(sys.argv[1:])
 """
-PLAIN = "import sys\nfrom reveal import cli\ncli.main(sys.argv[1:])"
+PLAIN = "import sys\nfrom reveal.cli.main import main\nmain(sys.argv[1:])"
 LIMITED = """
 import resource, sys
-from reveal import cli
+from reveal.cli import main as cli
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # as a disk that is full in the middle of a write
 cli.main(sys.argv[1:])
 """
