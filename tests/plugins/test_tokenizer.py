@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from networks import DATA, one_line
 
-from plugins.diffusion.io.tokenizer import Tokenizer, normalise, split_words
-from plugins.diffusion.io.tokenizer_files import BYTE_CHARACTERS
+from plugins.diffusion.io.tokenizer import Tokenizer
 
 TINY = DATA / "tokenizer_tiny"
 EXPECTED = json.loads((DATA / "tokenizer_expected.json").read_text("utf-8"))["tiny_1000"]
@@ -93,8 +92,6 @@ def test_decoding(tiny):
     # As transformers shows it, a special token's name taking no blank after it.
     assert tiny.decode(ids, specials=True) == "<|startoftext|>a photo of it 's 日本 !! <|endoftext|>x <|endoftext|>"
     assert tiny.decode([127]) == "\ufffd"  # half of a two-byte letter
-    with pytest.raises(ValueError, match="token 1000 is not in this vocabulary of 1000"):
-        tiny.decode([320, 1000])
 
 
 @pytest.mark.parametrize("where", ["tokenizer_config.json", "special_tokens_map.json"])
@@ -117,7 +114,7 @@ def test_a_pipelines_folder(tmp_path, tiny):
 def test_one_file_of_newer_folders(tmp_path, tiny, split):
     lines = merge_lines()
     single = Tokenizer.from_folder(as_single_file(tmp_path / "t", [line.split() for line in lines] if split else lines))
-    assert single.vocab == tiny.vocab and single.ranks == tiny.ranks
+    assert single.vocab == tiny.vocab and single.merges == tiny.merges
 
 
 def test_openais_list_of_merges_numbers_the_vocabulary(tmp_path, tiny):
@@ -139,44 +136,40 @@ def test_merges_go_by_rank_then_from_the_left():
     assert tokenizer.encode("ac")[1:-1] == [vocab["a"], vocab["<|endoftext|>"]]  # no token for a letter: unknown
 
 
-def test_words_and_letters():
-    assert split_words(normalise("  They'LL\tpay 25€!!'s ")) == ["they", "'ll", "pay", "2", "5", "€!!'", "s"]
-    assert len(set(BYTE_CHARACTERS)) == 256 and BYTE_CHARACTERS[ord("~")] == "~"
-    assert not any(character.isspace() for character in BYTE_CHARACTERS)
-
-
 @pytest.mark.parametrize(
-    "spoil, error, told",
+    "spoil, error, named",
     [
-        (lambda f: (f / "vocab.json").unlink(), FileNotFoundError, "lacks vocab.json: a CLIP tokenizer's folder holds"),
-        (lambda f: (f / "merges.txt").unlink(), FileNotFoundError, "lacks merges.txt"),
-        (lambda f: shutil.rmtree(f), FileNotFoundError, "lacks vocab.json and merges.txt"),
-        (lambda f: (f / "vocab.json").write_text('{"a": 0'), ValueError, "vocab.json: not JSON"),
-        (lambda f: (f / "vocab.json").write_text("[1]"), ValueError, "holds no JSON object"),
-        (lambda f: (f / "vocab.json").write_text('{"a": "b"}'), ValueError, "not a vocabulary"),
-        (lambda f: (f / "vocab.json").write_text('{"a": 0}'), ValueError, "the vocabulary of 1 tokens lacks"),
-        (lambda f: (f / "merges.txt").write_text("a b\na b c\n"), ValueError, "two tokens in a line, found 'a b c'"),
+        (lambda f: (f / "vocab.json").unlink(), FileNotFoundError, "vocab.json"),
+        (lambda f: (f / "merges.txt").unlink(), FileNotFoundError, "merges.txt"),
+        (lambda f: shutil.rmtree(f), FileNotFoundError, "vocab.json and merges.txt"),
+        (lambda f: (f / "vocab.json").write_text('{"a": 0'), ValueError, "vocab.json"),
+        (lambda f: (f / "vocab.json").write_text("[1]"), ValueError, "vocab.json"),
+        (lambda f: (f / "vocab.json").write_text('{"a": "b"}'), ValueError, "vocab.json"),
+        (lambda f: (f / "vocab.json").write_text('{"a": 0}'), ValueError, "1 tokens"),
+        (lambda f: (f / "merges.txt").write_text("a b\na b c\n"), ValueError, "'a b c'"),
         (
             lambda f: (f / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}'),
             ValueError,
-            "tokenizer_class is 'T5Tokenizer'; only CLIPTokenizer",
+            "'T5Tokenizer'",
         ),
     ],
 )
-def test_files_that_are_no_tokenizer(tmp_path, spoil, error, told):
+def test_files_that_are_no_tokenizer(tmp_path, spoil, error, named):
     folder = copy_of_tiny(tmp_path / "t")
     spoil(folder)
     with pytest.raises(error) as caught:
         Tokenizer.from_folder(folder)
-    assert told in one_line(caught)
+    assert named in one_line(caught)
 
 
 def test_other_wrong_input(tmp_path, tiny):
     (tmp_path / "x.gz").write_bytes(b"no gzip")
-    with pytest.raises(ValueError, match="not a gzipped list of merges"):
+    with pytest.raises(ValueError, match="x.gz"):
         Tokenizer.from_bpe_file(tmp_path / "x.gz")
-    with pytest.raises(ValueError, match="length is 1; start and end alone need 2"):
+    with pytest.raises(ValueError, match="length is 1"):
         tiny("a", 1)
+    with pytest.raises(ValueError, match="1000"):
+        tiny.decode([320, 1000])
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}')
-    with pytest.raises(ValueError, match="not CLIP's byte-pair encoding"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json"):
         Tokenizer.from_folder(tmp_path)

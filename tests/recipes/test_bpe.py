@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from networks import one_line
 
-from plugins.diffusion.io.tokenizer import Tokenizer
-from plugins.diffusion.io.tokenizer_files import END, START, WORD_END, read_bpe
+from plugins.diffusion.io.tokenizer import END, START, WORD_END, Tokenizer
 from recipes.captioned_pictures.train_tokenizer import SMALLEST, train_bpe, write_tokenizer
 
 SENNRICH = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3  # the paper's example
@@ -67,7 +66,8 @@ def test_the_vocabulary_is_full_and_ordered_as_clips(tmp_path):
     lines = ["bpe_simple_vocab", *(" ".join(pair) for pair in merges)]
     with gzip.open(tmp_path / "merges.txt.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(lines))
-    assert read_bpe(tmp_path / "merges.txt.gz") == (vocab, merges)  # numbers that follow from OpenAI's format alone
+    read = Tokenizer.from_bpe_file(tmp_path / "merges.txt.gz")
+    assert (read.vocab, read.merges) == (vocab, merges)  # numbers that follow from OpenAI's format alone
 
 
 def test_few_captions_give_a_smaller_vocabulary():

@@ -31,8 +31,7 @@ from plugins.diffusion.io.components import CONFIG, KINDS, load_component
 from plugins.diffusion.io.pretrained import INDEX, find
 from plugins.diffusion.io.single_file import infer_config
 from plugins.diffusion.io.tensor_files import TensorFiles, find_weights, listing, read_json
-from plugins.diffusion.io.tokenizer import Tokenizer
-from plugins.diffusion.io.tokenizer_files import END
+from plugins.diffusion.io.tokenizer import END, Tokenizer
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers import Sampler, from_json, plms
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule

@@ -23,7 +23,6 @@ from plugins.diffusion.io.components import KINDS
 from plugins.diffusion.io.folder import HARMLESS, SCHEDULER
 from plugins.diffusion.io.pretrained import INDEX
 from plugins.diffusion.io.scheduler_saving import scheduler_json
-from plugins.diffusion.io.tokenizer import Tokenizer
 from plugins.diffusion.pipeline import Pipeline
 
 HEADER = "#version: 0.2"  # the first line of a merges file; readers leave it out
@@ -53,26 +52,10 @@ def save(pipeline: Pipeline, folder: str | Path, dtype: Any = None, *, overwrite
         if network is not None:
             own = jax.tree.leaves(nnx.state(network))[0].dtype
             save_component(folder / kind, network, dtype=own if dtype is None else dtype, overwrite=overwrite)
-    save_tokenizer(folder / "tokenizer", pipeline.tokenizer, pipeline.base.length, overwrite=overwrite)
+    pipeline.tokenizer.save(folder / "tokenizer", pipeline.base.length, overwrite=overwrite)
     _write(folder / SCHEDULER, scheduler, overwrite)
     _write(folder / INDEX, _index(networks, scheduler["_class_name"]), overwrite)
     return folder
-
-
-def save_tokenizer(folder: Path, tokenizer: Tokenizer, length: int, *, overwrite: bool = False) -> None:
-    """vocab.json, merges.txt and tokenizer_config.json, as Hugging Face's CLIPTokenizer reads them."""
-    merges = sorted(tokenizer.ranks, key=tokenizer.ranks.__getitem__)
-    lines = [HEADER, *(f"{left} {right}" for left, right in merges)]
-    start, end, pad = (tokenizer.tokens[i] for i in (tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id))
-    unknown = tokenizer.tokens[tokenizer.unknown_id]
-    special = {"bos_token": start, "eos_token": end, "pad_token": pad, "unk_token": unknown}
-    _write(folder / "vocab.json", tokenizer.vocab, overwrite, indent=None)
-    _write_text(folder / "merges.txt", "\n".join(lines) + "\n", overwrite)
-    _write(
-        folder / "tokenizer_config.json",
-        {"tokenizer_class": "CLIPTokenizer", "model_max_length": length, "do_lower_case": True, **special},
-        overwrite,
-    )
 
 
 def _index(networks: dict[str, Any], scheduler: str) -> dict[str, Any]:

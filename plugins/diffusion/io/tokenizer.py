@@ -1,49 +1,66 @@
-"""Text to numbers: the byte-pair tokenizer of CLIP, as Hugging Face's `CLIPTokenizer` runs it.
+"""CLIP's byte-pair tokenizer: text to token ids, as Hugging Face's `CLIPTokenizer` gives them.
 
-A prompt becomes `length` (77) whole numbers: start, at most 75 pieces, end, padding. Stages, for
-"A Café!" with the full vocabulary:
+A prompt becomes `length` (77) ids: start, at most 75 tokens of text, end, padding. The library `tokenizers` runs the
+stages; for "A Café!" with the full vocabulary:
 
-1. special tokens written out in the text ("<|endoftext|>", any other case is plain text) are cut out and keep their
-   numbers; HTML entities stay as typed (OpenAI's own code would turn "&amp;" into "&");
-2. `normalise`: compose accents (Unicode NFC), collapse white space, lower-case letter by letter: "a café!";
-3. `split_words`: contractions ('s 't 're 've 'm 'll 'd), runs of letters, single numerals, runs of anything else;
-4. each word's UTF-8 bytes are written with 256 printable characters (`BYTE_CHARACTERS`), the last one marked as the
-   word's end: `["c", "a", "f", "Ã", "©</w>"]`;
-5. neighbours are merged in the order in which the merges were learnt, until no pair is known (Sennrich et al., 2016,
-   section 3.2): `["café</w>"]`.
+1. special tokens written out in the text ("<|endoftext|>"; any other case is plain text) are cut out and keep their ids;
+2. normalisation composes accents (Unicode NFC), collapses white space and lower-cases: "a café!";
+3. words are contractions ('s 't 're 've 'm 'll 'd), runs of letters, single numerals, runs of anything else;
+4. each word's UTF-8 bytes are written with 256 printable characters, and "</w>" marks the word's end: "cafÃ©</w>";
+5. neighbours are merged in the order in which the merges were learnt (Sennrich et al., 2016, section 3.2).
 
-A vocabulary numbers the 256 bytes, the same as word ends, then one token per merge (48,894 for the published one),
+A vocabulary numbers the 256 bytes, the same at a word's end, then one token per merge (48,894 in the published one),
 then start (49,406) and end (49,407). Padding is the end token for SD 1.x and "!" (0) for SD 2.x. A padding token is
-special too: with SD 2.x's, Hugging Face reads every "!" of a prompt as padding, and so do we.
+special too: with SD 2.x's, Hugging Face reads every "!" of a prompt as padding, and so does this module.
+
+| files | written by |
+| --- | --- |
+| vocab.json, merges.txt (+ tokenizer_config.json, special_tokens_map.json) | every published SD folder |
+| tokenizer.json (+ tokenizer_config.json) | transformers 5 and later |
+| bpe_simple_vocab_16e6.txt.gz | OpenAI and OpenCLIP: merges alone; the vocabulary follows from their order |
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-import re
-import unicodedata
+import gzip
+import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tokenizers
 from jaxtyping import Int, Int32
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from plugins.diffusion.io.tokenizer_files import BYTE_CHARACTERS, END, START, WORD_END, read_bpe, read_folder
+from common.io.files import atomic_output, require_file
+from plugins.diffusion.io.tensor_files import read_json
 
-# Unicode's White_Space property. Python's \s would also take the separators U+001C to U+001F.
-WHITE_SPACE = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
-FIXED_WORD = re.compile(r"<\|(?:start|end)oftext\|>|'(?:s|t|re|ve|m|ll|d)")
-RUN = re.compile("L+|N|S+| +")  # over the kinds of the characters, see `kind`
+START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
+BYTE_CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # in the order of their ids
+CLIP_MERGES = 49152 - 256 - 2  # OpenAI's file goes on after those that CLIP uses
+SPECIALS = {"bos_token": "start", "eos_token": "end", "pad_token": "pad", "unk_token": "unknown"}
+WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+NORMALIZER = normalizers.Sequence(
+    [normalizers.NFC(), normalizers.Replace(tokenizers.Regex(r"\s+"), " "), normalizers.Lowercase()]
+)
+PRE_TOKENIZER = pre_tokenizers.Sequence(
+    [
+        pre_tokenizers.Split(tokenizers.Regex(WORDS), "removed", invert=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
+)
+Merges = list[tuple[str, str]]
 
 
 class Tokenizer:
-    """Callable: texts to int32 numbers. Build it with `from_folder` or `from_bpe_file`."""
+    """Callable: texts to int32 ids. Build it with `from_folder` or `from_bpe_file`."""
 
     def __init__(
         self,
         vocab: Mapping[str, int],
-        merges: Sequence[tuple[str, str]],
+        merges: Merges,
         *,
         start: str = START,
         end: str = END,
@@ -51,123 +68,133 @@ class Tokenizer:
         unknown: str = END,
     ):
         """Raises ValueError when a special token or the result of a merge is not in the vocabulary."""
-        specials = dict.fromkeys((start, end, pad, unknown))
-        missing = [token for token in specials if token not in vocab]
-        missing += [left + right for left, right in merges if left + right not in vocab]
-        if missing:
+        self.specials = {"bos_token": start, "eos_token": end, "pad_token": pad, "unk_token": unknown}
+        needed = [*dict.fromkeys(self.specials.values()), *(token for a, b in merges for token in (a, b, a + b))]
+        if missing := [token for token in needed if token not in vocab]:
             raise ValueError(
                 f"the vocabulary of {len(vocab)} tokens lacks {missing[0]!r} ({len(missing)} tokens in all) which the"
                 f" merges or the special tokens need; take both files from one tokenizer"
             )
-        self.vocab = dict(vocab)
+        self.vocab, self.merges = dict(vocab), list(merges)
         self.tokens = {number: token for token, number in vocab.items()}
-        self.ranks = {pair: rank for rank, pair in enumerate(merges)}
         self.start_id, self.end_id, self.pad_id = vocab[start], vocab[end], vocab[pad]
-        self.special_ids = {vocab[token] for token in specials}
-        self.unknown_id = vocab[unknown]
-        longest_first = sorted(specials, key=len, reverse=True)
-        self._special = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
-        self._word_ids = functools.lru_cache(maxsize=1 << 16)(self._merge_word)
+        model = models.BPE(self.vocab, self.merges, unk_token=unknown, end_of_word_suffix=WORD_END)
+        self._encoder: Any = tokenizers.Tokenizer(model)
+        self._encoder.normalizer, self._encoder.pre_tokenizer = NORMALIZER, PRE_TOKENIZER
+        self._encoder.decoder = decoders.ByteLevel()
+        added = [tokenizers.AddedToken(token, normalized=False, special=True) for token in set(self.specials.values())]
+        self._encoder.add_special_tokens(added)
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
-        """From vocab.json and merges.txt (or the newer tokenizer.json) in `path` or in its folder `tokenizer`.
+        """From vocab.json and merges.txt, or tokenizer.json, in `path` or in its folder `tokenizer`.
 
-        Raises FileNotFoundError when they are missing, ValueError when they hold something else; one line each."""
-        vocab, merges, specials = read_folder(path)
-        return cls(vocab, merges, **specials)
+        Raises FileNotFoundError for missing files, ValueError for damaged ones or another kind of tokenizer."""
+        folder = Path(path)
+        folder = folder / "tokenizer" if (folder / "tokenizer").is_dir() else folder
+        files = [folder / name for name in ("tokenizer_config.json", "special_tokens_map.json")]
+        config, special_map = (read_json(file) if file.exists() else {} for file in files)
+        kind = config.get("tokenizer_class", "CLIPTokenizer")
+        if kind not in ("CLIPTokenizer", "CLIPTokenizerFast"):
+            raise ValueError(f"{folder}: its tokenizer_class is {kind!r}; only CLIPTokenizer is supported")
+        named = config | special_map  # the map wins, as in transformers
+        contents = {ours: _content(named.get(theirs)) for theirs, ours in SPECIALS.items()}
+        specials = {name: text for name, text in contents.items() if text is not None}
+        return cls(*_read_vocabulary(folder), **specials)
 
     @classmethod
     def from_bpe_file(cls, path: str | Path, *, pad: str = END) -> Tokenizer:
-        """From OpenAI's list of merges, `bpe_simple_vocab_16e6.txt.gz`, which gives the vocabulary as well.
+        """From OpenAI's gzipped list of merges, which gives the vocabulary as well.
 
-        Raises FileNotFoundError or ValueError in one line."""
-        vocab, merges = read_bpe(path)
-        return cls(vocab, merges, pad=pad)
+        Raises FileNotFoundError, or ValueError for a damaged file."""
+        try:
+            with gzip.open(require_file(path), "rt", encoding="utf-8") as file:
+                lines = file.read().split("\n")
+        except (gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: not a gzipped list of merges, or cut short ({error}); copy it again") from error
+        merges = _parse_merges(lines, Path(path))[:CLIP_MERGES]
+        ends = [character + WORD_END for character in BYTE_CHARACTERS]
+        tokens = [*BYTE_CHARACTERS, *ends, *(a + b for a, b in merges), START, END]
+        return cls({token: number for number, token in enumerate(tokens)}, merges, pad=pad)
+
+    def save(self, folder: Path, length: int, *, overwrite: bool = False) -> None:
+        """Write vocab.json, merges.txt and tokenizer_config.json, as Hugging Face's CLIPTokenizer reads them."""
+        config = {"tokenizer_class": "CLIPTokenizer", "model_max_length": length, "do_lower_case": True}
+        contents = {
+            "vocab.json": json.dumps(self.vocab, ensure_ascii=False),
+            "merges.txt": "\n".join(["#version: 0.2", *map(" ".join, self.merges)]),
+            "tokenizer_config.json": json.dumps(config | self.specials, indent=2, ensure_ascii=False),
+        }
+        for name, text in contents.items():
+            with atomic_output(folder / name, overwrite) as temporary:
+                temporary.write_text(text + "\n", "utf-8")
 
     def __call__(self, texts: str | Sequence[str], length: int = 77) -> Int32[np.ndarray, "b n"]:
-        """One row of `length` numbers per text: start, pieces (cut after `length - 2`, see `truncated`), end, padding.
+        """One row of `length` ids per text: start, tokens (cut after `length - 2`, see `truncated`), end, padding.
 
         Raises ValueError for a length below 2."""
-        rows = [self._pieces(text, length) for text in ([texts] if isinstance(texts, str) else texts)]
-        batch = np.full((len(rows), length), self.pad_id, np.int32)
-        for row, pieces in zip(batch, rows, strict=True):
-            kept = pieces[: length - 2]
-            row[: len(kept) + 2] = [self.start_id, *kept, self.end_id]
+        if length < 2:
+            raise ValueError(f"length is {length}; start and end alone need 2")
+        texts = [texts] if isinstance(texts, str) else texts
+        batch = np.full((len(texts), length), self.pad_id, np.int32)
+        for row, text in zip(batch, texts, strict=True):
+            ids = self.encode(text)[:-1][: length - 1]
+            row[: len(ids) + 1] = [*ids, self.end_id]
         return batch
 
     def encode(self, text: str) -> list[int]:
-        """All numbers of one text, start and end included, neither cut nor padded."""
-        return [self.start_id, *self._pieces(text), self.end_id]
+        """All ids of one text, start and end included, neither cut nor padded. A lone surrogate is read as "?"."""
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        return [self.start_id, *self._encoder.encode(text, add_special_tokens=False).ids, self.end_id]
 
     def truncated(self, text: str, length: int = 77) -> str:
         """What `__call__` leaves out of a text that is too long, as `decode` shows it; "" when nothing."""
-        return self.decode(self._pieces(text, length)[length - 2 :])
+        return self.decode(self.encode(text)[length - 1 : -1])
 
     def decode(self, ids: Iterable[int] | Int[np.ndarray, " n"], *, specials: bool = False) -> str:
-        """Numbers to text: lower case, a space after each word. Special tokens are dropped unless `specials`.
+        """Ids to text: lower case, a space after each word. Special tokens are dropped unless `specials`.
 
-        Raises ValueError for a number that is not in the vocabulary."""
-        kept = [number for number in map(int, ids) if specials or number not in self.special_ids]
-        unknown = [number for number in kept if number not in self.tokens]
-        if unknown:
+        Raises ValueError for an id that is not in the vocabulary."""
+        ids = [int(number) for number in ids]
+        if unknown := [number for number in ids if number not in self.tokens]:
             raise ValueError(f"token {unknown[0]} is not in this vocabulary of {len(self.tokens)}; wrong tokenizer?")
-        characters = "".join(self.tokens[number] for number in kept)
-        text = bytes(map(BYTE_CHARACTERS.index, characters)).decode("utf-8", errors="replace")
-        return text.replace(WORD_END, " ").strip()
-
-    def _pieces(self, text: str, length: int = 77) -> list[int]:
-        """Stages 1 to 5: all numbers of a text but start, end and padding."""
-        if length < 2:
-            raise ValueError(f"length is {length}; start and end alone need 2")
-        pieces: list[int] = []
-        for i, part in enumerate(self._special.split(text)):
-            if i % 2:  # what the group of the pattern matched
-                pieces.append(self.vocab[part])
-            else:
-                pieces += [number for word in split_words(normalise(part)) for number in self._word_ids(word)]
-        return pieces
-
-    def _merge_word(self, word: str) -> tuple[int, ...]:
-        """Stages 4 and 5 for one word: merges the earliest learnt pair, leftmost first, one at a time."""
-        symbols = [BYTE_CHARACTERS[byte] for byte in word.encode("utf-8", errors="replace")]
-        symbols[-1] += WORD_END
-        while len(symbols) > 1:
-            ranks = [self.ranks.get(pair, len(self.ranks)) for pair in itertools.pairwise(symbols)]
-            best = min(ranks)
-            if best == len(self.ranks):
-                break
-            i = ranks.index(best)
-            symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-        return tuple(self.vocab.get(symbol, self.unknown_id) for symbol in symbols)
+        return self._encoder.decode(ids, skip_special_tokens=not specials).replace(WORD_END, " ").strip()
 
 
-def normalise(text: str) -> str:
-    """Composed accents, single blanks, lower case.
+def _read_vocabulary(folder: Path) -> tuple[dict[str, int], Merges]:
+    """The vocabulary and merges of a Hugging Face folder, from either of its two formats."""
+    pair = [folder / "vocab.json", folder / "merges.txt"]
+    single = folder / "tokenizer.json"
+    if any(file.exists() for file in pair) or not single.exists():
+        if missing := [file.name for file in pair if not file.exists()]:
+            raise FileNotFoundError(
+                f"{folder} lacks {' and '.join(missing)}: a CLIP tokenizer's folder holds vocab.json and merges.txt,"
+                f" or tokenizer.json"
+            )
+        source, vocab, lines = pair[0], read_json(pair[0]), pair[1].read_text("utf-8").splitlines()
+        merges = _parse_merges(lines, pair[1])
+    else:
+        content = read_json(single)
+        model = content.get("model")
+        if not isinstance(model, Mapping) or model.get("type") != "BPE" or model.get("end_of_word_suffix") != WORD_END:
+            raise ValueError(f"{single}: expected CLIP's byte pairs (model BPE with {WORD_END!r}); is it another model's?")
+        # Special tokens may lie beside the vocabulary; merges are "a b" or ["a", "b"].
+        source, vocab = single, model["vocab"] | {t["content"]: t["id"] for t in content.get("added_tokens", [])}
+        merges = _parse_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]], single)
+    if not vocab or not all(isinstance(number, int) for number in vocab.values()):
+        raise ValueError(f"{source}: expected a JSON object of token: number; copy it again")
+    return vocab, merges
 
-    Lower case goes letter by letter: `str.lower` would look at a Greek sigma's place in the word."""
-    collapsed = WHITE_SPACE.sub(" ", unicodedata.normalize("NFC", text))
-    return "".join(character.lower() for character in collapsed)
+
+def _parse_merges(lines: list[str], path: Path) -> Merges:
+    """Lines "a b" to pairs; a first line with the version and blank lines are skipped."""
+    body = lines[1:] if lines and (lines[0].startswith("#version") or "bpe_simple_vocab" in lines[0]) else lines
+    pairs = [tuple(line.split()) for line in body if line.strip()]
+    if wrong := [pair for pair in pairs if len(pair) != 2]:
+        raise ValueError(f"{path}: a merge is two tokens in a line, found {' '.join(wrong[0])!r}; is it a merges file?")
+    return [(pair[0], pair[1]) for pair in pairs]
 
 
-def split_words(text: str) -> list[str]:
-    r"""Words of a normalised text: CLIP's `'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+`.
-
-    Python's `re` has no Unicode categories, so the runs are found in a shadow of the text that holds one letter for
-    each character's kind."""
-    kinds, words, at = "".join(map(kind, text)), [], 0
-    while at < len(text):
-        found = FIXED_WORD.match(text, at) or RUN.match(kinds, at)
-        assert found is not None  # RUN takes every kind
-        word, blank, at = text[at : found.end()], kinds[at] == " ", found.end()
-        if word.startswith("<|") and word.endswith("text|>"):  # a special token in other case: three words
-            words += ["<|", word[2:-2], "|>"]
-        elif not blank:
-            words.append(word)
-    return words
-
-
-def kind(character: str) -> str:
-    """L for a letter, N for a numeral, " " for a blank, S for all else: combining marks, symbols, emoji, controls."""
-    category = unicodedata.category(character)[0]
-    return category if category in "LN" else " " if character == " " else "S"
+def _content(token: Any) -> str | None:
+    """A special token is text, or an object that holds the text as "content"."""
+    return token.get("content") if isinstance(token, Mapping) else token
