@@ -164,9 +164,9 @@ def test_files_that_are_no_tokenizer(tmp_path, spoil, error, named):
 
 def test_other_wrong_input(tmp_path, tiny):
     (tmp_path / "x.gz").write_bytes(b"no gzip")
-    with pytest.raises(ValueError, match="x.gz"):
+    with pytest.raises(ValueError, match=r"x\.gz"):
         Tokenizer.from_bpe_file(tmp_path / "x.gz")
-    with pytest.raises(ValueError, match="length is 1"):
+    with pytest.raises(ValueError, match="is 1"):
         tiny("a", 1)
     with pytest.raises(ValueError, match="1000"):
         tiny.decode([320, 1000])
