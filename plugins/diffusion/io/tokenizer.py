@@ -177,7 +177,9 @@ def _read_vocabulary(folder: Path) -> tuple[dict[str, int], Merges]:
         content = read_json(single)
         model = content.get("model")
         if not isinstance(model, Mapping) or model.get("type") != "BPE" or model.get("end_of_word_suffix") != WORD_END:
-            raise ValueError(f"{single}: expected CLIP's byte pairs (model BPE with {WORD_END!r}); is it another model's?")
+            raise ValueError(
+                f"{single}: expected CLIP's byte pairs (model BPE with {WORD_END!r}); is it another model's?"
+            )
         # Special tokens may lie beside the vocabulary; merges are "a b" or ["a", "b"].
         source, vocab = single, model["vocab"] | {t["content"]: t["id"] for t in content.get("added_tokens", [])}
         merges = _parse_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]], single)
