@@ -36,13 +36,7 @@ class Prediction(NamedTuple):
     items: list[int]
 
 
-class Input(NamedTuple):
-    """A question as the network reads it."""
-
-    tokens: Int[np.ndarray, " n"]
-    image: Float[np.ndarray, "s s 3"]
-
-
+Input = tuple[Int[np.ndarray, " n"], Float[np.ndarray, "s s 3"]]  # tokens and image, as the network reads them
 Batch = list[tuple[Example, Future[Input | str]]]
 
 
@@ -69,7 +63,7 @@ class Answering:
         """Each question with its prediction, in their order; None for one that cannot be asked, which is counted."""
         for batch in self._batches(examples):
             inputs = [(example, future.result()) for example, future in batch]
-            together = [read for one, read in inputs if isinstance(read, Input) and not self._two_hops(one)]
+            together = [read for one, read in inputs if isinstance(read, tuple) and not self._two_hops(one)]
             predictions = iter(self._together(together))
             for example, read in inputs:
                 if isinstance(read, str):
@@ -99,7 +93,7 @@ class Answering:
         return [Prediction(text, ids[present].tolist()) for text, ids, present in found]
 
     def _alone(self, example: Example, read: Input) -> Prediction:
-        answer = self.assistant.ask(read.image, example.question.text, self.k, self.sources, self.how)
+        answer = self.assistant.ask(read[1], example.question.text, self.k, self.sources, self.how)
         return Prediction(answer.answer, [piece.item.id for piece in answer.pieces if piece.item.id is not None])
 
     def _two_hops(self, example: Example) -> bool:
@@ -120,6 +114,6 @@ def read_input(inputs: Inputs, example: Example) -> Input | str:
     image = example.question.image
     assert isinstance(image, Path), "published benchmarks keep their images in folders"
     try:
-        return Input(tokens, inputs.picture(image))
+        return tokens, inputs.picture(image)
     except (OSError, ValueError):
         return "whose picture cannot be read"

@@ -24,6 +24,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -82,6 +83,7 @@ class Benchmark(ABC):
     images: str
 
     FILES: ClassVar[Sequence[str]] = ("path",)
+    EVALUATOR: ClassVar[str] = ""
 
     def check(self) -> None:
         """Raises OSError for files and folders that are missing, and ValueError for empty files."""
@@ -93,9 +95,9 @@ class Benchmark(ABC):
             raise FileNotFoundError(f"{self.images}: no such folder of images; check the name")
 
     @property
-    @abstractmethod
     def evaluator(self) -> str:
         """Whose rules the numbers follow, and where they differ."""
+        return self.EVALUATOR
 
     @abstractmethod
     def examples(self, skips: Skips) -> Iterator[Example]:
@@ -140,30 +142,24 @@ class Vqa(Benchmark):
                 yield Example(question, question.id, people, {} if kind is None else {"answer_type": str(kind)})
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
-        answers = {example.id: prediction for example, prediction in zip(examples, predictions, strict=True)}
-        annotations = [
-            {
-                "question_id": example.id,
-                "answers": [{"answer": text} for text in example.references],
-                **example.metadata,
-            }
-            for example in examples
-        ]
-        scores = vqa.vqa_scores(answers, annotations, self.rules)
-        kinds = scores.by_answer_type if len(scores.by_answer_type) > 1 else {}
-        return Score("VQA accuracy", scores.accuracy, kinds, list(scores.each.values()))
+        pairs = zip(examples, predictions, strict=True)
+        each = [vqa.vqa_accuracy(prediction, example.references, self.rules) for example, prediction in pairs]
+        groups: dict[str, list[float]] = {}
+        for example, value in zip(examples, each, strict=True):
+            if "answer_type" in example.metadata:
+                groups.setdefault(example.metadata["answer_type"], []).append(value)
+        parts = {kind: statistics.fmean(values) for kind, values in groups.items()} if len(groups) > 1 else {}
+        return Score("VQA accuracy", statistics.fmean(each), parts, each)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AOkVqa(Benchmark):
     """A-OKVQA, its training or validation file: the test set's answers are not public."""
 
-    @property
-    def evaluator(self) -> str:
-        return (
-            "A-OKVQA direct answer, min(1, n / 3) by equal strings, difficult ones left out;"
-            " multiple choice by word overlap (not the official GloVe vectors)"
-        )
+    EVALUATOR: ClassVar[str] = (
+        "A-OKVQA direct answer, min(1, n / 3) by equal strings, difficult ones left out;"
+        " multiple choice by word overlap (not the official GloVe vectors)"
+    )
 
     def examples(self, skips: Skips) -> Iterator[Example]:
         rows = coco.rows_of(coco.read_json(self.path), "questions", self.path)
@@ -181,19 +177,20 @@ class AOkVqa(Benchmark):
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         """Raises ValueError for nothing but difficult questions without choices."""
-        answers = {example.id: prediction for example, prediction in zip(examples, predictions, strict=True)}
+        answers: dict[Any, str] = {
+            example.id: prediction for example, prediction in zip(examples, predictions, strict=True)
+        }
         each = [min(1.0, one.references.count(answers[one.id]) / vqa.ENOUGH) for one in examples]
         scores: dict[str, float] = {}
         if easy := [one.metadata for one in examples if not one.metadata["difficult_direct_answer"]]:
-            mine = {row["question_id"]: answers[row["question_id"]] for row in easy}
-            scores["direct answer"] = aokvqa.direct_answer(easy, mine)
+            scores["direct answer"] = aokvqa.direct_answer(easy, answers)
         if chosen := [one.metadata for one in examples if "choices" in one.metadata]:
             mine = {row["question_id"]: answers[row["question_id"]] for row in chosen}
             scores["multiple choice"] = aokvqa.multiple_choice(chosen, aokvqa.to_choices(chosen, mine))
         if not scores:
             raise ValueError(f"{self.path}: all questions are difficult and have no choices; give the whole file")
-        metric, *others = scores
-        return Score(metric, scores[metric], {name: scores[name] for name in others}, each)
+        metric = next(iter(scores))
+        return Score(metric, scores.pop(metric), scores, each)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,21 +203,15 @@ class Captions(Benchmark):
 
     splits: Sequence[str] = ()
 
-    @property
-    def evaluator(self) -> str:
-        return f"CIDEr-D, {OWN_WORDS}, idf of these references; BLEU-4 and ROUGE-L with the same words"
+    EVALUATOR: ClassVar[str] = f"CIDEr-D, {OWN_WORDS}, idf of these references; BLEU-4 and ROUGE-L with the same words"
 
     def examples(self, skips: Skips) -> Iterator[Example]:
-        if self.splits:
-            questions = coco.karpathy(self.path, self.images, self.splits, skips=skips)
-        else:
-            questions = coco.captions(self.path, self.images, skips=skips)
-        for question in questions:
-            references = tuple(text for text in question.answers if text)
-            if not references:
-                skips.add("without a caption", f"{self.path} picture {question.id}")
-            else:
+        read = partial(coco.karpathy, splits=self.splits) if self.splits else coco.captions
+        for question in read(self.path, self.images, skips=skips):
+            if references := tuple(filter(None, question.answers)):
                 yield Example(question, question.id, references)
+            else:
+                skips.add("without a caption", f"{self.path} picture {question.id}")
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         references = [example.references for example in examples]
@@ -234,9 +225,7 @@ class Captions(Benchmark):
 class NoCaps(Benchmark):
     """NoCaps' validation file: the test set's captions are not public."""
 
-    @property
-    def evaluator(self) -> str:
-        return f"CIDEr-D, {OWN_WORDS}, each domain with idf of its own (not the benchmark's server)"
+    EVALUATOR: ClassVar[str] = f"CIDEr-D, {OWN_WORDS}, each domain with idf of its own (not the benchmark's server)"
 
     def examples(self, skips: Skips) -> Iterator[Example]:
         for example in Captions(path=self.path, images=self.images).examples(skips):
@@ -264,10 +253,7 @@ class EncyclopedicVqa(Benchmark):
     most: int = evqa.MOST
 
     FILES: ClassVar[Sequence[str]] = ("path", "names")
-
-    @property
-    def evaluator(self) -> str:
-        return "E-VQA exact match, lists by IoU of 0.5, without BEM: never above the published score"
+    EVALUATOR: ClassVar[str] = "E-VQA exact match, lists by IoU of 0.5, without BEM: never above the published score"
 
     def examples(self, skips: Skips) -> Iterator[Example]:
         for entry in evqa.entries(self.path, self.images, self.names, self.kinds, self.most, skips=skips):
@@ -301,12 +287,9 @@ class InfoSeek(Benchmark):
     entities: str | None = None
 
     FILES: ClassVar[Sequence[str]] = ("path", "types", "entities")
-
-    @property
-    def evaluator(self) -> str:
-        return (
-            "InfoSeek exact match (string, time), relaxed accuracy (numerical), harmonic mean of the two unseen splits"
-        )
+    EVALUATOR: ClassVar[str] = (
+        "InfoSeek exact match (string, time), relaxed accuracy (numerical), harmonic mean of the two unseen splits"
+    )
 
     def examples(self, skips: Skips) -> Iterator[Example]:
         for entry in infoseek.entries(self.path, self.images, self.types, self.entities, skips=skips):

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown
 from reveal.assistant import MOST_READ, Assistant
-from reveal.evaluation.answering import Answering, Prediction
+from reveal.evaluation.answering import Answering
 from reveal.evaluation.benchmarks import Benchmark, Example
 from reveal.evaluation.provenance import MemoryProvenance, WeightsProvenance, recipe_of
 from reveal.memory.engines.registry import engine_of
@@ -153,7 +153,9 @@ class SetsEvaluation(Evaluation):
         score = benchmark.score([one for one, _ in answered], [prediction.text for _, prediction in answered])
         with output.open(predictions_file(name)) as temporary, temporary.open("w", encoding="utf-8") as file:
             for (example, prediction), value in zip(answered, score.each, strict=True):
-                line = prediction_line(example, prediction, value)
+                line = {"id": example.id, "question": example.question.text, "prediction": prediction.text}
+                line |= {"answers": list(example.references), "score": value, "items": prediction.items}
+                line |= {"about": dict(example.metadata)}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
         row = score._asdict() | {"questions": len(answered), "left_out": dict(skips.counts)}
         del row["each"]
@@ -173,18 +175,6 @@ def once(examples: Iterator[Example], skips: Skips) -> Iterator[Example]:
 
 def predictions_file(name: str) -> str:
     return f"predictions_{name}.jsonl"
-
-
-def prediction_line(example: Example, prediction: Prediction, score: float) -> dict[str, Any]:
-    return {
-        "id": example.id,
-        "question": example.question.text,
-        "prediction": prediction.text,
-        "answers": list(example.references),
-        "score": score,
-        "items": prediction.items,
-        "about": dict(example.metadata),
-    }
 
 
 def table(rows: Mapping[str, Row]) -> str:

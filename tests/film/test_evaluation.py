@@ -157,33 +157,6 @@ def test_oracles_are_scored_last_and_where_the_truth_is_known(place):
     assert scores[3]["psnr"] > scores[0]["psnr"] + 3
 
 
-def test_a_baseline_is_scored_by_the_same_command(place):
-    printed = evaluation(place).run("average", place / "baseline")
-    assert [s["method"] for s in scores_of(place / "baseline")] == ["average", "dis-flow"]
-    assert "average is better" in printed
-
-
-def test_each_triplet_is_read_once_and_the_limit_holds(tmp_path):
-    """Also the worst picture: the fourth triplet would be the worst of all."""
-    bad = Triplet("bad", textured(0), 1 - textured(0), textured(0))
-    ok = [Triplet(f"ok{i}", textured(0, i), textured(1, i), textured(2, i)) for i in range(3)]
-    data = Counted([*ok, bad])
-    limited = FilmEvaluation(METRICS, {"a": data, "b": data}, scales=(1.0, 0.5), limit=2, worst=3, progress=False)
-    limited.run("average", tmp_path)
-    assert data.asked == [0, 1, 0, 1]
-    assert {row["name"] for row in rows_of(tmp_path)} == {"ok0", "ok1"}
-    both = read_image(tmp_path / "worst_a.png").shape[0]
-    assert 2 * 320 * HEIGHT / WIDTH < both < 3 * 320 * HEIGHT / WIDTH  # two rows, not three
-
-
-def test_the_time_of_a_triplet_is_asked_for(tmp_path):
-    x0, x1 = textured(0), textured(0, seed=1)
-    data = Counted([Triplet("quarter", x0, 0.75 * x0 + 0.25 * x1, x1, 0.25)])
-    FilmEvaluation(METRICS, {"t": data}, baselines=(), worst=0, progress=False).run("average", tmp_path)
-    assert float(rows_of(tmp_path)[0]["psnr"]) == 100
-    assert not list(tmp_path.glob("*.png"))
-
-
 def test_what_is_no_number_is_said_and_stays_valid_json(tmp_path, monkeypatch):
     def broken(x0, x1, time):
         return average(x0 * np.nan if x0[0, 0, 0] == textured(0, 1)[0, 0, 0] else x0, x1, time)
@@ -223,30 +196,35 @@ def test_training_scores_parameters_as_the_full_evaluation_does(place):
     assert _interpolate._cache_size() == programs  # not compiled again
 
 
-def test_scores_are_not_written_over(place):
-    target = place / "taken"
-    target.mkdir()
-    (target / "summary.json").write_text("precious")
-    with pytest.raises(FileExistsError, match="overwrite") as error:
-        evaluation(place).run("average", target)
-    assert "\n" not in str(error.value)
-    assert {p.name: p.read_text() for p in target.iterdir()} == {"summary.json": "precious"}
-    evaluation(place).run("average", target, overwrite=True)
-    assert scores_of(target)
+def test_triplets_are_read_once_up_to_the_limit_at_their_time(tmp_path):
+    """Nothing is drawn or kept of the fourth, which would be the worst of all."""
+    x0, x1 = textured(0), textured(0, seed=1)
+    good = [Triplet(f"ok{i}", x0, 0.75 * x0 + 0.25 * x1, x1, 0.25) for i in range(3)]
+    data = Counted([*good, Triplet("bad", x0, 1 - x0, x0)])
+    limited = FilmEvaluation(METRICS, {"a": data, "b": data}, scales=(1.0, 0.5), limit=2, worst=3, progress=False)
+    printed = limited.run("average", tmp_path)
+    assert data.asked == [0, 1, 0, 1] and "average is better" in printed
+    assert {row["name"] for row in rows_of(tmp_path)} == {"ok0", "ok1"}
+    assert [float(row["psnr"]) for row in rows_of(tmp_path) if row["method"] == "average"][:1] == [100]
+    both = read_image(tmp_path / "worst_a.png").shape[0]
+    assert 2 * 320 * HEIGHT / WIDTH < both < 3 * 320 * HEIGHT / WIDTH  # two rows, not three
 
 
-def test_a_missing_set_is_one_line_before_any_work(place, tmp_path):
+def test_refusals_before_any_work(place, tmp_path):
+    """Files that are there, a set that is missing, images of different sizes: nothing is scored and nothing changes."""
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/summary.json").write_text("precious")
     sets = {"film": Counted([still()]), "gone": FolderTriplets(tmp_path / "gone")}
-    with pytest.raises(FileNotFoundError, match="gone") as error:
-        FilmEvaluation(METRICS, sets, progress=False).run("average", tmp_path / "out")
-    assert "\n" not in str(error.value)
+    sizes = {"film": Counted([still("00007")._replace(y=textured(0)[:-1])])}
+    refused = [("taken", {}, FileExistsError, "overwrite"), ("out", {"sets": sets}, FileNotFoundError, "gone")]
+    for name, changes, error, value in [*refused, ("out", {"sets": sizes}, ValueError, "00007")]:
+        with pytest.raises(error, match=value) as caught:
+            evaluation(place, **changes).run("average", tmp_path / name)
+        assert "\n" not in str(caught.value)
     assert sets["film"].asked == [] and not (tmp_path / "out").exists()
-
-
-def test_pictures_of_different_sizes_are_named(tmp_path):
-    data = Counted([still("00007")._replace(y=textured(0)[:-1])])
-    with pytest.raises(ValueError, match="00007"):
-        FilmEvaluation(METRICS, {"a": data}, progress=False).run("average", tmp_path)
+    assert [path.read_text() for path in (tmp_path / "taken").iterdir()] == ["precious"]
+    evaluation(place).run("average", tmp_path / "taken", overwrite=True)
+    assert scores_of(tmp_path / "taken")
 
 
 @pytest.mark.parametrize(

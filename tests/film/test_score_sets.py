@@ -9,8 +9,7 @@ from synthetic_film import texture
 from toy import toy
 
 import film
-from common.evaluation.metrics import L1, InterpolationError, Psnr, Ssim, psnr, ssim
-from common.evaluation.score_table import over_sets, summarise
+from common.evaluation.metrics import L1, Psnr, Ssim, psnr, ssim
 from common.io.images import read_image
 from film.data.triplet import Triplet
 from film.evaluation.baselines import average
@@ -59,18 +58,6 @@ def test_all_sets_are_one_more_set_in_which_each_weighs_the_same(tmp_path):
                 assert both["ours_is_better"] == pytest.approx(expected)
     assert printed.count("all sets") == 4
     assert "all sets" not in evaluation({"one": sets["one"]}).run("average", tmp_path / "alone")
-
-
-def test_shares_over_sets_count_triplets():
-    rows = [
-        {"set": name, "scale": 1.0, "name": str(i), "method": method, "psnr": value}
-        for name, ours in (("a", [3.0]), ("b", [1.0, 1.0, 3.0]))
-        for i, better in enumerate(ours)
-        for method, value in (("film", better), ("average", 2.0))
-    ]
-    first, second = over_sets(summarise(rows, {"psnr": Psnr()}, "film"), {"psnr": Psnr()})
-    assert (first["method"], first["psnr"], first["ours_is_better"]) == ("film", pytest.approx(7 / 3), None)
-    assert (second["method"], second["ours_is_better"], second["examples"]) == ("average", 0.5, 4)
 
 
 def test_other_weights_and_other_ways_to_a_moment_are_rows_of_their_own(weights, tmp_path):
@@ -133,13 +120,6 @@ def test_a_smaller_truth_is_known_where_all_of_its_area_is(tmp_path, scale=0.25)
     assert (~known).sum() == 1
     expected = psnr(((small[0] + small[2]) / 2)[known], small[1][known])
     assert scores_of(tmp_path)["t", "average"]["psnr"] == pytest.approx(expected, abs=1e-4)
-
-
-def test_metrics_of_single_pixels_do_not_ask_where_these_are():
-    a, b = triplet(0).x0, triplet(1).x0
-    for metric in (Psnr(), L1(), InterpolationError()):
-        assert metric(a.reshape(-1, 1, 3), b.reshape(-1, 1, 3)) == pytest.approx(metric(a, b))
-    assert Psnr.pointwise and L1.pointwise and not Ssim.pointwise
 
 
 def test_examples_are_spread_evenly():
