@@ -20,42 +20,26 @@ from reveal.memory.memory import Memory
 
 @dataclasses.dataclass(frozen=True)
 class WeightsProvenance:
-    """Weights, as their header describes them; None where it does not.
+    """Weights, as their header describes them; None where it does not."""
 
-    Attributes:
-      weights: the file.
-      encoder: fingerprint of its parameters.
-      experiment: name of the run. steps: of its training. objective: of its training.
-      start_from: the weights that training was initialised from.
-      git_commit: of the code that wrote the file.
-    """
-
-    weights: str
-    encoder: str
-    experiment: str | None
+    weights: str  # the file
+    encoder: str  # fingerprint of its parameters
+    experiment: str | None  # name of the run
     steps: int | None
     objective: str | None
-    start_from: str | None
-    git_commit: str
+    start_from: str | None  # the weights that training was initialised from
+    git_commit: str  # of the code that wrote the file
 
     @classmethod
     def of(cls, file: Path, header: Metadata, encoder: str) -> WeightsProvenance:
-        """From the header of a weights file."""
-
         def known(values: Any, name: str, kind: type) -> Any:
             value = values.get(name) if isinstance(values, Mapping) else None
             return value if isinstance(value, kind) else None
 
-        recipe = recipe_of(header)
-        return cls(
-            weights=str(file),
-            encoder=encoder,
-            experiment=known(header.metadata, "experiment", str),
-            steps=known(header.metadata, "steps", int),
-            objective=known(recipe.get("data"), "objective", str),
-            start_from=known(recipe.get("task"), "start_from", str),
-            git_commit=header.git_commit,
-        )
+        recipe, about = recipe_of(header), header.metadata
+        experiment, steps = known(about, "experiment", str), known(about, "steps", int)
+        objective, start = known(recipe.get("data"), "objective", str), known(recipe.get("task"), "start_from", str)
+        return cls(str(file), encoder, experiment, steps, objective, start, header.git_commit)
 
     def __str__(self) -> str:
         parts = [] if self.experiment is None else [f"experiment {self.experiment}"]
@@ -68,27 +52,19 @@ class WeightsProvenance:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryProvenance:
-    """A memory as it is now.
+    """A memory as it is now."""
 
-    Attributes:
-      memory: its folder.
-      items: their number. sources: of each source.
-      version, contents: the manifest's.
-      encoder: fingerprint of the network that made its keys.
-    """
-
-    memory: str
+    memory: str  # its folder
     items: int
-    sources: Mapping[str, int]
+    sources: Mapping[str, int]  # items of each
     version: int
-    encoder: str
-    contents: str
+    encoder: str  # fingerprint of the network that made its keys
+    contents: str  # hash of the manifest
 
     @classmethod
-    def of(cls, folder: str | Path, memory: Memory) -> MemoryProvenance:
-        store = memory.store
-        about = memory.version, store.layout.encoder, store.manifest.hash()
-        return cls(str(folder), len(memory), memory.sources, *about)
+    def of(cls, folder: str, memory: Memory) -> MemoryProvenance:
+        encoder, contents = memory.store.layout.encoder, memory.store.manifest.hash()
+        return cls(folder, len(memory), memory.sources, memory.version, encoder, contents)
 
     def __str__(self) -> str:
         counts = ", ".join(f"{name} {count:,}" for name, count in self.sources.items())

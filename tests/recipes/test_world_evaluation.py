@@ -17,8 +17,8 @@ from reveal.reader import Told
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from recipes.small_world.evaluation import RandomEngine, WorldEvaluation, correct, first
-    from recipes.small_world.proof import ROWS, Proof, Stage, percent, perform, plan, prove, table
+    from recipes.small_world.evaluation import RandomEngine, WorldEvaluation, correct
+    from recipes.small_world.proof import Proof, Stage, percent, perform, plan, prove, table
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_every_row_is_there_and_the_table_is_theirs(model, tmp_path):
     assert rows["deleted"]["recall_4"] == 0 and rows["newcomers, before"]["recall_4"] == 0
     assert "recall_1" not in rows["no memory"]
     assert rows["held out"]["gate"] == rows["without vqa"]["gate"]
-    with pytest.raises(FileExistsError, match="overwrite"):
+    with pytest.raises(FileExistsError, match=r"results\.json"):
         evaluation.run(str(path), tmp_path / "out")
 
 
@@ -52,12 +52,6 @@ def answers(tokens):
     return Told(np.array(tokens), Found(ids, nothing, ids, 1), nothing, nothing, np.zeros((3, 4), np.float32))
 
 
-def test_some_questions_are_spread_evenly():
-    chosen = first({"id": np.arange(100), "x": np.arange(100) * 2}, 5)
-    np.testing.assert_array_equal(chosen["id"], [0, 24, 49, 74, 99])
-    np.testing.assert_array_equal(chosen["x"], chosen["id"] * 2)
-
-
 def test_random_items_are_live_ones_of_the_chosen_sources(model, tmp_path):
     reader = WorldEvaluation(WORLD, engine=RandomEngine()).reader(model, tmp_path / "memory")
     found = reader.memory.search(np.zeros((50, 8), np.float32), 4, sources=["captions"])
@@ -67,7 +61,7 @@ def test_random_items_are_live_ones_of_the_chosen_sources(model, tmp_path):
 
 def test_the_proof_refuses_a_row_that_is_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="row 'half' is not known; choose of full, no memory"):
+    with pytest.raises(ValueError, match="half"):
         prove(Proof(rows=("half",)))
     assert not list(tmp_path.iterdir())
 
@@ -88,8 +82,8 @@ def test_rows_of_one_shape_share_the_first_stage():
     assert "trainer.steps=50" in alone.words and "task.start_from=null" in alone.words
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_every_row_is_a_training_that_can_be_made(row):
+@pytest.mark.parametrize("row", ["full", "no memory", "random memory", "no prior, no warm start", "c = 32"])
+def test_rows_are_trainings_that_can_be_made(row):
     """Its words compose, and what is set otherwise arrives."""
     for stage in plan(Proof(), row, 2).values():
         with hydra.initialize_config_module("configs", version_base="1.3"):
@@ -98,9 +92,8 @@ def test_every_row_is_a_training_that_can_be_made(row):
         assert config.seed == 2 and config.name == stage.name
     assert task.k == (0 if row == "no memory" else 4) and (task.start_from is None) == row.endswith("no warm start")
     assert (task.find == "random") == isinstance(evaluation.engine, RandomEngine) == (row == "random memory")
-    priors = {"no prior": "off", "no prior, no warm start": "off", "log prior": "logits"}
-    assert task.config.prior == priors.get(row, "multiply")
-    assert task.config.value_tokens == {"c = 1": 1, "c = 32": 32}.get(row, 4)
+    assert task.config.prior == ("off" if row.startswith("no prior") else "multiply")
+    assert task.config.value_tokens == (32 if row == "c = 32" else 4)
 
 
 def test_stages_side_by_side_come_in_order(monkeypatch):
