@@ -20,7 +20,7 @@
 
 from plugins.data.folder_source import FolderPictures
 from plugins.data.jsonl_source import JsonlPictures
-from plugins.data.open_source import open_source
+from plugins.data.opening import open_source
 from plugins.data.record import Record, Source
 from plugins.data.tfds_source import TfdsPictures
 from plugins.data.webdataset_source import WebDatasetPictures

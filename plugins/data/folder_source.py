@@ -11,15 +11,16 @@ path below `images` without its suffix, "birds/007". Hidden files are left out.
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from natsort import natsorted
 
+from common.data.files import walk
+from common.data.stored import File
 from common.io.images import READABLE
-from plugins.data.record import File, Listed, Record, lines_of
+from plugins.data.record import Listed, Record, lines_of
 
 IMAGES, CONDITIONS, TEXTS = "images", "conditions", "captions"
 
@@ -38,7 +39,7 @@ class FolderPictures(Listed):
         pictures = _by_stem(images, READABLE, leave=(CONDITIONS, TEXTS))
         if not pictures:
             raise FileNotFoundError(f"{images}: no pictures in it or below; known suffixes: {' '.join(READABLE)}")
-        conditions = {kind.name: _by_stem(kind, READABLE) for kind in _folders(folder / CONDITIONS)}
+        conditions = {kind.name: _by_stem(kind, READABLE) for kind in sorted(folder.glob(f"{CONDITIONS}/*/"))}
         for kind, found in conditions.items():
             if found and found.keys().isdisjoint(pictures):
                 raise ValueError(
@@ -58,22 +59,9 @@ def _record(key: str, path: Path, texts: Mapping[str, Path], conditions: Mapping
 def _by_stem(folder: Path, suffixes: tuple[str, ...], leave: tuple[str, ...] = ()) -> dict[str, Path]:
     """Files by path without suffix, in natural order; {} without the folder. ValueError for two of one name."""
     found: dict[str, Path] = {}
-    for path in natsorted(_files(folder, suffixes, leave), key=str):
+    for path in natsorted(walk(folder, suffixes, leave=leave), key=str):
         key = path.relative_to(folder).with_suffix("").as_posix()
         if key in found:
             raise ValueError(f"{found[key]} and {path.name} have one name; rename one, for names are what pairs files")
         found[key] = path
     return found
-
-
-def _files(folder: Path, suffixes: tuple[str, ...], leave: tuple[str, ...]) -> Iterator[Path]:
-    for place, folders, names in os.walk(folder, followlinks=True):
-        top = Path(place) == folder
-        folders[:] = [name for name in folders if name[0] != "." and not (top and name in leave)]
-        for name in names:
-            if name[0] != "." and name.lower().endswith(suffixes):
-                yield Path(place) / name
-
-
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []

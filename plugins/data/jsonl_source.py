@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.data.stored import File
 from common.io.files import require_file
-from plugins.data.record import UNNAMED, File, Listed, Record, captions_in, text_of
+from plugins.data.record import UNNAMED, Listed, Record, captions_in
 
 NAMES = ("metadata.jsonl", "prompt.json")  # what such a file is called when a folder is given
 PICTURES = ("image", "file_name", "image_file_name", "target")
@@ -39,7 +40,7 @@ class JsonlPictures(Listed):
     def records(self) -> tuple[Record, ...]:
         """Raises FileNotFoundError, ValueError; both name the line."""
         path = require_file(self.file)
-        lines = enumerate(text_of(File(path)).splitlines(), 1)
+        lines = enumerate(File(path).text().splitlines(), 1)
         records = tuple(_record(line, path.parent, f"{path} line {number}") for number, line in lines if line.strip())
         if not records:
             raise ValueError(f"{path}: no line in it; write one JSON object a line")

@@ -36,7 +36,7 @@ from plugins.data.captioned import is_sided
 from plugins.data.controlled_batches import check_condition, make_condition
 from plugins.data.crop import cut, square
 from plugins.data.latent_cache import Cache
-from plugins.data.open_source import open_source
+from plugins.data.opening import open_source
 from plugins.data.record import Record, Source
 from plugins.diffusion.io.pretrained import find
 from plugins.diffusion.io.tokenizer import Tokenizer

@@ -19,51 +19,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
-from common.io.files import require_file
-from common.io.images import read_image, to_uint8
+from common.data.stored import File, Stored
 
 UNNAMED = "condition"
 CAPTIONS = ("caption", "captions", "text", "prompt")  # what JSON may call them; the first that is there counts
-
-
-class Stored(ABC):
-    """The content of a file, wherever it lies."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """What messages call it."""
-
-    @abstractmethod
-    def read(self) -> bytes:
-        """Its bytes. Raises FileNotFoundError, ValueError."""
-
-    def decode(self) -> UInt8[np.ndarray, "h w 3"]:
-        """The picture it is. Raises FileNotFoundError; ValueError when it is damaged or none."""
-        return to_uint8(read_image(self.read(), self.name))
-
-
-@dataclass(frozen=True)
-class File(Stored):
-    """A file of its own."""
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    def read(self) -> bytes:
-        return require_file(self.path).read_bytes()
-
-    def decode(self) -> UInt8[np.ndarray, "h w 3"]:
-        return to_uint8(read_image(self.path))
 
 
 class Decoded(Mapping):  # of str and arrays; written out, a check of types would decode one
@@ -131,19 +95,11 @@ class Listed(Source):
         return self.records[index]
 
 
-def text_of(stored: Stored) -> str:
-    """A text file. Raises ValueError when it is not UTF-8."""
-    try:
-        return stored.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{stored.name} is no UTF-8 text ({error.reason}); save it as UTF-8") from error
-
-
 def lines_of(stored: Stored) -> tuple[str, ...]:
     """The captions in a text file: one a line, empty lines left out."""
     if isinstance(stored, File) and stored.path.is_file() and not stored.path.stat().st_size:
         return ()  # an empty file says that there is none
-    return tuple(line.strip() for line in text_of(stored).splitlines() if line.strip())
+    return tuple(line.strip() for line in stored.text().splitlines() if line.strip())
 
 
 def captions_in(entry: Mapping[str, Any], where: str) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugins.data.record import Record, Source, Stored
+from common.data.stored import Stored
+from plugins.data.record import Record, Source
 
-EXTRA = 'pip install "film-plugins-reveal[tfds]"'
 INFO = "dataset_info.json"
 
 
@@ -52,8 +52,9 @@ class TfdsPictures(Source):
 
     @functools.cached_property
     def builder(self) -> Any:
-        """Raises ImportError without the extra, FileNotFoundError when there is no such data set."""
-        tfds = import_tfds()
+        """Raises FileNotFoundError when there is no such data set."""
+        import tensorflow_datasets as tfds  # takes two seconds
+
         if (Path(self.dataset) / INFO).is_file():
             return tfds.builder_from_directory(self.dataset)
         try:
@@ -72,9 +73,12 @@ class TfdsPictures(Source):
         if missing:
             features = ", ".join(sorted(self.builder.info.features))
             raise ValueError(f"{self.dataset}: no feature {missing[0]!r}; choose of {features}")
-        skip = import_tfds().decode.SkipDecoding
+        import tensorflow_datasets as tfds
+
         try:
-            return self.builder.as_data_source(split=self.split, decoders={name: skip() for name in pictures})
+            return self.builder.as_data_source(
+                split=self.split, decoders={name: tfds.decode.SkipDecoding() for name in pictures}
+            )
         except NotImplementedError as error:
             raise ValueError(f"{self.dataset} has no random access; prepare it as array_record") from error
 
@@ -106,12 +110,3 @@ class Cell(Stored):
 
     def read(self) -> bytes:
         return self.source.rows[self.index][self.feature]
-
-
-def import_tfds() -> Any:
-    """The package tensorflow-datasets, imported when needed: it takes two seconds. Raises ImportError."""
-    try:
-        import tensorflow_datasets
-    except ImportError as error:
-        raise ImportError(f"tensorflow-datasets is not installed: {EXTRA}") from error
-    return tensorflow_datasets

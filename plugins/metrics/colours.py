@@ -1,6 +1,6 @@
 """Does a thing have the colour that its prompt names?
 
-Every pixel of the foreground (`masks.foreground`) goes to the named colour nearest to it in CIELAB (CIE 1976, white
+Every pixel of the foreground (`conditions.mask.foreground`) goes to the named colour nearest to it in CIELAB (CIE 1976, white
 D65), where Euclidean distances are roughly what people see; the name that most pixels go to is the picture's colour.
 Names are English's eleven basic colour terms (Berlin and Kay, 1969) with sRGB values that stand for them. A picture
 without foreground has no colour, and is wrong whatever was asked for.
@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from plugins.metrics.masks import foreground
+from plugins.conditions.mask import foreground
 
 COLOURS = {
     "black": (0, 0, 0),

@@ -29,8 +29,9 @@ from typing import ClassVar
 import numpy as np
 
 from common.evaluation.metrics import Metric, Picture
+from plugins.conditions.mask import THRESHOLD, foreground
 from plugins.metrics import edge_maps
-from plugins.metrics.masks import THRESHOLD, foreground, iou
+from plugins.metrics.masks import iou
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class EdgeDistance(_OfEdges):
 
 @dataclass(frozen=True)
 class MaskIou(Metric):
-    """`masks.iou` of `masks.foreground`."""
+    """`iou` of both foregrounds."""
 
     threshold: float = THRESHOLD
     higher_is_better: ClassVar[bool] = True

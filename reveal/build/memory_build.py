@@ -2,8 +2,8 @@
 
     build("facts", [items_of("wit:wit.tsv.gz,images=pictures")], assistant)
 
-1. Items come from the readers and get their numbers (`numbering.py`)
-2. Pictures shrink to what is kept (`pictures.py`), and become what the network reads; what cannot be used is left out
+1. Items come from the readers and get their numbers (`stored_items.py`)
+2. Images shrink to what is kept, and become what the network reads; what cannot be used is left out
    and counted. Threads do this for the next items, in their order, while
 3. the network encodes this one
 4. `memory.Builder` writes it
@@ -29,9 +29,8 @@ import numpy as np
 from tqdm import tqdm
 
 from reveal.assistant import Assistant
-from reveal.build.numbering import expected, numbered
-from reveal.build.report import Report, report
-from reveal.build.stored_images import kept
+from reveal.build.report import Report
+from reveal.build.stored_items import expected, kept, numbered
 from reveal.memory.builder import Builder
 from reveal.memory.items import MOST_IDS, Item, ids_of, pack
 from reveal.memory.memory import Memory
@@ -96,7 +95,7 @@ def build(
         if not builder.count:
             raise ValueError(f"nothing that can be used in {', '.join(source.path for source in sources)} ({skips})")
     ids = None if first is None or last is None else (first, last)
-    return report(Store(folder), started, skips, added=added, resumed=resumed, ids=ids)
+    return Report.of(Store(folder), started, skips, added=added, resumed=resumed, ids=ids)
 
 
 def add(
@@ -140,7 +139,7 @@ def add(
             ids += change.add(new, keys[~old], values[~old])
             added, edited = added + len(items), edited + int(old.sum())
     written = (min(ids), max(ids)) if ids else None
-    return report(memory.store, started, skips, added=added, edited=edited, ids=written)
+    return Report.of(memory.store, started, skips, added=added, edited=edited, ids=written)
 
 
 def add_one(memory: Memory, item: Item, assistant: Assistant, edit: bool, side: int | None = None) -> Report:
@@ -155,7 +154,7 @@ def add_one(memory: Memory, item: Item, assistant: Assistant, edit: bool, side: 
         raise ValueError(f"an item {next(iter(skips.counts))}: give it a text, or another picture")
     (memory.edit if edit else memory.add)([item], *assistant.encode([item]))
     last = memory.store.manifest.next_id - 1 if item.id is None else item.id
-    return report(memory.store, started, added=1, edited=int(edit), ids=(last, last))
+    return Report.of(memory.store, started, added=1, edited=int(edit), ids=(last, last))
 
 
 def refresh(folder: str | Path, assistant: Assistant, progress: bool = False) -> Report:
@@ -172,7 +171,7 @@ def refresh(folder: str | Path, assistant: Assistant, progress: bool = False) ->
 
         shape = {"sources": layout.sources, "key_dim": layout.key_dim, "value_shape": layout.value_shape}
         store.refresh(encode, layout.encoder, **shape)
-    return report(store, started, added=len(store), edited=len(store))
+    return Report.of(store, started, added=len(store), edited=len(store))
 
 
 def encoded(

@@ -1,4 +1,4 @@
-"""What a build, an addition or a refresh did, for people and for programs."""
+"""The report of a build, an addition or a refresh, for people and for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reveal.sources import Skips
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was read.
+    """Counts of one run and the state of the memory after it.
 
     Attributes:
       memory: its folder.
@@ -40,6 +40,24 @@ class Report:
     hash: str
     ids: tuple[int, int] | None
 
+    @classmethod
+    def of(
+        cls,
+        store: Store,
+        started: float,
+        skips: Skips | None = None,
+        *,
+        added: int = 0,
+        edited: int = 0,
+        resumed: int = 0,
+        ids: tuple[int, int] | None = None,
+    ) -> Report:
+        """Of a memory as it is now; `started` is of `time.perf_counter`."""
+        manifest, seconds = store.manifest, time.perf_counter() - started
+        left_out = {} if skips is None else dict(skips.counts)
+        state = manifest.counts, manifest.version, manifest.hash(), ids
+        return cls(str(store.folder), len(store), added, edited, resumed, left_out, seconds, *state)
+
     @property
     def rate(self) -> float:
         """Items a second."""
@@ -62,20 +80,3 @@ class Report:
         lines += [f"left out: {count:,} {reason}" for reason, count in self.left_out.items()]
         counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items())
         return "\n".join([*lines, f"{self.memory}: {self.items:,} items ({counts}), version {self.version}"])
-
-
-def report(
-    store: Store,
-    started: float,
-    skips: Skips | None = None,
-    *,
-    added: int = 0,
-    edited: int = 0,
-    resumed: int = 0,
-    ids: tuple[int, int] | None = None,
-) -> Report:
-    """Of a memory as it is now; `started` is of `time.perf_counter`."""
-    manifest, seconds = store.manifest, time.perf_counter() - started
-    left_out = {} if skips is None else dict(skips.counts)
-    told = manifest.counts, manifest.version, manifest.hash(), ids
-    return Report(str(store.folder), len(store), added, edited, resumed, left_out, seconds, *told)

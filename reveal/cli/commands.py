@@ -20,7 +20,7 @@ from reveal.memory.folder import bytes_on_disk, check_ours, discard, replace
 from reveal.memory.items import Item, ids_of, is_text
 from reveal.memory.manifest import NAME
 from reveal.memory.store import Store
-from reveal.sources.words import items_of
+from reveal.sources.registry import items_of
 
 if TYPE_CHECKING:
     from reveal.assistant import Assistant

@@ -22,9 +22,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.data.text import parse_json
 from common.io.files import require_file
 from reveal.memory.items import Item
-from reveal.sources.records import Pictures, Question, Skips, coco_names, file_bytes, folder_of, is_among, parsed
+from reveal.sources.image_names import Pictures, coco_names, folder_of, is_among
+from reveal.sources.records import Question, Skips, file_bytes
 from reveal.sources.wikidata import listed
 
 NAMES = ("file_name", "filename", "open_images_id", "coco_url", "flickr_url")  # of a picture, beside its number
@@ -198,7 +200,7 @@ def is_held_out(row: Row, without: Collection[str]) -> bool:
 def read_json(path: str | Path) -> Any:
     """Raises OSError, and ValueError for a file that is no JSON."""
     try:
-        return parsed(require_file(path).read_text("utf-8-sig"))
+        return parse_json(require_file(path).read_text("utf-8-sig"))
     except ValueError as error:
         raise ValueError(f"{path} is no JSON ({error}); unpack it, or copy it again") from error
 

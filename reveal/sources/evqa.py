@@ -28,9 +28,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from common.data.text import open_text
 from common.io.files import require_file
 from reveal.sources.coco import read_json
-from reveal.sources.records import Pictures, Question, Skips, open_text
+from reveal.sources.image_names import Pictures
+from reveal.sources.records import Question, Skips
 
 KINDS = ("templated", "automatic", "multi_answer", "2_hop")
 NEEDED = ("question", "answer", "question_type", "dataset_image_ids")

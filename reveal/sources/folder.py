@@ -10,15 +10,16 @@ numbers after it, those that are left out counted too.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from natsort import natsorted
 
+from common.data.files import walk
 from common.io.images import READABLE
 from reveal.memory.items import Item
-from reveal.sources.records import Skips, file_bytes, file_text, is_among
+from reveal.sources.image_names import is_among
+from reveal.sources.records import Skips, file_bytes, file_text
 
 TEXT = ".txt"
 
@@ -75,12 +76,8 @@ def groups(folder: Path) -> list[list[Path]]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; check the name")
     found: dict[Path, list[Path]] = {}
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if name[0] != ".")
-        for name in sorted(names):
-            file = Path(place) / name
-            if name[0] != "." and file.suffix.lower() in (TEXT, *READABLE):
-                found.setdefault(file.with_suffix(""), []).append(file)
+    for file in walk(folder, (TEXT, *READABLE)):
+        found.setdefault(file.with_suffix(""), []).append(file)
     if not found:
         raise FileNotFoundError(f"{folder} has no {TEXT} and no {' '.join(READABLE)}; name another folder")
     return [found[name] for name in natsorted(found, key=str)]

@@ -24,8 +24,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reveal.sources.image_names import Pictures
 from reveal.sources.jsonl import objects
-from reveal.sources.records import Pictures, Question, Skips
+from reveal.sources.records import Question, Skips
 
 KINDS = ("string", "time", "numerical")
 TOLERANCE = 0.1  # of a number that has no range

@@ -22,9 +22,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from common.data.text import open_text, parse_json
 from common.io.files import require_file
 from reveal.memory.items import MOST_IDS, Item
-from reveal.sources.records import Question, Skips, file_bytes, is_among, open_text, parsed
+from reveal.sources.image_names import is_among
+from reveal.sources.records import Question, Skips, file_bytes
 
 OWN = ("id", "image", "image_id", "source")  # what is no field of an item
 
@@ -90,7 +92,7 @@ def objects(path: str | Path, skips: Skips) -> Iterator[tuple[int, str, dict[str
             if not line.strip():
                 continue
             try:
-                entry = parsed(line, parse_constant=_finite, parse_float=_finite)
+                entry = parse_json(line, parse_constant=_finite, parse_float=_finite)
             except ValueError:
                 entry = None
             if isinstance(entry, dict):

@@ -14,29 +14,18 @@ its place is kept, not its bytes. Both make items (the paper has 10,009,901 of C
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Collection, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from common.io.files import require_file
+from common.data.files import files_of
+from common.data.stored import Member
+from common.data.tar import IMAGES, key_and_suffix, members
+from common.data.text import open_text, parse_json
 from reveal.memory.items import Item
-from reveal.sources.records import (
-    Member,
-    Picture,
-    Pictures,
-    Question,
-    Skips,
-    file_bytes,
-    files_of,
-    is_among,
-    open_text,
-    parsed,
-    picture_bytes,
-)
-
-SUFFIXES = ("jpg", "jpeg", "png", "webp")
+from reveal.sources.image_names import Pictures, is_among
+from reveal.sources.records import Picture, Question, Skips, file_bytes
 
 
 class Pair(NamedTuple):
@@ -113,10 +102,10 @@ def tars(path: str | Path, without: Collection[str], skips: Skips) -> Iterator[P
     """The samples that have a picture and a caption. Raises ValueError for a tar that is compressed or cut short."""
     number = -1
     for file in files_of(path, ".tar"):
-        for key, members in groupby(_members(file), key=lambda member: _split(member[0])[0]):
-            parts = {_split(name)[1]: member for name, member in members}
+        for key, sample in groupby(members(file), key=lambda member: key_and_suffix(member.member)[0]):
+            parts = {key_and_suffix(member.member)[1]: member for member in sample}
             number, where = number + 1, f"{file} sample {key}"
-            picture = next((parts[suffix] for suffix in SUFFIXES if suffix in parts), None)
+            picture = next((parts[suffix] for suffix in IMAGES if suffix in parts), None)
             about = _about(parts)
             text = about.get("caption")
             keys = (key, key.rpartition("/")[2])  # running numbers, which are not COCO's
@@ -133,36 +122,12 @@ def _about(parts: dict[str, Member]) -> dict:
     """What .json says of a sample, its caption that of .txt if there is one."""
     about = {}
     if "json" in parts:
-        text = picture_bytes(parts["json"]).decode("utf-8", "replace")
+        text = parts["json"].read().decode("utf-8", "replace")
         try:
-            about = parsed(text)
+            about = parse_json(text)
         except ValueError:
             about = {}
     about = about if isinstance(about, dict) else {}
     if "txt" in parts:
-        about["caption"] = picture_bytes(parts["txt"]).decode("utf-8-sig", "replace")
+        about["caption"] = parts["txt"].read().decode("utf-8-sig", "replace")
     return about
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Key and suffix of a member's name, which are divided by the first dot of its last part."""
-    folder, _, base = name.removeprefix("./").rpartition("/")
-    stem, _, suffix = base.partition(".")
-    return f"{folder}/{stem}".lstrip("/"), suffix.lower()
-
-
-def _members(path: Path) -> Iterator[tuple[str, Member]]:
-    size = require_file(path).stat().st_size
-    try:
-        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            while (info := tar.next()) is not None:
-                tar.members = []  # type: ignore[attr-defined]  # it would remember every one
-                if info.offset_data + info.size > size:
-                    raise ValueError(f"{path} is cut short in member {info.name}; copy it again")
-                if info.isreg():
-                    yield info.name, Member(path, info.offset_data, info.size)
-            file.seek(tar.offset)
-            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):  # it takes a header that it cannot read for the end
-                raise ValueError(f"{path} is damaged at byte {tar.offset}; copy it again")
-    except tarfile.TarError as error:
-        raise ValueError(f"{path} is compressed, damaged or cut short ({error}); unpack it or copy it again") from error

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from reveal.sources.records import open_text, parsed
+from common.data.text import open_text, parse_json
 
 NO_TEXTS = ("image", "image_id", "source", "group")
 
@@ -23,7 +23,7 @@ def lines_of(paths: Sequence[Path]) -> Iterator[str]:
 
 def _parsed(line: str, path: Path) -> Any:
     try:
-        return parsed(line)
+        return parse_json(line)
     except ValueError as error:
         raise ValueError(f"{path}: {line.strip()[:40]!r} is no JSON ({error}); write one object a line") from error
 

@@ -24,8 +24,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from common.data.files import files_of
+from common.data.text import open_text
 from reveal.memory.items import Item
-from reveal.sources.records import Skips, files_of, open_text
+from reveal.sources.records import Skips
 
 FORMS = ("sentences", "pairs")
 SECOND = 5  # facts that are told about an object

@@ -25,8 +25,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.data.files import files_of
+from common.data.text import open_text, parse_json
 from reveal.memory.items import Item
-from reveal.sources.records import UNREADABLE, Skips, file_bytes, files_of, folder_of, is_among, open_text, parsed
+from reveal.sources.image_names import folder_of, is_among
+from reveal.sources.records import UNREADABLE, Skips, file_bytes
 from reveal.sources.wikidata import EMPTY, check_form, is_kept, linearised, listed, names_of, neighbourhood
 
 PICTURE = "P18"
@@ -130,7 +133,7 @@ def entities(
                     continue
                 where = f"{file} line {place}"
                 try:
-                    entity = parsed(text)
+                    entity = parse_json(text)
                 except ValueError:
                     entity = None
                 kind = entity.get("type") if isinstance(entity, dict) else None

@@ -23,8 +23,11 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from common.data.files import files_of
+from common.data.text import open_text
 from reveal.memory.items import Item
-from reveal.sources.records import Pictures, Question, Skips, file_bytes, files_of, folder_of, is_among, open_text
+from reveal.sources.image_names import Pictures, folder_of, is_among
+from reveal.sources.records import Question, Skips, file_bytes
 
 COLUMNS: tuple[str, ...] = (
     "language",

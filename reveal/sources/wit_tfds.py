@@ -10,6 +10,9 @@ place in the split.
 `wit` has no pictures: they come from a folder, as for the table. `wit_kaggle` (5.4 million pictures in 100 languages)
 has them in its records, a blank one of one pixel where there is none, and for a caption "title [SEP] caption".
 
+tfds' own `data_source` has no random access to TFRecord, the format in which both are published, and reads that only
+with TensorFlow; this reader needs neither TensorFlow nor dataset_info.json, and counts damaged records.
+
 Questions of `wit_kaggle` hold their pictures' bytes: name a split that fits into the RAM.
 """
 
@@ -28,7 +31,8 @@ from natsort import natsorted
 from common.io.files import require_file
 from common.io.tfrecord import BROKEN, parse_example, read_record, scan
 from reveal.memory.items import Item
-from reveal.sources.records import Picture, Pictures, Question, Skips, file_bytes, folder_of, is_among
+from reveal.sources.image_names import Pictures, folder_of, is_among
+from reveal.sources.records import Picture, Question, Skips, file_bytes
 from reveal.sources.wit import CAPTIONS, COLUMNS, TEXTS
 
 KINDS = (".tfrecord", ".array_record")

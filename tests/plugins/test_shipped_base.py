@@ -6,9 +6,9 @@ import pytest
 from common.io.images import read_image
 from plugins import diffusion
 from plugins.cli.main import main
+from plugins.conditions.mask import foreground
 from plugins.diffusion.io.pretrained import DEFAULT, WEIGHTS, names
 from plugins.metrics.colours import dominant_colour
-from plugins.metrics.masks import foreground
 
 
 @pytest.fixture(autouse=True)

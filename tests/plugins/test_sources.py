@@ -3,7 +3,6 @@
 import io
 import json
 import pickle
-import sys
 import tarfile
 
 import cv2
@@ -12,8 +11,8 @@ import pytest
 from networks import one_line
 from PIL import Image
 
+from common.data.files import expand
 from plugins.data import FolderPictures, JsonlPictures, Source, TfdsPictures, WebDatasetPictures, open_source
-from plugins.data.webdataset_source import expand
 
 COUNT = 5
 NAMES = ["1", "2", "30", "birds/9", "birds/10"]
@@ -248,7 +247,7 @@ def test_tars_by_folder_glob_and_braces(tmp_path):
     assert expand("{a,b}{08..10}") == ["a08", "a09", "a10", "b08", "b09", "b10"]
     with pytest.raises(FileNotFoundError, match=r"t-03\.tar does not exist"):
         len(open_source(tmp_path / "t-{00..03}.tar"))
-    with pytest.raises(FileNotFoundError, match="no tar there"):
+    with pytest.raises(FileNotFoundError, match=r"x-\*"):
         len(open_source(tmp_path / "x-*.tar"))
 
 
@@ -358,7 +357,7 @@ def test_tfds_features_by_name(prepared):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(source))[1].image, picture(1))
 
 
-def test_tfds_errors_are_one_line(prepared, monkeypatch):
+def test_tfds_errors_are_one_line(prepared):
     assert isinstance(open_source(prepared), TfdsPictures)
     for source, kind, words in (
         (open_source(prepared), ValueError, "no feature 'image'; choose of label, lines, photo"),
@@ -370,9 +369,6 @@ def test_tfds_errors_are_one_line(prepared, monkeypatch):
         with pytest.raises(kind) as error:
             len(source)
         assert words in one_line(error)
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(ImportError, match=r"film-plugins-reveal\[tfds\]"):
-        len(TfdsPictures(str(prepared)))
 
 
 # ---- what is none of these

@@ -32,7 +32,7 @@ from reveal.processing.processor import COUNTRIES, PIECES_OF_COUNTRIES, Inputs, 
 from reveal.processing.prompts import DESCRIBE
 from reveal.processing.tokenizers import Pieces, Words
 from reveal.reader import Reader
-from reveal.sources.words import items_of
+from reveal.sources.registry import items_of
 
 QUESTION = "food ?"
 

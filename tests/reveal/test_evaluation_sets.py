@@ -21,7 +21,7 @@ from reveal.network import weights
 from reveal.network.generator import Greedy
 from reveal.reader import reader_fingerprint
 from reveal.sources import Skips
-from reveal.sources.words import items_of
+from reveal.sources.registry import items_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

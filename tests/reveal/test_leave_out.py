@@ -9,7 +9,8 @@ from published_files import rows_of_evqa, write
 from reveal_networks import one_line
 
 from reveal.sources import Items, Question, Questions, Skips, held_out
-from reveal.sources.records import HELD_OUT, all_names, coco_names, contents, picture_hash
+from reveal.sources.image_names import all_names, coco_names, contents, picture_hash
+from reveal.sources.records import HELD_OUT
 
 
 def test_evaluation_pictures_stay_out_whatever_they_are_called(tmp_path):

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from own_files import json_file, json_lines, picture, tar, wit_table
 
+from common.data.text import open_text, parse_json
 from reveal.memory.items import pack
 from reveal.sources import Items, Questions, Skips, coco, jsonl, pairs, wit
-from reveal.sources.records import Pictures, open_text, parsed
+from reveal.sources.image_names import Pictures
 from reveal.sources.texts import lines_of
 
 GONE, UNREADABLE = "whose picture is not there", "whose picture cannot be read"
@@ -58,7 +59,7 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
     line = r'{"text": "a \ud83d b", "\uDE00": ["\ud83d\ude00 \\ud83d"]}'
     told = {"text": "a \ufffd b", "\ufffd": ["\U0001f600 \\ud83d"]}
     (tmp_path / "i.jsonl").write_text(line)
-    assert parsed(line) == coco.read_json(tmp_path / "i.jsonl") == told
+    assert parse_json(line) == coco.read_json(tmp_path / "i.jsonl") == told
     (item,) = jsonl.items(tmp_path / "i.jsonl")
     assert (
         pack(item) and item.fields == told and list(lines_of([tmp_path / "i.jsonl"])) == ["a \ufffd b", *told["\ufffd"]]

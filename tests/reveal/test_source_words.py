@@ -9,11 +9,10 @@ from own_files import json_lines, picture
 from PIL import Image
 from reveal_networks import one_line
 
-from reveal.build.numbering import expected, numbered
-from reveal.build.stored_images import kept
+from reveal.build.stored_items import expected, kept, numbered
 from reveal.memory import Item
 from reveal.sources import Items, Skips
-from reveal.sources.words import items_of
+from reveal.sources.registry import items_of
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from own_files import json_file, json_lines, picture, tar, wit_table
 from reveal_networks import one_line
 
 from reveal.sources import Items, Question, Questions, Skips, coco, held_out, jsonl, pairs, wikidata, wit
-from reveal.sources.records import Pictures, decode_picture, picture_bytes
+from reveal.sources.image_names import Pictures
+from reveal.sources.records import decode_picture, picture_bytes
 
 URL = "https://x.org/a/Gull%20one.jpg?size=1"
 

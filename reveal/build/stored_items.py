@@ -1,26 +1,38 @@
-"""Which number an item of a new memory gets.
+"""Items as a new memory stores them: their numbers, and images no larger than anybody needs.
 
-In a build numbers rise (`memory/builder.py`), and they have to be the same when an interrupted build goes on. So
+**Numbers.** In a build they rise (`memory/builder.py`), and they are the same when an interrupted build goes on. So
 
 - items keep the numbers that their source gives them, for questions and people name items by them
 - a source whose numbers begin below those before it goes on behind them, all of it by the same amount
-- VQA's and COCO's pictures lie in any order of their numbers; those are numbered as they come, and so is everything
+- VQA's and COCO's images lie in any order of their numbers; those are numbered as they come, and so is everything
   with `anew`
+
+**Images.** A network sees 32 to 224 pixels, a person who asks where an answer is from a few hundred. The stored image
+is also the encoded one, so that encoding a memory again with the same network gives the same keys.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import cv2
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+
+from common.io.images import from_uint8, shrink, to_uint8
 from reveal.memory.items import Item
 from reveal.sources import Items, Skips
 from reveal.sources.folder import groups
 from reveal.sources.jsonl import objects
+from reveal.sources.records import decode_picture
 
 UNORDERED = ("vqa", "coco")
 RISE = "in a build they rise: sort them, or number all anew with --renumber"
+QUALITY = 90  # of JPEG
+JPEG = b"\xff\xd8"  # what one begins with
 
 
 def numbered(sources: Sequence[Items], skips: Skips, anew: bool = False) -> Iterator[Item]:
@@ -53,3 +65,27 @@ def expected(source: Items, anew: bool = False) -> int | None:
             last = own
         count += 1
     return count
+
+
+def kept(item: Item, longest: int) -> Item:
+    """The item with a picture of at most `longest` pixels a side, a JPEG if it had to shrink; 0: as it is.
+
+    A picture that cannot be read stays as it is: whoever encodes it says so."""
+    if not isinstance(item.picture, bytes) or not longest or max(_size(item.picture)) <= longest:
+        return item
+    try:
+        image = decode_picture(item.picture, f"item {item.id} of {item.source}")
+    except (ValueError, OSError):
+        return item
+    small = to_uint8(shrink(from_uint8(image), longest))
+    data = cv2.imencode(".jpg", small[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
+    return dataclasses.replace(item, picture=data)
+
+
+def _size(data: bytes) -> tuple[int, int]:
+    """Width and height as the header says; (0, 0) where there is none."""
+    try:
+        with JpegImageFile(io.BytesIO(data)) if data[:2] == JPEG else Image.open(io.BytesIO(data)) as picture:
+            return picture.size
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return 0, 0

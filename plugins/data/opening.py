@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from common.data.files import BRACES
 from plugins.data.folder_source import IMAGES, FolderPictures
 from plugins.data.jsonl_source import NAMES, JsonlPictures
 from plugins.data.record import Source
 from plugins.data.tfds_source import INFO, TfdsPictures
-from plugins.data.webdataset_source import BRACES, WebDatasetPictures
+from plugins.data.webdataset_source import WebDatasetPictures
 
 TFDS = "tfds:"  # in front of a data set's name
 

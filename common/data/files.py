@@ -1,0 +1,62 @@
+"""The files that a path names: itself, those of a folder, or those that match a pattern, in natural order (9 < 10)."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from natsort import natsorted
+
+from common.io.files import require_file
+
+BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+def files_of(path: str | Path, *suffixes: str) -> list[Path]:
+    """The file; those of a folder that end in one of `suffixes`; or those of a pattern with `*` or braces.
+
+    Of names in braces each file has to be there. Raises FileNotFoundError if there are none."""
+    path, text = Path(path), str(path)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = [one for one in path.iterdir() if one.name.endswith(suffixes) and one.name[0] != "."]
+    elif BRACES.search(text):
+        names = expand(text)
+        return [one for name in names for one in (files_of(name, *suffixes) if "*" in name else [require_file(name)])]
+    else:
+        found = [Path(one) for one in glob.glob(text)]  # noqa: PTH207, a pattern may begin anywhere
+    if not found:
+        raise FileNotFoundError(
+            f"{path}: no such file, and no {' or '.join(suffixes)} there; check the name (x-{{00..09}} and * are patterns)"
+        )
+    return natsorted(found, key=str)
+
+
+def expand(pattern: str) -> list[str]:
+    """The names that braces stand for, as a shell has them: {00..12} keeps its zeros, {a,b} lists."""
+    match = BRACES.search(pattern)
+    if match is None:
+        return [pattern]
+    head, tail = pattern[: match.start()], pattern[match.end() :]
+    if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", match[1]):
+        first, last = numbers.groups()
+        choices = [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+    else:
+        choices = match[1].split(",")
+    return [name for choice in choices for name in expand(f"{head}{choice}{tail}")]
+
+
+def walk(folder: Path, suffixes: tuple[str, ...], hidden: bool = False, leave: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Files with these suffixes in a folder and below, links followed, sorted within each folder.
+
+    `hidden`: also names that begin with a dot; `leave`: subfolders of `folder` itself to pass over."""
+    for place, folders, names in os.walk(folder, followlinks=True):
+        top = Path(place) == folder
+        folders[:] = sorted(one for one in folders if (hidden or one[0] != ".") and not (top and one in leave))
+        for name in sorted(names):
+            if (hidden or name[0] != ".") and name.lower().endswith(suffixes):
+                yield Path(place) / name

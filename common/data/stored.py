@@ -1,0 +1,79 @@
+"""The content of a file, wherever it lies: known by name, read and decoded only on demand.
+
+No handle stays open between reads, so threads share these objects without a lock and a list of a million is small.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from common.io.files import require_file
+from common.io.images import read_image, to_uint8
+
+
+class Stored(ABC):
+    """The content of a file."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name in messages."""
+
+    @abstractmethod
+    def read(self) -> bytes:
+        """Its bytes. Raises FileNotFoundError, ValueError."""
+
+    def decode(self) -> UInt8[np.ndarray, "h w 3"]:
+        """The image: RGB, upright after EXIF, alpha over white. Raises FileNotFoundError; ValueError if damaged."""
+        return to_uint8(read_image(self.read(), self.name))
+
+    def text(self) -> str:
+        """The text. Raises ValueError when it is not UTF-8."""
+        try:
+            return self.read().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{self.name} is no UTF-8 text ({error.reason}); save it as UTF-8") from error
+
+
+@dataclass(frozen=True)
+class File(Stored):
+    """A file of its own."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def read(self) -> bytes:
+        return require_file(self.path).read_bytes()
+
+    def decode(self) -> UInt8[np.ndarray, "h w 3"]:
+        return to_uint8(read_image(self.path))
+
+
+@dataclass(frozen=True)
+class Member(Stored):
+    """A file inside a tar that is not compressed: `length` bytes from `start`."""
+
+    path: Path
+    member: str
+    start: int
+    length: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.path} member {self.member}"
+
+    def read(self) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            data = file.read(self.length)
+        if len(data) != self.length:
+            raise ValueError(f"{self.name}: the tar became shorter while it was in use; copy it again")
+        return data

@@ -1,0 +1,66 @@
+"""Text files of any size: lines of UTF-8, packed or plain, and JSON as the world writes it."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from common.io.files import require_file
+
+PACKED: Mapping[str, Callable[[Path], Any]] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File}
+HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
+
+
+class _Packed(io.RawIOBase):
+    """A packed file, unpacked. All defects are ValueErrors on reading."""
+
+    def __init__(self, path: Path, file: gzip.GzipFile | bz2.BZ2File):
+        self._path, self._file = path, file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return self._file.readinto(buffer)
+        except (EOFError, zlib.error, OSError) as error:
+            raise ValueError(f"{self._path} is damaged or cut short ({error}); copy it again") from error
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def open_text(path: Path, newline: str = "\n") -> io.TextIOWrapper:
+    """Lines of UTF-8, unpacked if the name ends in .gz or .bz2; what is none becomes U+FFFD. A line ends with
+    `newline`, so that a carriage return alone is part of it; "": with any of the three ends. Raises as `require_file`;
+    ValueError, where it is reached, for the place where a packed file is damaged."""
+    if path.suffix in PACKED:
+        binary: Any = io.BufferedReader(_Packed(path, PACKED[path.suffix](require_file(path))), 1 << 18)
+    else:
+        binary = require_file(path).open("rb")
+    return io.TextIOWrapper(binary, encoding="utf-8-sig", errors="replace", newline=newline)  # type: ignore[arg-type]
+
+
+def parse_json(text: str, **hooks: Any) -> Any:
+    """`json.loads` with these hooks; halves of surrogate pairs become U+FFFD. Raises ValueError."""
+    try:
+        value = json.loads(text, **hooks)
+        return _whole(value) if "\\ud" in text or "\\uD" in text else value
+    except RecursionError:
+        raise ValueError("too deep") from None
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return HALF.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    return {_whole(name): _whole(one) for name, one in value.items()} if isinstance(value, dict) else value
