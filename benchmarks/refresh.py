@@ -3,7 +3,7 @@
     python -m benchmarks.refresh                     the small world's second stage, a renewal every 100 steps
     python -m benchmarks.refresh --every 20 --distractors 3000
 
-Two devices, each of one thread: one trains, the other renews (`task.renewal.spare`). On a CPU both are cores of it, so
+Two devices, each of one thread: one trains, the other renews (`task.refresh.spare`). On a CPU both are cores of it, so
 the machine needs two that are free. Each turn is a run of `train.py experiment=world_joint` in a process of its
 own; its rate is the median of those that the run logged, less the first, which compiled. `versions` counts the
 renewals that came into use.
@@ -70,9 +70,9 @@ def run(case: Refresh, every: int, folder: Path) -> Turn:
         "experiment=world_joint",
         f"name={folder.name}",
         "task.start_from=null",
-        f"task.renewal.every={every}",
-        "task.renewal.lag=null",
-        "task.renewal.spare=1",
+        f"task.refresh.every={every}",
+        "task.refresh.lag=null",
+        "task.refresh.spare=1",
         f"data.distractors={case.distractors}",
         f"optim.warmup={min(case.steps // 3, 100)}",
         f"trainer.steps={case.steps}",
@@ -92,7 +92,7 @@ def run(case: Refresh, every: int, folder: Path) -> Turn:
     lines = [json.loads(line) for line in (folder / "runs" / words[1][5:] / "metrics.jsonl").read_text().splitlines()]
     rates = [line["steps_per_s"] for line in lines if "steps_per_s" in line][1:]
     last = lines[-1]
-    return Turn(statistics.median(rates), int(last["renewal_version"]), float(last["renewal_seconds"]))
+    return Turn(statistics.median(rates), int(last["refresh_version"]), float(last["refresh_seconds"]))
 
 
 def table(turns: dict[str, list[Turn]]) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 from jaxtyping import Float
 from tensorboardX import SummaryWriter
@@ -21,8 +23,10 @@ from tensorboardX import SummaryWriter
 from common.io.files import atomic_output
 from common.io.images import write_image
 from common.training import distributed
+from common.training.task import Metrics
 
-Picture = Float[np.ndarray, "h w 3"]
+Image = Float[np.ndarray, "h w 3"]
+WATCHED = ("loss", "grad_norm", "update_norm")  # metrics that end the run when they are not finite
 
 
 @runtime_checkable
@@ -30,7 +34,7 @@ class Writer(Protocol):
     """One place that numbers and pictures go to."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None: ...
-    def picture(self, step: int, name: str, picture: Picture) -> None: ...
+    def picture(self, step: int, name: str, picture: Image) -> None: ...
     def close(self) -> None: ...
 
 
@@ -65,7 +69,7 @@ class Logger:
         for writer in self.writers:
             writer.scalars(step, values)
 
-    def pictures(self, step: int, pictures: Mapping[str, Picture]) -> None:
+    def pictures(self, step: int, pictures: Mapping[str, Image]) -> None:
         for name, picture in pictures.items():
             for writer in self.writers:
                 writer.picture(step, name, picture)
@@ -73,6 +77,52 @@ class Logger:
     def close(self) -> None:
         for writer in self.writers:
             writer.close()
+
+
+class MetricWindow:
+    """The metrics of the steps since the last line of the log, read one step late.
+
+    The step that has just been dispatched stays on the device; the one before it is read meanwhile. A value that is not
+    finite is thereby noticed one step after it happened, and before anything is saved. `latest` gives the step of the
+    newest checkpoint and `names` the examples of ids, for the error.
+    """
+
+    def __init__(self, latest: Callable[[], int | None], names: Callable[[Any], Sequence[str]]):
+        self.latest, self.names = latest, names
+        self.clock = time.perf_counter()
+        self.rows: list[dict[str, float]] = []
+        self.waiting: tuple[int, Any, Metrics] | None = None
+
+    def add(self, step: int, ids: Any, metrics: Metrics) -> None:
+        """Takes the metrics of `step`, just dispatched, and reads those of the step before."""
+        self.check()
+        self.waiting = step, ids, metrics
+
+    def check(self) -> None:
+        """Reads the step that waits. Raises FloatingPointError if one of `WATCHED` is not finite."""
+        if self.waiting is None:
+            return
+        (step, ids, metrics), self.waiting = self.waiting, None
+        row = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        self.rows.append(row)
+        bad = [name for name in WATCHED if not math.isfinite(row[name])]
+        if bad:
+            examples = "" if ids is None else f" on {', '.join(self.names(np.asarray(ids).tolist()))}"
+            good = self.latest()
+            saved = "there is no checkpoint yet" if good is None else f"the last good checkpoint is of step {good}"
+            raise FloatingPointError(
+                f"{bad[0]} became {row[bad[0]]} at step {step}{examples}; {saved}: "
+                "lower optim.lr or set optim.clip, then start again"
+            )
+
+    def mean(self) -> dict[str, float]:
+        """Means since the last call, with the speed; waits for the newest step."""
+        self.check()
+        values = {name: float(np.mean([row[name] for row in self.rows])) for name in self.rows[0]}
+        now = time.perf_counter()
+        values["steps_per_s"] = len(self.rows) / (now - self.clock)
+        self.rows, self.clock = [], now
+        return values
 
 
 class Files:
@@ -89,7 +139,7 @@ class Files:
         self.stream.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
         self.stream.flush()
 
-    def picture(self, step: int, name: str, picture: Picture) -> None:
+    def picture(self, step: int, name: str, picture: Image) -> None:
         self.folder.mkdir(exist_ok=True)
         write_image(self.folder / f"{name}_{step:07d}.png", picture, overwrite=True)
 
@@ -114,7 +164,7 @@ class TensorBoard:
         for name, value in values.items():
             self.writer.add_scalar(name.replace(" ", "_"), value, step)  # TensorBoard takes no blanks, and says so
 
-    def picture(self, step: int, name: str, picture: Picture) -> None:
+    def picture(self, step: int, name: str, picture: Image) -> None:
         self.writer.add_image(name, np.clip(picture, 0, 1), step, dataformats="HWC")
 
     def close(self) -> None:
@@ -138,7 +188,7 @@ class WandB:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)
 
-    def picture(self, step: int, name: str, picture: Picture) -> None:
+    def picture(self, step: int, name: str, picture: Image) -> None:
         self.run.log({name: self.wandb.Image(np.clip(picture, 0, 1))}, step=step)
 
     def close(self) -> None:

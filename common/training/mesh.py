@@ -38,7 +38,7 @@ def make_mesh(devices: int = 0, fsdp: int = 1, spare: int = 0) -> Mesh:
     available = _all_but(spare)
     count = devices or len(available)
     if not 1 <= count <= len(available):
-        beside = f" beside the {spare} of renewal.spare" if spare else ""
+        beside = f" beside the {spare} of refresh.spare" if spare else ""
         raise ValueError(f"trainer.devices is {devices}: there are {len(available)}{beside}; 0 takes all")
     if count < len(available) and jax.process_count() > 1:
         raise ValueError(f"trainer.devices is {devices}: several processes train on all {len(available)}; give 0")
@@ -61,10 +61,10 @@ def spare_mesh(spare: int) -> Mesh | None:
 def _all_but(spare: int) -> list:
     available = jax.devices()
     if spare and jax.process_count() > 1:
-        raise ValueError(f"renewal.spare is {spare}: several processes train on all {len(available)} devices; give 0")
+        raise ValueError(f"refresh.spare is {spare}: several processes train on all {len(available)} devices; give 0")
     if spare >= len(available):
         raise ValueError(
-            f"renewal.spare is {spare}: there are {len(available)} devices, and training needs one; 0 shares"
+            f"refresh.spare is {spare}: there are {len(available)} devices, and training needs one; 0 shares"
         )
     return available[: len(available) - spare]
 

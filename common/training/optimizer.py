@@ -1,6 +1,6 @@
-"""How parameters move: optimiser, learning rate, and which parameters take part, all from one config.
+"""Optimiser, learning rate and parameter groups, all from one config.
 
-    gradient -> clip by its global norm -> optimiser, weight decay, learning rate -> factor of the parameter's path
+    gradient -> clip by its global norm -> optimiser, weight decay, learning rate -> multiplier of the parameter's group
 
 Four optimisers:
 
@@ -13,33 +13,35 @@ Four optimisers:
 The learning rate rises linearly from 0 during `warmup` steps, follows its schedule from there, and may be cooled down
 to 0 over the last `cooldown` steps.
 
-Which parameters move, and how far, is said by expressions over their paths: see `parts.py`. The factor comes last, so
-that it scales weight decay too. Accumulating gradients and averaging parameters are the trainer's.
+Parameter groups are regular expressions over paths, which join a parameter's keys as in `fusion/convs/3/kernel`:
+
+    multipliers:
+      - ["^encoder/", 0]         # frozen: no bit changes, nothing decays, and there is no optimiser state
+      - ["^heads/.*bias$", 2.0]  # twice the step, weight decay included
+      - ["^heads/", 0.3]
+
+The first expression found in a path (`re.search`) decides; without one the multiplier is 1. End with `[".*", 0]` to
+freeze everything else. Gradients of frozen parameters count for nothing, in the clipped norm neither. An expression
+that decides over no parameter is an error: a layer that was renamed is not silently trained.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import keystr, tree_map_with_path
 from jaxtyping import PyTree
 from optax import contrib
 
-from common.training.param_groups import (
-    check_expressions,
-    decayed,
-    freeze,
-    read_expressions,
-    read_multipliers,
-    scale_by_path,
-)
-from common.training.schedules import rsqrt, with_cooldown
+Multipliers = Sequence[tuple[str, float]]  # (expression, factor); see `read_multipliers`
 
 SCHEDULES = ("constant", "staircase", "cosine", "linear", "rsqrt")
 DTYPES = ("float32", "bfloat16")
@@ -64,7 +66,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
-    """How parameters move. All steps are the optimiser's: with accumulated gradients, one for several batches.
+    """Optimiser settings. All steps are the optimiser's: with accumulated gradients, one for several microbatches.
 
     Attributes:
       name: one of `OPTIMIZERS`.
@@ -74,12 +76,12 @@ class OptimConfig:
         `sqrt(timescale / (timescale + step))`.
       warmup: steps of the linear rise from 0.
       final_lr, decay_every, decay_rate, timescale: see `schedule`.
-      cooldown: last steps of the run, over which the rate of any schedule falls to 0 in a line on top of it.
+      cooldown: last steps of the run, over which the rate of any schedule is multiplied by a line from 1 to 0.
       clip: bound on the gradient's global norm; 0 for none.
-      weight_decay: part of a parameter that is taken off per unit of learning rate, in every optimiser but `adam`.
-        Never of biases and norms: arrays of fewer than two dimensions. (optax's own Adafactor takes it per step.)
-      no_decay: list of expressions for paths of more dimensions that are not decayed either, such as stacked biases.
-      multipliers: list of (expression, factor), see `parts.py`. Both lists become tuples.
+      weight_decay: fraction of a parameter that is subtracted per unit of learning rate, in every optimiser but `adam`.
+        Arrays of fewer than two dimensions, biases and norms, never decay. (optax's own Adafactor takes it per step.)
+      no_decay: list of expressions for paths of more dimensions that do not decay either, such as stacked biases.
+      multipliers: list of (expression, factor), see the module. Both lists become tuples.
       momentum: decay of the first moment; None: 0.9 for `adam` and `adamw`, 0.95 for `muon`, none for `adafactor`.
       momentum_dtype: "float32", or "bfloat16" for half the memory of the first moment. Second moments stay float32.
       update_clip: Adafactor's bound on the root mean square of an array's update, d in the paper; 0 for none.
@@ -118,7 +120,11 @@ class OptimConfig:
                     f"optim.{name}: {getattr(self, name)!r} is not known; choose one of {', '.join(known)}"
                 )
         for name, (holds, rule) in RULES.items():
-            if not _holds(holds, getattr(self, name)):
+            try:
+                good = holds(getattr(self, name))
+            except (TypeError, OverflowError):  # no number at all
+                good = False
+            if not good:
                 raise ValueError(f"optim.{name} is {getattr(self, name)}: {rule}")
         if self.name == "adam" and self.weight_decay:
             raise ValueError(f"optim.weight_decay is {self.weight_decay}, but adam has none; choose optim.name=adamw")
@@ -148,12 +154,15 @@ def make_schedule(config: OptimConfig, steps: int) -> optax.Schedule:
         "staircase": lambda: optax.exponential_decay(config.lr, config.decay_every, config.decay_rate, staircase=True),
         "cosine": lambda: optax.cosine_decay_schedule(config.lr, after, config.final_lr),
         "linear": lambda: optax.linear_schedule(config.lr, config.lr * config.final_lr, after),
-        "rsqrt": lambda: rsqrt(config.lr, config.timescale),
+        # T5's and big_vision's: with timescale = warmup it is lr * sqrt(warmup / step) after the warm-up
+        "rsqrt": lambda: lambda n: config.lr * jnp.sqrt(config.timescale / (config.timescale + jnp.maximum(n, 0))),
     }[config.schedule]()
     if config.warmup:
         rise = optax.linear_schedule(0.0, config.lr, config.warmup)
         schedule = optax.join_schedules([rise, schedule], [config.warmup])
-    return with_cooldown(schedule, steps, config.cooldown) if config.cooldown else schedule
+    if not config.cooldown:
+        return schedule
+    return lambda step: schedule(step) * (jnp.clip(steps - step, 0, config.cooldown) / config.cooldown)
 
 
 def make_optimizer(config: OptimConfig, steps: int) -> optax.GradientTransformation:
@@ -161,14 +170,18 @@ def make_optimizer(config: OptimConfig, steps: int) -> optax.GradientTransformat
 
     Its `init` raises ValueError for an expression that decides over no parameter, and if all are frozen.
     """
-    parts = [OPTIMIZERS[config.name](config, make_schedule(config, steps))]
+    links = [OPTIMIZERS[config.name](config, make_schedule(config, steps))]
     if config.clip:
-        parts.insert(0, optax.clip_by_global_norm(config.clip))
+        links.insert(0, optax.clip_by_global_norm(config.clip))
     if any(factor not in (0, 1) for _, factor in config.multipliers):
-        parts.append(scale_by_path(config.multipliers))
-    tx = optax.chain(*parts) if len(parts) > 1 else parts[0]
+        links.append(optax.stateless(partial(_scale_by_path, config.multipliers)))
+    tx = optax.chain(*links) if len(links) > 1 else links[0]
     if any(factor == 0 for _, factor in config.multipliers):
-        tx = freeze(tx, config.multipliers)
+
+        def groups(params: PyTree) -> PyTree:
+            return jax.tree.map(lambda t: "trained" if t else "frozen", trainable(config.multipliers, params))
+
+        tx = optax.partition({"trained": tx, "frozen": optax.stateless(_no_update)}, groups)
 
     def init(params: optax.Params) -> optax.OptState:
         check_expressions(config.multipliers, config.no_decay, params)
@@ -204,13 +217,14 @@ def keras_adam(
 
 
 def _adam(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    return keras_adam(schedule, _momentum(config, 0.9), dtype=config.momentum_dtype)
+    momentum = 0.9 if config.momentum is None else config.momentum
+    return keras_adam(schedule, momentum, dtype=config.momentum_dtype)
 
 
 def _adamw(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
     return optax.adamw(
         schedule,
-        _momentum(config, 0.9),
+        0.9 if config.momentum is None else config.momentum,
         mu_dtype=config.momentum_dtype,
         weight_decay=config.weight_decay,
         mask=partial(decayed, config.no_decay),
@@ -232,7 +246,7 @@ def _adafactor(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientT
 def _muon(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
     return contrib.muon(
         schedule,
-        beta=_momentum(config, 0.95),
+        beta=0.95 if config.momentum is None else config.momentum,
         mu_dtype=config.momentum_dtype,
         weight_decay=config.weight_decay,
         weight_decay_mask=partial(decayed, config.no_decay) if config.no_decay else None,  # Adam's are not decayed
@@ -244,17 +258,6 @@ def _muon(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransf
 OPTIMIZERS = {"adam": _adam, "adamw": _adamw, "adafactor": _adafactor, "muon": _muon}
 
 
-def _holds(rule: Callable[[Any], bool], value: Any) -> bool:
-    try:
-        return rule(value)
-    except (TypeError, OverflowError):  # no number at all
-        return False
-
-
-def _momentum(config: OptimConfig, own: float) -> float:
-    return own if config.momentum is None else config.momentum
-
-
 def _kernel_dimensions(params: PyTree) -> PyTree:
     """Muon's view of each parameter: kernels are (all inputs) x outputs matrices, the rest is Adam's."""
 
@@ -262,3 +265,103 @@ def _kernel_dimensions(params: PyTree) -> PyTree:
         return contrib.MuonDimensionNumbers(tuple(range(x.ndim - 1)), x.ndim - 1) if x.ndim >= 2 else None
 
     return jax.tree.map(dimensions, params)
+
+
+def parameter_paths(params: PyTree) -> PyTree:
+    """A tree like `params` that holds each leaf's path."""
+    return tree_map_with_path(lambda path, _: keystr(path, simple=True, separator="/"), params)
+
+
+def trainable(multipliers: Multipliers, params: PyTree) -> PyTree:
+    """A tree like `params` (arrays or shapes) that is False where they are frozen."""
+    return jax.tree.map(lambda path: _factor(multipliers, path) != 0, parameter_paths(params))
+
+
+def stop_frozen_gradients(multipliers: Multipliers, params: PyTree) -> PyTree:
+    """`params` with the frozen ones behind `stop_gradient`: their backward pass is left out of the program."""
+    if not any(factor == 0 for _, factor in multipliers):
+        return params
+    return jax.tree.map(
+        lambda moves, x: x if moves else jax.lax.stop_gradient(x), trainable(multipliers, params), params
+    )
+
+
+def decayed(no_decay: Sequence[str], params: PyTree) -> PyTree:
+    """A tree like `params` that is True where weights decay: two and more dimensions, and no expression found."""
+    return jax.tree.map(
+        lambda x, path: x.ndim >= 2 and _deciding(no_decay, path) is None, params, parameter_paths(params)
+    )
+
+
+def check_expressions(multipliers: Multipliers, no_decay: Sequence[str], params: PyTree) -> None:
+    """Raises ValueError for an expression that decides over none of `params`, and if all of them are frozen."""
+    paths = jax.tree.leaves(parameter_paths(params))
+    expressions = [expression for expression, _ in multipliers]
+    for name, asked in (("multipliers", expressions), ("no_decay", no_decay)):
+        for expression in asked:
+            if not any(re.search(expression, path) for path in paths):
+                raise ValueError(f"optim.{name}: {expression!r} is found in no path; paths are {_some(paths)}")
+    deciding = {_deciding(expressions, path) for path in paths}
+    for index, expression in enumerate(expressions):
+        if index not in deciding:
+            raise ValueError(
+                f"optim.multipliers: earlier expressions decide over every path of {expression!r}; move it up"
+            )
+    if not any(_factor(multipliers, path) for path in paths):
+        raise ValueError(f"optim.multipliers freeze every parameter; give some a factor above 0: {_some(paths)}")
+
+
+def read_multipliers(multipliers: Sequence[Any]) -> tuple[tuple[str, float], ...]:
+    """Config's pairs as tuples; ValueError for one that is no (expression, factor >= 0)."""
+    pairs = []
+    for pair in _check_list(multipliers, "multipliers"):
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise ValueError(f"optim.multipliers: {pair!r} is no pair; write [expression, factor]")
+        expression, factor = pair
+        if isinstance(factor, str) or not 0 <= factor < math.inf:
+            raise ValueError(f"optim.multipliers: the factor of {expression!r} is {factor!r}; give 0 or more")
+        pairs.append((*read_expressions([expression], "multipliers"), float(factor)))
+    return tuple(pairs)
+
+
+def read_expressions(expressions: Sequence[str], name: str) -> tuple[str, ...]:
+    """Config's list as a tuple; ValueError, which calls it `name`, for one that is no regular expression."""
+    for expression in _check_list(expressions, name):
+        try:
+            re.compile(expression)
+        except (re.error, TypeError) as error:
+            raise ValueError(f"optim.{name}: {expression!r} is not a regular expression ({error})") from error
+    return tuple(expressions)
+
+
+def _check_list(value: Any, name: str) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError(f"optim.{name} is {value!r}: it has to be a list; [] for none")
+    return value
+
+
+def _factor(multipliers: Multipliers, path: str) -> float:
+    index = _deciding([expression for expression, _ in multipliers], path)
+    return 1.0 if index is None else multipliers[index][1]
+
+
+def _deciding(expressions: Sequence[str], path: str) -> int | None:
+    return next((i for i, expression in enumerate(expressions) if re.search(expression, path)), None)
+
+
+def _scale_by_path(multipliers: Multipliers, updates: PyTree, _: Any) -> PyTree:
+    return jax.tree.map(lambda u, path: u * _factor(multipliers, path), updates, parameter_paths(updates))
+
+
+def _no_update(updates: PyTree, _: Any) -> PyTree:
+    """-0.0, the only number that changes nothing when it is added: optax's 0.0 would turn a parameter of -0.0 into 0.0.
+
+    (An addition on a CPU still turns subnormal numbers, below 1.2e-38, into 0.)
+    """
+    return jax.tree.map(partial(jnp.full_like, fill_value=-0.0), updates)
+
+
+def _some(paths: Sequence[str]) -> str:
+    shown = paths[:: max(1, len(paths) // 5)][:5]
+    more = f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else ""
+    return ", ".join(shown) + more

@@ -56,12 +56,16 @@ MODULES = {
     "reveal.world.data": "recipes.small_world.data",
     "reveal.world.evaluation": "recipes.small_world.evaluation",
 }
-TARGETS: dict[str, str] = {}
+TARGETS: dict[str, str] = {
+    "common.training.refresh.RenewalConfig": "common.training.task.RefreshConfig",
+}
 FIELDS: dict[str, dict[str, str]] = {
+    "reveal.training.joint.Joint": {"renewal": "refresh"},
     "film.evaluation.triplet_evaluation.FilmEvaluation": {"beside": "compare_with"},
     "plugins.evaluation.comparison.ControlComparison": {"ways": "methods"},
 }
 OVERRIDES = {  # the first that fits
+    "task.renewal": "task.refresh",
     "evaluation.beside=": "evaluation.compare_with=",
     "evaluation.ways.layout=": "evaluation.methods.plug_and_play=",
     "evaluation.ways": "evaluation.methods",

@@ -19,8 +19,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped, UInt32
 
-from common.training.optimizer import OptimConfig
-from common.training.param_groups import hold
+from common.training.optimizer import OptimConfig, stop_frozen_gradients
 from common.training.task import Batch, Context, Metrics, Params, Task
 
 Seed = int | np.uint32 | UInt32[Array, ""]
@@ -62,16 +61,16 @@ def train_step(
     state: TrainState,
     batch: Batch,
     frozen: Any,
-    renewed: Any = None,
+    refreshed: Any = None,
     seed: Seed = 0,
     mesh: Mesh | None = None,
 ) -> tuple[TrainState, Metrics]:
     """One step of gradient descent; pure."""
     key = jax.random.fold_in(jax.random.key(seed), state.step)
-    context = Context(state.step, key, frozen, renewed, mesh)
+    context = Context(state.step, key, frozen, refreshed, mesh)
 
     def loss_of(params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
-        return task.loss(hold(optim.multipliers, params), batch, context)
+        return task.loss(stop_frozen_gradients(optim.multipliers, params), batch, context)
 
     loss, metrics, grads = gradient(loss_of, accumulate, state.params, batch, context)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)

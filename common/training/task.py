@@ -7,16 +7,14 @@ its network.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
-
-if TYPE_CHECKING:
-    from common.training.refresh import RenewalConfig, Version
 
 Params = PyTree[Float[Array | np.ndarray, "..."]]
 Batch = dict[str, Any]
@@ -32,14 +30,14 @@ class Context(NamedTuple):
       step: steps done before this one.
       key: randomness of this step (and of this part of the batch); follows from the run's seed and the step alone.
       frozen: the task's `frozen()`, on the device.
-      renewed: what the task's `renew` made of the parameters some steps ago, on the device (`renewal.py`).
+      refreshed: what `refresh_arrays` computed from the parameters some steps ago, on the device (`refresh.py`).
       mesh: the devices of the run, for a loss that divides its work itself.
     """
 
     step: Int[Array, ""]
     key: PRNGKeyArray
     frozen: Any
-    renewed: Any = None
+    refreshed: Any = None
     mesh: Mesh | None = None
 
 
@@ -74,34 +72,78 @@ class Task(Protocol):
         ...
 
 
-@runtime_checkable
-class Renewing(Protocol):
-    """A task whose loss reads arrays that follow the parameters at a distance (`renewal.py`)."""
+@dataclasses.dataclass(frozen=True)
+class RefreshConfig:
+    """When the arrays of a `RefreshedTask` are recomputed, and where.
+
+    Attributes:
+      every: steps from one snapshot of the parameters to the next. A snapshot that is due while the refresh before it
+        is still running is skipped.
+      lag: a fixed number of steps between a snapshot and the first step that reads the arrays computed from it (0: the
+        very next one). The step waits if they are late, so a run repeats bit for bit. None: arrays are read as soon as
+        they are ready, which depends on the clock, so no two runs are equal.
+      spare: number of devices, the last ones, that do not train and only refresh. 0: the training devices do both.
+    """
+
+    every: int = 100
+    lag: int | None = None
+    spare: int = 0
+
+    def __post_init__(self):
+        if self.every < 1:
+            raise ValueError(f"refresh.every is {self.every}: it has to be at least 1")
+        if self.lag is not None and not 0 <= self.lag < self.every:
+            raise ValueError(
+                f"refresh.lag is {self.lag}: give 0 to {self.every - 1}, less than refresh.every, "
+                "or null to read arrays as soon as they are ready"
+            )
+        if self.spare < 0:
+            raise ValueError(f"refresh.spare is {self.spare}: give a number of devices; 0 shares the training's own")
+
+
+class Version(NamedTuple):
+    """Refreshed arrays: a running number, the step whose parameters they come from, and how long they took."""
+
+    number: int
+    step: int
+    seconds: float
+    arrays: Any
 
     @property
-    def renewal(self) -> RenewalConfig | None:
-        """How often; None renews nothing, as if the task were a plain one."""
+    def about(self) -> list:
+        """All but the arrays, for JSON."""
+        return [self.number, self.step, self.seconds]
+
+
+@runtime_checkable
+class RefreshedTask(Protocol):
+    """A task whose loss reads arrays that follow the parameters at a distance (`refresh.py`)."""
+
+    @property
+    def refresh(self) -> RefreshConfig | None:
+        """How often; None refreshes nothing, as for a plain task."""
         ...
 
-    def renew(self, params: Params, frozen: Any) -> Any:
-        """Arrays made from the parameters, always of the same shapes: a dict of arrays, or of such dicts.
+    def refresh_arrays(self, params: Params, frozen: Any, check_cancelled: Callable[[], None] = lambda: None) -> Any:
+        """Arrays computed from the parameters, always of the same shapes: a dict of arrays, or of such dicts.
 
-        Runs outside of `jit`, in a second thread while training goes on, on whatever devices `params` and `frozen` are;
-        compiles what it needs itself, once. Done in parts that it blocks on, it lets steps in between."""
+        Runs outside `jit`, in a second thread while training goes on, on the devices of `params` and `frozen`; compiles
+        what it needs itself, once. Work in parts, block on each (training steps run in between) and call
+        `check_cancelled` after each: it raises `refresh.Cancelled` when the run ends."""
         ...
 
 
 @runtime_checkable
-class Indexing(Protocol):
-    """A `Renewing` task that keeps something on the host which has to agree with the arrays that steps read."""
+class HostIndexTask(Protocol):
+    """A `RefreshedTask` that keeps an index on the host which has to agree with the arrays that steps read."""
 
-    def taken(self, version: Version, frozen: Any, params: Params) -> None:
-        """The next step reads `version.arrays`. The step that makes `params` may be under way: before anything that it
-        reads is changed, wait for them (`jax.block_until_ready`)."""
+    def on_refresh(self, version: Version, frozen: Any, params: Params) -> None:
+        """The next step reads `version.arrays`. The step that computes `params` may still run: wait for them
+        (`jax.block_until_ready`) before changing anything that it reads."""
         ...
 
     def check(self) -> None:
-        """Raises what went wrong on the host in the steps that are done. Asked after each, and before one is saved."""
+        """Raises what failed on the host in finished steps. Called after each step, and before a checkpoint."""
         ...
 
 

@@ -18,8 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from common.losses import l1, masked_l1
-from common.training.objectives import Scope, Weight
-from common.training.schedules import as_schedule
+from common.training.objectives import Scope, Weight, as_schedule
 from common.training.task import Batch
 from film.model import FilmOutput
 from film.resample import average_pool

@@ -13,8 +13,7 @@ divides (`exact.py`). A row has the item's number, so the memory on the disk and
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,7 +29,6 @@ from reveal.network.model import Item, Reveal
 
 ROWS = 8 * UNIT  # rows come in multiples of it: eight devices have whole blocks each
 CHUNK = 128  # items that are encoded at a time
-PAUSE = 1e-4  # seconds between two looks
 
 
 class Contents(NamedTuple):
@@ -121,14 +119,19 @@ def encode(
     return Item(key.reshape(b, k, -1), value.reshape(b, k, *value.shape[1:]))
 
 
-def hold(graph: nnx.GraphDef, params: Mapping[str, Any], contents: Contents) -> Held:
-    """Keys and values of all rows, without gradients, `CHUNK` at a time: whoever shares the devices gets in between.
-    Compiled once."""
+def hold(
+    graph: nnx.GraphDef,
+    params: Mapping[str, Any],
+    contents: Contents,
+    check_cancelled: Callable[[], None] = lambda: None,
+) -> Held:
+    """Keys and values of all rows, without gradients, `CHUNK` at a time: whoever shares the devices gets in between,
+    and `check_cancelled` may raise. Compiled once."""
     parts = []
     for start in range(0, len(contents.id), CHUNK):
         parts.append(_hold(graph, params, contents, start))
-        while not parts[-1].keys.is_ready():  # not block_until_ready, inside of which a thread cannot be stopped
-            time.sleep(PAUSE)
+        jax.block_until_ready(parts[-1])
+        check_cancelled()
     return Held(*(jnp.concatenate(x) for x in zip(*parts, strict=True)))
 
 

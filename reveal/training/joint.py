@@ -18,7 +18,7 @@ It gets every version of the keys when that comes into use, with no step under w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -28,8 +28,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from common.training.mesh import make_mesh
-from common.training.refresh import RenewalConfig, Version
-from common.training.task import Batch, Context, Metrics, Params
+from common.training.task import Batch, Context, Metrics, Params, RefreshConfig, Version
 from reveal.memory.engines import exact
 from reveal.memory.engines.engine import NOTHING, Engine, Rows
 from reveal.memory.engines.exact import Hits, Index
@@ -52,7 +51,7 @@ class Joint(RevealTask):
       find: best, or for comparison random items.
       engine: that searches on the host, in one process, and on a CPU with one device; None: exactly, in the step. Never
         `ExactEngine`, which is JAX.
-      renewal: how often keys and values are made anew.
+      refresh: how often keys and values are recomputed.
     """
 
     weights: Weights = dataclasses.field(default_factory=lambda: Weights(contrastive=0.0))
@@ -60,7 +59,7 @@ class Joint(RevealTask):
     sources: Sequence[int] | None = None
     find: Literal["best", "random"] = "best"
     engine: Engine | None = None
-    renewal: RenewalConfig = dataclasses.field(default_factory=RenewalConfig)
+    refresh: RefreshConfig = dataclasses.field(default_factory=RefreshConfig)
     failures: list[Exception] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self):
@@ -77,12 +76,14 @@ class Joint(RevealTask):
         if self.sources is not None:
             object.__setattr__(self, "sources", tuple(self.sources))
 
-    def renew(self, params: Params, frozen: Any) -> dict[str, Any]:
+    def refresh_arrays(
+        self, params: Params, frozen: Any, check_cancelled: Callable[[], None] = lambda: None
+    ) -> dict[str, Any]:
         """Keys and values of the whole memory."""
-        held = device_memory.hold(self.graph, jax.tree.map(lambda x: x.astype(self.dtype), params), frozen["contents"])
-        return held._asdict()
+        params = jax.tree.map(lambda x: x.astype(self.dtype), params)
+        return device_memory.hold(self.graph, params, frozen["contents"], check_cancelled)._asdict()
 
-    def taken(self, version: Version, frozen: Any, params: Params) -> None:
+    def on_refresh(self, version: Version, frozen: Any, params: Params) -> None:
         """Gives the engine, if there is one, the keys that are held from now on."""
         if self.engine is None:
             return
@@ -106,7 +107,7 @@ class Joint(RevealTask):
                 f"task.reencode is {self.reencode}, but held values are not in the language of the batch: encode all"
                 f" {self.k} again, or set data.shuffle=false"
             )
-        model, contents, held = self.model(params), Contents(*context.frozen["contents"]), Held(**context.renewed)
+        model, contents, held = self.model(params), Contents(*context.frozen["contents"]), Held(**context.refreshed)
         query = self.query(model, batch)
         hits = self.search(query, contents, held, context)
         values, found = self.read(model, query, hits, contents, held, batch, context.key)

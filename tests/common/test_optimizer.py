@@ -19,9 +19,8 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 import common
-from common.training.optimizer import OPTIMIZERS, OptimConfig, make_optimizer, make_schedule
-from common.training.param_groups import parameter_paths, trainable
-from common.training.schedules import Schedule, as_schedule
+from common.training.objectives import Schedule, as_schedule
+from common.training.optimizer import OPTIMIZERS, OptimConfig, make_optimizer, make_schedule, parameter_paths, trainable
 
 CONFIGS = Path(common.__file__).parents[1] / "configs"
 KERAS_ADAM = [

@@ -15,6 +15,7 @@ import optax
 import pytest
 from line import TRUTH, Fit, Line
 
+from common.evaluation.evaluation import Evaluation
 from common.io.images import read_image
 from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger
@@ -168,7 +169,7 @@ def test_every_kth_checkpoint_stays(tmp_path):
 
 
 @dataclasses.dataclass(frozen=True)
-class Distance:
+class Distance(Evaluation):
     """Scores by a given list: what is kept must follow the scores, not the order."""
 
     values: tuple[float, ...]
@@ -181,7 +182,10 @@ class Distance:
         self.seen.append(params)
         return {"toy/distance": self.values[len(self.seen) - 1]}
 
-    def run(self, weights, output, overwrite=False):
+    def files(self):
+        return []
+
+    def evaluate(self, weights, output):
         raise NotImplementedError
 
 
@@ -358,7 +362,7 @@ def test_weights_of_a_run_that_is_not_over(tmp_path):
     found = json.loads(export(tmp_path).read_text())
     assert found["params"] == run(tmp_path, replace(steps=20), optim=AVERAGED)["params"]
     assert found["steps"] == 20 and found["recipe"]["optim"]["ema"] == 0.9
-    for step in Checkpoints(tmp_path).steps():
+    for step in Checkpoints(tmp_path).scores():
         shutil.rmtree(tmp_path / "checkpoints" / str(step))
     with pytest.raises(FileNotFoundError, match="no checkpoint yet; the first comes at step 10"):
         export(tmp_path)

@@ -199,8 +199,8 @@ def test_both_tasks_read_a_batch():
     for data, task in ((DATA, WarmStart(DATA, NETWORK)), (PLAIN, Joint(PLAIN, NETWORK))):
         frozen, batch = task.frozen(), {name: jnp.asarray(array) for name, array in next(data.batches(0)).items()}
         rows = len(frozen["contents"].id)
-        renewed = {"keys": jnp.zeros((rows, 8)), "values": jnp.zeros((rows, 2, 16))}
-        context = Context(jnp.int32(0), jax.random.key(1), frozen, renewed)
+        refreshed = {"keys": jnp.zeros((rows, 8)), "values": jnp.zeros((rows, 2, 16))}
+        context = Context(jnp.int32(0), jax.random.key(1), frozen, refreshed)
         params = jax.eval_shape(task.init, jax.random.key(0))
         loss, metrics = jax.eval_shape(
             lambda params, task=task, batch=batch, context=context: task.loss(params, batch, context), params

@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from common.training.mesh import make_mesh
     from common.training.optimizer import OptimConfig
-    from common.training.refresh import RenewalConfig, Version
+    from common.training.task import RefreshConfig, Version
     from common.training.trainer import TrainerConfig, train
     from reveal.training.joint import Joint
 
@@ -50,7 +50,7 @@ class Plainly:
 
 
 def run(folder: Path, engine, steps: int = 6, lag: int = 1, data=PLAIN, devices: int = 1, **fields) -> bytes:
-    task = Joint(data, NETWORK, k=3, weights=LM, engine=engine, renewal=RenewalConfig(2, lag), **fields)
+    task = Joint(data, NETWORK, k=3, weights=LM, engine=engine, refresh=RefreshConfig(2, lag), **fields)
     trainer = TrainerConfig(
         steps=steps, log_every=1, picture_every=100, checkpoint_every=100, progress=False, devices=devices
     )
@@ -136,7 +136,7 @@ def test_a_query_that_is_no_number_finds_nothing():
     contents = task.frozen()["contents"]
     count = len(contents.id)
     held = {"keys": np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)}
-    task.taken(Version(0, 0, 0.0, held), {"contents": contents}, {})
+    task.on_refresh(Version(0, 0, 0.0, held), {"contents": contents}, {})
     vectors = jnp.stack([jnp.full(8, jnp.nan), jnp.ones(8)])
     query = Query(jnp.zeros((2, 1, 16)), jnp.ones((2, 1), bool), vectors, jnp.zeros((2, 4)))
     rows = np.asarray(jax.jit(lambda: task.ask(query, Contents(*contents), make_mesh(1)).rows)())

@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     from omegaconf import OmegaConf
 
     from common.training.config import instantiate
-    from common.training.param_groups import check_expressions, parameter_paths, read_multipliers, trainable
+    from common.training.optimizer import check_expressions, parameter_paths, read_multipliers, trainable
     from common.training.run import train_from_config
     from common.training.task import Data
     from reveal.network.config import RevealConfig
@@ -280,7 +280,7 @@ def test_both_stages_train_on_files_of_ones_own(files, tmp_path, monkeypatch):
     task = dict(_target_="reveal.training.warm_start.WarmStart", k=2, weights=weights)
     train_from_config(run_of("warm", files, task))
     task = dict(_target_="reveal.training.joint.Joint", k=3, reencode=1, start_from="runs/warm/weights.safetensors")
-    task["renewal"] = dict(_target_="common.training.refresh.RenewalConfig", every=1, lag=0)
+    task["refresh"] = dict(_target_="common.training.task.RefreshConfig", every=1, lag=0)
     train_from_config(run_of("joint", files, task, objective="prefix", text_length=16))
     for name, metric in (("warm", "nearest"), ("joint", "recall_3")):
         rows = [json.loads(line) for line in Path(f"runs/{name}/metrics.jsonl").read_text().splitlines()]

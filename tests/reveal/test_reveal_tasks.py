@@ -39,8 +39,8 @@ def params():
 
 def context(task, params, held=True):
     frozen = task.frozen()
-    renewed = task.renew(params, frozen) if held else None
-    return Context(jnp.zeros((), jnp.int32), jax.random.key(1), frozen, renewed, make_mesh())
+    refreshed = task.refresh_arrays(params, frozen) if held else None
+    return Context(jnp.zeros((), jnp.int32), jax.random.key(1), frozen, refreshed, make_mesh())
 
 
 def gradient(task, params, batch):
@@ -171,7 +171,7 @@ def test_held_keys_are_constants_and_the_query_still_learns(params, batch, monke
 def test_what_is_found_is_read_with_its_score(find, params, batch):
     task = Joint(WORLD, NETWORK, k=5, find=find, weights=LM)
     how = context(task, params)
-    contents, held = Contents(*how.frozen["contents"]), Held(**how.renewed)
+    contents, held = Contents(*how.frozen["contents"]), Held(**how.refreshed)
     model = task.model(params)
     query = task.query(model, batch)
     hits = jax.jit(lambda: task.search(query, contents, held, how))()
@@ -191,7 +191,7 @@ def test_sources_may_be_left_out_and_so_may_memory(params, batch):
     how = context(task, params)
     contents = Contents(*how.frozen["contents"])
     query = task.query(task.model(params), batch)
-    hits = task.search(query, contents, Held(**how.renewed), how)
+    hits = task.search(query, contents, Held(**how.refreshed), how)
     assert set(np.asarray(hits.sources).ravel().tolist()) <= {1, 3}
     grads, metrics = gradient(Joint(WORLD, NETWORK, k=0, weights=LM), params, batch)
     assert "recall_1" not in metrics and moved(grads, "decoder") and not moved(grads, "value_head")

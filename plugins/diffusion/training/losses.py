@@ -11,8 +11,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from common.training.objectives import Scope, Weight
-from common.training.schedules import as_schedule
+from common.training.objectives import Scope, Weight, as_schedule
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 from line import Fit, Line
-from renewing import Follow
+from refreshing import Follow
 
-from common.training import refresh as renewals
+from common.training import refresh
 from common.training.checkpoint import Checkpoints
 from common.training.mesh import DATA, FSDP, make_mesh, spare_mesh
 from common.training.optimizer import OptimConfig
-from common.training.refresh import RenewalConfig, make_renewal
-from common.training.task import Renewing, Task
+from common.training.refresh import make_refresh
+from common.training.task import RefreshConfig, RefreshedTask, Task
 from common.training.trainer import TrainerConfig, train
 
-PROGRAM = Path(__file__).parent / "renewing.py"
+PROGRAM = Path(__file__).parent / "refreshing.py"
 TRAINER = dict(steps=20, log_every=1, picture_every=100, checkpoint_every=100)
 PARAMS = {"layer": {"kernel": np.ones((3, 2), np.float32), "bias": np.zeros(2, np.float32)}}
 LIMIT = 60  # seconds that a thread of a test waits at most
@@ -43,12 +43,12 @@ def log_of(folder) -> list[dict]:
 
 
 def without_times(folder) -> list[dict]:
-    times = ("steps_per_s", "renewal_seconds")
+    times = ("steps_per_s", "refresh_seconds")
     return [{name: value for name, value in row.items() if name not in times} for row in log_of(folder)]
 
 
 def follow(every: int = 5, lag: int | None = 3, spare: int = 0, **fields) -> Follow:
-    return Follow(renewal=RenewalConfig(every, lag, spare), **fields)
+    return Follow(refresh=RefreshConfig(every, lag, spare), **fields)
 
 
 def fail(step: int):
@@ -62,38 +62,38 @@ def fail(step: int):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        (dict(every=0), "renewal.every is 0: it has to be at least 1"),
-        (dict(every=5, lag=5), "renewal.lag is 5: give 0 to 4, less than renewal.every"),
-        (dict(lag=-1), "renewal.lag is -1: give 0 to 99"),
-        (dict(spare=-1), "renewal.spare is -1: it counts devices"),
+        (dict(every=0), "refresh.every is 0: it has to be at least 1"),
+        (dict(every=5, lag=5), "refresh.lag is 5: give 0 to 4, less than refresh.every"),
+        (dict(lag=-1), "refresh.lag is -1: give 0 to 99"),
+        (dict(spare=-1), "refresh.spare is -1: give a number of devices"),
     ],
 )
 def test_settings_that_cannot_be(fields, said):
     with pytest.raises(ValueError, match=said) as error:
-        RenewalConfig(**fields)
+        RefreshConfig(**fields)
     assert "\n" not in str(error.value)
 
 
 def test_devices_that_are_not_there(tmp_path):
-    with pytest.raises(ValueError, match=r"renewal\.spare is 2: there are 2 devices, and training needs one"):
+    with pytest.raises(ValueError, match=r"refresh\.spare is 2: there are 2 devices, and training needs one"):
         run(tmp_path, follow(spare=2))
-    with pytest.raises(ValueError, match=r"trainer\.devices is 2: there are 1 beside the 1 of renewal.spare"):
+    with pytest.raises(ValueError, match=r"trainer\.devices is 2: there are 1 beside the 1 of refresh.spare"):
         run(tmp_path, follow(spare=1), devices=2)
 
 
 def test_several_processes_need_a_lag(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match=r"renewal\.lag is null: several processes .* set a lag"):
-        make_renewal(follow(lag=None), make_mesh(2), {})
-    with pytest.raises(ValueError, match=r"renewal\.spare is 1: several processes train on all 2 devices; give 0"):
+    with pytest.raises(ValueError, match=r"refresh\.lag is null: several processes .* set a lag"):
+        make_refresh(follow(lag=None), make_mesh(2), {})
+    with pytest.raises(ValueError, match=r"refresh\.spare is 1: several processes train on all 2 devices; give 0"):
         make_mesh(0, 1, 1)
 
 
 def test_who_renews():
-    assert isinstance(follow(), Renewing) and isinstance(follow(), Task)
-    assert not isinstance(Fit(), Renewing)
-    for task in (Fit(), Follow(renewal=None)):
-        plain = make_renewal(task, make_mesh(), {})
+    assert isinstance(follow(), RefreshedTask) and isinstance(follow(), Task)
+    assert not isinstance(Fit(), RefreshedTask)
+    for task in (Fit(), Follow(refresh=None)):
+        plain = make_refresh(task, make_mesh(), {})
         assert plain.arrays is None and plain.saved() == {} and plain.scalars(3) == {}
 
 
@@ -102,7 +102,7 @@ def test_where_arrays_lie(tmp_path):
     run(tmp_path, task, steps=1)
     context = task.traces[0]
     assert dict(context.mesh.shape) == {DATA: 2, FSDP: 1}
-    made = make_renewal(task, make_mesh(2, fsdp=2), {"offset": np.zeros(2, np.float32)})
+    made = make_refresh(task, make_mesh(2, fsdp=2), {"offset": np.zeros(2, np.float32)})
     made.start(0, PARAMS, Checkpoints(tmp_path / "none"))
     places = jax.tree.map(lambda x: x.sharding.spec, made.arrays)
     whole, split = PartitionSpec(), PartitionSpec((DATA, FSDP))
@@ -118,9 +118,9 @@ def test_a_swap_comes_exactly_lag_steps_after_its_snapshot(tmp_path, lag):
     rows = {row["step"]: row for row in log_of(tmp_path)}
     for step, row in rows.items():
         of = max(s for s in (-lag, 5, 10) if s + lag <= step)
-        assert row["renewal_version"] == max(of, 0) // 5
-        assert row["renewal_staleness"] == step - max(of, 0)
-        assert row["renewal_seconds"] > 0
+        assert row["refresh_version"] == max(of, 0) // 5
+        assert row["refresh_staleness"] == step - max(of, 0)
+        assert row["refresh_seconds"] > 0
     assert rows[1]["away"] == 0
     assert all((row["away"] == 0) == (lag == 0 and step % 5 == 1) for step, row in rows.items() if step > 1)
 
@@ -133,7 +133,7 @@ def test_one_program_for_all_versions(tmp_path):
             task = follow(every=2, lag=1)
             run(folder, task, steps=steps, devices=devices)
             assert len(task.traces) == 1
-        assert log_of(folder)[-1]["renewal_version"] == 9
+        assert log_of(folder)[-1]["refresh_version"] == 9
 
 
 def test_no_step_waits_for_a_renewal(tmp_path, caplog):
@@ -148,7 +148,7 @@ def test_no_step_waits_for_a_renewal(tmp_path, caplog):
     def draw(n: int) -> None:
         if n == 18:
             go.set()
-            threads = [thread for thread in threading.enumerate() if thread.name == "renewal"]
+            threads = [thread for thread in threading.enumerate() if thread.name == "refresh"]
             for thread in threads:
                 thread.join(LIMIT)
             done.set()
@@ -157,12 +157,12 @@ def test_no_step_waits_for_a_renewal(tmp_path, caplog):
     run(tmp_path, task, Line(hook=draw), steps=19)
     assert done.is_set()
     rows = log_of(tmp_path)
-    assert [row["renewal_version"] for row in rows] == [0] * 17 + [1] * 2
-    assert [row["renewal_staleness"] for row in rows] == [*range(1, 18), 13, 14]
+    assert [row["refresh_version"] for row in rows] == [0] * 17 + [1] * 2
+    assert [row["refresh_staleness"] for row in rows] == [*range(1, 18), 13, 14]
     said = [record.message for record in caplog.records]
-    assert said.count("renewal of step 10 left out: that of step 5 is not done") == 1
-    assert not any("step 15 left out" in line for line in said)
-    assert any(line.startswith("renewed arrays: version 1 of step 5, in use from step 19 (") for line in said)
+    assert said.count("refresh of step 10 skipped: that of step 5 is not done") == 1
+    assert not any("step 15 skipped" in line for line in said)
+    assert any(line.startswith("refreshed arrays: version 1 of step 5, in use from step 19 (") for line in said)
 
 
 def test_the_snapshot_is_of_its_step(tmp_path):
@@ -212,20 +212,20 @@ def test_a_run_stopped_during_a_renewal_goes_on(tmp_path, straight, sent):
 def test_without_a_lag_versions_go_on_and_arrays_are_made_anew(tmp_path, monkeypatch, caplog):
     """The renewal of step 10 never ends: the run stops all the same, and leaves no more than a number."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(renewals, "PATIENCE", 0.1)
+    monkeypatch.setattr(refresh, "PATIENCE", 0.1)
     never = threading.Event()
     hold = follow(lag=None, before=lambda n: n == 2 and never.wait(LIMIT))
     run(tmp_path, hold, Line(hook=join_at(7)), steps=12)
-    assert "the renewal of step 10 is not done; the run ends without it" in caplog.text
+    assert "the refresh of step 10 is not done; the run ends without it" in caplog.text
     never.set()
     last = log_of(tmp_path)[-1]
-    assert (last["renewal_version"], last["renewal_staleness"]) == (1, 7)
+    assert (last["refresh_version"], last["refresh_staleness"]) == (1, 7)
     assert {p.name for p in (tmp_path / "checkpoints" / "12").iterdir()} >= {"state", "data", "renewal"}
     assert not (tmp_path / "checkpoints" / "12" / "renewed").exists()
     task = follow(lag=None)
     run(tmp_path, task, steps=14)
     last = log_of(tmp_path)[-1]
-    assert (last["renewal_version"], last["renewal_staleness"]) == (2, 2)
+    assert (last["refresh_version"], last["refresh_staleness"]) == (2, 2)
     assert len(task.seen) == 1
 
 
@@ -235,7 +235,7 @@ def join_at(step: int):
     def hook(n: int) -> None:
         if n == step:
             for thread in threading.enumerate():
-                if thread.name == "renewal":
+                if thread.name == "refresh":
                     thread.join(LIMIT)
 
     return hook
@@ -248,8 +248,8 @@ def test_a_plain_tasks_checkpoints_stay_as_they_are(tmp_path):
     assert parts == {"state", "data"}
     run(tmp_path, follow(lag=None), steps=8)
     run(tmp_path, follow(lag=3), steps=12)
-    assert log_of(tmp_path)[-1]["renewal_version"] >= 1
-    assert "renewal_version" not in log_of(tmp_path)[0]
+    assert log_of(tmp_path)[-1]["refresh_version"] >= 1
+    assert "refresh_version" not in log_of(tmp_path)[0]
 
 
 @pytest.mark.parametrize("lag", [None, 0, 3])
@@ -270,42 +270,45 @@ def test_an_error_that_comes_too_late_is_told(tmp_path, caplog):
 
     task = follow(lag=None, before=broken, while_painting=lambda: join_at(5)(5))
     run(tmp_path, task, steps=5)
-    assert "the renewal of step 5 failed: ArithmeticError: no keys" in caplog.text
+    assert "the refresh of step 5 failed: ArithmeticError: no keys" in caplog.text
 
 
 def test_a_renewal_in_parts_is_stopped_with_the_run(tmp_path):
     """And what it leaves is no thread."""
 
-    def parts(n: int) -> None:
-        while n == 1:
-            time.sleep(0.001)
+    class InParts(Follow):
+        def refresh_arrays(self, params, frozen, check_cancelled):
+            while len(self.seen) == 1:
+                time.sleep(0.001)
+                check_cancelled()
+            return super().refresh_arrays(params, frozen)
 
     clock = time.perf_counter()
-    run(tmp_path, follow(lag=None, before=parts), steps=7)
-    assert not [thread for thread in threading.enumerate() if thread.name == "renewal"]
-    assert time.perf_counter() - clock < renewals.PATIENCE
+    run(tmp_path, InParts(refresh=RefreshConfig(5, None)), steps=7)
+    assert not [thread for thread in threading.enumerate() if thread.name == "refresh"]
+    assert time.perf_counter() - clock < refresh.PATIENCE
 
 
 def test_shapes_stay(tmp_path):
     class Growing(Follow):
-        def renew(self, params, frozen):
+        def refresh_arrays(self, params, frozen, check_cancelled=None):
             self.seen.append(None)
             return {"kernel": np.zeros((len(self.seen), 2), np.float32)}
 
-    made = make_renewal(Growing(renewal=RenewalConfig(1, 0)), make_mesh(1), {})
+    made = make_refresh(Growing(refresh=RefreshConfig(1, 0)), make_mesh(1), {})
     made.start(0, PARAMS, Checkpoints(tmp_path))
-    with pytest.raises(ValueError, match=r"\[2, 2, 'float32'\]} of step 1, after .*\[1, 2, 'float32'\]}: shapes have"):
-        made.turn(1, PARAMS)
+    with pytest.raises(ValueError, match=r"\[2, 2, 'float32'\]} of step 1, after .*\[1, 2, 'float32'\]}: shapes"):
+        made.after_step(1, PARAMS)
 
 
 @pytest.mark.parametrize("made", [np.ones(3), [np.ones(3)], {"a": (np.ones(3),)}])
 def test_arrays_come_as_dicts(tmp_path, made):
     class Odd(Follow):
-        def renew(self, params, frozen):
+        def refresh_arrays(self, params, frozen, check_cancelled=None):
             return made
 
-    renewal = make_renewal(Odd(), make_mesh(1), {})
-    with pytest.raises(ValueError, match=r"task\.renew gave a .*: give a dict of arrays"):
+    renewal = make_refresh(Odd(), make_mesh(1), {})
+    with pytest.raises(ValueError, match=r"task\.refresh_arrays gave a .*: give a dict of arrays"):
         renewal.start(0, PARAMS, Checkpoints(tmp_path))
 
 
@@ -329,9 +332,9 @@ def test_a_renewal_moves_to_another_number_of_devices(tmp_path, straight):
 
 
 def start(folder: Path, devices: int = 1, **settings) -> subprocess.Popen:
-    """A run of `renewing.py` that sees `devices` CPU devices."""
+    """A run of `refreshing.py` that sees `devices` CPU devices."""
     settings["trainer"] = TRAINER | dict(checkpoint_every=6) | settings.get("trainer", {})
-    settings["renewal"] = dict(every=5, lag=3) | settings.get("renewal", {})
+    settings["refresh"] = dict(every=5, lag=3) | settings.get("refresh", {})
     environment = os.environ | {
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "JAX_PLATFORMS": "cpu",
@@ -366,7 +369,7 @@ def test_killed_during_renewals_it_ends_in_the_same_weights(tmp_path, alone):
 
 @pytest.mark.slow
 def test_a_renewal_that_never_ends_does_not_hold_the_program(tmp_path):
-    finish(start(tmp_path, renewal=dict(lag=None), stuck=1))
+    finish(start(tmp_path, refresh=dict(lag=None), stuck=1))
     assert (tmp_path / "weights.safetensors").exists()
 
 

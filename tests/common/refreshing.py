@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from line import Fit, Line
 
-from common.training.refresh import RenewalConfig
+from common.training.task import RefreshConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,12 +20,12 @@ class Follow(Fit):
     """`before(n)` runs as the n-th renewal of the process begins, in its thread, from 0. `seen` holds the arrays that
     renewals were given, `traces` what each compilation of the loss saw."""
 
-    renewal: RenewalConfig | None = dataclasses.field(default_factory=RenewalConfig)
+    refresh: RefreshConfig | None = dataclasses.field(default_factory=RefreshConfig)
     before: Callable[[int], None] = lambda _: None
     seen: list = dataclasses.field(default_factory=list)
     traces: list = dataclasses.field(default_factory=list)
 
-    def renew(self, params, frozen):
+    def refresh_arrays(self, params, frozen, check_cancelled=None):
         self.seen.append((params, frozen))
         self.before(len(self.seen) - 1)
         kernel = params["layer"]["kernel"]
@@ -35,28 +35,27 @@ class Follow(Fit):
     def loss(self, params, batch, context):
         self.traces.append(context)
         loss, metrics = super().loss(params, batch, context)
-        away = jnp.mean(jnp.square(params["layer"]["kernel"] - context.renewed["kernel"]))
-        more = context.renewed["more"]
+        away = jnp.mean(jnp.square(params["layer"]["kernel"] - context.refreshed["kernel"]))
+        more = context.refreshed["more"]
         return loss + 0.1 * away + 1e-3 * jnp.mean(more["rows"]) * more["host"][0], {**metrics, "away": away}
 
 
 def main(folder: str, settings: str) -> None:
-    """`python renewing.py FOLDER JSON`: a run with these settings; known are "cluster", "trainer", "renewal", "kill" (a
+    """`python refreshing.py FOLDER JSON`: a run with these settings; known are "cluster", "trainer", "renewal", "kill" (a
     step) and "stuck" (a renewal that never ends)."""
     import threading
 
-    from common.training import distributed
-    from common.training import refresh as renewal
+    from common.training import distributed, refresh
     from common.training.optimizer import OptimConfig
     from common.training.trainer import TrainerConfig, train
 
     chosen = json.loads(settings)
     distributed.join(distributed.ClusterConfig(**chosen.get("cluster", {})))
-    renewal.PATIENCE = 0.1
+    refresh.PATIENCE = 0.1
     kill, stuck = chosen.get("kill", 0), chosen.get("stuck", -1)
     data = Line(hook=lambda n: os.kill(os.getpid(), signal.SIGKILL) if n == kill else None)
     task = Follow(
-        renewal=RenewalConfig(**chosen["renewal"]), before=lambda n: threading.Event().wait() if n == stuck else None
+        refresh=RefreshConfig(**chosen["refresh"]), before=lambda n: threading.Event().wait() if n == stuck else None
     )
     train(task, data, OptimConfig(lr=0.05), TrainerConfig(progress=False, **chosen["trainer"]), Path(folder), 3)
 
