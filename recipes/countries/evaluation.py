@@ -37,22 +37,22 @@ import numpy as np
 from jaxtyping import Bool
 
 from common.evaluation.evaluation import Evaluation, Output, provenance
-from common.evaluation.score_table import percent_table
 from common.training.task import Params
+from recipes import memory_scores
 from recipes.countries.data import CountriesConfig, Example
 from recipes.countries.facts import RELATIONS, Atlas
 from recipes.countries.items import items_about
 from recipes.countries.phrases import SEEN, SLOTS, SOURCE_OF, SOURCES, asked_of
 from recipes.countries.sheet import answer_sheet
+from recipes.memory_scores import Scores
 from reveal.assistant import BEAMS
 from reveal.memory.engines.engine import Engine
-from reveal.metrics.retrieval import gate_accuracy, mrr, recall_at_k
+from reveal.metrics.retrieval import recall_at_k
 from reveal.network import weights as files
 from reveal.network.generator import likeliest
 from reveal.network.model import Reveal
 from reveal.reader import Reader, Told
 
-Scores = dict[str, float]
 SHUFFLE = 0x73687566  # seeds which items exchange their values
 
 
@@ -78,7 +78,7 @@ class CountriesEvaluation(Evaluation):
     beams: int = BEAMS
 
     def prepare(self) -> Sequence[str]:
-        return ["accuracy", "recall_1", f"recall_{max(self.k, 1)}", "gate", "train_accuracy"]
+        return memory_scores.training_scores(self.k)
 
     def score(self, task: Any, params: Params) -> Mapping[str, float]:
         """Of held-out countries; `train_accuracy` is about the other real ones."""
@@ -100,8 +100,8 @@ class CountriesEvaluation(Evaluation):
             rows = self.examine(reader)
             if self.k:
                 questions = self.data.evaluation("held_out", 1)
-                told = self.told(reader, questions)
-                sheet = answer_sheet(self.data, reader, questions, told, self.right(told, questions))
+                answers = self.answer(reader, questions)
+                sheet = answer_sheet(self.data, reader, questions, answers, self.right(answers, questions))
                 output.write_image("answers.png", sheet)
         about = {name: getattr(self, name) for name in ("k", "beams", "renderings")}
         output.write_json("results.json", provenance(weights) | about | {"rows": rows})
@@ -157,13 +157,13 @@ class CountriesEvaluation(Evaluation):
         assert reader.memory is not None  # `reader` built one
         reader.memory.edit(items, keys, others)
 
-    def told(self, reader: Reader, questions: Example, k: int | None = None, **how: Any) -> Told:
+    def answer(self, reader: Reader, questions: Example, k: int | None = None, **how: Any) -> Told:
         how = {"how": likeliest(self.data.answer_length, self.beams)} | how
         return reader.ask(questions["tokens"], questions["image"], self.k if k is None else k, **how)
 
-    def right(self, told: Told, questions: Example, atlas: Atlas | None = None) -> Bool[np.ndarray, " n"]:
+    def right(self, answers: Told, questions: Example, atlas: Atlas | None = None) -> Bool[np.ndarray, " n"]:
         """Which answers are right, as the module's docstring says."""
-        world, written = atlas or self.data.atlas, map(self.data.vocabulary.decode, told.tokens)
+        world, written = atlas or self.data.atlas, map(self.data.vocabulary.decode, answers.tokens)
         return np.array([
             plain(text) in {plain(answer) for answer in world.answers(*self.data.of(number))}
             for text, number in zip(written, questions["id"], strict=True)
@@ -173,17 +173,12 @@ class CountriesEvaluation(Evaluation):
         self, reader: Reader, questions: Example, k: int | None = None, atlas: Atlas | None = None, **how: Any
     ) -> Scores:
         """Accuracy over all and by relation; and where there is a memory, recall and gate."""
-        told = self.told(reader, questions, k, **how)
-        scores = by_relation(self.right(told, questions, atlas), questions)
+        answers = self.answer(reader, questions, k, **how)
+        scores = memory_scores.accuracy(self.right(answers, questions, atlas), questions, RELATIONS)
         if k == 0 or self.k == 0:
             return scores
-        ranked, gold = told.found.ids, questions["gold"][:, None]
-        scores |= {
-            "recall_1": recall_at_k(ranked, gold, 1),
-            f"recall_{self.k}": recall_at_k(ranked, gold, self.k),
-            "mrr": mrr(ranked, gold),
-            "gate": gate_accuracy(told.log_gate, questions["source"]),
-        }
+        scores |= memory_scores.retrieval(answers, questions, self.k)
+        ranked, gold = answers.found.ids, questions["gold"][:, None]
         for number, source in enumerate(SOURCES):
             chosen = questions["source"] == number
             for k in (1, self.k) if chosen.any() else ():
@@ -192,9 +187,9 @@ class CountriesEvaluation(Evaluation):
 
     def two_hops(self, reader: Reader, questions: Example) -> Scores:
         """Languages and currency of the flags of the questions about names, in the words of the first phrasing."""
-        data, asked = self.data, questions["relation"] == RELATIONS.index("name")
-        flags = {name: array[asked] for name, array in questions.items()}
-        names = [data.vocabulary.decode(tokens) for tokens in self.told(reader, flags).tokens]
+        data, names_asked = self.data, questions["relation"] == RELATIONS.index("name")
+        flags = {name: array[names_asked] for name, array in questions.items()}
+        names = [data.vocabulary.decode(tokens) for tokens in self.answer(reader, flags).tokens]
         grey = np.broadcast_to(np.float32(0.5), flags["image"].shape)
         parts, scores = [], {}
         for relation in (relation for relation in RELATIONS if relation not in SEEN):
@@ -206,7 +201,7 @@ class CountriesEvaluation(Evaluation):
             }
             known = data.askable[second["id"] // len(RELATIONS), number]
             second = {name: array[known] for name, array in second.items()}
-            parts.append(self.right(self.told(reader, second), second))
+            parts.append(self.right(self.answer(reader, second), second))
             scores[relation] = float(parts[-1].mean())
         return {"accuracy": float(np.concatenate(parts).mean()), **scores}
 
@@ -214,21 +209,11 @@ class CountriesEvaluation(Evaluation):
         """Always the answer that is right most often about real training countries."""
         atlas, commonest = self.data.atlas, {}
         for relation in RELATIONS:
-            told = [answer for number in atlas.sets["train"] for answer in atlas.answers(number, relation)]
-            commonest[relation] = collections.Counter(told).most_common(1)[0][0]
-        asked = [self.data.of(number) for number in questions["id"]]
-        right = np.array([commonest[relation] in atlas.answers(country, relation) for country, relation in asked])
-        return by_relation(right, questions)
-
-
-def by_relation(right: Bool[np.ndarray, " n"], questions: Example) -> Scores:
-    """Over all questions, and of each relation that there are questions about."""
-    scores = {"accuracy": float(right.mean())}
-    for number, relation in enumerate(RELATIONS):
-        chosen = questions["relation"] == number
-        if chosen.any():
-            scores[relation] = float(right[chosen].mean())
-    return scores
+            answers = [answer for number in atlas.sets["train"] for answer in atlas.answers(number, relation)]
+            commonest[relation] = collections.Counter(answers).most_common(1)[0][0]
+        pairs = map(self.data.of, questions["id"])
+        right = np.array([commonest[relation] in atlas.answers(country, relation) for country, relation in pairs])
+        return memory_scores.accuracy(right, questions, RELATIONS)
 
 
 def plain(text: str) -> str:
@@ -237,5 +222,4 @@ def plain(text: str) -> str:
 
 
 def table(rows: Mapping[str, Scores]) -> str:
-    """The rows in Markdown, in percent."""
-    return percent_table(rows, {name: f"{name} ({source})" for name, source in SOURCE_OF.items()})
+    return memory_scores.table(rows, SOURCE_OF)

@@ -30,7 +30,7 @@ def answer_sheet(
     data: Any,
     reader: Reader,
     questions: dict[str, np.ndarray],
-    told: Told,
+    answers: Told,
     right: Bool[np.ndarray, " n"],
     count: int = 5,
 ) -> Float[np.ndarray, "h w 3"]:
@@ -41,17 +41,17 @@ def answer_sheet(
     rows = [
         row for kind in (True, False) for row in spread(np.flatnonzero(right == kind), questions["relation"], count)
     ]
-    cells, best = [], min(ITEMS, told.found.ids.shape[1])
+    cells, best = [], min(ITEMS, answers.found.ids.shape[1])
     for row in rows:
         country, relation = data.of(questions["id"][row])
         said = [
             data.vocabulary.decode(questions["tokens"][row]),
-            f"{'RIGHT' if right[row] else 'WRONG'}: {data.vocabulary.decode(told.tokens[row])}",
+            f"{'RIGHT' if right[row] else 'WRONG'}: {data.vocabulary.decode(answers.tokens[row])}",
             f"known: {', '.join(data.atlas.answers(country, relation))}",
         ]
         cells.append(noted(questions["image"][row], said))
-        items = reader.memory.items(told.found.ids[row, :best])
-        shares = told.shares[row, :best]
+        items = reader.memory.items(answers.found.ids[row, :best])
+        shares = answers.shares[row, :best]
         cells += [noted(_picture(item), _says(item, share)) for item, share in zip(items, shares, strict=True)]
     return contact_sheet(cells, columns=1 + best, gap=8)
 

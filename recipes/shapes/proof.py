@@ -80,7 +80,7 @@ def prove(proof: Proof) -> list[dict[str, Any]]:
 def one(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
     """One control: trained if it is not yet, scored; IoU of the rows, and the seconds of the training."""
     name = f"shapes_{kind}_{seed}"
-    asked = (
+    overrides = (
         "experiment=shapes_control",
         f"task.kind={kind}",
         f"seed={seed}",
@@ -91,9 +91,9 @@ def one(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
         *settings,
     )
     started = time.perf_counter()
-    train(*asked)
+    train(*overrides)
     seconds = time.perf_counter() - started
-    evaluate(*asked, f"weights=runs/{name}/weights", "overwrite=true")
+    evaluate(*overrides, f"weights=runs/{name}/weights", "overwrite=true")
     scores = json.loads(Path(f"runs/{name}/evaluation/results.json").read_text())["scores"]
     return {row: values[SCORE]["value"] for row, values in scores.items()} | {"seconds": seconds}
 

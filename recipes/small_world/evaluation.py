@@ -27,19 +27,17 @@ from typing import Any
 import numpy as np
 
 from common.evaluation.evaluation import Evaluation, Output, provenance
-from common.evaluation.score_table import percent_table
 from common.training.task import Params
+from recipes import memory_scores
+from recipes.memory_scores import Scores
 from recipes.small_world.data import Example, WorldConfig
 from recipes.small_world.facts import RELATIONS, SOURCE_OF, SOURCES
 from recipes.small_world.knowledge import as_knowledge, read_items
 from reveal.memory.engines.engine import Engine, Found, Rows
-from reveal.metrics.retrieval import gate_accuracy, mrr, recall_at_k
 from reveal.network import weights as files
 from reveal.network.config import PAD
 from reveal.network.model import Reveal
 from reveal.reader import Reader, Told
-
-Scores = dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +60,7 @@ class WorldEvaluation(Evaluation):
     seed: int = 0
 
     def prepare(self) -> Sequence[str]:
-        return ["accuracy", "recall_1", f"recall_{max(self.k, 1)}", "gate", "train_accuracy"]
+        return memory_scores.training_scores(self.k)
 
     def score(self, task: Any, params: Params) -> Mapping[str, float]:
         """Of held-out entities; `train_accuracy` is about as many of the others."""
@@ -105,12 +103,12 @@ class WorldEvaluation(Evaluation):
             reader.add(self._items(data.world.newcomers))
             rows["newcomers, after"] = self.ask(reader, newcomers)
         edited = data.world.edited(self.seed)
-        asked = data.world.sets["held_out"]
-        reader.edit(as_knowledge(data.items_about(asked, edited), data.vocabulary))
+        entities = data.world.sets["held_out"]
+        reader.edit(as_knowledge(data.items_about(entities, edited), data.vocabulary))
         rows["edited, new facts"] = self.ask(reader, data.evaluation("held_out", self.renderings, edited))
         rows["edited, old facts"] = self.ask(reader, held_out)
-        reader.edit(self._items(asked))
-        of, gone = held_out["id"] // len(RELATIONS), asked[::2]
+        reader.edit(self._items(entities))
+        of, gone = held_out["id"] // len(RELATIONS), entities[::2]
         reader.delete(np.unique(held_out["gold"][np.isin(of, gone)]).astype(np.int64))
         for name, chosen in (("deleted", np.isin(of, gone)), ("not deleted", ~np.isin(of, gone))):
             rows[name] = self.ask(reader, {key: array[chosen] for key, array in held_out.items()})
@@ -122,20 +120,9 @@ class WorldEvaluation(Evaluation):
     def ask(self, reader: Reader, questions: Example, k: int | None = None, **how: Any) -> Scores:
         """Accuracy of the whole answer, over all and by relation; and where there is a memory, recall and gate."""
         k = self.k if k is None else k
-        told = reader.ask(questions["tokens"], questions["image"], k, **how)
-        right = correct(told, questions)
-        scores = {"accuracy": float(right.mean())}
-        for number, relation in enumerate(RELATIONS):
-            scores[relation] = float(right[questions["relation"] == number].mean())
-        if k:
-            ranked, gold = told.found.ids, questions["gold"][:, None]
-            scores |= {
-                "recall_1": recall_at_k(ranked, gold, 1),
-                f"recall_{k}": recall_at_k(ranked, gold, k),
-                "mrr": mrr(ranked, gold),
-                "gate": gate_accuracy(told.log_gate, questions["source"]),
-            }
-        return scores
+        answers = reader.ask(questions["tokens"], questions["image"], k, **how)
+        scores = memory_scores.accuracy(correct(answers, questions), questions, RELATIONS)
+        return scores | (memory_scores.retrieval(answers, questions, k) if k else {})
 
 
 class RandomEngine:
@@ -152,14 +139,14 @@ class RandomEngine:
         rows = np.arange(len(self._rows))
         rows = rows if sources is None else rows[np.isin(self._rows.source, sources)]
         at = np.stack([self._rng.choice(rows, k, replace=False) for _ in range(len(queries))])
-        found = self._rows.ids[at], np.zeros(at.shape, np.float32), self._rows.source[at].astype(np.int64)
-        return Found(*found, self._version)
+        rows_found = self._rows.ids[at], np.zeros(at.shape, np.float32), self._rows.source[at].astype(np.int64)
+        return Found(*rows_found, self._version)
 
 
-def correct(told: Told, questions: Example) -> np.ndarray:
+def correct(answers: Told, questions: Example) -> np.ndarray:
     """Where the written answer is the right one, end included."""
     answer = questions["answer"]
-    written = np.pad(told.tokens, ((0, 0), (0, max(0, answer.shape[1] - told.tokens.shape[1]))))
+    written = np.pad(answers.tokens, ((0, 0), (0, max(0, answer.shape[1] - answers.tokens.shape[1]))))
     same = (written[:, : answer.shape[1]] == answer) | (answer == PAD)
     return same.all(axis=1)
 
@@ -171,5 +158,4 @@ def first(questions: Example, count: int) -> Example:
 
 
 def table(rows: Mapping[str, Scores]) -> str:
-    """The rows in Markdown, in percent."""
-    return percent_table(rows, {name: f"{name} ({source})" for name, source in SOURCE_OF.items()})
+    return memory_scores.table(rows, SOURCE_OF)

@@ -23,7 +23,7 @@ A row is one thing done otherwise:
 | c = 1 | one value token for each item, in both stages |
 | c = 32 | as many as an item has tokens of its own |
 
-What happens without one of the sources, and with another engine, is asked of the full rows' networks.
+What happens without one of the sources, and with another engine, is measured on the networks of the full rows.
 """
 
 from __future__ import annotations
@@ -88,22 +88,22 @@ class Proof:
 
 @dataclass(frozen=True)
 class Stage:
-    """One training and what the evaluation says after it.
+    """One training and the evaluation after it.
 
     Attributes:
       name: of the run.
-      words: for train.py and eval.py.
+      overrides: for train.py and eval.py.
     """
 
     name: str
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
 
     def __call__(self) -> Rows:
         """The rows of `WorldEvaluation`; resumes a training that was begun, and does nothing where all is done."""
-        train(*self.words)
+        train(*self.overrides)
         weights, results = weights_of(self.name), Path(f"runs/{self.name}/evaluation/results.json")
         if not results.exists() or results.stat().st_mtime < Path(weights).stat().st_mtime:
-            evaluate(*self.words, f"weights={weights}", "overwrite=true")
+            evaluate(*self.overrides, f"weights={weights}", "overwrite=true")
         return json.loads(results.read_text())["rows"]
 
 
@@ -123,16 +123,16 @@ def prove(proof: Proof) -> dict[str, list[dict[str, Any]]]:
 
 def plan(proof: Proof, row: str, seed: int) -> dict[str, Stage]:
     """Both stages of a row; several rows may share the first."""
-    changes, asked = ROWS[row], (f"seed={seed}", *proof.set)
+    changes, settings = ROWS[row], (f"seed={seed}", *proof.set)
     joint = f"world_{row.replace(', ', '_').replace(' ', '_').replace('=', '')}_{seed}"
     if "task.start_from=null" in changes:
-        return {"joint": stage_of("world_joint", joint, *asked, *changes, *length(proof.warm + proof.joint))}
+        return {"joint": stage_of("world_joint", joint, *settings, *changes, *length(proof.warm + proof.joint))}
     shape = [change for change in changes if "value_tokens" in change]
     warm = f"world_warm{shape[0].rpartition('=')[2] if shape else ''}_{seed}"
     begin = f"task.start_from={weights_of(warm)}"
     return {
-        "warm": stage_of("world_warm", warm, *asked, *shape, *length(proof.warm)),
-        "joint": stage_of("world_joint", joint, *asked, begin, *changes, *length(proof.joint)),
+        "warm": stage_of("world_warm", warm, *settings, *shape, *length(proof.warm)),
+        "joint": stage_of("world_joint", joint, *settings, begin, *changes, *length(proof.joint)),
     }
 
 

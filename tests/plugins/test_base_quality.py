@@ -46,7 +46,7 @@ def made(tmp_path_factory) -> Path:
     names = [split for split, count in SPLITS.items() for _ in range(count)]
     entries = [
         {
-            "label": f"thing {i}" + " tail" * (20 if i == 17 else 0),
+            "label": f"thing {i}" + " tail" * (20 if i == 16 else 0),
             "style": f"style {i % 2}",
             "group": "all",
             "tags": [],
@@ -118,7 +118,7 @@ def test_the_sets_are_what_the_table_says(made):
         Real.read(str(made / "pictures"), s) for s in (("unseen", "unseen_style"), ["train"], ["test"])
     )
     np.testing.assert_array_equal(held.images, images[12:18])
-    assert held.captions[4] == "thing 16, style 0" and held.kinds[4] == ("style 0", "all")
+    assert held.captions[3] == "thing 15, style 1" and held.kinds[4] == ("style 0", "all")
     captions = [held.captions[i % 6] for i in range(7)]  # one more than there are
     request = make_request(base.base, captions, seeds=range(5, 12), steps=3)
     found = dict(base_quality.anchors(base, base_quality.draw(base, request, 16, 2), held, train, test, 5))

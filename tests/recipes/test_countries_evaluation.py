@@ -19,8 +19,9 @@ from reveal.reader import Reader, Told
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from recipes.countries.evaluation import CountriesEvaluation, by_relation, plain, table
+    from recipes.countries.evaluation import CountriesEvaluation, plain, table
     from recipes.countries.sheet import noted, spread
+    from recipes.memory_scores import accuracy
 
 DATA = CountriesConfig(size=16, invented=0)
 EVALUATION = CountriesEvaluation(DATA, renderings=1)
@@ -92,7 +93,7 @@ def test_two_hops_need_both_answers():
 
 
 def test_scores_by_relation():
-    scores = by_relation(np.array([True, False, True]), {"relation": np.array([0, 0, 5])})
+    scores = accuracy(np.array([True, False, True]), {"relation": np.array([0, 0, 5])}, RELATIONS)
     assert scores == {"accuracy": 2 / 3, "name": 0.5, "capital": 1.0}
     assert table({"a": scores, "b": {"gate": 0.25}}).splitlines() == [
         "|  | accuracy | name (passages) | capital (passages) | gate |",

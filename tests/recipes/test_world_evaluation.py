@@ -70,16 +70,16 @@ class Counted(Stage):
     """Not a training: tells its process and what it was asked to do."""
 
     def __call__(self):
-        return {"held out": {"process": os.getpid(), "words": len(self.words)}}
+        return {"held out": {"process": os.getpid(), "words": len(self.overrides)}}
 
 
 def test_rows_of_one_shape_share_the_first_stage():
     first, second = plan(Proof(), "full", 1), plan(Proof(), "no prior", 1)
     assert first["warm"] == second["warm"] and first["joint"] != second["joint"]
     assert first["warm"] not in (plan(Proof(), "full", 2)["warm"], plan(Proof(), "c = 1", 1)["warm"])
-    assert f"task.start_from=runs/{first['warm'].name}/weights.safetensors" in first["joint"].words
+    assert f"task.start_from=runs/{first['warm'].name}/weights.safetensors" in first["joint"].overrides
     (alone,) = plan(Proof(warm=30, joint=20), "no warm start", 0).values()
-    assert "trainer.steps=50" in alone.words and "task.start_from=null" in alone.words
+    assert "trainer.steps=50" in alone.overrides and "task.start_from=null" in alone.overrides
 
 
 @pytest.mark.parametrize("row", ["full", "no memory", "random memory", "no prior, no warm start", "c = 32"])
@@ -87,7 +87,7 @@ def test_rows_are_trainings_that_can_be_made(row):
     """Its words compose, and what is set otherwise arrives."""
     for stage in plan(Proof(), row, 2).values():
         with hydra.initialize_config_module("configs", version_base="1.3"):
-            config = hydra.compose("train", overrides=list(stage.words))
+            config = hydra.compose("train", overrides=list(stage.overrides))
         task, evaluation = hydra.utils.instantiate(config.task), hydra.utils.instantiate(config.evaluation)
         assert config.seed == 2 and config.name == stage.name
     assert task.k == (0 if row == "no memory" else 4) and (task.start_from is None) == row.endswith("no warm start")
