@@ -23,7 +23,7 @@ from common import terminal
 from common.io.files import atomic_output, check_output_file
 from common.io.images import READABLE, check_writable, read_image, write_image
 from plugins.cli.main import Condition
-from plugins.conditions import depth, landmark_files, mask
+from plugins.conditions import depth, landmarks, mask
 from plugins.conditions.registry import emptiness, make
 
 REPORT = "failures.txt"
@@ -37,7 +37,7 @@ OPTIONS = {  # of each kind, by their names in the command and in `registry`
     "mask": {"mask": "mask", "threshold": "threshold"},
 }
 PER_PICTURE: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {  # options that are files, and how to read one
-    "landmarks": (landmark_files.SUFFIXES, landmark_files.read_landmarks),
+    "landmarks": (landmarks.SUFFIXES, landmarks.read_landmarks),
     "depth": (depth.SUFFIXES, depth.read_depth),
     "mask": (mask.SUFFIXES, mask.read_mask),
 }

@@ -21,8 +21,7 @@ from jaxtyping import Float
 from plugins.conditions.canny import canny
 from plugins.conditions.depth import DepthModel, Near, check_size, draw_depth
 from plugins.conditions.detection import find_faces, find_holistic
-from plugins.conditions.face import draw_face
-from plugins.conditions.holistic import draw_holistic
+from plugins.conditions.drawing import draw_face, draw_holistic
 from plugins.conditions.landmarks import Landmarks
 from plugins.conditions.mask import mask
 

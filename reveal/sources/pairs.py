@@ -47,9 +47,7 @@ def table_items(
 ) -> Iterator[Item]:
     """Items of a table whose pictures are in a folder, by name or hash of their address; `without` has addresses."""
     skips = skips or Skips()
-    for number, image, text, where in table(path, images, without, skips):
-        if (data := file_bytes(image, skips, where)) is not None:
-            yield Item(source, {"text": text}, data, first_id + number)
+    yield from _as_items(table(path, images, without, skips), source, first_id, skips)
 
 
 def table_questions(
@@ -69,15 +67,19 @@ def tar_items(
 ) -> Iterator[Item]:
     """Items of a tar, of all in a folder, or of a pattern; `without` has keys or addresses. Ids count samples."""
     skips = skips or Skips()
-    for number, image, text, where in tars(path, without, skips):
-        if (data := file_bytes(image, skips, where)) is not None:
-            yield Item(source, {"text": text}, data, first_id + number)
+    yield from _as_items(tars(path, without, skips), source, first_id, skips)
 
 
 def tar_questions(path: str | Path, without: Collection[str] = (), skips: Skips | None = None) -> Iterator[Question]:
     """Pictures to describe; arguments as for `tar_items`."""
     for pair in tars(path, without, skips or Skips()):
         yield Question(pair.number, pair.image, answers=(pair.text,))
+
+
+def _as_items(pairs: Iterator[Pair], source: str, first_id: int, skips: Skips) -> Iterator[Item]:
+    for number, image, text, where in pairs:
+        if (data := file_bytes(image, skips, where)) is not None:
+            yield Item(source, {"text": text}, data, first_id + number)
 
 
 def table(path: str | Path, images: str | Path, without: Collection[str], skips: Skips) -> Iterator[Pair]:

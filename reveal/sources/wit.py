@@ -10,7 +10,8 @@ Of a row REVEAL makes an item, and for the warm start a question too:
                 the row's own, which for that must not hold the captions: `captions=False`
 
 A field that has quotes around it may go on over several lines. A quote that never ends costs nothing else: the line
-that has it is read as it is, or left out, and the next one begins anew. A carriage return alone ends no row.
+that has it is read as it is, or left out, and the next one begins anew. A carriage return alone ends no row. These
+rules, which the published files need and `csv` alone does not have, are why this reader is written by hand.
 
 Ids are the numbers of rows, of all languages and through all files, so they do not depend on which pictures there are.
 """
@@ -22,12 +23,13 @@ import csv
 import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from common.data.files import files_of
 from common.data.text import open_text
 from reveal.memory.items import Item
-from reveal.sources.image_names import Pictures, folder_of, is_among
-from reveal.sources.records import Question, Skips, file_bytes
+from reveal.sources.image_names import folder_of, is_among
+from reveal.sources.records import Picture, Question, Skips, file_bytes
 
 COLUMNS: tuple[str, ...] = (
     "language",
@@ -64,6 +66,15 @@ TABS = len(COLUMNS) - 1
 LONE_RETURN = re.compile(r"\r(?!\n)")  # which `csv` takes for the end of a row
 
 
+class Row(NamedTuple):
+    """A row: its number, its name in messages, its texts by column, and its picture where the file holds that."""
+
+    number: int
+    where: str
+    texts: dict[str, str]
+    picture: bytes | None = None
+
+
 def items(
     path: str | Path,
     images: str | Path | None = None,
@@ -86,19 +97,8 @@ def items(
       without: addresses of pictures that must not be there.
       skips: where rows without picture, text or the right number of columns are counted.
     """
-    skips, pictures = skips or Skips(), folder_of(images)
-    names = TEXTS | (CAPTIONS if captions else {})
-    for number, where, row in rows(path, language, without, skips):
-        fields = {name: row[column].strip() for name, column in names.items() if row[column].strip()}
-        picture = pictures and pictures.find(row["image_url"])
-        if pictures is not None and picture is None:
-            skips.add("whose picture is not there", where)
-        elif not fields:
-            skips.add("without text", where)
-        else:
-            data = file_bytes(picture, skips, where) if picture else None
-            if data is not None or not picture:
-                yield Item(source, fields, data, first_id + number)
+    skips = skips or Skips()
+    yield from as_items(rows(path, language, without, skips), images, captions, source, first_id, skips)
 
 
 def questions(
@@ -110,20 +110,42 @@ def questions(
     skips: Skips | None = None,
 ) -> Iterator[Question]:
     """Pictures with the caption to write, and the id of the row's item as gold; arguments as for `items`."""
-    skips, pictures = skips or Skips(), Pictures(images)
-    for number, where, row in rows(path, language, without, skips):
-        caption = next((row[column].strip() for column in CAPTIONS.values() if row[column].strip()), "")
-        picture = pictures.find(row["image_url"])
-        if picture is None or not caption:
-            skips.add("whose picture is not there" if picture is None else "without a caption", where)
+    skips = skips or Skips()
+    yield from as_questions(rows(path, language, without, skips), images, first_id, skips)
+
+
+def as_items(
+    found: Iterable[Row], images: str | Path | None, captions: bool, source: str, first_id: int, skips: Skips
+) -> Iterator[Item]:
+    """An item of each row: of a table, or of the same data set as tfds prepares it."""
+    pictures, names = folder_of(images), TEXTS | (CAPTIONS if captions else {})
+    for row in found:
+        fields = {name: row.texts[column].strip() for name, column in names.items() if row.texts[column].strip()}
+        picture: Picture | None = row.picture if pictures is None else pictures.find(row.texts["image_url"])
+        if pictures is not None and picture is None:
+            skips.add("whose picture is not there", row.where)
+        elif not fields:
+            skips.add("without text", row.where)
         else:
-            yield Question(first_id + number, picture, answers=(caption,), gold=first_id + number)
+            data = None if picture is None else file_bytes(picture, skips, row.where)
+            if data is not None or picture is None:
+                yield Item(source, fields, data, first_id + row.number)
 
 
-def rows(
-    path: str | Path, language: str, without: Collection[str], skips: Skips
-) -> Iterator[tuple[int, str, dict[str, str]]]:
-    """(number, what messages call it, columns by name) of each row in the language."""
+def as_questions(found: Iterable[Row], images: str | Path | None, first_id: int, skips: Skips) -> Iterator[Question]:
+    """A picture to describe of each row that has one and a caption."""
+    pictures = folder_of(images)
+    for row in found:
+        caption = next((row.texts[column].strip() for column in CAPTIONS.values() if row.texts[column].strip()), "")
+        picture: Picture | None = row.picture if pictures is None else pictures.find(row.texts["image_url"])
+        if picture is None or not caption:
+            skips.add("whose picture is not there" if picture is None else "without a caption", row.where)
+        else:
+            yield Question(first_id + row.number, picture, answers=(caption,), gold=first_id + row.number)
+
+
+def rows(path: str | Path, language: str, without: Collection[str], skips: Skips) -> Iterator[Row]:
+    """The rows in the language."""
     csv.field_size_limit(max(csv.field_size_limit(), LARGEST))
     number = -1
     for file in files_of(path, ".tsv.gz", ".tsv"):
@@ -140,7 +162,7 @@ def rows(
                 if is_among(named["image_url"], without):
                     skips.held_out()
                 else:
-                    yield number, where, named
+                    yield Row(number, where, named)
 
 
 def cells(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -24,31 +24,21 @@ import re
 import struct
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from natsort import natsorted
 
 from common.io.files import require_file
 from common.io.tfrecord import BROKEN, parse_example, read_record, scan
 from reveal.memory.items import Item
-from reveal.sources.image_names import Pictures, folder_of, is_among
-from reveal.sources.records import Picture, Question, Skips, file_bytes
-from reveal.sources.wit import CAPTIONS, COLUMNS, TEXTS
+from reveal.sources.image_names import is_among
+from reveal.sources.records import Question, Skips
+from reveal.sources.wit import CAPTIONS, COLUMNS, Row, as_items, as_questions
 
 KINDS = (".tfrecord", ".array_record")
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 BOTH, SEPARATOR = "caption_title_and_reference_description", "[SEP]"  # of wit_kaggle
 BLANK_SIZE = (1, 1)
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-class Row(NamedTuple):
-    """A record: its number in the split, what messages call it, its texts by the table's columns, its picture."""
-
-    number: int
-    where: str
-    texts: dict[str, str]
-    picture: bytes | None
 
 
 def items(
@@ -74,19 +64,8 @@ def items(
       FileNotFoundError: no such folder, no file of the split, or one of its files is missing.
       ValueError: a file that is damaged.
     """
-    skips, pictures = skips or Skips(), folder_of(images)
-    names = TEXTS | (CAPTIONS if captions else {})
-    for row in rows(path, split, language, without, skips):
-        fields = {name: row.texts[column].strip() for name, column in names.items() if row.texts[column].strip()}
-        picture: Picture | None = row.picture if pictures is None else pictures.find(row.texts["image_url"])
-        if pictures is not None and picture is None:
-            skips.add("whose picture is not there", row.where)
-        elif not fields:
-            skips.add("without text", row.where)
-        else:
-            data = None if picture is None else file_bytes(picture, skips, row.where)
-            if data is not None or picture is None:
-                yield Item(source, fields, data, first_id + row.number)
+    skips = skips or Skips()
+    yield from as_items(rows(path, split, language, without, skips), images, captions, source, first_id, skips)
 
 
 def questions(
@@ -99,14 +78,8 @@ def questions(
     skips: Skips | None = None,
 ) -> Iterator[Question]:
     """Pictures with the caption to write, and the id of the row's item as gold. Arguments and errors as for `items`."""
-    skips, pictures = skips or Skips(), None if images is None else Pictures(images)
-    for row in rows(path, split, language, without, skips):
-        caption = next((row.texts[column].strip() for column in CAPTIONS.values() if row.texts[column].strip()), "")
-        picture: Picture | None = row.picture if pictures is None else pictures.find(row.texts["image_url"])
-        if picture is None or not caption:
-            skips.add("whose picture is not there" if picture is None else "without a caption", row.where)
-        else:
-            yield Question(first_id + row.number, picture, answers=(caption,), gold=first_id + row.number)
+    skips = skips or Skips()
+    yield from as_questions(rows(path, split, language, without, skips), images, first_id, skips)
 
 
 def rows(path: str | Path, split: str, language: str, without: Collection[str], skips: Skips) -> Iterator[Row]:

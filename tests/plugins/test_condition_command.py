@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from common.io.images import read_image, write_image
-from plugins import conditions
 from plugins.cli import condition
 from plugins.cli.main import main
-from plugins.conditions.landmark_files import write_landmarks
-from plugins.conditions.landmarks import Landmarks
+from plugins.conditions.landmarks import Landmarks, write_landmarks
+from recipes.captioned_pictures.scenes import scene
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 def picture(seed: int) -> np.ndarray:
-    return conditions.scene(np.random.default_rng(seed), (48, 64)).image
+    return scene(np.random.default_rng(seed), (48, 64)).image
 
 
 def tree(folder: str = ".") -> dict[str, bytes | None]:

@@ -16,8 +16,7 @@ import pytest
 
 from plugins.conditions import detection, registry
 from plugins.conditions.detection import find_faces, find_holistic
-from plugins.conditions.landmark_files import read_landmarks, write_landmarks
-from plugins.conditions.landmarks import Landmarks
+from plugins.conditions.landmarks import Landmarks, read_landmarks, write_landmarks
 
 PARTS = ("faces", "pose", "left_hand", "right_hand")
 
