@@ -18,11 +18,11 @@ import numpy as np
 DATA = Path(__file__).parents[1] / "data" / "plugins"
 RANK, ALPHA = 4, 2.0  # of the LoRA files
 INPUTS = {
-    "x": (2, 4, 16, 16),
-    "x_rect": (1, 4, 16, 24),
+    "x": (2, 4, 16, 8),
+    "x_rect": (1, 4, 8, 24),
     "ctx": (2, 11, 32),
-    "cond": (2, 3, 128, 128),
-    "cond2": (2, 3, 128, 128),
+    "cond": (2, 3, 128, 64),
+    "cond2": (2, 3, 128, 64),
     "image": (2, 3, 64, 48),
     "noise": (2, 4, 8, 6),
 }

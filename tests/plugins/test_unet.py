@@ -31,10 +31,10 @@ def run():
     unet = network("unet")
     config, (graphdef, state) = unet.config, nnx.split(unet)
     params = nnx.to_pure_dict(state)
-    zeros = [jnp.zeros((2, *shape)) for shape in config.level_shapes(16, 16)]
+    zeros = [jnp.zeros((2, *shape)) for shape in config.level_shapes(16, 8)]
     nothing = {
         "level_features": zeros,
-        "skip_residuals": [jnp.zeros((2, *shape)) for shape in config.skip_shapes(16, 16)],
+        "skip_residuals": [jnp.zeros((2, *shape)) for shape in config.skip_shapes(16, 8)],
         "mid_residual": zeros[-1],
     }
 
