@@ -59,6 +59,8 @@ def locate(path: str, name: str) -> Any:
                 raise  # the module is there, something that it imports is not
         except AttributeError as error:
             raise ValueError(f"{name}._target_ is {path!r}: {error}") from error
+    if parts[0] == "recipes":
+        raise ValueError(f"{name}._target_ is {path!r}: recipes/ is not installed; run from a clone of the repository")
     raise ValueError(f"{name}._target_ is {path!r}: there is no such module")
 
 

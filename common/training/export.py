@@ -20,7 +20,7 @@ from common.training import distributed
 from common.training.checkpoint import Checkpoints
 from common.training.mesh import make_mesh, shardings
 from common.training.optimizer import make_optimizer
-from common.training.run import asked_of, build, one_line_errors
+from common.training.run import build, one_line_errors, recipe_of
 from common.training.state import init_state
 
 
@@ -45,7 +45,7 @@ def export(folder: str | Path) -> Path:
     )
     state, _ = checkpoints.restore(step, target)
     checkpoints.close()
-    about = {"steps": step, "seed": config.seed, "experiment": config.name, "recipe": asked_of(config)}
+    about = {"steps": step, "seed": config.seed, "experiment": config.name, "recipe": recipe_of(config)}
     return task.export(folder / "weights.safetensors", distributed.fetch(state.averaged), about)
 
 

@@ -2,7 +2,7 @@
 
 The network is run on a batch of triplets; the losses, metrics and pictures that the config lists look at the result
 (`common/training/objectives.py`, `film/training/losses.py`, `film/training/summaries.py`). The paper's three recipes are
-`configs/experiment/film_l1.yaml`, `film_vgg.yaml` and `film_style.yaml`.
+`configs/experiment/film/film_l1.yaml`, `film_vgg.yaml` and `film_style.yaml`.
 """
 
 from __future__ import annotations
