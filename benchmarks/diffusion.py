@@ -147,7 +147,7 @@ def run_steps(steps: int, repeats: int) -> dict[str, Any]:
     from common.runtime import keep_freed_memory
 
     keep_freed_memory()
-    programs = diffusion.programs.Programs(diffusion.UNet(unet_config(True), rngs=nnx.Rngs(0)), None, None)
+    programs = diffusion.compiled.CompiledFunctions(diffusion.UNet(unet_config(True), rngs=nnx.Rngs(0)), None, None)
     keys, states = diffusion.samplers.keys_of_seeds([0]), jnp.zeros((1, TOKENS, 768))
     arrays = (programs.params()["unet"], keys, states, states, None, jnp.float32(7.5))
     settings = {"sampler": diffusion.samplers.ddim, "schedule": diffusion.schedules.Schedule(), "steps": steps}

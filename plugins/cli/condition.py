@@ -22,7 +22,7 @@ from tqdm import tqdm
 from common import terminal
 from common.io.files import atomic_output, check_output_file
 from common.io.images import READABLE, check_writable, read_image, write_image
-from plugins.cli.main import Condition
+from plugins.cli.commands import Condition
 from plugins.conditions import depth, landmarks, mask
 from plugins.conditions.registry import emptiness, make
 

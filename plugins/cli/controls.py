@@ -3,7 +3,7 @@
     --control canny --image photo.jpg                      the plugin that comes for it, on the photo's edges
     --control canny depth --plugin A B --image photo.jpg   two at once
     --plugin A --condition edges.png                       a condition picture as it is
-    --control layout --image photo.jpg                     Plug-and-Play: no plugin is needed
+    --control plug_and_play --image photo.jpg              no plugin is needed
 
 A photo is scaled to cover the picture that is asked for, and cropped from its middle, before its condition is made: a
 plugin saw conditions of pictures of that size.
@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from common import terminal
 from common.io.images import read_image
-from plugins.cli.main import LAYOUT, Generate
+from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.conditions.registry import emptiness, make
 from plugins.control import pretrained
 from plugins.control.loading import load
@@ -38,7 +38,7 @@ def controls_of(command: Generate, base: Base) -> list[Any]:
     steps = command.control_steps or (0.0, 1.0)
     plugins, controls = list(command.plugin), []
     for i, (kind, strength) in enumerate(zip(kinds, strengths, strict=True)):
-        if kind == LAYOUT:
+        if kind in PLUG_AND_PLAY:
             picture = covering(read_image(str(command.image)), height, width)
             controls.append(PlugAndPlay(picture, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
@@ -60,12 +60,12 @@ def check_words(command: Generate) -> list[str | None]:
     if command.strength is not None:
         raise ValueError(f"--strength {command.strength:g} redraws a picture; a control takes --control-strength")
     kinds: list[str | None] = list(command.control) or [None] * len(command.plugin)
-    networks = [kind for kind in kinds if kind != LAYOUT]
+    networks = [kind for kind in kinds if kind not in PLUG_AND_PLAY]
     if command.plugin and len(command.plugin) != len(networks):
         raise ValueError(f"{len(command.plugin)} plugins for {len(networks)} controls; give one --plugin for each")
     if command.condition and len(command.condition) != len(networks):
         raise ValueError(f"{len(command.condition)} conditions for {len(networks)} controls; give one for each")
-    if command.image is None and (LAYOUT in kinds or not command.condition):
+    if command.image is None and (not command.condition or set(kinds) & {*PLUG_AND_PLAY}):
         raise ValueError("a control needs a picture to look at; give --image PHOTO, or --condition EDGES")
     return kinds
 
@@ -73,7 +73,7 @@ def check_words(command: Generate) -> list[str | None]:
 def condition(command: Generate, kind: str | None, i: int, height: int, width: int) -> Float[np.ndarray, "h w 3"]:
     """The condition picture of control `i`: given, or made of the photo."""
     if command.condition:
-        place = sum(other != LAYOUT for other in command.control[:i])
+        place = sum(other not in PLUG_AND_PLAY for other in command.control[:i])
         return covering(read_image(command.condition[place]), height, width)
     if kind is None:
         raise ValueError("--plugin does not say what it looks for in --image; add --control canny, or give --condition")

@@ -17,8 +17,8 @@ from typing import Any
 from common import terminal
 from common.io.files import atomic_output, check_output_file
 from common.io.images import read_image
+from plugins.cli.commands import Export
 from plugins.cli.controls import covering
-from plugins.cli.main import Export
 from plugins.control import export as formats
 from plugins.control.loading import load
 

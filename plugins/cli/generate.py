@@ -24,11 +24,11 @@ from common.io.files import atomic_folder, check_output_file, check_output_folde
 from common.io.images import READABLE, check_writable, contact_sheet, read_image, shrink, write_image
 from common.runtime import setup
 from common.training.mesh import make_mesh
+from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.cli.controls import controls_of
-from plugins.cli.info import parameters
-from plugins.cli.main import LAYOUT, Generate
-from plugins.diffusion.io.folder import BaseFiles, load, read_base
+from plugins.diffusion.io.folder import BaseFiles, read_base
 from plugins.diffusion.io.lora import Lora
+from plugins.diffusion.pipeline import from_files
 from plugins.diffusion.request import Request, make_request
 
 PATTERN = r"seed_\d+\.png"
@@ -43,7 +43,7 @@ def generate(command: Generate) -> None:
     files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction)
     request = ask(command, files)
     loras = [read_lora(word) for word in command.lora]
-    for line in request.cut:
+    for line in request.truncated:
         terminal.complain(f"warning: {line}")
     if not command.quiet:
         terminal.say(terminal.one_line(plan_line(command, files, request)))
@@ -80,21 +80,15 @@ def ask(command: Generate, files: BaseFiles) -> Request:
             f"--seed {command.seed} --count {command.count}: seeds are whole numbers from 0 to {2**32 - 1}"
         )
     controls = controls_of(command, files.base)
+    follows = command.sampler is None and set(command.control) & {*PLUG_AND_PLAY}  # an inversion, which is DDIM's
     return make_request(
         files.base,
         command.prompt,
         negative=command.negative,
         seeds=range(command.seed, command.seed + command.count),
-        steps=command.steps,
-        sampler=command.sampler or ("ddim" if LAYOUT in command.control else None),
-        guidance=command.guidance,
-        rescale=command.rescale,
-        height=command.height,
-        width=command.width,
         image=None if command.image is None or controls else read_image(command.image),
-        strength=command.strength,
-        clip_skip=command.clip_skip,
         controls=controls,
+        **command.options() | ({"sampler": "ddim"} if follows else {}),
     )
 
 
@@ -120,7 +114,7 @@ def plan_line(command: Generate, files: BaseFiles, request: Request) -> str:
     start += f", {len(request.controls)} control{'s' * (len(request.controls) > 1)}" if request.controls else ""
     what = f"{count} picture{'s' * (count > 1)} {request.width}x{request.height}{start}, {seeds}"
     how = f"{request.steps} steps of {command.sampler or request.sampler.name}, guidance {request.guidance:g}"
-    base = f"{files.path.name} ({parameters(files) / 1e6:,.1f} M parameters, {command.dtype})"
+    base = f"{files.path.name} ({files.parameters / 1e6:,.1f} M parameters, {command.dtype})"
     return f"{what}, {how}, {base} -> {command.output}"
 
 
@@ -129,9 +123,7 @@ def pictures(
 ) -> Iterator[Float[np.ndarray, "h w 3"]]:
     """Loads the weights, then makes one picture after the other."""
     setup()
-    pipeline = load(
-        command.base, DTYPES[command.dtype], tokenizer=command.tokenizer, prediction=command.prediction
-    ).with_loras(loras)
+    pipeline = from_files(files, DTYPES[command.dtype]).with_loras(loras)
     devices = len(jax.devices())
     fits = devices <= len(request.seeds) if command.batch is None else command.batch % devices == 0
     mesh = make_mesh() if devices > 1 and fits else None
@@ -150,7 +142,7 @@ def takes_long(files: BaseFiles, request: Request) -> bool:
     """Whether a program that reports its steps is worth being compiled at each start: slow steps, on a CPU."""
     rows = len(request.seeds) * (2 if request.guided else 1)
     pixels = request.height * request.width // files.base.unit**2
-    return jax.default_backend() == "cpu" and files.parts["unet"].parameters * pixels * rows * request.calls > LONG
+    return jax.default_backend() == "cpu" and files.components["unet"].parameters * pixels * rows * request.calls > LONG
 
 
 def write(command: Generate, request: Request, made: Iterator[Float[np.ndarray, "h w 3"]]) -> None:

@@ -1,16 +1,26 @@
-"""What a base is, in a few lines: for `plugins info`, and the line that `plugins generate` begins with."""
+"""`plugins info`: what a base is, in a few lines, without its weights."""
 
 from __future__ import annotations
 
+from common import terminal
+from plugins.cli.commands import Info
 from plugins.diffusion.io.base import Base
-from plugins.diffusion.io.folder import BaseFiles, Part
+from plugins.diffusion.io.folder import BaseFiles, read_base
 from plugins.diffusion.samplers.schedules import Schedule
+
+
+def info(command: Info) -> None:
+    """Carries out the command. Raises ValueError and OSError in one line."""
+    terminal.say(about(read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction)))
 
 
 def about(files: BaseFiles) -> str:
     """One line for each component, and for what it makes."""
     base = files.base
-    rows = {kind: f"{_size(part)}, {_shape(kind, base)}" for kind, part in files.parts.items()}
+    rows = {
+        kind: f"{part.parameters:,} parameters, stored as {part.dtype}, {_shape(kind, base)}"
+        for kind, part in files.components.items()
+    }
     if base.vae is None:
         rows["vae"] = "none: the unet works on pixels"
     rows["tokenizer"] = f"{len(base.tokenizer.vocab):,} tokens; prompts of {base.length - 2}"
@@ -18,15 +28,6 @@ def about(files: BaseFiles) -> str:
     rows["sampler"] = " ".join([base.sampler.name, *(f"{key}={value}" for key, value in base.sampler.options)])
     rows["pictures"] = f"{base.side}x{base.side}; other sides too, multiples of {base.unit}"
     return "\n".join([str(files.path), *(f"{name:14}{text}" for name, text in rows.items())])
-
-
-def parameters(files: BaseFiles) -> int:
-    """Of all networks together."""
-    return sum(part.parameters for part in files.parts.values())
-
-
-def _size(part: Part) -> str:
-    return f"{part.parameters:,} parameters, stored as {part.dtype}"
 
 
 def _shape(kind: str, base: Base) -> str:

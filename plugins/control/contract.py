@@ -39,7 +39,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from plugins.diffusion.networks.unet_config import UNetConfig
-from plugins.diffusion.request import pictures_of
+from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
 from plugins.diffusion.steering import WITH, WITHOUT, Effect, Rows
 
@@ -109,7 +109,7 @@ class ControlNetwork(nnx.Module):
         Raises ValueError in one line for settings that make no sense."""
         factors = (1.0,) * self.places if levels is None else tuple(map(float, levels))
         half = self.prompt_only if prompt_only is None else prompt_only
-        return Control(self, pictures_of(picture), float(strength), factors, tuple(map(float, steps)), half)
+        return Control(self, check_images(picture), float(strength), factors, tuple(map(float, steps)), half)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ from plugins.control.contract import ControlNetwork, check_settings, encode
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.onnx_graph import onnx_model
 from plugins.control.t2i_adapter import T2IAdapter
-from plugins.diffusion.request import pictures_of
+from plugins.diffusion.request import check_images
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 Program = Callable[[Any], tuple[jax.Array, ...]]
@@ -96,7 +96,7 @@ def save_features(
     """Write what the network adds for a picture, `h w 3` or `b h w 3` in [0, 1], times `strength`; returns the path.
 
     Raises ValueError as `to_stablehlo`; FileExistsError."""
-    pictures = pictures_of(picture)
+    pictures = check_images(picture)
     _, height, width, _ = pictures.shape
     check_once(network, height, width)
     check_settings(strength, (1.0,) * network.places, (0, 1), network.places)

@@ -30,7 +30,7 @@ from plugins.control.mediapipe_config import MediaPipeConfig
 from plugins.control.pretrained import CONFIG
 from plugins.control.t2i_adapter import T2IAdapter
 from plugins.control.t2i_adapter_config import T2IAdapterConfig
-from plugins.diffusion.io.component_saving import write_network
+from plugins.diffusion.io.components import write_network
 from plugins.diffusion.io.porting import Renamed, dtype_name, fill, state_dict
 from plugins.diffusion.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
 from plugins.diffusion.io.tensor_names import Origin

@@ -35,7 +35,7 @@ from jaxtyping import Array, Float
 
 from plugins.control.contract import check_picture, check_settings
 from plugins.diffusion.networks.unet_config import UP_TYPES, UNetConfig
-from plugins.diffusion.request import pictures_of
+from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step, ddim, ddim_inversion
 from plugins.diffusion.steering import WITH, WITHOUT, Effect, Rows, steered
 
@@ -78,7 +78,7 @@ class PlugAndPlay:
     brings_source: ClassVar[bool] = True
 
     def __post_init__(self):
-        object.__setattr__(self, "picture", pictures_of(self.picture))
+        object.__setattr__(self, "picture", check_images(self.picture))
         check_settings(self.strength, self.levels or (), self.steps, len(self.levels or ()))
         for name, part in (("features", self.features), ("attention", self.attention)):
             if not 0 <= part <= 1:
@@ -135,7 +135,7 @@ class PlugAndPlay:
         if not same or key not in self._known:
             self._of[:] = networks  # kept, so that other trees cannot be taken for them
             self._known.clear()
-            programs = run.pipeline.programs
+            programs = run.pipeline.compiled
             latents = programs.encode_image(run.params["vae"], jnp.asarray(self.picture[rows]))
             settings = {"schedule": run.pipeline.schedule, "inversion": self.inversion, "steps": run.request.steps}
             self._known[key] = follow(

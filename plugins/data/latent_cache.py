@@ -38,8 +38,7 @@ from common.io.files import atomic_folder, check_output_folder
 from plugins.data.captioned import caption
 from plugins.data.crop import Squares
 from plugins.data.opening import open_source
-from plugins.diffusion.io.component_saving import save_component
-from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_vae
+from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_vae, save_component
 from plugins.diffusion.networks.vae import AutoencoderKL
 
 MEAN, STD, STATES = "mean.npy", "std.npy", "states.npy"

@@ -1,87 +1,15 @@
-from . import (
-    batching as batching,
-)
-from . import (
-    compiled as compiled,
-)
-from . import (
-    guidance as guidance,
-)
-from . import (
-    io as io,
-)
-from . import (
-    networks as networks,
-)
-from . import (
-    pipeline as pipeline,
-)
-from . import (
-    request as request,
-)
-from . import (
-    samplers as samplers,
-)
-from . import (
-    steering as steering,
-)
-from . import (
-    training as training,
-)
-from .io.component_saving import (
-    save_component as save_component,
-)
-from .io.components import (
-    load_text_encoder as load_text_encoder,
-)
-from .io.components import (
-    load_tokenizer as load_tokenizer,
-)
-from .io.components import (
-    load_unet as load_unet,
-)
-from .io.components import (
-    load_vae as load_vae,
-)
-from .io.folder import (
-    load as load,
-)
-from .io.folder import (
-    read_base as read_base,
-)
-from .io.lora import (
-    Lora as Lora,
-)
-from .io.lora import (
-    merge as merge,
-)
-from .io.tokenizer import (
-    Tokenizer as Tokenizer,
-)
-from .networks.text_encoder import (
-    TextConfig as TextConfig,
-)
-from .networks.text_encoder import (
-    TextEncoder as TextEncoder,
-)
-from .networks.text_encoder import (
-    TextStates as TextStates,
-)
-from .networks.unet import (
-    UNet as UNet,
-)
-from .networks.unet import (
-    UNetConfig as UNetConfig,
-)
-from .networks.vae import (
-    AutoencoderKL as AutoencoderKL,
-)
-from .networks.vae import (
-    Posterior as Posterior,
-)
-from .networks.vae import (
-    VAEConfig as VAEConfig,
-)
-from .pipeline import (
-    Pipeline as Pipeline,
-)
+from . import batching, compiled, generation_config, io, networks, pipeline, request, samplers, steering, training
+from .generation_config import GenerationConfig
+from .io.components import load_text_encoder, load_tokenizer, load_unet, load_vae, save_component
+from .io.folder import read_base
+from .io.lora import Lora, merge
+from .io.tokenizer import Tokenizer
+from .networks.text_encoder import TextConfig, TextEncoder, TextStates
+from .networks.unet import UNet, UNetConfig
+from .networks.vae import AutoencoderKL, Posterior, VAEConfig
+from .pipeline import Pipeline, load
+
+__all__ = ["AutoencoderKL", "GenerationConfig", "Lora", "Pipeline", "Posterior", "TextConfig", "TextEncoder"]
+__all__ += ["TextStates", "Tokenizer", "UNet", "UNetConfig", "VAEConfig", "batching", "compiled", "generation_config"]
+__all__ += ["io", "load", "load_text_encoder", "load_tokenizer", "load_unet", "load_vae", "merge", "networks"]
+__all__ += ["pipeline", "read_base", "request", "samplers", "save_component", "steering", "training"]

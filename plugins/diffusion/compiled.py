@@ -1,6 +1,6 @@
-"""The compiled programs of a pipeline: text -> states, picture -> latents, noise -> latents, latents -> picture.
+"""The compiled functions of a pipeline: text -> states, image -> latents, noise -> latents, latents -> image.
 
-Each is a plain function of parameters and arrays under `jax.jit`, compiled once for each shape; `Programs` keeps them
+Each is a plain function of parameters and arrays under `jax.jit`, compiled once for each shape; `CompiledFunctions` keeps them
 with the networks' graphs and with the parameters in the type and on the devices that were last asked for.
 
 Guidance asks the UNet twice about every sample, without and with the prompt, in one call on twice the rows. A picture's
@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
 from common.weights.porting import is_float
-from plugins.diffusion.io.porting import dtype_name
+from plugins.diffusion.io.porting import dtype_name, network_dtype
 from plugins.diffusion.networks.text_encoder import TextEncoder
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import AutoencoderKL
@@ -90,7 +90,7 @@ def denoise(
     return sampler(model, begin, schedule, steps=steps, strength=strength, key=keys, progress=progress)
 
 
-class Programs:
+class CompiledFunctions:
     """The four functions for one pipeline's networks, jitted."""
 
     def __init__(self, unet: UNet, vae: AutoencoderKL | None, text_encoder: TextEncoder):
@@ -145,15 +145,6 @@ class Programs:
     def _hear(self, index: Any) -> None:
         if self._listener is not None:
             self._listener(int(index))
-
-
-def network_dtype(kind: str, dtype: Any) -> str:
-    """The type of one network's parameters in a pipeline of `dtype`.
-
-    float16 ends at 65504 and an autoencoder's activations do not: it stays float32 then. Raises ValueError for an
-    unknown dtype."""
-    name = dtype_name(dtype)
-    return "float32" if kind == "vae" and name == "float16" else name
 
 
 def _split(network: nnx.Module) -> tuple[Any, Tree]:

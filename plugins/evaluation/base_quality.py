@@ -50,8 +50,8 @@ from common.perceptual.efficientnet import EfficientNet
 from common.perceptual.efficientnet_weights import load_efficientnet
 from plugins.data.captioned_batches import CaptionedPictures
 from plugins.diffusion.batching import chunk_size, in_chunks, make_layout
-from plugins.diffusion.io.folder import load, read_base
-from plugins.diffusion.pipeline import Pipeline
+from plugins.diffusion.io.folder import read_base
+from plugins.diffusion.pipeline import Pipeline, load
 from plugins.diffusion.request import Request, make_request
 from plugins.diffusion.training.summaries import SampleSheet
 from plugins.metrics.frechet import FEWEST, frechet_distance
@@ -128,8 +128,10 @@ class BaseQuality(Evaluation):
         settings = {"steps": self.steps, "guidance": self.guidance, "sampler": self.sampler}
         request = make_request(base, captions, seeds=range(self.seed, self.seed + count), **settings)
         make_layout(count, request.height, request.width, base.unit, self.batch, None)  # checks `batch`
-        if request.cut:
-            terminal.complain(f"warning: {len(request.cut)} captions are too long; the first: {request.cut[0]}")
+        if request.truncated:
+            terminal.complain(
+                f"warning: {len(request.truncated)} captions are too long; the first: {request.truncated[0]}"
+            )
         pipeline = load(weights)
         images = draw(pipeline, request, held.images.shape[1], self.batch)
         shown = np.linspace(0, count - 1, min(ON_A_PAGE, count)).round().astype(int)  # at even distances, not chosen
@@ -181,7 +183,7 @@ def matched(wanted: Sequence[Hashable], there: Sequence[Hashable], rng: np.rando
 
 def through_autoencoder(pipeline: Pipeline, images: Bytes) -> Bytes:
     """The images encoded and decoded by the base's VAE; sides are multiples of its `unit`."""
-    programs, (_, height, width, _) = pipeline.programs, images.shape
+    programs, (_, height, width, _) = pipeline.compiled, images.shape
     vae, chunk = programs.params()["vae"], chunk_size(len(images), height * width)
     latents = in_chunks(partial(programs.encode_image, vae), from_uint8(images), chunk, None)
     return to_uint8(in_chunks(partial(programs.decode, vae), latents, chunk, None))

@@ -40,7 +40,7 @@ from plugins.control.loading import load
 from plugins.control.plug_and_play import INVERSION, PlugAndPlay
 from plugins.data.controlled_batches import ControlledConfig
 from plugins.data.own_batches import OwnPicturesConfig
-from plugins.diffusion.io import folder
+from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
 from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost
@@ -130,14 +130,14 @@ class ControlComparison(Evaluation):
     def evaluate(self, weights: str, output: Output) -> str:
         """Writes all rows; `weights` is a part of `methods`, by interpolation in the config."""
         places = self._places()
-        folder.read_base(self.base)
+        bases.read_base(self.base)
         for metric in self.scores.values():
             metric.prepare()
         held = held_out(self.data, self.count)
         if self.quality is not None and len(held.prompts) <= NEIGHBOURS:
             rule = f"quality takes {NEIGHBOURS + 1} or more; raise evaluation.count, or set quality=null"
             raise ValueError(f"{len(held.prompts)} held-out images: {rule}")
-        pipeline, methods = folder.load(self.base), [Method(BASE)]
+        pipeline, methods = bases.load(self.base), [Method(BASE)]
         for name, path in places.items():
             title = PLUS + TITLES.get(name, name)
             methods.append(Method(title, inversion=self.inversion) if path is None else Method(title, load(path)))

@@ -21,7 +21,7 @@ from plugins.control.loading import load
 from plugins.control.training.summaries import draw
 from plugins.data.controlled_batches import ControlledConfig
 from plugins.data.own_batches import OwnPicturesConfig
-from plugins.diffusion.io import folder
+from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.evaluation.held_out import HeldOut, Images, held_out, sheet
 from plugins.metrics.anchors import WITH, WITHOUT, WRONG, derangement, flat, score_rows, table, with_anchors
@@ -64,7 +64,7 @@ class ControlEvaluation(Evaluation):
 
     def evaluate(self, weights: str, output: Output) -> str:
         """Scores a control at each strength, and the anchors."""
-        network, pipeline = load(weights), folder.load(self.base)
+        network, pipeline = load(weights), bases.load(self.base)
         held = held_out(self.data, self.count)
         drawn = self._draw(pipeline, network, held, {f"{WITH}, strength {s:g}": s for s in self.strengths})
         drawn = {name: drawn.pop(name) for name in (WITHOUT, WRONG)} | drawn

@@ -97,11 +97,11 @@ class ControlContract:
 
     def test_strength_0_is_as_if_it_were_not_there(self, network, full):
         """Bit for bit; levels of 0 as well. Half the strength is something else than all of it."""
-        without, before = plain(), diffusion_base().programs.denoise._cache_size()
+        without, before = plain(), diffusion_base().compiled.denoise._cache_size()
         np.testing.assert_array_equal(run(network.on(PICTURES[0], strength=0.0)), without)
         np.testing.assert_array_equal(run(network.on(PICTURES[0], levels=[0.0] * network.places)), without)
         half = run(network.on(PICTURES[0], strength=0.5))
-        assert diffusion_base().programs.denoise._cache_size() == before, "strengths are no part of the program"
+        assert diffusion_base().compiled.denoise._cache_size() == before, "strengths are no part of the program"
         assert difference(full, without) > 0.01 and difference(half, full) > 0.003 < difference(half, without)
 
     def test_it_acts_in_its_part_of_the_run_alone(self, network, full):

@@ -219,7 +219,7 @@ def test_old_names_are_read(made):
     ],
 )
 def test_settings_that_are_refused_before_any_work(made, tmp_path, monkeypatch, changes, error, value):
-    monkeypatch.setattr("plugins.evaluation.comparison.folder.load", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("plugins.evaluation.comparison.bases.load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(error, match=value) as caught:
         comparison(made, **changes).run("", tmp_path)
     one_line(caught)

@@ -13,7 +13,7 @@ from flax import nnx
 from common.io.images import contact_sheet
 from common.training.task import Context
 from plugins.diffusion import load
-from plugins.diffusion.io.component_saving import save_component
+from plugins.diffusion.io.components import save_component
 from plugins.diffusion.networks.text_encoder import TextConfig
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig

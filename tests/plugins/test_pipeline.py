@@ -17,12 +17,13 @@ from common.training.mesh import make_mesh
 from plugins.diffusion import samplers
 from plugins.diffusion.batching import batch_size, chunk_size, make_layout
 from plugins.diffusion.io.base import Base
-from plugins.diffusion.io.folder import load, read_base
+from plugins.diffusion.io.folder import read_base
 from plugins.diffusion.io.lora import Lora
-from plugins.diffusion.io.scheduler_saving import scheduler_json
 from plugins.diffusion.networks.unet import UNet
+from plugins.diffusion.pipeline import load
 from plugins.diffusion.request import make_request
-from plugins.diffusion.samplers.registry import SAMPLERS
+from plugins.diffusion.samplers import SAMPLERS
+from plugins.diffusion.samplers.scheduler_config import CLASSES, to_json
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 APPLE = "a red apple"
@@ -37,7 +38,7 @@ def apples() -> np.ndarray:
 
 
 def compiled() -> int:
-    return diffusion_base().programs.denoise._cache_size()
+    return diffusion_base().compiled.denoise._cache_size()
 
 
 def test_a_picture_depends_on_its_prompt_and_seed_alone(apples):
@@ -58,7 +59,7 @@ def test_a_picture_depends_on_its_prompt_and_seed_alone(apples):
     fresh = dataclasses.replace(diffusion_base())  # programs of its own, which no other test has asked for
     fresh(APPLE, seeds=[5, 6], **QUICK)
     alone = fresh(APPLE, seeds=5, steps=3)  # a batch of one is another program
-    assert fresh.programs.denoise._cache_size() == 2
+    assert fresh.compiled.denoise._cache_size() == 2
     np.testing.assert_allclose(alone[0], apples[0], atol=1e-4)
 
 
@@ -89,8 +90,8 @@ def test_strength_says_how_much_of_an_image_is_redrawn(apples):
     pipeline = diffusion_base()
     little = pipeline(APPLE, image=apples[0], strength=0.34, seeds=[8, 9], **QUICK)
     much = pipeline(APPLE, image=apples[0], strength=1, seeds=[8, 9], **QUICK)
-    through = pipeline.programs.encode_image(pipeline.programs.params()["vae"], jnp.asarray(apples[:1]))
-    back = np.asarray(pipeline.programs.decode(pipeline.programs.params()["vae"], through))
+    through = pipeline.compiled.encode_image(pipeline.compiled.params()["vae"], jnp.asarray(apples[:1]))
+    back = np.asarray(pipeline.compiled.decode(pipeline.compiled.params()["vae"], through))
     assert np.abs(little - back).mean() < 0.6 * np.abs(much - back).mean()
     assert np.abs(little[0] - little[1]).max() > 0.001
     each = pipeline(APPLE, image=apples, strength=0.34, seeds=[8, 9], **QUICK)
@@ -99,7 +100,7 @@ def test_strength_says_how_much_of_an_image_is_redrawn(apples):
 
 
 def test_parameters_are_cast_once():
-    programs = diffusion_base().programs
+    programs = diffusion_base().compiled
     cast = programs.params("bfloat16")
     assert cast is programs.params("bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(cast)} == {jnp.dtype("bfloat16")}
@@ -119,7 +120,7 @@ def test_a_base_is_saved_and_read_again(tmp_path, apples):
     np.testing.assert_array_equal(again(APPLE, seeds=[5, 6], **QUICK), apples)
     index = json.loads((folder / "model_index.json").read_text())
     assert index["_class_name"] == "StableDiffusionPipeline" and index["scheduler"] == ["diffusers", "DDIMScheduler"]
-    with pytest.raises(FileExistsError, match="not empty") as error:
+    with pytest.raises(FileExistsError, match="base") as error:
         pipeline.save(folder)
     one_line(error)
     pipeline.save(folder, "float16", overwrite=True)
@@ -139,42 +140,42 @@ def test_a_base_of_pixels_has_no_autoencoder(tmp_path):
 
 def test_what_is_too_long_is_named():
     long = " ".join(["apple"] * 4 + ["tail"] * 30)
-    with pytest.warns(UserWarning, match="cut off the end of 'apple .*'tail") as warned:
+    with pytest.warns(UserWarning, match="14 tokens.*'apple .*'tail") as warned:
         diffusion_base()(long, seeds=5, **QUICK)
-    assert len(warned) == 1 and "prompts have 14 tokens" in str(warned[0].message)
+    assert len(warned) == 1
 
 
-PICTURE = np.full((16, 16, 3), 0.5, np.float32)
+IMAGE = np.full((16, 16, 3), 0.5, np.float32)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"height": 17}, "16x17: this base makes sides that are multiples of 2; take 16x16"),
-        ({"height": 0}, "multiples of 2"),
-        ({"sampler": "eulr"}, "no sampler is called 'eulr'; choose one of ddim"),
-        ({"sampler": "ddim_inversion"}, "to noise; choose one of ddim, ddpm"),
-        ({"sampler": "flow_euler"}, "flow_euler runs on a FlowSchedule"),
+        ({"height": 17}, "16x17.* 16x16"),
+        ({"height": 0}, "16x0"),
+        ({"sampler": "eulr"}, "'eulr'.*ddim"),
+        ({"sampler": "ddim_inversion"}, "ddim_inversion.*ddpm"),
+        ({"sampler": "flow_euler"}, "flow_euler"),
         ({"steps": 0}, "steps=0"),
-        ({"strength": 0.5}, "give image="),
-        ({"image": PICTURE, "strength": 1.5}, r"strength=1.5 has to lie in \(0, 1\]"),
-        ({"image": PICTURE, "strength": 0.1}, "less than one step"),
-        ({"image": PICTURE, "width": 32}, "image is 16x16, asked for is 32x16"),
-        ({"image": PICTURE[:, :15]}, "15x16.*crop the image to 16x16"),
-        ({"image": PICTURE[..., :1]}, "pictures are h w 3"),
-        ({"image": PICTURE * 255}, "divide bytes by 255"),
-        ({"image": np.full((16, 16, 3), 7, np.uint8)}, "divide bytes by 255"),
+        ({"strength": 0.5}, "strength=0.5"),
+        ({"image": IMAGE, "strength": 1.5}, "strength=1.5"),
+        ({"image": IMAGE, "strength": 0.1}, "strength=0.1"),
+        ({"image": IMAGE, "width": 32}, "16x16.*32x16"),
+        ({"image": IMAGE[:, :15]}, "15x16.*16x16"),
+        ({"image": IMAGE[..., :1]}, r"\(16, 16, 1\)"),
+        ({"image": IMAGE * 255}, "float32"),
+        ({"image": np.full((16, 16, 3), 7, np.uint8)}, "uint8"),
         ({"guidance": float("nan")}, "guidance=nan"),
-        ({"guidance": 1, "negative": "dark"}, "no use of a negative prompt"),
+        ({"guidance": 1, "negative": "dark"}, "guidance=1"),
         ({"rescale": 2.0}, "rescale=2.0"),
-        ({"clip_skip": 2}, "layers 0 to 1"),
-        ({"seeds": -1}, "seed -1"),
-        ({"seeds": [1, 2], "negative": ["a", "b", "c"]}, "1 prompts, 3 negative, 2 seeds do not go together"),
-        ({"seeds": []}, "do not go together"),
-        ({"batch": 0}, "batch=0 has to be 1 or more"),
-        ({"batch": 3, "mesh": "two"}, "batch=3 has to be a multiple of the 2 devices"),
+        ({"clip_skip": 2}, "clip_skip=2.*0 to 1"),
+        ({"seeds": -1}, "-1"),
+        ({"seeds": [1, 2], "negative": ["a", "b", "c"]}, "3 negative, 2 seeds"),
+        ({"seeds": []}, "0 seeds"),
+        ({"batch": 0}, "batch=0"),
+        ({"batch": 3, "mesh": "two"}, "batch=3.* 2 devices"),
         ({"mesh": "explicit"}, "axis_types="),
-        ({"dtype": "int8"}, "dtype int8 is not one for weights"),
+        ({"dtype": "int8"}, "int8"),
     ],
 )
 def test_mistakes_are_one_line_before_anything_is_computed(settings, message):
@@ -190,12 +191,9 @@ def test_mistakes_are_one_line_before_anything_is_computed(settings, message):
 def test_parts_that_do_not_fit_are_refused():
     base = diffusion_base().base
     for change, message in (
-        ({"unet": unet_config(9, 8)}, r"9 channels in, 9 out \(9 in is an inpainting network\), the latents 4"),
-        (
-            {"unet": dataclasses.replace(unet_config(4, 8), cross_attention_dim=8)},
-            "reads text states of 8, .* gives 16",
-        ),
-        ({"text_encoder": dataclasses.replace(TEXT, vocab_size=999)}, "numbers up to 999, the text_encoder knows 999"),
+        ({"unet": unet_config(9, 8)}, "9 channels in, 9 out.* 4"),
+        ({"unet": dataclasses.replace(unet_config(4, 8), cross_attention_dim=8)}, "of 8, .* 16"),
+        ({"text_encoder": dataclasses.replace(TEXT, vocab_size=999)}, "999"),
     ):
         with pytest.raises(ValueError, match=message) as error:
             dataclasses.replace(base, **change)
@@ -205,24 +203,24 @@ def test_parts_that_do_not_fit_are_refused():
 
 def test_every_sampler_with_a_class_is_written_as_it_is_read():
     for name, run in json.loads((DATA / "schedulers.json").read_text())["runs"].items():
-        known = run["cls"] in samplers.registry.CLASSES
+        known = run["cls"] in CLASSES
         if known:
             sampler, schedule = samplers.from_json({"_class_name": run["cls"], **run["config"]})
-            written = json.loads(json.dumps(scheduler_json(sampler, schedule)))
+            written = json.loads(json.dumps(to_json(sampler, schedule)))
             assert written["_class_name"] == run["cls"]
             assert samplers.from_json(written)[0].options == sampler.options, name
             assert samplers.from_json(written)[1] == schedule, name
     shapes = {"flow_euler": FlowSchedule(shift=3.0)}
     for name, sampler in SAMPLERS.items():
         schedule = shapes.get(name, SCHEDULE)
-        again, read = samplers.from_json(scheduler_json(sampler, schedule))
+        again, read = samplers.from_json(to_json(sampler, schedule))
         steps = 10
         ours, theirs = sampler.plan(schedule, steps), again.plan(read, steps)
         np.testing.assert_array_equal(ours.timesteps, theirs.timesteps, name)
         for column in ours.columns:
             np.testing.assert_array_equal(ours.columns[column], theirs.columns[column], name)
-    with pytest.raises(ValueError, match=r"DDIMScheduler has no key for eta=0\.5"):
-        scheduler_json(samplers.ddim.with_options(eta=0.5), SCHEDULE)
+    with pytest.raises(ValueError, match=r"eta=0\.5"):
+        to_json(samplers.ddim.with_options(eta=0.5), SCHEDULE)
 
 
 def test_a_lora_is_merged_into_another_pipeline(tmp_path):
@@ -251,18 +249,20 @@ def test_batches_are_split_evenly_and_filled_up():
 def test_a_request_without_settings_has_the_defaults():
     request = make_request(diffusion_base().base, APPLE)
     assert (request.height, request.width, request.steps, request.guidance) == (16, 16, 50, 7.5)
-    assert request.seeds == (0,) and request.sampler == samplers.ddim and request.cut == ()
-    base = make_request(diffusion_base().base, APPLE, image=PICTURE)
+    assert request.seeds == (0,) and request.sampler == samplers.ddim and request.truncated == ()
+    base = make_request(diffusion_base().base, APPLE, image=IMAGE)
     assert base.strength == 0.8 and base.calls == 40
 
 
 def test_prediction_and_tokenizer_may_be_given(tmp_path):
     folder = diffusion_base().save(tmp_path / "base")
     shutil.move(folder / "tokenizer", tmp_path / "words")
-    with pytest.raises(FileNotFoundError, match=r"lacks vocab\.json and merges\.txt") as error:
+    with pytest.raises(FileNotFoundError, match=r"vocab\.json and merges\.txt") as error:
         read_base(folder)
     one_line(error)
     files = read_base(folder, tokenizer=tmp_path / "words", prediction="v_prediction")
     assert files.base.schedule == dataclasses.replace(SCHEDULE, prediction_type="v_prediction")
-    assert isinstance(files.base.schedule, Schedule) and files.parts["unet"].dtype == "float32"
-    assert files.parts["unet"].parameters == sum(v.size for v in parameters(random(UNet, unet_config(4, 8))).values())
+    assert isinstance(files.base.schedule, Schedule) and files.components["unet"].dtype == "float32"
+    assert files.components["unet"].parameters == sum(
+        v.size for v in parameters(random(UNet, unet_config(4, 8))).values()
+    )

@@ -31,7 +31,7 @@ def states(*texts: str) -> jax.Array:
     base = diffusion_base()
     return jnp.concatenate(
         [
-            base.programs.encode_text(base.programs.params()["text_encoder"], base.tokenizer(t, 16), skip=0)
+            base.compiled.encode_text(base.compiled.params()["text_encoder"], base.tokenizer(t, 16), skip=0)
             for t in texts
         ]
     )
@@ -39,10 +39,10 @@ def states(*texts: str) -> jax.Array:
 
 def trajectory(picture: np.ndarray) -> np.ndarray:
     base = diffusion_base()
-    params = base.programs.params()
-    latents = base.programs.encode_image(params["vae"], jnp.asarray(picture[None]))
+    params = base.compiled.params()
+    latents = base.compiled.encode_image(params["vae"], jnp.asarray(picture[None]))
     settings = {"schedule": base.schedule, "inversion": INVERSION, "steps": STEPS}
-    return np.asarray(follow(base.programs.graphs["unet"], params["unet"], latents, states(""), **settings))
+    return np.asarray(follow(base.compiled.graphs["unet"], params["unet"], latents, states(""), **settings))
 
 
 def test_the_places_are_the_releases():
@@ -69,7 +69,7 @@ def test_a_call_with_a_source_row_is_two_runs_of_the_network(picture):
     control = PlugAndPlay(picture, inversion=INVERSION)
     request = make_request(base.base, "a red apple", steps=STEPS, sampler="ddim", controls=[control])
     acts, arrays = control.prepare(
-        Run(base, request, base.programs.params(), make_layout(1, 16, 16, 2, None, None), None, None), np.array([0])
+        Run(base, request, base.compiled.params(), make_layout(1, 16, 16, 2, None, None), None, None), np.array([0])
     )
     x = jax.random.normal(jax.random.key(1), (1, 8, 8, 4))
     source, context = jnp.asarray(trajectory(picture)[1]), states("", "a cat", "a red apple")
@@ -94,7 +94,7 @@ def test_a_call_with_a_source_row_is_two_runs_of_the_network(picture):
 def test_with_its_own_prompt_the_picture_comes_back(picture):
     """The same noise, the same prompt, no guidance: the run is the one that was followed, replaced or not."""
     base, known = diffusion_base(), trajectory(picture)
-    ends = base.programs.decode(base.programs.params()["vae"], jnp.asarray(known[-1]))
+    ends = base.compiled.decode(base.compiled.params()["vae"], jnp.asarray(known[-1]))
     for strength in (0.0, 1.0):
         control = PlugAndPlay(picture, inversion=INVERSION, strength=strength)
         same = base("", guidance=1, steps=STEPS, sampler="ddim", controls=[control], seeds=3)

@@ -129,13 +129,13 @@ def lose_scheduler(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (damage_folder, "base: expected model_index.json of a diffusers pipeline, found scheduler/, text_encoder/"),
-        (make_sdxl, "1.x or 2.x, found StableDiffusionXLPipeline with text_encoder_2; name another folder"),
-        (swap_unet, "unet/config.json: _class_name is 'ControlNetModel'; only 'UNet2DConditionModel' is read here"),
-        (cut_short, "expected a safetensors file, found another format, or one cut short"),
-        (pickle_instead, "expected diffusion_pytorch_model.[fp16.]safetensors; found the PyTorch pickle"),
-        (lose_vocab, "tokenizer lacks vocab.json: a CLIP tokenizer's folder holds vocab.json and merges.txt"),
-        (lose_scheduler, "scheduler_config.json does not exist"),
+        (damage_folder, "model_index.json"),
+        (make_sdxl, "text_encoder_2"),
+        (swap_unet, "'ControlNetModel'"),
+        (cut_short, "vae/diffusion_pytorch_model.safetensors"),
+        (pickle_instead, "diffusion_pytorch_model.bin"),
+        (lose_vocab, "vocab.json"),
+        (lose_scheduler, "scheduler_config.json"),
     ],
 )
 @pytest.mark.parametrize("words", [["info", "base"], ["generate", "--prompt", APPLE, "--base", "base", "-o", "a.png"]])
@@ -156,9 +156,7 @@ def single_file(path: str, extra: tuple[str, ...] = ()) -> None:
 
 def test_a_single_file_takes_its_tokenizer_from_beside_it(here, capsys):
     single_file("v1.safetensors")
-    assert "a single file holds no tokenizer; expected a folder tokenizer" in refused(
-        ["info", "v1.safetensors"], capsys
-    )
+    assert "tokenizer" in refused(["info", "v1.safetensors"], capsys)
     main(["info", "v1.safetensors", "--tokenizer", "base/tokenizer"])
     capsys.readouterr()
     shutil.copy("base/tokenizer/vocab.json", ".")
@@ -172,35 +170,32 @@ def test_a_single_file_takes_its_tokenizer_from_beside_it(here, capsys):
 def test_single_files_of_other_models_are_refused(here, capsys):
     single_file("xl.safetensors", ("model.diffusion_model.label_emb.0.0.weight",))
     said = refused(["info", "xl.safetensors"], capsys)
-    assert "expected the unet of Stable Diffusion 1.x or 2.x, found another network: label_emb, which SDXL has" in said
+    assert "label_emb" in said
     safetensors.numpy.save_file({"double_blocks.0.img_attn.qkv.weight": np.zeros(1, np.float32)}, "flux.safetensors")
     said = refused(["info", "flux.safetensors"], capsys)
-    assert "tensors called model.diffusion_model.*" in said and "found double_blocks.0; name another file" in said
+    assert "double_blocks.0" in said
     Path("v1.ckpt").write_bytes(b"\x80\x02}.")
-    assert "found the PyTorch pickle v1.ckpt; convert it" in refused(["info", "v1.ckpt"], capsys)
+    assert "v1.ckpt" in refused(["info", "v1.ckpt"], capsys)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--sampler", "eulr"], "no sampler is called 'eulr'; choose one of ddim"),
-        (["--width", "17"], "17x16: this base makes sides that are multiples of 2"),
-        (["--strength", "0.5"], "give image="),
-        (["--image", "none.png"], "none.png does not exist"),
-        (["--image", "wide.png", "--height", "16", "--width", "16"], "image is 20x16, asked for is 16x16"),
+        (["--sampler", "eulr"], "'eulr'"),
+        (["--width", "17"], "17x16"),
+        (["--strength", "0.5"], "strength=0.5"),
+        (["--image", "none.png"], "none.png"),
+        (["--image", "wide.png", "--height", "16", "--width", "16"], "20x16"),
         (["--count", "0"], "--count 0"),
-        (["--count", "2"], "a.png holds one picture, not 2; give a folder"),
+        (["--count", "2"], "a.png"),
         (["--batch", "0"], "--batch 0"),
-        (["--seed", "-1"], "seeds are whole numbers from 0"),
-        (["-o", "a.bmp"], "suffix '.bmp' is not one of"),
-        (["-o", "taken.png"], "taken.png exists"),
-        (["--sheet", "sheet.mp4"], "suffix '.mp4' is not one of"),
-        (["--lora", "none.safetensors"], "none.safetensors does not exist"),
-        (["--lora", "none.safetensors:much"], "'much' is no weight"),
-        (
-            ["--base", "nowhere"],
-            "no base 'nowhere': give a folder of diffusers, a single safetensors file, or a shipped",
-        ),
+        (["--seed", "-1"], "--seed -1"),
+        (["-o", "a.bmp"], "'.bmp'"),
+        (["-o", "taken.png"], "taken.png"),
+        (["--sheet", "sheet.mp4"], "'.mp4'"),
+        (["--lora", "none.safetensors"], "none.safetensors"),
+        (["--lora", "none.safetensors:much"], "'much'"),
+        (["--base", "nowhere"], "'nowhere'"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(here, capsys, words, said):
@@ -211,8 +206,8 @@ def test_mistakes_are_one_line_and_write_nothing(here, capsys, words, said):
 
 def test_no_base_and_no_command(here, capsys, monkeypatch):
     monkeypatch.setattr("plugins.diffusion.io.pretrained.WEIGHTS", here / "weights")
-    assert "no base is named: give a folder" in refused(["info"], capsys)
-    assert "'draw' is no command; choose one of generate, info" in refused(["draw"], capsys)
+    assert "no base" in refused(["info"], capsys)
+    assert "'draw'" in refused(["draw"], capsys)
     (here / "weights").mkdir()
     shutil.move("base", here / "weights" / "diffusion-small")
     main(["info"])
@@ -231,5 +226,5 @@ def test_help_does_not_wait_for_jax():
         "print('jax' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "generate  Make pictures of a text." in result.stdout and "--guidance" in result.stdout
+    assert "generate  " in result.stdout and "--guidance" in result.stdout
     assert result.stdout.endswith("False\n")

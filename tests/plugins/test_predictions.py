@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plugins.diffusion.guidance import guide, guided
 from plugins.diffusion.samplers.predictions import (
     add_noise,
     answer,
@@ -21,6 +20,7 @@ from plugins.diffusion.samplers.predictions import (
     velocity,
 )
 from plugins.diffusion.samplers.schedules import Schedule
+from plugins.diffusion.steering import guide, guided
 
 DATA = Path(__file__).parents[1] / "data/plugins"
 TRAIN = np.load(DATA / "schedulers.npz", allow_pickle=False)

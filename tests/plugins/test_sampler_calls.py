@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from plugins.diffusion import samplers
-from plugins.diffusion.samplers.draws import image_keys
-from plugins.diffusion.samplers.loop import limit
 from plugins.diffusion.samplers.predictions import add_noise
+from plugins.diffusion.samplers.sampler import image_keys, limit
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 SCHEDULE = Schedule(set_alpha_to_one=True, steps_offset=0)

@@ -13,8 +13,7 @@ import safetensors.numpy
 from flax import nnx
 from networks import DATA, FILES, assert_same, folder, network, parameters, stored
 
-from plugins.diffusion.io.component_saving import save_component
-from plugins.diffusion.io.components import load_component, load_vae
+from plugins.diffusion.io.components import load_component, load_vae, save_component
 from plugins.diffusion.networks.layers import Linear
 from plugins.diffusion.networks.unet import UNetConfig
 

@@ -43,7 +43,7 @@ from plugins.control.mediapipe_config import MediaPipeConfig
 from plugins.control.t2i_adapter import T2IAdapter
 from plugins.control.t2i_adapter_config import T2IAdapterConfig
 from plugins.control.training.summaries import ControlSheet
-from plugins.diffusion.io import folder
+from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers.predictions import add_noise, training_target
 from plugins.diffusion.samplers.schedules import Schedule
@@ -100,7 +100,7 @@ class ControlTask:
     def pipeline(self) -> Pipeline:
         """The base, read when it is first needed, be it while a program is traced."""
         with jax.ensure_compile_time_eval():
-            return folder.load(self.base)
+            return bases.load(self.base)
 
     @property
     def schedule(self) -> Schedule:
@@ -149,7 +149,7 @@ class ControlTask:
         return nnx.to_pure_dict(nnx.state(found))
 
     def frozen(self) -> dict[str, Any]:
-        return {name: tree for name, tree in self.pipeline.programs.params().items() if tree}
+        return {name: tree for name, tree in self.pipeline.compiled.params().items() if tree}
 
     def forward(self, params: Params, batch: Batch, context: Context) -> Denoised:
         """One noisy view of each example, and what base and control make of it."""

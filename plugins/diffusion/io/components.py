@@ -1,27 +1,36 @@
-"""Networks of Stable Diffusion from the files that people have.
+"""One network of Stable Diffusion in the files that people have: reading and writing.
 
     unet = load_unet("stable-diffusion-v1-5")                 # a pipeline's folder, as diffusers saves it
     unet = load_unet("stable-diffusion-v1-5/unet")            # or the network's own
     vae = load_vae("v1-5-pruned-emaonly.safetensors", "bfloat16")   # or a single file, in LDM names
+    save_component("out/unet", unet, dtype="float16")         # a folder that diffusers and transformers read
 
-Stages: find the folder's config.json and weights (`tensor_files.py`), or read the architecture off a single file's
-shapes (`single_file.py`) -> check that it is the network asked for -> rename (`names.py`) -> fill tensor by tensor
-(`porting.py`). Nothing is downloaded, no pickle is opened, and a file is either read whole or refused: in one line that
-says what was expected and what was found, or with a list of all tensors that do not fit.
+Stages of reading: find the folder's config.json and weights (`tensor_files.py`), or infer the architecture from a single
+file's shapes (`single_file.py`) -> check that it is the network asked for -> rename (`tensor_names.py`) -> fill tensor by
+tensor (`porting.py`). Nothing is downloaded, no pickle is opened, and a file is either read whole or refused: in one line
+that says what was expected and what was found, or with a list of all tensors that do not fit. Memory: the network's own
+size and one tensor.
 
-Memory: the network's own size and one tensor. The way back to such a folder is `saving.py`.
+A written folder holds config.json and diffusion_pytorch_model.safetensors (model.safetensors for a text encoder), names
+and layouts exactly theirs. A text encoder's tensors get the prefix `text_model.`: transformers 4 silently draws every
+weight anew without it, transformers 5 reads both. The header holds the one word that they look for, `format: pt`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from flax import nnx
 
+from common.io.files import atomic_output
 from plugins.diffusion.io import tensor_names
-from plugins.diffusion.io.porting import Renamed, dtype_name, fill
+from plugins.diffusion.io.porting import Renamed, dtype_name, fill, state_dict
 from plugins.diffusion.io.single_file import infer_config
 from plugins.diffusion.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
 from plugins.diffusion.io.tokenizer import Tokenizer
@@ -162,3 +171,60 @@ def _architecture(fields: Mapping[str, Any]) -> str:
     several = ", ".join(map(str, listed)) if isinstance(listed, list) else listed
     found = fields.get("_class_name") or several or fields.get("model_type")
     return "CLIPTextModel" if found == "clip_text_model" else str(found)
+
+
+TEXT_PREFIX = "text_model."
+
+
+def save_component(
+    folder: str | Path, module: Any, config: Any = None, dtype: Any = jnp.float32, *, overwrite: bool = False
+) -> Path:
+    """Write a UNet, an autoencoder or a text encoder into `folder`; returns the path of its weights.
+
+    Args:
+      folder: of this network (a pipeline's folder has one each: unet, vae, text_encoder). Other files in it stay.
+      module: the network.
+      config: its architecture; None for `module.config`.
+      dtype: of the stored floats: float32, float16 or bfloat16. The type that the parameters have loses nothing.
+      overwrite: whether config.json and the weights may be there already.
+
+    Raises:
+      FileExistsError: one of the two files is there, or an index of shards, which readers would prefer.
+      ValueError: no such network, an unknown dtype, or values that are not finite in it.
+    """
+    folder, kind = Path(folder), _kind(module)
+    weights = folder / f"{KINDS[kind].stem}.safetensors"
+    fields = (module.config if config is None else config).to_json()
+    dtype = dtype_name(dtype)
+    if kind != "text_encoder":
+        return write_network(weights, fields, lambda: state_dict(module, dtype), overwrite)
+    fields = {**fields, "torch_dtype": dtype}
+    return write_network(
+        weights,
+        fields,
+        lambda: {TEXT_PREFIX + name: value for name, value in state_dict(module, dtype).items()},
+        overwrite,
+    )
+
+
+def write_network(
+    weights: Path, fields: Mapping[str, Any], tensors: Callable[[], dict[str, np.ndarray]], overwrite: bool
+) -> Path:
+    """config.json with `fields` and beside it `weights`, both or none; returns the latter.
+
+    `tensors` is called when it is known that both may be written. Raises FileExistsError."""
+    if indices := sorted(weights.parent.glob(f"{weights.name}.index*.json")):
+        raise FileExistsError(f"{indices[0]} leads readers to other weights than these; give another folder")
+    config = weights.parent / CONFIG
+    with atomic_output(config, overwrite) as json_file, atomic_output(weights, overwrite) as weights_file:
+        safetensors.numpy.save_file(tensors(), weights_file, metadata={"format": "pt"})
+        json_file.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", "utf-8")
+    return weights
+
+
+def _kind(module: nnx.Module) -> str:
+    for kind, spec in KINDS.items():
+        if isinstance(module, spec.module):
+            return kind
+    known = ", ".join(spec.module.__name__ for spec in KINDS.values())
+    raise ValueError(f"{type(module).__name__} has no folder format here; this saves {known}")

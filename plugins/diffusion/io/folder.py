@@ -1,39 +1,43 @@
-"""A whole base from what people have: a pipeline's folder of diffusers, or a single file of Stable Diffusion.
+"""A whole base in the files that people have: a pipeline's folder of diffusers, or a single file of Stable Diffusion.
 
-    pipeline = load("stable-diffusion-v1-5", "bfloat16")
-    base = read_base("v1-5-pruned-emaonly.safetensors", tokenizer="clip-vocabulary/")   # what it is, without weights
+    files = read_base("v1-5-pruned-emaonly.safetensors", tokenizer="clip-vocabulary/")   # what it is, without weights
+    networks = load_networks(files, "bfloat16")                                           # the weights
+    save_base("out", base, networks)                                                      # a folder
 
 | component | folder | single file (safetensors, LDM names) |
 | --- | --- | --- |
 | which there are | model_index.json | the prefixes of its tensors |
-| unet, vae, text_encoder | NAME/config.json and weights | tensors; architectures are read off their shapes |
+| unet, vae, text_encoder | NAME/config.json and weights | tensors; architectures are inferred from their shapes |
 | tokenizer | tokenizer/ | not in it: given, or beside the file |
 | schedule, sampler | scheduler/scheduler_config.json | not in it: beside the file, or those of SD 1.5 |
 
-Reading goes in two passes. The first reads all that is small, the headers of the weights included, and refuses what is
-no base in one line; the second (`loading.py`) fills the networks.
+`read_base` reads all that is small, the headers of the weights included, and refuses what is no base in one line;
+`load_networks` fills the networks from the files that it has opened.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+from flax import nnx
 
-from plugins.diffusion.compiled import network_dtype
+from common.io.files import atomic_output
 from plugins.diffusion.io import tensor_names
 from plugins.diffusion.io.base import Base
-from plugins.diffusion.io.components import CONFIG, KINDS, load_component
+from plugins.diffusion.io.components import CONFIG, KINDS, save_component
+from plugins.diffusion.io.porting import Renamed, fill, network_dtype
 from plugins.diffusion.io.pretrained import INDEX, find
 from plugins.diffusion.io.single_file import infer_config
-from plugins.diffusion.io.tensor_files import TensorFiles, find_weights, listing, read_json
+from plugins.diffusion.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
 from plugins.diffusion.io.tokenizer import END, Tokenizer
-from plugins.diffusion.pipeline import Pipeline
-from plugins.diffusion.samplers import Sampler, from_json, plms
+from plugins.diffusion.samplers import Sampler, from_json, plms, to_json
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 SCHEDULER = "scheduler/scheduler_config.json"
@@ -43,16 +47,18 @@ HARMLESS = ("safety_checker", "feature_extractor", "image_encoder")  # not neede
 OPEN_CLIP_PAD = "!"
 
 
-class Part(NamedTuple):
-    """A network's files, without its weights.
+class Component(NamedTuple):
+    """A network's files, opened; its weights are not read yet.
 
     Attributes:
       config: its architecture.
-      shapes: of its tensors, by diffusers' names.
+      tensors: by diffusers' names, read when they are looked up.
+      shapes: of the tensors.
       dtype: of the smallest of them, as stored.
     """
 
     config: Any
+    tensors: Renamed
     shapes: Mapping[str, tuple[int, ...]]
     dtype: str
 
@@ -66,44 +72,12 @@ class BaseFiles(NamedTuple):
 
     path: Path
     base: Base
-    parts: Mapping[str, Part]
+    components: Mapping[str, Component]
 
-
-def load(
-    name_or_path: str | Path | None = None,
-    dtype: Any = jnp.float32,
-    *,
-    tokenizer: str | Path | None = None,
-    prediction: str | None = None,
-    variant: str | None = None,
-) -> Pipeline:
-    """A base, ready to make pictures.
-
-    Args:
-      name_or_path: a shipped name, a folder of diffusers or a single file; None: the shipped default.
-      dtype: of the parameters: float32, bfloat16 or float16 (with which the VAE stays float32).
-      tokenizer: a folder or OpenAI's list of merges (.gz), in place of the base's own.
-      prediction: what the UNet predicts, in place of what the scheduler says; needed for a single file of 2.x.
-      variant: "fp16" for that variant of a folder's files.
-
-    Raises:
-      FileNotFoundError: nothing there, or a part is missing.
-      ValueError: no base, one of another architecture, a pickle, a damaged file; in one line.
-    """
-    path, base, parts = read_base(name_or_path, tokenizer=tokenizer, prediction=prediction, variant=variant)
-    variant = variant if path.is_dir() else None
-    networks = {
-        kind: load_component(kind, path, network_dtype(kind, dtype), config=part.config, variant=variant)
-        for kind, part in parts.items()
-    }
-    return Pipeline(
-        unet=networks["unet"],
-        vae=networks.get("vae"),
-        text_encoder=networks["text_encoder"],
-        tokenizer=base.tokenizer,
-        schedule=base.schedule,
-        sampler=base.sampler,
-    )
+    @property
+    def parameters(self) -> int:
+        """Of all networks together."""
+        return sum(component.parameters for component in self.components.values())
 
 
 def read_base(
@@ -113,22 +87,44 @@ def read_base(
     prediction: str | None = None,
     variant: str | None = None,
 ) -> BaseFiles:
-    """What a base is, without its weights; arguments and errors as `load`."""
+    """What a base is, without its weights.
+
+    Args:
+      name_or_path: a shipped name, a folder of diffusers or a single file; None: the shipped default.
+      tokenizer: a folder or OpenAI's list of merges (.gz), in place of the base's own.
+      prediction: what the UNet predicts, in place of what the scheduler says; needed for a single file of 2.x.
+      variant: "fp16" for that variant of a folder's files.
+
+    Raises:
+      FileNotFoundError: nothing there, or a component is missing.
+      ValueError: no base, one of another architecture, a pickle, a damaged file; in one line.
+    """
     path = find(name_or_path)
     kinds = _listed(path) if path.is_dir() else list(KINDS)
-    parts = {kind: read_part(kind, path, variant) for kind in kinds}
-    sampler, schedule = _scheduler(path, parts["unet"].config, prediction)
-    words = _tokenizer(path, tokenizer, parts["text_encoder"].config)
-    vae = parts["vae"].config if "vae" in parts else None
+    components = {kind: read_component(kind, path, variant) for kind in kinds}
+    sampler, schedule = _scheduler(path, components["unet"].config, prediction)
+    words = _tokenizer(path, tokenizer, components["text_encoder"].config)
+    vae = components["vae"].config if "vae" in components else None
     try:
-        base = Base(parts["unet"].config, vae, parts["text_encoder"].config, words, schedule, sampler)
+        base = Base(components["unet"].config, vae, components["text_encoder"].config, words, schedule, sampler)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return BaseFiles(path, base, parts)
+    return BaseFiles(path, base, components)
 
 
-def read_part(kind: str, path: Path, variant: str | None = None) -> Part:
-    """One network of a base from its config and the headers of its files. Raises as `load`."""
+def load_networks(files: BaseFiles, dtype: Any = jnp.float32) -> dict[str, Any]:
+    """The networks by kind, their parameters as `dtype`: float32, bfloat16 or float16 (the VAE stays float32 then).
+
+    Raises ValueError for an unknown dtype, and one that lists all tensors that do not fit."""
+    networks = {}
+    for kind, component in files.components.items():
+        with about(files.path / kind if files.path.is_dir() else files.path):
+            networks[kind] = fill(KINDS[kind].module, component.config, component.tensors, network_dtype(kind, dtype))
+    return networks
+
+
+def read_component(kind: str, path: Path, variant: str | None = None) -> Component:
+    """One network of a base from its config and the headers of its files. Raises as `read_base`."""
     if path.is_dir():
         folder = path / kind
         fields = read_json(folder / CONFIG)
@@ -148,7 +144,7 @@ def read_part(kind: str, path: Path, variant: str | None = None) -> Part:
     except ValueError as error:
         raise ValueError(f"{path / kind / CONFIG if path.is_dir() else path}: {error}") from error
     smallest = min(origins, key=lambda name: math.prod(shapes[name]))
-    return Part(config, shapes, stored[origins[smallest].key].dtype.name)
+    return Component(config, Renamed(stored, origins), shapes, stored[origins[smallest].key].dtype.name)
 
 
 def _no_base(path: Path, stored: TensorFiles) -> str:
@@ -162,7 +158,7 @@ def _no_base(path: Path, stored: TensorFiles) -> str:
 
 
 def _listed(folder: Path) -> list[str]:
-    """The networks that a folder's model_index.json lists. Raises as `load`."""
+    """The networks that a folder's model_index.json lists. Raises as `read_base`."""
     if not (folder / INDEX).is_file():
         found = listing(folder)
         raise FileNotFoundError(f"{folder}: expected {INDEX} of a diffusers pipeline, found {found}; name another")
@@ -216,3 +212,41 @@ def _tokenizer(path: Path, given: str | Path | None, text_encoder: Any) -> Token
     if source.suffix == ".gz":
         return Tokenizer.from_bpe_file(source, pad=OPEN_CLIP_PAD if text_encoder.hidden_act == "gelu" else END)
     return Tokenizer.from_folder(source)
+
+
+def save_base(
+    folder: str | Path, base: Base, networks: Mapping[str, Any], dtype: Any = None, *, overwrite: bool = False
+) -> Path:
+    """Write a folder that `read_base` and diffusers read; returns it. Its index comes last: it is no base before.
+
+    Args:
+      folder: a new one, or an empty one.
+      base: what the networks are part of.
+      networks: by kind; a VAE may be None or missing.
+      dtype: of the stored weights; None: the type that each network has.
+      overwrite: whether files of the folder may be replaced; others in it stay.
+
+    Raises:
+      FileExistsError: the folder holds something.
+      ValueError: an unknown dtype, or a sampler's option that no scheduler file can hold.
+    """
+    folder = Path(folder)
+    if not overwrite and folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty; give another folder, or overwrite=True")
+    scheduler = to_json(base.sampler, base.schedule)
+    (folder / INDEX).unlink(missing_ok=True)
+    libraries = {"unet": "diffusers", "vae": "diffusers", "text_encoder": "transformers"}
+    index: dict[str, Any] = {"_class_name": "StableDiffusionPipeline"}  # [library, class], or two nulls for none
+    for kind in KINDS:
+        network = networks.get(kind)
+        index[kind] = [None, None] if network is None else [libraries[kind], KINDS[kind].architecture]
+        if network is not None:
+            own = jax.tree.leaves(nnx.state(network))[0].dtype
+            save_component(folder / kind, network, dtype=own if dtype is None else dtype, overwrite=overwrite)
+    base.tokenizer.save(folder / "tokenizer", base.length, overwrite=overwrite)
+    index |= {"tokenizer": ["transformers", "CLIPTokenizer"], "scheduler": ["diffusers", scheduler["_class_name"]]}
+    index |= {name: [None, None] for name in HARMLESS} | {"requires_safety_checker": False}
+    for path, value in ((folder / SCHEDULER, scheduler), (folder / INDEX, index)):
+        with atomic_output(path, overwrite) as temporary:
+            temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    return folder

@@ -108,6 +108,15 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
+def network_dtype(kind: str, dtype: Any) -> str:
+    """The type of one network's parameters in a pipeline of `dtype`.
+
+    float16 ends at 65504 and an autoencoder's activations do not: it stays float32 then. Raises ValueError for an
+    unknown dtype."""
+    name = dtype_name(dtype)
+    return "float32" if kind == "vae" and name == "float16" else name
+
+
 class _OneKey(nnx.Rngs):
     """The same key for every parameter: shapes ask for no randomness, and a key per kernel is most of a trace."""
 

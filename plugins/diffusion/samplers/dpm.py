@@ -14,11 +14,10 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.samplers.levels import solver_levels
-from plugins.diffusion.samplers.loop import Sampler
-from plugins.diffusion.samplers.plan import Past, Plan, Row
 from plugins.diffusion.samplers.predictions import Estimate
+from plugins.diffusion.samplers.sampler import Past, Plan, Row, Sampler
 from plugins.diffusion.samplers.schedules import Schedule
+from plugins.diffusion.samplers.spacing import solver_levels
 
 ORDERS = (1, 2, 3)
 EXPANSIONS = ("midpoint", "heun")

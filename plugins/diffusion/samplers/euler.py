@@ -18,11 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.samplers.levels import levels, noise_plan
-from plugins.diffusion.samplers.loop import Sampler
-from plugins.diffusion.samplers.plan import Past, Plan, Row
 from plugins.diffusion.samplers.predictions import Estimate
+from plugins.diffusion.samplers.sampler import Past, Plan, Row, Sampler
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
+from plugins.diffusion.samplers.spacing import levels, noise_plan
 
 MOST_ORDER = 4  # of lms; more turns unstable
 

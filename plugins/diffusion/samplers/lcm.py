@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.samplers.loop import Sampler
-from plugins.diffusion.samplers.plan import Past, Plan, Row
 from plugins.diffusion.samplers.predictions import Estimate
+from plugins.diffusion.samplers.sampler import Past, Plan, Row, Sampler
 from plugins.diffusion.samplers.schedules import Schedule
 
 DATA_DEVIATION = 0.5  # sigma_data of equation 9

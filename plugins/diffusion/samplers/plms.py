@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.samplers.loop import Sampler
-from plugins.diffusion.samplers.plan import Past, Plan, Row
 from plugins.diffusion.samplers.predictions import Estimate
+from plugins.diffusion.samplers.sampler import Past, Plan, Row, Sampler
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.samplers.spacing import spaced_timesteps
 

@@ -5,7 +5,7 @@ The schedule is the list of betas with alpha_t^2 = prod_{s<=t} (1 - beta_s), cal
 equation 4). Samplers that think in noise levels use s_t = sigma_t / alpha_t, here `sigmas`.
 
 `Schedule` holds what one training run fixed, and what its authors advise for sampling: what the model predicts, which
-timesteps to visit, whether to clip. It is read from a diffusers `scheduler_config.json`; `Schedule()` is that of
+timesteps to visit, whether to clip. `scheduler_config.py` reads it from diffusers' files; `Schedule()` is that of
 Stable Diffusion 1.5. `FlowSchedule` is the straight-line schedule x_s = (1 - s) x_0 + s eps of flow matching.
 
 Everything is float64 numpy and made once, before tracing. Both classes can be hashed, so they may be static arguments.
@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 
-from plugins.diffusion.samplers.scheduler_config import schedule_fields
-from plugins.diffusion.samplers.spacing import SIGMA_SPACINGS, SPACINGS, check_steps, shifted
-
+SPACINGS = ("leading", "linspace", "trailing")
+SIGMA_SPACINGS = ("timesteps", "karras", "exponential")
 BETA_SCHEDULES = ("linear", "scaled_linear", "squaredcos_cap_v2")
 PREDICTIONS = ("epsilon", "v_prediction", "sample")
 SMALLEST_ALPHA = 2.0**-24  # stands for an alphas_cumprod of 0, whose noise level would be infinite
@@ -106,14 +104,6 @@ class Schedule:
         if broken:
             raise ValueError(f"a noise schedule breaks: {'; '.join(broken)}")
 
-    @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> Schedule:
-        """The schedule of a diffusers `scheduler_config.json`, with its class's defaults for missing keys.
-
-        Raises ValueError in one line for a value that asks for something else than is built here.
-        """
-        return cls(**schedule_fields(mapping))
-
     @functools.cached_property
     def betas(self) -> Float[np.ndarray, " n"]:
         """Variance of the noise that each timestep adds."""
@@ -171,11 +161,6 @@ class FlowSchedule:
         if self.num_train_timesteps < 2 or not self.shift > 0:
             raise ValueError(f"{self} breaks: num_train_timesteps is at least 2 and shift is positive")
 
-    @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> FlowSchedule:
-        """The schedule of a diffusers flow-matching `scheduler_config.json`. Raises as `Schedule.from_json`."""
-        return cls(**schedule_fields(mapping))
-
     def levels(self, steps: int) -> Float[np.ndarray, " {steps}+1"]:
         """The noise levels that `steps` steps visit, falling, with 0 at the end."""
         check_steps(steps, self.num_train_timesteps)
@@ -190,3 +175,14 @@ def zero_terminal_snr(betas: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]
     root = (root - root[-1]) * root[0] / (root[0] - root[-1])
     kept = root**2
     return 1 - np.concatenate([kept[:1], kept[1:] / kept[:-1]])
+
+
+def check_steps(steps: int, total: int) -> None:
+    """Raises ValueError unless 1 <= steps <= total."""
+    if not 1 <= steps <= total:
+        raise ValueError(f"steps={steps} cannot be spaced over {total} training timesteps; choose 1 to {total}")
+
+
+def shifted(sigmas: Float[np.ndarray, " n"], shift: float) -> Float[np.ndarray, " n"]:
+    """Flow-matching noise levels in [0, 1] moved to where larger pictures need them (2403.03206, equation 23)."""
+    return shift * sigmas / (1 + (shift - 1) * sigmas)

@@ -1,27 +1,29 @@
-"""Which of the training timesteps a sampler visits, and the noise levels that Karras et al. would visit instead.
+"""Which timesteps and noise levels a run visits.
 
-All functions are plain float64 numpy, run once before tracing. Timesteps fall from noise to picture.
+All functions are plain float64 numpy, run once before tracing. Timesteps fall from noise to image:
 
     leading    0, r, 2r, ... with r = N // steps, plus an offset: Stable Diffusion 1.5's own; never sees the noisiest t
     linspace   from N - 1 down to 0, both included
     trailing   N - 1 first, then strides of N / steps: what few steps and zero-terminal SNR need
 
-"Common Diffusion Noise Schedules and Sample Steps are Flawed" (2305.08891), table 2, compares the three.
+"Common Diffusion Noise Schedules and Sample Steps are Flawed" (2305.08891), table 2, compares the three. Samplers that
+work on noise levels s = sigma / alpha follow one of two conventions, and published results depend on which:
+
+    levels          Euler's family: the timesteps may lie between two whole ones, and reach down to the last
+    solver_levels   DPM-Solver and UniPC: whole timesteps, one more of which would be the end (`solver_timesteps`)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from jaxtyping import Float
 
-SPACINGS = ("leading", "linspace", "trailing")
-SIGMA_SPACINGS = ("timesteps", "karras", "exponential")
+from plugins.diffusion.samplers.sampler import Plan
+from plugins.diffusion.samplers.schedules import SIGMA_SPACINGS, Schedule, check_steps
 
-
-def check_steps(steps: int, total: int) -> None:
-    """Raises ValueError unless 1 <= steps <= total."""
-    if not 1 <= steps <= total:
-        raise ValueError(f"steps={steps} cannot be spaced over {total} training timesteps; choose 1 to {total}")
+Levels = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n+1"]]
 
 
 def spaced_timesteps(total: int, steps: int, spacing: str, offset: int = 0) -> Float[np.ndarray, " steps"]:
@@ -65,11 +67,6 @@ def exponential_sigmas(high: float, low: float, steps: int) -> Float[np.ndarray,
     return np.exp(np.linspace(np.log(high), np.log(low), steps))
 
 
-def shifted(sigmas: Float[np.ndarray, " n"], shift: float) -> Float[np.ndarray, " n"]:
-    """Flow-matching noise levels in [0, 1] moved to where larger pictures need them (2403.03206, equation 23)."""
-    return shift * sigmas / (1 + (shift - 1) * sigmas)
-
-
 def _inside(timesteps: Float[np.ndarray, " n"], total: int, steps: int, offset: int) -> Float[np.ndarray, " n"]:
     if timesteps[0] >= total:
         raise ValueError(
@@ -77,3 +74,70 @@ def _inside(timesteps: Float[np.ndarray, " n"], total: int, steps: int, offset: 
             "take fewer steps, or another timestep_spacing"
         )
     return timesteps
+
+
+def levels(schedule: Schedule, steps: int, start: int, sigma_spacing: str | None) -> Levels:
+    """Timesteps of the calls, and the noise levels before each and after the last, without the first `start`."""
+    t = spaced_timesteps(
+        schedule.num_train_timesteps, steps, schedule.timestep_spacing or "linspace", schedule.steps_offset
+    )
+    s = at(schedule, t)
+    spacing = _known(sigma_spacing or schedule.sigma_spacing)
+    if spacing != "timesteps":
+        s = _respaced(schedule, spacing, s[0], s[-1], steps)
+        t = schedule.timesteps_of(s)
+    return t[start:], np.append(s, _final(schedule))[start:]
+
+
+def solver_levels(schedule: Schedule, steps: int, start: int, sigma_spacing: str | None) -> Levels:
+    """As `levels`, by the other convention."""
+    spacing = _known(sigma_spacing or schedule.sigma_spacing)
+    t = solver_timesteps(
+        schedule.num_train_timesteps, steps, schedule.timestep_spacing or "linspace", schedule.steps_offset
+    )
+    s = at(schedule, t)
+    if spacing != "timesteps":
+        s = _respaced(schedule, spacing, schedule.sigmas[-1], schedule.sigmas[0], steps)
+        t = np.round(schedule.timesteps_of(s))
+    return t[start:], np.append(s, _final(schedule))[start:]
+
+
+def at(schedule: Schedule, timesteps: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Noise levels at timesteps, linear between whole ones."""
+    return np.interp(timesteps, np.arange(schedule.num_train_timesteps), schedule.sigmas)
+
+
+def noise_plan(
+    schedule: Schedule,
+    timesteps: Float[np.ndarray, " n"],
+    sigmas: Float[np.ndarray, " n+1"],
+    columns: Mapping[str, Float[np.ndarray, "n ..."]],
+    draws: bool = False,
+) -> Plan:
+    """The plan of a sampler whose sample is x_0 + s eps; its rows hold s as "level".
+
+    A start at a leading timestep is not all noise: there the standard deviation of x_0 counts as 1.
+    """
+    here = sigmas[:-1]
+    alpha = 1 / np.sqrt(1 + here**2)
+    top = float(sigmas[0])
+    start_scale = (top**2 + 1) ** 0.5 if schedule.timestep_spacing == "leading" else top
+    all_columns = {"level": here, **columns}
+    return Plan(timesteps, alpha, here * alpha, all_columns, alpha, start_scale, sigmas, draws)
+
+
+def _respaced(schedule: Schedule, spacing: str, high: float, low: float, steps: int) -> Float[np.ndarray, " steps"]:
+    high, low = schedule.sigma_max or float(high), schedule.sigma_min or float(low)
+    if not low < high and steps > 1:  # a single step takes the highest alone
+        raise ValueError(f"sigma_min={low:g} has to lie below sigma_max={high:g}; leave out one of them")
+    return (karras_sigmas if spacing == "karras" else exponential_sigmas)(high, low, steps)
+
+
+def _final(schedule: Schedule) -> float:
+    return 0.0 if schedule.final_sigmas_type == "zero" else float(schedule.sigmas[0])
+
+
+def _known(spacing: str) -> str:
+    if spacing not in SIGMA_SPACINGS:
+        raise ValueError(f"sigma_spacing={spacing!r} is not known; choose one of {', '.join(SIGMA_SPACINGS)}")
+    return spacing

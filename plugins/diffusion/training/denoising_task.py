@@ -34,8 +34,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from common.io.files import atomic_output
 from common.training.objectives import Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
-from plugins.diffusion.io.component_saving import save_component
-from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_unet, load_vae
+from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_unet, load_vae, save_component
 from plugins.diffusion.networks.text_encoder import TextConfig, TextEncoder
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, Posterior

@@ -26,7 +26,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from portable import Case, features_case  # noqa: E402
 
 from plugins.control.export import save_features  # noqa: E402
-from plugins.diffusion.io.component_saving import save_component  # noqa: E402
+from plugins.diffusion.io.components import save_component  # noqa: E402
 
 Way = Callable[[UNet2DConditionModel, list[torch.Tensor]], None]
 

@@ -3,7 +3,7 @@
 A sampler is two functions to hold beside its paper:
 
     plan(schedule, steps, start, **options) -> Plan      which timesteps, and every coefficient
-    update(x, known, row, past, noise) -> (x, past)      how one answer of the model moves the sample
+    update(x, known, row, past, noise) -> (x, past)      how one prediction moves the sample
 
 `Sampler` joins them into `sampler(model, x, schedule, steps=...)`. The model is any traceable function
 `model(x, step) -> prediction` with a `Step`; guidance, control and context are wrapped around it outside. Row i of the
@@ -11,23 +11,128 @@ plan is call i of the model: most samplers make one call a step, Heun two, PLMS 
 
 The loop is one `lax.scan` in which the model stands once: `jax.jit` around a sampler compiles once per shape, and no
 longer for more steps. The sample is kept in float32 whatever the model computes in.
+
+Noise depends on an image's own key and the number of the draw, and on nothing else: starting noise comes from
+fold_in(key, 0), the noise of call i from fold_in(key, 1 + i). So an image does not change with the batch it is made in,
+its place there, or the number of devices. A single key for a batch stands for the keys fold_in(key, 0), fold_in(key, 1),
+... of its images.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, Shaped
 
-from plugins.diffusion.samplers.draws import image_keys, step_noise
-from plugins.diffusion.samplers.plan import Past, Plan, Row, Step
 from plugins.diffusion.samplers.predictions import Estimate, estimate
 from plugins.diffusion.samplers.schedules import Schedule
+
+
+def keys_of_seeds(seeds: Sequence[int]) -> Key[Array, " b"]:
+    """One key per image from one whole number per image. Raises ValueError for no seeds or one outside [0, 2^32)."""
+    wrong = [seed for seed in seeds if not 0 <= seed < 2**32]
+    if wrong or not len(seeds):
+        raise ValueError(f"seeds={list(seeds)} have to be one or more whole numbers in [0, 2^32)")
+    return jax.vmap(jax.random.key)(jnp.array(list(seeds), jnp.uint32))
+
+
+def image_keys(key: Shaped[Array, "*k"], batch: int) -> Key[Array, " batch"]:
+    """The keys of `batch` images: `key` itself if it is one per image. Raises ValueError for another shape or type."""
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise ValueError(f"key is an array of {key.dtype}; make it with jax.random.key(seed) or keys_of_seeds")
+    if key.ndim == 0:
+        return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch))
+    if key.shape != (batch,):
+        raise ValueError(f"keys of shape {key.shape} do not fit {batch} images; give one key, or one per image")
+    return key
+
+
+def starting_noise(key: Shaped[Array, "*k"], shape: Sequence[int]) -> Float[Array, "b ..."]:
+    """Standard normal noise of `shape` (b, ...), where a run starts."""
+    return normal(image_keys(key, shape[0]), 0, tuple(shape[1:]))
+
+
+def step_noise(keys: Key[Array, " b"], index: Int[Array, ""], shape: tuple[int, ...]) -> Float[Array, "b ..."]:
+    """The noise of call `index` of a run, for images of `shape`."""
+    return normal(keys, 1 + index, shape)
+
+
+def normal(keys: Key[Array, " b"], number: int | Int[Array, ""], shape: tuple[int, ...]) -> Float[Array, "b ..."]:
+    """Draw `number` of each key."""
+    return jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, number), shape))(keys)
+
+
+Row = Mapping[str, Array]
+Past = tuple[Array, ...]
+
+
+class Step(NamedTuple):
+    """What a model is told at call `index` of n: the timestep, and that the call covers [fraction, until) of the run.
+
+    A control that acts from `start` to `end` of a run acts where fraction >= start and until <= end.
+    """
+
+    t: Float[Array, ""]
+    index: Int[Array, ""]
+    fraction: Float[Array, ""]
+    until: Float[Array, ""]
+
+    def within(self, start: float | Array, end: float | Array) -> Array:
+        """Whether this call lies in that part of the run: a boolean scalar."""
+        slack = 1e-6  # index / n is rounded
+        return (self.fraction >= start - slack) & (self.until <= end + slack)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """A run's n calls.
+
+    Attributes:
+      timesteps: what the model is told.
+      alpha, sigma: the model's input is alpha x_0 + sigma eps.
+      columns: the sampler's own coefficients, by name.
+      scale_in: the model's input is the sample times this; None means 1.
+      start_scale: standard deviation of the noise that a whole run starts from (init_noise_sigma).
+      sigmas: noise levels sigma / alpha before each call and after the last, where the sampler thinks in them.
+      draws: whether calls draw noise.
+    """
+
+    timesteps: Float[np.ndarray, " n"]
+    alpha: Float[np.ndarray, " n"]
+    sigma: Float[np.ndarray, " n"]
+    columns: Mapping[str, Float[np.ndarray, "n ..."]]
+    scale_in: Float[np.ndarray, " n"] | None = None
+    start_scale: float = 1.0
+    sigmas: Float[np.ndarray, " n+1"] | None = None
+    draws: bool = False
+
+    def rows(self) -> dict[str, Array]:
+        """All columns as arrays to scan over, float32."""
+        n = len(self.timesteps)
+        index = np.arange(n)
+        columns = {
+            "t": self.timesteps,
+            "fraction": index / n,
+            "until": (index + 1) / n,
+            "alpha": self.alpha,
+            "sigma": self.sigma,
+            "scale_in": np.ones(n) if self.scale_in is None else self.scale_in,
+            **self.columns,
+        }
+        return {name: jnp.asarray(column, jnp.float32) for name, column in columns.items()} | {
+            "index": jnp.asarray(index, jnp.int32)
+        }
+
+    def noised(self, image: Float[Array, "b ..."], noise: Float[Array, "b ..."]) -> Float[Array, "b ..."]:
+        """The sample at the first call of a run that starts from `image`."""
+        scale = 1.0 if self.scale_in is None else float(self.scale_in[0])
+        return (float(self.alpha[0]) * image + float(self.sigma[0]) * noise) / scale
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,32 @@
+"""The options of a generation, each spelled once: the command, the pipeline and the checked request share them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """Options of one call of a pipeline. The text under each field is also its help in `plugins generate`."""
+
+    steps: int = 50
+    """Sampling steps from noise to image."""
+    sampler: str | None = None
+    """ddim, euler, dpm_karras, unipc, ...; None: the base's own."""
+    guidance: int | float = 7.5
+    """Guidance scale; 1 disables guidance and halves the calls of the UNet."""
+    rescale: int | float = 0.0
+    """Guidance rescale in [0, 1] against over-exposure (2305.08891); 0 disables it, 0.7 is the paper's."""
+    height: int | None = None
+    """Height in pixels; None: the image's, or the base's."""
+    width: int | None = None
+    """Width in pixels; None: the image's, or the base's."""
+    strength: int | float | None = None
+    """Image to image: share of the steps that is run, in (0, 1]; None: 0.8. 1 keeps almost nothing of the image."""
+    clip_skip: int = 0
+    """Layers of the text encoder to skip at its end; many programs count one more (their 2 is 1)."""
+
+    def options(self) -> dict[str, Any]:
+        """The fields of this class, without those that a subclass adds."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(GenerationConfig)}
