@@ -31,7 +31,7 @@ def files_of(path: str | Path, *suffixes: str) -> list[Path]:
         found = [Path(one) for one in glob.glob(text)]  # noqa: PTH207, a pattern may begin anywhere
     if not found:
         raise FileNotFoundError(
-            f"{path}: no such file, and no {' or '.join(suffixes)} there; check the name (x-{{00..09}} and * are patterns)"
+            f"{path}: no such file, and no {' or '.join(suffixes)} there; a pattern is x-{{00..09}} or *"
         )
     return natsorted(found, key=str)
 

@@ -86,5 +86,5 @@ def _square(image: Float[np.ndarray, "h w 3"], size: int, margin: float) -> Floa
     top, left = (side - height) // 2, (side - width) // 2
     square = np.ones((side, side, 3), np.float32)
     square[top : top + height, left : left + width] = image
-    way = cv2.INTER_AREA if side >= size else cv2.INTER_CUBIC
-    return np.clip(cv2.resize(square, (size, size), interpolation=way), 0, 1)
+    method = cv2.INTER_AREA if side >= size else cv2.INTER_CUBIC
+    return np.clip(cv2.resize(square, (size, size), interpolation=method), 0, 1)

@@ -1,4 +1,4 @@
-"""What training of the tiny diffusion base reads: an endless stream of pictures and the numbers of their captions.
+"""Captioned images in batches, for training the small diffusion base: an endless stream of images and tokens.
 
 A batch of b pictures of s pixels, captions of at most n tokens:
 
@@ -9,7 +9,8 @@ A batch of b pictures of s pixels, captions of at most n tokens:
 With a cache (`cache.py`), `latents_mean` and `latents_std` [b h w c] come in the place of the image, and, if asked for,
 `states` [b n d] in the place of tokens; both float16.
 
-The folder is one that `recipes.captioned_pictures` writes. Each time a picture comes by, its caption is put together anew:
+The folder is one that `recipes.captioned_pictures` writes. Each time
+an image comes by, its caption is composed anew:
 
     ""                           with probability `drop`: the unconditional half of classifier-free guidance
                                  (Ho and Salimans, 2022, section 3.2)
@@ -152,13 +153,13 @@ class CaptionedConfig:
 
     @functools.cached_property
     def cache(self) -> Cache | None:
-        """What frozen networks said about the pictures."""
+        """Outputs of frozen networks on the images, computed once."""
         return None if self.latents is None else Cache(Path(self.latents), len(self.pictures.entries))
 
     def _prepare(self, example: Example, rng: np.random.Generator) -> Example:
         flip = bool(self.mirror and example["mirror"] and rng.random() < 0.5)
-        words = self.draw(example["label"], example["style"], example["tags"], rng)
-        return {**self._picture(example, flip, rng), **self._words(example, words), "id": example["id"]}
+        text = self.draw(example["label"], example["style"], example["tags"], rng)
+        return {**self._picture(example, flip, rng), **self._text_inputs(example, text), "id": example["id"]}
 
     def _picture(self, example: Example, flip: bool, rng: np.random.Generator) -> Example:
         if self.cache is None:
@@ -167,10 +168,10 @@ class CaptionedConfig:
         place = int(example["id"]), int(flip)
         return {"latents_mean": np.array(self.cache.mean[place]), "latents_std": np.array(self.cache.std[place])}
 
-    def _words(self, example: Example, words: str) -> Example:
+    def _text_inputs(self, example: Example, text: str) -> Example:
         if self.states and self.cache is not None:
-            return {"states": np.array(self.cache.states[int(example["id"]) if words else -1])}
-        return {"tokens": self.text(words, self.length)[0]}
+            return {"states": np.array(self.cache.states[int(example["id"]) if text else -1])}
+        return {"tokens": self.text(text, self.length)[0]}
 
     def draw(self, label: str, style: str, tags: Sequence[str], rng: np.random.Generator) -> str:
         """One of the captions of the module's docstring."""

@@ -60,8 +60,8 @@ def square(shape: tuple[int, ...], rng: np.random.Generator | None = None) -> Fr
 def cut(image: UInt8[np.ndarray, "_h _w 3"], frame: Frame, size: int) -> UInt8[np.ndarray, "{size} {size} 3"]:
     """What the frame shows, resized to a square of `size` pixels."""
     part = image[frame.top : frame.top + frame.height, frame.left : frame.left + frame.width]
-    way = cv2.INTER_AREA if min(part.shape[:2]) >= size else cv2.INTER_LINEAR
-    return cv2.resize(part, (size, size), interpolation=way)
+    method = cv2.INTER_AREA if min(part.shape[:2]) >= size else cv2.INTER_LINEAR
+    return cv2.resize(part, (size, size), interpolation=method)
 
 
 class Squares:

@@ -1,4 +1,4 @@
-"""What frozen networks say about a data set, computed once: latents of pictures, states of captions.
+"""Outputs of frozen networks on a data set, computed once: latents of images, text states of captions.
 
     python -m plugins.data.latent_cache data/captioned64 runs/diffusion_small_vae/weights data/latents64
 
@@ -143,8 +143,8 @@ class Cache:
 
     def __post_init__(self):
         if not (self.folder / MEAN).is_file():
-            way = f"`python -m plugins.data.latent_cache PICTURES VAE {self.folder}` writes them"
-            raise FileNotFoundError(f"{self.folder}: no latents here; {way}")
+            hint = f"`python -m plugins.data.latent_cache PICTURES VAE {self.folder}` writes them"
+            raise FileNotFoundError(f"{self.folder}: no latents here; {hint}")
         if len(self.mean) != self.count:
             raise ValueError(
                 f"{self.folder}: latents of {len(self.mean)} pictures, there are {self.count}; cache again"
@@ -179,7 +179,8 @@ def main(
     batch: int = 32,
     size: int | None = None,
 ) -> None:
-    """Write what VAE says about PICTURES, and TEXT about their captions, to FOLDER. SIZE: pictures are your own."""
+    """Write the latents of PICTURES by VAE, and the text states of their captions by TEXT, to FOLDER. SIZE: side of the
+    squares cut out of PICTURES of your own."""
     print(f"{folder}: scaling factor {write_cache(pictures, vae, folder, text, batch, size):.5f}")
 
 

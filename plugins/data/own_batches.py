@@ -7,8 +7,8 @@ A batch of b pictures, cut and resized to squares of s pixels, with captions of 
     id          int64   [b]         number of the picture in its source, whatever the split: `names` tells what it is
     condition   float32 [b s s 3]   in [0, 1], if one is asked for
 
-Those are the batches of `plugins/data/controlled_batches.py`. A condition is the one stored beside the picture, of which the same
-part is cut out (`plugins/data/crop.py`), or is made of what the batch shows of the picture. Both are mirrored with
+Those are the batches of `plugins/data/controlled_batches.py`. A condition is the one stored beside the picture, of
+which the same part is cut out (`plugins/data/crop.py`), or is made of what the batch shows of the picture. Both are mirrored with
 it, so that left stays left (`plugins/conditions/mirror.py`). With a cache (`plugins/data/latent_cache.py --size`),
 `latents_mean` and `latents_std` [b h w c] come in the place of the image.
 
@@ -88,8 +88,8 @@ class OwnPicturesConfig:
         """Raises ValueError for values that suit no data set."""
         least = dict(size=self.size, batch_size=self.batch_size, threads=self.threads, buffer=self.buffer)
         if min(least.values()) < 1 or self.length < 3:
-            said = ", ".join(f"{name} {value}" for name, value in least.items())
-            raise ValueError(f"{said} must be 1 or more, length {self.length} 3 or more")
+            values = ", ".join(f"{name} {value}" for name, value in least.items())
+            raise ValueError(f"{values} must be 1 or more, length {self.length} 3 or more")
         if not (0 <= self.drop <= 1 and 0 <= self.unseen < 1):
             raise ValueError(f"drop {self.drop} has to be in [0, 1], unseen {self.unseen} in [0, 1): they are shares")
         if self.latents is not None and self.crop != "centre":
@@ -114,7 +114,7 @@ class OwnPicturesConfig:
 
         Raises FileNotFoundError, ImportError (no source, no vocabulary), ValueError (an empty split, a condition that
         is not stored, a batch that is larger than the split or cannot be divided)."""
-        pictures, *_ = self.pictures, self.text, self.cache  # what is missing is told now
+        pictures, *_ = self.pictures, self.text, self.cache  # fails early on missing files
         if self.batch_size > len(pictures):
             raise ValueError(f"batch_size {self.batch_size} exceeds the {len(pictures)} pictures there are: lower it")
         if self.condition is not None and self.stored:
@@ -140,7 +140,7 @@ class OwnPicturesConfig:
 
     @functools.cached_property
     def cache(self) -> Cache | None:
-        """What an autoencoder said about the pictures."""
+        """Latents of the images, computed once."""
         if self.latents is None:
             return None
         cache = Cache(Path(self.latents), len(self.pictures.source))
@@ -172,16 +172,16 @@ class OwnPicturesConfig:
         found = None if self.stored is False else record.condition(kind)
         if found is None and self.stored:
             there = ", ".join(record.stored) or "none at all"
-            way = "store it, or set stored=null to have it made" if kind in CONDITIONS else "store it"
-            raise ValueError(f"picture {record.key} has no stored condition {kind!r} (it has {there}): {way}")
+            hint = "store it, or set stored=null to have it made" if kind in CONDITIONS else "store it"
+            raise ValueError(f"picture {record.key} has no stored condition {kind!r} (it has {there}): {hint}")
         return found
 
     def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Example:
         record, number = self.pictures.record(int(index)), self.pictures.ids[index]
         captions = record.captions
-        words = captions[rng.integers(len(captions))] if captions else ""
-        flip = bool(self.mirror and rng.random() < 0.5 and not is_sided(words))
-        tokens = self.text("" if rng.random() < self.drop else words, self.length)[0]
+        caption = captions[rng.integers(len(captions))] if captions else ""
+        flip = bool(self.mirror and rng.random() < 0.5 and not is_sided(caption))
+        tokens = self.text("" if rng.random() < self.drop else caption, self.length)[0]
         batch: Example = {"tokens": tokens, "id": np.int64(number)}
         if self.cache is not None:
             place = number, int(flip)
@@ -206,8 +206,10 @@ class OwnPictures:
         held = [split != "all" and share(source[index].key) < unseen for index in range(len(source))]
         self.ids = [index for index, out in enumerate(held) if out == (split == "unseen")]
         if not self.ids:
-            way = "raise unseen" if split == "unseen" else "lower unseen"
-            raise ValueError(f"split {split!r} is empty: unseen {unseen} of {len(source)} pictures; {way}, or add some")
+            hint = "raise unseen" if split == "unseen" else "lower unseen"
+            raise ValueError(
+                f"split {split!r} is empty: unseen {unseen} of {len(source)} pictures; {hint}, or add some"
+            )
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -1,4 +1,4 @@
-"""Is a picture as near and as far as its depth condition says?
+"""Depth errors after the best scale and shift: RMSE and abs-rel (closed form; no dependency has it).
 
 An estimator's depth of the generated picture is compared with the depth that was asked for. Estimators give relative
 depth, of unknown unit and zero, so each picture's prediction p is first brought to the target y by the best scale s and

@@ -1,4 +1,4 @@
-"""How far apart two sets of pictures are when each is taken for a Gaussian: the Fréchet distance of their features.
+"""Fréchet distance between the features of two sets of images, each taken for a Gaussian (FID).
 
 Each picture becomes a vector of d features (`features.py`). A cloud of them is summed up by its mean m and its
 covariance C, and two clouds are compared (FID; Heusel et al., 1706.08500, section 2) by
@@ -12,6 +12,9 @@ covariance is singular. Two ways to it, both real and never negative:
   of (AB')(AB')', so the trace is the sum of the singular values of AB'. Exact also for fewer pictures than features.
 - From covariances. C1 C2 has the eigenvalues of C1^(1/2) C2 C1^(1/2), which is symmetric: the trace is the sum of their
   roots. Those below rounding are taken for 0, as a root would make 1e-8 of 1e-16.
+
+The usual `scipy.linalg.sqrtm` is no dependency and may return complex roots for singular covariances, hence numpy's own
+decompositions.
 
 The estimate is too large by an amount that depends on the numbers of pictures (Chong and Forsyth, 1911.07023): compare
 distances of equal numbers only, and 10,000 or more with published ones.

@@ -1,4 +1,4 @@
-"""How far apart two sets of pictures are, pair by pair: the squared maximum mean discrepancy of their features.
+"""Squared maximum mean discrepancy between the features of two sets of images (KID, CMMD).
 
 With a kernel k that says how alike two pictures' features are (Gretton et al., JMLR 2012, equation 3),
 
@@ -23,7 +23,7 @@ itself, which adds about 1000 (1 - mean k) / n for each set, some 5/n: `unbiased
 
 Of other features the same formulas are other numbers: **with EfficientNet's they cannot be compared with published
 ones**, only with others of the same features, the same resizing and the same real pictures. Everything is computed in
-float64. Memory: two matrices of n x m.
+float64; libraries that have these estimates bring PyTorch. Memory: two matrices of n x m.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people asked and said about COCO's pictures, and NoCaps, which has the same layout.
+"""Questions and captions of COCO's images, and NoCaps, which has the same layout.
 
 | set | files | questions | a group is |
 | --- | --- | --- | --- |
@@ -10,6 +10,8 @@
 
 Pictures are found below one folder by their names, or by COCO's numbers where only those are given. OK-VQA's `answer`
 is stemmed ("surf"), its `raw_answer` is what was typed ("surfing"): `answer="raw_answer"` reads that.
+
+Plain JSON, checked row by row here: no package among the dependencies reads these files.
 
 VQA-v2 is knowledge too (123,287 items in the paper): all questions about a picture with their answers. It shares
 pictures with OK-VQA's validation set, which have to be left out (`held_out.image_ids`).
@@ -71,20 +73,20 @@ def vqa_items(
 ) -> Iterator[Item]:
     """ "Question: .. Answer: a, b" for all questions about a picture; its id is the picture's number after `first_id`.
 
-    Different answers are told once, the commonest first; `images` None: texts alone."""
+    Different answers occur once, the commonest first; `images` None: texts alone."""
     skips, pictures = skips or Skips(), folder_of(images)
     about: dict[int, list[str]] = {}
     for row, answers in _joined(path, annotations, "answer", without, skips):
-        told = [answer for answer, _ in collections.Counter(answers).most_common()]
-        about.setdefault(int(row["image_id"]), []).append(f"Question: {row['question']} Answer: {', '.join(told)}")
-    for number, told in about.items():
+        texts = [answer for answer, _ in collections.Counter(answers).most_common()]
+        about.setdefault(int(row["image_id"]), []).append(f"Question: {row['question']} Answer: {', '.join(texts)}")
+    for number, texts in about.items():
         picture = pictures and pictures.find(number)
         if pictures is not None and picture is None:
             skips.add("whose picture is not there", f"{path} picture {number}")
         else:
             data = file_bytes(picture, skips, f"{path} picture {number}") if picture else None
             if data is not None or picture is None:
-                yield Item(source, {"text": " ".join(told)}, data, first_id + number)
+                yield Item(source, {"text": " ".join(texts)}, data, first_id + number)
 
 
 def aokvqa_questions(
@@ -112,10 +114,10 @@ def captions(
 ) -> Iterator[Question]:
     """COCO's captions and NoCaps; the id is the picture's in its file."""
     skips, pictures, data = skips or Skips(), Pictures(images), read_json(path)
-    told: dict[Any, list[str]] = {}
+    captions_of: dict[Any, list[str]] = {}
     for row in rows_of(data, "annotations", path, needed=False):
         if isinstance(row.get("image_id"), int):
-            told.setdefault(row["image_id"], []).extend(text.strip() for text in _texts([row.get("caption")]))
+            captions_of.setdefault(row["image_id"], []).extend(text.strip() for text in _texts([row.get("caption")]))
     for number, row in enumerate(rows_of(data, "images", path)):
         where = f"{path} picture {number}"
         if not _has(row, where, skips, id=int):
@@ -127,7 +129,7 @@ def captions(
         if picture is None:
             skips.add("whose picture is not there", where)
         else:
-            yield Question(row["id"], picture, "", tuple(told.get(row["id"], ())), str(row.get("domain") or ""))
+            yield Question(row["id"], picture, "", tuple(captions_of.get(row["id"], ())), str(row.get("domain") or ""))
 
 
 def caption_items(
@@ -166,8 +168,8 @@ def karpathy(
         if picture is None:
             skips.add("whose picture is not there", where)
             continue
-        said = _texts([sentence.get("raw") for sentence in _list(row.get("sentences")) if isinstance(sentence, dict)])
-        yield Question(row["cocoid"], picture, "", tuple(text.strip() for text in said), row["split"])
+        raw = _texts([sentence.get("raw") for sentence in _list(row.get("sentences")) if isinstance(sentence, dict)])
+        yield Question(row["cocoid"], picture, "", tuple(text.strip() for text in raw), row["split"])
 
 
 def karpathy_items(
@@ -219,12 +221,12 @@ def _joined(
     path: str | Path, annotations: str | Path | None, answer: str, without: Collection[str], skips: Skips
 ) -> Iterator[tuple[Row, tuple[str, ...]]]:
     """Questions with their answers."""
-    told: dict[Any, tuple[str, ...]] = {}
+    answers_of: dict[Any, tuple[str, ...]] = {}
     if annotations is not None:
         for row in rows_of(read_json(annotations), "annotations", annotations):
             if isinstance(row.get("question_id"), int):
                 given = [entry.get(answer) for entry in _list(row.get("answers")) if isinstance(entry, dict)]
-                told[row["question_id"]] = _texts(given)
+                answers_of[row["question_id"]] = _texts(given)
     for number, row in enumerate(rows_of(read_json(path), "questions", path)):
         where = f"{path} question {row.get('question_id', number)}"
         if not _has(row, where, skips, question_id=int, image_id=int, question=str):
@@ -232,10 +234,10 @@ def _joined(
         if str(row["image_id"]) in without:
             skips.held_out()
             continue
-        if annotations is not None and not told.get(row["question_id"]):
+        if annotations is not None and not answers_of.get(row["question_id"]):
             skips.add("without an answer", where)
         else:
-            yield row, told.get(row["question_id"], ())
+            yield row, answers_of.get(row["question_id"], ())
 
 
 def _has(row: Row, where: str, skips: Skips, **kinds: type) -> bool:
@@ -246,9 +248,9 @@ def _has(row: Row, where: str, skips: Skips, **kinds: type) -> bool:
     return not wrong
 
 
-def _described(asked: Iterable[Question], path: str, source: str, first_id: int, skips: Skips) -> Iterator[Item]:
-    """Pictures to describe with what is said of them, those that cannot be read counted."""
-    for one in asked:
+def _described(questions: Iterable[Question], path: str, source: str, first_id: int, skips: Skips) -> Iterator[Item]:
+    """Pictures to describe with their captions, those that cannot be read counted."""
+    for one in questions:
         data = file_bytes(one.image, skips, f"{path} picture {one.id}")
         if data is not None:
             text = {"text": " ".join(one.answers)} if one.answers else {}
@@ -270,9 +272,9 @@ def _number(row: Row) -> int | None:
     return number if isinstance(number, int) and is_own else None
 
 
-def _texts(told: Any) -> tuple[str, ...]:
-    return tuple(one for one in _list(told) if isinstance(one, str))
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(one for one in _list(value) if isinstance(one, str))
 
 
-def _list(told: Any) -> list[Any]:
-    return told if isinstance(told, list) else []
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

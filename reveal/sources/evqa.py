@@ -12,6 +12,8 @@
 | `wikipedia_url` | the page that has the answer; of 2_hop the two pages, `|` between them |
 | `wikipedia_url_used_in_train` | True or False: whether training asks about that page |
 
+The files are plain .csv, read with `csv`; only the rules below are ours.
+
 Other columns (the evidence and its section, the category) are left unread. Cells may hold quotes, commas and line
 breaks; a quote that never ends is an error, for everything behind it would be one cell.
 
@@ -120,8 +122,8 @@ def entries(
                 if picture is None:
                     skips.add("whose picture is not there", f"{where} picture {image}")
                     continue
-                asked = MOST * number + place, picture, row["question"].strip()
-                question = Question(*asked, tuple(map(written, answers)), kind)
+                head = MOST * number + place, picture, row["question"].strip()
+                question = Question(*head, tuple(map(written, answers)), kind)
                 yield Entry(question, *about, image, row.get("wikipedia_url") or "")
 
 
@@ -156,13 +158,13 @@ def names_of(files: Sequence[str | Path]) -> dict[str, str]:
     """What pictures are called, by their ids as texts. Raises OSError, and ValueError for files of another kind."""
     called: dict[str, str] = {}
     for file in files:
-        told = read_json(file)
-        images = told.get("images") if isinstance(told, Mapping) else None
+        content = read_json(file)
+        images = content.get("images") if isinstance(content, Mapping) else None
         if isinstance(images, list):
             named = ((row.get("id"), row.get("file_name")) for row in images if isinstance(row, Mapping))
             called |= {str(number): str(name) for number, name in named if number is not None and name}
-        elif isinstance(told, Mapping) and all(isinstance(name, str) for name in told.values()):
-            called |= {str(number): name for number, name in told.items()}
+        elif isinstance(content, Mapping) and all(isinstance(name, str) for name in content.values()):
+            called |= {str(number): name for number, name in content.items()}
         else:
             raise ValueError(f"{file} names no pictures: give iNaturalist's train.json or val.json, or {{id: name}}")
     return called

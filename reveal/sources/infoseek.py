@@ -15,6 +15,8 @@ Two files more are joined by `data_id`:
 
 Without the first, a question with a range is numerical and any other counts as string, which scores the same.
 
+The three files are published as JSON lines and no package among the dependencies reads them.
+
 Pictures are OVEN's, `oven_04990048.jpg` in any folder. A question's id is the number of its line, from 0.
 """
 
@@ -115,9 +117,9 @@ def entries(
         yield Entry(question, name, kind, split, references, span, things.get(name, ""))
 
 
-def span_of(told: Any) -> Span | None:
+def span_of(value: Any) -> Span | None:
     """The numbers that count: the range, else what is within a tenth of the number; None where neither is told."""
-    entry = told[0] if isinstance(told, list) and told else told
+    entry = value[0] if isinstance(value, list) and value else value
     if not isinstance(entry, Mapping):
         return None
     ends, number = entry.get("range"), entry.get("wikidata")
@@ -138,16 +140,16 @@ def _joined(path: str | Path | None, field: str, skips: Skips) -> dict[str, str]
     return {str(row["data_id"]): str(row[field]) for row in rows if "data_id" in row and field in row}
 
 
-def _split(told: Any) -> str:
-    told = told if isinstance(told, str) else ""
-    return next((split for split in SPLITS if told.endswith(split)), told)
+def _split(value: Any) -> str:
+    value = value if isinstance(value, str) else ""
+    return next((split for split in SPLITS if value.endswith(split)), value)
 
 
-def _texts(told: Any) -> tuple[str, ...]:
-    told = [told] if isinstance(told, str) or _is_number(told) else told
-    if not isinstance(told, list):
+def _texts(value: Any) -> tuple[str, ...]:
+    value = [value] if isinstance(value, str) or _is_number(value) else value
+    if not isinstance(value, list):
         return ()
-    return tuple(str(one) for one in told if _is_number(one) or (isinstance(one, str) and one.strip()))
+    return tuple(str(one) for one in value if _is_number(one) or (isinstance(one, str) and one.strip()))
 
 
 def _is_number(value: Any) -> bool:

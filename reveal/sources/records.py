@@ -75,8 +75,8 @@ class Skips:
         self.counts.update(others)
 
     def __str__(self) -> str:
-        told = ", ".join(f"{count} {reason}" for reason, count in self.counts.most_common())
-        return f"{self.counts.total()} records left out" + (f" ({told})" if told else "")
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.counts.most_common())
+        return f"{self.counts.total()} records left out" + (f" ({reasons})" if reasons else "")
 
 
 def picture_bytes(picture: Picture) -> bytes:

@@ -69,8 +69,8 @@ class Reading:
         wrong = [name for name in self.options if name not in known]
         needed = [name for name, one in known.items() if one.default is one.empty and name not in self.options]
         if wrong or needed:
-            said = f"{wrong[0]} is no option" if wrong else f"{needed[0]} is missing in options"
-            raise ValueError(f"reader {self.reader}, {self.path}: {said}; it has {', '.join(known)}")
+            problem = f"{wrong[0]} is no option" if wrong else f"{needed[0]} is missing in options"
+            raise ValueError(f"reader {self.reader}, {self.path}: {problem}; it has {', '.join(known)}")
         if self.leave_out and "without" not in parameters:
             raise ValueError(f"reader {self.reader} reads no pictures, so none can be left out: set leave_out=[]")
 

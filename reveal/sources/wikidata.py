@@ -6,16 +6,15 @@
 is what Wikidata5M publishes, with a tab between the three; tables of names turn the numbers into words, a line each of
 number, name and other names (`wikidata5m_entity.txt`, `wikidata5m_relation.txt`). What has no name stays as it is, so
 triples may be words already. `wikidata_dump` reads Wikidata's own files. An item is written in one of two forms, and
-may go on to what is told about its objects, the second hop:
+may go on to the facts about its objects, the second hop:
 
     sentences   gull instance of bird . gull parent taxon Larus .
     pairs       France, capital: Paris, currency: euro; Paris, country: France
 
-Objects of more than 10,000 triples ("human", "male") tell nothing apart, and those triples are left out, as in the
-reference (`wikidata` utilities of scenic's knowledge_visual_language). A subject's triples may lie anywhere in the
-file, so all that are kept are held in the RAM: about 100 bytes each. Items have no picture. Their ids are the order in
-which the subjects first appear, those that are left out counted too.
-"""
+No package among the dependencies reads these tables. Objects of more than 10,000 triples ("human", "male") tell nothing
+apart, and those triples are left out, as in the reference (`wikidata` utilities of scenic's knowledge_visual_language).
+A subject's triples may lie anywhere in the file, so all that are kept are held in the RAM: about 100 bytes each. Items
+have no picture. Their ids are the order in which the subjects first appear, those that are left out counted too."""
 
 from __future__ import annotations
 
@@ -66,11 +65,11 @@ def items(
     counts = collections.Counter(thing for _, relation, thing in triples(path, Skips()) if is_kept(relation, wanted))
     about: dict[str, list[tuple[str, str]]] = {}
     for subject, relation, thing in triples(path, skips):
-        told = about.setdefault(subject, [])
+        own = about.setdefault(subject, [])
         if counts[thing] <= most and is_kept(relation, wanted):
-            told.append((sys.intern(relation), sys.intern(thing)))
-    for number, (subject, told) in enumerate(about.items()):
-        if told:
+            own.append((sys.intern(relation), sys.intern(thing)))
+    for number, (subject, own) in enumerate(about.items()):
+        if own:
             text = linearised(neighbourhood(subject, about, hops), named, related, form)
             yield Item(source, {"text": text}, None, first_id + number)
         else:
@@ -94,21 +93,21 @@ def neighbourhood(subject: str, facts: Facts, hops: int) -> dict[str, list[tuple
     found = {subject: list(facts[subject])}
     if hops == 2:
         for _, thing in facts[subject]:
-            told = [fact for fact in facts.get(thing, ()) if fact[1] != subject]
-            if told and thing not in found:
-                found[thing] = told[:SECOND]
+            pairs = [fact for fact in facts.get(thing, ()) if fact[1] != subject]
+            if pairs and thing not in found:
+                found[thing] = pairs[:SECOND]
     return found
 
 
 def linearised(facts: Facts, names: Mapping[str, str], relations: Mapping[str, str], form: str = "sentences") -> str:
     """Facts as a text (module docstring); what has no name is called as it is."""
     named = [
-        (names.get(subject, subject), [(relations.get(of, of), names.get(thing, thing)) for of, thing in told])
-        for subject, told in facts.items()
+        (names.get(subject, subject), [(relations.get(of, of), names.get(thing, thing)) for of, thing in pairs])
+        for subject, pairs in facts.items()
     ]
     if form == "sentences":
-        return " ".join(f"{name} {relation} {thing} ." for name, told in named for relation, thing in told)
-    return "; ".join(", ".join([name, *(f"{relation}: {thing}" for relation, thing in told)]) for name, told in named)
+        return " ".join(f"{name} {relation} {thing} ." for name, pairs in named for relation, thing in pairs)
+    return "; ".join(", ".join([name, *(f"{relation}: {thing}" for relation, thing in pairs)]) for name, pairs in named)
 
 
 def check_form(hops: int, form: str) -> None:
@@ -117,9 +116,9 @@ def check_form(hops: int, form: str) -> None:
         raise ValueError(f"hops={hops}, form={form}: hops is 1 or 2, form one of {', '.join(FORMS)}")
 
 
-def listed(words: str | Sequence[str]) -> tuple[str, ...]:
+def listed(names: str | Sequence[str]) -> tuple[str, ...]:
     """The parts of "a,b", or of a list."""
-    parts = words.split(",") if isinstance(words, str) else words
+    parts = names.split(",") if isinstance(names, str) else names
     return tuple(part.strip() for part in parts if part.strip())
 
 

@@ -5,14 +5,14 @@
     {"type": "property", "id": "P36", "labels": {"en": {"value": "capital"}}}
     ]
 
-A claim's `mainsnak` has what is said: another entity, a date, an amount, a text. Left out are claims of rank
+A claim's `mainsnak` holds its value: another entity, a date, an amount, a text. Left out are claims of rank
 "deprecated", those without a value, and addresses and numbers of other catalogues ("external-id"), which no picture
 shows. `wikidata.py` says how facts are written; "pairs" is the default here: "France, capital: Paris, currency: euro".
 
-The file is read twice: labels of all entities and how often each is an object, then the entities again. The labels are
-held in the RAM, all of them; with `hops=2` so are the facts. A label is that of the first of `languages` that
-there is; those of a table, `names`, go before. The ids of items are the numbers of the lines of items, so they do not
-depend on what is kept.
+No package among the dependencies reads this dump. The file is read twice: labels of all entities and how often each is
+an object, then the entities again. The labels are held in the RAM, all of them; with `hops=2` so are the facts. A label
+is that of the first of `languages` that there is; those of a table, `names`, go before. The ids of items are the
+numbers of the lines of items, so they do not depend on what is kept.
 
 `site="enwiki"` keeps the entities that have a page in that Wikipedia: 4,947,397 in the paper.
 """
@@ -84,11 +84,11 @@ def items(
         if own not in named:
             skips.add(f"without a label in {' or '.join(spoken)}", where)
             continue
-        told = [fact for fact in facts_of(entity, spoken, wanted) if counts[fact[1]] <= most]
-        near = neighbourhood(own, collections.ChainMap({own: told}, about), hops)
+        kept = [fact for fact in facts_of(entity, spoken, wanted) if counts[fact[1]] <= most]
+        near = neighbourhood(own, collections.ChainMap({own: kept}, about), hops)
         kept = {one: [fact for fact in some if counts[fact[1]] <= most] for one, some in near.items()}
         worded = {one: [(of, in_words(thing, named)) for of, thing in some] for one, some in kept.items() if some}
-        text = linearised(worded, named, named, form) if told else ""
+        text = linearised(worded, named, named, form) if kept else ""
         if not text:
             skips.add(EMPTY, where)
             continue
@@ -110,7 +110,7 @@ def _first_pass(
     labels: dict[str, str] = {}
     counts, about = collections.Counter[str](), {}
     for _, _, entity in entities(path, Skips(), ("item", "property")):
-        label = said(entity.get("labels"), spoken)
+        label = label_of(entity.get("labels"), spoken)
         if label:
             labels[entity["id"]] = label
         facts = facts_of(entity, spoken, wanted) if entity.get("type") == "item" else []
@@ -209,7 +209,7 @@ def picture_name(entity: Mapping[str, Any]) -> str:
     return ""
 
 
-def said(texts: Any, spoken: Sequence[str]) -> str:
+def label_of(texts: Any, spoken: Sequence[str]) -> str:
     """Of {"en": {"value": ...}} the first language's that there is."""
     values = (mapping(mapping(texts).get(language)).get("value") for language in spoken)
     return next((" ".join(value.split()) for value in values if isinstance(value, str) and value.strip()), "")

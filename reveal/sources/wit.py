@@ -150,8 +150,8 @@ def rows(path: str | Path, language: str, without: Collection[str], skips: Skips
     number = -1
     for file in files_of(path, ".tsv.gz", ".tsv"):
         with open_text(file) as lines:
-            told = (row for row in cells(lines) if row[:2] != list(COLUMNS[:2]))
-            for place, row in enumerate(told, 1):
+            body = (row for row in cells(lines) if row[:2] != list(COLUMNS[:2]))
+            for place, row in enumerate(body, 1):
                 number, where = number + 1, f"{file} row {place}"
                 if len(row) != len(COLUMNS):
                     skips.add(f"that have not {len(COLUMNS)} columns", where)
@@ -193,13 +193,13 @@ def _parsed(block: list[str]) -> list[str] | None:
     """The cells of a row; None if a quoted one does not end in these lines, or is longer than any."""
     whole = True
 
-    def told() -> Iterator[str]:
+    def joined() -> Iterator[str]:
         nonlocal whole
         yield from (LONE_RETURN.sub(" ", line) for line in block)
         whole = False  # the reader has asked for more
 
     try:
-        row = next(csv.reader(told(), delimiter="\t"))
+        row = next(csv.reader(joined(), delimiter="\t"))
     except csv.Error:
         return None
     return row if whole else None

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from common.io.images import read_image, write_image
+from plugins import conditions
 from plugins.cli import condition
 from plugins.cli.main import main
 from plugins.conditions.landmarks import Landmarks, write_landmarks

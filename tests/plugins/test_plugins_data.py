@@ -136,7 +136,7 @@ def test_names_and_captions(folder):
 
 
 def test_a_folder_that_is_none(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"python -m plugins\.pictures"):
+    with pytest.raises(FileNotFoundError, match="captioned_pictures"):
         config(tmp_path).batches(0)
 
 
