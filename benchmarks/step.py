@@ -78,7 +78,7 @@ class Step:
         return dict(zip(("x0", "y", "x1"), frames, strict=True)) | {"time": np.full((self.batch, 1), 0.5, np.float32)}
 
     def _parts(self):
-        task = FilmTask(PRESETS[self.model](), plain_start=True, dtype=self.dtype, remat=self.remat)
+        task = FilmTask(PRESETS[self.model](), random_init=True, dtype=self.dtype, remat=self.remat)
         optim = OptimConfig()
         return task, make_optimizer(optim, 1000), optim
 

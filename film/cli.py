@@ -136,7 +136,6 @@ def _interpolate(command: Interpolate) -> None:
         parse_fps(command.fps),
         command.overwrite,
         sheet=command.sheet,
-        progress=not quiet,
     )
     if not quiet:
         terminal.say(terminal.one_line(str(plan)))

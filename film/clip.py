@@ -2,7 +2,7 @@
 
     make_clip(film.load(), make_plan(["a.jpg", "b.jpg"], "clip.mp4", times=5, fps=Fraction(30)))
 
-`plan.py` checks all that is known beforehand. Then pictures are read, interpolated and written one by one; only a few
+`plan.py` checks all that is known beforehand. Then images are decoded, interpolated and written one by one; only a few
 are ever in memory. The output's suffix says what is made: `.mp4`, `.gif`, or none for a folder of numbered PNGs.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
-from common.io.images import contact_sheet, read_image, shrink, write_image
+from common.io.images import contact_sheet, shrink, write_image
 from common.io.video import write_clip
 from film.io.plan import Plan
 from film.io.plan import make_plan as make_plan
@@ -39,7 +39,7 @@ def make_clip(
       ValueError, OSError: a photo or the disk changed since the plan was made.
       MemoryError: the device cannot hold what pictures of this size need.
     """
-    frames = _or_memory_error(interpolate(model, map(read_image, plan.photos), plan.times, batch=batch), plan.size)
+    frames = _or_memory_error(interpolate(model, map(plan.read, plan.photos), plan.times, batch=batch), plan.size)
     counted = iter(tqdm(frames, total=plan.frames, unit="frame", disable=None if progress else True))
     if plan.sheet is None:
         return write_clip(plan.output, counted, plan.fps, overwrite=overwrite)

@@ -1,13 +1,13 @@
-"""Fusion: a U-Net decoder that paints the middle frame (FILM, section "Fusion").
+"""Fusion: a U-Net decoder that makes the middle frame (FILM, section "Fusion").
 
-Its input is the aligned pyramid: per level, both frames' images and features (a `pack`) warped to the middle, and both
-flows. Each level is warped when its turn comes. From the coarsest level up: upsample to the next level (nearest
+Its input is the aligned pyramid: per level, both frames' images and features (a `pack`, see `film.ops.packing`) warped
+to the middle, and both flows. Each level is warped when its turn comes. From the coarsest level up: upsample to the next level (nearest
 neighbour, then a 2x2 convolution), stack with the aligned level, two 3x3 convolutions. A last 1x1 convolution gives
 RGB, not clamped.
 
-A decoder of few channels cannot carry two sharp pictures through all of its convolutions. It need not where its output
-is a difference and a share m (`BLEND` channels), and the picture `m * x0 + (1 - m) * x1 + difference` of the warped
-frames (`blend`).
+A decoder of few channels cannot carry two sharp pictures through all of its convolutions. It need not if its output
+is a difference and a mixing weight m (`BLEND` channels), and the image `m * x0 + (1 - m) * x1 + difference` of the
+warped frames (`blend`).
 """
 
 from __future__ import annotations
@@ -17,33 +17,22 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from film.convolution import GROUP, Conv, Stage, conv2d, leaky_relu, whole
+from film.convolution import Conv, Stage, leaky_relu, whole
+from film.ops.conv2d import conv2d
+from film.ops.packing import COLORS, split_kernel, unpack
+from film.ops.row_tiling import Top, by_rows
 from film.pyramid import feature_channels
 from film.resample import interleave, resize_nearest
-from film.row_tiling import Top, by_strips
 from film.warp import backward_warp
 
-COLORS = 3
-GAP = -COLORS % GROUP  # channels of zeros behind a pack's image: what is warped is convolved without a copy
 BLEND = COLORS + 1  # the difference, and the logarithm of the odds that a pixel is x0's
 FLOWS = 4  # backward (dx, dy) and forward (dx, dy)
-REACH = 4  # rows around a row that `_paint` sees: two 3x3 convolutions, and the 2x2 one at half the size
+REACH = 4  # rows around a row that `_decode` depends on: two 3x3 convolutions, and the 2x2 one at half the size
 Level = tuple[Array, Array, Array, Array]  # the packs of x0 and x1; the flows from the moment to x0 and to x1
-Painted = tuple[Array, Array, Array]  # what the decoder makes; x0 and x1, warped
-
-
-def pack(image: Float[Array, "b h w 3"], features: Float[Array, "b h w f"]) -> Float[Array, "b h w p"]:
-    """What is warped of a frame, in one piece: its image, zeros (`GAP`) and its features."""
-    return jnp.concatenate([image, jnp.zeros((*image.shape[:3], GAP), image.dtype), features], axis=-1)
-
-
-def unpack(packed: Float[Array, "b h w p"]) -> tuple[Float[Array, "b h w 3"], Float[Array, "b h w f"]]:
-    """The image and the features of a pack."""
-    return packed[..., :COLORS], packed[..., COLORS + GAP :]
+Decoded = tuple[Array, Array, Array]  # the decoder's output; x0 and x1, warped
 
 
 def aligned_channels(filters: int, sub_levels: int, level: int) -> int:
@@ -95,7 +84,7 @@ class Fusion(nnx.Module):
             self.convs.append(Conv(3, width, width, rngs=rngs))
         self.output = Conv(1, widths[0], outputs, rngs=rngs)
 
-    def __call__(self, levels: Sequence[Level], stage: Stage = whole) -> Painted:
+    def __call__(self, levels: Sequence[Level], stage: Stage = whole) -> Decoded:
         """The middle frame, or what `blend` makes it of; and the frames warped to it.
 
         Args:
@@ -104,16 +93,16 @@ class Fusion(nnx.Module):
         """
         x0, x1, flows = _align(*levels[-1])
         (x0, features0), (x1, features1) = unpack(x0), unpack(x1)
-        painted = jnp.concatenate([x0, features0, x1, features1, flows], axis=-1), x0, x1
+        decoded = jnp.concatenate([x0, features0, x1, features1, flows], axis=-1), x0, x1
         for level in range(self.levels - 2, -1, -1):
             convs = list(self.convs)[3 * level : 3 * level + 3]
 
-            def paint(top: Top, *near: Array, level: int = level, convs: list[Conv] = convs) -> Painted:
-                run = stage(partial(_paint, *convs, None if level else self.output))
-                return run(top, *levels[level][:2], *near)
+            def decode(top: Top, *rows: Array, level: int = level, convs: list[Conv] = convs) -> Decoded:
+                run = stage(partial(_decode, *convs, None if level else self.output))
+                return run(top, *levels[level][:2], *rows)
 
-            painted = by_strips(paint, (*levels[level][2:], painted[0]), REACH)
-        return painted
+            decoded = by_rows(decode, (*levels[level][2:], decoded[0]), REACH)
+        return decoded
 
 
 def blend(
@@ -122,12 +111,12 @@ def blend(
     output: Float[Array, "b h w 4"],
     time: Float[Array, "b 1"],
 ) -> Float[Array, "b h w 3"]:
-    """The warped frames, mixed as the decoder's output says; an output of zeros gives x0 the share 1 - time."""
+    """The warped frames, mixed by the decoder's output; an output of zeros gives x0 the weight 1 - time."""
     odds = jnp.log((1 - time) / time)[:, :, None, None].astype(output.dtype)
     return x1 + jax.nn.sigmoid(output[..., COLORS:] + odds) * (x0 - x1) + output[..., :COLORS]
 
 
-def _paint(
+def _decode(
     up: Conv,
     first: Conv,
     second: Conv,
@@ -138,11 +127,11 @@ def _paint(
     to_x0: Array,
     to_x1: Array,
     net: Array,
-) -> Painted:
-    """A level, or its rows from `top` on: from the packs, the flows to them, and what the level below has painted."""
+) -> Decoded:
+    """A level, or its rows from `top` on: from the packs, the flows to them, and the output of the level below."""
     x0, x1, flows = _align(x0, x1, to_x0, to_x1, top)
     net = upsample_conv(up, net, (flows.shape[1], flows.shape[2]))
-    kernels = _by_part(first.kernel[...].astype(net.dtype), x0.shape[-1])
+    kernels = split_kernel(first.kernel[...].astype(net.dtype), x0.shape[-1])
     parts = (x0, x1, jnp.concatenate([flows, net], axis=-1))
     net = sum(map(conv2d, parts, kernels), first.bias[...].astype(net.dtype))
     net = leaky_relu(second(leaky_relu(net)))
@@ -153,13 +142,3 @@ def _align(x0: Array, x1: Array, to_x0: Array, to_x1: Array, top: Top = 0) -> tu
     """One level of the aligned pyramid: each frame's pack, warped by the flow to it; and both flows."""
     flows = jnp.concatenate([to_x0, to_x1], axis=-1).astype(x0.dtype)
     return backward_warp(x0, to_x0, top), backward_warp(x1, to_x1, top), flows
-
-
-def _by_part(kernel: Float[Array, "kh kw i o"], channels: int) -> tuple[Array, Array, Array]:
-    """The kernel over two packs of `channels` each, and over the rest. The convolution is linear in its inputs, so
-    it is the sum of three, and the stack of all of them, a copy, is never made."""
-    features = channels - COLORS - GAP
-    image0, features0, image1, features1, rest = jnp.split(kernel, np.cumsum([COLORS, features] * 2), axis=2)
-    gap = jnp.zeros((*kernel.shape[:2], GAP, kernel.shape[3]), kernel.dtype)
-    one, two = (jnp.concatenate([x, gap, f], axis=2) for x, f in ((image0, features0), (image1, features1)))
-    return one, two, rest

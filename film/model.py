@@ -5,14 +5,17 @@ linearised, not normalised); the output is not clamped. Three stages:
 
 1. `pyramid.py`  scale-agnostic features: one encoder, run on every level of each image's pyramid;
 2. `flow.py`     flow from each image to the other, coarse to fine, as a sum of residuals;
-3. `fusion.py`   images and features warped to the middle with half of each flow, painted by a U-Net decoder.
+3. `fusion.py`   images and features warped to the middle with half of each flow, fused by a U-Net decoder.
+
+`ops/` makes these stages fast and can be skipped by a reader of the paper; `config.py` has their shapes.
 
 Conventions. Pyramids are lists, finest level first. Flow is (dx, dy) in pixels of its own level. `forward_flow` goes
 from x0 to x1 and warps x1; `backward_flow` from x1 to x0 and warps x0. Both are whole flows, sampled on the middle
 frame's grid: the warp at time t uses `backward_flow * t` and `forward_flow * (1 - t)`.
 
 Presets. `FilmConfig.paper()` is the published network. `FilmConfig.small()` is a quarter as wide, and makes up for it
-with what the paper's has not (`between`, `flow_search`, `blend`); `docs/film-small.md` tells why and what it is worth.
+with `bilateral`, `correlation_radius` and `blend`, which the paper's has not; `docs/film-small.md` has the reasons and
+the scores.
 
 Sizes. Any size runs: pooling floors, and every resize aims at the size of its level. A side shorter than
 `2**(pyramid_levels - 1)` pixels is padded with its edge and cropped again. The largest motion that can be resolved
@@ -24,11 +27,8 @@ Work is arranged so that a frame's part is done once: `encode` gives everything 
 
 from __future__ import annotations
 
-import dataclasses
-import numbers
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,111 +37,20 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from common.nn.remat import remat as rematerialised
+from film.config import FilmConfig
 from film.convolution import Stage, whole
 from film.flow import FlowEstimator
-from film.fusion import BLEND, COLORS, Fusion, blend, pack, unpack
+from film.fusion import BLEND, Fusion, blend
+from film.ops.packing import COLORS, pack, unpack
 from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
-
-SEVERAL = ("flow_convs", "flow_filters", "flow_search")  # a number for each predictor, finest first
-MOST_LEVELS = 16  # of a pyramid; at 16 a side is padded to 32,768 pixels, more than any use
-
-
-@dataclasses.dataclass(frozen=True)
-class FilmConfig:
-    """Shape of the network. Raises ValueError in one line for numbers that make no network.
-
-    Attributes:
-      pyramid_levels: levels of the image, feature and flow pyramids; sets the largest motion (see the module).
-      fusion_pyramid_levels: finest levels that the decoder sees; at most `pyramid_levels`.
-      specialized_levels: finest levels with a flow predictor of their own; the coarser ones share one.
-      sub_levels: depth of the shared encoder; `specialized_levels + 1` makes all shared levels look alike.
-      flow_convs: 3x3 convolutions per predictor, finest first, the shared one last.
-      flow_filters: channels per predictor, in the same order.
-      filters: channels of the encoder's first stage; doubles from stage to stage.
-      flow_search: how far each predictor compares pixels (`film.flow.FlowPredictor`), in the same order; 0: it does
-        not; empty: none of them does.
-      between: flow is estimated at the moment in between (`FlowEstimator.between`); else from frame to frame.
-      blend: the decoder mixes the warped frames (`film.fusion`); else it paints.
-    """
-
-    pyramid_levels: int = 7
-    fusion_pyramid_levels: int = 5
-    specialized_levels: int = 3
-    sub_levels: int = 4
-    flow_convs: Sequence[int] = (3, 3, 3, 3)
-    flow_filters: Sequence[int] = (32, 64, 128, 256)
-    filters: int = 64
-    flow_search: Sequence[int] = ()
-    between: bool = False
-    blend: bool = False
-
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            check = switch if field.type == "bool" else whole_numbers
-            object.__setattr__(self, field.name, check(field.name, value))
-        predictors = self.specialized_levels + 1
-        rules = [
-            (self.pyramid_levels <= MOST_LEVELS, f"pyramid_levels <= {MOST_LEVELS}"),
-            (2 <= self.fusion_pyramid_levels <= self.pyramid_levels, "2 <= fusion_pyramid_levels <= pyramid_levels"),
-            (1 <= self.specialized_levels < self.pyramid_levels, "1 <= specialized_levels < pyramid_levels"),
-            (1 <= self.sub_levels <= predictors, "1 <= sub_levels <= specialized_levels + 1"),
-            (len(self.flow_convs) == predictors, "flow_convs holds specialized_levels + 1 numbers"),
-            (len(self.flow_filters) == predictors, "flow_filters holds specialized_levels + 1 numbers"),
-            (len(self.flow_search) in (0, predictors), "flow_search holds specialized_levels + 1 numbers, or none"),
-            (min((0, *self.flow_search)) >= 0, "flow_search is not negative"),
-            (min((self.filters, *self.flow_convs)) >= 1, "filters and flow_convs are positive"),
-            (min((2, *self.flow_filters)) >= 2, "flow_filters are at least 2"),
-        ]
-        broken = [rule for holds, rule in rules if not holds]
-        if broken:
-            raise ValueError(f"{self} breaks: {'; '.join(broken)}")
-
-    @classmethod
-    def paper(cls) -> FilmConfig:
-        """The published network: 34,436,667 parameters."""
-        return cls()
-
-    @classmethod
-    def small(cls, **changes: Any) -> FilmConfig:
-        """A quarter of the width, flow in between and a blend: 2.3 M parameters, a fifteenth of the arithmetic.
-        `changes` are fields that are to differ."""
-        fields: dict[str, Any] = dict(
-            flow_filters=(12, 24, 48, 64), filters=16, flow_search=(1, 1, 2, 3), between=True, blend=True
-        )
-        return cls(**fields | changes)
-
-    @property
-    def smallest_side(self) -> int:
-        """Shorter sides are padded to this many pixels."""
-        return 2 ** (self.pyramid_levels - 1)
-
-
-def whole_numbers(name: str, value: Any) -> int | tuple[int, ...]:
-    """A field of FilmConfig: a whole number, or the tuple of them that the fields of SEVERAL are.
-
-    JSON and YAML give lists for tuples. Raises ValueError that names field and value ("16", 16.5, None, ...).
-    """
-    several = name in SEVERAL
-    found: tuple[Any, ...] = (value,) if not several else tuple(value) if isinstance(value, (list, tuple)) else (None,)
-    if not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in found):
-        raise ValueError(f"{name} is {value!r}; give {'a list of whole numbers' if several else 'a whole number'}")
-    return tuple(int(n) for n in found) if several else int(found[0])
-
-
-def switch(name: str, value: Any) -> bool:
-    """A field of FilmConfig: true or false. Raises ValueError that names field and value (1, "true", None, ...)."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}; give true or false")
-    return value
 
 
 class Encoded(NamedTuple):
     """All that FILM derives from one frame alone. A pytree: batch, slice and stack it freely."""
 
-    packs: Pyramid  # per fused level: image, zeros and features (`film.fusion.pack`), what is warped and fused
+    packs: Pyramid  # per fused level: image, zeros and features (`film.ops.packing`), what is warped and fused
     features: Pyramid  # the coarser feature levels that only flow sees
-    own: Pyramid  # per level: the frame's own half of the flow predictor's first convolution; none with `between`
+    own: Pyramid  # per level: the frame's own half of the flow predictor's first convolution; none with `bilateral`
 
 
 class FilmOutput(NamedTuple):
@@ -168,10 +77,10 @@ class Film(nnx.Module):
 
     def __init__(self, config: FilmConfig, *, rngs: nnx.Rngs):
         self.config = config
-        search = config.flow_search or (0,) * len(config.flow_convs)
+        radii = config.correlation_radius or (0,) * len(config.flow_convs)
         self.extractor = FeatureExtractor(config.filters, config.sub_levels, rngs=rngs)
         self.flow = FlowEstimator(
-            config.filters, config.sub_levels, config.flow_convs, config.flow_filters, search, rngs=rngs
+            config.filters, config.sub_levels, config.flow_convs, config.flow_filters, radii, rngs=rngs
         )
         self.fusion = Fusion(
             config.filters,
@@ -192,9 +101,9 @@ class Film(nnx.Module):
 
         Args:
           x0, x1: first and last frames, RGB in [0, 1].
-          time: when, from 0 (x0) to 1 (x1). Scales the flows as in the module's docstring; with `between`, flow is
-            also looked for at that moment. The published weights were trained at 0.5 only: for other moments they are
-            better asked for midpoints of midpoints (`film.interpolate`). The reference takes this argument and
+          time: when, from 0 (x0) to 1 (x1). Scales the flows as in the module's docstring; with `bilateral`, flow is
+            also estimated at that moment. The published weights were trained at 0.5 only: for other times use
+            midpoints of midpoints (`film.interpolate`). The reference takes this argument and
             ignores it.
 
         Raises:
@@ -202,8 +111,8 @@ class Film(nnx.Module):
         """
         check_frames(x0, x1)
         graphdef, params = nnx.split(self)
-        moments = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))
-        return _interpolate(graphdef, nnx.to_pure_dict(params), jnp.asarray(x0), jnp.asarray(x1), moments)
+        times = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))
+        return _interpolate(graphdef, nnx.to_pure_dict(params), jnp.asarray(x0), jnp.asarray(x1), times)
 
     def encode(self, images: Float[Array, "b h w 3"], stage: Stage = whole) -> Encoded:
         """Everything about each frame that does not depend on the other one. No padding is done here."""
@@ -211,15 +120,15 @@ class Film(nnx.Module):
         features = self.extractor(pyramid, stage)
         fused = self.config.fusion_pyramid_levels
         packs = [pack(*pair) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
-        return Encoded(packs, features[fused:], [] if self.config.between else self.flow.own_halves(features))
+        return Encoded(packs, features[fused:], [] if self.config.bilateral else self.flow.own_halves(features))
 
     def interpolate_encoded(
         self, e0: Encoded, e1: Encoded, time: Float[Array, "b 1"], stage: Stage = whole
     ) -> FilmOutput:
         """The in-between frame of encoded pairs."""
         fused, t = self.config.fusion_pyramid_levels, time[:, :, None, None]
-        if self.config.between:
-            forward = self.flow.between(e0.packs + e0.features, e1.packs + e1.features, time, stage)[:fused]
+        if self.config.bilateral:
+            forward = self.flow.bilateral(e0.packs + e0.features, e1.packs + e1.features, time, stage)[:fused]
             backward = [-flow for flow in forward]
         else:  # both directions are one batch
             flows = self.flow(both(e0.own, e1.own), both(features_of(e1), features_of(e0)), stage)[:fused]

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from film.row_tiling import even_share
+from film.ops.row_tiling import even_share
 
-STRIP = 1 << 20  # values that are looked up at a time on a CPU
+TILE_VALUES = 1 << 20  # values that are looked up at a time on a CPU
 Cells = tuple[Int[Array, "b k"], Float[Array, "b k"], Float[Array, "b k"]]  # upper left corners; fractions right, down
 
 
@@ -42,9 +42,9 @@ def _warp(
     pixels, shape = image.reshape(-1, height * width, channels), (*flow.shape[:3], channels)
     cells = _cells(flow, height, width, top)
     rows = batch * flow.shape[1]
-    strips = rows // even_share(rows, width * channels, STRIP)
-    if jax.default_backend() == "cpu" and strips > 1:
-        return _in_strips(pixels, cells, width, strips).reshape(shape)
+    tiles = rows // even_share(rows, width * channels, TILE_VALUES)
+    if jax.default_backend() == "cpu" and tiles > 1:
+        return _by_tiles(pixels, cells, width, tiles).reshape(shape)
     return _mix(pixels, cells, width).reshape(shape)
 
 
@@ -58,21 +58,21 @@ def _mix(pixels: Float[Array, "b p c"], cells: Cells, width: int) -> Float[Array
     return top + fy * (bottom - top)
 
 
-def _in_strips(pixels: Float[Array, "b p c"], cells: Cells, width: int, strips: int) -> Float[Array, "s r c"]:
-    """`_mix`, one strip of the batch after the other: a whole picture's four corners are four times its memory."""
+def _by_tiles(pixels: Float[Array, "b p c"], cells: Cells, width: int, tiles: int) -> Float[Array, "t r c"]:
+    """`_mix`, tile by tile of the batch: a whole picture's four corners are four times its memory."""
     (batch, count, channels), corners = pixels.shape, cells[0].shape[1]
     corner, fx, fy = cells
     corner = corner + count * jnp.arange(batch)[:, None]
-    parts = [x.reshape(strips, 1, -1) for x in (corner, fx, fy)]
+    parts = [x.reshape(tiles, 1, -1) for x in (corner, fx, fy)]
     pixels = pixels.reshape(1, -1, channels)
 
-    def fill(strip: Int[Array, ""], out: Float[Array, "s r c"]) -> Float[Array, "s r c"]:
-        corner, fx, fy = (jax.lax.dynamic_index_in_dim(part, strip, keepdims=False) for part in parts)
-        return jax.lax.dynamic_update_slice(out, _mix(pixels, (corner, fx, fy), width), (strip, 0, 0))
+    def fill(tile: Int[Array, ""], out: Float[Array, "t r c"]) -> Float[Array, "t r c"]:
+        corner, fx, fy = (jax.lax.dynamic_index_in_dim(part, tile, keepdims=False) for part in parts)
+        return jax.lax.dynamic_update_slice(out, _mix(pixels, (corner, fx, fy), width), (tile, 0, 0))
 
     # Zeros that depend on the flow: XLA would make plain ones at the very start, of all warps of the network at once.
     zero = (0 * fx[0, 0]).astype(pixels.dtype)
-    return jax.lax.fori_loop(0, strips, fill, jnp.broadcast_to(zero, (strips, batch * corners // strips, channels)))
+    return jax.lax.fori_loop(0, tiles, fill, jnp.broadcast_to(zero, (tiles, batch * corners // tiles, channels)))
 
 
 def _warp_by_weights(

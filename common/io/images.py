@@ -57,6 +57,16 @@ def read_image(source: str | Path | bytes, name: str = "the image") -> Float[np.
         return np.ascontiguousarray(_turn(_over_white(pixels), orientation))
 
 
+def read_encoded(path: str | Path) -> bytes:
+    """An image file as it is stored, for `read_image` and `image_size`, which then need not open it again.
+
+    Raises: FileNotFoundError, IsADirectoryError, PermissionError; ValueError when it is empty or a pipe.
+    """
+    file, name = _require_image(path, "")
+    with _one_line_errors(name):
+        return Path(file).read_bytes()
+
+
 def image_size(source: str | Path | bytes, name: str = "the image") -> tuple[int, int]:
     """(width, height) as `read_image` will return it, from the file's header alone. Raises as `read_image`."""
     source, name = _require_image(source, name)

@@ -18,16 +18,16 @@ MODULES = {
     "film.evaluation": "film.evaluation.triplet_evaluation",
     "film.flow_task": "recipes.film_small.flow_pretraining",
     "film.layouts": "film.data.datasets",
-    "film.layouts_4k": "film.data.datasets_4k",
+    "film.layouts_4k": "film.data.datasets",
     "film.objectives": "film.training.losses",
-    "film.pictures": "film.training.summaries",
+    "film.pictures": "film.training.image_summaries",
     "film.procedural": "film.data.procedural",
     "film.reference_augment": "film.data.reference_augment",
     "film.sources": "film.data.record_sources",
     "film.synthetic": "recipes.film_small.moving_photographs",
     "film.synthetic_data": "recipes.film_small.moving_photograph_batches",
     "film.task": "film.training.interpolation_task",
-    "film.tfrecord": "film.data.reference_tfrecords",
+    "film.tfrecord": "film.data.record_sources",
     "plugins.control.comparison": "plugins.evaluation.comparison",
     "plugins.control.data": "plugins.data.controlled_batches",
     "plugins.control.evaluation": "plugins.evaluation.control_fidelity",
@@ -62,6 +62,8 @@ TARGETS: dict[str, str] = {
 FIELDS: dict[str, dict[str, str]] = {
     "reveal.training.joint.Joint": {"renewal": "refresh"},
     "film.evaluation.triplet_evaluation.FilmEvaluation": {"beside": "compare_with"},
+    "film.model.FilmConfig": {"between": "bilateral", "flow_search": "correlation_radius"},
+    "film.training.interpolation_task.FilmTask": {"panels": "image_summaries", "plain_start": "random_init"},
     "plugins.evaluation.comparison.ControlComparison": {"ways": "methods"},
 }
 OVERRIDES = {  # the first that fits
@@ -69,6 +71,10 @@ OVERRIDES = {  # the first that fits
     "evaluation.beside=": "evaluation.compare_with=",
     "evaluation.ways.layout=": "evaluation.methods.plug_and_play=",
     "evaluation.ways": "evaluation.methods",
+    "task.model.between=": "task.model.bilateral=",
+    "task.model.flow_search=": "task.model.correlation_radius=",
+    "task.panels": "task.image_summaries",
+    "task.plain_start=": "task.random_init=",
 }
 
 
@@ -86,7 +92,7 @@ def node(old: Mapping[str, Any]) -> dict[str, Any]:
     if "_target_" not in old:
         return dict(old)
     path = target(str(old["_target_"]))
-    fields = FIELDS.get(path, {})
+    fields = FIELDS.get(path) or FIELDS.get(path.rpartition(".")[0], {})  # of the class, or of a preset's class
     return {fields.get(key, key): value for key, value in old.items()} | {"_target_": path}
 
 

@@ -52,7 +52,7 @@ DEFAULTS = {  # (group, name) of configs that are the defaults of a dataclass
 }
 RECIPE = re.compile(r"^(seed|task|data|optim|trainer\.accumulate)(\.|$)")  # what a resumed run may not change
 HARMLESS = re.compile(
-    r"^(data\.(threads|buffer)|task\.refresh\.spare|task\.(panels|summaries|metrics)(\..*)?)$"
+    r"^(data\.(threads|buffer)|task\.refresh\.spare|task\.(panels|image_summaries|metrics)(\..*)?)$"
 )  # but these
 
 

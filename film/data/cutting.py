@@ -1,5 +1,8 @@
 """Cut training and evaluation triplets out of a film, each in one sequential decode.
 
+Seeking in compressed video is where frame numbers go wrong, so nothing here seeks: decoding 10,000 frames of 720p
+takes some ten seconds, and number n is always the n-th decoded picture, counted from 0.
+
 A triplet is three frames c-g, c, c+g: the outer two are the network's inputs, the middle one is the truth.
 
 Training (`cut_training`), written to `data/film_triplets/`, N triplets of S pixels with s = S // 4:
@@ -21,26 +24,87 @@ the truths are a quarter and three quarters of the way: frame_0.png, frame_1.png
 """
 
 import json
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import av
 import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
+from numpy.lib.format import open_memmap, write_array_header_1_0
+from tqdm import tqdm
 
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder
-from film.data.npy_writer import NpyWriter
-from film.data.teacher_flow import FlowTeacher, MiddleFlow
-from film.data.windows import Frame, has_cut, windows
+from film.data.teacher_flow import FlowTeacher, MiddleFlow, half_luma
 
 STRIDE = 4  # pixels per flow cell
 STILL = 1.5  # px of p95 outer motion below which a patch counts as standing still
 ERROR_LIMIT = 14.0  # mean warp error, levels of 255, above which two frames show different scenes
 FLAT = 4.0  # standard deviation, levels: below it there is no texture to learn from or to judge by
 BINS = np.geomspace(STILL, 96.0, 13)  # half octaves
+CUT_LEVEL, CUT_RATIO = 8.0, 3.0  # a cut changes the thumbnail by so many levels AND so many times its surroundings
+UNNAMED, BT709, BT601 = 2, 1, 5  # colour matrices as video files number them
 FILM, LICENCE = "bbb.mp4", "Big Buck Bunny (c) 2008 Blender Foundation, www.bigbuckbunny.org, CC-BY-3.0"
+
+
+class Frame(NamedTuple):
+    """A decoded frame; its half-size luma, which is all that flow needs; and the mean absolute difference of its 32x18
+    thumbnail from the frame before, levels of 255, by which scene cuts are found."""
+
+    image: UInt8[np.ndarray, "h w 3"]
+    luma: UInt8[np.ndarray, "h2 w2"]
+    change: float
+
+
+def windows(video: str | Path, centres: list[int], reach: int) -> Iterator[tuple[int, list[Frame]]]:
+    """For each of the rising `centres`: (centre, its frames centre - reach ... centre + reach).
+
+    Raises FileNotFoundError (no video), ValueError (centres without enough frames around them).
+    """
+    if not Path(video).is_file():
+        raise FileNotFoundError(f"{video}: no such video; `python -m recipes.film_small.fetch_film` gets data/bbb.mp4")
+    if not centres or centres[0] < reach:
+        raise ValueError(f"no centre has {reach} frames on either side: widen first..last or lower the gap")
+    waiting, ring = deque(centres), deque(maxlen=2 * reach + 1)
+    thumbnail = np.zeros((18, 32), np.float32)
+    with (
+        av.open(str(video)) as container,
+        tqdm(total=len(centres), unit="frame", desc=Path(video).name) as bar,
+    ):
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        for number, picture in enumerate(container.decode(stream)):
+            if number < waiting[0] - reach:
+                continue
+            image = _rgb(picture)
+            luma, before = half_luma(image), thumbnail
+            thumbnail = np.asarray(cv2.resize(luma, (32, 18), interpolation=cv2.INTER_AREA), np.float32)
+            ring.append(Frame(image, luma, float(np.abs(thumbnail - before).mean())))
+            if number == waiting[0] + reach:
+                bar.update()
+                yield waiting.popleft(), list(ring)
+                if not waiting:
+                    return
+    raise ValueError(f"{video}: ends before frame {waiting[0] + reach}: lower `last`")
+
+
+def has_cut(window: list[Frame], gap: int) -> bool:
+    """Does the thumbnail jump, between middle - gap and middle + gap, beyond the changes around it?"""
+    changes = np.array([frame.change for frame in window[1:]])  # the first one's is about a frame outside
+    middle = len(changes) // 2
+    largest = changes[middle - gap : middle + gap].max()
+    return bool(largest > CUT_LEVEL and largest > CUT_RATIO * np.median(changes))
+
+
+def _rgb(picture: av.VideoFrame) -> UInt8[np.ndarray, "h w 3"]:
+    """Decoded picture -> RGB by its own colour matrix; if it names none its height decides, as in players."""
+    guess = BT709 if picture.height >= 720 else BT601
+    matrix = guess if int(picture.colorspace) == UNNAMED else None
+    return picture.to_ndarray(format="rgb24", src_colorspace=matrix)
 
 
 @dataclass(frozen=True)
@@ -110,22 +174,30 @@ def cut_training(
     centres = _spread(cut.first + reach, cut.last - reach, cut.count)
     rng, teacher, histogram = np.random.default_rng(cut.seed), FlowTeacher(), np.zeros(len(BINS) + 1)
     index = []
-    with atomic_folder(folder) as part, NpyWriter(part / "images.npy") as images:
-        with NpyWriter(part / "flows.npy") as flows, NpyWriter(part / "valid.npy") as valid:
-            for centre, window in windows(video, centres, reach):
-                gap = int(rng.choice(cut.gaps))
-                triplet = [window[reach - gap], window[reach], window[reach + gap]]
-                flow = None if has_cut(window, gap) else _flow_or_none(teacher, triplet)
-                place = flow and _choose_patch(flow, triplet[1], cut, histogram, rng)
-                if flow is None or place is None:
-                    continue
-                y, x, motion = place
-                images.append(np.stack([f.image[y : y + cut.size, x : x + cut.size] for f in triplet]))
-                cells = _flow_cells(flow, y, x, cut.size)
-                flows.append(cells[0])
-                valid.append(cells[1])
-                assert cut.first <= centre - gap and centre + gap <= cut.last
-                index.append(dict(frame=centre, gap=gap, y=y, x=x, motion=round(motion, 3)))
+    size, cells = cut.size, cut.size // STRIDE
+    shapes = dict(images=(3, size, size, 3), flows=(2, cells, cells, 2), valid=(2, cells, cells))
+    types = dict(images=np.uint8, flows=np.float16, valid=np.uint8)
+    with atomic_folder(folder) as part:
+        arrays = {
+            name: open_memmap(part / f"{name}.npy", "w+", types[name], (max(1, len(centres)), *shape))
+            for name, shape in shapes.items()
+        }
+        for centre, window in windows(video, centres, reach):
+            gap = int(rng.choice(cut.gaps))
+            triplet = [window[reach - gap], window[reach], window[reach + gap]]
+            flow = None if has_cut(window, gap) else _flow_or_none(teacher, triplet)
+            place = flow and _choose_patch(flow, triplet[1], cut, histogram, rng)
+            if flow is None or place is None:
+                continue
+            y, x, motion = place
+            row = len(index)
+            arrays["images"][row] = [f.image[y : y + size, x : x + size] for f in triplet]
+            arrays["flows"][row], arrays["valid"][row] = _flow_cells(flow, y, x, size)
+            assert cut.first <= centre - gap and centre + gap <= cut.last
+            index.append(dict(frame=centre, gap=gap, y=y, x=x, motion=round(motion, 3)))
+        for name, array in arrays.items():
+            array.flush()
+            _keep_rows(part / f"{name}.npy", array, len(index))
         _write_index(part, video, licence, cut, len(centres), index)
     return len(index)
 
@@ -203,6 +275,14 @@ def _flow_cells(
     flows = flow.flows[patch].reshape(2, cells, 2, cells, 2, 2).mean(axis=(2, 4))
     valid = flow.valid[patch].reshape(2, cells, 2, cells, 2).all(axis=(2, 4))
     return flows.astype(np.float16), np.asarray(valid, np.uint8)
+
+
+def _keep_rows(path: Path, array: np.ndarray, rows: int) -> None:
+    """Cuts an .npy file off after `rows`. NumPy pads the header so that its length is the same for any row count."""
+    with path.open("r+b") as file:
+        fields = dict(descr=array.dtype.str, fortran_order=False, shape=(rows, *array.shape[1:]))
+        write_array_header_1_0(file, fields)
+        file.truncate(file.tell() + rows * array[0].nbytes)
 
 
 def _spread(first: int, last: int, count: int | None) -> list[int]:

@@ -31,10 +31,8 @@ import tyro
 from tqdm import tqdm
 
 from common.io.files import atomic_output
-from film.data.datasets import UCF101, FolderTriplets, Middlebury, SnuFilm, Vimeo90K
-from film.data.datasets_4k import Xiph, XTest
-from film.data.record_sources import CutTriplets, import_tfds
-from film.data.reference_tfrecords import TFRecordTriplets
+from film.data.datasets import UCF101, FolderTriplets, Middlebury, SnuFilm, Vimeo90K, Xiph, XTest
+from film.data.record_sources import CutTriplets, TFRecordTriplets
 from film.data.triplet import Encoded, Source, decode, stack
 
 log = logging.getLogger(__name__)
@@ -53,24 +51,12 @@ LAYOUTS: dict[str, Callable[[str, str], Source]] = {  # of the source's path and
     "tfrecord": lambda path, _: TFRecordTriplets(path),
     "cut": lambda path, _: CutTriplets(path),
 }
-Layout = Literal[
-    "folders",
-    "vimeo90k",
-    "ucf101",
-    "middlebury",
-    "snu-film",
-    "xiph-2k",
-    "xiph-4k",
-    "x-test-4k",
-    "x-test-2k",
-    "tfrecord",
-    "cut",
-]
+Layout = Literal[tuple(LAYOUTS)]  # pyright: ignore[reportInvalidTypeForm]
 
 
 @dataclass
 class Prepare:
-    """Pack a data set of triplets into ArrayRecord shards for training (needs the `tfds` extra).
+    """Pack a data set of triplets into ArrayRecord shards for training.
 
     The same command again goes on after an interruption.
     """
@@ -116,12 +102,11 @@ def prepare(
     """Writes `source` as ArrayRecord shards of `shard` triplets; the number of triplets written.
 
     `recipe`, plain values, says in prepare.json what the source is; another one is not continued. Raises
-    FileExistsError (finished, or begun from something else), ImportError (extra `tfds`), and what the source raises
-    if `strict`; ValueError when there is no triplet that can be read.
+    FileExistsError (finished, or begun from something else), and what the source raises if `strict`; ValueError when there is no triplet that can be read.
     """
     if shard < 1:
         raise ValueError(f"shard {shard} must be at least 1")
-    folder, features = Path(destination), _features(import_tfds())
+    folder, features = Path(destination), _features()
     ranges = [range(first, min(first + shard, len(source))) for first in range(0, len(source), shard)]
     _begin(folder, {"split": split, "triplets": len(source), **(recipe or {})}, overwrite)
     lengths = []
@@ -138,7 +123,9 @@ def prepare(
 
 def builder(folder: str | Path) -> Any:
     """The tfds builder of a prepared folder: `builder(folder).as_data_source(split="train")`."""
-    return import_tfds().builder_from_directory(folder)
+    import tensorflow_datasets as tfds
+
+    return tfds.builder_from_directory(folder)
 
 
 def _begin(folder: Path, recipe: dict[str, Any], overwrite: bool) -> None:
@@ -162,7 +149,8 @@ def _begin(folder: Path, recipe: dict[str, Any], overwrite: bool) -> None:
 
 def _finish(folder: Path, features: Any, split: str, lengths: list[int], recipe: str) -> None:
     """Writes what makes the folder a data set: until then no program takes it for one."""
-    tfds = import_tfds()
+    import tensorflow_datasets as tfds
+
     size = sum(path.stat().st_size for path in folder.glob(f"{NAME}-*"))
     info = tfds.core.SplitInfo(name=split, shard_lengths=lengths, num_bytes=size)
     tfds.folder_dataset.write_metadata(
@@ -174,7 +162,9 @@ def _finish(folder: Path, features: Any, split: str, lengths: list[int], recipe:
     )
 
 
-def _features(tfds: Any) -> Any:
+def _features() -> Any:
+    import tensorflow_datasets as tfds  # here: it takes two seconds
+
     pictures = {f"frame_{number}": tfds.features.Image() for number in range(3)}
     return tfds.features.FeaturesDict({**pictures, "path": tfds.features.Text(), "time": np.float32})
 

@@ -1,27 +1,76 @@
-"""Training sources that are no picture folders: tfds and ArrayRecord data sets, and what `film.data.cutting` cut.
+"""Training sources that are no picture folders: TFRecords, tfds and ArrayRecord data sets, patches cut from a film.
 
-| source                            | what it reads                                                              |
-| --------------------------------- | -------------------------------------------------------------------------- |
-| the classes of `film.data.datasets`     | picture folders                                                            |
-| `film.data.reference_tfrecords.TFRecordTriplets`  | the reference's TFRecords                                                  |
-| `TfdsTriplets`                    | ArrayRecord data sets: those of `film prepare`, and any with three pictures |
-| `CutTriplets`                     | the frames of patches cut from a film, without their teacher flow          |
+| source             | what it reads                                                                       |
+| ------------------ | ----------------------------------------------------------------------------------- |
+| `TFRecordTriplets` | the reference's TFRecords                                                           |
+| `TfdsTriplets`     | ArrayRecord data sets: those of `film prepare`, and any with three pictures         |
+| `CutTriplets`      | the frames of patches that `film.data.cutting` cut, without their teacher flow      |
 
-All are `film.data.triplet.Source`: name them in the config of `film.data.triplet_batches.MixtureConfig`.
+All are `film.data.triplet.Source`, as the classes of `film.data.datasets` are: name them in the config of
+`film.data.triplet_batches.MixtureConfig`.
+
+FILM's own training files are TFRecords of three encoded frames each, read here without TensorFlow. A data set
+`name@200` is the files `name-00000-of-00200` ... `name-00199-of-00200`, framed as `common.io.tfrecord` says. A record
+has the features `frame_0/encoded`, `frame_1/encoded` (the truth), `frame_2/encoded` (picture files), their format,
+height and width, and `path` (folder of the middle frame); see `datasets/util.py` of the reference. PNG frames decode
+to the very values that TensorFlow gives. JPEG frames differ by one level of 255 on average: TensorFlow takes a
+faster, coarser DCT.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from natsort import natsorted
 
+from common.io.files import require_file
+from common.io.tfrecord import Span, parse_example, read_record, scan
 from film.data.triplet import Encoded, Frames, Source, encode
 
-EXTRA = 'pip install "film-plugins-reveal[tfds]"'
+FRAMES = ("frame_0", "frame_1", "frame_2")
+
+
+@dataclass(frozen=True)
+class TFRecordTriplets(Source):
+    """The triplets of FILM's TFRecords.
+
+    Attributes:
+      files: `folder/name@200`, one file, or a glob such as `folder/name-*`.
+      check: compare each record's CRC-32C (about 1 ms for 3 MB).
+    """
+
+    files: str
+    check: bool = True
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """The place of each record, file after file. Raises FileNotFoundError when a shard is missing."""
+        spans = tuple(span for path in find_shards(self.files) for span in scan(path))
+        if not spans:
+            raise ValueError(f"{self.files}: no record in it")
+        return spans
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def name(self, index: int) -> str:
+        span = self.spans[index]
+        return f"{span.path.name} at byte {span.start}"
+
+    def encoded(self, index: int) -> Encoded:
+        name = self.name(index)
+        wanted = [f"{frame}/encoded" for frame in FRAMES]
+        features = parse_example(read_record(self.spans[index], self.check), wanted, name)
+        missing = [key for key in wanted if key not in features]
+        if missing:
+            raise ValueError(f"{name}: no feature {missing[0]!r}; a record of FILM has {', '.join(wanted)}")
+        return Encoded(name, (features[wanted[0]], features[wanted[1]], features[wanted[2]]))
 
 
 @dataclass(frozen=True)
@@ -31,7 +80,7 @@ class TfdsTriplets(Source):
     Attributes:
       dataset: folder that `film prepare` wrote (it has dataset_info.json), or a data set's name, `name:1.0.0`.
       split: such as train, or train[:90%].
-      frames: features that hold x0, y, x1 as pictures.
+      keys: features that hold x0, y, x1 as pictures.
       data_dir: where tfds keeps prepared data sets; needed only with a name, and then only if it is not the default.
     """
 
@@ -47,8 +96,9 @@ class TfdsTriplets(Source):
 
     @cached_property
     def records(self) -> Any:
-        """The `tfds.data_source`, pictures left as files. Raises ImportError, FileNotFoundError, ValueError."""
-        tfds = import_tfds()
+        """The `tfds.data_source`, pictures left as files. Raises FileNotFoundError, ValueError."""
+        import tensorflow_datasets as tfds  # here: it takes two seconds
+
         builder = self._builder(tfds)
         missing = [key for key in self.keys if key not in builder.info.features]
         if missing:
@@ -84,6 +134,34 @@ class TfdsTriplets(Source):
             ) from error
 
 
+class TripletPatches:
+    """Random access to a folder of `film.data.cutting.cut_training`; arrays stay on disk until a crop is read.
+
+    Item: images uint8 [3 S S 3] (x0, y, x1), flows [2 s s 2] and valid [2 s s] (to x0, to x1), motion (px), id.
+    Raises FileNotFoundError when the folder is not such a folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        if not (folder / "index.json").is_file():
+            raise FileNotFoundError(f"{folder}: no training triplets here; `python -m film.data.cutting` writes them")
+        index = json.loads((folder / "index.json").read_text())
+        self.motions = np.array([triplet["motion"] for triplet in index["triplets"]], np.float32)
+        self._images, self._flows, self._valid = (
+            np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "flows", "valid")
+        )
+        if not len(self._images) == len(self._flows) == len(self._valid) == len(self.motions):
+            raise ValueError(f"{folder}: arrays and index differ in length: cut the triplets again")
+        self.size = int(self._images.shape[2])
+
+    def __len__(self) -> int:
+        return len(self.motions)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        arrays = dict(images=self._images, flows=self._flows, valid=self._valid, motion=self.motions)
+        return {"id": np.array(index, np.int64), **{name: array[index] for name, array in arrays.items()}}
+
+
 @dataclass(frozen=True)
 class CutTriplets(Source):
     """The three frames of each patch in a folder of `film.data.cutting` (8 bits, square), without flow."""
@@ -91,11 +169,7 @@ class CutTriplets(Source):
     folder: str | Path
 
     @cached_property
-    def patches(self) -> Any:
-        from film.data.triplet_batches import (
-            TripletPatches,  # here: it brings grain, for which `film prepare` would wait
-        )
-
+    def patches(self) -> TripletPatches:
         return TripletPatches(self.folder)
 
     def __len__(self) -> int:
@@ -112,10 +186,16 @@ class CutTriplets(Source):
         return Encoded(self.name(index), (x0, y, x1))
 
 
-def import_tfds() -> Any:
-    """The package tensorflow-datasets, imported when needed: it takes two seconds. Raises ImportError."""
-    try:
-        import tensorflow_datasets
-    except ImportError as error:
-        raise ImportError(f"tensorflow-datasets is not installed: {EXTRA}") from error
-    return tensorflow_datasets
+def find_shards(files: str) -> list[Path]:
+    """The files of `name@N`, a glob or one name. Raises FileNotFoundError for the first that is missing."""
+    if match := re.fullmatch(r"(.+)@(\d+)", files):
+        name, count = match[1], int(match[2])
+        return [require_file(f"{name}-{shard:05d}-of-{count:05d}") for shard in range(count)]
+    if Path(files).is_file():
+        return [Path(files)]
+    pattern = Path(files)
+    found = Path(pattern.anchor or ".").glob(str(pattern.relative_to(pattern.anchor)))
+    shards = natsorted((path for path in found if path.is_file()), key=str)
+    if not shards:
+        raise FileNotFoundError(f"{files}: no such file and no match; give a file, a glob, or name@200 for 200 shards")
+    return shards

@@ -5,7 +5,7 @@
     Triplet   the same for evaluation: three float32 pictures in [0, 1]
 
 `y` is the truth, the frame at `time` between x0 (0) and x1 (1); nearly always 0.5. A `Source` is a data set in one of
-the formats of `film.data.datasets`, `film.data.reference_tfrecords` or `film.data.record_sources`: a length and random access.
+the formats of `film.data.datasets`, `film.data.record_sources` or `film.data.record_sources`: a length and random access.
 """
 
 from __future__ import annotations

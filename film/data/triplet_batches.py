@@ -22,11 +22,9 @@ motion halves. The motion (95th percentile between the outer frames, in pixels o
 of the training step: the scale is drawn among those under the cap, else it is the smallest.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any
 
 import grain
@@ -34,37 +32,10 @@ import numpy as np
 
 from common.training.batches import batches
 from film.data.augment import CELL, Example, augment
+from film.data.record_sources import TripletPatches
 from film.data.reference_augment import ReferenceAugment
 from film.data.stream import Readable, endless, stream
 from film.data.triplet import Source
-
-
-class TripletPatches:
-    """Random access to a folder of `film.data.cutting.cut_training`; arrays stay on disk until a crop is read.
-
-    Item: images uint8 [3 S S 3] (x0, y, x1), flows [2 s s 2] and valid [2 s s] (to x0, to x1), motion (px), id.
-    Raises FileNotFoundError when the folder is not such a folder.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        folder = Path(folder)
-        if not (folder / "index.json").is_file():
-            raise FileNotFoundError(f"{folder}: no training triplets here; `python -m film.data.cutting` writes them")
-        index = json.loads((folder / "index.json").read_text())
-        self.motions = np.array([triplet["motion"] for triplet in index["triplets"]], np.float32)
-        self._images, self._flows, self._valid = (
-            np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "flows", "valid")
-        )
-        if not len(self._images) == len(self._flows) == len(self._valid) == len(self.motions):
-            raise ValueError(f"{folder}: arrays and index differ in length: cut the triplets again")
-        self.size = int(self._images.shape[2])
-
-    def __len__(self) -> int:
-        return len(self.motions)
-
-    def __getitem__(self, index: int) -> Example:
-        arrays = dict(images=self._images, flows=self._flows, valid=self._valid, motion=self.motions)
-        return {"id": np.array(index, np.int64), **{name: array[index] for name, array in arrays.items()}}
 
 
 @dataclass(frozen=True)
@@ -72,7 +43,7 @@ class MixtureConfig:
     """Triplets of one or more sources, cropped and varied as in the reference; the defaults are the paper's.
 
     Attributes:
-      sources: `film.data.datasets`, `film.data.reference_tfrecords` and `film.data.record_sources` have them.
+      sources: `film.data.datasets`, `film.data.record_sources` and `film.data.record_sources` have them.
       weights: how many examples come from each, relative to the others; empty: by their numbers of records.
       batch_size, crop: crops per batch, over all processes; their side in pixels.
       augment: what is drawn for each example.

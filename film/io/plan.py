@@ -1,9 +1,13 @@
 """What a run of `film` will read and write, checked before anything is computed.
 
-Nothing here needs JAX, so a mistyped name is answered at once. Checks go from cheap to dear: numbers, names, headers
-and sizes, outputs, and last every picture is decoded to its end, because a photo that was cut short while it was copied
-has a perfect header. Each photo is thus read once more than the computation needs. For twelve megapixels of JPEG that
-is a few hundredths of a second, on as many threads as there are cores; without it hours of work end half-way.
+Nothing here needs JAX, so a mistyped name is answered at once. Numbers and names are checked first, then photos and
+outputs. Each photo is opened once: its file is read whole and kept, encoded, up to `MAX_HELD` bytes
+for all of them; of the photos beyond that only the header's findings are kept, and they are opened again when their
+turn comes. Each is decoded once, when the network needs it, so only a few decoded images are ever in memory.
+
+A photo that was cut short while it was copied has a perfect header, and would end hours of work half-way. So a file
+without the end mark of its format is decoded at once (a whole file may lack it where a program has appended data).
+Other damage, inside a photo, is found when it is decoded; then, too, nothing is left of the output.
 """
 
 from __future__ import annotations
@@ -11,21 +15,21 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from tqdm import tqdm
+import numpy as np
+from jaxtyping import Float
 
 from common.io.clip_limits import check_output
 from common.io.files import check_output_file
-from common.io.images import MAX_PIXELS, check_same_size, check_writable, find_images, image_size, verify_image
+from common.io.images import check_same_size, check_writable, find_images, image_size, read_encoded, read_image
 
 SMALLEST = 2  # pixels a side
 MOST_TIMES = 16  # 65,535 frames in each gap, and neighbours that no 8-bit picture tells apart
-MOST_THREADS = 8
-PATIENCE = 1.0  # seconds before a progress bar is worth a line
+MAX_HELD = 512 << 20  # bytes of encoded photos in memory
+END_MARKS = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND\xaeB`\x82"}  # JPEG, PNG: first and last bytes of a file
 
 
 def frame_count(inputs: int, times: int) -> int:
@@ -43,6 +47,13 @@ class Plan:
     fps: Fraction
     output: Path
     sheet: Path | None = None
+    encoded: Mapping[Path, bytes] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+    def read(self, photo: Path) -> Float[np.ndarray, "h w 3"]:
+        """Decodes a photo, RGB in [0, 1]; raises as `read_image`."""
+        if photo in self.encoded:
+            return read_image(self.encoded[photo], str(photo))
+        return read_image(photo)
 
     @property
     def frames(self) -> int:
@@ -86,29 +97,25 @@ def make_plan(
     overwrite: bool = False,
     *,
     sheet: str | Path | None = None,
-    progress: bool = False,
 ) -> Plan:
-    """Checks everything that can be checked beforehand; errors as of `find_photos`, `read_image`, `check_output`.
-
-    `progress` shows a bar on stderr while many photos are decoded.
-    """
+    """Checks everything that can be checked beforehand; errors as of `find_photos`, `read_image`, `check_output`."""
     if not 0 <= times <= MOST_TIMES:
         raise ValueError(f"--times {times}: each gap is halved 0 to {MOST_TIMES} times; for a longer clip lower --fps")
     if fps <= 0:
         raise ValueError(f"--fps {float(fps):g}: frames per second are more than 0")
     photos = find_photos(inputs)
     check_apart(photos, output, sheet)
-    sizes = [image_size(path) for path in photos]
-    check_same_size(sizes, [str(path) for path in photos])
-    width, height = sizes[0]
+    sizes, encoded = read_photos(photos)
+    check_same_size([sizes[path] for path in photos], photos)
+    width, height = sizes[photos[0]]
     if min(width, height) < SMALLEST:
         raise ValueError(f"{photos[0]} is {width}x{height}: no motion to see; sides are at least {SMALLEST} pixels")
-    plan = Plan(tuple(photos), (width, height), times, fps, Path(output), None if sheet is None else Path(sheet))
+    place = None if sheet is None else Path(sheet)
+    plan = Plan(tuple(photos), (width, height), times, fps, Path(output), place, encoded)
     check_output(output, overwrite, size=plan.size, frames=plan.frames, fps=fps)
     if sheet is not None:
         check_writable(sheet)
         check_output_file(sheet, overwrite)
-    verify_photos(plan, progress)
     return plan
 
 
@@ -131,13 +138,23 @@ def check_apart(photos: Sequence[Path], output: str | Path, sheet: str | Path | 
         raise ValueError(f"{sheet}: the contact sheet cannot lie in {output}, which is the clip; give another name")
 
 
-def verify_photos(plan: Plan, progress: bool = False) -> None:
-    """Decodes every photo once and keeps none; raises for the first, in their order, that is damaged."""
-    different = list(dict.fromkeys(plan.photos))
-    width, height = plan.size
-    threads = min(MOST_THREADS, os.cpu_count() or 1, max(1, MAX_PIXELS // (width * height)))  # each holds a picture
-    with ThreadPoolExecutor(threads) as pool:
-        checked = pool.map(verify_image, different)
-        disable = None if progress else True
-        for _ in tqdm(checked, "checking photos", len(different), delay=PATIENCE, disable=disable, leave=False):
-            pass
+def read_photos(photos: Sequence[Path]) -> tuple[dict[Path, tuple[int, int]], dict[Path, bytes]]:
+    """(width, height) of each photo, and the files themselves as far as MAX_HELD goes; see the module for what is checked.
+
+    Raises as `read_image` for the first photo, in their order, that is seen to be damaged.
+    """
+    sizes: dict[Path, tuple[int, int]] = {}
+    held: dict[Path, bytes] = {}
+    room = MAX_HELD
+    for path in photos:
+        if path in sizes:
+            continue
+        data = read_encoded(path)
+        sizes[path] = image_size(data, str(path))
+        marks = [end for start, end in END_MARKS.items() if data.startswith(start)]
+        if marks and not data.rstrip(b"\0").endswith(marks[0]):
+            read_image(data, str(path))
+        if len(data) <= room:
+            held[path] = data
+            room -= len(data)
+    return sizes, held

@@ -12,6 +12,7 @@ from typing import Any
 
 from flax import nnx
 
+from common.training import renamed
 from common.training.task import Params
 from common.weights.model_file import Metadata, load_weights, save_weights
 from film.io.pretrained import find
@@ -38,8 +39,9 @@ def load_with_metadata(name_or_path: str | Path | None = None) -> tuple[Film, Me
     """`load`, and what the file says about itself."""
     path = find(name_or_path)
     params, metadata = load_weights(path, expect_kind=KIND)
+    old_names = renamed.FIELDS["film.model.FilmConfig"]
     try:
-        config = FilmConfig(**metadata.config)
+        config = FilmConfig(**{old_names.get(name, name): value for name, value in metadata.config.items()})
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: its config is not one of FILM's ({error}); update this program") from error
     try:

@@ -1,16 +1,16 @@
-"""How an untrained FILM starts: as a plain method that works a little, not as noise.
+"""Initialisation of FILM as a plain method that works a little, not as noise.
 
 With random weights, L1 teaches FILM to blend long before it learns to move: nothing in the flow predictors answers to
 motion yet, so their gradients point nowhere for tens of thousands of steps. The paper waits them out (3 M steps). Here
 three identities are written into some channels of the random initialisation; the others stay random, but for the search
-(`flow_search`), which starts at zero, and everything is trained from there.
+(`correlation_radius`), which starts at zero, and everything is trained from there.
 
-1. `pass_image`: the encoder's first three channels copy the image (it is not negative, so leaky ReLUs keep it).
-2. `start_as_differential_flow`: with d = b - a and the mean gradient g, leaky ReLUs form |g + d| - |g - d| =
+1. `init_encoder`: the encoder's first three channels copy the image (it is not negative, so leaky ReLUs keep it).
+2. `init_flow`: with d = b - a and the mean gradient g, leaky ReLUs form |g + d| - |g - d| =
    2 sign(g d) min(|g|, |d|). A pattern that moves by v has d = -g v, so this is -2 |g| sign(v) min(1, |v|): a flow
    estimate of the right sign, averaged over a neighbourhood, as Lucas and Kanade do without their division.
    Warping and residuals, coarse to fine, make it an iterative method.
-3. `start_as_blend`: the decoder passes on the mean of the two warped frames; with `blend` it does so by construction.
+3. `init_decoder`: the decoder passes on the mean of the two warped frames; with `blend` it does so by construction.
    The loss then has a gradient that moves the flow from the first step on.
 """
 
@@ -32,18 +32,18 @@ LUMA = (0.299, 0.587, 0.114)
 DERIVATIVE = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]) / 8  # Sobel, per pixel
 
 
-def prepare(model: Film) -> Film:
+def initialize(model: Film) -> Film:
     """Writes the three identities into a freshly made network, in place, and returns it."""
-    pass_image(model.extractor)
-    start_as_differential_flow(model.flow, model.config.filters)
+    init_encoder(model.extractor)
+    init_flow(model.flow, model.config.filters)
     if model.config.blend:
         model.fusion.output.kernel[...] *= REST  # the mean of the warped frames, by construction
     else:
-        start_as_blend(model.fusion, (0, COLORS + model.config.filters))
+        init_decoder(model.fusion, (0, COLORS + model.config.filters))
     return model
 
 
-def pass_image(extractor: FeatureExtractor) -> None:
+def init_encoder(extractor: FeatureExtractor) -> None:
     """Channels 0, 1, 2 of stage 0 are the image; an encoder that starts with fewer channels stays random."""
     if extractor.convs[0].kernel.shape[3] < COLORS:
         return
@@ -51,13 +51,13 @@ def pass_image(extractor: FeatureExtractor) -> None:
         _rewrite(conv, {(color, color): _centre(1.0) for color in range(COLORS)})
 
 
-def start_as_differential_flow(flow: FlowEstimator, filters: int) -> None:
+def init_flow(flow: FlowEstimator, filters: int) -> None:
     """All predictors estimate motion from derivatives; see the module."""
     for level, predictor in enumerate(flow.predictors):
-        _differential(predictor, filters, np.random.default_rng(level))
+        _init_predictor(predictor, filters, np.random.default_rng(level))
 
 
-def start_as_blend(fusion: Fusion, images_at: tuple[int, int]) -> None:
+def init_decoder(fusion: Fusion, images_at: tuple[int, int]) -> None:
     """Output = mean of the two warped images plus a little of everything else."""
     first, second = list(fusion.convs)[1:3]
     copied = range(2 * COLORS)
@@ -70,7 +70,7 @@ def start_as_blend(fusion: Fusion, images_at: tuple[int, int]) -> None:
     fusion.output.kernel[...] = kernel.at[0, 0, : 2 * COLORS].set(0.5 * np.tile(np.eye(COLORS), (2, 1)))
 
 
-def _differential(predictor: FlowPredictor, filters: int, rng: np.random.Generator) -> None:
+def _init_predictor(predictor: FlowPredictor, filters: int, rng: np.random.Generator) -> None:
     first, *middle, last = list(predictor.convs)
     width, features = first.kernel.shape[3], first.kernel.shape[2] // 2
     if width < UNITS or last.kernel.shape[2] < 4 or filters < COLORS:
@@ -88,7 +88,7 @@ def _differential(predictor: FlowPredictor, filters: int, rng: np.random.Generat
             taps[features + channel, unit] = (-1) ** sign * weight * (gradient + change)
         signs[axis, unit] = -((-1) ** difference) / count
     _rewrite(first, taps)
-    if predictor.search:
+    if predictor.radius:
         predictor.matched.kernel[...] *= 0
     # Signed numbers travel through leaky ReLUs as the pair (v, -v): leaky(v) - leaky(-v) = (1 + LEAK) v.
     pairs = {

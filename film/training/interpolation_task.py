@@ -1,7 +1,7 @@
 """What training optimises: FILM's middle frame against the true one.
 
 The network is run on a batch of triplets; the losses, metrics and pictures that the config lists look at the result
-(`common/training/objectives.py`, `film/training/losses.py`, `film/training/summaries.py`). The paper's three recipes are
+(`common/training/objectives.py`, `film/training/losses.py`, `film/training/image_summaries.py`). The paper's three recipes are
 `configs/experiment/film/film_l1.yaml`, `film_vgg.yaml` and `film_style.yaml`.
 """
 
@@ -26,8 +26,8 @@ from common.training.objectives import L1, Psnr, Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
 from film.io.weights import load, save
 from film.model import Film, FilmConfig, FilmOutput
-from film.training.initialization import prepare
-from film.training.summaries import Panel, TripletSheet
+from film.training.image_summaries import ImageSummary, TripletSheet
+from film.training.initialization import initialize
 
 DTYPES = ("float32", "bfloat16")
 
@@ -40,9 +40,9 @@ class FilmTask:
       model: shape of the network.
       losses: named terms that are added up; metrics: named terms that are only logged.
       networks: files of perceptual networks that terms compare features in, by name (`common/perceptual/vgg_weights.py`).
-      panels: named pictures of the run.
+      image_summaries: named pictures of the run.
       start_from: weights to begin with (a shipped name, a file or a run's folder); None begins as `film/training/initialization.py`
-        or, with `plain_start`, at random as the reference does.
+        or, with `random_init`, at random as the reference does.
       levels: pyramid levels while training; None: as the model. The weights are the same for any number above
         `specialized_levels`; a small crop has no use for the coarsest.
       dtype: what the network computes in, float32 or bfloat16. Parameters, flows and losses stay float32.
@@ -53,9 +53,11 @@ class FilmTask:
     losses: Mapping[str, Term] = dataclasses.field(default_factory=lambda: {"l1": L1()})
     metrics: Mapping[str, Term] = dataclasses.field(default_factory=lambda: {"psnr": Psnr()})
     networks: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    panels: Mapping[str, Panel] = dataclasses.field(default_factory=lambda: {"triplets": TripletSheet()})
+    image_summaries: Mapping[str, ImageSummary] = dataclasses.field(
+        default_factory=lambda: {"triplets": TripletSheet()}
+    )
     start_from: str | None = None
-    plain_start: bool = False
+    random_init: bool = False
     levels: int | None = None
     dtype: str = "float32"
     remat: bool = False
@@ -78,7 +80,7 @@ class FilmTask:
 
     def init(self, key: PRNGKeyArray) -> Params:
         model = Film(self.model, rngs=nnx.Rngs(key))
-        return nnx.to_pure_dict(nnx.state(model if self.plain_start else prepare(model)))
+        return nnx.to_pure_dict(nnx.state(model if self.random_init else initialize(model)))
 
     def start(self) -> Params | None:
         if self.start_from is None:
@@ -107,13 +109,13 @@ class FilmTask:
         return loss, values | report(self.metrics, scope)
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
-        if not self.panels:
+        if not self.image_summaries:
             return {}
-        shown = max(panel.rows for panel in self.panels.values())
+        shown = max(panel.rows for panel in self.image_summaries.values())
         names = ("x0", "x1", "y", "time")
         rows = {name: np.asarray(batch[name][:shown]) for name in names}
         output = jax.device_get(_forward(self.graphdef, params, rows["x0"], rows["x1"], rows["time"]))
-        return {name: panel(rows, output) for name, panel in self.panels.items()}
+        return {name: panel(rows, output) for name, panel in self.image_summaries.items()}
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
         return save(path, params, self.model, metadata, overwrite=True)

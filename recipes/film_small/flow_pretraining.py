@@ -28,12 +28,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from common.losses import masked_l1
 from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
-from film.flow import middle_residual
+from film.flow import bilateral_residual
 from film.io.weights import save
 from film.model import Film, FilmConfig
 from film.pyramid import image_pyramid
 from film.resample import average_pool, resize_bilinear
-from film.training.initialization import prepare
+from film.training.initialization import initialize
 from film.training.interpolation_task import FilmTask
 from film.training.losses import TEACHER_LEVEL, believed
 
@@ -55,15 +55,15 @@ class FlowTask:
     errors: Sequence[float] = (0.1, 2.0)
 
     def __post_init__(self):
-        if not self.model.between:
-            raise ValueError("flow first is for networks with between=true: FilmConfig.small(), for one")
+        if not self.model.bilateral:
+            raise ValueError("flow first is for networks with bilateral=true: FilmConfig.small(), for one")
 
     @functools.cached_property
     def graphdef(self) -> nnx.GraphDef[Film]:
         return nnx.graphdef(nnx.eval_shape(lambda: Film(self.model, rngs=nnx.Rngs(0))))
 
     def init(self, key: PRNGKeyArray) -> Params:
-        return nnx.to_pure_dict(nnx.state(prepare(Film(self.model, rngs=nnx.Rngs(key)))))
+        return nnx.to_pure_dict(nnx.state(initialize(Film(self.model, rngs=nnx.Rngs(key)))))
 
     def start(self) -> None:
         return None
@@ -101,7 +101,7 @@ class FlowTask:
         images = image_pyramid(jnp.concatenate([given["x0"], given["x1"]]), self.model.pyramid_levels)
         time = given["time"][:, :, None, None]
         return [
-            middle_residual(model.flow.predictor(level), both[:count], both[count:], forced, time)
+            bilateral_residual(model.flow.predictor(level), both[:count], both[count:], forced, time)
             for level, (both, forced) in enumerate(zip(model.extractor(images), given["forced"], strict=False))
         ]
 

@@ -225,8 +225,10 @@ def test_a_network_that_fails_half_way_leaves_nothing(here, weights, capsys, mon
     assert tree(here) == before
 
 
-@pytest.mark.parametrize("output", ["clip.mp4", "clip.gif", "new/frames"])
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+@pytest.mark.parametrize(
+    ("output", "name", "code"),
+    [("clip.mp4", "SIGINT", 130), ("clip.gif", "SIGTERM", 143), ("new/frames", "SIGHUP", 129)],
+)
 def test_being_stopped_leaves_nothing(here, weights, capsys, monkeypatch, output, name, code):
     """Ctrl-C, `kill` and a closed window, when the first photo has been written."""
     number = getattr(signal, name)
@@ -246,6 +248,17 @@ def test_a_cut_photo_is_found_before_anything_is_computed(here, weights, capsys,
     monkeypatch.setattr("film.io.weights.load", lambda *_: pytest.fail("the network was loaded"))
     before = tree(here)
     assert "long/19.jpg is damaged or cut short" in refused(["long", "-o", "clip.mp4", "--weights", weights], capsys)
+    assert tree(here) == before
+
+
+def test_damage_inside_a_photo_leaves_nothing(here, weights, capsys):
+    """Both its ends are whole: it is found when the first photo has been written already."""
+    content = bytearray(Path(PHOTOS[1]).read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    Path(PHOTOS[1]).write_bytes(content)
+    before = tree(here)
+    for output in ("clip.mp4", "frames"):
+        assert PHOTOS[1] in refused([*PHOTOS, "-o", output, "--weights", weights, "--quiet"], capsys)
     assert tree(here) == before
 
 

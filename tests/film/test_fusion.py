@@ -7,13 +7,16 @@ import pytest
 from flax import nnx
 from jax.test_util import check_grads
 
-import film.flow
-from film.convolution import Conv, conv2d
-from film.flow import FlowEstimator, matches
-from film.fusion import Fusion, blend, pack, unpack, upsample_conv
+import film.ops.correlation
+from film.convolution import Conv
+from film.flow import FlowEstimator
+from film.fusion import Fusion, blend, upsample_conv
+from film.ops.conv2d import conv2d
+from film.ops.correlation import correlation
+from film.ops.packing import pack, unpack
+from film.ops.row_tiling import even_share
 from film.pyramid import FeatureExtractor, feature_channels, image_pyramid
 from film.resample import resize_bilinear, resize_nearest
-from film.row_tiling import even_share
 from film.warp import backward_warp
 
 
@@ -99,27 +102,27 @@ def test_each_level_answers_to_its_own_predictor():
 
 def test_matches_are_means_of_products_and_zero_beyond_the_picture():
     a, b = uniform(0, 2, 5, 6, 3), uniform(1, 2, 5, 6, 3)
-    found = np.asarray(matches(a, b, 2)).reshape(2, 5, 6, 5, 5)
+    found = np.asarray(correlation(a, b, 2)).reshape(2, 5, 6, 5, 5)
     np.testing.assert_allclose(found[:, 1, 2, 2 + 1, 2 - 2], np.mean(a[:, 1, 2] * b[:, 2, 0], axis=-1), rtol=1e-6)
     np.testing.assert_allclose(found[..., 2, 2], np.mean(a * b, axis=-1), rtol=1e-6)
     assert not found[:, 0, :, :2].any() and not found[:, :, 5, :, 3:].any()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 6])
-def test_matches_row_by_row_are_the_matches(rows, monkeypatch):
+def test_matches_row_by_row_are_the_correlation(rows, monkeypatch):
     a, b = uniform(0, 2, 6, 7, 5), uniform(1, 2, 6, 7, 5)
     padded = jnp.pad(b, ((0, 0), (2, 2), (2, 2), (0, 0)))
     plain = [jnp.mean(a * padded[:, y : y + 6, x : x + 7], axis=-1) for y in range(5) for x in range(5)]
-    monkeypatch.setattr("film.flow.STRIP", rows * 2 * 7 * 5)
-    np.testing.assert_allclose(matches(a, b, 2), jnp.stack(plain, axis=-1), atol=1e-6)
-    assert even_share(6, 2 * 7 * 5, film.flow.STRIP) == rows
+    monkeypatch.setattr("film.ops.correlation.TILE_VALUES", rows * 2 * 7 * 5)
+    np.testing.assert_allclose(correlation(a, b, 2), jnp.stack(plain, axis=-1), atol=1e-6)
+    assert even_share(6, 2 * 7 * 5, film.ops.correlation.TILE_VALUES) == rows
 
 
 def test_the_gradient_of_matches_is_the_derivative():
     a, b, weights = uniform(0, 1, 4, 5, 3), uniform(1, 1, 4, 5, 3), uniform(2, 1, 4, 5, 9)
 
     def value(a, b):
-        return jnp.sum(weights * matches(jnp.asarray(a), jnp.asarray(b), 1))
+        return jnp.sum(weights * correlation(jnp.asarray(a), jnp.asarray(b), 1))
 
     check_grads(value, (a, b), order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
 
@@ -128,7 +131,7 @@ def test_flow_in_between_lies_on_the_grid_of_its_moment():
     estimator = FlowEstimator(4, 1, (1,), (8,), (1,), rngs=nnx.Rngs(3))
     features = [uniform(level, 1, 16 >> level, 16 >> level, 4) for level in range(3)]
     time = jnp.full((1, 1), 0.25)
-    finest, middle, coarsest = estimator.between(features, features, time)
+    finest, middle, coarsest = estimator.bilateral(features, features, time)
     assert [flow.shape[1] for flow in (finest, middle, coarsest)] == [16, 8, 4]
     v = resize_bilinear(2 * coarsest, (8, 8))
     own = backward_warp(features[1], -0.25 * v)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from film.convolution import STRIP, conv2d
+from film.ops.conv2d import TILE_PIXELS, conv2d
 
 
 def plain(x, kernel, padding):
@@ -24,7 +24,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kernel", "padding"), CASES, ids=str)
-@pytest.mark.parametrize("size", [(5, 9), (96, 40), (3, STRIP + 1)])
+@pytest.mark.parametrize("size", [(5, 9), (96, 40), (3, TILE_PIXELS + 1)])
 def test_gradients_are_those_of_the_convolution(size, kernel, padding):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(3, *size, 5)).astype(np.float32))

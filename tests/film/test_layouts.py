@@ -4,8 +4,19 @@ import numpy as np
 import pytest
 from tiny_triplets import damage, picture, write, write_vimeo
 
-from film.data.datasets import UCF101, FolderTriplets, KnownTriplets, Layout, Middlebury, Quarters, SnuFilm, Vimeo90K
-from film.data.datasets_4k import Xiph, XTest, resample_linear
+from film.data.datasets import (
+    UCF101,
+    FolderTriplets,
+    KnownTriplets,
+    Layout,
+    Middlebury,
+    Quarters,
+    SnuFilm,
+    Vimeo90K,
+    Xiph,
+    XTest,
+    resample_linear,
+)
 from film.data.triplet import Triplet, decode, encode
 
 DATA = Path(__file__).parents[1] / "data" / "film"

@@ -13,10 +13,11 @@ from toy import assert_same_parameters, parameters, toy
 
 from common.losses import l1
 from common.training.optimizer import keras_adam
-from film.model import Film, FilmConfig, parameter_count, switch, whole_numbers
+from film.config import FilmConfig
+from film.model import Film, parameter_count
 from film.porting import variable_table
 from film.resample import resize_bilinear
-from film.training.initialization import prepare
+from film.training.initialization import initialize
 
 IMAGE, FLOW = 2e-5, 1e-4  # the reference's own float32 noise is 3e-6 and 5e-6
 
@@ -178,8 +179,8 @@ def test_bad_shapes_are_refused_in_one_line(shapes, said):
         dict(flow_convs=(3, 3, 0, 3)),
         dict(flow_filters=(32, 64, 1, 256)),
         dict(flow_filters=()),
-        dict(flow_search=(1, 1)),
-        dict(flow_search=(0, 0, 0, -1)),
+        dict(correlation_radius=(1, 1)),
+        dict(correlation_radius=(0, 0, 0, -1)),
     ],
 )
 def test_impossible_configs_are_refused(changes):
@@ -202,9 +203,9 @@ def test_a_narrow_network_starts_too(filters):
     """The image's three colours cannot pass through fewer channels: then the start stays random."""
     config = FilmConfig(3, 2, 1, 2, (1, 1), (8, 8), filters)
     if filters < 3:
-        assert_same_parameters(prepare(toy(config)), toy(config))
+        assert_same_parameters(initialize(toy(config)), toy(config))
     else:
-        values = parameters(prepare(toy(config)))
+        values = parameters(initialize(toy(config)))
         assert all(np.isfinite(value).all() for value in values.values())
         np.testing.assert_array_equal(values["extractor.convs.0.kernel"][1, 1], np.eye(3))
 

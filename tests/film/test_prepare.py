@@ -9,8 +9,7 @@ import pytest
 from tiny_triplets import damage, write_vimeo
 
 from film.data import prepare as module
-from film.data.datasets import Vimeo90K
-from film.data.datasets_4k import XTest
+from film.data.datasets import Vimeo90K, XTest
 from film.data.prepare import LAYOUTS, Prepare, builder, prepare, run
 from film.data.record_sources import TfdsTriplets
 

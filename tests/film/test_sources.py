@@ -11,9 +11,8 @@ import pytest
 from tiny_triplets import damage, picture, write, write_vimeo
 
 from film.data.datasets import FolderTriplets, Vimeo90K
-from film.data.record_sources import CutTriplets, TfdsTriplets
+from film.data.record_sources import CutTriplets, TfdsTriplets, TFRecordTriplets
 from film.data.reference_augment import ReferenceAugment
-from film.data.reference_tfrecords import TFRecordTriplets
 from film.data.stream import PATIENCE, Readable
 from film.data.triplet import decode
 from film.data.triplet_batches import MixtureConfig
@@ -219,7 +218,7 @@ def test_all_kinds_of_sources_mix(vimeo, cut):
 
 
 def test_other_times_reach_the_batch(tmp_path):
-    from film.data.datasets_4k import XTest
+    from film.data.datasets import XTest
 
     for number in range(33):
         write(tmp_path / "Type1" / "TEST01" / f"{number:04d}.png", picture(number, 8, 8))

@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 from flax import nnx
 
-import film.row_tiling
+import film.ops.row_tiling
 from film.convolution import Conv, leaky_relu
 from film.model import Film, FilmConfig
-from film.row_tiling import EVEN, FEWEST, by_strips, even_share
+from film.ops.row_tiling import EVEN, FEWEST, by_rows, even_share
 
-KINDS = {"between": {}, "paper": dict(between=False, blend=False, flow_search=())}
+KINDS = {"between": {}, "paper": dict(bilateral=False, blend=False, correlation_radius=())}
 SIZES = [(64, 40), (66, 40), (72, 33), (67, 40)]  # whole strips; a last one that overlaps; odd columns; an odd row
 
 
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strips of EVEN rows: pictures of 64 rows are large."""
-    monkeypatch.setattr(film.row_tiling, "PIXELS", EVEN * 40)
-    monkeypatch.setattr(film.row_tiling, "ROWS", EVEN)
+    monkeypatch.setattr(film.ops.row_tiling, "PIXELS", EVEN * 40)
+    monkeypatch.setattr(film.ops.row_tiling, "ROWS", EVEN)
 
 
 def tiny(kind: str) -> Film:
     fields = dict(pyramid_levels=4, fusion_pyramid_levels=3, specialized_levels=2, sub_levels=3, filters=4)
-    fields |= dict(flow_convs=(2, 1, 1), flow_filters=(4, 6, 8), flow_search=(1, 1, 1))
+    fields |= dict(flow_convs=(2, 1, 1), flow_filters=(4, 6, 8), correlation_radius=(1, 1, 1))
     return Film(FilmConfig.small(**fields | KINDS[kind]), rngs=nnx.Rngs(1))
 
 
@@ -90,7 +90,7 @@ def test_a_row_sees_all_that_it_reaches(reach, monkeypatch):
     narrow(monkeypatch)
     run, seen = stack(reach)
     x, half = jax.random.normal(jax.random.key(0), (2, 90, 40, 2)), jax.random.normal(jax.random.key(1), (2, 45, 40, 2))
-    found = by_strips(run, [x, half], reach)
+    found = by_rows(run, [x, half], reach)
     assert {rows < 90 for rows, _ in seen} == {True} and all(rows == 2 * few for rows, few in seen)
     np.testing.assert_allclose(found, run(0, x, half), atol=1e-5)
 
@@ -100,22 +100,22 @@ def test_a_reach_too_short_is_seen(monkeypatch):
     narrow(monkeypatch)
     run, _ = stack(6)
     x = jax.random.normal(jax.random.key(0), (1, 96, 40, 2))
-    assert float(jnp.abs(by_strips(run, [x], 1) - run(0, x)).max()) > 1e-3
+    assert float(jnp.abs(by_rows(run, [x], 1) - run(0, x)).max()) > 1e-3
 
 
 def test_a_window_higher_than_the_picture_is_the_picture(monkeypatch):
     narrow(monkeypatch)
     x = jnp.ones((1, FEWEST * EVEN, 40, 2))
-    assert by_strips(lambda top, x: x, [x], 32).shape == x.shape
+    assert by_rows(lambda top, x: x, [x], 32).shape == x.shape
 
 
 def test_small_and_odd_pictures_stay_whole(monkeypatch):
     narrow(monkeypatch)
     run, _ = stack(1)
     large, small = jnp.zeros((1, FEWEST * EVEN, 40, 2)), jnp.zeros((1, FEWEST * EVEN - 1, 40, 2))
-    assert loops(lambda x: by_strips(run, [x], 1), large) and not loops(lambda x: by_strips(run, [x], 1), small)
+    assert loops(lambda x: by_rows(run, [x], 1), large) and not loops(lambda x: by_rows(run, [x], 1), small)
     odd, half = jnp.zeros((1, 91, 40, 2)), jnp.zeros((1, 45, 40, 2))
-    assert not loops(lambda x, half: by_strips(lambda top, x, half: x, [x, half], 1), odd, half)
+    assert not loops(lambda x, half: by_rows(lambda top, x, half: x, [x, half], 1), odd, half)
 
 
 def test_a_large_picture_needs_less_memory(monkeypatch):
@@ -124,7 +124,7 @@ def test_a_large_picture_needs_less_memory(monkeypatch):
     e0 = jax.eval_shape(net.encode, jax.ShapeDtypeStruct((1, 512, 512, 3), jnp.float32))
 
     def needed(pixels: int) -> int:
-        monkeypatch.setattr(film.row_tiling, "PIXELS", pixels)
+        monkeypatch.setattr(film.ops.row_tiling, "PIXELS", pixels)
         program = jax.jit(lambda e0, e1: net.interpolate_encoded(e0, e1, jnp.full((1, 1), 0.5)).image)
         return program.lower(e0, e0).compile().memory_analysis().temp_size_in_bytes
 

@@ -17,14 +17,14 @@ from common.training.objectives import L1, Vgg
 from common.training.task import Context
 from common.weights.porting import flatten
 from film.model import FilmConfig, FilmOutput
+from film.training.image_summaries import FlowPyramid, TripletSheet
 from film.training.interpolation_task import FilmTask
 from film.training.losses import TeacherFlow, WarpedL1, flow_error
-from film.training.summaries import FlowPyramid, TripletSheet
 from recipes.film_small.flow_pretraining import FlowTask, smooth_error, teacher_at
 
 SIDE, MOTION = 32, (4.0, -2.0)  # px from x0 to x1
 START = FilmConfig(4, 3, 2, 2, (2, 2, 2), (16, 16, 16), 8)
-BETWEEN = dict(flow_search=(1, 1, 2), between=True, blend=True)
+BETWEEN = dict(correlation_radius=(1, 1, 2), bilateral=True, blend=True)
 SMALL_START = dataclasses.replace(START, **BETWEEN)
 
 
@@ -168,8 +168,8 @@ def losses_of(task, steps: int = 10) -> list[float]:
 
 TASKS = {
     "paper": FilmTask(CONFIG, HELPED),
-    "between": FilmTask(dataclasses.replace(CONFIG, between=True, blend=True), HELPED),
-    "flow": FlowTask(dataclasses.replace(CONFIG, between=True, blend=True)),
+    "between": FilmTask(dataclasses.replace(CONFIG, bilateral=True, blend=True), HELPED),
+    "flow": FlowTask(dataclasses.replace(CONFIG, bilateral=True, blend=True)),
 }
 
 
@@ -230,7 +230,7 @@ def test_flow_task_asks_for_minus_the_forced_error(monkeypatch, answer, missed):
 
 
 def test_flow_first_is_for_networks_that_look_in_between():
-    with pytest.raises(ValueError, match="between=true"):
+    with pytest.raises(ValueError, match="bilateral=true"):
         FlowTask(CONFIG)
 
 
@@ -285,11 +285,11 @@ def test_fewer_levels_take_the_same_weights():
 
 def test_pictures_and_weights_of_a_run(tmp_path):
     panels = {"triplets": TripletSheet(rows=1), "flows": FlowPyramid(rows=2)}
-    task, params = FilmTask(CONFIG, panels=panels), nnx.to_pure_dict(nnx.state(toy()))
+    task, params = FilmTask(CONFIG, image_summaries=panels), nnx.to_pure_dict(nnx.state(toy()))
     pictures = task.pictures(params, batch())
     sheet, flows = pictures["triplets"], pictures["flows"]
     assert sheet.shape[1] >= 7 * SIDE and SIDE <= sheet.shape[0] < 2 * SIDE and np.isfinite(sheet).all()
     assert flows.shape[1] >= CONFIG.fusion_pyramid_levels * SIDE and flows.shape[0] >= 2 * SIDE
-    assert FilmTask(CONFIG, panels={}).pictures(params, batch()) == {}
+    assert FilmTask(CONFIG, image_summaries={}).pictures(params, batch()) == {}
     task.export(tmp_path / "w.safetensors", jax.device_get(params), {"steps": 3})
     assert film.load(tmp_path / "w.safetensors").config == CONFIG

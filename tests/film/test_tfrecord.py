@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from common.io.tfrecord import BROKEN, Span, masked_crc, parse_example, read_record, scan
-from film.data.reference_tfrecords import TFRecordTriplets
+from film.data.record_sources import TFRecordTriplets
 
 DATA = Path(__file__).parents[1] / "data" / "film"
 SHARDS = [DATA / f"tiny_triplets.tfrecord-{shard:05d}-of-00002" for shard in range(2)]

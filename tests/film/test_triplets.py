@@ -10,7 +10,6 @@ from synthetic_film import SIDE, SPEED, START, draw, write_film
 
 import recipes.film_small.fetch_film as fetch
 from film.data.cutting import EvaluationCut, TrainingCut, cut_evaluation, cut_training
-from film.data.npy_writer import NpyWriter
 from film.data.teacher_flow import FlowTeacher, half_luma, warp
 
 CUT = TrainingCut(first=2, last=21, gaps=(1, 2), size=96, candidates=4, seed=5)
@@ -192,16 +191,6 @@ def test_quarters_need_a_frame_at_half_the_gap():
 def test_missing_video(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"film\.fetch"):
         cut_training(tmp_path / "none.mp4", tmp_path / "t")
-
-
-def test_npy_writer_grows(tmp_path):
-    items = np.random.default_rng(0).integers(0, 255, (123, 3, 5), np.uint8)
-    with NpyWriter(tmp_path / "a.npy") as writer:
-        for item in items:
-            writer.append(item)
-        with pytest.raises(ValueError, match="keep one shape"):
-            writer.append(items[0, :2])
-    np.testing.assert_array_equal(np.load(tmp_path / "a.npy", mmap_mode="r"), items)
 
 
 def package(folder, content: bytes, member=fetch.MEMBER):

@@ -7,7 +7,7 @@ import pytest
 from recipe import DATA
 
 import film.warp
-from film.row_tiling import even_share
+from film.ops.row_tiling import even_share
 from film.warp import backward_warp
 
 CASES = range(5)
@@ -116,6 +116,6 @@ def test_strips_give_what_the_whole_gives(strip, monkeypatch):
     rng = np.random.default_rng(3)
     image, flow = (jnp.asarray(rng.normal(0, 4, (2, 6, 7, c)).astype(np.float32)) for c in (5, 2))
     whole = backward_warp(image, flow)
-    monkeypatch.setattr("film.warp.STRIP", strip)
-    assert even_share(2 * 6, 7 * 5, film.warp.STRIP) < 2 * 6
+    monkeypatch.setattr("film.warp.TILE_VALUES", strip)
+    assert even_share(2 * 6, 7 * 5, film.warp.TILE_VALUES) < 2 * 6
     np.testing.assert_allclose(backward_warp(image, flow), whole, atol=1e-6)

@@ -15,7 +15,7 @@ from film.visualization import flow_picture
 
 
 @runtime_checkable
-class Panel(Protocol):
+class ImageSummary(Protocol):
     """One picture of a batch and what the network made of it, all on the host."""
 
     @property

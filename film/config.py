@@ -1,0 +1,97 @@
+"""Shape of FILM, published (`FilmConfig.paper`) or small (`FilmConfig.small`), checked when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+PER_PREDICTOR = ("flow_convs", "flow_filters", "correlation_radius")  # a number for each predictor, finest first
+MOST_LEVELS = 16  # of a pyramid; at 16 a side is padded to 32,768 pixels, more than any use
+
+
+@dataclasses.dataclass(frozen=True)
+class FilmConfig:
+    """Shape of the network. Raises ValueError in one line for numbers that make no network.
+
+    Attributes:
+      pyramid_levels: levels of the image, feature and flow pyramids; sets the largest motion (`film.model`).
+      fusion_pyramid_levels: finest levels that the decoder sees; at most `pyramid_levels`.
+      specialized_levels: finest levels with a flow predictor of their own; the coarser ones share one.
+      sub_levels: depth of the shared encoder; `specialized_levels + 1` makes all shared levels look alike.
+      flow_convs: 3x3 convolutions per predictor, finest first, the shared one last.
+      flow_filters: channels per predictor, in the same order.
+      filters: channels of the encoder's first stage; doubles from stage to stage.
+      correlation_radius: radius in pixels of each predictor's correlation (`film.ops.correlation`), in the same order;
+        0: none; empty: none anywhere.
+      bilateral: flow is estimated on the grid of the middle frame (`FlowEstimator.bilateral`); else from frame to frame.
+      blend: the decoder mixes the warped frames (`film.fusion.blend`); else it gives colours.
+    """
+
+    pyramid_levels: int = 7
+    fusion_pyramid_levels: int = 5
+    specialized_levels: int = 3
+    sub_levels: int = 4
+    flow_convs: Sequence[int] = (3, 3, 3, 3)
+    flow_filters: Sequence[int] = (32, 64, 128, 256)
+    filters: int = 64
+    correlation_radius: Sequence[int] = ()
+    bilateral: bool = False
+    blend: bool = False
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, checked(field.name, getattr(self, field.name)))
+        predictors = self.specialized_levels + 1
+        rules = {
+            f"pyramid_levels <= {MOST_LEVELS}": self.pyramid_levels <= MOST_LEVELS,
+            "2 <= fusion_pyramid_levels <= pyramid_levels": 2 <= self.fusion_pyramid_levels <= self.pyramid_levels,
+            "1 <= specialized_levels < pyramid_levels": 1 <= self.specialized_levels < self.pyramid_levels,
+            "1 <= sub_levels <= specialized_levels + 1": 1 <= self.sub_levels <= predictors,
+            "flow_convs holds specialized_levels + 1 numbers": len(self.flow_convs) == predictors,
+            "flow_filters holds specialized_levels + 1 numbers": len(self.flow_filters) == predictors,
+            "correlation_radius holds specialized_levels + 1 numbers, or none": len(self.correlation_radius)
+            in (0, predictors),
+            "correlation_radius is not negative": min((0, *self.correlation_radius)) >= 0,
+            "filters and flow_convs are positive": min((self.filters, *self.flow_convs)) >= 1,
+            "flow_filters are at least 2": min((2, *self.flow_filters)) >= 2,
+        }
+        broken = [rule for rule, holds in rules.items() if not holds]
+        if broken:
+            raise ValueError(f"{self} breaks: {'; '.join(broken)}")
+
+    @classmethod
+    def paper(cls) -> FilmConfig:
+        """The published network: 34,436,667 parameters."""
+        return cls()
+
+    @classmethod
+    def small(cls, **changes: Any) -> FilmConfig:
+        """A quarter of the width, bilateral flow and a blend: 2.3 M parameters, a fifteenth of the arithmetic.
+        `changes` are fields that are to differ."""
+        fields: dict[str, Any] = dict(
+            flow_filters=(12, 24, 48, 64), filters=16, correlation_radius=(1, 1, 2, 3), bilateral=True, blend=True
+        )
+        return cls(**fields | changes)
+
+    @property
+    def smallest_side(self) -> int:
+        """Shorter sides are padded to this many pixels."""
+        return 2 ** (self.pyramid_levels - 1)
+
+
+def checked(name: str, value: Any) -> int | bool | tuple[int, ...]:
+    """The value of a field: a whole number, a boolean, or the tuple of numbers that PER_PREDICTOR fields are.
+
+    JSON and YAML give lists for tuples. Raises ValueError that names field and value ("16", 16.5, None, ...).
+    """
+    if name in ("bilateral", "blend"):
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}; give true or false")
+        return value
+    several = name in PER_PREDICTOR
+    found: tuple[Any, ...] = (value,) if not several else tuple(value) if isinstance(value, (list, tuple)) else (None,)
+    if not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in found):
+        raise ValueError(f"{name} is {value!r}; give {'a list of whole numbers' if several else 'a whole number'}")
+    return tuple(int(n) for n in found) if several else int(found[0])
