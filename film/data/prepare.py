@@ -51,7 +51,7 @@ LAYOUTS: dict[str, Callable[[str, str], Source]] = {  # of the source's path and
     "tfrecord": lambda path, _: TFRecordTriplets(path),
     "cut": lambda path, _: CutTriplets(path),
 }
-Layout = Literal[tuple(LAYOUTS)]  # pyright: ignore[reportInvalidTypeForm]
+Layout = Literal[tuple(LAYOUTS)]  # pyright: ignore
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Prepare:
     """Folder of the data set; for tfrecord a file, a glob, or folder/name@200."""
     destination: tyro.conf.Positional[str]
     """Folder to write; one per split."""
-    layout: Layout = "folders"
+    layout: Layout = "folders"  # pyright: ignore[reportInvalidTypeForm]
     """What the source looks like: see film/data/datasets.py; cut: what `python -m film.data.cutting` wrote."""
     split: str = "train"
     """Name of the split; for vimeo90k also which list (train, test), for snu-film which difficulty."""
