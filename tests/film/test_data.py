@@ -207,7 +207,7 @@ def test_impossible_settings_name_the_reason(folder, changes, words):
 
 
 def test_folder_without_triplets(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"film\.triplets"):
+    with pytest.raises(FileNotFoundError, match="test_folder_without_triplets"):
         TripletPatches(tmp_path)
 
 

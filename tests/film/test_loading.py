@@ -1,5 +1,7 @@
 """Weights files of FILM: found by name or path, self-describing, refused in a line when they are something else."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -121,3 +123,11 @@ def test_existing_weights_are_kept(tmp_path):
     assert (tmp_path / "w.safetensors").read_bytes() == before
     film.save_model(tmp_path / "w.safetensors", toy(seed=5), overwrite=True)
     assert_same_parameters(film.load(tmp_path / "w.safetensors"), toy(seed=5))
+
+
+def test_headers_with_former_names_are_read(tmp_path):
+    config = FilmConfig(4, 3, 2, 2, (1, 2, 1), (8, 8, 8), 4, correlation_radius=(1, 0, 1), bilateral=True)
+    fields = dataclasses.asdict(config)
+    fields |= {"flow_search": fields.pop("correlation_radius"), "between": fields.pop("bilateral")}
+    save_weights(tmp_path / "w.safetensors", parameters(toy(config)), kind="film", config=fields)
+    assert film.load(tmp_path / "w.safetensors").config == config
