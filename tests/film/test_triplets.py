@@ -189,7 +189,7 @@ def test_quarters_need_a_frame_at_half_the_gap():
 
 
 def test_missing_video(tmp_path):
-    with pytest.raises(FileNotFoundError, match="none.mp4"):
+    with pytest.raises(FileNotFoundError, match=r"none\.mp4"):
         cut_training(tmp_path / "none.mp4", tmp_path / "t")
 
 
