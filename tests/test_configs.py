@@ -239,7 +239,9 @@ def test_a_run_trains_resumes_and_is_guarded(small_run, capsys, monkeypatch):
     assert (folder / "weights.safetensors").read_bytes() == weights
 
     assert "trainer.steps" in refusal(capsys, small_run(trainer__steps=6))  # a cosine of another length
-    train_from_config(small_run(data__threads=2, data__buffer=3, task__image_summaries={}))  # no weight depends on these
+    train_from_config(
+        small_run(data__threads=2, data__buffer=3, task__image_summaries={})
+    )  # no weight depends on these
 
 
 def test_a_constant_rate_may_go_on_for_longer(small_run):
