@@ -1,8 +1,8 @@
-"""Score any weights on an experiment's test sets: `python eval.py experiment=film_small weights=film-small`.
+"""Evaluate any weights of any system: `python eval.py experiment=film_small weights=film-small`.
 
-`weights=average` or `weights=dis-flow` scores a method without training in the network's place; `sets=[...]`,
-`metrics=[...]`, `limit=N` and `scales=[...]` choose a part. The table is printed, and written with the scores of each
-example and pictures of the worst to `output` (configs/eval.yaml).
+`sets=[...]`, `metrics=[...]`, `limit=N` and `scales=[...]` choose a part; for FILM, `weights=average` or
+`weights=dis-flow` scores a method without training in the network's place. The table is printed, and written with the
+scores of each example and image summaries to `output` (configs/eval.yaml). docs/training.md lists the evaluations.
 """
 
 import hydra

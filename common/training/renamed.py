@@ -64,7 +64,8 @@ FIELDS: dict[str, dict[str, str]] = {
     "film.evaluation.triplet_evaluation.FilmEvaluation": {"beside": "compare_with"},
     "film.model.FilmConfig": {"between": "bilateral", "flow_search": "correlation_radius"},
     "film.training.interpolation_task.FilmTask": {"panels": "image_summaries", "plain_start": "random_init"},
-    "plugins.evaluation.comparison.ControlComparison": {"ways": "methods"},
+    "plugins.evaluation.comparison.ControlComparison": {"ways": "methods", "scores": "metrics"},
+    "plugins.evaluation.control_fidelity.ControlEvaluation": {"scores": "metrics"},
 }
 OVERRIDES = {  # the first that fits
     "task.renewal": "task.refresh",
@@ -75,6 +76,7 @@ OVERRIDES = {  # the first that fits
     "task.model.flow_search=": "task.model.correlation_radius=",
     "task.panels": "task.image_summaries",
     "task.plain_start=": "task.random_init=",
+    "evaluation.scores": "evaluation.metrics",
 }
 
 

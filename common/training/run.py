@@ -85,19 +85,18 @@ def evaluate_from_config(config: DictConfig) -> None:
 
 
 def _chosen(config: DictConfig) -> dict[str, Any]:
-    """The experiment's evaluation with what the command asks for: some of its sets and metrics, a limit, scales."""
-    evaluation: dict[str, Any] = OmegaConf.to_container(config.evaluation, resolve=True)  # type: ignore[assignment]
-    asked = OmegaConf.to_container(config, resolve=True)
+    """The experiment's evaluation with the choices of the command: some of its sets and metrics, a limit, scales."""
+    whole: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    evaluation = whole["evaluation"]
     for group in ("sets", "metrics"):
-        if (names := asked.get(group)) is not None:  # type: ignore[union-attr]
-            names, there = [names] if isinstance(names, str) else names, evaluation.get(group, {})
-            unknown = [name for name in names if name not in there]
-            if unknown:
-                raise ValueError(f"{group} names {unknown[0]!r}: this experiment has {', '.join(there) or 'none'}")
-            evaluation[group] = {name: there[name] for name in names}
-            if group == "metrics" and (watched := evaluation.get("training_metrics")):
-                evaluation["training_metrics"] = [name for name in watched if name in names or name not in there]
-    given = {key: asked.get(key) for key in ("limit", "scales")}  # type: ignore[union-attr]
+        if (names := whole.get(group)) is not None:
+            names, known = [names] if isinstance(names, str) else names, evaluation.get(group, {})
+            if unknown := [name for name in names if name not in known]:
+                raise ValueError(f"{group} names {unknown[0]!r}: this experiment has {', '.join(known) or 'none'}")
+            evaluation[group] = {name: known[name] for name in names}
+            if group == "metrics" and (during := evaluation.get("training_metrics")):
+                evaluation["training_metrics"] = [name for name in during if name in names or name not in known]
+    given = {key: whole.get(key) for key in ("limit", "scales")}
     return evaluation | {key: value for key, value in given.items() if value is not None}
 
 

@@ -27,7 +27,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import cv2
 import jax
@@ -45,7 +45,7 @@ from film.data.triplet import Triplet
 from film.evaluation.baselines import METHODS, ORACLES, Frame, Method, Prediction, average
 from film.evaluation.image_summaries import Gallery, draw_row, spread, stacked
 from film.io.weights import load
-from film.model import Film, FilmConfig
+from film.model import Film
 from film.porting import from_params
 
 OURS = "film"
@@ -60,14 +60,6 @@ class Triplets(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Triplet: ...
-
-
-@runtime_checkable
-class HasModel(Protocol):
-    """A training task whose parameters are those of a FILM network."""
-
-    @property
-    def model(self) -> FilmConfig: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,9 +139,9 @@ class FilmEvaluation(Evaluation):
         summary += over_sets(summary, self.metrics)
         metrics = {name: {"kind": type(m).__name__, **dataclasses.asdict(m)} for name, m in self.metrics.items()}
         sets = {name: {"source": repr(self.sets[name]), "triplets": count} for name, count in counts.items()}
-        asked = {"beside": self.compare_with, "moments": self.moments, "limit": self.limit}
+        about = {"beside": self.compare_with, "moments": self.moments, "limit": self.limit}
         output.write_csv(RESULTS, rows)
-        output.write_json(SUMMARY, provenance(weights) | asked | {"metrics": metrics, "sets": sets, "scores": summary})
+        output.write_json(SUMMARY, provenance(weights) | about | {"metrics": metrics, "sets": sets, "scores": summary})
         for name, gallery in galleries.items() if self.worst else ():
             output.write_image(f"worst_{name}.png", stacked([row for _, _, row in gallery.worst]))
         if self.examples:
@@ -165,7 +157,7 @@ class FilmEvaluation(Evaluation):
             self.metrics[name].prepare()
         return [f"{name}/{metric}" for name in self.sets for metric in metrics]
 
-    def score(self, task: HasModel, params: Params) -> dict[str, float]:
+    def score(self, task: Any, params: Params) -> dict[str, float]:
         """Means over the first triplets of each set at the first scale, by names such as "film/psnr", without baselines
         and images."""
         quick = dataclasses.replace(

@@ -88,7 +88,7 @@ class ControlComparison(Evaluation):
 
     Attributes:
       data: the held-out images; their split, condition and options count, nothing is drawn at random.
-      scores: by name, objects that compare an image with the real one (`plugins.metrics.fidelity`).
+      metrics: by name, objects that compare an image with the real one (`plugins.metrics.fidelity`).
       methods: by row, the weights of a control, or null for no such row; `plug_and_play` is true or null.
       base: a folder, a single file or a shipped name; None: the shipped default.
       quality: an extractor of `plugins.metrics.features`; None: quality is left out.
@@ -99,7 +99,7 @@ class ControlComparison(Evaluation):
     """
 
     data: ControlledConfig | OwnPicturesConfig
-    scores: Mapping[str, Metric]
+    metrics: Mapping[str, Metric]
     methods: Mapping[str, str | bool | None]
     base: str | None = None
     quality: Any = None
@@ -131,7 +131,7 @@ class ControlComparison(Evaluation):
         """Writes all rows; `weights` is a part of `methods`, by interpolation in the config."""
         places = self._places()
         bases.read_base(self.base)
-        for metric in self.scores.values():
+        for metric in self.metrics.values():
             metric.prepare()
         held = held_out(self.data, self.count)
         if self.quality is not None and len(held.prompts) <= NEIGHBOURS:
@@ -201,7 +201,7 @@ class ControlComparison(Evaluation):
         base, (_, height, width, _) = pipeline.base, held.images.shape
         sides = height // base.unit, width // base.unit
         setting = Setting(pipeline.unet, pipeline.vae, *sides, base.length, self.guidance != 1)
-        fidelity = {row.name: row.scores for row in score_rows(self.scores, held.images, drawn)}
+        fidelity = {row.name: row.scores for row in score_rows(self.metrics, held.images, drawn)}
         truth: Any = None if self.quality is None else self.quality(held.images)
         rows: list[Row] = []
         for method in methods:

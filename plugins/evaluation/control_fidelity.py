@@ -1,7 +1,7 @@
 """Fidelity of a control on held-out images, with two anchors, during training and after.
 
 For each held-out image: its condition is made; the base draws the image's caption three times from one seed, with that
-condition, without any, and with another image's; a score compares each with the image that the condition was made of
+condition, without any, and with another image's; a metric compares each with the image that the condition was made of
 (`plugins/metrics/anchors.py` says how to read the three rows). The base without control is drawn once a run.
 
     python eval.py experiment=control_canny weights=runs/control_canny/weights
@@ -29,11 +29,11 @@ from plugins.metrics.anchors import WITH, WITHOUT, WRONG, derangement, flat, sco
 
 @dataclasses.dataclass(frozen=True)
 class ControlEvaluation(Evaluation):
-    """Held-out images, scores and the settings of the pipeline.
+    """Held-out images, metrics and the settings of the pipeline.
 
     Attributes:
       data: of the images; its split, condition and options count, nothing is drawn at random.
-      scores: by name, objects that compare an image with the real one (`plugins.metrics.fidelity`).
+      metrics: by name, objects that compare an image with the real one (`plugins.metrics.fidelity`).
       base: the base that `run` loads; during training it is the task's.
       count: images, the same ones always. training_count: of them during training.
       strengths: at which `run` scores the control.
@@ -42,7 +42,7 @@ class ControlEvaluation(Evaluation):
     """
 
     data: ControlledConfig | OwnPicturesConfig
-    scores: Mapping[str, Metric]
+    metrics: Mapping[str, Metric]
     base: str | None = None
     count: int = 128
     training_count: int = 32
@@ -54,8 +54,8 @@ class ControlEvaluation(Evaluation):
 
     def __post_init__(self):
         object.__setattr__(self, "strengths", tuple(self.strengths))
-        if not self.scores or not self.strengths:
-            raise ValueError("evaluation.scores and evaluation.strengths: name at least one of each")
+        if not self.metrics or not self.strengths:
+            raise ValueError("evaluation.metrics and evaluation.strengths: name at least one of each")
         if min(self.count, self.training_count) < 2:
             raise ValueError(f"evaluation.count is {self.count}, training_count {self.training_count}: 2 or more each")
 
@@ -68,7 +68,7 @@ class ControlEvaluation(Evaluation):
         held = held_out(self.data, self.count)
         drawn = self._draw(pipeline, network, held, {f"{WITH}, strength {s:g}": s for s in self.strengths})
         drawn = {name: drawn.pop(name) for name in (WITHOUT, WRONG)} | drawn
-        rows = score_rows(self.scores, held.images, drawn)
+        rows = score_rows(self.metrics, held.images, drawn)
         columns = {"picture": held.images, "condition": held.conditions}
         columns |= {name.removeprefix(f"{WITH}, "): images for name, images in drawn.items()}  # columns are narrow
         output.write_image("sheet.png", sheet(columns, self.rows))
@@ -80,16 +80,16 @@ class ControlEvaluation(Evaluation):
 
     def prepare(self) -> Sequence[str]:
         """Opens the metrics' files and the first held-out image."""
-        for metric in self.scores.values():
+        for metric in self.metrics.values():
             metric.prepare()
         held_out(self.data, 1)
-        return [f"{name}/{row}" for name in self.scores for row in (WITH, WITHOUT, WRONG)]
+        return [f"{name}/{row}" for name in self.metrics for row in (WITH, WITHOUT, WRONG)]
 
     def score(self, task: Any, params: Params) -> Mapping[str, float]:
         """Means of the three rows, as "edges/with control"."""
         held = held_out(self.data, self.training_count)
         drawn = self._draw(task.pipeline, task.network(params), held, {WITH: 1.0})
-        return flat(with_anchors(self.scores, held.images, drawn[WITH], drawn[WITHOUT], drawn[WRONG]))
+        return flat(with_anchors(self.metrics, held.images, drawn[WITH], drawn[WITHOUT], drawn[WRONG]))
 
     def _draw(
         self, pipeline: Pipeline, network: ControlNetwork, held: HeldOut, strengths: Mapping[str, float]
