@@ -10,7 +10,7 @@ The command fails (exit code 2) when there is nothing to show for it: not one pi
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,17 @@ def many(command: Condition, options: Mapping[str, Any], source: Path, target: P
                 continue
             write_image(out, picture, command.overwrite)  # a full disk is no fault of this picture, and ends the run
     _write_report(report, failures)
-    _tell(command, len(todo) - len(failures), len(jobs) - len(todo), failures, report)
+    _report_counts(command, len(todo) - len(failures), len(jobs) - len(todo), failures, report)
     if len(failures) == len(jobs):
         raise SystemExit(2)
 
 
 def made(command: Condition, options: Mapping[str, Any], source: Path, name: str) -> Float[np.ndarray, "h w 3"]:
     """The condition picture of the file `source`; `name` begins notes."""
-    chosen = {OPTIONS[command.kind][option]: value for option, value in _read(options).items()}
+    chosen = {
+        OPTIONS[command.kind][option]: PER_PICTURE[option][1](Path(value)) if option in PER_PICTURE else value
+        for option, value in options.items()
+    }
 
     def note(line: str) -> None:
         if line and not command.quiet:
@@ -161,12 +164,6 @@ def _for_picture(options: Mapping[str, Any], name: Path) -> dict[str, Any]:
     return chosen
 
 
-def _read(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: PER_PICTURE[name][1](Path(value)) if name in PER_PICTURE else value for name, value in options.items()
-    }
-
-
 def _check_exists(option: str, path: Path, folder: bool) -> None:
     if folder and not path.is_dir():
         raise NotADirectoryError(f"{option} {path} is no folder; for a folder of pictures give a folder of files")
@@ -189,16 +186,11 @@ def _write_report(report: Path, failures: Mapping[str, str]) -> None:
         report.unlink(missing_ok=True)  # of an earlier run, which this one has made good
 
 
-def _tell(command: Condition, made: int, kept: int, failures: Mapping[str, str], report: Path) -> None:
-    for line in _shown(failures, report):
-        terminal.complain(line)
+def _report_counts(command: Condition, made: int, kept: int, failures: Mapping[str, str], report: Path) -> None:
+    for name, reason in list(failures.items())[:SHOWN]:
+        terminal.complain(f"{name}: {reason}")
+    if len(failures) > SHOWN:
+        terminal.complain(f"and {len(failures) - SHOWN} more, all in {report}")
     if not command.quiet:
         before = f", {kept} there before" * (kept > 0)
         terminal.say(f"{made} made{before}, {len(failures)} failed -> {command.output}")
-
-
-def _shown(failures: Mapping[str, str], report: Path) -> Iterator[str]:
-    for name, reason in list(failures.items())[:SHOWN]:
-        yield f"{name}: {reason}"
-    if len(failures) > SHOWN:
-        yield f"and {len(failures) - SHOWN} more, all in {report}"

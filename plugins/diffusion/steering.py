@@ -45,16 +45,6 @@ def guide(
     return guided * (rescale * ratio + 1 - rescale)
 
 
-def guided(pair: Callable, scale: float | Float[Array, ""], rescale: float = 0.0) -> Callable:
-    """A model for the samplers from `pair(x, step) -> (uncond, cond)`. Raises as `guide`, when it is called."""
-
-    def model(x: Float[Array, "b ..."], step) -> Float[Array, "b ..."]:
-        uncond, cond = pair(x, step)
-        return guide(uncond, cond, scale, rescale)
-
-    return model
-
-
 SOURCE, WITHOUT, WITH = "source", "without", "with"
 
 

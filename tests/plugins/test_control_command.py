@@ -89,7 +89,7 @@ def test_a_photo_covers_the_picture():
         (["--plugin", "plugin", "--condition", "edges.png", "--control-steps", "0.5", "0.5"], "steps=(0.5, 0.5)"),
         (["--plugin", "plugin", "--condition", "edges.png", "--control-strength", "1", "2"], "2 strengths for 1"),
         (
-            ["--control", "layout", "--image", "photo.png", "--sampler", "euler"],
+            ["--control", "plug_and_play", "--image", "photo.png", "--sampler", "euler"],
             "Plug-and-Play follows DDIM, not euler",
         ),
     ],

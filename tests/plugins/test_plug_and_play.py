@@ -164,7 +164,7 @@ def test_it_follows_ddim_and_starts_from_its_picture(picture):
     for message, more in {
         "follows DDIM, not euler": {"sampler": "euler"},
         "leave out the image": {"sampler": "ddim", "image": picture},
-        "two controls take features from a picture": {"sampler": "ddim", "controls": [control, control]},
+        "two controls": {"sampler": "ddim", "controls": [control, control]},
         "condition is 16x16, the image 8x8": {"sampler": "ddim", "width": 8, "height": 8},
     }.items():
         with pytest.raises(ValueError, match=r"\w") as error:

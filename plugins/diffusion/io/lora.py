@@ -7,7 +7,7 @@ A file holds, for some linear maps and convolutions W, two thin matrices and a n
 Nothing else changes: shapes, names and speed of the network stay, so control plugins work on it as before. `merge`
 makes new parameters and leaves the base's alone; unmerging, exactly, is going back to the base. Several LoRAs add up.
 
-| writer | names in the file (`lora_names.py`) | alpha |
+| writer | names in the file | alpha |
 | --- | --- | --- |
 | kohya | `lora_unet_mid_block_..._to_out_0.lora_down.weight`, `lora_te_text_model_...` | a tensor beside them |
 | PEFT, diffusers | `unet.mid_block....to_out.0.lora_A.weight`, `text_encoder.[text_model.]...` | JSON in the header |

@@ -1,6 +1,6 @@
 """A single file has no config.json: the architecture is read off its shapes.
 
-Everything here works on {diffusers name: shape} (`names.py` has renamed by then) and answers in the words of diffusers'
+Everything here works on {diffusers name: shape} (`tensor_names.py` has renamed by then) and answers in the words of diffusers'
 config.json, so that one reader (`XConfig.from_json`) checks both. What shapes cannot tell is what Stable Diffusion 1.x
 and 2.x have in common (32 groups in each norm, a latent scale of 0.18215) or goes with a width that tells them apart:
 

@@ -215,7 +215,7 @@ class Sampler:
           x: the start, see `start`.
           schedule: what the model was trained on.
           steps: of a whole run; `strength` < 1 does only the last of them.
-          key: for samplers that draw, one key or one per image (`draws.py`). Others ignore it.
+          key: for samplers that draw, one key or one per image. Others ignore it.
           noise: the draws themselves instead, one for each call of the model.
           progress: called on the host with the index of each finished call, at times out of order; works in jit.
           trajectory: return (final, samples before the first and after each call [n+1, b, ...]) instead.
