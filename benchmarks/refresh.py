@@ -1,12 +1,12 @@
-"""What renewing a memory in the background costs the training: steps per second with it and without, in turns.
+"""Cost of refreshing a memory in the background: steps per second of training with it and without, in turns.
 
-    python -m benchmarks.refresh                     the small world's second stage, a renewal every 100 steps
+    python -m benchmarks.refresh                     the small world's second stage, a refresh every 100 steps
     python -m benchmarks.refresh --every 20 --distractors 3000
 
-Two devices, each of one thread: one trains, the other renews (`task.refresh.spare`). On a CPU both are cores of it, so
+Two devices, each of one thread: one trains, the other refreshes (`task.refresh.spare`). On a CPU both are cores of it, so
 the machine needs two that are free. Each turn is a run of `train.py experiment=world_joint` in a process of its
 own; its rate is the median of those that the run logged, less the first, which compiled. `versions` counts the
-renewals that came into use.
+refreshes that came into use.
 
 On a CPU the processes' arithmetic still shares caches and the memory's bandwidth; on accelerators nothing is shared.
 """
@@ -31,12 +31,12 @@ FLAGS = "--xla_force_host_platform_device_count=2 --xla_cpu_multi_thread_eigen=f
 
 @dataclass(frozen=True)
 class Refresh:
-    """Training with and without renewals."""
+    """Training with and without refresh."""
 
     steps: int = 300
     """Of each turn."""
     every: int = 100
-    """Steps from one renewal to the next."""
+    """Steps from one refresh to the next."""
     turns: int = 3
     """Runs of each kind."""
     distractors: int = 0
@@ -46,7 +46,7 @@ class Refresh:
 
 
 class Turn(NamedTuple):
-    """Steps per second, and renewals that came into use."""
+    """Steps per second, and refreshes that came into use."""
 
     rate: float
     versions: int
@@ -97,7 +97,7 @@ def run(case: Refresh, every: int, folder: Path) -> Turn:
 
 def table(turns: dict[str, list[Turn]]) -> str:
     """In Markdown; the last line has the ratio."""
-    lines = ["| renewals | steps/s | versions | seconds of one |", "| --- | ---: | ---: | ---: |"]
+    lines = ["| refresh | steps/s | versions | seconds of one |", "| --- | ---: | ---: | ---: |"]
     for kind, runs in turns.items():
         rates = ", ".join(f"{turn.rate:.3f}" for turn in runs)
         lines.append(f"| {kind} | {rates} | {runs[-1].versions} | {runs[-1].seconds:.2f} |")

@@ -276,6 +276,17 @@ def test_what_it_started_from_is_not_needed_to_resume(small_run):
     assert film.io.weights.load_with_metadata("runs/after")[1].metadata["steps"] == 6
 
 
+def test_a_run_folder_with_old_names_is_resumed(small_run, capsys):
+    """Objects are compared: targets that have moved, defaults that were left out."""
+    path = Path("runs/toy/config.yaml")
+    train_from_config(small_run(trainer__steps=1, optim__schedule="constant"))
+    old = path.read_text().replace("film.training.interpolation_task.FilmTask", "film.task.FilmTask")
+    path.write_text(old.replace("  momentum: null\n", "").replace("film.data.triplet_batches.", "film.data."))
+    assert path.read_text() != old
+    train_from_config(small_run(trainer__steps=2, optim__schedule="constant"))
+    assert "optim.lr" in refusal(capsys, small_run(optim__lr=0.5, optim__schedule="constant"))
+
+
 def test_a_missing_test_set_is_told_before_the_first_step(small_run, capsys):
     trainer = dict(trainer__evaluate_every=2, evaluation__sets__film__folder="nowhere")
     assert "nowhere" in refusal(capsys, small_run(**trainer))

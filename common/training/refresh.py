@@ -153,7 +153,8 @@ class Refresh(NoRefresh):
 
         shapes = {name: about["shapes"] for name in ("used", "coming") if about[name] is not None}
         target = jax.tree.map(shape, shapes, is_leaf=lambda x: isinstance(x, list))
-        versions = {name: Version(*about[name], arrays) for name, arrays in checkpoints.arrays(step, target).items()}
+        restored = checkpoints.arrays(step, target)
+        versions = {name: Version(*about[name][:3], arrays=arrays) for name, arrays in restored.items()}
         self.current = versions["used"]
         self._tell_host(params)
         if "coming" in versions:

@@ -158,6 +158,33 @@ def test_a_finished_run_does_nothing_again(tmp_path):
     assert log_of(tmp_path) == rows
 
 
+def test_steps_are_traced(tmp_path):
+    run(tmp_path, replace(steps=4, profile=[2, 3]))
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
+
+
+def test_a_saved_state_may_be_donated_while_it_is_written(tmp_path):
+    state, checkpoints = {"x": jnp.arange(2.0**18)}, Checkpoints(tmp_path)
+    double = jax.jit(lambda tree: jax.tree.map(lambda x: 2 * x, tree), donate_argnums=0)
+    position = {"drawn": [1]}
+    checkpoints.save(1, state, position)
+    position["drawn"].append(2)
+    for _ in range(3):
+        state = double(state)
+    checkpoints.wait()
+    restored, position = checkpoints.restore(1, state)
+    checkpoints.close()
+    np.testing.assert_array_equal(restored["x"], np.arange(2.0**18, dtype=np.float32))
+    assert position == {"drawn": [1]}
+
+
+def test_a_step_moves_nothing_to_the_device_by_accident(tmp_path, monkeypatch):
+    """Arrays of the host that a step is given, such as refreshed ones, are an error after the first."""
+    monkeypatch.setattr("common.training.trainer.shard_batch", lambda mesh, batch, parts: batch)
+    with pytest.raises(Exception, match="transfer"):
+        run(tmp_path, replace(steps=3))
+
+
 def test_old_checkpoints_go(tmp_path):
     run(tmp_path, replace(checkpoint_every=4, keep=2))
     assert {p.name for p in (tmp_path / "checkpoints").iterdir()} == {"16", "20"}
@@ -255,6 +282,8 @@ def test_scores_without_an_evaluation(tmp_path):
         ({"accumulate": 0}, "trainer.accumulate is 0"),
         ({"sharding": [["kernel", "split"]]}, "'split' is not a tactic"),
         ({"sharding": [["(", "fsdp"]]}, "not a regular expression"),
+        ({"profile": [3]}, r"trainer.profile is \[3\]"),
+        ({"profile": [3, 2]}, r"trainer.profile is \[3, 2\]"),
     ],
 )
 def test_trainer_settings_that_cannot_be(fields, said):
