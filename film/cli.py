@@ -7,8 +7,8 @@
     film convert SAVED_MODEL ours.safetensors    weights of the TensorFlow or PyTorch program -> ours
     film prepare vimeo_triplet/ records/ --layout vimeo90k    a data set -> ArrayRecord shards to train from
 
-User errors are one line on stderr and exit code 2; then nothing was written. A further command is a dataclass for its
-words, a function that takes it, and a line in COMMANDS.
+User errors are one line on stderr and exit code 2; then nothing was written. A further command is a dataclass of its
+arguments, a function that takes it, and a line in COMMANDS.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Interpolate:
     """How often each gap is halved, up to 16: 1 gives one in-between, 5 give 31."""
     fps: str = "30"
     """Frames per second: 30, 23.976 or 30000/1001."""
-    weights: str | None = None
-    """Name of shipped weights, or a file (default: film-small)."""
-    sheet: str | None = None
-    """Also write a contact sheet of nine frames to this picture."""
-    batch: int | None = None
-    """Most pairs computed at once (default: by picture size and device)."""
+    weights: Annotated[str | None, tyro.conf.arg(help_behavior_hint="(default: film-small)")] = None
+    """Name of shipped weights, a file, or the folder of a run."""
+    sheet: Annotated[str | None, tyro.conf.arg(help_behavior_hint="(default: no sheet)")] = None
+    """Also write a contact sheet of nine frames to this image file."""
+    batch: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: by image size and device)")] = None
+    """Most pairs computed at once."""
     overwrite: bool = False
     """Replace the output if it exists."""
     quiet: bool = False
@@ -59,8 +59,10 @@ class Interpolate:
 class Info:
     """Print what a weights file says about itself."""
 
-    weights: tyro.conf.Positional[str | None] = None
-    """Name of shipped weights, or a file (default: film-small)."""
+    weights: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(help_behavior_hint="(default: film-small)")] = (
+        None
+    )
+    """Name of shipped weights, a file, or the folder of a run."""
 
 
 @dataclasses.dataclass
@@ -82,7 +84,7 @@ class Convert:
     """Replace the destination if it exists."""
 
 
-# Of each word: what it takes and what carries it out, imported when the word is said. "" is `film` itself.
+# Subcommand -> its arguments and its function, imported when it is called. "" is `film` itself.
 COMMANDS: dict[str, Callable[[], tuple[type, Callable[[Any], None]]]] = {
     "": lambda: (Interpolate, _interpolate),
     "info": lambda: (Info, _info),
@@ -96,12 +98,12 @@ def main(arguments: list[str] | None = None) -> None:
 
     Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
     """
-    words = sys.argv[1:] if arguments is None else arguments
-    name = words[0] if words and words[0] in COMMANDS else ""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    name = arguments[0] if arguments and arguments[0] in COMMANDS else ""
     kind, run = COMMANDS[name]()
     command = tyro.cli(
         kind,
-        args=words[1:] if name else words,
+        args=arguments[1:] if name else arguments,
         prog=f"{PROGRAM} {name}".strip(),
         description=None if name else f"{Interpolate.__doc__}\n\n{_other_commands()}",
     )
