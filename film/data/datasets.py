@@ -15,7 +15,7 @@
     for name, x0, y, x1, time in Vimeo90K("data/vimeo_triplet", split="test"): ...     # evaluation: float32 in [0, 1]
     Vimeo90K("data/vimeo_triplet").frames(17).images                                   # training: uint8 [3 h w 3]
 
-A layout opens its folder at first use. Order is natural (9 before 10) or that of the list file; a missing picture is
+A data set opens its folder at first use. Order is natural (9 before 10) or that of the list file; a missing picture is
 one FileNotFoundError that names it, when it is read. Where a protocol changes the pictures , it is
 done there, in 8 bits, as those who published numbers did before they stored the frames.
 """
@@ -52,8 +52,8 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout(Source):
-    """What all layouts share; a new one says where its triplets are (`find`)."""
+class FolderDataset(Source):
+    """A data set in a folder; a new one says where its triplets are (`find`)."""
 
     folder: str | Path
 
@@ -66,7 +66,7 @@ class Layout(Source):
         places = tuple(self.find())
         if not places:
             words = (self.__doc__ or "").splitlines()[0]
-            raise FileNotFoundError(f"{self.folder}: no triplets of this layout in it ({words})")
+            raise FileNotFoundError(f"{self.folder}: no triplets of this data set in it ({words})")
         return places
 
     @property
@@ -100,7 +100,7 @@ class Layout(Source):
 
 
 @dataclass(frozen=True)
-class FolderTriplets(Layout):
+class FolderTriplets(FolderDataset):
     """im1.png, im2.png (the truth), im3.png in folders of any depth; other picture formats too."""
 
     def find(self) -> Sequence[Place]:
@@ -121,7 +121,7 @@ class KnownTriplets(FolderTriplets):
 
 
 @dataclass(frozen=True)
-class Quarters(Layout):
+class Quarters(FolderDataset):
     """frame_0.png, frame_1.png, frame_3.png, frame_4.png, evenly spaced: two triplets, truths at 1/4 and 3/4."""
 
     def find(self) -> Sequence[Place]:
@@ -134,7 +134,7 @@ class Quarters(Layout):
 
 
 @dataclass(frozen=True)
-class Vimeo90K(Layout):
+class Vimeo90K(FolderDataset):
     """sequences/00001/0001/im1..3.png and tri_<split>list.txt, one `00001/0001` a line (toflow.csail.mit.edu)."""
 
     split: str = "train"
@@ -146,7 +146,7 @@ class Vimeo90K(Layout):
 
 
 @dataclass(frozen=True)
-class UCF101(Layout):
+class UCF101(FolderDataset):
     """Folders of frame_00.png, frame_01_gt.png (the truth), frame_02.png: the 379 of Deep Voxel Flow (ICCV 2017)."""
 
     def find(self) -> Sequence[Place]:
@@ -158,7 +158,7 @@ class UCF101(Layout):
 
 
 @dataclass(frozen=True)
-class Middlebury(Layout):
+class Middlebury(FolderDataset):
     """other-data/X/frame10.png, frame11.png and other-gt-interp/X/frame10i11.png (vision.middlebury.edu/flow/data)."""
 
     def find(self) -> Sequence[Place]:
@@ -168,7 +168,7 @@ class Middlebury(Layout):
 
 
 @dataclass(frozen=True)
-class SnuFilm(Layout):
+class SnuFilm(FolderDataset):
     """test-<difficulty>.txt with three paths a line, x0 truth x1 (SNU-FILM, published with CAIN, AAAI 2020).
 
     The lists circulate with different beginnings (`data/SNU-FILM/test/...`, `test/...`) and in the folder itself or in
@@ -194,8 +194,8 @@ class SnuFilm(Layout):
 
 
 @dataclass(frozen=True)
-class Changed(Layout):
-    """A layout whose protocol changes the pictures, in 8 bits."""
+class Transformed(FolderDataset):
+    """A data set whose protocol shrinks or crops the images, in 8 bits."""
 
     def change(self, image: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h2 w2 3"]:
         raise NotImplementedError
@@ -215,7 +215,7 @@ class Changed(Layout):
 
 
 @dataclass(frozen=True)
-class Xiph(Changed):
+class Xiph(Transformed):
     """Clips of `length` frames, sorted, in one folder or one folder each; every even frame is a truth.
 
     The protocol of SoftSplat (CVPR 2020) and of FILM's `create_xiph_tfrecord.py`: frames 2, 4, ... 98 of the first 100
@@ -252,7 +252,7 @@ class Xiph(Changed):
 
 
 @dataclass(frozen=True)
-class XTest(Changed):
+class XTest(Transformed):
     """Type*/TEST*/0000.png ... 0032.png, 4096x2160: X4K1000FPS's test part (XVFI, ICCV 2021, README of its code).
 
     x0 is frame 0 and x1 frame 32; truths are the `multiple` - 1 frames at multiples of 1 / `multiple` between them.

@@ -6,9 +6,9 @@ from tiny_triplets import damage, picture, write, write_vimeo
 
 from film.data.datasets import (
     UCF101,
+    FolderDataset,
     FolderTriplets,
     KnownTriplets,
-    Layout,
     Middlebury,
     Quarters,
     SnuFilm,
@@ -22,7 +22,7 @@ from film.data.triplet import Triplet, decode, encode
 DATA = Path(__file__).parents[1] / "data" / "film"
 
 
-def check(layout: Layout, index: int, name: str, numbers: tuple[int, int, int]) -> None:
+def check(layout: FolderDataset, index: int, name: str, numbers: tuple[int, int, int]) -> None:
     """Triplet `index` is called `name` and holds these pictures, for evaluation and for training."""
     expected = np.stack([picture(number) for number in numbers])
     triplet = layout[index]
@@ -178,8 +178,8 @@ def test_damage_and_unequal_sizes_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
-        (FolderTriplets, "no triplets of this layout"),
-        (Quarters, "no triplets of this layout"),
+        (FolderTriplets, "no triplets of this data set"),
+        (Quarters, "no triplets of this data set"),
         (Vimeo90K, r"tri_trainlist\.txt does not exist"),
         (UCF101, "frame_01_gt"),
         (Middlebury, "other-gt-interp"),
