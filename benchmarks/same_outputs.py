@@ -16,12 +16,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import tyro
+from tyro.conf import Positional
 
 from common import terminal
 from common.io.images import read_image
@@ -31,7 +30,12 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 CUP = [str(EXAMPLES / f"cup_{i}.jpg") for i in range(2)]
 APPLE, FLAG = str(EXAMPLES / "apple.png"), str(EXAMPLES / "estonia.png")
 GENERATE = ["plugins", "generate", "--steps", "8", "--prompt"]
-QUESTIONS = ("What is the capital?", "Which languages are spoken?", "What is the currency?", "Which countries border it?")
+QUESTIONS = (
+    "What is the capital?",
+    "Which languages are spoken?",
+    "What is the currency?",
+    "Which countries border it?",
+)
 COMMANDS: dict[str, list[str]] = {
     "film-small": ["film", *CUP, "-o", "frames", "--times", "2", "--weights", "film-small"],
     "film-small-style": ["film", *CUP, "-o", "frames", "--times", "2", "--weights", "film-small-style"],
@@ -49,16 +53,6 @@ COMMANDS: dict[str, list[str]] = {
     "training": ["train", "experiment=film_style", "debug=cpu", "trainer.steps=4", "trainer.checkpoint_every=4"],
 }
 TIMES = ("seconds", "time", "per_second", "memory", "commit")  # parts of names of numbers that no two runs share
-
-
-@dataclass(frozen=True)
-class Same:
-    """Compare the outputs of another checkout with those of this one."""
-
-    before: Annotated[Path, tyro.conf.Positional]
-    """Folder of the other checkout."""
-    only: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Names of comparisons; none: all of them."""
 
 
 def output(checkout: Path, words: list[str], folder: Path) -> dict[str, Any]:
@@ -96,22 +90,29 @@ def differences(one: Any, other: Any, place: str) -> Iterator[tuple[str, float]]
         yield place, float("inf")
 
 
-def main() -> None:
-    command = tyro.cli(Same, prog="python -m benchmarks.same_outputs")
-    chosen = command.only or tuple(COMMANDS)
+def main(before: Positional[Path], only: Positional[tuple[str, ...]] = ()) -> None:
+    """Compare the outputs of another checkout with those of this one.
+
+    Args:
+      before: folder of the other checkout.
+      only: names of comparisons; none: all of them.
+    """
+    chosen = only or tuple(COMMANDS)
     if unknown := set(chosen) - set(COMMANDS):
         raise ValueError(f"no comparison {min(unknown)}: there are {', '.join(COMMANDS)}")
-    checkouts = (command.before.resolve(strict=True), Path(__file__).parents[1])
+    checkouts = (before.resolve(strict=True), Path(__file__).parents[1])
     failed = False
     with tempfile.TemporaryDirectory() as scratch:
         for name in chosen:
-            before, after = (
+            one, other = (
                 output(checkout, COMMANDS[name], Path(scratch) / name / str(i)) for i, checkout in enumerate(checkouts)
             )
-            found = list(differences(before, after, name))
+            found = list(differences(one, other, name))
             worst = max((value for _, value in found), default=0.0)
             failed |= worst > TOLERANCE
-            print(f"{name:18} {'same' if worst <= TOLERANCE else 'DIFFERS'}  largest difference {worst:.1e}", flush=True)
+            print(
+                f"{name:18} {'same' if worst <= TOLERANCE else 'DIFFERS'}  largest difference {worst:.1e}", flush=True
+            )
             for place, value in found:
                 if value > TOLERANCE:
                     print(f"    {place}: {value:.3g}")
