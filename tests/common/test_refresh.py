@@ -136,8 +136,8 @@ def test_one_program_for_all_versions(tmp_path):
         assert log_of(folder)[-1]["refresh_version"] == 9
 
 
-def test_no_step_waits_for_a_renewal(tmp_path, caplog):
-    """The second renewal begins after step 5 and is held until batch 18 is drawn. The third is left out."""
+def test_no_step_waits_for_a_refresh(tmp_path, caplog):
+    """The second refresh begins after step 5 and is held until batch 18 is drawn. The third is left out."""
     caplog.set_level(logging.INFO)
     go, done = threading.Event(), threading.Event()
 
@@ -180,8 +180,7 @@ def straight(tmp_path_factory):
     return {lag: (folder, run(folder, follow(lag=lag))) for lag, folder in folders.items()}
 
 
-@pytest.mark.parametrize("lag", [0, 3])
-@pytest.mark.parametrize("stop", [3, 5, 6, 8, 10])
+@pytest.mark.parametrize(("lag", "stop"), [(0, 3), (0, 10), (3, 5), (3, 6), (3, 8)])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, straight, lag, stop):
     """Also from a checkpoint between snapshot and swap."""
     folder, weights = straight[lag]
@@ -192,8 +191,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, straight, lag, stop):
     assert len(task.seen) == 20 // 5 - stop // 5  # nothing is made twice
 
 
-def test_a_crash_during_a_renewal_loses_nothing(tmp_path, straight):
-    """The checkpoint of step 6 waits for the renewal of step 5; that of step 10 is under way when batch 12 fails."""
+def test_a_crash_during_a_refresh_loses_nothing(tmp_path, straight):
+    """The checkpoint of step 6 waits for the refresh of step 5; that of step 10 is under way when batch 12 fails."""
     folder, weights = straight[3]
     with pytest.raises(RuntimeError, match="power cut"):
         run(tmp_path, follow(), Line(hook=fail(12)), checkpoint_every=6)
@@ -201,16 +200,15 @@ def test_a_crash_during_a_renewal_loses_nothing(tmp_path, straight):
     assert without_times(tmp_path) == without_times(folder)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_stopped_during_a_renewal_goes_on(tmp_path, straight, sent):
-    stop = Line(hook=lambda n: os.kill(os.getpid(), sent) if n == 7 else None)
+def test_a_run_stopped_during_a_refresh_goes_on(tmp_path, straight):
+    stop = Line(hook=lambda n: os.kill(os.getpid(), signal.SIGTERM) if n == 7 else None)
     with pytest.raises(KeyboardInterrupt, match="saved at step 7"):
         run(tmp_path, follow(), stop)
     assert run(tmp_path, follow()) == straight[3][1]
 
 
 def test_without_a_lag_versions_go_on_and_arrays_are_made_anew(tmp_path, monkeypatch, caplog):
-    """The renewal of step 10 never ends: the run stops all the same, and leaves no more than a number."""
+    """The refresh of step 10 never ends: the run stops all the same, and leaves no more than a number."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(refresh, "PATIENCE", 0.1)
     never = threading.Event()
@@ -230,7 +228,7 @@ def test_without_a_lag_versions_go_on_and_arrays_are_made_anew(tmp_path, monkeyp
 
 
 def join_at(step: int):
-    """As a batch is drawn, waits for the renewal under way."""
+    """As a batch is drawn, waits for the refresh under way."""
 
     def hook(n: int) -> None:
         if n == step:
@@ -273,7 +271,7 @@ def test_an_error_that_comes_too_late_is_told(tmp_path, caplog):
     assert "the refresh of step 5 failed: ArithmeticError: no keys" in caplog.text
 
 
-def test_a_renewal_in_parts_is_stopped_with_the_run(tmp_path):
+def test_a_refresh_in_parts_is_stopped_with_the_run(tmp_path):
     """And what it leaves is no thread."""
 
     class InParts(Follow):
@@ -307,9 +305,9 @@ def test_arrays_come_as_dicts(tmp_path, made):
         def refresh_arrays(self, params, frozen, check_cancelled=None):
             return made
 
-    renewal = make_refresh(Odd(), make_mesh(1), {})
+    refresh = make_refresh(Odd(), make_mesh(1), {})
     with pytest.raises(ValueError, match=r"task\.refresh_arrays gave a .*: give a dict of arrays"):
-        renewal.start(0, PARAMS, Checkpoints(tmp_path))
+        refresh.start(0, PARAMS, Checkpoints(tmp_path))
 
 
 def test_a_spare_device_renews(tmp_path):
@@ -324,7 +322,7 @@ def test_a_spare_device_renews(tmp_path):
     assert spare_mesh(0) is None
 
 
-def test_a_renewal_moves_to_another_number_of_devices(tmp_path, straight):
+def test_a_refresh_moves_to_another_number_of_devices(tmp_path, straight):
     run(tmp_path, follow(), steps=7, devices=1)
     moved = run(tmp_path, follow())["params"]["layer"]
     for name, value in straight[3][1]["params"]["layer"].items():
@@ -358,8 +356,8 @@ def alone(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_killed_during_renewals_it_ends_in_the_same_weights(tmp_path, alone):
-    for step in (2, 7, 12):  # before any checkpoint, with arrays under way in one, during a renewal
+def test_killed_during_refreshes_it_ends_in_the_same_weights(tmp_path, alone):
+    for step in (2, 7, 12):  # before any checkpoint, with arrays under way in one, during a refresh
         finish(start(tmp_path, kill=step), code=-9)
     finish(start(tmp_path))
     assert without_times(tmp_path) == without_times(alone)
@@ -368,7 +366,7 @@ def test_killed_during_renewals_it_ends_in_the_same_weights(tmp_path, alone):
 
 
 @pytest.mark.slow
-def test_a_renewal_that_never_ends_does_not_hold_the_program(tmp_path):
+def test_a_refresh_that_never_ends_does_not_hold_the_program(tmp_path):
     finish(start(tmp_path, refresh=dict(lag=None), stuck=1))
     assert (tmp_path / "weights.safetensors").exists()
 
