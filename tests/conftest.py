@@ -3,8 +3,10 @@
 Set through the environment, before JAX is imported, so that programs which a test starts see the same.
 """
 
+import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,12 @@ def signals_of_a_foreground_program():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_functions_of_one_module():
+    """A worker that kept the compiled functions of all modules would need several gigabytes."""
+    yield
+    if jax := sys.modules.get("jax"):
+        jax.clear_caches()
+        gc.collect()
