@@ -3,6 +3,7 @@
 Set through the environment, before JAX is imported, so that programs which a test starts see the same.
 """
 
+import ctypes
 import gc
 import os
 import signal
@@ -46,3 +47,5 @@ def compiled_functions_of_one_module():
     if jax := sys.modules.get("jax"):
         jax.clear_caches()
         gc.collect()
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc keeps what is freed
+            trim(0)
