@@ -46,8 +46,7 @@ from common import terminal
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown
 from common.io.images import contact_sheet, from_uint8, shrink, to_uint8
-from common.perceptual.efficientnet import EfficientNet
-from common.perceptual.efficientnet_weights import load_efficientnet
+from common.perceptual.efficientnet import EfficientNet, load_efficientnet
 from plugins.data.captioned_batches import CaptionedPictures
 from plugins.diffusion.batching import chunk_size, in_chunks, make_layout
 from plugins.diffusion.io.folder import read_base

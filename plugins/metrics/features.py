@@ -39,7 +39,7 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 from common.io.images import to_uint8
-from common.perceptual.efficientnet_weights import load_efficientnet
+from common.perceptual.efficientnet import load_efficientnet
 
 LITE0 = "efficientnet-lite0"
 INCEPTION, INCEPTION_SIDE = "inception-2015-12-05", 299

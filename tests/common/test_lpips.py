@@ -15,8 +15,21 @@ import numpy as np
 import pytest
 
 from common.io.torch_file import read_torch
-from common.perceptual.lpips import BACKBONES, Conv, Lpips, Stage, blur_and_halve, distance, shapes, unit_features
-from common.perceptual.lpips_weights import from_torch, load_lpips, save_lpips, table
+from common.perceptual import lpips
+from common.perceptual.lpips import (
+    BACKBONES,
+    Conv,
+    Lpips,
+    Stage,
+    blur_and_halve,
+    distance,
+    from_torch,
+    load_lpips,
+    save_lpips,
+    shapes,
+    table,
+    unit_features,
+)
 from common.weights.model_file import load_weights
 from common.weights.porting import export
 from recipes.downloads import lpips as fetch_lpips
@@ -134,7 +147,7 @@ def test_pictures_too_small_for_five_maps_are_refused(narrow):
 
 def test_a_missing_file_says_how_to_get_it(tmp_path):
     metric = Lpips(str(tmp_path / "none.safetensors"))  # made without a look at the disk
-    with pytest.raises(FileNotFoundError, match=r"python -m common\.fetch_lpips") as error:
+    with pytest.raises(FileNotFoundError, match=r"python -m recipes\.downloads\.lpips") as error:
         metric.prepare()
     assert "\n" not in str(error.value)
 

@@ -11,8 +11,7 @@ from networks import one_line
 from tiny_base import diffusion_base, pixel_base
 
 from common.io.images import read_image, to_uint8
-from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, shapes
-from common.perceptual.efficientnet_weights import save_efficientnet
+from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, save_efficientnet, shapes
 from plugins.diffusion.request import make_request
 from plugins.evaluation import base_quality
 from plugins.evaluation.base_quality import BaseQuality, Real

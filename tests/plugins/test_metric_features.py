@@ -13,8 +13,7 @@ import pytest
 from networks import one_line
 from PIL import Image
 
-from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, shapes
-from common.perceptual.efficientnet_weights import save_efficientnet
+from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, save_efficientnet, shapes
 from plugins.metrics import features
 
 RNG = np.random.default_rng(0)
