@@ -26,12 +26,13 @@ from reveal import attribution, pretrained
 from reveal.evidence import Evidence, Piece
 from reveal.memory.engines.engine import Engine, Found
 from reveal.memory.items import Item
-from reveal.memory.manifest import Layout
+from reveal.memory.manifest import Layout, check_encoder
 from reveal.memory.memory import Memory
+from reveal.memory.store import Store
 from reveal.network import weights
 from reveal.network.generator import Decoding, likeliest
 from reveal.network.model import Query, Reveal
-from reveal.processing.processor import Inputs, inputs_of
+from reveal.processing.processor import Processor, processor_of
 from reveal.reader import Reader, reader_fingerprint
 
 MOST_READ, MOST_FOUND = 4, 10  # items, where nobody says how many
@@ -45,12 +46,12 @@ class Assistant:
 
     Args:
       model: trained.
-      inputs: how it reads.
+      processor: how it reads.
       memory: made by it; None: it answers alone.
     """
 
-    def __init__(self, model: Reveal, inputs: Inputs, memory: Memory | None = None):
-        self.model, self.inputs, self.memory = model, inputs, memory
+    def __init__(self, model: Reveal, processor: Processor, memory: Memory | None = None):
+        self.model, self.processor, self.memory = model, processor, memory
         graph, state = nnx.split(model)
         self._params = nnx.to_pure_dict(state)
         self._encode_query, self._answer = _programs(graph, sum(x.size for x in jax.tree.leaves(self._params)))
@@ -60,18 +61,18 @@ class Assistant:
         cls,
         path: str | Path | None = None,
         tokenizer: str | Path | None = None,
-        memory: str | Path | None = None,
+        memory: str | Path | Store | None = None,
         *,
         engine: Engine | None = None,
         sources: Sequence[str] = (),
-        otherwise: Sequence[str] = (),
+        default_sources: Sequence[str] = (),
     ) -> Assistant:
         """Opens files.
 
         Args:
           path: weights, or the folder of a run; None: those that come with the program.
-          tokenizer, sources, otherwise: as in `inputs_of`; the sources' names are by default the memory's.
-          memory: its folder; None: none.
+          tokenizer, sources, default_sources: as in `processor_of`; the sources' names are by default the memory's.
+          memory: its folder, or the opened store; None: none.
           engine: that searches it; None: the exact one.
 
         Raises:
@@ -81,9 +82,11 @@ class Assistant:
         model, header = weights.load_with_metadata(file)
         opened = None
         if memory is not None:
-            opened = Memory.load(memory, engine, reader_fingerprint(model))
+            store = memory if isinstance(memory, Store) else Store(memory)
+            check_encoder(store.layout, reader_fingerprint(model), store.folder)
+            opened = Memory(store, engine)
             sources = sources or opened.store.layout.sources
-        return cls(model, inputs_of(file, model.config, header, tokenizer, sources, otherwise), opened)
+        return cls(model, processor_of(file, model.config, header, tokenizer, sources, default_sources), opened)
 
     def ask(
         self,
@@ -93,7 +96,7 @@ class Assistant:
         sources: Sequence[str] | None = None,
         how: Decoding | None = None,
     ) -> Evidence:
-        """Answers, in two hops what `Inputs.steps` takes apart: `Evidence.first_hop` is the first of them.
+        """Answers, in two hops what `Processor.two_hops` takes apart: `Evidence.first_hop` is the first of them.
 
         Args:
           image: a file, or a picture of the network's size in [0, 1]; None: the question is all there is.
@@ -106,11 +109,11 @@ class Assistant:
           ValueError: a question that is too long, more items than there are, an unknown source, a damaged picture.
           OSError: no such picture.
         """
-        hops = self.inputs.steps(question) if self.inputs.steps and image is not None else None
+        hops = self.processor.two_hops(question) if image is not None else None
         if hops is None:
             return self._ask(image, question, k, sources, how)
-        first = self._ask(image, hops[0], k, sources, how)
-        second = self._ask(None, hops[1].format(first.answer), k, sources, how)
+        first = self._ask(image, hops.about_image, k, sources, how)
+        second = self._ask(None, hops.about_answer.format(first.answer), k, sources, how)
         return dataclasses.replace(second, first_hop=first)
 
     def _ask(
@@ -125,14 +128,14 @@ class Assistant:
         query = self.query(image, question)
         found, values = self._read(query, k, sources)
         scores = np.where(found.present, found.scores, 0).astype(np.float32)
-        how = how or likeliest(self.inputs.answer_length, BEAMS)
+        how = how or likeliest(self.processor.answer_length, BEAMS)
         told = jax.device_get(self._answer(self._params, query, values, scores, found.present, how))
         items = self._memory.items(found.ids[found.present]) if found.present.any() else []
         numbers = zip(*(x.tolist() for x in (scores[0], told.prior, told.shares, told.effects)), strict=True)
         pieces = tuple(Piece(item, *number) for item, number in zip(items, numbers, strict=False))
         gate = np.exp(np.asarray(query.log_gate[0], np.float64)).tolist()
-        names = dict(zip(self.inputs.sources, gate, strict=True))
-        text = self.inputs.tokenizer.decode(told.tokens)
+        names = dict(zip(self.processor.sources, gate, strict=True))
+        text = self.processor.tokenizer.decode(told.tokens)
         return Evidence(question, text, float(told.log_probability), pieces, names, found.version)
 
     def search(
@@ -153,12 +156,12 @@ class Assistant:
         """What is looked up: the question as the network encodes it, with no token for what is not there, but for the
         picture where the network knows one of nothing."""
         rows: dict[str, Any] = {}
-        image = self.inputs.nothing if image is None else image
-        tokens = self.inputs.question(text)
+        image = self.processor.blank if image is None else image
+        tokens = self.processor.question(text)
         if tokens.any():
             rows["tokens"] = tokens[None]
         if image is not None:
-            rows["image"] = (self.inputs.picture(image) if isinstance(image, str | Path) else image)[None]
+            rows["image"] = (self.processor.image(image) if isinstance(image, str | Path) else image)[None]
         return self._encode_query(self._params, rows)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
@@ -167,7 +170,7 @@ class Assistant:
 
     def reader(self, part: int) -> Reader:
         """For many items, `part` at a time."""
-        return Reader(self.model, self.memory, self.inputs.items, part)
+        return Reader(self.model, self.memory, self.processor.items, part)
 
     @functools.cached_property
     def _one_by_one(self) -> Reader:
@@ -177,7 +180,7 @@ class Assistant:
         """Of a memory of this network."""
         config = self.model.config
         values = config.value_tokens, config.width
-        return Layout(reader_fingerprint(self.model), self.inputs.sources, config.key_dim, values)
+        return Layout(reader_fingerprint(self.model), self.processor.sources, config.key_dim, values)
 
     def items_to_find(self, k: int | None, default: int, sources: Sequence[str] | None) -> int:
         """How many. Raises ValueError for k below 1, or above what there is."""

@@ -34,6 +34,7 @@ as if it had never stopped.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from common.training.batches import batches
-from recipes.countries import drawing, invented, looks
+from recipes.countries import drawing, invented, looks, phrases
 from recipes.countries.facts import EVALUATION, INVENTED, RELATIONS, Atlas
 from recipes.countries.items import Confusion, items_about
 from recipes.countries.phrases import (
@@ -58,7 +59,7 @@ from recipes.countries.phrases import (
     item_id,
     question_id,
 )
-from recipes.countries.pieces import MODEL
+from reveal import pretrained
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
 from reveal.processing.item_arrays import ItemArrays, Later, arrays_of, network_input
@@ -66,6 +67,7 @@ from reveal.processing.prompts import asked
 
 Example = dict[str, Any]
 RELATION_OF = {relation: number for number, relation in enumerate(RELATIONS)}
+MODEL = pretrained.DATA / "spiece.model"  # recipes.countries.pieces trains it
 BLANK = "\u2581"
 
 
@@ -121,6 +123,18 @@ class CountriesConfig:
         if tuple(self.sources) != SOURCES:
             raise ValueError(f"sources are {list(self.sources)}: of countries they are {', '.join(SOURCES)}")
         object.__setattr__(self, "sources", SOURCES)
+
+    def processor(self) -> dict[str, Any]:
+        """How a network of this data reads, for the header of its weights (`reveal.processing.processor`)."""
+        lengths = {"item_length": self.item_length, "question_length": self.text_length}
+        lengths["answer_length"] = self.answer_length
+        tokenizer = os.path.relpath(self.tokenizer or MODEL)
+        return lengths | {
+            "tokenizer": tokenizer,
+            "sources": list(SOURCES),
+            "blank": looks.BLANK,
+            "hops": phrases.hops(),
+        }
 
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None

@@ -29,6 +29,7 @@ FULL = 0.2  # share of looks that fill the picture
 WAVE = 0.045  # of the flag's width at most
 CROP = 0.1  # of the picture, out of which the middle may move
 GREY = (0.25, 0.75)
+BLANK = 0.5  # stands for no image
 BLUR, NOISE = 0.9, 0.05  # pixels, standard deviation at most
 GRAINS = 2**18  # places in the noise
 
@@ -56,8 +57,8 @@ def look(flag: UInt8[np.ndarray, "fh fw 3"], size: int, rng: np.random.Generator
 
 
 def nothing(size: int) -> Float[np.ndarray, "{size} {size} 3"]:
-    """The picture of a question that is about no picture: a middle grey."""
-    return np.full((size, size, 3), 0.5, np.float32)
+    """The image of a question about no image: a middle grey."""
+    return np.full((size, size, 3), BLANK, np.float32)
 
 
 def _corners(rng: np.random.Generator, full: bool) -> Float[np.ndarray, "4 2"]:

@@ -11,9 +11,7 @@
 | currency  | `graph`    | "Chad, currency: Central African CFA franc"; no flag               | the name   |
 
 The first five are one hop from a flag. The last two are two hops: no item has both the flag and the answer, so the
-name has to be asked for first and put into the second question. `steps` does that to a question about a flag:
-
-    steps("What is the currency of this country?") == ("Which country is this?", "What is the currency of {}?")
+name has to be asked for first and put into the second question. `hops` lists these questions for the processor.
 
 A country has up to five items, one for each of `SLOTS`; one about which nothing is known does not exist. Every
 relation has several phrasings; a question is put in one that is drawn, an item was written in one drawn for ever.
@@ -22,7 +20,7 @@ relation has several phrasings; a question is put in one that is drawn, an item 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -119,20 +117,14 @@ def asked_of(relation: str, name: str, choice: int) -> str:
     return QUESTIONS[relation][choice].format(name)
 
 
-class Steps(NamedTuple):
-    """Two questions for one: the second has {} where the answer to the first belongs."""
-
-    first: str
-    second: str
-
-
-def steps(question: str) -> Steps | None:
-    """How a question about a flag is answered in two hops; None for one that needs one hop only."""
-    for relation in RELATIONS:
-        for phrasing in QUESTIONS[relation] if relation not in SEEN else ():
-            if question.strip().lower() == phrasing.format(OF_THIS).lower():
-                return Steps(QUESTIONS["name"][0], phrasing)
-    return None
+def hops() -> list[dict[str, str]]:
+    """The questions about a flag that take two hops, as a processor's description has them."""
+    return [
+        {"question": text.format(OF_THIS), "about_image": QUESTIONS["name"][0], "about_answer": text}
+        for relation in RELATIONS
+        if relation not in SEEN
+        for text in QUESTIONS[relation]
+    ]
 
 
 def fixed_texts() -> list[str]:

@@ -21,13 +21,12 @@ import tyro
 
 from common import terminal
 from common.io.files import atomic_output
+from recipes.countries.data import MODEL, CountriesConfig
 from recipes.countries.facts import ITEMS, RELATIONS, Atlas
 from recipes.countries.phrases import QUESTIONS, SLOTS, written
-from reveal import pretrained
 from reveal.processing import tokenizers
 from reveal.processing.prompts import asked
 
-MODEL = pretrained.DATA / "spiece.model"
 SIZE = 1948
 OFTEN = 60
 
@@ -48,8 +47,6 @@ def texts(atlas: Atlas) -> Iterator[str]:
 
 def main(output: tyro.conf.Positional[Path] = MODEL, size: int = SIZE, overwrite: bool = False) -> None:
     """Train the tokenizer on the default world."""
-    from recipes.countries.data import CountriesConfig
-
     trained = tokenizers.trained(texts(CountriesConfig().atlas), size, byte_fallback=True, character_coverage=1.0)
     with atomic_output(output, overwrite) as temporary:
         temporary.write_bytes(trained)

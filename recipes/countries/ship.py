@@ -21,6 +21,7 @@ from flax import nnx
 
 from common import terminal
 from common.io.files import atomic_folder
+from common.training import renamed
 from recipes.countries.data import CountriesConfig
 from recipes.countries.phrases import SOURCES
 from reveal import pretrained
@@ -29,8 +30,9 @@ from reveal.memory.builder import Builder
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout
 from reveal.network import weights
-from reveal.processing.processor import COUNTRIES
 from reveal.reader import Reader, reader_fingerprint
+
+COUNTRIES = "recipes.countries.data.CountriesConfig"
 
 
 def ship(run: Path, folder: Path = pretrained.DATA) -> int:
@@ -40,13 +42,14 @@ def ship(run: Path, folder: Path = pretrained.DATA) -> int:
     model, header = weights.load_with_metadata(run)
     told = recipe_of(header).get("data")
     told = told if isinstance(told, Mapping) else {}
-    if told.get("_target_") != COUNTRIES:
+    if renamed.target(str(told.get("_target_"))) != COUNTRIES:
         raise ValueError(f"{run} was trained on {told.get('_target_')}, not on {COUNTRIES}: give another run")
     length = told.get("item_length", CountriesConfig.item_length)
     data = CountriesConfig(size=model.config.vit.image_size, item_length=length)
+    metadata = {"processor": data.processor()} | header.metadata
     with atomic_folder(folder) as part:
         small = nnx.to_pure_dict(nnx.state(model))
-        weights.save(part / pretrained.WEIGHTS, small, model.config, metadata=header.metadata, dtype="float16")
+        weights.save(part / pretrained.WEIGHTS, small, model.config, metadata=metadata, dtype="float16")
         reader = Reader(weights.load(part / pretrained.WEIGHTS), read_item=data.read_item)
         return remember(reader, part / pretrained.MEMORY, data)
 

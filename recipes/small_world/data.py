@@ -45,8 +45,9 @@ from jaxtyping import Int
 from common.training.batches import batches
 from recipes.small_world import drawing, entities
 from recipes.small_world.facts import EVALUATION, GOLD_SOURCE, RELATIONS, SOURCES, World, item_id
-from recipes.small_world.items import Items, items_of
-from recipes.small_world.vocabulary import END, Vocabulary
+from recipes.small_world.items import LENGTH, Items, items_of
+from recipes.small_world.vocabulary import WorldVocabulary
+from reveal.processing.vocabulary import END
 
 Example = dict[str, Any]
 
@@ -88,6 +89,11 @@ class WorldConfig:
         if self.near > least:
             raise ValueError(f"near {self.near}: an entity has {least} that share two parts; lower near or held_out")
 
+    def processor(self) -> dict[str, Any]:
+        """How a network of this data reads, for the header of its weights (`reveal.processing.processor`)."""
+        lengths = {"item_length": LENGTH, "question_length": 2, "answer_length": 2}
+        return lengths | {"prompt": "{}", "sources": list(SOURCES), "words": list(self.vocabulary.words)}
+
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None
     ) -> grain.DatasetIterator:
@@ -111,8 +117,8 @@ class WorldConfig:
         return World.create(self.seed, self.held_out, self.newcomers, self.distractors)
 
     @functools.cached_property
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary.of_world()
+    def vocabulary(self) -> WorldVocabulary:
+        return WorldVocabulary.of_world()
 
     @functools.cached_property
     def items(self) -> Items:

@@ -24,7 +24,8 @@ from jaxtyping import Bool, Int, UInt8
 from common.io.images import to_uint8
 from recipes.small_world import drawing, entities
 from recipes.small_world.facts import ITEMS, RELATIONS, SOURCES, World, item_id, relations_in
-from recipes.small_world.vocabulary import FILLERS, PAD, Vocabulary
+from recipes.small_world.vocabulary import FILLERS
+from reveal.processing.vocabulary import PAD, Vocabulary
 
 LENGTH = 16  # four syllables, two facts and three gaps of two fillers at most are 14
 MOST_FILLERS = 2  # in a gap

@@ -14,8 +14,8 @@ import numpy as np
 
 from recipes.small_world.facts import SOURCES
 from recipes.small_world.items import LENGTH, Items
-from recipes.small_world.vocabulary import Vocabulary
 from reveal.memory.items import Item
+from reveal.processing.vocabulary import Vocabulary
 
 
 def as_knowledge(items: Items, vocabulary: Vocabulary) -> list[Item]:

@@ -83,7 +83,7 @@ def build(
     skips = Skips(any(source.strict for source in sources))
     stream = numbered(sources, skips, renumber)
     of = {"sources": [dataclasses.asdict(source) for source in sources], "renumber": renumber, "side": side}
-    of |= {"tokenizer": assistant.inputs.tokenizer.digest, "item_length": assistant.inputs.item_length}
+    of |= {"tokenizer": assistant.processor.tokenizer.digest, "item_length": assistant.processor.item_length}
     with Builder(folder, assistant.layout(), shard, of) as builder:
         resumed, first, last = builder.count, None, None
         rest = _after(builder, stream, assistant, skips, side)
@@ -145,12 +145,12 @@ def add(
 def add_one(memory: Memory, item: Item, assistant: Assistant, edit: bool, side: int | None = None) -> Report:
     """One item, in the place of the one with its id if `edit`. Raises ValueError for an id that is there, without, and
     for an item that cannot be used."""
-    started, inputs = time.perf_counter(), assistant.inputs
+    started, processor = time.perf_counter(), assistant.processor
     if item.id is not None and not edit and item.id in memory.store.rows().ids:
         raise ValueError(f"id {item.id} is in {memory.store.folder} already: --edit puts this item in its place")
     item = kept(item, _side(assistant, side))
     skips = Skips()
-    if row_of(item, inputs.tokenizer, inputs.item_length, inputs.image_size, skips) is None:
+    if row_of(item, processor.tokenizer, processor.item_length, processor.image_size, skips) is None:
         raise ValueError(f"an item {next(iter(skips.counts))}: give it a text, or another picture")
     (memory.edit if edit else memory.add)([item], *assistant.encode([item]))
     last = memory.store.manifest.next_id - 1 if item.id is None else item.id
@@ -186,8 +186,8 @@ def encoded(
     """Items as they are kept, with keys and values, a batch at a time; the next ones are read meanwhile.
 
     With some `done` the first batch begins where they end, for its place in a batch may decide how a row is rounded."""
-    inputs, reader = assistant.inputs, assistant.reader(BATCH)
-    lengths, before = (inputs.item_length, inputs.image_size), done % BATCH
+    processor, reader = assistant.processor, assistant.reader(BATCH)
+    lengths, before = (processor.item_length, processor.image_size), done % BATCH
     batches = _batches(_prepared(items, assistant, skips, side), BATCH - before)
     bar = tqdm(total=total, initial=done, unit="item", disable=None if progress else True)
     with bar, ThreadPoolExecutor(1) as pool:
@@ -216,7 +216,7 @@ def _prepared(items: Iterable[Item], assistant: Assistant, skips: Skips, side: i
     def prepare(group: list[Item]) -> tuple[list[tuple[Item, Row]], Mapping[str, int]]:
         own = Skips(skips.strict)
         smaller = [kept(item, side) for item in group]
-        rows = [row_of(item, inputs.tokenizer, inputs.item_length, inputs.image_size, own) for item in smaller]
+        rows = [row_of(item, processor.tokenizer, processor.item_length, processor.image_size, own) for item in smaller]
         return [(item, row) for item, row in zip(smaller, rows, strict=True) if row is not None], own.counts
 
     def done(future: Future) -> list[tuple[Item, Row]]:
@@ -224,7 +224,7 @@ def _prepared(items: Iterable[Item], assistant: Assistant, skips: Skips, side: i
         skips.merge(counts)
         return found
 
-    inputs, stream = assistant.inputs, _known(items, assistant.inputs.sources)
+    processor, stream = assistant.processor, _known(items, assistant.processor.sources)
     waiting = collections.deque[Future]()
     with ThreadPoolExecutor(THREADS) as pool:
         while group := list(itertools.islice(stream, GROUP)):
@@ -249,13 +249,13 @@ def _known(items: Iterable[Item], sources: Sequence[str]) -> Iterator[Item]:
 def _after(builder: Builder, stream: Iterator[Item], assistant: Assistant, skips: Skips, side: int) -> Iterator[Item]:
     """What an interrupted build has not written yet; what it has left out is counted again. Raises `Changed` if what it
     has is not what comes now."""
-    last, inputs = builder.last(), assistant.inputs
+    last, processor = builder.last(), assistant.processor
     for number in builder.written():
         for item in stream:
             if item.id is None or item.id >= number:
                 break
             small = kept(item, side)
-            if row_of(small, inputs.tokenizer, inputs.item_length, inputs.image_size, skips) is not None:
+            if row_of(small, processor.tokenizer, processor.item_length, processor.image_size, skips) is not None:
                 raise _changed(builder, item.id)
         else:
             raise _changed(builder, number)
@@ -297,4 +297,4 @@ def _check_ids(memory: Memory, sources: Sequence[Items], there: np.ndarray, edit
 def _side(assistant: Assistant, side: int | None) -> int:
     if side is not None and side < 0:
         raise ValueError(f"--picture-side {side}: give the pixels of the longer side, or 0 for files as they are")
-    return max(SIDE, assistant.inputs.image_size) if side is None else side
+    return max(SIDE, assistant.processor.image_size) if side is None else side

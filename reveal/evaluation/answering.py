@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from reveal.assistant import Assistant
 from reveal.evaluation.benchmarks import Example
 from reveal.network.generator import Decoding
-from reveal.processing.processor import Inputs
+from reveal.processing.processor import Processor
 from reveal.reader import Reader
 from reveal.sources.records import Skips
 
@@ -75,7 +75,7 @@ class Answering:
     def _batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
         """Batches in turn; the inputs of the next one are already being read."""
         with ThreadPoolExecutor(self.threads) as pool:
-            read = functools.partial(read_input, self.assistant.inputs)
+            read = functools.partial(read_input, self.assistant.processor)
             starts = range(0, len(examples), self.batch)
             begun: Iterator[Batch] = (
                 [(one, pool.submit(read, one)) for one in examples[start : start + self.batch]] for start in starts
@@ -88,7 +88,7 @@ class Answering:
             return []
         tokens, images = (np.stack(column) for column in zip(*inputs, strict=True))
         answers = self._reader.ask(tokens, images, self.k, sources=self.sources, how=self.how)
-        texts = map(self.assistant.inputs.tokenizer.decode, answers.tokens)
+        texts = map(self.assistant.processor.tokenizer.decode, answers.tokens)
         found = zip(texts, answers.found.ids, answers.found.present, strict=True)
         return [Prediction(text, ids[present].tolist()) for text, ids, present in found]
 
@@ -97,23 +97,22 @@ class Answering:
         return Prediction(answer.answer, [piece.item.id for piece in answer.pieces if piece.item.id is not None])
 
     def _two_hops(self, example: Example) -> bool:
-        steps = self.assistant.inputs.steps
-        return steps is not None and steps(example.question.text) is not None
+        return self.assistant.processor.two_hops(example.question.text) is not None
 
     @functools.cached_property
     def _reader(self) -> Reader:
         return self.assistant.reader(self.batch)
 
 
-def read_input(inputs: Inputs, example: Example) -> Input | str:
+def read_input(processor: Processor, example: Example) -> Input | str:
     """A question as the network reads it, or why it cannot."""
     try:
-        tokens = inputs.question(example.question.text)
+        tokens = processor.question(example.question.text)
     except ValueError:
-        return f"longer than the {inputs.question_length} tokens that the network reads"
+        return f"longer than the {processor.question_length} tokens that the network reads"
     image = example.question.image
     assert isinstance(image, Path), "published benchmarks keep their images in folders"
     try:
-        return tokens, inputs.picture(image)
+        return tokens, processor.image(image)
     except (OSError, ValueError):
         return "whose picture cannot be read"

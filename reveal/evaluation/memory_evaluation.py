@@ -35,7 +35,7 @@ from reveal.memory.engines.registry import engine_of
 from reveal.memory.memory import Memory
 from reveal.network import weights as files
 from reveal.network.generator import Beam, Decoding, likeliest
-from reveal.processing.processor import inputs_of
+from reveal.processing.processor import processor_of
 from reveal.reader import reader_fingerprint
 from reveal.sources.records import Skips
 
@@ -54,7 +54,7 @@ class SetsEvaluation(Evaluation):
       k: items to read; None: as many as in training, else 4.
       sources: names of those to search; None: all.
       engine: that searches, as `memory.engines.registry.engine_of` says.
-      tokenizer: the one of training; None: where `inputs_of` finds it.
+      tokenizer: the one of training; None: where `processor_of` finds it.
       names: of the network's sources, in order, if neither memory nor weights say.
       beams: beam width; 1 is greedy decoding. penalty: of short texts, for beams.
       length: tokens of an answer at most; None: as in training.
@@ -101,7 +101,7 @@ class SetsEvaluation(Evaluation):
             except (OSError, ValueError) as error:
                 raise type(error)(f"evaluation.sets.{name}: {error}; or leave it out, sets=[...]") from error
         assistant, of_weights, of_memory, k = self._load(weights)
-        length = assistant.inputs.answer_length if self.length is None else self.length
+        length = assistant.processor.answer_length if self.length is None else self.length
         how = likeliest(length, self.beams, self.penalty)
         answering = Answering(assistant, k, how, self.sources, self.batch, self.threads)
         about = {"weights": str(of_weights), "memory": str(of_memory or "none"), "asked": self._settings(k, how)}
@@ -126,7 +126,7 @@ class SetsEvaluation(Evaluation):
             Memory.load(self.memory, encoder=encoder)  # before an engine, which may be remote
             memory = Memory.load(self.memory, engine_of(self.engine, self.memory), encoder)
         names = tuple(self.names) or (() if memory is None else memory.store.layout.sources)
-        assistant = Assistant(model, inputs_of(file, model.config, header, self.tokenizer, names), memory)
+        assistant = Assistant(model, processor_of(file, model.config, header, self.tokenizer, names), memory)
         task = recipe_of(header).get("task")
         trained = task.get("k") if isinstance(task, Mapping) else None
         k = 0

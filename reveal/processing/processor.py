@@ -1,26 +1,28 @@
-"""What a trained network was trained to read: its tokenizer, its lengths, its prompt, and the names of its sources.
+"""The processor of a trained network: its tokenizer, its lengths in tokens, its prompt, and the names of its sources.
 
-Numbers of tokens, and of sources, mean nothing without the vocabulary and the names that training had, and the answer
-to a question that is put otherwise than in training is worth little. A weights file that `train.py` wrote tells its
-recipe, so `inputs_of` finds most by itself:
+Token ids and source numbers mean nothing without the vocabulary and the names of training, and a question in another
+form than in training is answered badly. So a weights file says how it reads: `train.py` writes the description below
+into the header (`processor`) where the data has one, and the recipe of the data in any case. Older files may have a
+`processor.json` beside them.
 
-| what | where from, the first that is there |
+| what | from the first of |
 | --- | --- |
-| tokenizer | the one that is named; one of `BESIDE`, beside the weights; the recipe's file |
-| lengths, prompt | the recipe's `data`; else those of the published networks |
-| sources | those that are named; the recipe's |
+| tokenizer | the argument; a file of `BESIDE` beside the weights; the description's file or words; the recipe's file |
+| lengths, prompt, image of no image, hops | the description; the recipe's `data`; those of the published networks |
+| sources | the argument; the description; the recipe; the caller's default |
 
-Networks of the small world (`recipes/small_world`) and of the countries (`recipes/countries`) need no file: their vocabularies
-are always the same. Those of the countries are asked some questions in two hops, and shown grey where there is no
-picture.
+A description is a JSON object with any of: `tokenizer` (a path), `words` (of a vocabulary of whole words), `sources`,
+`item_length`, `question_length`, `answer_length`, `prompt`, `blank` (grey level in [0, 1] that stands for no image) and
+`hops` (questions about an image that take two hops, each with the two questions that it is asked as).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -28,10 +30,6 @@ from jaxtyping import Float, Int
 from common.io.images import read_image, to_uint8
 from common.training import renamed
 from common.weights.model_file import Metadata
-from recipes.countries import looks, phrases
-from recipes.small_world.facts import SOURCES
-from recipes.small_world.items import LENGTH
-from recipes.small_world.vocabulary import Vocabulary
 from reveal.evidence import short
 from reveal.memory.items import Item
 from reveal.network.config import RevealConfig
@@ -39,26 +37,34 @@ from reveal.processing import tokenizers
 from reveal.processing.item_arrays import network_input, resized
 from reveal.processing.prompts import ASK, asked
 from reveal.processing.tokenizers import WORD, Tokenizer, Words
+from reveal.processing.vocabulary import Vocabulary
 
-BESIDE = ("spiece.model", "vocabulary.json", "words.json")  # names of tokenizers
-WORLD, COUNTRIES = "recipes.small_world.data.WorldConfig", "recipes.countries.data.CountriesConfig"
-PIECES_OF_COUNTRIES = Path(__file__).parents[1] / "weights" / "countries" / BESIDE[0]
-LONGEST = 4  # times the tokens that are read: how much of a text is looked at to say that it is too long
+BESIDE = ("spiece.model", "vocabulary.json", "words.json")  # file names of tokenizers beside weights
+DESCRIPTION = "processor.json"
+LENGTHS = {"item_length": "item_length", "question_length": "text_length", "answer_length": "answer_length"}  # recipe's
+PROBE = 4  # times the tokens that are read: how much of a text is encoded to report that it is too long
+
+
+class Hops(NamedTuple):
+    """The two questions that one about an image is asked as."""
+
+    about_image: str
+    about_answer: str
+    """Has {} where the answer to the first belongs; it is asked about no image."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Inputs:
+class Processor:
     """How a network reads.
 
     Attributes:
       tokenizer: of all texts.
       sources: names, in the order of the network's gate.
-      image_size: side of the pictures, in pixels.
-      item_length, question_length, answer_length: in tokens; the answer's end is one of them.
-      prompt: what a question is put into.
-      nothing: the picture of a question that is about none; None: it has none.
-      steps: makes two of a question about a picture, one about the picture, and one about none with {} for the answer
-        to the first; or None of what needs one hop only. None: nothing needs two.
+      image_size: side of the images, in pixels.
+      item_length, question_length, answer_length: in tokens; the end token is one of them.
+      prompt: template of a question.
+      blank: image of a question about no image; None: the question has none.
+      hops: questions about an image that take two hops, in small letters.
     """
 
     tokenizer: Tokenizer
@@ -68,18 +74,18 @@ class Inputs:
     question_length: int = 64
     answer_length: int = 32
     prompt: str = ASK
-    nothing: Float[np.ndarray, "s s 3"] | None = None
-    steps: Callable[[str], tuple[str, str] | None] | None = None
+    blank: Float[np.ndarray, "s s 3"] | None = None
+    hops: Mapping[str, Hops] = dataclasses.field(default_factory=dict)
 
     def question(self, text: str) -> Int[np.ndarray, " n"]:
         """Tokens. Raises ValueError for a question that is longer than the network reads."""
-        said = asked(text.strip(), self.prompt)
-        tokens = self.tokenizer.encode(said, LONGEST * self.question_length)
+        prompted = asked(text.strip(), self.prompt)
+        tokens = self.tokenizer.encode(prompted, PROBE * self.question_length)
         count = int((tokens != self.tokenizer.pad).sum())
         if count > self.question_length:
             more = "or more " if count == len(tokens) else ""
             raise ValueError(
-                f"{short(said)!r} has {count} {more}tokens, this network reads {self.question_length}: shorten it"
+                f"{short(prompted)!r} has {count} {more}tokens, this network reads {self.question_length}: shorten it"
             )
         return tokens[: self.question_length]
 
@@ -90,55 +96,71 @@ class Inputs:
         words = dict.fromkeys(word for word in WORD.findall(text.lower()) if word[0].isalnum())
         return [word for word in words if word not in self.tokenizer.vocabulary.numbers]
 
-    def picture(self, path: str | Path) -> Float[np.ndarray, "s s 3"]:
-        """The picture of a question, whole, as a square. Raises as `read_image`."""
+    def image(self, path: str | Path) -> Float[np.ndarray, "s s 3"]:
+        """The image of a question, resized to a square. Raises as `read_image`."""
         return resized(to_uint8(read_image(path)), self.image_size).astype(np.float32) / 255
+
+    def two_hops(self, question: str) -> Hops | None:
+        """The two questions of one that takes two hops; None for all others."""
+        return self.hops.get(question.strip().lower())
 
     def items(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
         """Items as `Reveal.encode_item` takes them: a `reveal.reader.ReadItem`."""
         return network_input(items, self.tokenizer, self.item_length, self.image_size)
 
 
-def inputs_of(
+def processor_of(
     weights: Path,
     config: RevealConfig,
     header: Metadata,
     tokenizer: str | Path | None = None,
     sources: Sequence[str] = (),
-    otherwise: Sequence[str] = (),
-) -> Inputs:
-    """How the network of a file reads.
+    default_sources: Sequence[str] = (),
+) -> Processor:
+    """The processor of the network in a file.
 
     Args:
-      weights: the file. config, header: what is in it.
-      tokenizer: a file that `reveal.processing.tokenizers` opens. sources: their names. Both: what counts, if given.
-      otherwise: the names of sources, where neither the caller nor the recipe has any.
+      weights: the file. config, header: its contents.
+      tokenizer: a file that `reveal.processing.tokenizers` opens. sources: names. Both replace what the file says.
+      default_sources: names, where neither the caller nor the file has any.
 
     Raises:
       FileNotFoundError: there is no tokenizer.
-      ValueError: a tokenizer, or a number of sources, that is not the network's; no names of sources.
+      ValueError: a tokenizer or a number of sources that is not the network's; no names of sources; a description
+        with an unknown key.
     """
-    data = _recipe(header)
-    in_world = data.get("_target_") == WORLD
-    told: dict[str, Any]
-    if in_world:
-        told = {"item_length": LENGTH, "question_length": 2, "answer_length": 2, "prompt": "{}"}
-    else:
-        names = {"item_length": "item_length", "question_length": "text_length", "answer_length": "answer_length"}
-        told = {ours: int(data[theirs]) for ours, theirs in names.items() if theirs in data}
-    if data.get("_target_") == COUNTRIES:
-        told |= {"nothing": looks.nothing(config.vit.image_size), "steps": phrases.steps}
-    names = tuple(sources) or (SOURCES if in_world else tuple(data.get("sources") or otherwise))
+    description, recipe = _description(weights, header), _recipe(header)
+    found = tokenizers.load(tokenizer) if tokenizer is not None else _tokenizer(weights, description, recipe)
+    names = tuple(sources or description.get("sources") or recipe.get("sources") or default_sources)
     if len(names) != config.sources:
         known = f"{len(names)} sources ({', '.join(names)})" if names else "no names of sources"
         raise ValueError(f"{weights}: {known} for the {config.sources} that it tells apart: name them with --names")
-    found = _tokenizer(weights, tokenizer, data)
     if len(found) > config.vocab_size or found.bos != config.bos:
         raise ValueError(
             f"{weights} has {config.vocab_size} tokens and begins answers with {config.bos}, the tokenizer"
             f" {len(found)} and {found.bos}: give the one that it was trained with, --tokenizer FILE"
         )
-    return Inputs(found, names, config.vit.image_size, **told)
+    options: dict[str, Any] = {ours: int(recipe[theirs]) for ours, theirs in LENGTHS.items() if theirs in recipe}
+    options |= {key: description[key] for key in (*LENGTHS, "prompt") if key in description}
+    size = config.vit.image_size
+    if (grey := description.get("blank")) is not None:
+        options["blank"] = np.full((size, size, 3), grey, np.float32)
+    if hops := description.get("hops"):
+        options["hops"] = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops}
+    return Processor(found, names, size, **options)
+
+
+def _description(weights: Path, header: Metadata) -> dict[str, Any]:
+    """What the file, or the one beside it, says about how the network reads."""
+    beside = weights.parent / DESCRIPTION
+    found = header.metadata.get("processor")
+    if found is None and beside.is_file():
+        found = json.loads(beside.read_text("utf-8"))
+    known = {*LENGTHS, "tokenizer", "words", "sources", "prompt", "blank", "hops"}
+    if found is not None and (not isinstance(found, dict) or not found.keys() <= known):
+        keys = ", ".join(sorted(found.keys() - known)) if isinstance(found, dict) else type(found).__name__
+        raise ValueError(f"{weights}: the processor's description has {keys}; it may have {', '.join(sorted(known))}")
+    return found or {}
 
 
 def _recipe(header: Metadata) -> Mapping[str, Any]:
@@ -148,16 +170,12 @@ def _recipe(header: Metadata) -> Mapping[str, Any]:
     return renamed.node(data) if isinstance(data, dict) else {}
 
 
-def _tokenizer(weights: Path, named: str | Path | None, data: Mapping[str, Any]) -> Tokenizer:
+def _tokenizer(weights: Path, description: Mapping[str, Any], recipe: Mapping[str, Any]) -> Tokenizer:
     """The first that is there of the module's table."""
-    beside, recipe = [weights.parent / name for name in BESIDE], data.get("tokenizer")
-    if named is not None:
-        return tokenizers.load(named)
-    files = [*beside, *([Path(recipe)] if isinstance(recipe, str) else [])]
-    if data.get("_target_") == COUNTRIES and recipe is None:
-        files.append(PIECES_OF_COUNTRIES)
+    if words := description.get("words"):
+        return Words(Vocabulary(tuple(words)))
+    files = [weights.parent / name for name in BESIDE]
+    files += [Path(node["tokenizer"]) for node in (description, recipe) if isinstance(node.get("tokenizer"), str)]
     if there := [path for path in files if path.is_file()]:
         return tokenizers.load(there[0])
-    if data.get("_target_") == WORLD:
-        return Words(Vocabulary.of_world())
     raise FileNotFoundError(f"no tokenizer: {weights.parent} has no {' or '.join(BESIDE)}; give --tokenizer FILE")

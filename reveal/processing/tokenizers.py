@@ -43,8 +43,8 @@ from jaxtyping import Int
 
 from common import terminal
 from common.io.files import atomic_output, check_output_file, require_file
-from recipes.small_world.vocabulary import END, SPECIAL, START, Vocabulary
 from reveal.network.config import PAD
+from reveal.processing.vocabulary import END, SPECIAL, START, Vocabulary
 from reveal.sources.texts import lines_of
 
 SENTINELS, MULTIPLE = 100, 128

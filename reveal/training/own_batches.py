@@ -294,5 +294,5 @@ def _row(tokens: Int[np.ndarray, " _m"], length: int) -> Int[np.ndarray, " lengt
 
 def _name(question: Question) -> str:
     image = question.image
-    where = "a picture" if isinstance(image, bytes) else image if not isinstance(image, tuple) else image.path
+    where = "an image" if isinstance(image, bytes) else image if isinstance(image, Path) else image.name
     return f"question {question.id} ({question.text or 'to describe'}) about {where}"

@@ -160,7 +160,9 @@ class RevealTask:
         return {}
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
-        return weights.save(path, params, self.config, metadata=metadata, overwrite=True)
+        described = getattr(self.knowledge, "processor", None)
+        more = {} if described is None else {"processor": described()}
+        return weights.save(path, params, self.config, metadata={**metadata, **more}, overwrite=True)
 
 
 @dataclasses.dataclass(frozen=True)

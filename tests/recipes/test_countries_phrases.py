@@ -5,7 +5,7 @@ import pytest
 from little_countries import COUNTRIES, NETWORK
 
 from recipes.countries.facts import RELATIONS
-from recipes.countries.phrases import QUESTIONS, SEEN, SLOT_OF, SLOTS, SOURCE_OF, SOURCES, fixed_texts, steps, written
+from recipes.countries.phrases import QUESTIONS, SEEN, SLOT_OF, SLOTS, SOURCE_OF, SOURCES, fixed_texts, hops, written
 from recipes.countries.pieces import texts
 
 DATA, WORDS = COUNTRIES, COUNTRIES.vocabulary
@@ -29,11 +29,12 @@ def test_what_is_not_known_is_not_told():
     assert set(texts) == {"", "Nowhere lies in Sea.", "Nowhere is a country of Sea."}
 
 
-def test_two_hops_are_asked_for_in_steps():
-    first = "Which country is this?"
-    assert steps("which language is spoken in this country? ") == (first, "Which language is spoken in {}?")
-    assert steps("This country: what is its currency?") == (first, "{}: what is its currency?")
-    assert not any(steps(text) for text in (first, "How large is this country?", "What is the capital?"))
+def test_questions_by_name_take_two_hops():
+    first = QUESTIONS["name"][0]
+    asked = {hop["question"].lower(): (hop["about_image"], hop["about_answer"]) for hop in hops()}
+    assert asked["which language is spoken in this country?"] == (first, "Which language is spoken in {}?")
+    assert asked["this country: what is its currency?"] == (first, "{}: what is its currency?")
+    assert not {"which country is this?", "how large is this country?", "what is the capital?"} & asked.keys()
 
 
 def test_every_question_has_phrasings_of_its_own_that_ask_for_a_flag_or_a_name():

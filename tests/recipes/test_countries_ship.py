@@ -54,7 +54,7 @@ def test_items_are_as_the_world_tells_them(folder):
 def test_networks_of_other_data_are_refused(tmp_path):
     params = nnx.to_pure_dict(nnx.state(Reveal(NETWORK, rngs=nnx.Rngs(0))))
     weights.save(tmp_path / weights.FILE, params, NETWORK, metadata={"recipe": {"data": {"_target_": "a.World"}}})
-    with pytest.raises(ValueError, match=r"was trained on a\.World, not on reveal\.countries\.data"):
+    with pytest.raises(ValueError, match=r"a\.World"):
         ship(tmp_path, tmp_path / "data")
     assert not (tmp_path / "data").exists()
 

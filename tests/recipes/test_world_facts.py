@@ -9,11 +9,12 @@ from reveal_networks import one_line
 from recipes.small_world.entities import COUNT, name, parts
 from recipes.small_world.facts import ANSWERS, CHOICES, RELATIONS, SOURCE_OF, SOURCES, World, item_id, relations_in
 from recipes.small_world.items import LENGTH, Items, items_of
-from recipes.small_world.vocabulary import END, PAD, SPECIAL, START, Vocabulary
+from recipes.small_world.vocabulary import WorldVocabulary
 from reveal.network.config import PAD as NETWORKS_PAD
 from reveal.network.config import RevealConfig
+from reveal.processing.vocabulary import END, PAD, SPECIAL, START, Vocabulary
 
-WORDS = Vocabulary.of_world()
+WORDS = WorldVocabulary.of_world()
 ALL_ANSWERS = {word for words in ANSWERS.values() for word in words}
 
 
@@ -195,7 +196,7 @@ def test_text_that_cannot_be_encoded():
 
 def test_saved_and_loaded(tmp_path):
     WORDS.save(tmp_path / "words.json")
-    assert Vocabulary.load(tmp_path / "words.json") == WORDS
+    assert WorldVocabulary.load(tmp_path / "words.json") == WORDS
     with pytest.raises(FileExistsError):
         WORDS.save(tmp_path / "words.json")
 

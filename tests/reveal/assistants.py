@@ -15,7 +15,7 @@ from little_world import NETWORK, WORLD
 from common.io.images import from_uint8, write_image
 from recipes.small_world.facts import SOURCES
 from recipes.small_world.knowledge import as_knowledge
-from recipes.small_world.vocabulary import Vocabulary
+from recipes.small_world.vocabulary import WorldVocabulary
 from reveal.network import weights
 from reveal.network.model import Reveal
 
@@ -27,11 +27,11 @@ def network(seed: int = 0, **changes) -> Reveal:
     return Reveal(dataclasses.replace(NETWORK, **changes), rngs=nnx.Rngs(seed))
 
 
-def save(folder: Path, model: Reveal, data: dict | None = None) -> Path:
-    """Weights with the recipe that `train.py` would tell."""
+def save(folder: Path, model: Reveal, data: dict | None = None, more: dict | None = None) -> Path:
+    """Weights with the metadata that `train.py` would write: by default those of the little world."""
     state = nnx.to_pure_dict(nnx.state(model))
-    told = {"_target_": "recipes.small_world.data.WorldConfig"} if data is None else data
-    return weights.save(folder / "weights.safetensors", state, model.config, metadata={"recipe": {"data": told}})
+    metadata = {"processor": WORLD.processor()} if data is None else {"recipe": {"data": data}}
+    return weights.save(folder / "weights.safetensors", state, model.config, metadata=metadata | (more or {}))
 
 
 def items(folder: Path, count: int = 150, start: int = 0) -> Path:
@@ -57,12 +57,12 @@ def workplace(folder: Path) -> Path:
 
 
 def vocabulary(folder: Path) -> Path:
-    Vocabulary.of_world().save(folder / "vocabulary.json")
+    WorldVocabulary.of_world().save(folder / "vocabulary.json")
     return folder / "vocabulary.json"
 
 
 if __name__ == "__main__":  # a build that dies when it has written some batches
-    from reveal.cli import main
+    from reveal.cli.main import main
     from reveal.memory.builder import Builder
 
     add, calls = Builder.add, []
@@ -74,4 +74,4 @@ if __name__ == "__main__":  # a build that dies when it has written some batches
         add(self, *arguments)
 
     Builder.add = dying
-    main.main(sys.argv[1:])
+    main(sys.argv[1:])

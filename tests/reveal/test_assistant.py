@@ -1,6 +1,8 @@
 """Asking in words: what is answered, what each item did to it, and how a weights file tells what its network reads."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +18,10 @@ from reveal_networks import one_line
 from common.io.images import read_image
 from recipes.countries.looks import nothing
 from recipes.countries.phrases import SOURCES as SOURCES_OF_LAND
-from recipes.countries.phrases import steps
+from recipes.countries.phrases import hops
 from recipes.small_world.facts import SOURCES
 from recipes.small_world.knowledge import as_knowledge, read_items
-from recipes.small_world.vocabulary import Vocabulary
+from recipes.small_world.vocabulary import WorldVocabulary
 from reveal.assistant import Assistant
 from reveal.build.memory_build import build
 from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
@@ -28,7 +30,7 @@ from reveal.network import weights
 from reveal.network.generator import Beam
 from reveal.network.model import Reveal
 from reveal.processing.item_arrays import network_input
-from reveal.processing.processor import COUNTRIES, PIECES_OF_COUNTRIES, Inputs, inputs_of
+from reveal.processing.processor import Hops, Processor, processor_of
 from reveal.processing.prompts import DESCRIBE
 from reveal.processing.tokenizers import Pieces, Words
 from reveal.reader import Reader
@@ -55,8 +57,8 @@ def evidence(assistant, place):
 
 def by_hand(assistant, place, ids):
     """The network's own methods, one row, with the items of `ids` in three places, the others empty; what was found."""
-    model, inputs = assistant.model, assistant.inputs
-    query = jax.jit(model.encode_query)(inputs.question(QUESTION)[None], inputs.picture(place / "asked.png")[None])
+    model, inputs = assistant.model, assistant.processor
+    query = jax.jit(model.encode_query)(inputs.question(QUESTION)[None], inputs.image(place / "asked.png")[None])
     found = assistant.memory.search(np.asarray(query.vector), 3, None, np.asarray(query.log_gate))
     there = np.isin(found.ids, list(ids))
     values = jnp.asarray(assistant.memory.values(found.ids))
@@ -98,11 +100,11 @@ def test_leaving_an_item_out_does_what_three_passes_without_it_do(assistant, pla
 def test_without_a_memory_and_with_a_few_items(assistant, place):
     alone = assistant.ask(place / "asked.png", QUESTION, k=0)
     assert alone.pieces == () and alone.version == 0 and alone.answer
-    assert Assistant(assistant.model, assistant.inputs).ask(place / "asked.png", QUESTION).answer == alone.answer
+    assert Assistant(assistant.model, assistant.processor).ask(place / "asked.png", QUESTION).answer == alone.answer
     only = assistant.ask(place / "asked.png", QUESTION, 2, sources=["vqa"])
     assert {piece.item.source for piece in only.pieces} == {"vqa"}
     with pytest.raises(ValueError, match="there is no memory to look in: name one"):
-        Assistant(assistant.model, assistant.inputs).ask(place / "asked.png", QUESTION, 4)
+        Assistant(assistant.model, assistant.processor).ask(place / "asked.png", QUESTION, 4)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_items_are_encoded_as_in_training(assistant):
     """Another reader of the small world's items is `world.knowledge.read_items`."""
     known = as_knowledge(WORLD.items.select(np.arange(12)), WORLD.vocabulary)
     theirs = read_items(WORLD.vocabulary, 16, known)
-    ours = assistant.inputs.items(known)
+    ours = assistant.processor.items(known)
     assert set(ours) == set(theirs)
     for name, array in theirs.items():
         np.testing.assert_allclose(ours[name], array, atol=1e-6)
@@ -152,13 +154,13 @@ def test_a_recipe_tells_how_to_read(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"no tokenizer: .* has no spiece\.model or vocabulary\.json or words\.json"
     ):
-        inputs_of(file, model.config, header)
+        processor_of(file, model.config, header)
     words = vocabulary(tmp_path)
-    inputs = inputs_of(file, model.config, header)
+    inputs = processor_of(file, model.config, header)
     assert (inputs.item_length, inputs.question_length, inputs.answer_length) == (16, 12, 3)
     assert inputs.sources == SOURCES and inputs.image_size == 16 and isinstance(inputs.tokenizer, Words)
-    assert inputs.steps is None and inputs.nothing is None
-    assert inputs_of(file, model.config, header, words, "abcd").sources == tuple("abcd")
+    assert not inputs.hops and inputs.blank is None
+    assert processor_of(file, model.config, header, words, "abcd").sources == tuple("abcd")
     np.testing.assert_array_equal(inputs.question("food ?")[-4:], 0)
     assert inputs.unknown("Food of the gull?") == ["of", "the", "gull"]
     with pytest.raises(ValueError, match=r"has 14 tokens, this network reads 12: shorten it"):
@@ -169,11 +171,11 @@ def test_a_recipe_tells_how_to_read(tmp_path):
     ):
         other = dataclasses.replace(header, metadata={"recipe": {"data": RECIPE | changes}})
         with pytest.raises(ValueError) as caught:
-            inputs_of(file, model.config, other)
+            processor_of(file, model.config, other)
         assert said in one_line(caught)
-    assert inputs_of(file, model.config, other, otherwise=SOURCES).sources == SOURCES
+    assert processor_of(file, model.config, other, default_sources=SOURCES).sources == SOURCES
     with pytest.raises(ValueError, match=r"has 100 tokens and begins answers with 2, the tokenizer 224 and 2: give"):
-        inputs_of(file, dataclasses.replace(model.config, vocab_size=100), header)
+        processor_of(file, dataclasses.replace(model.config, vocab_size=100), header)
 
 
 def test_what_takes_two_hops_is_asked_as_two_questions(tmp_path):
@@ -181,7 +183,8 @@ def test_what_takes_two_hops_is_asked_as_two_questions(tmp_path):
     model = Reveal(READS_LAND, rngs=nnx.Rngs(0))
     reader = Reader(model, read_item=LAND.read_item)
     reader.build(tmp_path / "memory", LAND.real_items(about=range(3)), SOURCES_OF_LAND)
-    inputs = Inputs(LAND.vocabulary, SOURCES_OF_LAND, 16, 44, 32, 16, nothing=nothing(16), steps=steps)
+    questions = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops()}
+    inputs = Processor(LAND.vocabulary, SOURCES_OF_LAND, 16, 44, 32, 16, blank=nothing(16), hops=questions)
     asking, flag = Assistant(model, inputs, reader.memory), LAND.evaluation("held_out", 1)["image"][0]
     told = asking.ask(flag, "Which language is spoken in this country?", 3)
     first = asking.ask(flag, "Which country is this?", 3)
@@ -192,26 +195,41 @@ def test_what_takes_two_hops_is_asked_as_two_questions(tmp_path):
     ids = ", ".join(str(piece.item.id) for piece in first.pieces)
     assert told.first_hop.line() == f"Which country is this? {first.answer or '(nothing)'} (items {ids})"
     assert sheet(told, flag).std() > 0
-    plain = Assistant(model, dataclasses.replace(inputs, nothing=None, steps=None), reader.memory)
+    plain = Assistant(model, dataclasses.replace(inputs, blank=None, hops={}), reader.memory)
     assert plain.ask(flag, "Which language is spoken in this country?", 3).first_hop is None
     assert plain.ask(None, second, 3).log_probability != told.log_probability
 
 
-def test_the_countries_need_no_tokenizers_file(tmp_path):
-    pytest.importorskip("sentencepiece")
-    pieces = Pieces(PIECES_OF_COUNTRIES)
-    model, header = weights.load_with_metadata(save(tmp_path, network(), RECIPE | {"_target_": COUNTRIES}))
+@pytest.mark.parametrize("place", ["header", "beside"])
+def test_a_description_tells_how_to_read(tmp_path, place):
+    """As the countries write it into the header, or in a file beside weights of before."""
+    description = LAND.processor()
+    file = save(tmp_path, network(), RECIPE, {"processor": description} if place == "header" else {})
+    if place == "beside":
+        (tmp_path / "processor.json").write_text(json.dumps(description))
+    model, header = weights.load_with_metadata(file)
+    pieces = Pieces(Path(description["tokenizer"]))
     shape = dataclasses.replace(model.config, vocab_size=len(pieces), bos=pieces.bos)
-    inputs = inputs_of(tmp_path / "weights.safetensors", shape, header)
-    assert inputs.question("Where?").shape == (12,) and inputs.steps is steps
-    np.testing.assert_array_equal(inputs.nothing, nothing(16))
+    processor = processor_of(file, shape, header)
+    assert processor.question("Where?").shape == (LAND.text_length,) and processor.sources == SOURCES_OF_LAND
+    asked = processor.two_hops(" which language is spoken in this country? ")
+    assert asked == ("Which country is this?", "Which language is spoken in {}?")
+    assert processor.two_hops("Where?") is None
+    np.testing.assert_array_equal(processor.blank, nothing(16))
+
+
+def test_an_unknown_key_of_a_description_is_named(tmp_path):
+    file = save(tmp_path, network(), RECIPE, {"processor": {"lenght": 3}})
+    model, header = weights.load_with_metadata(file)
+    with pytest.raises(ValueError, match="lenght"):
+        processor_of(file, model.config, header)
 
 
 def test_what_is_not_asked_is_a_description():
     tokenizer = Words.of_texts(["question : describe the picture"])
-    inputs = Inputs(tokenizer, ("a",), 16, question_length=9)
+    inputs = Processor(tokenizer, ("a",), 16, question_length=9)
     assert inputs.tokenizer.decode(inputs.question("")) == DESCRIBE.lower().replace(":", " :")
-    assert not Inputs(Words(Vocabulary.of_world()), SOURCES, 16, prompt="{}").question(" ").any()
+    assert not Processor(Words(WorldVocabulary.of_world()), SOURCES, 16, prompt="{}").question(" ").any()
 
 
 def test_the_sheet_shows_everything(assistant, place, evidence):
@@ -229,7 +247,7 @@ def test_the_sheet_shows_everything(assistant, place, evidence):
 
 
 def test_an_item_without_text_is_found_by_its_picture(assistant):
-    rows = network_input([Item("vqa", {}, np.zeros((16, 16, 3), np.uint8))], assistant.inputs.tokenizer, 16, 16)
+    rows = network_input([Item("vqa", {}, np.zeros((16, 16, 3), np.uint8))], assistant.processor.tokenizer, 16, 16)
     assert rows["has_image"].all() and not rows["tokens"].any()
 
 

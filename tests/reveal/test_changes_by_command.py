@@ -8,12 +8,13 @@ import pytest
 from assistants import items, workplace
 from own_files import json_lines
 
-from recipes.small_world.vocabulary import Vocabulary
+from recipes.small_world.vocabulary import WorldVocabulary
 from reveal.build import memory_build
 from reveal.cli.main import main
 from reveal.memory import Store
 from reveal.memory.builder import Builder
 from reveal.memory.store import Store as Stored
+from reveal.processing.vocabulary import Vocabulary
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +147,7 @@ def test_a_build_does_not_go_on_with_another_tokenizer(here, capsys, monkeypatch
         patch.setattr(Builder, "finish", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(SystemExit):
             main(words)
-    known = Vocabulary.of_world().words
+    known = WorldVocabulary.of_world().words
     Vocabulary((*known[:-2], *known[:-3:-1])).save("turned.json")
     assert "or another tokenizer" in refused(capsys, *words, "--tokenizer", "turned.json")
     assert told(capsys, *words)["resumed"] > 0
@@ -166,7 +167,7 @@ def test_a_second_build_into_a_folder_leaves_the_first_alone(here, capsys):
 def test_a_memory_that_was_to_replace_another_does_not_stand_in_the_way(here, capsys, monkeypatch):
     words = with_weights("build", "items.jsonl", "-o", "facts", "--overwrite")
     with monkeypatch.context() as patch:
-        patch.setattr("reveal.cli.commands.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("reveal.cli.changes.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(SystemExit):
             main(words)
     assert (here / "facts.building" / "manifest.json").is_file()

@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 from assistants import items, network, save, workplace
 from flax import nnx
+from little_countries import COUNTRIES
 from little_countries import NETWORK as LAND
 from own_files import json_file, json_lines, picture, tar, wit_table
 
 from common import terminal
 from common.io.images import image_size, read_image
-from recipes.countries.phrases import SOURCES
 from reveal.cli.main import main
 from reveal.memory import Store
 from reveal.memory.builder import Builder
 from reveal.memory.manifest import read_manifest
 from reveal.network.model import Reveal
-from reveal.processing.processor import COUNTRIES
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,7 +103,9 @@ def test_build_tells_what_it_read(here, capsys):
 def test_a_killed_build_goes_on_to_the_same_memory(here, capsys):
     words = with_weights("build", "items.jsonl", "-o", "again", "--shard", "40", "--quiet")
     script = ROOT / "tests" / "reveal" / "assistants.py"
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{script.parent}"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, script.parent, ROOT / "tests" / "recipes")))
+    }
     killed = subprocess.run([sys.executable, str(script), *words], env=environment, check=False)
     assert killed.returncode == 9 and (here / "again" / "build.json").is_file()
     changed = [
@@ -161,10 +162,9 @@ def test_asking_shows_where_the_answer_is_from(here, capsys):
 
 
 def test_both_hops_are_shown(here, capsys):
-    """Of a network whose weights say that it knows the countries; `test_assistant.py` has what is asked."""
+    """Of a network whose header lists the questions; `test_assistant.py` has what is asked."""
     (here / "land").mkdir()
-    recipe = {"_target_": COUNTRIES, "sources": list(SOURCES), "text_length": 32, "answer_length": 16}
-    save(here / "land", Reveal(LAND, rngs=nnx.Rngs(0)), recipe)
+    save(here / "land", Reveal(LAND, rngs=nnx.Rngs(0)), {}, {"processor": COUNTRIES.processor()})
     question = "Which language is spoken in this country?"
     words = ["ask", "asked.png", question, "--no-memory", "--weights", "land"]
     answer = told(capsys, *words)
@@ -382,6 +382,6 @@ def test_help_does_not_wait_for_jax():
         "print('jax' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "build     Make a memory of knowledge" in result.stdout and "--no-memory" in result.stdout
+    assert "  build  " in result.stdout and "--no-memory" in result.stdout
     assert "none.png does not exist" in result.stderr
     assert result.stdout.endswith("False\n")

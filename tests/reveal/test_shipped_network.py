@@ -45,7 +45,7 @@ def refuse(*_):
 
 
 socket.socket.connect = socket.getaddrinfo = refuse
-from reveal.cli import main
+from reveal.cli.main import main
 
 main(sys.argv[1:])
 """
