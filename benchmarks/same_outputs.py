@@ -28,6 +28,7 @@ from common.io.images import read_image
 TOLERANCE = 1e-6
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CUP = [str(EXAMPLES / f"cup_{i}.jpg") for i in range(2)]
+MEMORY = str(Path(__file__).parents[1] / "reveal" / "weights" / "countries" / "memory")
 APPLE, FLAG = str(EXAMPLES / "apple.png"), str(EXAMPLES / "estonia.png")
 GENERATE = ["plugins", "generate", "--steps", "8", "--prompt"]
 QUESTIONS = (
@@ -49,7 +50,7 @@ COMMANDS: dict[str, list[str]] = {
     "condition": ["plugins", "condition", "canny", APPLE, "-o", "c.png"],
     **{f"question-{i}": ["reveal", "ask", FLAG, text, "--json"] for i, text in enumerate(QUESTIONS)},
     "no-memory": ["reveal", "ask", FLAG, QUESTIONS[0], "--json", "--no-memory"],
-    "search": ["reveal", "search", FLAG, "--json", "-k", "5"],
+    "search": ["reveal", "search", MEMORY, "--image", FLAG, "--json", "-k", "5"],
     "training": ["train", "experiment=film_style", "debug=cpu", "trainer.steps=4", "trainer.checkpoint_every=4"],
 }
 TIMES = ("seconds", "time", "per_second", "memory", "commit")  # parts of names of numbers that no two runs share

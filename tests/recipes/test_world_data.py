@@ -13,7 +13,7 @@ from recipes.small_world.data import WorldConfig
 from recipes.small_world.entities import parts
 from recipes.small_world.facts import GOLD_SOURCE, RELATIONS, SOURCES
 from recipes.small_world.items import Items
-from recipes.small_world.vocabulary import END
+from reveal.processing.vocabulary import END
 
 DATA = WorldConfig(batch_size=16, distractors=8)
 EVERYTHING = DATA.items.updated(DATA.items_about(DATA.world.newcomers))
