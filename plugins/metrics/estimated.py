@@ -77,7 +77,7 @@ class FaceNme(_OfLandmarks):
 
 @dataclass(frozen=True)
 class FaceFound(_OfLandmarks):
-    """Whether there is a face; its mean is the `detection_rate`."""
+    """Whether there is a face; its mean is the detection rate."""
 
     higher_is_better: ClassVar[bool] = True
 

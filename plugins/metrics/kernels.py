@@ -14,9 +14,9 @@ to trust for a few hundred. It is 0 on average for sets of the same kind, and ma
 
 CMMD takes sigma = 10 and the image embeddings of ViT-L/14 at 336 pixels.
 
-`kid` takes all pairs at once; `kid_subsets` averages over random subsets as the published program does: the same
-expectation with a larger variance, and its spread over subsets is no error bar, as these share pictures. For scale,
-unit vectors are at most 2 apart, so CMMD is at most 2 x 1000 x (1 - exp(-1/50)) = 39.6.
+`kid` takes all pairs at once. The published program averages over random subsets, which has the same expectation with
+a larger variance, and the spread over subsets is no error bar, as these share images. For scale, unit vectors are at
+most 2 apart, so CMMD is at most 2 x 1000 x (1 - exp(-1/50)) = 39.6.
 
 The paper of CMMD writes the estimate above, but its program (google-research/cmmd) keeps the terms of a picture with
 itself, which adds about 1000 (1 - mean k) / n for each set, some 5/n: `unbiased=False` gives that program's number.
@@ -36,7 +36,6 @@ from jaxtyping import Float
 from plugins.metrics.frechet import checked
 
 DEGREE = 3
-SUBSETS, SUBSET = 100, 1000  # of the published KID
 SIGMA, SCALE = 10.0, 1000.0  # of CMMD
 
 
@@ -45,13 +44,6 @@ class Estimate(NamedTuple):
 
     value: float
     error: float
-
-
-class Subsets(NamedTuple):
-    """Mean and standard deviation over subsets."""
-
-    mean: float
-    std: float
 
 
 def mmd(
@@ -82,27 +74,6 @@ def kid(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"]) -> Estimate:
     without_b = (own_b - 2 * rows_b) / ((m - 1) * (m - 2)) - 2 * (both - across.sum(axis=0)) / (n * (m - 1))
     variance = (n - 1) * np.var(without_a) + (m - 1) * np.var(without_b)
     return Estimate(float(value), float(np.sqrt(variance)))
-
-
-def kid_subsets(
-    a: Float[np.ndarray, "n d"],
-    b: Float[np.ndarray, "m d"],
-    size: int = SUBSET,
-    count: int = SUBSETS,
-    seed: int = 0,
-) -> Subsets:
-    """Kernel distance over `count` pairs of random subsets of `size` pictures, or of all pictures of the smaller set.
-
-    Raises ValueError as `kid`, and for size below 2 or count below 1."""
-    if size < 2 or count < 1:
-        raise ValueError(f"{count} subsets of {size} pictures: a subset takes 2 or more, and there has to be one")
-    a, b = checked(a), checked(b)
-    rng, size = np.random.default_rng(seed), min(size, len(a), len(b))
-    found = []
-    for _ in range(count):
-        x, y = (s[rng.choice(len(s), size, replace=False)] for s in (a, b))
-        found.append(mmd(polynomial(x, x), polynomial(y, y), polynomial(x, y)))
-    return Subsets(float(np.mean(found)), float(np.std(found)))
 
 
 def cmmd(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"], unbiased: bool = True) -> float:

@@ -1,4 +1,4 @@
-"""Landmark errors of face and body: NME, PCK and detection rate (plain numpy; no dependency has them).
+"""Landmark errors of face and body: NME and PCK (plain numpy; no dependency has them).
 
 Landmarks are found again in the generated picture and compared with those of the condition, point by point: `k 2`, (x,
 y) in pixels, in the same order; a point that was not found is NaN.
@@ -7,7 +7,6 @@ y) in pixels, in the same order; a point that was not found is NaN.
 | --- | --- |
 | NME | normalised mean error: mean distance / size of the target; lower is better, 0.05 is a good face |
 | PCK | percentage of correct keypoints, as a share: distance at most `threshold` x size of the target |
-| detection rate | share of pictures in which something was found at all |
 
 The size of the target is one of
 
@@ -16,15 +15,14 @@ The size of the target is one of
 - "box": the diagonal of the box around the target's points. For bodies. Yang and Ramanan's PCK (2013) takes the longer
   side in its place, so it is not the same number.
 
-**What was not found.** NME is of what was found: over the points that are no NaN, and NaN where there are none, so it
-says little beside a low detection rate; always give both. To PCK a point that was not found is a wrong one. Points of
-the target that are NaN (out of the picture) are left out of both; without any of them, both are NaN.
+**Missing points.** NME is the mean over the points that were found, and NaN where there are none, so it says little
+where few images have a face: give it beside the share that has one (`estimated.FaceFound`). To PCK a missing point is
+a wrong one. Points of the target that are NaN (outside the image) are left out of both; without any other, both are NaN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -54,13 +52,6 @@ def pck(
     close = _distances(predicted, target) <= threshold * size(target, normalise, eyes)  # NaN is not close
     known = _known(target)
     return float(np.mean(close[known])) if known.any() else float("nan")
-
-
-def detection_rate(found: Sequence[Any]) -> float:
-    """Share of pictures with landmarks; those without are None or all NaN. Raises ValueError without pictures."""
-    if not len(found):
-        raise ValueError("a detection rate of no pictures; give the landmarks of each, or None")
-    return float(np.mean([points is not None and bool(_known(np.asarray(points)).any()) for points in found]))
 
 
 def size(target: Points, normalise: Size, eyes: tuple[int, int] = EYES) -> float:

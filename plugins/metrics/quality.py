@@ -3,7 +3,7 @@
 | function | better | what it asks | home |
 | --- | --- | --- | --- |
 | `frechet_distance` | lower | are mean and spread of both sets the same? (FID, 1706.08500) | `frechet.py` |
-| `kid`, `kid_subsets` | lower, 0 | are pictures more like those of their own set? (1801.01401) | `kernels.py` |
+| `kid` | lower, 0 | are pictures more like those of their own set? (1801.01401) | `kernels.py` |
 | `cmmd` | lower, 0 | the same in CLIP's embedding, with a Gaussian kernel (2401.09603) | `kernels.py` |
 | `precision_recall` | higher, 1 | do the pictures look real? is all that is real among them? (1904.06991) | here |
 | `clip_score` | higher | does each picture go with its text? mean cosine (2104.08718) | here |
@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from plugins.metrics.features import INCEPTION
 from plugins.metrics.frechet import Statistics, checked, frechet_distance
-from plugins.metrics.kernels import cmmd, kid, kid_subsets, squared_distances, unit
+from plugins.metrics.kernels import cmmd, kid, squared_distances, unit
 
 __all__ = [
     "PrecisionRecall",
@@ -32,7 +32,6 @@ __all__ = [
     "compare",
     "frechet_distance",
     "kid",
-    "kid_subsets",
     "precision_recall",
 ]
 

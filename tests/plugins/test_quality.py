@@ -7,7 +7,7 @@ import pytest
 from networks import one_line
 from scipy.linalg import sqrtm
 
-from plugins.metrics import Statistics, clip_score, cmmd, compare, frechet_distance, kid, kid_subsets, precision_recall
+from plugins.metrics import Statistics, clip_score, cmmd, compare, frechet_distance, kid, precision_recall
 from plugins.metrics.features import INCEPTION, LITE0
 from plugins.metrics.frechet import factor
 from plugins.metrics.kernels import polynomial
@@ -82,17 +82,10 @@ def test_kid_does_not_depend_on_the_number_of_pictures():
         return rng.random((n, 6)), rng.random((n, 6)) ** 1.5
 
     large = sets(3000)
-    few = [sets(6) for _ in range(1500)]
+    few = [sets(6) for _ in range(400)]
     values = [kid(*pair).value for pair in few]
-    assert np.mean(values) == pytest.approx(kid(*large).value, abs=4 * np.std(values) / np.sqrt(1500))
+    assert np.mean(values) == pytest.approx(kid(*large).value, abs=4 * np.std(values) / np.sqrt(400))
     assert np.mean([frechet_distance(*pair) for pair in few]) > 2 * frechet_distance(*large)
-
-
-def test_kid_of_the_same_kind_is_0_on_average_and_below_at_times():
-    rng = np.random.default_rng(1)
-    values = [kid(rng.random((8, 6)), rng.random((8, 6))).value for _ in range(1500)]
-    assert abs(np.mean(values)) < 4 * np.std(values) / np.sqrt(1500)
-    assert min(values) < 0
 
 
 def test_the_error_is_the_spread_over_other_pictures():
@@ -111,15 +104,6 @@ def test_the_error_is_the_jackknifes():
     assert kid(a, b).error == pytest.approx(np.sqrt(sum((len(v) - 1) * np.var(v) for v in without)), rel=1e-9)
 
 
-@pytest.mark.parametrize("distance", [frechet_distance, kid])
-def test_what_is_no_set_is_refused(distance):
-    good = np.random.default_rng(0).random((4, 2))
-    with pytest.raises(ValueError, match="a set of 2 pictures"):
-        distance(good, good[:2])
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        distance(good + np.array([0, np.inf]), good)
-
-
 # ---- statistics
 
 
@@ -133,21 +117,13 @@ def by_matrix_root(a: Statistics, b: Statistics) -> float:
     return np.sum((a.mean - b.mean) ** 2) + np.trace(a.covariance) + np.trace(b.covariance) - 2 * np.trace(root)
 
 
-@pytest.mark.parametrize("d", [1, 2, 16, 60])
+@pytest.mark.parametrize("d", [1, 16])
 def test_frechet_of_statistics_is_that_of_the_matrix_root(d):
     rng = np.random.default_rng(d)
     a, b = (summed_up(rng.standard_normal(d), rng.standard_normal((d, d))) for _ in range(2))
     assert frechet_distance(a, b) == pytest.approx(by_matrix_root(a, b), rel=1e-8)
     assert frechet_distance(a, b) == pytest.approx(frechet_distance(b, a), rel=1e-10)
     assert frechet_distance(a, a) == pytest.approx(0, abs=1e-8)
-
-
-def test_frechet_of_statistics_along_the_axes():
-    a, b = summed_up(np.zeros(3), np.diag([1.0, 2, 0])), summed_up(np.array([0.0, 1, 2]), np.diag([3.0, 0.5, 0]))
-    assert frechet_distance(a, b) == pytest.approx(5 + 4 + 1.5**2, rel=1e-12)
-    point = summed_up(np.ones(3), np.zeros((3, 3)))
-    assert frechet_distance(point, point) == 0
-    assert frechet_distance(a, point) == pytest.approx(3 + 5, rel=1e-12)
 
 
 @pytest.mark.parametrize("n", [7, 200])
@@ -193,36 +169,7 @@ def test_files_that_are_no_statistics_are_one_line(tmp_path):
         Statistics(np.zeros(1), np.zeros((1, 1))).save(folder / "real.npy")
 
 
-def test_features_of_two_networks_are_refused():
-    with pytest.raises(ValueError, match="sets of 3 and 4 features") as error:
-        frechet_distance(np.zeros((5, 3)), Statistics(np.zeros(4), np.eye(4)))
-    one_line(error)
-
-
-# ---- kernel distances in subsets and with a Gaussian
-
-
-def test_subsets_of_all_pictures_are_all_pictures():
-    a, b = (np.random.default_rng(seed).random((n, 4)) for seed, n in ((0, 6), (1, 6)))
-    found = kid_subsets(a, b, count=3)
-    assert found.mean == pytest.approx(kid(a, b).value, rel=1e-10) and found.std < 1e-12
-
-
-def test_subsets_are_those_of_the_seed():
-    rng = np.random.default_rng(0)
-    a, b = rng.random((300, 5)), rng.random((200, 5)) ** 1.5
-    found = kid_subsets(a, b, size=50, count=200)
-    assert found == kid_subsets(a, b, size=50, count=200) != kid_subsets(a, b, size=50, count=200, seed=1)
-    assert found.mean == pytest.approx(kid(a, b).value, abs=4 * found.std / np.sqrt(200))
-    assert found.std > 1.5 * kid(a, b).error  # fewer pictures each
-    first = np.random.default_rng(3)
-    x, y = a[first.choice(300, 2, replace=False)], b[first.choice(200, 2, replace=False)]
-    k = [[(p @ q / 5 + 1) ** 3 for q in (*x, *y)] for p in (*x, *y)]
-    by_hand = k[0][1] + k[2][3] - (k[0][2] + k[0][3] + k[1][2] + k[1][3]) / 2
-    assert kid_subsets(a, b, size=2, count=1, seed=3).mean == pytest.approx(by_hand, rel=1e-9)
-    for wrong in ({"size": 1}, {"count": 0}):
-        with pytest.raises(ValueError, match="subsets of"):
-            kid_subsets(a, b, **wrong)
+# ---- kernel distances with a Gaussian
 
 
 def test_cmmd_is_the_formula():
@@ -245,16 +192,6 @@ def test_cmmd_of_opposites_is_the_most_there_is():
     assert cmmd(a, -a) == pytest.approx(2000 * (1 - np.exp(-1 / 50)), rel=1e-9)
     assert cmmd(a, -a, unbiased=False) == pytest.approx(39.6, abs=0.01)
     assert cmmd(a, a, unbiased=False) == 0
-    with pytest.raises(ValueError, match="embedding 2 is all 0"):
-        cmmd(a, a * np.array([[1], [1], [0], [1]]))
-
-
-def test_cmmd_without_bias_is_0_on_average():
-    rng = np.random.default_rng(4)
-    pairs = [(rng.standard_normal((8, 6)), rng.standard_normal((8, 6))) for _ in range(300)]
-    values = [cmmd(*pair) for pair in pairs]
-    assert abs(np.mean(values)) < 4 * np.std(values) / np.sqrt(300) and min(values) < 0
-    assert np.mean([cmmd(*pair, unbiased=False) for pair in pairs]) > 1
 
 
 # ---- precision, recall, and texts
@@ -296,19 +233,11 @@ def test_precision_and_recall_by_double_loops():
     assert 0 < covered(a, b, 3) < 1
 
 
-@pytest.mark.parametrize(("k", "said"), [(0, "k=0"), (4, "a set of 4 pictures")])
-def test_precision_needs_neighbours(k, said):
-    with pytest.raises(ValueError, match=said):
-        precision_recall(np.random.default_rng(0).random((4, 2)), np.random.default_rng(1).random((9, 2)), k)
-
-
 def test_clip_score_is_the_mean_cosine_of_pairs():
     images, texts = np.array([[3.0, 4], [0, 2]], np.float32), np.array([[1.0, 0], [0, -5]], np.float32)
     assert clip_score(images, texts) == pytest.approx((0.6 - 1) / 2)
     assert clip_score(images, images) == pytest.approx(1)
     assert clip_score(images[:1], texts[:1]) == pytest.approx(0.6)
-    with pytest.raises(ValueError, match="embedding 0 is all 0"):
-        clip_score(images, 0 * texts)
 
 
 def test_only_inceptions_distance_is_called_fid():
@@ -320,3 +249,26 @@ def test_only_inceptions_distance_is_called_fid():
     assert ours["Fréchet efficientnet-lite0"] == frechet_distance(a, b)
     assert (published["KID"], published["KID error"]) == kid(a, b)
     assert (published["precision"], published["recall"]) == precision_recall(a, b)
+
+
+POINTS = np.random.default_rng(0).random((4, 2))
+UNIT = np.tile([1.0, 0.0], (4, 1))
+
+
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        (lambda: frechet_distance(POINTS, POINTS[:2]), "2"),
+        (lambda: kid(POINTS, POINTS[:2]), "2"),
+        (lambda: kid(POINTS + np.array([0, np.inf]), POINTS), "infinity"),
+        (lambda: frechet_distance(np.zeros((5, 3)), Statistics(np.zeros(4), np.eye(4))), "3 and 4"),
+        (lambda: precision_recall(POINTS, np.tile(POINTS, (2, 1)), 0), "k=0"),
+        (lambda: precision_recall(POINTS, np.tile(POINTS, (2, 1)), 4), "4"),
+        (lambda: cmmd(UNIT, UNIT * np.array([[1], [1], [0], [1]])), "embedding 2"),
+        (lambda: clip_score(UNIT, 0 * UNIT), "embedding 0"),
+    ],
+)
+def test_invalid_sets_are_refused(call, value):
+    with pytest.raises(ValueError, match=value) as error:
+        call()
+    one_line(error)
