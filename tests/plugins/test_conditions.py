@@ -38,20 +38,6 @@ def test_pictures_without_edges_are_black(shape):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"low": 200, "high": 100}, "thresholds 200 and 100"),
-        ({"low": -1}, "thresholds -1 and 200"),
-        ({"high": float("nan")}, "thresholds 100 and nan"),
-        ({"aperture": 4}, "aperture 4 is not one of 3, 5, 7"),
-    ],
-)
-def test_settings_of_edges_are_checked(options, said):
-    with pytest.raises(ValueError, match=said):
-        canny(np.zeros((4, 4, 3), np.float32), **options)
-
-
-@pytest.mark.parametrize(
     ("group", "theirs"),
     [
         ("oval", "FACE_OVAL"),
@@ -194,20 +180,7 @@ def test_bodies_get_wider_lines_in_larger_pictures():
     assert widths == [1, 1, 5, 9]
 
 
-@pytest.mark.parametrize("draw", [draw_face, draw_holistic])
-def test_nothing_to_draw_is_said(draw):
-    with pytest.raises(ValueError, match="the landmarks hold no"):
-        draw(Landmarks(), (8, 8))
-
-
-@pytest.mark.parametrize("size", [(0, 8), (8, 0)])
-def test_a_canvas_has_pixels(size):
-    with pytest.raises(ValueError, match="both have to be 1 or more"):
-        draw_face(astronaut.face(), size)
-
-
-@pytest.mark.parametrize("size", [(512, 512), (200, 300), (97, 61)])
-@pytest.mark.parametrize("kind", ["face", "holistic"])
+@pytest.mark.parametrize(("kind", "size"), [("face", (200, 300)), ("holistic", (97, 61))])
 def test_a_mirrored_drawing_is_the_drawing_of_mirrored_landmarks(kind, size):
     """Within one pixel, in the same colours: lines are rounded to pixels from another side."""
     draw, found = (draw_face, astronaut.face()) if kind == "face" else (draw_holistic, astronaut.person())
@@ -239,15 +212,6 @@ def test_mirroring_twice_gives_the_picture_back(kind):
         np.testing.assert_array_equal(mirror(kind, picture), picture[:, :, ::-1])
 
 
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="no condition is called 'pose'; choose one of canny, depth, face, holistic"):
-        mirror("pose", np.zeros((2, 2, 3), np.float32))
-    with pytest.raises(ValueError, match="no condition is called 'pose'; choose one of canny, face, holistic, depth"):
-        conditions.make("pose", np.zeros((2, 2, 3), np.float32))
-    with pytest.raises(ValueError, match="canny has no option 'most'; it has low, high, aperture, l2"):
-        conditions.make("canny", np.zeros((2, 2, 3), np.float32), most=2)
-
-
 def test_conditions_are_made_by_name():
     image = astronaut.photograph()
     np.testing.assert_array_equal(conditions.make("canny", image, low=50), canny(image, 50))
@@ -270,8 +234,6 @@ def test_of_many_landmarks_the_largest_face_is_drawn_and_it_is_said():
     assert notes == ["3 faces, the largest is drawn; --faces 3 draws all"]
     conditions.make("face", image, landmarks=Landmarks(faces=faces), note=notes.append, most=3)
     assert len(notes) == 1
-    with pytest.raises(ValueError, match="0 faces are wanted"):
-        conditions.make("face", image, landmarks=Landmarks(faces=faces), most=0)
 
 
 def test_a_mask_is_the_thing_on_its_ground():
@@ -285,10 +247,6 @@ def test_a_mask_is_the_thing_on_its_ground():
     known[:3], known[3:5] = 0.5, 0.4
     drawn = conditions.make("mask", image, mask=known)
     assert drawn[:3].all() and not drawn[3:].any()
-    with pytest.raises(ValueError, match=r"mask is \(3, 3\), the picture \(20, 30\); resize one of them"):
-        conditions.make("mask", image, mask=known[:3, :3])
-    with pytest.raises(ValueError, match=r"threshold 1 is not between 0 and 1; 0\.1 is customary"):
-        conditions.make("mask", image, threshold=1)
 
 
 def test_names_of_the_room_are_found_late():
@@ -296,3 +254,30 @@ def test_names_of_the_room_are_found_late():
     assert set(conditions.__all__) <= set(dir(conditions))
     with pytest.raises(AttributeError, match="pose"):
         _ = conditions.pose
+
+
+IMAGE = np.zeros((6, 8, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        (lambda: canny(IMAGE, low=200, high=100), "200 and 100"),
+        (lambda: canny(IMAGE, low=-1), "-1"),
+        (lambda: canny(IMAGE, high=float("nan")), "nan"),
+        (lambda: canny(IMAGE, aperture=4), "aperture 4"),
+        (lambda: draw_face(Landmarks(), (8, 8)), "face"),
+        (lambda: draw_holistic(Landmarks(), (8, 8)), "landmarks"),
+        (lambda: draw_face(astronaut.face(), (0, 8)), "0"),
+        (lambda: draw_face(astronaut.face(), (8, 0)), "0"),
+        (lambda: mirror("pose", IMAGE), "'pose'.* canny, depth, face, holistic"),
+        (lambda: conditions.make("pose", IMAGE), "'pose'.* canny, face, holistic, depth"),
+        (lambda: conditions.make("canny", IMAGE, most=2), "'most'.* low, high, aperture, l2"),
+        (lambda: conditions.make("face", IMAGE, landmarks=astronaut.face(), most=0), "0"),
+        (lambda: conditions.make("mask", IMAGE, mask=np.zeros((3, 3), np.float32)), r"\(3, 3\).* \(6, 8\)"),
+        (lambda: conditions.make("mask", IMAGE, threshold=1), "threshold 1"),
+    ],
+)
+def test_invalid_values_are_refused(call, value):
+    with pytest.raises(ValueError, match=value):
+        call()

@@ -42,17 +42,17 @@ def test_what_was_not_measured_is_black():
 
 
 @pytest.mark.parametrize(
-    ("depth", "near", "said"),
+    ("depth", "near", "value"),
     [
-        (np.full((2, 2), 3.0), "high", "the depth is 3 everywhere: nothing is nearer"),
-        (np.full((2, 2), 3.0), "low", "the depth is 3 everywhere"),
-        (np.full((2, 2), np.nan), "high", "holds no value that was measured"),
-        (np.zeros((2, 2)), "low", "holds no value that was measured"),
-        (np.array([[-1.0, 2.0]]), "low", "a distance is -1, but near='low' takes distances; give near='high'"),
+        (np.full((2, 2), 3.0), "high", "depth is 3"),
+        (np.full((2, 2), 3.0), "low", "depth is 3"),
+        (np.full((2, 2), np.nan), "high", "no value"),
+        (np.zeros((2, 2)), "low", "no value"),
+        (np.array([[-1.0, 2.0]]), "low", "-1.* near='high'"),
     ],
 )
-def test_maps_that_show_nothing_are_refused(depth, near, said):
-    with pytest.raises(ValueError, match=said):
+def test_maps_that_show_nothing_are_refused(depth, near, value):
+    with pytest.raises(ValueError, match=value):
         normalise(depth, near)
 
 
@@ -99,12 +99,12 @@ def test_files_that_are_no_maps_are_refused(tmp_path):
 
 def test_a_map_has_the_size_of_its_picture():
     image = np.zeros((6, 8, 3), np.float32)
-    with pytest.raises(ValueError, match="the depth map is 4x3, the picture 8x6; resize one to the other's size"):
+    with pytest.raises(ValueError, match=r"4x3.* 8x6"):
         conditions.make("depth", image, depth=RAMP)
-    with pytest.raises(ValueError, match="the depth map is 4x3"):
+    with pytest.raises(ValueError, match="4x3"):
         conditions.make("depth", image, model=lambda picture: RAMP)
     for options in ({}, {"depth": RAMP, "model": lambda picture: RAMP}):
-        with pytest.raises(ValueError, match="from a map or from a model: give one of"):
+        with pytest.raises(ValueError, match=r"map.* model"):
             conditions.make("depth", image, **options)
 
 
@@ -138,20 +138,20 @@ def test_files_that_are_no_depth_model_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         OnnxDepth(tmp_path / "none.onnx")
     (tmp_path / "text.onnx").write_text("no model")
-    with pytest.raises(ValueError, match=r"text\.onnx is no ONNX model that onnxruntime can read"):
+    with pytest.raises(ValueError, match=r"text\.onnx"):
         OnnxDepth(tmp_path / "text.onnx")
     save_model(tmp_path / "flat.onnx", [1, 10], [("Identity", ["x"], {})])
-    with pytest.raises(ValueError, match="expected one picture, 1 3 h w"):
+    with pytest.raises(ValueError, match=r"1 3 h w"):
         OnnxDepth(tmp_path / "flat.onnx")
     save_model(tmp_path / "same.onnx", [1, 3, 14, 14], [("Identity", ["x"], {})])
-    with pytest.raises(ValueError, match=r"same\.onnx: shape \[1, 3, 14, 14\] of float32; a depth map is"):
+    with pytest.raises(ValueError, match=r"same\.onnx.* \[1, 3, 14, 14\]"):
         OnnxDepth(tmp_path / "same.onnx")(np.zeros((5, 5, 3), np.float32))
 
 
 def test_a_missing_onnxruntime_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     (tmp_path / "a.onnx").write_bytes(b"1")
-    with pytest.raises(ImportError, match=r'pip install "film-plugins-reveal\[onnx\]", or give maps by --depth'):
+    with pytest.raises(ImportError, match=r"\[onnx\].* --depth"):
         OnnxDepth(tmp_path / "a.onnx")
 
 
@@ -231,7 +231,7 @@ def test_scenes_have_values_in_range(size):
         assert made.masks.shape == (len(made.names), *size) and made.masks.sum(0).max() <= 1
         assert np.isfinite(made.depth[made.masks.any(0)]).all()
     assert scenes.scene(np.random.default_rng(0), 16).image.shape == (16, 16, 3)
-    with pytest.raises(ValueError, match="a scene of 0x4"):
+    with pytest.raises(ValueError, match="0x4"):
         scenes.scene(np.random.default_rng(0), (4, 0))
 
 

