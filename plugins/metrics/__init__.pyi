@@ -1,10 +1,11 @@
 # ruff: noqa: I001
 # fmt: off
-from . import anchors as anchors, depth as depth, edge_maps as edge_maps, estimated as estimated
+from . import anchors as anchors, colours as colours, depth as depth, edge_maps as edge_maps, estimated as estimated
 from . import features as features, fidelity as fidelity, frechet as frechet, kernels as kernels, landmarks as landmarks
 from . import masks as masks, quality as quality
 from .anchors import Mean as Mean, Row as Row, derangement as derangement, flat as flat, table as table
 from .anchors import with_anchors as with_anchors
+from .colours import COLOURS as COLOURS, dominant_colour as dominant_colour
 from .depth import DepthErrors as DepthErrors, depth_errors as depth_errors
 from .edge_maps import EdgeScore as EdgeScore, chamfer as chamfer, edge_f1 as edge_f1, edges as edges
 from .estimated import DepthRmse as DepthRmse, FaceFound as FaceFound, FaceNme as FaceNme, PosePck as PosePck

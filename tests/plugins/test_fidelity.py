@@ -8,6 +8,7 @@ from networks import one_line
 from common.io.images import to_uint8
 from plugins import metrics
 from plugins.conditions.mask import ground_colour
+from plugins.metrics.colours import lab, nearest_colours
 from plugins.metrics.depth import fit
 from plugins.metrics.edge_maps import lines
 
@@ -203,6 +204,36 @@ def test_points_that_were_not_found():
     unknown = np.array([[0.0, 0], [30, 40], [nan, nan]])
     assert metrics.pck(some, unknown) == 1 / 2 and metrics.nme(target, unknown, "box") == 0
     assert np.isnan(metrics.pck(some, nan * target)) and np.isnan(metrics.nme(some, nan * target, "box"))
+
+
+# ---- colours
+
+
+def test_lab_of_known_colours():
+    """Values of the CIE's formula for sRGB under D65."""
+    rgb = np.array([[1, 1, 1], [0, 0, 0], [1, 0, 0], [0, 0, 1]], np.float32)
+    known = [[100, 0, 0], [0, 0, 0], [53.24, 80.09, 67.20], [32.30, 79.19, -107.86]]
+    np.testing.assert_allclose(lab(rgb), known, atol=0.1)
+
+
+def test_colours_are_nearest_to_themselves_and_to_what_people_call_so():
+    names = list(metrics.COLOURS)
+    rgb = np.array(list(metrics.COLOURS.values()), np.float32) / 255
+    assert nearest_colours(rgb).tolist() == list(range(len(names)))
+    called = {"red": (1, 0, 0), "green": (0, 0.5, 0), "blue": (0, 0, 1), "yellow": (1, 1, 0), "purple": (0.5, 0, 0.5)}
+    called |= {"orange": (1, 0.55, 0), "pink": (1, 0.75, 0.8), "brown": (0.55, 0.27, 0.07), "grey": (0.6, 0.6, 0.6)}
+    found = nearest_colours(np.array(list(called.values()), np.float32))
+    assert [names[i] for i in found] == list(called)
+
+
+def test_the_dominant_colour_is_that_of_most_of_the_foreground():
+    image = disc(colour=(0.1, 0.2, 0.8))
+    image[28:36, 28:36] = (0.9, 0.1, 0.1)
+    assert metrics.dominant_colour(image) == "blue"
+    mask = np.zeros(image.shape[:2], bool)
+    mask[28:36, 28:36] = True
+    assert metrics.dominant_colour(image, mask) == "red"
+    assert metrics.dominant_colour(np.ones((8, 8, 3), np.float32)) is None
 
 
 # ---- objects for configs

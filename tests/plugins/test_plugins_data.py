@@ -135,41 +135,35 @@ def test_names_and_captions(folder):
     assert CaptionedPictures(folder, "unseen").caption(1) == "thing 1, 3d emoji"
 
 
-def test_a_folder_that_is_none(tmp_path):
-    with pytest.raises(FileNotFoundError, match="captioned_pictures"):
-        config(tmp_path).batches(0)
-
-
-def test_a_folder_without_a_vocabulary(folder, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"vocab\.json"):
-        config(folder, tokenizer=str(tmp_path)).batches(0)
-
-
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "value"),
     [
-        (dict(split="valid"), ["'valid'", "train, unseen"]),
-        (dict(batch_size=21), ["21", "20", "lower it"]),
-        (dict(length=2), ["length 2"]),
-        (dict(batch_size=0), ["batch_size 0"]),
-        (dict(drop=1.5), ["drop 1.5", "[0, 1]"]),
+        (dict(split="valid"), "'valid'.* train, unseen"),
+        (dict(batch_size=21), "21.* 20"),
+        (dict(length=2), "length 2"),
+        (dict(batch_size=0), "batch_size 0"),
+        (dict(drop=1.5), "drop 1.5"),
     ],
 )
-def test_values_that_cannot_be(folder, changes, words):
-    with pytest.raises(ValueError) as error:
+def test_invalid_values_are_refused(folder, changes, value):
+    with pytest.raises(ValueError, match=value) as error:
         config(folder, **changes).batches(0)
-    assert all(word in one_line(error) for word in words)
+    one_line(error)
 
 
-def test_a_batch_that_cannot_be_divided(folder):
-    with pytest.raises(ValueError, match="batch_size 5 cannot be split"):
+def test_missing_files_and_batches_that_do_not_divide_are_refused(folder, tmp_path):
+    with pytest.raises(FileNotFoundError, match="captioned_pictures"):
+        config(tmp_path).batches(0)
+    with pytest.raises(FileNotFoundError, match=r"vocab\.json"):
+        config(folder, tokenizer=str(tmp_path)).batches(0)
+    with pytest.raises(ValueError, match="batch_size 5"):
         config(folder).batches(0, 0, 2)
 
 
 def test_pictures_and_captions_of_different_folders(folder, tmp_path):
     (tmp_path / "index.json").write_text((folder / "index.json").read_text())
     np.save(tmp_path / "images.npy", np.zeros((3, SIZE, SIZE, 3), np.uint8))
-    with pytest.raises(ValueError, match="3 pictures, 24 captions"):
+    with pytest.raises(ValueError, match=r"3 .* 24 "):
         CaptionedPictures(tmp_path, "train")
 
 

@@ -113,9 +113,9 @@ def test_a_record_opens_nothing_that_is_not_asked_for(tmp_path):
     (tmp_path / "images" / "2.png").write_bytes(b"no picture")
     np.testing.assert_array_equal(source[0].image, picture(0))
     np.testing.assert_array_equal(source[1].conditions["canny"], edges(1))
-    with pytest.raises(ValueError, match=r"canny/1\.png is not a picture"):
+    with pytest.raises(ValueError, match=r"canny/1\.png"):
         _ = source[0].conditions["canny"]
-    with pytest.raises(ValueError, match=r"images/2\.png is not a picture"):
+    with pytest.raises(ValueError, match=r"images/2\.png"):
         _ = source[1].image
 
 
@@ -155,14 +155,14 @@ def test_cameras_orientation_and_alpha_are_undone(tmp_path):
 def test_folders_that_cannot_be_paired(tmp_path):
     write(tmp_path / "images" / "1.png", picture(0))
     write(tmp_path / "conditions" / "canny" / "1_canny.png", edges(0))
-    with pytest.raises(ValueError, match="none of its 1 pictures, such as '1_canny'") as error:
+    with pytest.raises(ValueError, match="'1_canny'") as error:
         len(open_source(tmp_path))
     one_line(error)
     (tmp_path / "images" / "1.JPG").write_bytes(b"")
-    with pytest.raises(ValueError, match="have one name; rename one"):
+    with pytest.raises(ValueError, match=r"1\.JPG"):
         len(open_source(tmp_path))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="no pictures in it"):
+    with pytest.raises(FileNotFoundError, match="empty"):
         len(open_source(tmp_path / "empty"))
 
 
@@ -203,34 +203,25 @@ def test_fill50k(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "words"),
+    ("line", "kind", "value"),
     [
-        ("{", ValueError, "no JSON"),
-        ('["a.png"]', ValueError, "no JSON object"),
-        ('{"caption": "a"}', ValueError, "no picture; name it as one of image, file_name"),
-        ('{"image": 3}', ValueError, "3 is no path"),
-        ('{"image": "a.png", "caption": 3}', ValueError, "caption is 3; give a text or a list"),
-        ('{"image": "a.png", "caption": ["a", 3]}', ValueError, "give a text or a list"),
+        ("{", ValueError, "JSON"),
+        ('["a.png"]', ValueError, "JSON"),
+        ('{"caption": "a"}', ValueError, "image, file_name"),
+        ('{"image": 3}', ValueError, "3"),
+        ('{"image": "a.png", "caption": 3}', ValueError, "caption is 3"),
+        ('{"image": "a.png", "caption": ["a", 3]}', ValueError, "['a', 3]"),
         ('{"image": "a.png", "conditions": ["a.png"]}', ValueError, "conditions is"),
-        ('{"image": "b.png"}', FileNotFoundError, "does not exist; paths are relative to"),
-        ('{"image": "a.png", "conditions": {"canny": "c.png"}}', FileNotFoundError, "c.png does not exist"),
+        ('{"image": "b.png"}', FileNotFoundError, "b.png"),
+        ('{"image": "a.png", "conditions": {"canny": "c.png"}}', FileNotFoundError, "c.png"),
     ],
 )
-def test_a_wrong_line_is_told_by_its_number(line, kind, words, tmp_path):
+def test_a_wrong_line_is_named_by_its_number(line, kind, value, tmp_path):
     write(tmp_path / "a.png", picture(0))
     (tmp_path / "mine.jsonl").write_text(f'{{"image": "a.png"}}\n\n{line}\n')
     with pytest.raises(kind) as error:
         len(open_source(tmp_path / "mine.jsonl"))
-    assert "mine.jsonl line 3" in one_line(error) and words in one_line(error)
-
-
-def test_lists_of_nothing_and_of_no_text(tmp_path):
-    (tmp_path / "a.jsonl").write_text("\n\n")
-    with pytest.raises(ValueError, match="no line in it"):
-        len(open_source(tmp_path / "a.jsonl"))
-    (tmp_path / "a.jsonl").write_bytes(b'{"image": "\xff"}')
-    with pytest.raises(ValueError, match="no UTF-8"):
-        len(open_source(tmp_path / "a.jsonl"))
+    assert "mine.jsonl line 3" in one_line(error) and value in one_line(error)
 
 
 # ---- tars
@@ -245,7 +236,7 @@ def test_tars_by_folder_glob_and_braces(tmp_path):
         assert [source[i].key for i in range(6)] == [f"t-{i // 2:02d}/{i:04d}" for i in range(6)]
         np.testing.assert_array_equal(source[5].image, picture(5))
     assert expand("{a,b}{08..10}") == ["a08", "a09", "a10", "b08", "b09", "b10"]
-    with pytest.raises(FileNotFoundError, match=r"t-03\.tar does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"t-03\.tar"):
         len(open_source(tmp_path / "t-{00..03}.tar"))
     with pytest.raises(FileNotFoundError, match=r"x-\*"):
         len(open_source(tmp_path / "x-*.tar"))
@@ -270,9 +261,9 @@ def test_tars_with_folders_texts_and_parts_missing(tmp_path):
     assert [source[i].key for i in range(5)] == ["x/a/1", "x/b/1", "x/b/3", "x/b/4", "x/b/5"]
     assert [source[i].captions for i in range(3)] == [("one", "two"), (), ("a string",)]
     np.testing.assert_array_equal(source[5].image, picture(4))
-    with pytest.raises(ValueError, match=r"x\.tar member b/4\.json: no JSON"):
+    with pytest.raises(ValueError, match=r"x\.tar.* b/4\.json"):
         _ = source[3].captions
-    with pytest.raises(ValueError, match=r"x\.tar member b/5\.png is not a picture"):
+    with pytest.raises(ValueError, match=r"x\.tar.* b/5\.png"):
         _ = source[4].image
 
 
@@ -292,15 +283,9 @@ def test_a_damaged_tar_is_named(where, tmp_path):
     elif where == "garbage":
         data[place : place + 512] = bytes(range(256)) * 2
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"bad\.tar is .*(damaged|cut short)") as error:
+    with pytest.raises(ValueError, match=r"bad\.tar") as error:
         len(open_source(path))
-    assert "copy it again" in one_line(error)
-
-
-def test_a_tar_of_no_pictures(tmp_path):
-    write_tar(tmp_path / "x.tar", [])
-    with pytest.raises(ValueError, match="no picture in it"):
-        len(open_source(tmp_path))
+    one_line(error)
 
 
 # ---- tfds
@@ -359,26 +344,36 @@ def test_tfds_features_by_name(prepared):
 
 def test_tfds_errors_are_one_line(prepared):
     assert isinstance(open_source(prepared), TfdsPictures)
-    for source, kind, words in (
-        (open_source(prepared), ValueError, "no feature 'image'; choose of label, lines, photo"),
-        (TfdsPictures(str(prepared), image="photo", caption="words"), ValueError, "no feature 'words'"),
+    for source, kind, value in (
+        (open_source(prepared), ValueError, "'image'"),
+        (TfdsPictures(str(prepared), image="photo", caption="words"), ValueError, "'words'"),
         (TfdsPictures(str(prepared), "test", "photo"), ValueError, "test"),
-        (open_source("tfds:no_such_set"), FileNotFoundError, "no_such_set: no folder"),
-        (TfdsPictures(str(prepared.parent / "nowhere")), FileNotFoundError, "nowhere: no folder"),
+        (open_source("tfds:no_such_set"), FileNotFoundError, "no_such_set"),
+        (TfdsPictures(str(prepared.parent / "nowhere")), FileNotFoundError, "nowhere"),
     ):
         with pytest.raises(kind) as error:
             len(source)
-        assert words in one_line(error)
+        assert value in one_line(error)
 
 
 # ---- what is none of these
 
 
-def test_what_is_no_source(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        open_source(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match="val does not exist"):
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("a.jsonl", b"\n\n", ValueError),
+        ("b.jsonl", b'{"image": "\xff"}', ValueError),
+        ("a.tar", tar_bytes({"readme.md": b"not a picture"}), ValueError),
+        ("a.csv", b"a,b", ValueError),
+        ("nowhere", None, FileNotFoundError),
+    ],
+)
+def test_files_that_are_no_source_are_refused(tmp_path, name, content, kind):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(kind, match=name) as error:
+        len(open_source(tmp_path / name))
+    one_line(error)
+    with pytest.raises(FileNotFoundError, match="val"):
         open_source(tmp_path, "val")
-    (tmp_path / "a.csv").write_text("a,b")
-    with pytest.raises(ValueError, match=r"a\.csv is no layout of pictures; give a folder, a \.jsonl, a \.tar"):
-        open_source(tmp_path / "a.csv")
