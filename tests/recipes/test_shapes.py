@@ -3,10 +3,10 @@
 import json
 
 import numpy as np
-from plugins.metrics.colours import dominant_colour
 
 from plugins.conditions.mask import foreground
 from plugins.data.captioned_batches import CaptionedConfig
+from plugins.metrics.colours import dominant_colour
 from recipes.shapes.pictures import COLOURS, CORNERS, TOKENS, Settings, draw, polygon, prepare
 
 
