@@ -20,6 +20,7 @@ import film
 from film.model import FilmConfig
 from film.training.interpolation_task import FilmTask
 from plugins.control.training.control_task import ControlTask
+from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.training.autoencoder_task import AutoencoderTask
 from plugins.diffusion.training.denoising_task import DenoisingTask
 from recipes.film_small.flow_pretraining import FlowTask
@@ -29,6 +30,7 @@ with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclas
     warnings.simplefilter("ignore")
     from common.training.config import instantiate
     from common.training.run import build, evaluate_from_config, lock, short_name, train_from_config
+    from reveal.network.config import RevealConfig
     from reveal.training.joint import Joint
     from reveal.training.warm_start import WarmStart
 
@@ -105,6 +107,19 @@ def test_short_names_are_of_one_file_each():
 def test_a_command_changes_fields_of_the_small_network():
     task = build(composed("experiment=film_small_flow", "+task.model.flow_convs=[3,3,3,6]"))["task"]
     assert task.model == dataclasses.replace(FilmConfig.small(), flow_convs=(3, 3, 3, 6))
+
+
+@pytest.mark.parametrize(
+    ("experiment", "model", "field", "preset"),
+    [
+        ("diffusion_small_start", "plugins/sd15", "unet", UNetConfig.sd15()),
+        ("diffusion_small_start", "plugins/sd21", "unet", UNetConfig.sd21()),
+        ("reveal_vqa", "reveal/large", "network", RevealConfig.large(bos=32001, sources=4)),
+        ("reveal_vqa", "reveal/full", "network", RevealConfig.full(bos=32001, sources=4)),
+    ],
+)
+def test_published_sizes_are_choices_of_the_model_group(experiment, model, field, preset):
+    assert getattr(build(composed(f"experiment={experiment}", f"model={model}"))["task"], field) == preset
 
 
 def test_moving_photographs_are_mixed_with_the_film():

@@ -136,18 +136,19 @@ class RevealConfig:
         return cls()
 
     @classmethod
-    def large(cls) -> RevealConfig:
-        """T5 1.1 large and ViT L/16: 1,429,956,101 parameters."""
-        return cls._t5_large(VitConfig(1024, 24, 16, 4096))
+    def large(cls, **changes: Any) -> RevealConfig:
+        """T5 1.1 large and ViT L/16: 1,429,956,101 parameters. `changes` are fields that are to differ."""
+        return cls._t5_large(VitConfig(1024, 24, 16, 4096), **changes)
 
     @classmethod
-    def full(cls) -> RevealConfig:
-        """T5 1.1 large and ViT g/14: 2,138,249,349 parameters."""
-        return cls._t5_large(VitConfig(1408, 40, 16, 6144, patch=14))
+    def full(cls, **changes: Any) -> RevealConfig:
+        """T5 1.1 large and ViT g/14: 2,138,249,349 parameters. `changes` as for `large`."""
+        return cls._t5_large(VitConfig(1408, 40, 16, 6144, patch=14), **changes)
 
     @classmethod
-    def _t5_large(cls, vit: VitConfig) -> RevealConfig:
-        return cls(vit, width=1024, heads=16, mlp=2816, encoder_layers=24, decoder_layers=24, fusion_layers=8)
+    def _t5_large(cls, vit: VitConfig, **changes: Any) -> RevealConfig:
+        t5 = dict(width=1024, heads=16, mlp=2816, encoder_layers=24, decoder_layers=24, fusion_layers=8)
+        return cls(**dict(vit=vit, **t5) | changes)
 
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> RevealConfig:

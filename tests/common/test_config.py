@@ -1,6 +1,7 @@
 """Each wrong key or value in a config is one line that says where, what and how else."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -33,8 +34,6 @@ class Outer:
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     """Test modules are imported by path: give this one a name that a config can say."""
-    import sys
-
     monkeypatch.setitem(sys.modules, "config_toys", sys.modules[HERE])
 
 
@@ -67,6 +66,16 @@ def test_nested_nodes_become_objects_of_plain_values():
 def test_what_cannot_be_is_one_line(fields, said):
     with pytest.raises(ValueError, match=said) as error:
         build(**fields)
+    assert "\n" not in str(error.value)
+
+
+def test_a_target_of_recipes_needs_a_clone(monkeypatch):
+    node = {"_target_": "recipes.no_such_world.Data"}
+    with pytest.raises(ValueError, match="no_such_world"):
+        instantiate(node, "data")
+    monkeypatch.setitem(sys.modules, "recipes", None)  # as where the wheel is installed
+    with pytest.raises(ValueError, match="no_such_world.*clone") as error:
+        instantiate(node, "data")
     assert "\n" not in str(error.value)
 
 
