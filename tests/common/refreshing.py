@@ -17,8 +17,8 @@ from common.training.task import RefreshConfig
 
 @dataclasses.dataclass(frozen=True)
 class Follow(Fit):
-    """`before(n)` runs as the n-th renewal of the process begins, in its thread, from 0. `seen` holds the arrays that
-    renewals were given, `traces` what each compilation of the loss saw."""
+    """`before(n)` runs as the n-th refresh of the process begins, in its thread, from 0. `seen` holds the parameters
+    that refreshes were given, `traces` what each compilation of the loss saw."""
 
     refresh: RefreshConfig | None = dataclasses.field(default_factory=RefreshConfig)
     before: Callable[[int], None] = lambda _: None
@@ -41,8 +41,8 @@ class Follow(Fit):
 
 
 def main(folder: str, settings: str) -> None:
-    """`python refreshing.py FOLDER JSON`: a run with these settings; known are "cluster", "trainer", "renewal", "kill" (a
-    step) and "stuck" (a renewal that never ends)."""
+    """`python refreshing.py FOLDER JSON`: a run with these settings: "cluster", "trainer", "refresh", "kill" (a step)
+    and "stuck" (a refresh that never ends)."""
     import threading
 
     from common.training import distributed, refresh

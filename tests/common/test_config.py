@@ -74,7 +74,7 @@ def test_a_target_of_recipes_needs_a_clone(monkeypatch):
     with pytest.raises(ValueError, match="no_such_world"):
         instantiate(node, "data")
     monkeypatch.setitem(sys.modules, "recipes", None)  # as where the wheel is installed
-    with pytest.raises(ValueError, match="no_such_world.*clone") as error:
+    with pytest.raises(ValueError, match=r"no_such_world.*clone") as error:
         instantiate(node, "data")
     assert "\n" not in str(error.value)
 

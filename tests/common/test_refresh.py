@@ -60,16 +60,16 @@ def fail(step: int):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "value"),
     [
-        (dict(every=0), "refresh.every is 0: it has to be at least 1"),
-        (dict(every=5, lag=5), "refresh.lag is 5: give 0 to 4, less than refresh.every"),
-        (dict(lag=-1), "refresh.lag is -1: give 0 to 99"),
-        (dict(spare=-1), "refresh.spare is -1: give a number of devices"),
+        (dict(every=0), r"refresh\.every is 0"),
+        (dict(every=5, lag=5), r"refresh\.lag is 5: .*4"),
+        (dict(lag=-1), r"refresh\.lag is -1: .*99"),
+        (dict(spare=-1), r"refresh\.spare is -1"),
     ],
 )
-def test_settings_that_cannot_be(fields, said):
-    with pytest.raises(ValueError, match=said) as error:
+def test_settings_that_cannot_be(fields, value):
+    with pytest.raises(ValueError, match=value) as error:
         RefreshConfig(**fields)
     assert "\n" not in str(error.value)
 
@@ -310,8 +310,8 @@ def test_arrays_come_as_dicts(tmp_path, made):
         refresh.start(0, PARAMS, Checkpoints(tmp_path))
 
 
-def test_a_spare_device_renews(tmp_path):
-    """Training on the first device, renewing on the second: the same run, elsewhere."""
+def test_a_spare_device_refreshes(tmp_path):
+    """Training on the first device, refreshing on the second: the same run, elsewhere."""
     trained, spare = jax.devices()
     task = follow(spare=1)
     weights = run(tmp_path / "spare", task)
@@ -372,7 +372,7 @@ def test_a_refresh_that_never_ends_does_not_hold_the_program(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_renew_together(tmp_path, alone):
+def test_two_processes_refresh_together(tmp_path, alone):
     """From a checkpoint with arrays under way, a single process goes on."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
