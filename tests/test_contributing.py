@@ -1,0 +1,59 @@
+"""The worked examples of CONTRIBUTING.md run as they are written."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reveal.sources.registry import Items
+
+ROOT = Path(__file__).parents[1]
+SECTIONS = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)[1:]
+EXAMPLES = {section.split("\n")[0]: section for section in SECTIONS if "```python" in section}
+MODULE = re.compile(r"# (\w+\.py)\n")
+
+
+def blocks(section: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", section, flags=re.DOTALL)
+
+
+def write_modules(section: str, folder: Path) -> list[str]:
+    """Writes the blocks that begin with a file's name; returns the others."""
+    code = blocks(section, "python")
+    for block in code:
+        if name := MODULE.match(block):
+            (folder / name[1]).write_text(block)
+    return [block for block in code if not MODULE.match(block)]
+
+
+@pytest.mark.parametrize("title", EXAMPLES)
+def test_example_runs(title, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(Items, "READERS", dict(Items.READERS))
+    calls = write_modules(EXAMPLES[title], tmp_path)
+    assert calls
+    for call in calls:
+        assert "assert" in call
+        exec(compile(call, f"CONTRIBUTING.md: {title}", "exec"), {})
+
+
+@pytest.mark.slow
+def test_a_loss_is_trained_by_its_name(tmp_path):
+    section = EXAMPLES["Add a loss"]
+    write_modules(section, tmp_path)
+    (command,) = blocks(section, "sh")
+    program, script, *overrides = shlex.split(command)
+    assert program == "python"
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    subprocess.run(
+        [sys.executable, ROOT / script, *overrides, "trainer.steps=2", "trainer.progress=false"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        check=True,
+    )
+    assert '"edges"' in (tmp_path / "runs/film_style/metrics.jsonl").read_text()
