@@ -29,10 +29,10 @@ import tyro
 from benchmarks.step import Step
 from common.runtime import keep_freed_memory
 from common.training.task import IDS, Batch
+from film.data.augment import ReferenceAugment
 from film.data.datasets import FolderTriplets, Vimeo90K
 from film.data.prepare import LAYOUTS, prepare
 from film.data.record_sources import TfdsTriplets
-from film.data.reference_augment import ReferenceAugment
 from film.data.triplet import Source, encode
 from film.data.triplet_batches import MixtureConfig
 
