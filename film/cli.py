@@ -87,12 +87,15 @@ class Info:
     """Name of shipped weights, a file, or the folder of a run."""
 
     def run(self) -> None:
+        import jax
+        from flax import nnx
+
         from film.io.pretrained import find, names
         from film.io.weights import load_with_metadata
-        from film.model import parameter_count
 
         model, metadata = load_with_metadata(self.weights)
-        terminal.say(f"{find(self.weights)}\n{parameter_count(model):,} parameters")
+        count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
+        terminal.say(f"{find(self.weights)}\n{count:,} parameters")
         terminal.say(json.dumps(dataclasses.asdict(metadata), indent=2, default=str))
         if self.weights is None:
             terminal.say(f"shipped weights: {', '.join(names())}")

@@ -31,6 +31,7 @@ from film.warp import backward_warp
 BLEND = COLORS + 1  # residual and logit
 FLOWS = 4  # backward (dx, dy) and forward (dx, dy)
 REACH = 4  # rows on either side that a row of `_decode` depends on: two 3x3 convolutions, a 2x2 one at half the size
+Image = Float[Array, "b h w 3"]
 Level = tuple[Array, Array, Array, Array]  # packed x0 and x1; the flows from the middle frame to x0 and to x1
 Decoded = tuple[Array, Array, Array]  # the decoder's output; x0 and x1, warped
 
@@ -66,12 +67,7 @@ class Fusion(nnx.Module):
         return decoded
 
 
-def blend(
-    x0: Float[Array, "b h w 3"],
-    x1: Float[Array, "b h w 3"],
-    output: Float[Array, "b h w 4"],
-    time: Float[Array, "b 1"],
-) -> Float[Array, "b h w 3"]:
+def blend(x0: Image, x1: Image, output: Float[Array, "b h w 4"], time: Float[Array, "b 1"]) -> Image:
     """The warped frames, mixed by the decoder's output; an output of zeros gives x0 the weight 1 - time."""
     prior = jnp.log((1 - time) / time)[:, :, None, None].astype(output.dtype)
     return x1 + jax.nn.sigmoid(output[..., COLORS:] + prior) * (x0 - x1) + output[..., :COLORS]

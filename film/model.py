@@ -17,7 +17,7 @@ Presets. `FilmConfig.paper()` is the published network. `FilmConfig.small()` is 
 with `bilateral`, `correlation_radius` and `blend`, which the paper lacks; `docs/film-small.md` has the reasons and the
 scores.
 
-Sizes. Any size runs: pooling floors, and every resize has the size of its level as its target. A side shorter than
+Sizes. Any size runs: pooling floors, and every resize has its level's size as its target. A side shorter than
 `2**(pyramid_levels - 1)` pixels is padded with its edge and cropped again. The largest motion that can be resolved
 is about that length times the convolutions of the coarsest predictor: 192 px for both presets.
 
@@ -44,6 +44,9 @@ from film.ops.convolution import Stage, whole
 from film.ops.packing import COLORS, pack, unpack
 from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
 
+Image = Float[Array, "b h w 3"]
+Time = Float[Array, "b 1"]
+
 
 class Encoded(NamedTuple):
     """All that FILM derives from one frame alone. A pytree: batch, slice and stack it freely."""
@@ -64,11 +67,11 @@ class FilmOutput(NamedTuple):
       x1_warped: x1 warped to the in-between frame's time.
     """
 
-    image: Float[Array, "b h w 3"]
+    image: Image
     forward_flow: Pyramid
     backward_flow: Pyramid
-    x0_warped: Float[Array, "b h w 3"]
-    x1_warped: Float[Array, "b h w 3"]
+    x0_warped: Image
+    x1_warped: Image
 
 
 class Film(nnx.Module):
@@ -103,7 +106,7 @@ class Film(nnx.Module):
         times = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))
         return _interpolate(graphdef, nnx.to_pure_dict(params), jnp.asarray(x0), jnp.asarray(x1), times)
 
-    def encode(self, images: Float[Array, "b h w 3"], stage: Stage = whole) -> Encoded:
+    def encode(self, images: Image, stage: Stage = whole) -> Encoded:
         """Everything about each frame that does not depend on the other one. No padding is done here."""
         pyramid = image_pyramid(images, self.config.pyramid_levels)
         features = self.extractor(pyramid, stage)
@@ -111,9 +114,7 @@ class Film(nnx.Module):
         packs = [pack(*pair) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
         return Encoded(packs, features[fused:], [] if self.config.bilateral else self.flow.own_halves(features))
 
-    def interpolate_encoded(
-        self, e0: Encoded, e1: Encoded, time: Float[Array, "b 1"], stage: Stage = whole
-    ) -> FilmOutput:
+    def interpolate_encoded(self, e0: Encoded, e1: Encoded, time: Time, stage: Stage = whole) -> FilmOutput:
         """The in-between frame of encoded pairs."""
         fused, t = self.config.fusion_pyramid_levels, time[:, :, None, None]
         if self.config.bilateral:
@@ -130,13 +131,7 @@ class Film(nnx.Module):
             image = blend(x0_warped, x1_warped, image, time)
         return FilmOutput(image, list(forward), list(backward), x0_warped, x1_warped)
 
-    def forward(
-        self,
-        x0: Float[Array, "b h w 3"],
-        x1: Float[Array, "b h w 3"],
-        time: Float[Array, "b 1"],
-        remat: bool = False,
-    ) -> FilmOutput:
+    def forward(self, x0: Image, x1: Image, time: Time, remat: bool = False) -> FilmOutput:
         """`__call__` for use inside another `jit` or `grad`: no checks, no padding.
 
         With `remat` a gradient keeps only the inputs of each stage and computes the rest again.
@@ -145,10 +140,6 @@ class Film(nnx.Module):
         encoded = self.encode(jnp.concatenate([x0, x1]), stage)
         e0, e1 = jax.tree.map(lambda x: x[:batch], encoded), jax.tree.map(lambda x: x[batch:], encoded)
         return self.interpolate_encoded(e0, e1, time, stage)
-
-
-def parameter_count(model: Film) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
 
 
 def features_of(encoded: Encoded) -> Pyramid:
@@ -161,7 +152,7 @@ def concatenate(batches: list[Any]) -> Any:
     return batches[0] if len(batches) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *batches)
 
 
-def pad_to_smallest(config: FilmConfig, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 3"]:
+def pad_to_smallest(config: FilmConfig, image: Image) -> Float[Array, "b h2 w2 3"]:
     """Repeats the right and bottom edges until each side has `config.smallest_side` pixels."""
     missing = [max(0, config.smallest_side - side) for side in image.shape[1:3]]
     return jnp.pad(image, ((0, 0), (0, missing[0]), (0, missing[1]), (0, 0)), mode="edge") if any(missing) else image

@@ -108,24 +108,27 @@ def from_tf_variables(variables: Mapping[str, np.ndarray], config: FilmConfig) -
     return _port(_renumber(named, config), "variables", config)
 
 
-def from_tf_checkpoint(path: str | Path, config: FilmConfig) -> Film:
-    """A network from a SavedModel folder or a training checkpoint (needs the `convert` extra)."""
-    tensors = read_tf_checkpoint(path)
-    is_bundle = any(key.startswith("variables/") for key in tensors)
-    return _port(tensors, "bundle" if is_bundle else "checkpoint", config)
+def from_torch(state_dict: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
+    """A network from a state dict of the PyTorch port."""
+    return _port(state_dict, "torch", config)
 
 
-def from_torch(source: str | Path | Mapping[str, np.ndarray], config: FilmConfig) -> Film:
-    """A network from the PyTorch port: a state dict, or a file of one (.safetensors, or read without torch)."""
-    if isinstance(source, Mapping):
-        return _port(source, "torch", config)
-    if Path(source).suffix.lower() != ".safetensors":
-        return _port(read_torch(source), "torch", config)
+def read_reference(path: str | Path, config: FilmConfig) -> Film:
+    """A network from a state dict's file (.pt, .pth, read without torch, or .safetensors), a SavedModel's folder or a
+    training checkpoint (both need the `convert` extra)."""
+    suffix = Path(path).suffix.lower()
+    if suffix in (".pt", ".pth"):
+        return from_torch(read_torch(path), config)
+    if suffix != ".safetensors":
+        tensors = read_tf_checkpoint(path)
+        return _port(
+            tensors, "bundle" if any(key.startswith("variables/") for key in tensors) else "checkpoint", config
+        )
     try:
-        with safetensors.safe_open(require_file(source), framework="np") as file:
-            return _port(file.get_tensors(), "torch", config)
+        with safetensors.safe_open(require_file(path), framework="np") as file:
+            return from_torch(file.get_tensors(), config)
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{source}: not a safetensors file, or cut short ({error}); copy it again") from error
+        raise ValueError(f"{path}: not a safetensors file, or cut short ({error}); copy it again") from error
 
 
 def to_tf_variables(model: Film) -> dict[str, np.ndarray]:
@@ -136,12 +139,6 @@ def to_tf_variables(model: Film) -> dict[str, np.ndarray]:
 def to_torch(model: Film) -> dict[str, np.ndarray]:
     """The inverse of `from_torch`: a state dict of the PyTorch port."""
     return porting.export(nnx.to_pure_dict(nnx.state(model)), key_table(model.config, "torch"))
-
-
-def read_reference(path: str | Path, config: FilmConfig) -> Film:
-    """A network from a file or folder in any reference format, by its suffix."""
-    is_torch = Path(path).suffix.lower() in (".pt", ".pth", ".safetensors")
-    return from_torch(path, config) if is_torch else from_tf_checkpoint(path, config)
 
 
 def from_params(params: Mapping[str, np.ndarray], config: FilmConfig) -> Film:

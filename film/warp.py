@@ -14,11 +14,12 @@ from jaxtyping import Array, Float, Int
 from film.ops.row_tiling import Top, even_share
 
 TILE_VALUES = 1 << 20  # values looked up at a time on a CPU
+Image = Float[Array, "b h w c"]
+Flow = Float[Array, "b r w 2"]
+Output = Float[Array, "b r w c"]
 
 
-def backward_warp(
-    image: Float[Array, "b h w c"], flow: Float[Array, "b r w 2"], top: Top = 0
-) -> Float[Array, "b r w c"]:
+def backward_warp(image: Image, flow: Flow, top: Top = 0) -> Output:
     """Warps `image` (any range, any number of channels) by `flow` = (dx, dy) in pixels.
 
     `flow` may have some rows alone, from row `top` on. Differentiable in both arguments; as in the reference, the
@@ -31,9 +32,7 @@ def backward_warp(
 
 
 @jax.custom_vjp
-def _warp(
-    image: Float[Array, "b h w c"], flow: Float[Array, "b r w 2"], top: Float[Array, ""]
-) -> Float[Array, "b r w c"]:
+def _warp(image: Image, flow: Flow, top: Float[Array, ""]) -> Output:
     width, channels = image.shape[2:]
     pixels, *cells = _pixels_and_cells(image, flow, top)
     rows = flow.shape[0] * flow.shape[1]
@@ -68,9 +67,7 @@ def _bilinear(
     return above + fy * (below - above)
 
 
-def _warp_by_weights(
-    image: Float[Array, "b h w c"], flow: Float[Array, "b r w 2"], top: Float[Array, ""]
-) -> Float[Array, "b r w c"]:
+def _warp_by_weights(image: Image, flow: Flow, top: Float[Array, ""]) -> Output:
     """`_warp` as one lookup of all four corners and one product with their weights; only for its transpose.
 
     It needs four times the memory. Its transpose is one scatter instead of four, and one product instead of a chain of
@@ -98,7 +95,7 @@ def _lookup(pixels: Float[Array, "g p c"], index: Int[Array, "g k"]) -> Float[Ar
 
 
 def _pixels_and_cells(
-    image: Float[Array, "b h w c"], flow: Float[Array, "b r w 2"], top: Float[Array, ""]
+    image: Image, flow: Flow, top: Float[Array, ""]
 ) -> tuple[Float[Array, "g p c"], Int[Array, "g k"], Float[Array, "g k"], Float[Array, "g k"]]:
     """The image's pixels; and for each pixel of the output the index of the upper left corner of the cell that it looks
     up, and the fractions inside the cell to the right and down.

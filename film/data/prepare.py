@@ -82,52 +82,43 @@ class Prepare:
 
     def run(self) -> None:
         source = LAYOUTS[self.layout](self.source, self.split)
-        recipe = {"source": self.source, "layout": self.layout, "shard": self.shard}
-        options = (self.shard, self.strict, self.overwrite, not self.quiet)
-        count = prepare(source, self.destination, self.split, *options, recipe=recipe)
+        count = prepare(source, self)
         left = len(source) - count
         print(f"{self.destination}: {count} triplets" + (f"; {left} could not be read" if left else ""))
 
 
-def prepare(
-    source: Source,
-    destination: str | Path,
-    split: str = "train",
-    shard: int = 256,
-    strict: bool = False,
-    overwrite: bool = False,
-    progress: bool = True,
-    recipe: dict[str, Any] | None = None,
-) -> int:
-    """Writes `source` as ArrayRecord shards of `shard` triplets; returns the number of triplets written.
+def prepare(source: Source, options: Prepare) -> int:
+    """Writes `source` as ArrayRecord shards; returns the number of triplets written.
 
-    `recipe`, plain values, describes the source in prepare.json; only a run with the same one is continued. Raises
-    FileExistsError (finished, or begun with another recipe), ValueError when no triplet can be read, and, if `strict`,
-    the first error of the source.
+    `options.source` and `options.layout` only describe it, in prepare.json; a run with other ones is not continued.
+    Raises FileExistsError (finished, or begun with other options), ValueError when no triplet can be read, and, if
+    `strict`, the first error of the source.
     """
-    if shard < 1:
-        raise ValueError(f"shard {shard} must be at least 1")
+    if options.shard < 1:
+        raise ValueError(f"shard {options.shard} must be at least 1")
     import tensorflow_datasets as tfds  # here: it takes two seconds
 
     images = dict.fromkeys(FRAMES, tfds.features.Image())
     features = tfds.features.FeaturesDict({**images, "path": tfds.features.Text(), "time": np.float32})
-    folder = Path(destination)
-    ranges = [range(first, min(first + shard, len(source))) for first in range(0, len(source), shard)]
-    _begin(folder, {"split": split, "triplets": len(source), **(recipe or {})}, overwrite)
+    folder, split, total = Path(options.destination), options.split, len(source)
+    recipe = {"source": options.source, "layout": options.layout, "shard": options.shard}
+    _begin(folder, {"split": split, "triplets": total, **recipe}, options.overwrite)
+    ranges = [range(first, min(first + options.shard, total)) for first in range(0, total, options.shard)]
     lengths = []
-    with tqdm(total=len(source), unit="triplet", disable=None if progress else True) as bar:
+    with tqdm(total=total, unit="triplet", disable=options.quiet or None) as bar:
         for number, indices in enumerate(ranges):
             path = folder / f"{NAME}-{split}.{FORMAT}-{number:05d}-of-{len(ranges):05d}"
-            lengths.append(_length(path) if path.exists() else _write_shard(path, source, indices, features, strict))
+            if not path.exists():
+                _write_shard(path, source, indices, features, options.strict)
+            lengths.append(_length(path))
             bar.update(len(indices))
     if not sum(lengths):
-        raise ValueError(f"none of the {len(source)} triplets can be read: check the source")
+        raise ValueError(f"none of the {total} triplets can be read: check the source")
     size = sum(path.stat().st_size for path in folder.glob(f"{NAME}-*"))
-    info = tfds.core.SplitInfo(name=split, shard_lengths=lengths, num_bytes=size)
     tfds.folder_dataset.write_metadata(  # last: until then no program takes the folder for a dataset
         data_dir=folder,
         features=features,
-        split_infos=[info],
+        split_infos=[tfds.core.SplitInfo(name=split, shard_lengths=lengths, num_bytes=size)],
         check_data=False,  # it would need TensorFlow
         description=f"Triplets of frames; the truth is frame_1. {json.dumps(recipe)}",
     )
@@ -153,23 +144,19 @@ def _begin(folder: Path, recipe: dict[str, Any], overwrite: bool) -> None:
         part.write_text(json.dumps(recipe, indent=1) + "\n")
 
 
-def _write_shard(path: Path, source: Source, indices: range, features: Any, strict: bool) -> int:
-    """Returns the number of triplets in the shard: those that can be read."""
-    count = 0
+def _write_shard(path: Path, source: Source, indices: range, features: Any, strict: bool) -> None:
+    """Only of the triplets that can be read."""
     with atomic_output(path) as part:
         writer = ArrayRecordWriter(str(part), "group_size:1")  # one record per group: random access reads no more
         try:
             for index in indices:
-                triplet = _read(source, index, strict)
-                if triplet is not None:
+                if triplet := _read(source, index, strict):
                     # Files in memory: tfds can encode an array only with TensorFlow.
                     images = zip(FRAMES, map(io.BytesIO, triplet.pictures), strict=True)
                     example = {**dict(images), "path": triplet.name, "time": triplet.time}
                     writer.write(features.serialize_example(features.encode_example(example)))
-                    count += 1
         finally:
             writer.close()
-    return count
 
 
 def _read(source: Source, index: int, strict: bool) -> Encoded | None:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -46,31 +45,8 @@ NAMED = 3  # unreadable records that the log names, per source
 PATIENCE = 100  # unreadable records in a row after which a source is given up
 
 
-class Batches(ABC):
-    """A config of training data: endless examples, and batches of them."""
-
-    batch_size: int
-    threads: int
-    buffer: int
-
-    @abstractmethod
-    def dataset(self, seed: int) -> grain.MapDataset:
-        """The endless examples of this seed, not batched. FileNotFoundError or ValueError for data that cannot be used,
-        so before anything is compiled."""
-
-    def batches(
-        self, seed: int, process_index: int | None = None, process_count: int | None = None
-    ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it."""
-        return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
-
-    @abstractmethod
-    def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        """Names of the records with these ids."""
-
-
 @dataclass(frozen=True)
-class MixtureConfig(Batches):
+class MixtureConfig:
     """Triplets of one or more sources, augmented as in the reference; the defaults are the paper's.
 
     Attributes:
@@ -100,11 +76,18 @@ class MixtureConfig(Batches):
             raise ValueError(f"weights {self.weights} must be {len(self.sources)} positive numbers, or none at all")
         _check_positive(crop=self.crop, batch_size=self.batch_size, threads=self.threads, buffer=self.buffer)
 
+    def batches(
+        self, seed: int, process_index: int | None = None, process_count: int | None = None
+    ) -> grain.DatasetIterator:
+        """The endless stream of this seed, or this process's part of it; raises as `dataset`."""
+        return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
+
     def dataset(self, seed: int) -> grain.MapDataset:
+        """The endless examples of this seed. FileNotFoundError, ImportError or ValueError if no record can be read."""
         datasets = []
         for number, (source, first_id) in enumerate(zip(self.sources, self._first_ids(), strict=True)):
             reader = Readable(source, first_id, self.crop, self.strict)
-            reader[0]  # raises if no record can be read
+            reader[0]  # now, before anything is compiled
             # The first source has the run's seed itself; the others must not be shuffled alike.
             own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if number else seed
             datasets.append(endless(reader, own_seed, self._prepare))
@@ -125,7 +108,7 @@ class MixtureConfig(Batches):
 
 
 @dataclass(frozen=True)
-class TripletConfig(Batches):
+class TripletConfig:
     """Patches cut from a film, with teacher flow, and a curriculum of motion.
 
     At scale 1.0 a crop has the film's own motion; at 0.5 it covers twice the width and motion halves. The motion (95th
@@ -166,7 +149,15 @@ class TripletConfig(Batches):
         if not corners or any(a >= b for (a, _), (b, _) in pairwise(corners)):
             raise ValueError(f"max_motion {corners} must be (step, px) corners with rising steps")
 
+    def batches(
+        self, seed: int, process_index: int | None = None, process_count: int | None = None
+    ) -> grain.DatasetIterator:
+        """The endless stream of this seed, or this process's part of it; raises as `dataset`."""
+        return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
+
     def dataset(self, seed: int) -> grain.MapDataset:
+        """The endless examples of this seed; `recipes.film_small.moving_photograph_batches.MixedConfig` mixes them.
+        FileNotFoundError (no triplets) or ValueError (a scale or batch size that does not fit)."""
         patches = CutTriplets(self.folder)
         for scale in self.scales:
             if CELL * round(self.crop / scale / CELL) > patches.size:

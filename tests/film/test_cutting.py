@@ -136,7 +136,7 @@ def test_what_cannot_be_cut_is_refused_and_leaves_nothing(moving, training, tmp_
     still = write_film(tmp_path / "still.mp4", [draw(0)] * 12)
     before = (training / "index.json").read_bytes()
     for video, cut, value in (
-        (moving, replace(CUT, last=100), "frame 98"),
+        (moving, replace(CUT, last=100), "frame 24"),
         (moving, replace(CUT, last=4), "2 frames"),
         (moving, replace(CUT, size=200), "256x160"),
         (still, TrainingCut(first=0, last=11, gaps=(1,), size=96, still_share=0.0), "10 triplets"),

@@ -12,7 +12,6 @@ from toy import assert_same_parameters, parameters
 from common.weights.porting import OIHW_TO_HWIO
 from film.model import Film, FilmConfig
 from film.porting import (
-    from_tf_checkpoint,
     from_tf_variables,
     from_torch,
     key_table,
@@ -108,7 +107,7 @@ def test_weights_of_another_size_and_faults_of_torch(variables, reference):
 @pytest.mark.parametrize("path", ["tiny_saved_model", *(f"tiny_checkpoint/{end}" for end in ("", "ckpt-3.index"))])
 def test_tensorflow_bundles_hold_the_same_network(path):
     reference = recipe.narrow()
-    assert_same_parameters(from_tf_checkpoint(recipe.DATA / path, reference.config), reference)
+    assert_same_parameters(read_reference(recipe.DATA / path, reference.config), reference)
 
 
 @pytest.mark.parametrize("file", ["dajes_tiny.pth", "dajes_tiny_torchscript.pt"])

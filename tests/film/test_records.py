@@ -16,7 +16,7 @@ from tiny_triplets import damage, write_all, write_vimeo
 from common.io.tfrecord import BROKEN, Span, masked_crc, parse_example, read_record, scan
 from film.data import prepare as module
 from film.data.datasets import Vimeo90K, XTest
-from film.data.prepare import LAYOUTS, Prepare, prepare
+from film.data.prepare import LAYOUTS, Prepare
 from film.data.record_sources import TfdsTriplets, TFRecordTriplets
 
 DATA = Path(__file__).parents[1] / "data" / "film"
@@ -35,6 +35,10 @@ def vimeo(tmp_path) -> Vimeo90K:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def prepare(source, folder: Path, split: str = "train", **options) -> int:
+    return module.prepare(source, Prepare("", str(folder), split=split, quiet=True, **options))
 
 
 def read_all(folder: Path, **options) -> list[tuple[bytes, bytes, bytes]]:
@@ -118,13 +122,13 @@ def test_prepared_triplets_are_the_same_files(vimeo, tmp_path, capsys):
     record = tfds.builder_from_directory(tmp_path / "out").as_data_source(split="train")[3]
     np.testing.assert_array_equal(record["frame_1"], vimeo.frames(3).images[1])
     assert record["path"] == b"00001/0004" and len(read_all(tmp_path / "out", split="train[:40%]")) == 2
-    prepare(vimeo, tmp_path / "sets" / "triplets" / "1.2.0", progress=False)
+    prepare(vimeo, tmp_path / "sets" / "triplets" / "1.2.0")
     assert TfdsTriplets("triplets:1.2.0", data_dir=str(tmp_path / "sets")).encoded(4).pictures == stored[4]
 
 
 def test_times_are_kept(tmp_path):
     write_all(tmp_path / "clips", {f"a/{k:04d}.png": k for k in (0, 8, 16, 24, 32)}, 4, 6)
-    prepare(XTest(tmp_path / "clips", multiple=4), tmp_path / "out", split="test", progress=False)
+    prepare(XTest(tmp_path / "clips", multiple=4), tmp_path / "out", split="test")
     source = TfdsTriplets(str(tmp_path / "out"), split="test")
     assert [source.frames(i).time for i in range(3)] == [0.25, 0.5, 0.75]
 
@@ -142,7 +146,7 @@ def test_tensorflow_is_not_needed(tmp_path):
 
 
 def test_an_interrupted_run_goes_on_and_ends_the_same(vimeo, tmp_path, monkeypatch):
-    prepare(vimeo, tmp_path / "straight", shard=2, progress=False)
+    prepare(vimeo, tmp_path / "straight", shard=2)
     read = module._read
 
     def interrupted(source, index, strict):
@@ -152,13 +156,13 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(vimeo, tmp_path, monkeypat
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, "_read", interrupted)
-        prepare(vimeo, tmp_path / "out", shard=2, progress=False)
+        prepare(vimeo, tmp_path / "out", shard=2)
     first = tmp_path / "out" / "triplets-train.array_record-00000-of-00003"
     assert sorted(contents(tmp_path / "out")) == ["prepare.json", first.name]
     with pytest.raises(FileNotFoundError, match=str(tmp_path / "out")):
         read_all(tmp_path / "out")
     written = first.stat().st_mtime_ns
-    assert prepare(vimeo, tmp_path / "out", shard=2, progress=False) == 5
+    assert prepare(vimeo, tmp_path / "out", shard=2) == 5
     assert first.stat().st_mtime_ns == written
     assert contents(tmp_path / "out").keys() == contents(tmp_path / "straight").keys()
     assert read_all(tmp_path / "out") == read_all(tmp_path / "straight")
@@ -166,29 +170,29 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(vimeo, tmp_path, monkeypat
 
 def test_nothing_is_overwritten_unless_told_to(vimeo, tmp_path):
     out, foreign = tmp_path / "out", tmp_path / "foreign"
-    prepare(vimeo, out, progress=False)
+    prepare(vimeo, out)
     foreign.mkdir()
     (foreign / "letter.txt").write_text("mine")
     before = contents(out)
-    for folder, options in ((out, {}), (out, {"recipe": {"source": "another"}}), (foreign, {"overwrite": True})):
+    for folder, options in ((out, {}), (out, {"layout": "cut"}), (foreign, {"overwrite": True})):
         with pytest.raises(FileExistsError, match=str(folder)):
-            prepare(vimeo, folder, progress=False, **options)
+            prepare(vimeo, folder, **options)
     assert contents(out) == before and contents(foreign) == {"letter.txt": b"mine"}
-    assert prepare(vimeo, out, shard=3, progress=False, overwrite=True) == len(read_all(out)) == 5
+    assert prepare(vimeo, out, shard=3, overwrite=True) == len(read_all(out)) == 5
 
 
 def test_unreadable_triplets_are_left_out_or_stop(vimeo, tmp_path, caplog, capsys):
     for k in (2, 3, 4):
         damage(vimeo.root / f"sequences/00001/000{k}/im2.png")
     with pytest.raises(ValueError, match="00001/0002"):
-        prepare(vimeo, tmp_path / "strict", strict=True, progress=False)
+        prepare(vimeo, tmp_path / "strict", strict=True)
     Prepare(str(vimeo.folder), str(tmp_path / "out"), layout="vimeo90k", shard=1, quiet=True).run()
     assert "2 triplets; 3 " in capsys.readouterr().out and len(caplog.records) == 3
     assert read_all(tmp_path / "out") == [vimeo.encoded(i).pictures for i in (0, 4)]  # its middle shards are empty
     for path in vimeo.root.rglob("im1.png"):
         damage(path)
     with pytest.raises(ValueError, match="5 triplets"):
-        prepare(vimeo, tmp_path / "nothing", progress=False)
+        prepare(vimeo, tmp_path / "nothing")
 
 
 def test_the_command_offers_every_layout(tmp_path):
@@ -199,7 +203,7 @@ def test_the_command_offers_every_layout(tmp_path):
 
 
 def test_options_that_do_not_fit_are_refused(vimeo, tmp_path):
-    prepare(vimeo, tmp_path / "out", progress=False)
+    prepare(vimeo, tmp_path / "out")
     assert json.loads((tmp_path / "out/prepare.json").read_text())["triplets"] == 5
     with pytest.raises(ValueError, match=r"'left'.*frame_0"):
         read_all(tmp_path / "out", keys=("left", "frame_1", "frame_2"))
