@@ -88,11 +88,15 @@ def checked(field: dataclasses.Field, value: Any) -> int | bool | tuple[int, ...
         return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
     if isinstance(field.default, bool):
-        kind, valid = "true or false", isinstance(value, bool)
+        kind = "true or false"
+        if isinstance(value, bool):
+            return value
     elif isinstance(field.default, int):
-        kind, valid = "a whole number", is_integer(value)
+        kind = "a whole number"
+        if is_integer(value):
+            return int(value)
     else:
-        kind, valid = "a list of whole numbers", isinstance(value, (list, tuple)) and all(map(is_integer, value))
-    if not valid:
-        raise ValueError(f"{field.name} is {value!r}; give {kind}")
-    return tuple(map(int, value)) if isinstance(field.default, tuple) else type(field.default)(value)
+        kind = "a list of whole numbers"
+        if isinstance(value, (list, tuple)) and all(map(is_integer, value)):
+            return tuple(int(number) for number in value)
+    raise ValueError(f"{field.name} is {value!r}; give {kind}")

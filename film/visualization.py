@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import cv2
 import numpy as np
@@ -22,6 +22,7 @@ from film.data.triplet import Prediction, Triplet
 from film.model import FilmOutput
 
 Image = Float[np.ndarray, "_ _ 3"]
+Row = list[tuple[Image, str]]  # images and the labels under them
 WIDTH = 320  # pixels of each image of a `Gallery`
 NOT_FINITE = np.array([1, 0, 1], np.float32)  # colour of pixels that are not finite
 
@@ -61,7 +62,10 @@ class TripletSheet:
         columns = [batch["x0"], batch["x1"], output.image, batch["y"], output.x0_warped, output.x1_warped]
         images = []
         for i in range(min(self.rows, len(batch["x0"]))):
-            images += [*(np.asarray(column[i]) for column in columns), flow_picture(output.forward_flow[0][i])]
+            images += [
+                *(np.asarray(column[i]) for column in columns),
+                flow_picture(np.asarray(output.forward_flow[0][i])),
+            ]
         return contact_sheet(images, columns=len(columns) + 1)
 
 
@@ -79,22 +83,15 @@ class FlowPyramid:
         return contact_sheet(images, columns=len(output.forward_flow))
 
 
-class Cell(NamedTuple):
-    """An image of a `Gallery` and the label under it."""
-
-    image: Image
-    label: str
-
-
 class Gallery:
     """The rows drawn of a set: its `count` examples with the smallest lead, and those with the indices `chosen`."""
 
     def __init__(self, count: int, chosen: Container[int] = ()):
         self.count, self.chosen = count, chosen
-        self.worst: list[tuple[float, int, list[Cell]]] = []
-        self.examples: list[list[Cell]] = []
+        self.worst: list[tuple[float, int, Row]] = []
+        self.examples: list[Row] = []
 
-    def offer(self, index: int, lead: float, draw: Callable[[], list[Cell]]) -> None:
+    def offer(self, index: int, lead: float, draw: Callable[[], Row]) -> None:
         """Calls `draw` only for an example that is shown or among the worst so far; of equal ones, the first is."""
         if index in self.chosen:
             self.examples.append(draw())
@@ -111,23 +108,22 @@ def spread(counts: Sequence[int], total: int) -> list[set[int]]:
     return [{(2 * k + 1) * n // (2 * share) for k in range(share)} for share, n in zip(shares, counts, strict=True)]
 
 
-def stacked(rows: Sequence[list[Cell]]) -> Image:
+def stacked(rows: Sequence[Row]) -> Image:
     """The rows below each other, each as high as its images."""
-    return np.concatenate([contact_sheet([c.image for c in row], len(row), [c.label for c in row]) for row in rows])
+    sheets = [contact_sheet([image for image, _ in row], len(row), [label for _, label in row]) for row in rows]
+    return np.concatenate(sheets)
 
 
-def draw_row(
-    triplet: Triplet, predictions: Mapping[str, Prediction], scores: Sequence[str], title: str = ""
-) -> list[Cell]:
+def draw_row(triplet: Triplet, predictions: Mapping[str, Prediction], scores: Sequence[str], title: str = "") -> Row:
     """The row of a triplet (see the module); the first method is the evaluated one. Labels have names and scores."""
-    cells = [Cell(triplet.x0, f"{title} {triplet.name}".strip()), Cell(triplet.x1, "x1"), Cell(triplet.y, "truth")]
+    row = [(triplet.x0, f"{title} {triplet.name}".strip()), (triplet.x1, "x1"), (triplet.y, "truth")]
     for (method, prediction), score in reversed([*zip(predictions.items(), scores, strict=True)]):
-        cells.append(Cell(prediction.image, f"{method} {score}"))
+        row.append((prediction.image, f"{method} {score}"))
     flow = next(iter(predictions.values())).flow
     if flow is not None:
         speed = float(np.percentile(np.hypot(flow[..., 0], flow[..., 1]), 99))
-        cells.append(Cell(flow_picture(np.nan_to_num(flow)), f"flow, full colour {speed:.0f} px"))
-    return [Cell(_thumbnail(cell.image), cell.label) for cell in cells]
+        row.append((flow_picture(np.nan_to_num(flow)), f"flow, full colour {speed:.0f} px"))
+    return [(_thumbnail(image), label) for image, label in row]
 
 
 def _thumbnail(image: Image) -> Image:

@@ -38,14 +38,14 @@ def _warp(image: Image, flow: Flow, top: Float[Array, ""]) -> Output:
     rows = flow.shape[0] * flow.shape[1]
     tiles = rows // even_share(rows, width * channels, TILE_VALUES)
     if jax.default_backend() != "cpu" or tiles == 1:
-        return _bilinear(pixels, *cells, width).reshape(*flow.shape[:3], channels)
+        return _bilinear(width, pixels, *cells).reshape(*flow.shape[:3], channels)
 
     # Tile by tile: the four corners of a whole image are four times its memory.
     tiled = [x.reshape(tiles, 1, -1) for x in cells]
 
     def fill(tile: Int[Array, ""], out: Float[Array, "t k c"]) -> Float[Array, "t k c"]:
         cells = (jax.lax.dynamic_index_in_dim(x, tile, keepdims=False) for x in tiled)
-        return jax.lax.dynamic_update_slice(out, _bilinear(pixels, *cells, width), (tile, 0, 0))
+        return jax.lax.dynamic_update_slice(out, _bilinear(width, pixels, *cells), (tile, 0, 0))
 
     # Zeros that depend on the flow: XLA allocates plain ones at the very start, for all warps of the network at once.
     zero = (0 * cells[1][0, 0]).astype(image.dtype)
@@ -54,11 +54,11 @@ def _warp(image: Image, flow: Flow, top: Float[Array, ""]) -> Output:
 
 
 def _bilinear(
+    width: int,
     pixels: Float[Array, "g p c"],
     corner: Int[Array, "g k"],
     fx: Float[Array, "g k"],
     fy: Float[Array, "g k"],
-    width: int,
 ) -> Float[Array, "g k c"]:
     tap = [_lookup(pixels, corner + offset) for offset in (0, 1, width, width + 1)]
     fx, fy = (fraction[..., None].astype(pixels.dtype) for fraction in (fx, fy))

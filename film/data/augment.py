@@ -97,10 +97,10 @@ def rotated_crop(
     # Crop pixel u, relative to the crop's centre, is the input at centre + zoom R u.
     shift = centre - zoom * rotation @ np.full(2, (crop - 1) / 2)
     affine = np.concatenate([zoom * rotation, shift[:, None]], axis=1)
-    options = dict(flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderMode=BORDERS[corners])
+    flags, border = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, BORDERS[corners]
     # As float32: OpenCV would round 8-bit results, the reference rotates floats.
     floats = (np.ascontiguousarray(image, np.float32) for image in images)
-    return np.stack([cv2.warpAffine(image, affine, (crop, crop), **options) for image in floats])
+    return np.stack([cv2.warpAffine(x, affine, (crop, crop), flags=flags, borderMode=border) for x in floats])
 
 
 def augment_with_flow(

@@ -90,7 +90,8 @@ class FolderDataset(Source):
 
     def place(self, folder: Path, files: Sequence[str], time: float = 0.5, suffix: str = "") -> Place:
         """The files x0, y, x1 of a folder, named by it."""
-        return Place(self.relative(folder) + suffix, *(folder / file for file in files), time)
+        x0, y, x1 = (folder / file for file in files)
+        return Place(self.relative(folder) + suffix, x0, y, x1, time)
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -140,8 +141,8 @@ class Vimeo90K(FolderDataset):
     def find(self) -> Sequence[Place]:
         _check_choice("split", self.split, ("train", "test"))
         sequences = self.root / "sequences"
-        lines = _lines(self.root / f"tri_{self.split}list.txt")
-        return [Place(line, *(sequences / line / f"im{k}.png" for k in (1, 2, 3))) for line in lines]
+        folders = [(line, sequences / line) for line in _lines(self.root / f"tri_{self.split}list.txt")]
+        return [Place(name, f / "im1.png", f / "im2.png", f / "im3.png") for name, f in folders]
 
 
 @dataclass(frozen=True)

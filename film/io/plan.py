@@ -27,6 +27,7 @@ from common.io.files import check_output_file
 from common.io.images import check_same_size, check_writable, find_images, image_size, read_encoded, read_image
 from film.config import MOST_TIMES
 
+Name = str | Path  # of a file or folder
 SMALLEST = 2  # pixels a side
 MAX_CACHE = 512 << 20  # bytes of encoded photos in memory
 END_MARKS = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND\xaeB`\x82"}  # JPEG, PNG: first and last bytes of a file
@@ -61,13 +62,7 @@ class Plan:
 
 
 def make_plan(
-    inputs: Sequence[str | Path],
-    output: str | Path,
-    times: int,
-    fps: Fraction,
-    overwrite: bool = False,
-    *,
-    sheet: str | Path | None = None,
+    inputs: Sequence[Name], output: Name, times: int, fps: Fraction, overwrite: bool = False, sheet: Name | None = None
 ) -> Plan:
     """Checks everything that can be checked beforehand; errors as of `find_photos`, `read_image`, `check_output`."""
     if not 0 <= times <= MOST_TIMES:
@@ -90,7 +85,7 @@ def make_plan(
     return plan
 
 
-def find_photos(inputs: Sequence[str | Path]) -> list[Path]:
+def find_photos(inputs: Sequence[Name]) -> list[Path]:
     """Files in the order given, or the images of one folder or glob, sorted; FileNotFoundError or ValueError."""
     if not inputs:
         raise ValueError("no images given: name two or more, a folder, or a quoted pattern such as 'shot_*.png'")
@@ -105,7 +100,7 @@ def find_photos(inputs: Sequence[str | Path]) -> list[Path]:
     return photos
 
 
-def check_apart(photos: Sequence[Path], output: str | Path, sheet: str | Path | None) -> None:
+def check_apart(photos: Sequence[Path], output: Name, sheet: Name | None) -> None:
     """ValueError if an output would replace an input, or the sheet would be among the clip's frames; links are
     resolved."""
     if not str(output):

@@ -36,14 +36,6 @@ def test_what_is_saved_is_loaded(tmp_path):
     np.testing.assert_array_equal(loaded(x0, x1).image, toy()(x0, x1).image)
 
 
-def test_half_precision_files_load_as_float32(tmp_path):
-    film.save_model(tmp_path / "w.safetensors", toy(), dtype="bfloat16")
-    loaded = parameters(film.load(tmp_path / "w.safetensors"))
-    for path, value in parameters(toy()).items():
-        assert loaded[path].dtype == np.float32
-        np.testing.assert_allclose(loaded[path], value, rtol=2**-8)
-
-
 def test_names_the_default_and_an_unknown_name(shipped):
     assert pretrained.names() == ["film-other", "film-small"]
     assert_same_parameters(film.load(), toy(seed=1))
@@ -87,15 +79,6 @@ def test_whose_weights_a_file_holds(tmp_path, shipped):
     ours = ("film-small", shipped / "film-small", tmp_path / "ours.safetensors", tmp_path / "text.safetensors")
     assert all(map(pretrained.is_ours, ours))
     assert not any(map(pretrained.is_ours, (tmp_path / "theirs.safetensors", tmp_path, tmp_path / "a.pth")))
-
-
-def test_weights_are_replaced_only_when_told_to(tmp_path):
-    film.save_model(tmp_path / "w.safetensors", toy())
-    with pytest.raises(FileExistsError, match=r"w\.safetensors"):
-        film.save_model(tmp_path / "w.safetensors", toy(seed=5))
-    assert_same_parameters(film.load(tmp_path / "w.safetensors"), toy())
-    film.save_model(tmp_path / "w.safetensors", toy(seed=5), overwrite=True)
-    assert_same_parameters(film.load(tmp_path / "w.safetensors"), toy(seed=5))
 
 
 def test_headers_with_former_names_are_read(tmp_path):

@@ -42,16 +42,6 @@ def test_the_same_size_and_flat_maps_stay(resize):
     np.testing.assert_allclose(resize(jnp.full((1, 5, 7, 2), 0.3), (11, 13)), np.full((1, 11, 13, 2), 0.3), atol=1e-6)
 
 
-def test_doubling_has_half_pixel_centres():
-    """A bilinear ramp has half the slope and starts a quarter later; nearest repeats each pixel."""
-    ramp = jnp.broadcast_to(jnp.arange(8.0)[None, None, :, None], (1, 4, 8, 1))
-    np.testing.assert_allclose(
-        resize_bilinear(ramp, (4, 16))[0, 0, :, 0], [0, *(np.arange(1, 15) / 2 - 0.25), 7], atol=1e-6
-    )
-    x = maps(3, 4)
-    np.testing.assert_array_equal(resize_nearest(jnp.asarray(x), (6, 8)), x.repeat(2, axis=1).repeat(2, axis=2))
-
-
 @pytest.mark.parametrize(("height", "width"), [(6, 8), (7, 9)])
 def test_pooling_is_the_mean_of_blocks_without_the_odd_line(height, width):
     x = maps(height, width)

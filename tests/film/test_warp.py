@@ -57,10 +57,6 @@ def test_whole_pixels_shift_and_repeat_the_edge(dx, dy):
     np.testing.assert_allclose(warped(dx, dy), IMAGE[:, rows][:, :, columns], atol=1e-6)
 
 
-def test_half_a_pixel_is_the_mean_of_two():
-    np.testing.assert_allclose(warped(0.5, 0)[:, :, :-1], 0.5 * (IMAGE[:, :, :-1] + IMAGE[:, :, 1:]), atol=1e-6)
-
-
 @pytest.mark.parametrize(("dx", "dy", "corner"), [(1e6, 1e6, (-1, -1)), (-1e6, -1e6, (0, 0)), (1e6, -1e6, (0, -1))])
 def test_far_outside_is_the_corner_with_no_gradient(dx, dy, corner):
     out, pull = jax.vjp(lambda flow: MODES["jit"](jnp.asarray(IMAGE), flow), constant_flow(dx, dy))
