@@ -1,5 +1,7 @@
 """A level tile by tile equals the whole level: the same frame, the same gradients, for any number of rows."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +10,9 @@ from flax import nnx
 
 import film.ops.row_tiling
 from film.model import Film, FilmConfig
-from film.ops.convolution import Conv, leaky_relu
+from film.ops.convolution import Conv, conv2d, leaky_relu
 from film.ops.row_tiling import EVEN, FEWEST, by_rows, even_share
+from film.warp import backward_warp
 
 KINDS = {"bilateral": {}, "paper": dict(bilateral=False, blend=False, correlation_radius=())}
 
@@ -33,24 +36,44 @@ def tiny(kind: str) -> Film:
     return Film(FilmConfig.small(**fields | KINDS[kind]), rngs=nnx.Rngs(1))
 
 
-@pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("remat", [None, *(pytest.param(remat, marks=pytest.mark.slow) for remat in (False, True))])
 @pytest.mark.parametrize(("kind", "size"), [("bilateral", (66, 33)), ("paper", (66, 40))], ids=str)
-def test_tiles_give_the_same_frame_flow_and_gradients(kind, size, remat, small_tiles):
-    """The last tile overlaps, also with odd columns."""
+def test_tiles_give_the_same_frame_and_flow(kind, size, remat, small_tiles):
+    """The last tile overlaps, also with odd columns. Slow: the same gradients, too, with and without remat."""
     graphdef, state = nnx.split(tiny(kind))
     params, (x0, x1) = nnx.to_pure_dict(state), jax.random.uniform(jax.random.key(size[0]), (2, 1, *size, 3))
 
     def loss(params):
-        output = nnx.merge(graphdef, params).forward(x0, x1, jnp.full((1, 1), 0.3), remat=remat)
+        output = nnx.merge(graphdef, params).forward(x0, x1, jnp.full((1, 1), 0.3), remat=bool(remat))
         return jnp.sum(jnp.sin(output.image)), output
 
-    (_, whole), whole_grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    run = jax.jit(loss if remat is None else jax.value_and_grad(loss, has_aux=True))
+    whole = run(params)
     small_tiles()
-    (_, tiled), tiled_grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), tiled, whole)
-    assert float(jnp.abs(whole.forward_flow[0]).max()) > 0.1  # things move, across the tiles' edges
-    scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(whole_grads))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * scale), tiled_grads, whole_grads)
+    tiled = run(params)
+    outputs, expected = (result[1] if remat is None else result[0][1] for result in (tiled, whole))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), outputs, expected)
+    assert float(jnp.abs(expected.forward_flow[0]).max()) > 0.1  # things move, across the tiles' edges
+    if remat is not None:
+        scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(whole[1]))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * scale), tiled[1], whole[1])
+
+
+def test_gradients_of_tiles(small_tiles):
+    """Of a warp, which looks up the whole image, and a convolution."""
+    image, flow = jax.random.normal(jax.random.key(0), (2, 1, 66, 40, 2))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 2, 2))
+
+    def value(tiles, image, flow, kernel):
+        def run(top, flow):
+            return conv2d(backward_warp(image, flow, top), kernel)
+
+        return jnp.sum(jnp.sin(by_rows(run, [flow], 1) if tiles else run(0, flow)))
+
+    small_tiles()
+    gradients = [jax.jit(jax.grad(partial(value, tiles), (0, 1, 2)))(image, flow, kernel) for tiles in (True, False)]
+    for tiled, whole in zip(*gradients, strict=True):
+        np.testing.assert_allclose(tiled, whole, atol=1e-4 * float(jnp.abs(whole).max()))
 
 
 def test_an_even_share_divides_and_fits():
