@@ -29,10 +29,10 @@ import tyro
 from benchmarks.step import Step
 from common.runtime import keep_freed_memory
 from common.training.task import IDS, Batch
+from film.data.augment import ReferenceAugment
 from film.data.datasets import FolderTriplets, Vimeo90K
-from film.data.prepare import LAYOUTS, prepare
+from film.data.prepare import LAYOUTS, Prepare, prepare
 from film.data.record_sources import TfdsTriplets
-from film.data.reference_augment import ReferenceAugment
 from film.data.triplet import Source, encode
 from film.data.triplet_batches import MixtureConfig
 
@@ -122,7 +122,7 @@ def sources(folder: str | None, layout: str) -> Iterator[dict[str, Source]]:
         found: dict[str, Source] = {f"Vimeo-90K folders, {size // 1000} kB PNG": Vimeo90K(vimeo)}
         if importlib.util.find_spec("tensorflow_datasets"):
             records = Path(scratch) / "records"
-            prepare(FolderTriplets(vimeo), records, progress=False)
+            prepare(FolderTriplets(vimeo), Prepare(str(vimeo), str(records), quiet=True))
             found["ArrayRecord shards, the same files"] = TfdsTriplets(str(records))
         yield found
 

@@ -1,13 +1,13 @@
-"""How long FILM takes and how much memory: `python benchmarks/film.py`, one line per model and size.
+"""Time and memory of FILM: `python benchmarks/film.py`, one line per model and size.
 
 Each measurement runs in a process of its own (peak memory belongs to one case, compile time to one start), with the
 persistent compilation cache off. Weights are random, made without a compiler; the peak is the whole process's. `pair`
 is one call of the network on two new frames. `in-between` is the cost of one more frame in a sequence, where each frame
 is encoded once: one encoding plus one midpoint. Times are medians after a warm-up. Arithmetic is counted from the
-compiled program (XLA's own count, multiply and add as two), with no level in strips. XLA counts a loop's body once, so
-what the search for matches and the largest warps do is hardly in it.
+compiled program (XLA's own count, multiply and add as two), without row tiling. XLA counts a loop's body once, so the
+correlation and the largest warps are hardly in it.
 
-The column `reference` gives what the TensorFlow program took for a pair on two quiet cores of the same kind, measured
+The column `reference` is the time of the TensorFlow program for a pair on two quiet cores of the same kind, measured
 once and not by this script: 1.6 to 1.75 s (256), 6.0 s (512), 23 s (720p).
 """
 
@@ -43,7 +43,7 @@ class Options:
     repeats: int = 3
     """Timed runs per number; the median counts."""
     changes: str = "{}"
-    """JSON, fields of FilmConfig that differ from the models', for instance '{"flow_convs": [3, 3, 3, 6]}'."""
+    """JSON of FilmConfig fields to change, for instance '{"flow_convs": [3, 3, 3, 6]}'."""
     case: Annotated[str | None, tyro.conf.arg(help="Run one MODEL:WIDTHxHEIGHT in this process and print JSON.")] = None
 
 
@@ -54,8 +54,8 @@ def measure(model_name: str, changes: dict[str, Any], width: int, height: int, r
     from flax import nnx
 
     from common.runtime import keep_freed_memory, return_compilers_memory
-    from film import row_tiling
     from film.model import Film, FilmConfig
+    from film.ops import row_tiling
     from film.recursion import Interpolator, _encode, _midpoints
 
     keep_freed_memory()
@@ -96,8 +96,7 @@ def measure(model_name: str, changes: dict[str, Any], width: int, height: int, r
 
 
 def _he_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """A kernel, or a bias of zeros, drawn by NumPy: JAX compiles some sixty programs to draw a network, which stay in
-    memory, and which nobody needs who loads weights."""
+    """A kernel, or a bias of zeros, drawn by NumPy: JAX would compile some sixty programs, which stay in memory."""
     if len(shape) == 1:
         return np.zeros(shape, np.float32)
     return rng.standard_normal(shape, np.float32) * (2 / math.prod(shape[:-1])) ** 0.5

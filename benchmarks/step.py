@@ -1,4 +1,4 @@
-"""What one training step of FILM takes: time, arithmetic and memory. One line per case, each in a process of its own.
+"""Time, arithmetic and memory of one training step of FILM. One line per case, each in a process of its own.
 
     python -m benchmarks.step                                       paper, crop 256, batch 1, 2, 4, remat or not
     python -m benchmarks.step --model small --crop 128 --batch 4
@@ -7,8 +7,8 @@
 A step is the trainer's own (`common.training.state.train_step`: gradient, Adam, new parameters) on FILM-L1, run on one
 device with the state donated. `ms` is the median of the steps after the first. `TFLOP/s` counts the arithmetic of the
 plain step, before XLA touches it, multiply and add as two: what remat computes twice counts once. `planned MB` is the
-compiled program's account (arguments, results, temporaries); `peak MB` is measured: on an accelerator its own count, on
-Linux the most that the process held while stepping, less what it held before the state was made.
+compiled program's own (arguments, results, temporaries); `peak MB` is measured: on an accelerator its own count, on
+Linux the most memory of the process while stepping, less that before the state was made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FILM frame interpolation: two photos in, the moments between them out.
+"""FILM frame interpolation: two photos in, the frames between them out.
 
 import film
 model = film.load()                                           # the default weights

@@ -3,12 +3,13 @@
     film a.jpg b.jpg -o clip.mp4             two photos, 33 frames
     film holiday/ -o clip.gif --times 3      every gap of a folder of photos (sorted by name), halved three times
     film 'shot_*.png' -o frames/ --times 1   numbered PNGs
-    film info                                what the default weights are
+    film info                                the default weights
     film convert SAVED_MODEL ours.safetensors    weights of the TensorFlow or PyTorch program -> ours
-    film prepare vimeo_triplet/ records/ --layout vimeo90k    a data set -> ArrayRecord shards to train from
+    film prepare vimeo_triplet/ records/ --layout vimeo90k    a dataset -> ArrayRecord shards to train from
 
 User errors are one line on stderr and exit code 2; then nothing was written. A further command is a dataclass of its
-arguments, a function that takes it, and a line in COMMANDS.
+arguments with a `run` method, and a line in COMMANDS. Imports that need JAX are inside the methods, so that mistakes
+are reported at once.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from common import terminal
 
 PROGRAM = "film"
+DEFAULT_WEIGHTS = tyro.conf.arg(help_behavior_hint="(default: film-small)")
 
 
 @dataclasses.dataclass
@@ -43,7 +44,7 @@ class Interpolate:
     """How often each gap is halved, up to 16: 1 gives one in-between, 5 give 31."""
     fps: str = "30"
     """Frames per second: 30, 23.976 or 30000/1001."""
-    weights: Annotated[str | None, tyro.conf.arg(help_behavior_hint="(default: film-small)")] = None
+    weights: Annotated[str | None, DEFAULT_WEIGHTS] = None
     """Name of shipped weights, a file, or the folder of a run."""
     sheet: Annotated[str | None, tyro.conf.arg(help_behavior_hint="(default: no sheet)")] = None
     """Also write a contact sheet of nine frames to this image file."""
@@ -54,15 +55,50 @@ class Interpolate:
     quiet: bool = False
     """No plan, no progress bar."""
 
+    def run(self) -> None:
+        from common.io.clip_limits import parse_fps
+        from film.io.plan import make_plan
+        from film.io.pretrained import find
+
+        if self.batch is not None and self.batch < 1:
+            raise ValueError(
+                f"--batch {self.batch}: give 1 or more, or leave it out to choose by image size and device"
+            )
+        find(self.weights)
+        fps = parse_fps(self.fps)
+        plan = make_plan(self.inputs, self.output, self.times, fps, self.overwrite, sheet=self.sheet)
+        if not self.quiet:
+            terminal.say(terminal.one_line(str(plan)))
+
+        from common.runtime import setup
+        from film.clip import make_clip
+        from film.io.weights import load
+
+        setup()
+        model = load(self.weights)
+        make_clip(model, plan, overwrite=self.overwrite, progress=not self.quiet, batch=self.batch)
+
 
 @dataclasses.dataclass
 class Info:
-    """Print what a weights file says about itself."""
+    """Print the header of a weights file."""
 
-    weights: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(help_behavior_hint="(default: film-small)")] = (
-        None
-    )
+    weights: Annotated[tyro.conf.Positional[str | None], DEFAULT_WEIGHTS] = None
     """Name of shipped weights, a file, or the folder of a run."""
+
+    def run(self) -> None:
+        import jax
+        from flax import nnx
+
+        from film.io.pretrained import find, names
+        from film.io.weights import load_with_metadata
+
+        model, metadata = load_with_metadata(self.weights)
+        count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
+        terminal.say(f"{find(self.weights)}\n{count:,} parameters")
+        terminal.say(json.dumps(dataclasses.asdict(metadata), indent=2, default=str))
+        if self.weights is None:
+            terminal.say(f"shipped weights: {', '.join(names())}")
 
 
 @dataclasses.dataclass
@@ -75,7 +111,7 @@ class Convert:
     source: tyro.conf.Positional[str]
     """SavedModel folder, checkpoint folder or prefix (both need the `convert` extra), a .pt/.pth file, or ours."""
     destination: tyro.conf.Positional[str]
-    """Where to write the .safetensors file."""
+    """The .safetensors file to write."""
     model: str = "paper"
     """Shape of the network: paper, small, or a JSON file with the fields of FilmConfig."""
     dtype: str = "float32"
@@ -83,117 +119,28 @@ class Convert:
     overwrite: bool = False
     """Replace the destination if it exists."""
 
+    def run(self) -> None:
+        from common.io.files import check_output_file
+        from film.io.pretrained import is_ours
+        from film.io.weights import load_with_metadata, save_model
+        from film.porting import read_reference
 
-# Subcommand -> its arguments and its function, imported when it is called. "" is `film` itself.
-COMMANDS: dict[str, Callable[[], tuple[type, Callable[[Any], None]]]] = {
-    "": lambda: (Interpolate, _interpolate),
-    "info": lambda: (Info, _info),
-    "convert": lambda: (Convert, _convert),
-    "prepare": lambda: _prepare(),
-}
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """The program; `arguments` defaults to the command line.
-
-    Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
-    """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    name = arguments[0] if arguments and arguments[0] in COMMANDS else ""
-    kind, run = COMMANDS[name]()
-    command = tyro.cli(
-        kind,
-        args=arguments[1:] if name else arguments,
-        prog=f"{PROGRAM} {name}".strip(),
-        description=None if name else f"{Interpolate.__doc__}\n\n{_other_commands()}",
-    )
-    with terminal.exits(PROGRAM, out_of_memory="give smaller pictures"):
-        run(command)
+        if Path(self.destination).suffix.lower() != ".safetensors":
+            raise ValueError(f"{self.destination}: weights are written as .safetensors; give such a name")
+        check_output_file(self.destination, self.overwrite)
+        if is_ours(self.source):
+            model, header = load_with_metadata(self.source)
+            metadata = header.metadata
+        else:
+            model = read_reference(self.source, read_config(self.model))
+            metadata = {"ported_from": Path(self.source).name}
+        save_model(self.destination, model, metadata, dtype=self.dtype, overwrite=self.overwrite)
+        terminal.say(f"{self.source} -> {self.destination}")
 
 
-def _prepare() -> tuple[type, Callable[[Any], None]]:
-    from film.data.prepare import Prepare, run
-
-    return Prepare, run
-
-
-def _other_commands() -> str:
-    names = [f"`{PROGRAM} {name}`" for name in COMMANDS if name]
-    return f"Other commands: {', '.join(names)} (each with --help)."
-
-
-def _interpolate(command: Interpolate) -> None:
-    """What needs no JAX comes first, so that a mistake is answered at once."""
-    from film.io.plan import make_plan
-    from film.io.pretrained import find
-
-    quiet = command.quiet
-    if command.batch is not None and command.batch < 1:
-        raise ValueError(f"--batch {command.batch}: pairs at once are 1 or more; without --batch the program chooses")
-    find(command.weights)
-    plan = make_plan(
-        command.inputs,
-        command.output,
-        command.times,
-        parse_fps(command.fps),
-        command.overwrite,
-        sheet=command.sheet,
-    )
-    if not quiet:
-        terminal.say(terminal.one_line(str(plan)))
-
-    from common.runtime import setup
-    from film.clip import make_clip
-    from film.io.weights import load
-
-    setup()
-    make_clip(load(command.weights), plan, overwrite=command.overwrite, progress=not quiet, batch=command.batch)
-
-
-def _info(command: Info) -> None:
-    from film.io.pretrained import find, names
-    from film.io.weights import load_with_metadata
-    from film.model import parameter_count
-
-    model, metadata = load_with_metadata(command.weights)
-    terminal.say(f"{find(command.weights)}\n{parameter_count(model):,} parameters")
-    terminal.say(json.dumps(dataclasses.asdict(metadata), indent=2, default=str))
-    if command.weights is None:
-        terminal.say(f"shipped weights: {', '.join(names())}")
-
-
-def _convert(command: Convert) -> None:
-    from common.io.files import check_output_file
-    from film.io.pretrained import is_ours
-    from film.io.weights import load_with_metadata, save_model
-    from film.porting import read_reference
-
-    if Path(command.destination).suffix.lower() != ".safetensors":
-        raise ValueError(f"{command.destination}: weights are written as .safetensors; give such a name")
-    check_output_file(command.destination, command.overwrite)
-    if is_ours(command.source):
-        model, header = load_with_metadata(command.source)
-        metadata = header.metadata
-    else:
-        model = read_reference(command.source, architecture(command.model))
-        metadata = {"ported_from": Path(command.source).name}
-    save_model(command.destination, model, metadata, dtype=command.dtype, overwrite=command.overwrite)
-    terminal.say(f"{command.source} -> {command.destination}")
-
-
-def parse_fps(text: str) -> Fraction:
-    """An exact rate from "30", "23.976" (which stands for 24000/1001) or "30000/1001"."""
-    from common.io import clip_limits
-
-    try:
-        return clip_limits.parse_fps(text)
-    except ValueError:
-        raise ValueError(f"--fps {text}: give a number from 0.01 to 1000, such as 30, 23.976 or 30000/1001") from None
-
-
-def architecture(name: str):
+def read_config(name: str):
     """The FilmConfig of a preset's name or a JSON file."""
-    from film.model import FilmConfig
+    from film.config import FilmConfig
 
     presets = {"paper": FilmConfig.paper, "small": FilmConfig.small}
     if name in presets:
@@ -204,5 +151,33 @@ def architecture(name: str):
         raise ValueError(f"--model {name}: give paper, small or a JSON file of FilmConfig's fields ({error})") from None
 
 
-if __name__ == "__main__":
-    main()
+def _prepare() -> type:
+    from film.data.prepare import Prepare
+
+    return Prepare
+
+
+COMMANDS: dict[str, Callable[[], type]] = {  # "" is `film` itself
+    "": lambda: Interpolate,
+    "info": lambda: Info,
+    "convert": lambda: Convert,
+    "prepare": _prepare,
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The program; `arguments` defaults to the command line.
+
+    Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    name = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+    others = ", ".join(f"`{PROGRAM} {other}`" for other in COMMANDS if other)
+    command = tyro.cli(
+        COMMANDS[name](),
+        args=arguments[1:] if name else arguments,
+        prog=f"{PROGRAM} {name}".strip(),
+        description=None if name else f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help).",
+    )
+    with terminal.exits(PROGRAM, out_of_memory="give smaller images"):
+        command.run()

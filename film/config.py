@@ -1,4 +1,4 @@
-"""Shape of FILM, published (`FilmConfig.paper`) or small (`FilmConfig.small`), checked when it is made."""
+"""The shape of a FILM network: published (`FilmConfig.paper`) or small (`FilmConfig.small`). Needs no JAX."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
-PER_PREDICTOR = ("flow_convs", "flow_filters", "correlation_radius")  # a number for each predictor, finest first
-MOST_LEVELS = 16  # of a pyramid; at 16 a side is padded to 32,768 pixels, more than any use
+MOST_LEVELS = 16  # of a pyramid; 16 pad a side to 32,768 pixels, more than any use
+MOST_TIMES = 16  # halvings of the gap between two frames: 65,535 frames, more than 8-bit images can tell apart
 
 
 @dataclasses.dataclass(frozen=True)
 class FilmConfig:
-    """Shape of the network. Raises ValueError in one line for numbers that make no network.
+    """The network's shape; ValueError lists all rules that it breaks.
 
     Attributes:
       pyramid_levels: levels of the image, feature and flow pyramids; sets the largest motion (`film.model`).
       fusion_pyramid_levels: finest levels that the decoder sees; at most `pyramid_levels`.
       specialized_levels: finest levels with a flow predictor of their own; the coarser ones share one.
-      sub_levels: depth of the shared encoder; `specialized_levels + 1` makes all shared levels look alike.
+      sub_levels: depth of the shared encoder; with `specialized_levels + 1` all shared levels have equal channels.
       flow_convs: 3x3 convolutions per predictor, finest first, the shared one last.
       flow_filters: channels per predictor, in the same order.
       filters: channels of the encoder's first stage; doubles from stage to stage.
       correlation_radius: radius in pixels of each predictor's correlation (`film.ops.correlation`), in the same order;
         0: none; empty: none anywhere.
-      bilateral: flow is estimated on the grid of the middle frame (`FlowEstimator.bilateral`); else from frame to frame.
-      blend: the decoder mixes the warped frames (`film.fusion.blend`); else it gives colours.
+      bilateral: estimate flow on the grid of the middle frame (`FlowEstimator.bilateral`); else from frame to frame.
+      blend: the decoder mixes the warped frames (`film.fusion.blend`); else it outputs colours.
     """
 
     pyramid_levels: int = 7
@@ -42,7 +42,7 @@ class FilmConfig:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, checked(field.name, getattr(self, field.name)))
+            object.__setattr__(self, field.name, checked(field, getattr(self, field.name)))
         predictors = self.specialized_levels + 1
         rules = {
             f"pyramid_levels <= {MOST_LEVELS}": self.pyramid_levels <= MOST_LEVELS,
@@ -69,7 +69,7 @@ class FilmConfig:
     @classmethod
     def small(cls, **changes: Any) -> FilmConfig:
         """A quarter of the width, bilateral flow and a blend: 2.3 M parameters, a fifteenth of the arithmetic.
-        `changes` are fields that are to differ."""
+        `changes` replace fields."""
         fields: dict[str, Any] = dict(
             flow_filters=(12, 24, 48, 64), filters=16, correlation_radius=(1, 1, 2, 3), bilateral=True, blend=True
         )
@@ -81,17 +81,22 @@ class FilmConfig:
         return 2 ** (self.pyramid_levels - 1)
 
 
-def checked(name: str, value: Any) -> int | bool | tuple[int, ...]:
-    """The value of a field: a whole number, a boolean, or the tuple of numbers that PER_PREDICTOR fields are.
+def checked(field: dataclasses.Field, value: Any) -> int | bool | tuple[int, ...]:
+    """`value` as the field's type, lists of JSON and YAML as tuples; ValueError names field and value."""
 
-    JSON and YAML give lists for tuples. Raises ValueError that names field and value ("16", 16.5, None, ...).
-    """
-    if name in ("bilateral", "blend"):
-        if not isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}; give true or false")
-        return value
-    several = name in PER_PREDICTOR
-    found: tuple[Any, ...] = (value,) if not several else tuple(value) if isinstance(value, (list, tuple)) else (None,)
-    if not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in found):
-        raise ValueError(f"{name} is {value!r}; give {'a list of whole numbers' if several else 'a whole number'}")
-    return tuple(int(n) for n in found) if several else int(found[0])
+    def is_integer(number: Any) -> bool:
+        return isinstance(number, numbers.Integral) and not isinstance(number, bool)
+
+    if isinstance(field.default, bool):
+        kind = "true or false"
+        if isinstance(value, bool):
+            return value
+    elif isinstance(field.default, int):
+        kind = "a whole number"
+        if is_integer(value):
+            return int(value)
+    else:
+        kind = "a list of whole numbers"
+        if isinstance(value, (list, tuple)) and all(map(is_integer, value)):
+            return tuple(int(number) for number in value)
+    raise ValueError(f"{field.name} is {value!r}; give {kind}")

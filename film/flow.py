@@ -1,22 +1,22 @@
 """Bidirectional flow, coarse to fine, by residuals (FILM, section "Flow Estimation").
 
-At the coarsest level a predictor looks at both frames' features and estimates a flow. At each finer level the flow so
-far is doubled and upsampled, the other frame's features are warped with it, and a predictor adds the correction:
+At the coarsest level a predictor estimates a flow from both frames' features. At each finer level the flow is doubled
+and upsampled, the other frame's features are warped with it, and a predictor adds the correction:
 
     v = upsample(2 * flow[i + 1]);   flow[i] = v + predictor_i([a[i], warp(b[i], v)])
 
 The finest `specialized_levels` levels own a predictor; all coarser ones share one, which sees every large motion as
 a small one. Both directions are one batch: `a` holds both frames and `b` the same frames swapped.
 
-That flow lies on the grid of frame `a`, but FILM uses it on the grid of the frame in between, where things are
-somewhere else: behind every outline that moves by 40 px there are 20 px of wrong flow. `FlowEstimator.bilateral` warps
-both frames to the moment in between and compares them there, as bilateral methods do (Park et al., BMBC, ECCV 2020; Jin
-et al., UPR-Net, CVPR 2023): one flow, assumed to be even in time, on the grid on which it is used, in one pass.
+That flow lies on the grid of frame `a`, but FILM uses it on the grid of the middle frame, where things are somewhere
+else: behind every outline that moves by 40 px, 20 px of flow are wrong. `FlowEstimator.bilateral` warps both frames to
+the middle frame's time and compares them there, as bilateral methods do (Park et al., BMBC, ECCV 2020; Jin et al.,
+UPR-Net, CVPR 2023): one flow, assumed to be constant in time, on the grid on which it is used, in one pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -24,12 +24,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from film.convolution import Conv, Stage, leaky_relu, whole
-from film.ops.conv2d import conv2d
+from film.config import FilmConfig
+from film.ops.convolution import Conv, Stage, conv2d, leaky_relu, whole
 from film.ops.correlation import correlation
+from film.ops.resample import resize_bilinear
 from film.ops.row_tiling import Top, by_rows
 from film.pyramid import Pyramid, feature_channels
-from film.resample import resize_bilinear
 from film.warp import backward_warp
 
 KEYS = 32  # most channels in which two frames are correlated
@@ -53,8 +53,8 @@ class FlowPredictor(nnx.Module):
             self.matched = Conv(3, (2 * radius + 1) ** 2, filters, rngs=rngs)
 
     def own_half(self, a: Float[Array, "b h w c"]) -> Float[Array, "b h w f"]:
-        """What frame `a` contributes, the same against every other frame: its half of the first convolution, and its
-        keys where there is a correlation."""
+        """The part that depends on frame `a` alone: its half of the first convolution, and its keys if there is a
+        correlation."""
         first = self.convs[0]
         half = first.part(a, 0) + first.bias[...].astype(a.dtype)
         return jnp.concatenate([half, self._keys(a)], axis=-1) if self.radius else half
@@ -68,8 +68,8 @@ class FlowPredictor(nnx.Module):
         return self._after_first(own + x)
 
     def compare(self, a: Float[Array, "b h w c"], b: Float[Array, "b h w c"]) -> Float[Array, "b h w 2"]:
-        """`self(own_half(a), b)` where there is no half to keep: features and correlation are one stack, with one kernel.
-        Of `a` and `b` the last channels are the features; what comes before them (see `film.ops.packing`) is ignored."""
+        """`self(own_half(a), b)` if no half is kept: features and correlation are one stack, with one kernel.
+        The features are the last channels of `a` and `b`; those before them (`film.ops.packing`) are ignored."""
         a, b = (x[..., x.shape[-1] - self.features :] for x in (a, b))
         first, stack = self.convs[0], [a, b]
         kernel, bias = first.kernel[...], first.bias[...]
@@ -85,7 +85,7 @@ class FlowPredictor(nnx.Module):
 
     @property
     def reach(self) -> int:
-        """How many rows around a row its flow depends on."""
+        """Rows on either side that a row of flow depends on."""
         return self.radius + len(self.convs) - 2
 
     def _keys(self, features: Float[Array, "b h w c"]) -> Float[Array, "b h w k"]:
@@ -94,23 +94,13 @@ class FlowPredictor(nnx.Module):
 
 
 class FlowEstimator(nnx.Module):
-    """Flow pyramids between frames given by their feature pyramids."""
+    """Flow pyramids between frames given by their feature pyramids: one flow per level, in pixels of that level."""
 
-    def __init__(
-        self,
-        filters: int,
-        sub_levels: int,
-        convs: Sequence[int],
-        widths: Sequence[int],
-        radii: Sequence[int],
-        *,
-        rngs: nnx.Rngs,
-    ):
+    def __init__(self, config: FilmConfig, *, rngs: nnx.Rngs):
+        radii = config.correlation_radius or (0,) * len(config.flow_convs)
+        shapes = zip(config.flow_convs, config.flow_filters, radii, strict=True)
         self.predictors = nnx.List(
-            [
-                FlowPredictor(feature_channels(filters, sub_levels, level), *shape, rngs=rngs)
-                for level, shape in enumerate(zip(convs, widths, radii, strict=True))
-            ]
+            [FlowPredictor(feature_channels(config, level), *shape, rngs=rngs) for level, shape in enumerate(shapes)]
         )
 
     def predictor(self, level: int) -> FlowPredictor:
@@ -122,23 +112,19 @@ class FlowEstimator(nnx.Module):
         return [self.predictor(level).own_half(a) for level, a in enumerate(features)]
 
     def __call__(self, own: Pyramid, other: Pyramid, stage: Stage = whole) -> Pyramid:
-        """Flow from the frames of `own` (see `own_halves`) to the frames with features `other`.
-
-        Returns one flow per level, finest first, (dx, dy) in pixels of that level: `a(x) ~ b(x + flow)`.
-        """
+        """Flow from frames `a` (their `own_halves`) to frames `b` (their features): `a(x) ~ b(x + flow)`."""
 
         def residual(level: int, v: Array, top: Top, own: Array) -> Array:
             return stage(partial(_residual, self.predictor(level)))(own, other[level], v, top)
 
-        first = stage(partial(FlowPredictor.__call__, self.predictor(len(own) - 1)))(own[-1], other[-1])
-        return self._refine(first, other, residual, own)
+        coarsest = stage(partial(FlowPredictor.__call__, self.predictor(len(own) - 1)))(own[-1], other[-1])
+        return self._refine(coarsest, other, residual, own)
 
     def bilateral(self, first: Pyramid, second: Pyramid, time: Float[Array, "b 1"], stage: Stage = whole) -> Pyramid:
-        """Flow from the first frames to the second, at the places that things have at `time`; as `__call__` else.
+        """Flow from the first frames to the second, on the grid of the frame at `time`.
 
-        Both frames are warped to that moment, so what is compared lies on the grid on which the answer is used:
         `first(x - time * flow) ~ second(x + (1 - time) * flow)`. A level's features are its last channels
-        (`FlowPredictor.compare`), so that packs are taken as they are, which saves a copy.
+        (`FlowPredictor.compare`), so that packed frames need no copy.
         """
         t = time[:, :, None, None]
 
@@ -148,10 +134,8 @@ class FlowEstimator(nnx.Module):
         coarsest = stage(partial(FlowPredictor.compare, self.predictor(len(first) - 1)))(first[-1], second[-1])
         return self._refine(coarsest, first, residual)
 
-    def _refine(
-        self, coarsest: Array, sizes: Pyramid, residual: Callable[..., Array], *tiled: Pyramid
-    ) -> list[Float[Array, "_b _h _w 2"]]:
-        """Adds `residual(level, v, top, *tiled rows)` to the upsampled flow v, level by level, from the coarsest flow on."""
+    def _refine(self, coarsest: Array, sizes: Pyramid, residual: Callable[..., Array], *tiled: Pyramid) -> Pyramid:
+        """Adds `residual(level, v, top, *rows of tiled)` to the upsampled flow v, level by level."""
         flows = [coarsest]
         for level in range(len(sizes) - 2, -1, -1):
             height, width = sizes[level].shape[1:3]
@@ -166,12 +150,12 @@ class FlowEstimator(nnx.Module):
 
 
 def _residual(predictor: FlowPredictor, own: Array, other: Array, v: Array, top: Top = 0) -> Array:
-    """The correction to `v` (Eq. in section "Flow Estimation"): what the predictor sees after warping with it."""
+    """The correction to `v`: the other frame is warped with it."""
     return predictor(own, backward_warp(other, v, top))
 
 
 def bilateral_residual(
     predictor: FlowPredictor, first: Array, second: Array, v: Array, t: Array, top: Top = 0
 ) -> Array:
-    """The correction to `v` from both frames, warped with it to time `t` [b 1 1 1]."""
+    """The correction to `v`: both frames are warped with it to time `t` [b 1 1 1]."""
     return predictor.compare(backward_warp(first, -t * v, top), backward_warp(second, (1 - t) * v, top))

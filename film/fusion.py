@@ -1,13 +1,13 @@
 """Fusion: a U-Net decoder that makes the middle frame (FILM, section "Fusion").
 
-Its input is the aligned pyramid: per level, both frames' images and features (a `pack`, see `film.ops.packing`) warped
-to the middle, and both flows. Each level is warped when its turn comes. From the coarsest level up: upsample to the next level (nearest
-neighbour, then a 2x2 convolution), stack with the aligned level, two 3x3 convolutions. A last 1x1 convolution gives
-RGB, not clamped.
+Its input is the aligned pyramid: per level, both frames' images and features (packed, see `film.ops.packing`), warped
+to the middle frame's time, and both flows. From the coarsest level up: upsample to the next level (nearest neighbour,
+then a 2x2 convolution), concatenate with the aligned level, two 3x3 convolutions. A last 1x1 convolution gives RGB, not
+clamped.
 
-A decoder of few channels cannot carry two sharp pictures through all of its convolutions. It need not if its output
-is a difference and a mixing weight m (`BLEND` channels), and the image `m * x0 + (1 - m) * x1 + difference` of the
-warped frames (`blend`).
+A decoder of few channels cannot carry two sharp images through all of its convolutions. With `blend` it need not: its
+output is a residual and the logit of a mixing weight m (`BLEND` channels), and the image `m * x0 + (1 - m) * x1 +
+residual` of the warped frames.
 """
 
 from __future__ import annotations
@@ -20,77 +20,39 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from film.convolution import Conv, Stage, leaky_relu, whole
-from film.ops.conv2d import conv2d
+from film.config import FilmConfig
+from film.ops.convolution import Conv, Stage, conv2d, leaky_relu, whole
 from film.ops.packing import COLORS, split_kernel, unpack
+from film.ops.resample import interleave, resize_nearest
 from film.ops.row_tiling import Top, by_rows
 from film.pyramid import feature_channels
-from film.resample import interleave, resize_nearest
 from film.warp import backward_warp
 
-BLEND = COLORS + 1  # the difference, and the logarithm of the odds that a pixel is x0's
+BLEND = COLORS + 1  # residual and logit
 FLOWS = 4  # backward (dx, dy) and forward (dx, dy)
-REACH = 4  # rows around a row that `_decode` depends on: two 3x3 convolutions, and the 2x2 one at half the size
-Level = tuple[Array, Array, Array, Array]  # the packs of x0 and x1; the flows from the moment to x0 and to x1
+REACH = 4  # rows on either side that a row of `_decode` depends on: two 3x3 convolutions, a 2x2 one at half the size
+Image = Float[Array, "b h w 3"]
+Level = tuple[Array, Array, Array, Array]  # packed x0 and x1; the flows from the middle frame to x0 and to x1
 Decoded = tuple[Array, Array, Array]  # the decoder's output; x0 and x1, warped
-
-
-def aligned_channels(filters: int, sub_levels: int, level: int) -> int:
-    return 2 * (COLORS + feature_channels(filters, sub_levels, level)) + FLOWS
-
-
-def upsample_conv(conv: Conv, x: Float[Array, "b h w i"], size: tuple[int, int]) -> Float[Array, "b h2 w2 o"]:
-    """Nearest upsampling to `size`, then the 2x2 convolution `conv` (zero padding below and to the right).
-
-    At exactly twice the size the two fold: an even output row reads one input row twice, an odd one reads two rows.
-    So the four output phases are convolutions of 1x1, 1x2, 2x1 and 2x2 taps at the low resolution: 9 products per
-    input pixel instead of 16, and the upsampled map never exists.
-    """
-    if size != (2 * x.shape[1], 2 * x.shape[2]):
-        up = resize_nearest(x, size)
-        return conv2d(up, conv.kernel[...].astype(x.dtype), [(0, 1), (0, 1)]) + conv.bias[...].astype(x.dtype)
-    kernel = conv.kernel[...].astype(x.dtype)
-    rows = (kernel.sum(0, keepdims=True), kernel)
-    phases = []
-    for row in rows:
-        pad = (0, row.shape[0] - 1)
-        even = conv2d(x, row.sum(1, keepdims=True), [pad, (0, 0)])
-        odd = conv2d(x, row, [pad, (0, 1)])
-        phases.append(interleave(even, odd, axis=2))
-    return interleave(phases[0], phases[1], axis=1) + conv.bias[...].astype(x.dtype)
 
 
 class Fusion(nnx.Module):
     """The decoder. `convs[3 * i + (0, 1, 2)]` are level i's 2x2, first 3x3 and second 3x3; `output` is the 1x1."""
 
-    def __init__(
-        self,
-        filters: int,
-        sub_levels: int,
-        levels: int,
-        specialized_levels: int,
-        outputs: int = COLORS,
-        *,
-        rngs: nnx.Rngs,
-    ):
-        self.levels = levels
+    def __init__(self, config: FilmConfig, *, rngs: nnx.Rngs):
+        self.levels = config.fusion_pyramid_levels
         self.convs = nnx.List([])
-        widths = [filters << min(level, specialized_levels) for level in range(levels - 1)]
-        channels = [aligned_channels(filters, sub_levels, level) for level in range(levels)]
+        widths = [config.filters << min(level, config.specialized_levels) for level in range(self.levels - 1)]
+        channels = [2 * (COLORS + feature_channels(config, level)) + FLOWS for level in range(self.levels)]
         for level, width in enumerate(widths):
-            below = widths[level + 1] if level + 1 < len(widths) else channels[-1]
-            self.convs.append(Conv(2, below, width, rngs=rngs))
+            coarser = widths[level + 1] if level + 1 < len(widths) else channels[-1]
+            self.convs.append(Conv(2, coarser, width, rngs=rngs))
             self.convs.append(Conv(3, channels[level] + width, width, rngs=rngs))
             self.convs.append(Conv(3, width, width, rngs=rngs))
-        self.output = Conv(1, widths[0], outputs, rngs=rngs)
+        self.output = Conv(1, widths[0], BLEND if config.blend else COLORS, rngs=rngs)
 
     def __call__(self, levels: Sequence[Level], stage: Stage = whole) -> Decoded:
-        """The middle frame, or what `blend` makes it of; and the frames warped to it.
-
-        Args:
-          levels: finest first.
-          stage: what each level is wrapped in.
-        """
+        """The middle frame, or the output for `blend`; and the warped frames. `levels` are finest first."""
         x0, x1, flows = _align(*levels[-1])
         (x0, features0), (x1, features1) = unpack(x0), unpack(x1)
         decoded = jnp.concatenate([x0, features0, x1, features1, flows], axis=-1), x0, x1
@@ -105,15 +67,29 @@ class Fusion(nnx.Module):
         return decoded
 
 
-def blend(
-    x0: Float[Array, "b h w 3"],
-    x1: Float[Array, "b h w 3"],
-    output: Float[Array, "b h w 4"],
-    time: Float[Array, "b 1"],
-) -> Float[Array, "b h w 3"]:
+def blend(x0: Image, x1: Image, output: Float[Array, "b h w 4"], time: Float[Array, "b 1"]) -> Image:
     """The warped frames, mixed by the decoder's output; an output of zeros gives x0 the weight 1 - time."""
-    odds = jnp.log((1 - time) / time)[:, :, None, None].astype(output.dtype)
-    return x1 + jax.nn.sigmoid(output[..., COLORS:] + odds) * (x0 - x1) + output[..., :COLORS]
+    prior = jnp.log((1 - time) / time)[:, :, None, None].astype(output.dtype)
+    return x1 + jax.nn.sigmoid(output[..., COLORS:] + prior) * (x0 - x1) + output[..., :COLORS]
+
+
+def upsample_conv(conv: Conv, x: Float[Array, "b h w i"], size: tuple[int, int]) -> Float[Array, "b h2 w2 o"]:
+    """Nearest upsampling to `size`, then the 2x2 convolution `conv` (zero padding below and to the right).
+
+    At exactly twice the size the two fold: an even output row reads one input row twice, an odd one reads two rows.
+    So the four output phases are convolutions of 1x1, 1x2, 2x1 and 2x2 taps at the low resolution: 9 products per
+    input pixel instead of 16, and the upsampled map never exists.
+    """
+    kernel, bias = conv.kernel[...].astype(x.dtype), conv.bias[...].astype(x.dtype)
+    if size != (2 * x.shape[1], 2 * x.shape[2]):
+        return conv2d(resize_nearest(x, size), kernel, [(0, 1), (0, 1)]) + bias
+    phases = []
+    for rows in (kernel.sum(0, keepdims=True), kernel):
+        pad = (0, rows.shape[0] - 1)
+        even = conv2d(x, rows.sum(1, keepdims=True), [pad, (0, 0)])
+        odd = conv2d(x, rows, [pad, (0, 1)])
+        phases.append(interleave(even, odd, axis=2))
+    return interleave(phases[0], phases[1], axis=1) + bias
 
 
 def _decode(
@@ -126,19 +102,19 @@ def _decode(
     x1: Array,
     to_x0: Array,
     to_x1: Array,
-    net: Array,
+    coarser: Array,
 ) -> Decoded:
-    """A level, or its rows from `top` on: from the packs, the flows to them, and the output of the level below."""
+    """One level, or its rows from `top` on: from packed frames, flows to them and the coarser level's output."""
     x0, x1, flows = _align(x0, x1, to_x0, to_x1, top)
-    net = upsample_conv(up, net, (flows.shape[1], flows.shape[2]))
+    net = upsample_conv(up, coarser, (flows.shape[1], flows.shape[2]))
     kernels = split_kernel(first.kernel[...].astype(net.dtype), x0.shape[-1])
-    parts = (x0, x1, jnp.concatenate([flows, net], axis=-1))
-    net = sum(map(conv2d, parts, kernels), first.bias[...].astype(net.dtype))
+    stack = (x0, x1, jnp.concatenate([flows, net], axis=-1))
+    net = sum(map(conv2d, stack, kernels), first.bias[...].astype(net.dtype))
     net = leaky_relu(second(leaky_relu(net)))
     return net if output is None else output(net), unpack(x0)[0], unpack(x1)[0]
 
 
 def _align(x0: Array, x1: Array, to_x0: Array, to_x1: Array, top: Top = 0) -> tuple[Array, Array, Array]:
-    """One level of the aligned pyramid: each frame's pack, warped by the flow to it; and both flows."""
+    """One level of the aligned pyramid: each packed frame, warped by the flow to it; and both flows."""
     flows = jnp.concatenate([to_x0, to_x1], axis=-1).astype(x0.dtype)
     return backward_warp(x0, to_x0, top), backward_warp(x1, to_x1, top), flows

@@ -1,6 +1,6 @@
 """FILM: Frame Interpolation for Large Motion (Reda et al., ECCV 2022).
 
-Two photos in, the picture half-way between them out. Input and output are RGB in [0, 1], `b h w 3`, as displayed (not
+Two frames in, the frame half-way between them out. Input and output are RGB in [0, 1], `b h w 3`, as displayed (not
 linearised, not normalised); the output is not clamped. Three stages:
 
 1. `pyramid.py`  scale-agnostic features: one encoder, run on every level of each image's pyramid;
@@ -14,21 +14,21 @@ from x0 to x1 and warps x1; `backward_flow` from x1 to x0 and warps x0. Both are
 frame's grid: the warp at time t uses `backward_flow * t` and `forward_flow * (1 - t)`.
 
 Presets. `FilmConfig.paper()` is the published network. `FilmConfig.small()` is a quarter as wide, and makes up for it
-with `bilateral`, `correlation_radius` and `blend`, which the paper's has not; `docs/film-small.md` has the reasons and
-the scores.
+with `bilateral`, `correlation_radius` and `blend`, which the paper lacks; `docs/film-small.md` has the reasons and the
+scores.
 
-Sizes. Any size runs: pooling floors, and every resize aims at the size of its level. A side shorter than
+Sizes. Any size runs: pooling floors, and every resize has its level's size as its target. A side shorter than
 `2**(pyramid_levels - 1)` pixels is padded with its edge and cropped again. The largest motion that can be resolved
 is about that length times the convolutions of the coarsest predictor: 192 px for both presets.
 
-Work is arranged so that a frame's part is done once: `encode` gives everything that depends on one frame alone, and
-`interpolate_encoded` what depends on a pair. Recursion and video reuse the former; `__call__` is the two together.
+Reuse. `encode` computes everything that depends on one frame alone, `interpolate_encoded` what depends on a pair.
+Recursion and video encode each frame once; `__call__` is the two together.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,38 +38,40 @@ from jaxtyping import Array, Float
 
 from common.nn.remat import remat as rematerialised
 from film.config import FilmConfig
-from film.convolution import Stage, whole
 from film.flow import FlowEstimator
-from film.fusion import BLEND, Fusion, blend
+from film.fusion import Fusion, blend
+from film.ops.convolution import Stage, whole
 from film.ops.packing import COLORS, pack, unpack
 from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
+
+Image = Float[Array, "b h w 3"]
+Time = Float[Array, "b 1"]
 
 
 class Encoded(NamedTuple):
     """All that FILM derives from one frame alone. A pytree: batch, slice and stack it freely."""
 
-    packs: Pyramid  # per fused level: image, zeros and features (`film.ops.packing`), what is warped and fused
-    features: Pyramid  # the coarser feature levels that only flow sees
+    packs: Pyramid  # the levels that are warped and fused: image and features, packed (`film.ops.packing`)
+    features: Pyramid  # the coarser feature levels, which only flow sees
     own: Pyramid  # per level: the frame's own half of the flow predictor's first convolution; none with `bilateral`
 
 
 class FilmOutput(NamedTuple):
-    """What FILM knows about the moment between two frames.
+    """The frame between two others, and the motion.
 
     Attributes:
       image: the in-between frame, RGB, nominally in [0, 1] but not clamped.
-      forward_flow: x0 -> x1, finest level first, (dx, dy) in pixels of each level; the finest
-        `fusion_pyramid_levels` levels.
+      forward_flow: x0 -> x1, (dx, dy) in pixels of each level; the finest `fusion_pyramid_levels` levels.
       backward_flow: x1 -> x0, likewise.
-      x0_warped: x0 moved to the in-between moment.
-      x1_warped: x1 moved to the in-between moment.
+      x0_warped: x0 warped to the in-between frame's time.
+      x1_warped: x1 warped to the in-between frame's time.
     """
 
-    image: Float[Array, "b h w 3"]
+    image: Image
     forward_flow: Pyramid
     backward_flow: Pyramid
-    x0_warped: Float[Array, "b h w 3"]
-    x1_warped: Float[Array, "b h w 3"]
+    x0_warped: Image
+    x1_warped: Image
 
 
 class Film(nnx.Module):
@@ -77,19 +79,9 @@ class Film(nnx.Module):
 
     def __init__(self, config: FilmConfig, *, rngs: nnx.Rngs):
         self.config = config
-        radii = config.correlation_radius or (0,) * len(config.flow_convs)
-        self.extractor = FeatureExtractor(config.filters, config.sub_levels, rngs=rngs)
-        self.flow = FlowEstimator(
-            config.filters, config.sub_levels, config.flow_convs, config.flow_filters, radii, rngs=rngs
-        )
-        self.fusion = Fusion(
-            config.filters,
-            config.sub_levels,
-            config.fusion_pyramid_levels,
-            config.specialized_levels,
-            BLEND if config.blend else COLORS,
-            rngs=rngs,
-        )
+        self.extractor = FeatureExtractor(config, rngs=rngs)
+        self.flow = FlowEstimator(config, rngs=rngs)
+        self.fusion = Fusion(config, rngs=rngs)
 
     def __call__(
         self,
@@ -100,21 +92,21 @@ class Film(nnx.Module):
         """Interpolates between two batches of frames; compiled once per shape.
 
         Args:
-          x0, x1: first and last frames, RGB in [0, 1].
-          time: when, from 0 (x0) to 1 (x1). Scales the flows as in the module's docstring; with `bilateral`, flow is
-            also estimated at that moment. The published weights were trained at 0.5 only: for other times use
-            midpoints of midpoints (`film.interpolate`). The reference takes this argument and
-            ignores it.
-
-        Raises:
-          ValueError: shapes that differ or are not `b h w 3`.
+          x0, x1: first and last frames, RGB in [0, 1]; ValueError unless both are `b h w 3` of one shape.
+          time: from 0 (x0) to 1 (x1). Scales the flows as in the module's docstring; with `bilateral`, flow is also
+            estimated at that time. The published weights were trained at 0.5 only: for other times use midpoints of
+            midpoints (`film.interpolate`). The reference takes this argument and ignores it.
         """
-        check_frames(x0, x1)
+        for name, frame in (("x0", x0), ("x1", x1)):
+            if jnp.ndim(frame) != 4 or frame.shape[-1] != COLORS:
+                raise ValueError(f"{name} has shape {jnp.shape(frame)}: frames are (batch, height, width, 3)")
+        if x0.shape != x1.shape:
+            raise ValueError(f"frames of different shapes {x0.shape} and {x1.shape}: resize or crop them to one size")
         graphdef, params = nnx.split(self)
         times = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))
         return _interpolate(graphdef, nnx.to_pure_dict(params), jnp.asarray(x0), jnp.asarray(x1), times)
 
-    def encode(self, images: Float[Array, "b h w 3"], stage: Stage = whole) -> Encoded:
+    def encode(self, images: Image, stage: Stage = whole) -> Encoded:
         """Everything about each frame that does not depend on the other one. No padding is done here."""
         pyramid = image_pyramid(images, self.config.pyramid_levels)
         features = self.extractor(pyramid, stage)
@@ -122,16 +114,15 @@ class Film(nnx.Module):
         packs = [pack(*pair) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
         return Encoded(packs, features[fused:], [] if self.config.bilateral else self.flow.own_halves(features))
 
-    def interpolate_encoded(
-        self, e0: Encoded, e1: Encoded, time: Float[Array, "b 1"], stage: Stage = whole
-    ) -> FilmOutput:
+    def interpolate_encoded(self, e0: Encoded, e1: Encoded, time: Time, stage: Stage = whole) -> FilmOutput:
         """The in-between frame of encoded pairs."""
         fused, t = self.config.fusion_pyramid_levels, time[:, :, None, None]
         if self.config.bilateral:
             forward = self.flow.bilateral(e0.packs + e0.features, e1.packs + e1.features, time, stage)[:fused]
             backward = [-flow for flow in forward]
         else:  # both directions are one batch
-            flows = self.flow(both(e0.own, e1.own), both(features_of(e1), features_of(e0)), stage)[:fused]
+            own, other = concatenate([e0.own, e1.own]), concatenate([features_of(e1), features_of(e0)])
+            flows = self.flow(own, other, stage)[:fused]
             forward, backward = zip(*(jnp.split(flow, 2) for flow in flows), strict=True)
         to_x0, to_x1 = [flow * t for flow in backward], [flow * (1 - t) for flow in forward]
         levels = list(zip(e0.packs, e1.packs, to_x0, to_x1, strict=True))
@@ -140,73 +131,45 @@ class Film(nnx.Module):
             image = blend(x0_warped, x1_warped, image, time)
         return FilmOutput(image, list(forward), list(backward), x0_warped, x1_warped)
 
-    def forward(
-        self,
-        x0: Float[Array, "b h w 3"],
-        x1: Float[Array, "b h w 3"],
-        time: Float[Array, "b 1"],
-        remat: bool = False,
-    ) -> FilmOutput:
+    def forward(self, x0: Image, x1: Image, time: Time, remat: bool = False) -> FilmOutput:
         """`__call__` for use inside another `jit` or `grad`: no checks, no padding.
 
-        With `remat` a gradient keeps only what passes from stage to stage and computes the rest again.
+        With `remat` a gradient keeps only the inputs of each stage and computes the rest again.
         """
-        stage = rematerialised if remat else whole
-        e0, e1 = unstack(self.encode(jnp.concatenate([x0, x1]), stage), 2)
+        stage, batch = rematerialised if remat else whole, len(x0)
+        encoded = self.encode(jnp.concatenate([x0, x1]), stage)
+        e0, e1 = jax.tree.map(lambda x: x[:batch], encoded), jax.tree.map(lambda x: x[batch:], encoded)
         return self.interpolate_encoded(e0, e1, time, stage)
 
 
-def parameter_count(model: Film) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
-
-
 def features_of(encoded: Encoded) -> Pyramid:
-    """The whole feature pyramid, finest first."""
+    """The whole feature pyramid."""
     return [unpack(packed)[1] for packed in encoded.packs] + encoded.features
 
 
-def both(first: Pyramid, second: Pyramid) -> Pyramid:
-    """Two pyramids as one batch."""
-    return [jnp.concatenate(pair) for pair in zip(first, second, strict=True)]
+def concatenate(batches: list[Any]) -> Any:
+    """Trees of batches as one batch."""
+    return batches[0] if len(batches) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *batches)
 
 
-def unstack(encoded: Encoded, parts: int) -> list[Encoded]:
-    """Splits a batch of encoded frames into `parts` equal batches."""
-    size = encoded.packs[0].shape[0] // parts
-    return [jax.tree.map(lambda x, i=i: x[i * size : (i + 1) * size], encoded) for i in range(parts)]
-
-
-def check_frames(*frames: Array | np.ndarray) -> None:
-    """Raises ValueError unless all frames are `b h w 3` batches of one shape."""
-    for name, frame in zip(("x0", "x1"), frames, strict=False):
-        if jnp.ndim(frame) != 4 or frame.shape[-1] != COLORS:
-            raise ValueError(f"{name} has shape {jnp.shape(frame)}: frames are (batch, height, width, 3)")
-    shapes = {frame.shape for frame in frames}
-    if len(shapes) > 1:
-        raise ValueError(f"frames of different shapes {sorted(shapes)}: resize or crop them to one size")
-
-
-def pad_to_smallest(config: FilmConfig, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 3"]:
+def pad_to_smallest(config: FilmConfig, image: Image) -> Float[Array, "b h2 w2 3"]:
     """Repeats the right and bottom edges until each side has `config.smallest_side` pixels."""
-    grow = [max(0, config.smallest_side - side) for side in image.shape[1:3]]
-    return jnp.pad(image, ((0, 0), (0, grow[0]), (0, grow[1]), (0, 0)), mode="edge") if any(grow) else image
-
-
-@partial(jax.jit, static_argnums=0)
-def _interpolate(graphdef, params, x0, x1, time) -> FilmOutput:
-    model = nnx.merge(graphdef, params)
-    height, width = x0.shape[1:3]
-    padded = [pad_to_smallest(model.config, x) for x in (x0, x1)]
-    return crop(model.forward(*padded, time), height, width)
+    missing = [max(0, config.smallest_side - side) for side in image.shape[1:3]]
+    return jnp.pad(image, ((0, 0), (0, missing[0]), (0, missing[1]), (0, 0)), mode="edge") if any(missing) else image
 
 
 def crop(output: FilmOutput, height: int, width: int) -> FilmOutput:
     """Undoes `pad_to_smallest`: level i keeps `height >> i` rows (never fewer than one)."""
 
-    def cut(x: Array, level: int) -> Array:
+    def cut(x: Array, level: int = 0) -> Array:
         return x[:, : max(1, height >> level), : max(1, width >> level)]
 
-    forward, backward = (
-        [cut(flow, i) for i, flow in enumerate(p)] for p in (output.forward_flow, output.backward_flow)
-    )
-    return FilmOutput(cut(output.image, 0), forward, backward, cut(output.x0_warped, 0), cut(output.x1_warped, 0))
+    forward, backward = ([cut(flow, i) for i, flow in enumerate(flows)] for flows in output[1:3])
+    return FilmOutput(cut(output.image), forward, backward, cut(output.x0_warped), cut(output.x1_warped))
+
+
+@partial(jax.jit, static_argnums=0)
+def _interpolate(graphdef, params, x0, x1, time) -> FilmOutput:
+    model = nnx.merge(graphdef, params)
+    padded = [pad_to_smallest(model.config, x) for x in (x0, x1)]
+    return crop(model.forward(*padded, time), *x0.shape[1:3])

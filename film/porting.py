@@ -1,13 +1,13 @@
 """FILM weights of other programs -> ours, and back.
 
-Four vocabularies name the same 3x3s. Each row of `convolutions` is one convolution in all of them:
+Four vocabularies name the same convolutions. Each row of `convolutions` is one convolution in all of them:
 
-| source | example of a name |
-| --- | --- |
-| TensorFlow variables | `predict_flow/flow_predictor_0/conv_2/kernel:0` |
-| variables bundle of a TF SavedModel | `variables/16/.ATTRIBUTES/VARIABLE_VALUE`, numbered in order of creation |
-| TF training checkpoint | `model/layer_with_weights-1/_predictors/0/_convs/2/kernel/.ATTRIBUTES/VARIABLE_VALUE` |
-| PyTorch port (dajes/frame-interpolation-pytorch) | `predict_flow._predictors.2._convs.2.0.weight`, kernels OIHW |
+| vocabulary | source | example of a key (before `SUFFIX`, if any) |
+| --- | --- | --- |
+| variables | TensorFlow variables | `predict_flow/flow_predictor_0/conv_2/kernel:0` |
+| bundle | TF SavedModel, in order of creation | `variables/16` |
+| checkpoint | TF training checkpoint | `model/layer_with_weights-1/_predictors/0/_convs/2/kernel` |
+| torch | dajes/frame-interpolation-pytorch, kernels OIHW | `predict_flow._predictors.2._convs.2.0.weight` |
 
 The decoder's TensorFlow names are Keras auto-names: a second model in one process goes on counting (`conv2d_13`, ...),
 so they are ranked by their number. The PyTorch port lists specialised predictors and decoder levels coarsest first.
@@ -17,7 +17,7 @@ Nothing is skipped or guessed: see the three checks of `common/weights/porting.p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +31,8 @@ from common.io.tf_checkpoint import read_tf_checkpoint
 from common.io.torch_file import read_torch
 from common.weights import porting
 from common.weights.porting import OIHW_TO_HWIO, Entry
-from film.model import Film, FilmConfig
+from film.config import FilmConfig
+from film.model import Film
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 NOT_WEIGHTS = re.compile(r"\.OPTIMIZER_SLOT|^optimizer/|^(step|epoch|save_counter|training_finished)/|^_CHECKPOINT")
@@ -39,7 +40,7 @@ AUTO_NAME = re.compile(r"^fusion/conv2d(?:_(\d+))?/")
 
 
 class Names(NamedTuple):
-    """One convolution: where ours lives, and what the others call it."""
+    """One convolution: our path, and its prefix in the other vocabularies."""
 
     ours: str
     variable: str
@@ -80,80 +81,64 @@ def convolutions(config: FilmConfig) -> Iterator[Names]:
     )
 
 
-def variable_table(config: FilmConfig) -> dict[str, Entry]:
-    """Ours -> TensorFlow variable names."""
-    return _table(config, lambda _, names, leaf: f"{names.variable}/{leaf}")
-
-
-def bundle_table(config: FilmConfig) -> dict[str, Entry]:
-    """Ours -> keys of a SavedModel's variables bundle."""
-    return _table(config, lambda i, _, leaf: f"variables/{2 * i + (leaf == 'bias')}{SUFFIX}")
-
-
-def checkpoint_table(config: FilmConfig) -> dict[str, Entry]:
-    """Ours -> keys of a TensorFlow training checkpoint."""
-    return _table(config, lambda _, names, leaf: f"{names.checkpoint}/{leaf}{SUFFIX}")
-
-
-def torch_table(config: FilmConfig) -> dict[str, Entry]:
-    """Ours -> keys of the PyTorch port's state dict."""
+def key_table(config: FilmConfig, vocabulary: str) -> dict[str, Entry]:
+    """Path of each of our parameters -> its key in a vocabulary of the module docstring."""
     table = {}
-    for names in convolutions(config):
-        table[f"{names.ours}.kernel"] = Entry(f"{names.torch}.weight", OIHW_TO_HWIO)
-        table[f"{names.ours}.bias"] = Entry(f"{names.torch}.bias")
+    for i, names in enumerate(convolutions(config)):
+        for j, leaf in enumerate(("kernel", "bias")):
+            table[f"{names.ours}.{leaf}"] = {
+                "variables": Entry(f"{names.variable}/{leaf}"),
+                "bundle": Entry(f"variables/{2 * i + j}{SUFFIX}"),
+                "checkpoint": Entry(f"{names.checkpoint}/{leaf}{SUFFIX}"),
+                "torch": Entry(f"{names.torch}.bias") if j else Entry(f"{names.torch}.weight", OIHW_TO_HWIO),
+            }[vocabulary]
     return table
 
 
 def from_tf_variables(variables: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
     """A network from TensorFlow variables by name (with or without ":0"); kernels HWIO.
 
-    Raises ValueError that lists every missing, extra, mis-shaped or non-finite variable, and one that names all
-    variables given both as "x" and as "x:0".
+    ValueError lists every missing, extra, mis-shaped or non-finite variable, or all that are given as "x" and "x:0".
     """
     twice = sorted(name for name in variables if f"{name}:0" in variables)
     if twice:
         pairs = ", ".join(f"{name} and {name}:0" for name in twice)
         raise ValueError(f"{len(twice)} variables are given under two names: {pairs}; keep one of each pair")
     named = {name.removesuffix(":0"): np.asarray(value) for name, value in variables.items()}
-    return _build(_renumber(named, config), variable_table(config), config)
+    return _port(_renumber(named, config), "variables", config)
 
 
-def from_tf_checkpoint(path: str | Path, config: FilmConfig) -> Film:
-    """A network from a SavedModel folder or a training checkpoint (needs the `convert` extra)."""
-    tensors = read_tf_checkpoint(path)
-    is_bundle = any(key.startswith("variables/") for key in tensors)
-    return _build(tensors, bundle_table(config) if is_bundle else checkpoint_table(config), config)
+def from_torch(state_dict: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
+    """A network from a state dict of the PyTorch port."""
+    return _port(state_dict, "torch", config)
 
 
-def from_torch(source: str | Path | Mapping[str, np.ndarray], config: FilmConfig) -> Film:
-    """A network from the PyTorch port: a file (read without torch and without running it), or a state dict.
-
-    A state dict may also lie in a .safetensors file.
-    """
-    if isinstance(source, Mapping):
-        tensors = source
-    elif Path(source).suffix.lower() == ".safetensors":
-        tensors = _read_safetensors(Path(source))
-    else:
-        tensors = read_torch(source)
-    return _build(tensors, torch_table(config), config)
+def read_reference(path: str | Path, config: FilmConfig) -> Film:
+    """A network from a state dict's file (.pt, .pth, read without torch, or .safetensors), a SavedModel's folder or a
+    training checkpoint (both need the `convert` extra)."""
+    suffix = Path(path).suffix.lower()
+    if suffix in (".pt", ".pth"):
+        return from_torch(read_torch(path), config)
+    if suffix != ".safetensors":
+        tensors = read_tf_checkpoint(path)
+        return _port(
+            tensors, "bundle" if any(key.startswith("variables/") for key in tensors) else "checkpoint", config
+        )
+    try:
+        with safetensors.safe_open(require_file(path), framework="np") as file:
+            return from_torch(file.get_tensors(), config)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path}: not a safetensors file, or cut short ({error}); copy it again") from error
 
 
 def to_tf_variables(model: Film) -> dict[str, np.ndarray]:
     """The inverse of `from_tf_variables`."""
-    return porting.export(nnx.to_pure_dict(nnx.state(model)), variable_table(model.config))
+    return porting.export(nnx.to_pure_dict(nnx.state(model)), key_table(model.config, "variables"))
 
 
 def to_torch(model: Film) -> dict[str, np.ndarray]:
     """The inverse of `from_torch`: a state dict of the PyTorch port."""
-    return porting.export(nnx.to_pure_dict(nnx.state(model)), torch_table(model.config))
-
-
-def read_reference(path: str | Path, config: FilmConfig) -> Film:
-    """A network from whichever reference format lies at `path`; what `film convert` calls."""
-    if Path(path).suffix.lower() in (".pt", ".pth", ".safetensors"):
-        return from_torch(path, config)
-    return from_tf_checkpoint(path, config)
+    return porting.export(nnx.to_pure_dict(nnx.state(model)), key_table(model.config, "torch"))
 
 
 def from_params(params: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
@@ -163,40 +148,23 @@ def from_params(params: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
     return nnx.merge(graphdef, porting.unflatten_like(on_device, nnx.to_pure_dict(state)))
 
 
-def _table(config: FilmConfig, key: Callable[[int, Names, str], str]) -> dict[str, Entry]:
-    return {
-        f"{names.ours}.{leaf}": Entry(key(i, names, leaf))
-        for i, names in enumerate(convolutions(config))
-        for leaf in ("kernel", "bias")
-    }
-
-
-def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with safetensors.safe_open(require_file(path), framework="np") as file:
-            return file.get_tensors()
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path}: not a safetensors file, or cut short ({error}); copy it again") from error
-
-
-def _build(source: Mapping[str, np.ndarray], table: porting.Table, config: FilmConfig) -> Film:
+def _port(source: Mapping[str, np.ndarray], vocabulary: str, config: FilmConfig) -> Film:
     target = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0)))))
-    ported = porting.port(source, table, target, ignore=lambda key: bool(NOT_WEIGHTS.search(key)))
-    return from_params(ported, config)
+    table = key_table(config, vocabulary)
+    return from_params(porting.port(source, table, target, lambda key: bool(NOT_WEIGHTS.search(key))), config)
 
 
-def _renumber(variables: Mapping[str, np.ndarray], config: FilmConfig) -> dict[str, np.ndarray]:
+def _renumber(variables: Mapping[str, np.ndarray], config: FilmConfig) -> Mapping[str, np.ndarray]:
     """Counts the decoder's auto-names from 0 again if a whole decoder is there under later numbers."""
-    matches = {name: AUTO_NAME.match(name) for name in variables}
-    numbers = sorted({int(match[1] or 0) for match in matches.values() if match})
+    matches = {name: match for name in variables if (match := AUTO_NAME.match(name))}
+    numbers = sorted({int(match[1] or 0) for match in matches.values()})
     expected = 3 * (config.fusion_pyramid_levels - 1) + 1
     if len(numbers) != expected or numbers[-1] - numbers[0] != expected - 1:
-        return dict(variables)
+        return variables
     renamed = {}
     for name, value in variables.items():
-        match = matches[name]
-        if match:
+        if match := matches.get(name):
             rank = int(match[1] or 0) - numbers[0]
             name = f"fusion/conv2d{f'_{rank}' if rank else ''}/{name[match.end() :]}"
         renamed[name] = value
-    return renamed if len(renamed) == len(variables) else dict(variables)  # "conv2d" beside "conv2d_0": no guess
+    return renamed if len(renamed) == len(variables) else variables  # "conv2d" beside "conv2d_0": no guess

@@ -1,17 +1,17 @@
 """From a network that knows the midpoint to any number of in-between frames.
 
-Halving every gap `times` times turns n frames into `(n - 1) * 2**times + 1`. Within a gap the moments are computed
+Halving every gap `times` times turns n frames into `(n - 1) * 2**times + 1`. Within a gap the frames are computed
 level by level: 1/2, then 1/4 and 3/4 together, then the eighths. What depends on one frame alone (its pyramids,
 features and its half of the flow predictor, `Film.encode`) is computed once per frame and shared by both neighbours
-and all deeper levels; frames of the last level have no neighbours to come and are never encoded.
+and all deeper levels; frames of the last level have no later neighbours and are never encoded.
 
     gap     0 ------------------------------ 1      encode 0, 1
     level 1                 1/2                     1 pair,  encode 1/2
     level 2        1/4              3/4             2 pairs, encode both
     level 3    1/8     3/8      5/8     7/8         4 pairs, encode nothing
 
-Frames are consumed and produced one by one. Deep levels of big pictures go depth first as soon as a level has more
-pairs than `batch`, so that never more than a few encoded frames are alive, whatever the number of inputs.
+Frames are consumed and produced one by one. A level with more pairs than `batch` is computed depth first, so that never
+more than a few encoded frames are alive, whatever the number of inputs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from film.io.plan import MOST_TIMES
-from film.io.plan import frame_count as frame_count
-from film.model import Encoded, Film, pad_to_smallest
+from film.config import MOST_TIMES
+from film.model import Encoded, Film, concatenate, pad_to_smallest
 
 Frame = Float[np.ndarray, "h w 3"]
 MIDPOINT = 0.5
@@ -42,17 +41,14 @@ def interpolate(
 
     Args:
       model: the network.
-      frames: two or more pictures of one size, RGB float32 in [0, 1]; consumed as needed.
+      frames: two or more frames of one size, RGB float32 in [0, 1]; consumed as needed. ValueError otherwise.
       times: how often each gap is halved, up to MOST_TIMES.
-      batch: most pairs per call; None chooses by picture size and device.
+      batch: most pairs per call; None chooses by frame size and device.
       align: pads with zeros to a multiple of this many pixels, half on each side, as the reference's command does
-        with 64. 1 runs the picture as it is.
+        with 64. 1 adds no padding.
 
     Yields:
-      `frame_count(n, times)` frames like the inputs, float32, not clamped. Inputs come out as they went in.
-
-    Raises:
-      ValueError: fewer than two frames, frames of different sizes, `times` out of range.
+      `(n - 1) * 2**times + 1` frames like the inputs, float32, not clamped. The inputs themselves are unchanged.
     """
     if not 0 <= times <= MOST_TIMES or (batch is not None and batch < 1) or align < 1:
         raise ValueError(
@@ -70,8 +66,7 @@ def _interpolate(model: Film, frames: Iterable[Frame], times: int, batch: int | 
     before = interpolator.encode(first)
     yield first
     count = 1
-    for frame in iterator:
-        count += 1
+    for count, frame in enumerate(iterator, 2):
         if frame.shape != first.shape:
             raise ValueError(
                 f"frame {count} is {frame.shape[1]}x{frame.shape[0]}, the first {first.shape[1]}x{first.shape[0]}: "
@@ -86,26 +81,27 @@ def _interpolate(model: Film, frames: Iterable[Frame], times: int, batch: int | 
 
 
 class Interpolator:
-    """A network made ready for frames of one size: two compiled functions and the padding between them."""
+    """A network and its two compiled functions for frames of one size."""
 
     def __init__(self, model: Film, shape: tuple[int, ...], *, batch: int | None = None, align: int = 1):
         self.graphdef, state = nnx.split(model)
         self.params = nnx.to_pure_dict(state)
-        self.config = model.config
         height, width = self.size = (shape[0], shape[1])
         if min(self.size) < 2:
-            raise ValueError(f"a picture of {width}x{height} has no motion to see: sides are at least 2 pixels")
-        self.padding = [centred(side, align) for side in self.size]
-        self.batch = batch or default_batch(height * width)
+            raise ValueError(f"a frame of {width}x{height} is too small: sides are at least 2 pixels")
+        missing = [-side % align for side in self.size]
+        self.padding = [(pixels // 2, pixels - pixels // 2) for pixels in missing]
+        on_cpu = jax.default_backend() == "cpu"
+        self.batch = batch or (1 if on_cpu else max(1, ACCELERATOR_PIXELS // (height * width)))
 
     def encode(self, frame: Frame | Float[Array, "h w 3"]) -> Encoded:
-        """A batch of one, all that the network derives from a frame alone."""
+        """All that the network derives from a frame alone, as a batch of one."""
         padded = jnp.pad(jnp.asarray(frame, jnp.float32)[None], ((0, 0), *self.padding, (0, 0)))
         return _encode(self.graphdef, self.params, padded)
 
     def midpoints(self, pairs: list[tuple[Encoded, Encoded]]) -> Float[Array, "b h w 3"]:
         """The frames half-way between encoded pairs, in one call."""
-        e0, e1 = (stack([pair[side] for pair in pairs]) for side in (0, 1))
+        e0, e1 = (concatenate([pair[side] for pair in pairs]) for side in (0, 1))
         (top, _), (left, _) = self.padding
         height, width = self.size
         return _midpoints(self.graphdef, self.params, e0, e1)[:, top : top + height, left : left + width]
@@ -120,40 +116,21 @@ class Interpolator:
             yield from self.between(e0, encoded, times - 1)
             yield np.asarray(middle)
             yield from self.between(encoded, e1, times - 1)
-        else:
-            yield from self._level_by_level(e0, e1, times)
-
-    def _level_by_level(self, e0: Encoded, e1: Encoded, times: int) -> Iterator[Frame]:
+            return
         ends, images = [e0, e1], []
         for level in range(times):
             new = list(self.midpoints(list(pairwise(ends))))
-            images = _weave(new, images)
+            images = _alternate(new, images)
             if level + 1 < times:
-                ends = _weave(ends, [self.encode(image) for image in new])
+                ends = _alternate(ends, [self.encode(image) for image in new])
         yield from map(np.asarray, images)
 
 
-def default_batch(pixels: int) -> int:
-    """Pairs per call for pictures of so many pixels."""
-    return 1 if jax.default_backend() == "cpu" else max(1, ACCELERATOR_PIXELS // pixels)
-
-
-def centred(side: int, align: int) -> tuple[int, int]:
-    """Padding before and after that makes `side` a multiple of `align`; the odd pixel goes after."""
-    missing = -side % align
-    return missing // 2, missing - missing // 2
-
-
-def stack(encoded: list[Encoded]) -> Encoded:
-    """Encoded frames as one batch."""
-    return encoded[0] if len(encoded) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *encoded)
-
-
-def _weave(outer: list, inner: list) -> list:
+def _alternate(outer: list, inner: list) -> list:
     """outer[0], inner[0], outer[1], ..., outer[-1]: `inner` is one shorter."""
-    woven = [None] * (len(outer) + len(inner))
-    woven[::2], woven[1::2] = outer, inner
-    return woven
+    both = [None] * (len(outer) + len(inner))
+    both[::2], both[1::2] = outer, inner
+    return both
 
 
 @partial(jax.jit, static_argnums=0)

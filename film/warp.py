@@ -1,8 +1,7 @@
-"""Backward warping: for each output pixel, look up where it came from.
+"""Backward warping: `out[y, x] = image[y + dy, x + dx]`, bilinear, the position clamped to the image's edge.
 
-`out[y, x] = image[y + dy, x + dx]`, bilinear, with the position clamped to the picture's edge. Flow is (dx, dy) in
-pixels of the image that is warped. The reference builds this on TensorFlow Addons' `dense_image_warp` (which
-subtracts its flow and orders it (dy, dx)); this is the same function of the flow as the rest of FILM uses it.
+Flow is (dx, dy) in pixels of the image that is warped. The reference builds this on TensorFlow Addons'
+`dense_image_warp` (which subtracts its flow and orders it (dy, dx)); this is the same function of FILM's flow.
 """
 
 from __future__ import annotations
@@ -12,21 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from film.ops.row_tiling import even_share
+from film.ops.row_tiling import Top, even_share
 
-TILE_VALUES = 1 << 20  # values that are looked up at a time on a CPU
-Cells = tuple[Int[Array, "b k"], Float[Array, "b k"], Float[Array, "b k"]]  # upper left corners; fractions right, down
+TILE_VALUES = 1 << 20  # values looked up at a time on a CPU
+Image = Float[Array, "b h w c"]
+Flow = Float[Array, "b r w 2"]
+Output = Float[Array, "b r w c"]
 
 
-def backward_warp(
-    image: Float[Array, "b h w c"], flow: Float[Array, "b r w 2"], top: int | Int[Array, ""] = 0
-) -> Float[Array, "b r w c"]:
+def backward_warp(image: Image, flow: Flow, top: Top = 0) -> Output:
     """Warps `image` (any range, any number of channels) by `flow` = (dx, dy) in pixels.
 
-    `flow` may be that of some rows alone, from row `top` on.
-
-    Differentiable in both arguments; the gradient with respect to a flow that points outside the picture is zero, as
-    in the reference. Needs height and width of at least 2.
+    `flow` may have some rows alone, from row `top` on. Differentiable in both arguments; as in the reference, the
+    gradient is zero for a flow that points outside the image. Height and width are at least 2.
     """
     height, width = image.shape[1:3]
     if height < 2 or width < 2:
@@ -35,61 +32,53 @@ def backward_warp(
 
 
 @jax.custom_vjp
-def _warp(
-    image: Float[Array, "b h w c"], flow: Float[Array, "b r w 2"], top: Float[Array, ""]
-) -> Float[Array, "b r w c"]:
-    batch, height, width, channels = image.shape
-    pixels, shape = image.reshape(-1, height * width, channels), (*flow.shape[:3], channels)
-    cells = _cells(flow, height, width, top)
-    rows = batch * flow.shape[1]
+def _warp(image: Image, flow: Flow, top: Float[Array, ""]) -> Output:
+    width, channels = image.shape[2:]
+    pixels, *cells = _pixels_and_cells(image, flow, top)
+    rows = flow.shape[0] * flow.shape[1]
     tiles = rows // even_share(rows, width * channels, TILE_VALUES)
-    if jax.default_backend() == "cpu" and tiles > 1:
-        return _by_tiles(pixels, cells, width, tiles).reshape(shape)
-    return _mix(pixels, cells, width).reshape(shape)
+    if jax.default_backend() != "cpu" or tiles == 1:
+        return _bilinear(width, pixels, *cells).reshape(*flow.shape[:3], channels)
+
+    # Tile by tile: the four corners of a whole image are four times its memory.
+    tiled = [x.reshape(tiles, 1, -1) for x in cells]
+
+    def fill(tile: Int[Array, ""], out: Float[Array, "t k c"]) -> Float[Array, "t k c"]:
+        cells = (jax.lax.dynamic_index_in_dim(x, tile, keepdims=False) for x in tiled)
+        return jax.lax.dynamic_update_slice(out, _bilinear(width, pixels, *cells), (tile, 0, 0))
+
+    # Zeros that depend on the flow: XLA allocates plain ones at the very start, for all warps of the network at once.
+    zero = (0 * cells[1][0, 0]).astype(image.dtype)
+    empty = jnp.broadcast_to(zero, (tiles, tiled[0].shape[2], channels))
+    return jax.lax.fori_loop(0, tiles, fill, empty).reshape(*flow.shape[:3], channels)
 
 
-def _mix(pixels: Float[Array, "b p c"], cells: Cells, width: int) -> Float[Array, "b k c"]:
-    """The four pixels of each cell, bilinearly."""
-    corner, fx, fy = cells
+def _bilinear(
+    width: int,
+    pixels: Float[Array, "g p c"],
+    corner: Int[Array, "g k"],
+    fx: Float[Array, "g k"],
+    fy: Float[Array, "g k"],
+) -> Float[Array, "g k c"]:
     tap = [_lookup(pixels, corner + offset) for offset in (0, 1, width, width + 1)]
     fx, fy = (fraction[..., None].astype(pixels.dtype) for fraction in (fx, fy))
-    top = tap[0] + fx * (tap[1] - tap[0])
-    bottom = tap[2] + fx * (tap[3] - tap[2])
-    return top + fy * (bottom - top)
+    above = tap[0] + fx * (tap[1] - tap[0])
+    below = tap[2] + fx * (tap[3] - tap[2])
+    return above + fy * (below - above)
 
 
-def _by_tiles(pixels: Float[Array, "b p c"], cells: Cells, width: int, tiles: int) -> Float[Array, "t r c"]:
-    """`_mix`, tile by tile of the batch: a whole picture's four corners are four times its memory."""
-    (batch, count, channels), corners = pixels.shape, cells[0].shape[1]
-    corner, fx, fy = cells
-    corner = corner + count * jnp.arange(batch)[:, None]
-    parts = [x.reshape(tiles, 1, -1) for x in (corner, fx, fy)]
-    pixels = pixels.reshape(1, -1, channels)
+def _warp_by_weights(image: Image, flow: Flow, top: Float[Array, ""]) -> Output:
+    """`_warp` as one lookup of all four corners and one product with their weights; only for its transpose.
 
-    def fill(tile: Int[Array, ""], out: Float[Array, "t r c"]) -> Float[Array, "t r c"]:
-        corner, fx, fy = (jax.lax.dynamic_index_in_dim(part, tile, keepdims=False) for part in parts)
-        return jax.lax.dynamic_update_slice(out, _mix(pixels, (corner, fx, fy), width), (tile, 0, 0))
-
-    # Zeros that depend on the flow: XLA would make plain ones at the very start, of all warps of the network at once.
-    zero = (0 * fx[0, 0]).astype(pixels.dtype)
-    return jax.lax.fori_loop(0, tiles, fill, jnp.broadcast_to(zero, (tiles, batch * corners // tiles, channels)))
-
-
-def _warp_by_weights(
-    image: Float[Array, "b h w c"], flow: Float[Array, "b r w 2"], top: Float[Array, ""]
-) -> Float[Array, "b r w c"]:
-    """`_warp` as one lookup of all four corners and one product with their weights.
-
-    It needs four times the memory, so it is not how a warp is computed; its transpose, though, is one scatter instead
-    of four and one product instead of a chain of small ones, three times as fast on a CPU.
+    It needs four times the memory. Its transpose is one scatter instead of four, and one product instead of a chain of
+    small ones: three times as fast on a CPU.
     """
-    height, width, channels = image.shape[1:]
-    pixels = image.reshape(-1, height * width, channels)
-    corner, fx, fy = _cells(flow, height, width, top)
+    width = image.shape[2]
+    pixels, corner, fx, fy = _pixels_and_cells(image, flow, top)
     corners = corner[..., None] + jnp.array([0, 1, width, width + 1])
-    taps = _lookup(pixels, corners.reshape(corner.shape[0], -1)).reshape(*corners.shape, channels)
+    taps = _lookup(pixels, corners.reshape(len(pixels), -1)).reshape(*corners.shape, -1)
     weights = jnp.stack([(1 - fy) * (1 - fx), (1 - fy) * fx, fy * (1 - fx), fy * fx], axis=-1).astype(image.dtype)
-    return jnp.einsum("bpt,bptc->bpc", weights, taps).reshape(*flow.shape[:3], channels)
+    return jnp.einsum("gkt,gktc->gkc", weights, taps).reshape(*flow.shape[:3], -1)
 
 
 def _gradient(inputs: tuple[Array, Array, Array | np.ndarray], gradient: Array) -> tuple[Array, Array, Array]:
@@ -99,23 +88,29 @@ def _gradient(inputs: tuple[Array, Array, Array | np.ndarray], gradient: Array) 
 _warp.defvjp(lambda *inputs: (_warp(*inputs), inputs), _gradient)
 
 
-def _lookup(pixels: Float[Array, "b p c"], index: Int[Array, "b k"]) -> Float[Array, "b k c"]:
-    """`pixels[b, index[b]]`. On a CPU the batch is one long list of pixels: XLA has no fast batched lookup there, and
-    its transpose is slower still. Elsewhere the batch stays a dimension, so that it may be sharded."""
-    if jax.default_backend() != "cpu":
-        return jax.vmap(lambda p, i: p.at[i].get(mode="promise_in_bounds"))(pixels, index)
-    batch, count, channels = pixels.shape
-    index = index + count * jnp.arange(batch)[:, None]
-    found = pixels.reshape(-1, channels).at[index.reshape(-1)].get(mode="promise_in_bounds")
-    return found.reshape(batch, -1, channels)
+def _lookup(pixels: Float[Array, "g p c"], index: Int[Array, "g k"]) -> Float[Array, "g k c"]:
+    if len(pixels) == 1:
+        return pixels[0].at[index[0]].get(mode="promise_in_bounds")[None]
+    return jax.vmap(lambda p, i: p.at[i].get(mode="promise_in_bounds"))(pixels, index)
 
 
-def _cells(flow: Float[Array, "b r w 2"], height: int, width: int, top: Float[Array, ""]) -> Cells:
-    """Where each pixel looks: the upper left corner's number, and the fractions to the right and down."""
+def _pixels_and_cells(
+    image: Image, flow: Flow, top: Float[Array, ""]
+) -> tuple[Float[Array, "g p c"], Int[Array, "g k"], Float[Array, "g k"], Float[Array, "g k"]]:
+    """The image's pixels; and for each pixel of the output the index of the upper left corner of the cell that it looks
+    up, and the fractions inside the cell to the right and down.
+
+    On a CPU the batch is one list (g = 1), since XLA's batched lookup and its transpose are slow there. Elsewhere it
+    stays a dimension (g = b), so that it may be sharded.
+    """
+    batch, height, width, channels = image.shape
     y0, fy = _split(top + jnp.arange(flow.shape[1], dtype=flow.dtype)[:, None] + flow[..., 1], height)
     x0, fx = _split(jnp.arange(width, dtype=flow.dtype)[None, :] + flow[..., 0], width)
-    corner, fx, fy = (x.reshape(len(x), -1) for x in (y0 * width + x0, fx, fy))
-    return corner, fx, fy
+    corner, groups = y0 * width + x0, batch
+    if jax.default_backend() == "cpu":
+        corner, groups = corner + height * width * jnp.arange(batch)[:, None, None], 1
+    corner, fx, fy = (x.reshape(groups, -1) for x in (corner, fx, fy))
+    return image.reshape(groups, -1, channels), corner, fx, fy
 
 
 def _split(position: Float[Array, "b h w"], size: int) -> tuple[Array, Array]:

@@ -1,1 +1,1 @@
-"""Training data of frame interpolation: triplets from picture folders, videos, TFRecords, ArrayRecord and tfds."""
+"""Training and test data of frame interpolation: triplets from folders, videos, TFRecords, ArrayRecord and tfds."""

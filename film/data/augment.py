@@ -1,22 +1,109 @@
-"""Vary a training triplet without breaking it: three frames, two flows and two masks, changed as one.
+"""Augmentation of a training triplet: every draw holds for all three frames alike. There are two.
 
-1. Crop at random and shrink with INTER_AREA, pictures and teacher flow alike; flow vectors shrink with them.
-2. Turn by k x 90 degrees, mirror, play backwards. Turning a picture turns the *vectors* of its flow, not only
-   their places; playing backwards swaps x0 with x1, and their flows.
-3. One gain and gamma for all three frames, and sometimes another order of the colour channels.
+`ReferenceAugment` is the reference's (`training/augmentation_lib.py`), for frames without flow, in this order:
 
-Shapes: S pixels and s = S // 4 flow cells on a side before, c and c // 4 after. Flow is (dx, dy), pixels.
+1. `quarter_turns`   k x 90 degrees anticlockwise, k of 0..3
+2. `mirror`          left to right, half of the time
+3. `angle`           half of the time, by an angle uniform in [-angle, angle] degrees; the reference has 45
+4. `swap`            x0 and x1 change places, half of the time: time runs backwards
+5. crop              one random square for all three
+
+Rotation leaves corners without an image. `corners` fills them:
+
+    black     zeros, as in the reference (`tfa.image.rotate`, constant fill), seen in many crops
+    reflect   the image mirrored at its border
+    inside    no corners: the rotated square is placed inside the image. Where the image is too small for it the square
+              shrinks and is enlarged to the crop: by 1.41 at most, for a crop as high as the image
+
+`colour`, off by default, is not in the reference: one gain and gamma for all three frames (`tint`).
+
+`augment_with_flow` changes teacher flow and its masks along with the frames: a crop, shrunken with INTER_AREA, turned
+by k x 90 degrees, mirrored, played backwards and tinted. Turning an image turns the *vectors* of its flow, not only
+their places; playing backwards swaps x0 with x1, and their flows.
 """
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
+CELL = 4  # pixels per flow cell, as `film.data.cutting` writes it
+BORDERS = {"black": cv2.BORDER_CONSTANT, "reflect": cv2.BORDER_REFLECT_101, "inside": cv2.BORDER_REPLICATE}
 Example = dict[str, np.ndarray]
-CELL = 4  # picture pixels per flow cell, as `film.data.cutting` writes it
 
 
-def augment(
+@dataclass(frozen=True)
+class ReferenceAugment:
+    """The switches (module docstring); the defaults are the reference's."""
+
+    quarter_turns: bool = True
+    mirror: bool = True
+    angle: float | int = 45.0
+    corners: str = "black"
+    swap: bool = True
+    colour: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.angle <= 45:
+            raise ValueError(f"angle {self.angle} must be 0 to 45 degrees; quarter_turns give the others")
+        if self.corners not in BORDERS:
+            raise ValueError(f"corners {self.corners!r} is unknown; choose one of {', '.join(BORDERS)}")
+
+    def __call__(
+        self, images: UInt8[np.ndarray, "3 h w 3"], crop: int, rng: np.random.Generator, time: float = 0.5
+    ) -> tuple[Float[np.ndarray, "3 c c 3"], float]:
+        """Three crops in [0, 1], and the time of the middle one. `crop` is at most h and w."""
+        images = np.rot90(images, int(rng.integers(4)) if self.quarter_turns else 0, axes=(1, 2))
+        if self.mirror and rng.random() < 0.5:
+            images = images[:, :, ::-1]
+        rotated = self.angle > 0 and rng.random() < 0.5
+        angle = math.radians(rng.uniform(-self.angle, self.angle)) if rotated else 0.0
+        if self.swap and rng.random() < 0.5:
+            images, time = images[::-1], 1 - time
+        place = rng.random(2)
+        if angle:
+            images = rotated_crop(images, crop, angle, place, self.corners)
+        else:
+            y, x = (int(share * (side - crop + 1)) for share, side in zip(place, images.shape[1:3], strict=True))
+            images = images[:, y : y + crop, x : x + crop]
+        if self.colour:
+            return tint(np.rint(images).astype(np.uint8), rng), time
+        return np.divide(images, np.float32(255), dtype=np.float32), time
+
+
+def rotated_crop(
+    images: np.ndarray, crop: int, angle: float, place: Float[np.ndarray, " 2"], corners: str = "black"
+) -> Float[np.ndarray, "n c c 3"]:
+    """A square of the images [n h w 3] rotated by `angle` (radians, anticlockwise), in one bilinear resampling.
+
+    Without "inside" it is the crop of the image rotated about its centre (`tfa.image.rotate`). `place`, (y, x) in
+    [0, 1), chooses the square's position among the possible ones. Values keep their range.
+    """
+    height, width = images.shape[1:3]
+    cos, sin = math.cos(angle), math.sin(angle)
+    rotation = np.array([[cos, -sin], [sin, cos]])  # takes (x, y) of the rotated image to the original's; y points down
+    extent = (crop - 1) * (cos + abs(sin))  # sides of the box around the rotated square
+    size, zoom = np.array([width, height]), 1.0
+    if corners == "inside":
+        zoom = min(1.0, (min(height, width) - 1) / extent)
+        centre = zoom * extent / 2 + place[::-1] * (size - 1 - zoom * extent)
+    else:
+        corner = np.floor(place[::-1] * (size - crop + 1))
+        centre = (size - 1) / 2 + rotation @ (corner + (crop - 1) / 2 - (size - 1) / 2)
+    # Crop pixel u, relative to the crop's centre, is the input at centre + zoom R u.
+    shift = centre - zoom * rotation @ np.full(2, (crop - 1) / 2)
+    affine = np.concatenate([zoom * rotation, shift[:, None]], axis=1)
+    flags, border = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, BORDERS[corners]
+    # As float32: OpenCV would round 8-bit results, the reference rotates floats.
+    floats = (np.ascontiguousarray(image, np.float32) for image in images)
+    return np.stack([cv2.warpAffine(x, affine, (crop, crop), flags=flags, borderMode=border) for x in floats])
+
+
+def augment_with_flow(
     example: Example,
     rng: np.random.Generator,
     crop: int,
@@ -26,46 +113,45 @@ def augment(
     backwards: bool = True,
     colour: bool = True,
 ) -> Example:
-    """One example of `film.data.triplet_batches.TripletPatches`, cropped and varied; the last four arguments are switches.
+    """A record of `film.data.record_sources.CutTriplets`, cropped and augmented.
 
-    Returns images float32 [3 c c 3] in [0, 1], flows float32 [2 c/4 c/4 2] in crop pixels and valid float32
+    Returns images float32 [3 c c 3] in [0, 1], flows float32 [2 c/4 c/4 2] (dx, dy) in crop pixels and valid float32
     [2 c/4 c/4] of zeros and ones.
     """
     images, flows, valid = crop_and_shrink(example, rng, crop, scale)
     turns = int(rng.integers(4)) if turn else 0
-    images, valid = np.rot90(images, turns, axes=(1, 2)), np.rot90(valid, turns, axes=(1, 2))
-    flows = np.rot90(flows, turns, axes=(1, 2))
+    images, flows, valid = (np.rot90(x, turns, axes=(1, 2)) for x in (images, flows, valid))
     for _ in range(turns):  # a quarter turn anticlockwise takes right to up, and up is -y
         flows = np.stack([flows[..., 1], -flows[..., 0]], axis=-1)
     if mirror and rng.random() < 0.5:
-        images, flows, valid = (
-            images[:, :, ::-1],
-            flows[:, :, ::-1] * np.array([-1, 1], np.float32),
-            valid[:, :, ::-1],
-        )
+        images, flows, valid = (x[:, :, ::-1] for x in (images, flows, valid))
+        flows = flows * np.array([-1, 1], np.float32)
     if backwards and rng.random() < 0.5:
         images, flows, valid = images[::-1], flows[::-1], valid[::-1]
-    tinted = tint(images, rng) if colour else images.astype(np.float32) / np.float32(255)
-    return dict(images=tinted, flows=np.ascontiguousarray(flows), valid=np.ascontiguousarray(valid))
+    images = tint(images, rng) if colour else images.astype(np.float32) / np.float32(255)
+    return dict(images=images, flows=np.ascontiguousarray(flows), valid=np.ascontiguousarray(valid))
 
 
 def crop_and_shrink(
     example: Example, rng: np.random.Generator, crop: int, scale: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A random region of about crop / scale pixels, brought to `crop`: images uint8, flows and valid float32.
+    """A random region of about crop / scale pixels, resized to `crop`: images uint8, flows and valid float32.
 
     The region is a whole number of flow cells; flow is scaled by the exact ratio. A shrunken cell is valid
     only if all cells under it are.
     """
     region = CELL * round(crop / scale / CELL)
     y, x = rng.integers(0, (example["images"].shape[1] - region) // CELL + 1, 2)
-    cells, side = region // CELL, crop // CELL
+    cells = region // CELL
     images = example["images"][:, CELL * y : CELL * y + region, CELL * x : CELL * x + region]
     flows = example["flows"][:, y : y + cells, x : x + cells].astype(np.float32) * np.float32(crop / region)
     valid = example["valid"][:, y : y + cells, x : x + cells].astype(np.float32)
-    if region == crop:
-        return images, flows, valid
-    return _shrink(images, crop), _shrink(flows, side), (_shrink(valid, side) > 0.999).astype(np.float32)
+    if region != crop:
+        images, flows, valid = (
+            np.stack([cv2.resize(item, (side, side), interpolation=cv2.INTER_AREA) for item in items])
+            for items, side in ((images, crop), (flows, crop // CELL), (valid, crop // CELL))
+        )
+    return images, flows, (valid > 0.999).astype(np.float32)
 
 
 def tint(images: np.ndarray, rng: np.random.Generator) -> Float[np.ndarray, "n h w 3"]:
@@ -75,7 +161,3 @@ def tint(images: np.ndarray, rng: np.random.Generator) -> Float[np.ndarray, "n h
     if rng.random() < 0.1:
         images = images[..., rng.permutation(3)]
     return table[images]
-
-
-def _shrink(stack: np.ndarray, side: int) -> np.ndarray:
-    return np.stack([cv2.resize(item, (side, side), interpolation=cv2.INTER_AREA) for item in stack])

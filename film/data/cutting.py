@@ -1,7 +1,7 @@
 """Cut training and evaluation triplets out of a film, each in one sequential decode.
 
 Seeking in compressed video is where frame numbers go wrong, so nothing here seeks: decoding 10,000 frames of 720p
-takes some ten seconds, and number n is always the n-th decoded picture, counted from 0.
+takes some ten seconds, and number n is always the n-th decoded frame, counted from 0.
 
 A triplet is three frames c-g, c, c+g: the outer two are the network's inputs, the middle one is the truth.
 
@@ -10,22 +10,22 @@ Training (`cut_training`), written to `data/film_triplets/`, N triplets of S pix
     images.npy  uint8   [N, 3, S, S, 3]  RGB of c-g, c, c+g, in that order
     flows.npy   float16 [N, 2, s, s, 2]  teacher flow (dx, dy), middle -> c-g and middle -> c+g, in full-size
                                          pixels, averaged over 4x4 pixel blocks
-    valid.npy   uint8   [N, 2, s, s]     1 where the teacher is to be believed (see `film.data.teacher_flow`)
+    valid.npy   uint8   [N, 2, s, s]     1 where the teacher flow is valid (see `film.data.teacher_flow`)
     index.json  frame, gap, y, x, motion of each; motion = 95th percentile, px, between the outer frames
 
-A film mostly stands still or moves a little. So of several random patches one is drawn with a preference for
-kinds of motion not seen often so far, counted in half-octave bins: the result is roughly log-uniform.
+Most of a film stands still or moves a little. So of several random patches one is drawn with a preference for motion
+that is rare so far, counted in half-octave bins: the result is roughly log-uniform.
 
 Evaluation (`cut_evaluation`), `data/film_eval/00001/im1.png im2.png im3.png` (im2 = truth, as in Vimeo-90K):
-whole frames at a fixed gap and spacing, kept by one motion rule, so that nobody picks the pleasant ones. Of `quarters`
-the truths are a quarter and three quarters of the way: frame_0.png, frame_1.png, frame_3.png, frame_4.png.
+whole frames at a fixed gap and spacing, kept by one motion rule, not by eye. Of `quarters` the truths are a quarter and
+three quarters of the way: frame_0.png, frame_1.png, frame_3.png, frame_4.png.
 
     python -m film.data.cutting --video data/bbb.mp4
 """
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -52,59 +52,11 @@ FILM, LICENCE = "bbb.mp4", "Big Buck Bunny (c) 2008 Blender Foundation, www.bigb
 
 
 class Frame(NamedTuple):
-    """A decoded frame; its half-size luma, which is all that flow needs; and the mean absolute difference of its 32x18
-    thumbnail from the frame before, levels of 255, by which scene cuts are found."""
+    """A decoded frame."""
 
     image: UInt8[np.ndarray, "h w 3"]
-    luma: UInt8[np.ndarray, "h2 w2"]
-    change: float
-
-
-def windows(video: str | Path, centres: list[int], reach: int) -> Iterator[tuple[int, list[Frame]]]:
-    """For each of the rising `centres`: (centre, its frames centre - reach ... centre + reach).
-
-    Raises FileNotFoundError (no video), ValueError (centres without enough frames around them).
-    """
-    if not Path(video).is_file():
-        raise FileNotFoundError(f"{video}: no such video; `python -m recipes.film_small.fetch_film` gets data/bbb.mp4")
-    if not centres or centres[0] < reach:
-        raise ValueError(f"no centre has {reach} frames on either side: widen first..last or lower the gap")
-    waiting, ring = deque(centres), deque(maxlen=2 * reach + 1)
-    thumbnail = np.zeros((18, 32), np.float32)
-    with (
-        av.open(str(video)) as container,
-        tqdm(total=len(centres), unit="frame", desc=Path(video).name) as bar,
-    ):
-        stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
-        for number, picture in enumerate(container.decode(stream)):
-            if number < waiting[0] - reach:
-                continue
-            image = _rgb(picture)
-            luma, before = half_luma(image), thumbnail
-            thumbnail = np.asarray(cv2.resize(luma, (32, 18), interpolation=cv2.INTER_AREA), np.float32)
-            ring.append(Frame(image, luma, float(np.abs(thumbnail - before).mean())))
-            if number == waiting[0] + reach:
-                bar.update()
-                yield waiting.popleft(), list(ring)
-                if not waiting:
-                    return
-    raise ValueError(f"{video}: ends before frame {waiting[0] + reach}: lower `last`")
-
-
-def has_cut(window: list[Frame], gap: int) -> bool:
-    """Does the thumbnail jump, between middle - gap and middle + gap, beyond the changes around it?"""
-    changes = np.array([frame.change for frame in window[1:]])  # the first one's is about a frame outside
-    middle = len(changes) // 2
-    largest = changes[middle - gap : middle + gap].max()
-    return bool(largest > CUT_LEVEL and largest > CUT_RATIO * np.median(changes))
-
-
-def _rgb(picture: av.VideoFrame) -> UInt8[np.ndarray, "h w 3"]:
-    """Decoded picture -> RGB by its own colour matrix; if it names none its height decides, as in players."""
-    guess = BT709 if picture.height >= 720 else BT601
-    matrix = guess if int(picture.colorspace) == UNNAMED else None
-    return picture.to_ndarray(format="rgb24", src_colorspace=matrix)
+    luma: UInt8[np.ndarray, "h2 w2"]  # at half the size: all that flow needs
+    change: float  # mean absolute difference of the 32x18 thumbnail from the frame before, levels of 255
 
 
 @dataclass(frozen=True)
@@ -127,13 +79,20 @@ class TrainingCut:
         if self.size < STRIDE or self.size % STRIDE or self.candidates < 1:
             raise ValueError(f"size {self.size}, candidates {self.candidates}: need a multiple of {STRIDE}, and >= 1")
 
+    @property
+    def centres(self) -> list[int]:
+        first, last = self.first + max(self.gaps), self.last - max(self.gaps)
+        total = max(0, last - first + 1)
+        count = total if self.count is None else min(self.count, total)
+        return np.linspace(first, last, count).round().astype(int).tolist()
+
 
 @dataclass(frozen=True)
 class EvaluationCut:
     """Centres every `spacing` frames from first + gap on; kept when the p95 of motion is in `motion` (px).
 
-    Left out besides: scene cuts, and frames without texture (fades to black). With `quarters` the frames of a centre
-    are -gap, -gap/2, +gap/2 and +gap away: the truth at 1/4 and 3/4 instead of at 1/2."""
+    Scene cuts and frames without texture (fades to black) are left out. With `quarters` the frames of a centre are
+    -gap, -gap/2, +gap/2 and +gap away: the truth at 1/4 and 3/4 instead of at 1/2."""
 
     first: int = 9000
     last: int = 11600
@@ -150,28 +109,27 @@ class EvaluationCut:
 
     @property
     def places(self) -> dict[str, int]:
-        """What is written of a centre: file names, and how many frames they are away from it."""
+        """The frames written for a centre: file name -> distance from the centre, in frames."""
         if self.quarters:
             return {f"frame_{k}": (k - 2) * self.gap // 2 for k in (0, 1, 3, 4)}
         return {"im1": -self.gap, "im2": 0, "im3": self.gap}
 
     @property
     def reach(self) -> int:
-        """Frames looked at on either side; at least three, for a cut shows by the changes around it."""
+        """Frames of a window on either side; at least three, since a cut shows by the changes around it."""
         return max(self.gap, 3)
 
 
 def cut_training(
     video: str | Path, folder: str | Path, cut: TrainingCut | None = None, licence: str | None = None
 ) -> int:
-    """Write the training set; returns the number of triplets.
+    """Writes the training set; returns the number of triplets.
 
-    Raises FileNotFoundError (no video), FileExistsError (folder taken), ValueError (frames out of reach,
-    patch larger than the picture).
+    Raises FileNotFoundError (no video), FileExistsError (folder exists), ValueError (frames out of range,
+    patch larger than the frame).
     """
     cut = cut or TrainingCut()
-    reach = max(cut.gaps)
-    centres = _spread(cut.first + reach, cut.last - reach, cut.count)
+    centres, reach = cut.centres, max(cut.gaps)
     rng, teacher, histogram = np.random.default_rng(cut.seed), FlowTeacher(), np.zeros(len(BINS) + 1)
     index = []
     size, cells = cut.size, cut.size // STRIDE
@@ -184,12 +142,12 @@ def cut_training(
         }
         for centre, window in windows(video, centres, reach):
             gap = int(rng.choice(cut.gaps))
-            triplet = [window[reach - gap], window[reach], window[reach + gap]]
-            flow = None if has_cut(window, gap) else _flow_or_none(teacher, triplet)
-            place = flow and _choose_patch(flow, triplet[1], cut, histogram, rng)
-            if flow is None or place is None:
+            triplet = window[reach - gap : reach + gap + 1 : gap]
+            flow = None if has_cut(window, gap) else _same_scene_flow(teacher, triplet)
+            patch = flow and _choose_patch(flow, triplet[1], cut, histogram, rng)
+            if flow is None or patch is None:
                 continue
-            y, x, motion = place
+            y, x, motion = patch
             row = len(index)
             arrays["images"][row] = [f.image[y : y + size, x : x + size] for f in triplet]
             arrays["flows"][row], arrays["valid"][row] = _flow_cells(flow, y, x, size)
@@ -197,7 +155,7 @@ def cut_training(
             index.append(dict(frame=centre, gap=gap, y=y, x=x, motion=round(motion, 3)))
         for name, array in arrays.items():
             array.flush()
-            _keep_rows(part / f"{name}.npy", array, len(index))
+            _truncate(part / f"{name}.npy", array, len(index))
         _write_index(part, video, licence, cut, len(centres), index)
     return len(index)
 
@@ -205,14 +163,17 @@ def cut_training(
 def cut_evaluation(
     video: str | Path, folder: str | Path, cut: EvaluationCut | None = None, licence: str | None = None
 ) -> int:
-    """Write the evaluation folders; returns how many. Raises as `cut_training`."""
+    """Writes the evaluation folders; returns their number. Raises as `cut_training`."""
     cut = cut or EvaluationCut()
     centres = list(range(cut.first + cut.reach, cut.last - cut.reach + 1, cut.spacing))
     teacher, index = FlowTeacher(), []
     with atomic_folder(folder) as part:
         for centre, window in windows(video, centres, cut.reach):
             frames = {name: window[cut.reach + place] for name, place in cut.places.items()}
-            motion = _outer_motion(teacher, window, cut.gap, frames.values())
+            if has_cut(window, cut.gap) or min(frame.luma.std() for frame in frames.values()) < FLAT:
+                continue
+            flow = _same_scene_flow(teacher, window[cut.reach - cut.gap : cut.reach + cut.gap + 1 : cut.gap])
+            motion = -1.0 if flow is None else float(np.percentile(flow.motion(), 95))
             if not cut.motion[0] <= motion <= cut.motion[1]:
                 continue
             name = f"{len(index) + 1:05d}"
@@ -224,18 +185,50 @@ def cut_evaluation(
     return len(index)
 
 
-def _outer_motion(teacher: FlowTeacher, window: list[Frame], gap: int, written: Iterable[Frame]) -> float:
-    """p95 of the motion between the frames `gap` before and after the middle, px; -1 where no triplet is to be."""
-    if has_cut(window, gap) or min(frame.luma.std() for frame in written) < FLAT:
-        return -1.0
-    middle = len(window) // 2
-    flow = _flow_or_none(teacher, window[middle - gap : middle + gap + 1 : gap])
-    return -1.0 if flow is None else float(np.percentile(flow.motion(), 95))
+def windows(video: str | Path, centres: Sequence[int], reach: int) -> Iterator[tuple[int, list[Frame]]]:
+    """For each of the rising `centres`: (centre, its frames centre - reach ... centre + reach).
+
+    Raises FileNotFoundError (no video), ValueError (centres without enough frames around them).
+    """
+    if not Path(video).is_file():
+        raise FileNotFoundError(f"{video}: no such video; `python -m recipes.film_small.fetch_film` gets data/bbb.mp4")
+    if not centres or centres[0] < reach:
+        raise ValueError(f"no centre has {reach} frames on either side: widen first..last or lower the gap")
+    waiting, ring = deque(centres), deque(maxlen=2 * reach + 1)
+    thumbnail = np.zeros((18, 32), np.float32)
+    with av.open(str(video)) as container, tqdm(total=len(centres), unit="frame", desc=Path(video).name) as bar:
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        for number, decoded in enumerate(container.decode(stream)):
+            if number < waiting[0] - reach:
+                continue
+            # A frame that names no colour matrix has that of its height, as in players.
+            by_height = BT709 if decoded.height >= 720 else BT601
+            matrix = by_height if int(decoded.colorspace) == UNNAMED else None
+            image = decoded.to_ndarray(format="rgb24", src_colorspace=matrix)
+            luma, before = half_luma(image), thumbnail
+            thumbnail = np.asarray(cv2.resize(luma, (32, 18), interpolation=cv2.INTER_AREA), np.float32)
+            ring.append(Frame(image, luma, float(np.abs(thumbnail - before).mean())))
+            if number == waiting[0] + reach:
+                bar.update()
+                yield waiting.popleft(), list(ring)
+                if not waiting:
+                    return
+    raise ValueError(f"{video}: ends before frame {waiting[0] + reach}: lower `last`")
 
 
-def _flow_or_none(teacher: FlowTeacher, triplet: list[Frame]) -> MiddleFlow | None:
+def has_cut(window: list[Frame], gap: int) -> bool:
+    """Whether the thumbnail jumps, between middle - gap and middle + gap, beyond the changes around it."""
+    changes = np.array([frame.change for frame in window[1:]])  # the first one's is about a frame outside
+    middle = len(changes) // 2
+    largest = changes[middle - gap : middle + gap].max()
+    return bool(largest > CUT_LEVEL and largest > CUT_RATIO * np.median(changes))
+
+
+def _same_scene_flow(teacher: FlowTeacher, triplet: list[Frame]) -> MiddleFlow | None:
+    """None for a dissolve, a flash or a cut that `has_cut` missed."""
     flow = teacher(*(frame.luma for frame in triplet))
-    return flow if flow.error < ERROR_LIMIT else None  # above: dissolve, flash or a cut that has_cut missed
+    return flow if flow.error < ERROR_LIMIT else None
 
 
 def _choose_patch(
@@ -248,7 +241,7 @@ def _choose_patch(
     """(y, x, motion) of one of `candidates` random patches, rare motion preferred and then counted."""
     height, width = middle.image.shape[:2]
     if min(height, width) < cut.size:
-        raise ValueError(f"size {cut.size} does not fit in {width}x{height} frames: choose a smaller patch")
+        raise ValueError(f"size {cut.size} does not fit in {width}x{height} frames: choose a smaller one")
     ys = STRIDE * rng.integers(0, (height - cut.size) // STRIDE + 1, cut.candidates)
     xs = STRIDE * rng.integers(0, (width - cut.size) // STRIDE + 1, cut.candidates)
     motion_map, half = flow.motion(), cut.size // 2
@@ -269,7 +262,7 @@ def _choose_patch(
 def _flow_cells(
     flow: MiddleFlow, y: int, x: int, size: int
 ) -> tuple[Float[np.ndarray, "2 s s 2"], UInt8[np.ndarray, "2 s s"]]:
-    """A patch's flow averaged, and its validity required, over each 2x2 block of the half-size maps."""
+    """A patch's mean flow, and whether all of it is valid, over each 2x2 block of the half-size maps."""
     patch = np.s_[:, y // 2 : (y + size) // 2, x // 2 : (x + size) // 2]
     cells = size // STRIDE
     flows = flow.flows[patch].reshape(2, cells, 2, cells, 2, 2).mean(axis=(2, 4))
@@ -277,19 +270,12 @@ def _flow_cells(
     return flows.astype(np.float16), np.asarray(valid, np.uint8)
 
 
-def _keep_rows(path: Path, array: np.ndarray, rows: int) -> None:
-    """Cuts an .npy file off after `rows`. NumPy pads the header so that its length is the same for any row count."""
+def _truncate(path: Path, array: np.ndarray, rows: int) -> None:
+    """Keeps the first `rows` of an .npy file. NumPy pads the header: its length is the same for any row count."""
     with path.open("r+b") as file:
         fields = dict(descr=array.dtype.str, fortran_order=False, shape=(rows, *array.shape[1:]))
         write_array_header_1_0(file, fields)
         file.truncate(file.tell() + rows * array[0].nbytes)
-
-
-def _spread(first: int, last: int, count: int | None) -> list[int]:
-    everything = range(first, last + 1)
-    if count is None or count >= len(everything):
-        return list(everything)
-    return [int(c) for c in np.linspace(first, last, count).round()]
 
 
 def _write_index(
@@ -301,7 +287,7 @@ def _write_index(
     triplets: list[dict],
 ) -> None:
     if not triplets:
-        raise ValueError(f"{video}: none of {considered} triplets was fit (motion, texture, cuts): widen first..last")
+        raise ValueError(f"{video}: none of {considered} triplets fits (motion, texture, cuts): widen first..last")
     licence = licence or (LICENCE if Path(video).name == FILM else "not stated")
     counts = dict(considered=considered, kept=len(triplets))
     record = dict(source=Path(video).name, licence=licence, settings=asdict(cut), **counts, triplets=triplets)

@@ -1,19 +1,20 @@
-"""`film prepare`: any data set of triplets -> one folder of ArrayRecord shards, ready for `tfds.data_source`.
+"""`film prepare`: any dataset of triplets -> one folder of ArrayRecord shards, ready for `tfds.data_source`.
 
     film prepare data/vimeo_triplet data/vimeo_records --layout vimeo90k --split train
 
 Hundred thousands of small files are slow on the disks of a cluster; shards are few, can be copied and are read at
-random without TensorFlow. Picture files go in as they are (Xiph and X-TEST after their protocol, as PNG); each is
+random without TensorFlow. Image files are stored as they are (Xiph and X-TEST after their protocol, as PNG); each is
 decoded once on the way, so that a damaged one is found now and not in a run.
 
 DESTINATION holds, for instance,
 
     triplets-train.array_record-00000-of-00201 ...   tf.train.Example: frame_0, frame_1 (the truth), frame_2, path, time
-    dataset_info.json, features.json                 what tensorflow-datasets wants; written last
-    prepare.json                                     from what, and how
+    dataset_info.json, features.json                 metadata of tensorflow-datasets; written last
+    prepare.json                                     source and options
 
-A shard appears when it is whole. The same command again after an interruption keeps the shards that are there, and
-writes the others; the result is the same. `film.data.record_sources.TfdsTriplets` reads it, and `builder` is what tfds users know.
+A shard appears when it is whole. The same command after an interruption keeps the shards that are there, and writes the
+others; the result is the same. `film.data.record_sources.TfdsTriplets` reads it, and so does
+`tfds.builder_from_directory(DESTINATION).as_data_source(split="train")`.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from tqdm import tqdm
 
 from common.io.files import atomic_output
 from film.data.datasets import UCF101, FolderTriplets, Middlebury, SnuFilm, Vimeo90K, Xiph, XTest
-from film.data.record_sources import CutTriplets, TFRecordTriplets
+from film.data.record_sources import FRAMES, CutTriplets, TFRecordTriplets
 from film.data.triplet import Encoded, Source, decode, stack
 
 log = logging.getLogger(__name__)
 
 NAME, FORMAT, RECIPE, READY = "triplets", "array_record", "prepare.json", "dataset_info.json"
-LAYOUTS: dict[str, Callable[[str, str], Source]] = {  # of the source's path and the split
+LAYOUTS: dict[str, Callable[[str, str], Source]] = {  # (path, split) -> source
     "folders": lambda path, _: FolderTriplets(path),
     "vimeo90k": lambda path, split: Vimeo90K(path, split),
     "ucf101": lambda path, _: UCF101(path),
@@ -56,17 +58,17 @@ Layout = Literal[tuple(LAYOUTS)]  # pyright: ignore
 
 @dataclass
 class Prepare:
-    """Pack a data set of triplets into ArrayRecord shards for training.
+    """Pack a dataset of triplets into ArrayRecord shards for training.
 
     The same command again goes on after an interruption.
     """
 
     source: tyro.conf.Positional[str]
-    """Folder of the data set; for tfrecord a file, a glob, or folder/name@200."""
+    """Folder of the dataset; for tfrecord a file, a glob, or folder/name@200."""
     destination: tyro.conf.Positional[str]
     """Folder to write; one per split."""
     layout: Layout = "folders"  # pyright: ignore[reportInvalidTypeForm]
-    """What the source looks like: see film/data/datasets.py; cut: what `python -m film.data.cutting` wrote."""
+    """Layout of the source: see film/data/datasets.py; cut: the output of `python -m film.data.cutting`."""
     split: str = "train"
     """Name of the split; for vimeo90k also which list (train, test), for snu-film which difficulty."""
     shard: Annotated[int, tyro.conf.arg(metavar="N")] = 256
@@ -74,62 +76,57 @@ class Prepare:
     strict: bool = False
     """Stop at a triplet that cannot be read, instead of leaving it out."""
     overwrite: bool = False
-    """Write a finished or differently begun destination anew."""
+    """Replace a destination that is finished, or was begun with other options."""
     quiet: bool = False
     """No progress bar."""
 
-
-def run(command: Prepare) -> None:
-    """Carries out `film prepare` and prints what came of it."""
-    source = LAYOUTS[command.layout](command.source, command.split)
-    recipe = {"source": command.source, "layout": command.layout, "shard": command.shard}
-    how = (command.shard, command.strict, command.overwrite, not command.quiet)
-    count = prepare(source, command.destination, command.split, *how, recipe=recipe)
-    left = len(source) - count
-    print(f"{command.destination}: {count} triplets" + (f"; {left} could not be read" if left else ""))
+    def run(self) -> None:
+        source = LAYOUTS[self.layout](self.source, self.split)
+        count = prepare(source, self)
+        left = len(source) - count
+        print(f"{self.destination}: {count} triplets" + (f"; {left} could not be read" if left else ""))
 
 
-def prepare(
-    source: Source,
-    destination: str | Path,
-    split: str = "train",
-    shard: int = 256,
-    strict: bool = False,
-    overwrite: bool = False,
-    progress: bool = True,
-    recipe: dict[str, Any] | None = None,
-) -> int:
-    """Writes `source` as ArrayRecord shards of `shard` triplets; the number of triplets written.
+def prepare(source: Source, options: Prepare) -> int:
+    """Writes `source` as ArrayRecord shards; returns the number of triplets written.
 
-    `recipe`, plain values, says in prepare.json what the source is; another one is not continued. Raises
-    FileExistsError (finished, or begun from something else), and what the source raises if `strict`; ValueError when there is no triplet that can be read.
+    `options.source` and `options.layout` only describe it, in prepare.json; a run with other ones is not continued.
+    Raises FileExistsError (finished, or begun with other options), ValueError when no triplet can be read, and, if
+    `strict`, the first error of the source.
     """
-    if shard < 1:
-        raise ValueError(f"shard {shard} must be at least 1")
-    folder, features = Path(destination), _features()
-    ranges = [range(first, min(first + shard, len(source))) for first in range(0, len(source), shard)]
-    _begin(folder, {"split": split, "triplets": len(source), **(recipe or {})}, overwrite)
+    if options.shard < 1:
+        raise ValueError(f"shard {options.shard} must be at least 1")
+    import tensorflow_datasets as tfds  # here: it takes two seconds
+
+    images = dict.fromkeys(FRAMES, tfds.features.Image())
+    features = tfds.features.FeaturesDict({**images, "path": tfds.features.Text(), "time": np.float32})
+    folder, split, total = Path(options.destination), options.split, len(source)
+    recipe = {"source": options.source, "layout": options.layout, "shard": options.shard}
+    _begin(folder, {"split": split, "triplets": total, **recipe}, options.overwrite)
+    ranges = [range(first, min(first + options.shard, total)) for first in range(0, total, options.shard)]
     lengths = []
-    with tqdm(total=len(source), unit="triplet", disable=None if progress else True) as bar:
+    with tqdm(total=total, unit="triplet", disable=options.quiet or None) as bar:
         for number, indices in enumerate(ranges):
             path = folder / f"{NAME}-{split}.{FORMAT}-{number:05d}-of-{len(ranges):05d}"
-            lengths.append(_length(path) if path.exists() else _write_shard(path, source, indices, features, strict))
+            if not path.exists():
+                _write_shard(path, source, indices, features, options.strict)
+            lengths.append(_length(path))
             bar.update(len(indices))
     if not sum(lengths):
-        raise ValueError(f"none of the {len(source)} triplets can be read: check the source")
-    _finish(folder, features, split, lengths, json.dumps(recipe))
+        raise ValueError(f"none of the {total} triplets can be read: check the source")
+    size = sum(path.stat().st_size for path in folder.glob(f"{NAME}-*"))
+    tfds.folder_dataset.write_metadata(  # last: until then no program takes the folder for a dataset
+        data_dir=folder,
+        features=features,
+        split_infos=[tfds.core.SplitInfo(name=split, shard_lengths=lengths, num_bytes=size)],
+        check_data=False,  # it would need TensorFlow
+        description=f"Triplets of frames; the truth is frame_1. {json.dumps(recipe)}",
+    )
     return sum(lengths)
 
 
-def builder(folder: str | Path) -> Any:
-    """The tfds builder of a prepared folder: `builder(folder).as_data_source(split="train")`."""
-    import tensorflow_datasets as tfds
-
-    return tfds.builder_from_directory(folder)
-
-
 def _begin(folder: Path, recipe: dict[str, Any], overwrite: bool) -> None:
-    """Leaves in `folder` what of this very recipe is done already; refuses what is not."""
+    """Keeps the shards of an unfinished run of this recipe; refuses or, with `overwrite`, deletes those of another."""
     path, done = folder / RECIPE, (folder / READY).exists()
     if not path.is_file():
         if folder.is_dir() and any(folder.iterdir()):
@@ -139,7 +136,7 @@ def _begin(folder: Path, recipe: dict[str, Any], overwrite: bool) -> None:
         if same and not done:
             return
         if not overwrite:
-            state = "is finished" if same else f"was begun from something else ({RECIPE} tells)"
+            state = "is finished" if same else f"was begun with other options ({RECIPE} has them)"
             raise FileExistsError(f"{folder} {state}; give another folder or --overwrite (overwrite=True)")
         for old in [folder / READY, folder / "features.json", *folder.glob(f"{NAME}-*.{FORMAT}-*")]:
             old.unlink(missing_ok=True)
@@ -147,47 +144,23 @@ def _begin(folder: Path, recipe: dict[str, Any], overwrite: bool) -> None:
         part.write_text(json.dumps(recipe, indent=1) + "\n")
 
 
-def _finish(folder: Path, features: Any, split: str, lengths: list[int], recipe: str) -> None:
-    """Writes what makes the folder a data set: until then no program takes it for one."""
-    import tensorflow_datasets as tfds
-
-    size = sum(path.stat().st_size for path in folder.glob(f"{NAME}-*"))
-    info = tfds.core.SplitInfo(name=split, shard_lengths=lengths, num_bytes=size)
-    tfds.folder_dataset.write_metadata(
-        data_dir=folder,
-        features=features,
-        split_infos=[info],
-        check_data=False,  # it would need TensorFlow
-        description=f"Triplets of frames; the truth is frame_1. {recipe}",
-    )
-
-
-def _features() -> Any:
-    import tensorflow_datasets as tfds  # here: it takes two seconds
-
-    pictures = {f"frame_{number}": tfds.features.Image() for number in range(3)}
-    return tfds.features.FeaturesDict({**pictures, "path": tfds.features.Text(), "time": np.float32})
-
-
-def _write_shard(path: Path, source: Source, indices: range, features: Any, strict: bool) -> int:
-    """The number of triplets in the shard, which is less than asked for when some cannot be read."""
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    count = 0
+def _write_shard(path: Path, source: Source, indices: range, features: Any, strict: bool) -> None:
+    """Only of the triplets that can be read."""
     with atomic_output(path) as part:
-        writer = ArrayRecordWriter(str(part), "group_size:1")  # one record per group: random access reads just it
+        writer = ArrayRecordWriter(str(part), "group_size:1")  # one record per group: random access reads no more
         try:
             for index in indices:
-                triplet = _readable(source, index, strict)
-                if triplet is not None:
-                    writer.write(features.serialize_example(features.encode_example(_example(triplet))))
-                    count += 1
+                if triplet := _read(source, index, strict):
+                    # Files in memory: tfds can encode an array only with TensorFlow.
+                    images = zip(FRAMES, map(io.BytesIO, triplet.pictures), strict=True)
+                    example = {**dict(images), "path": triplet.name, "time": triplet.time}
+                    writer.write(features.serialize_example(features.encode_example(example)))
         finally:
             writer.close()
-    return count
 
 
-def _readable(source: Source, index: int, strict: bool) -> Encoded | None:
+def _read(source: Source, index: int, strict: bool) -> Encoded | None:
+    """The triplet, decoded as a check; None, and a line in the log, if it cannot be read."""
     try:
         triplet = source.encoded(index)
         stack([decode(picture, triplet.name) for picture in triplet.pictures], triplet.name)
@@ -199,15 +172,7 @@ def _readable(source: Source, index: int, strict: bool) -> Encoded | None:
     return triplet
 
 
-def _example(triplet: Encoded) -> dict[str, Any]:
-    # Files in memory: tfds can encode an array only with TensorFlow.
-    pictures = {f"frame_{number}": io.BytesIO(picture) for number, picture in enumerate(triplet.pictures)}
-    return {**pictures, "path": triplet.name, "time": triplet.time}
-
-
 def _length(path: Path) -> int:
-    from array_record.python.array_record_module import ArrayRecordReader
-
     reader = ArrayRecordReader(str(path))
     try:
         return reader.num_records()

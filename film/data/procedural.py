@@ -1,7 +1,7 @@
-"""Triplets that the code draws itself: textured shapes that move straight over a moving, textured background.
+"""Triplets that the code draws: textured shapes that move straight over a moving, textured background.
 
 No download, no disk, exact middle frames: enough to see a recipe run and its loss fall (`debug=cpu`), and for tests.
-Pictures are drawn at the three moments from the same textures, so what is hidden and uncovered is right as well.
+Each frame is drawn from the same textures, so what is occluded and disoccluded is right as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 
 from film.data.triplet import Encoded, Frames, Source, encode
 
-MOMENTS = (0.0, 0.5, 1.0)
+TIMES = (0.0, 0.5, 1.0)
 Vector = Float[np.ndarray, "2"]
 
 
@@ -23,7 +23,7 @@ class MovingShapes(Source):
     """`count` scenes of `size` x `size` pixels; record i is always the same scene.
 
     Attributes:
-      shapes: moving discs and rectangles before the background.
+      shapes: moving discs and rectangles in front of the background.
       motion: largest length of a motion between the outer frames, pixels.
       seed: of all scenes.
     """
@@ -45,30 +45,27 @@ class MovingShapes(Source):
         return f"scene {index} of seed {self.seed}"
 
     def frames(self, index: int) -> Frames:
-        return Frames(self.name(index), scene(self, np.random.default_rng([self.seed, index])))
+        return Frames(self.name(index), self._draw(np.random.default_rng([self.seed, index])))
 
     def encoded(self, index: int) -> Encoded:
-        first, middle, last = (encode(image) for image in self.frames(index).images)
-        return Encoded(self.name(index), (first, middle, last))
+        x0, y, x1 = map(encode, self.frames(index).images)
+        return Encoded(self.name(index), (x0, y, x1))
 
-
-def scene(config: MovingShapes, rng: np.random.Generator) -> UInt8[np.ndarray, "3 s s 3"]:
-    """The three frames of one scene."""
-    size, reach = config.size, int(np.ceil(config.motion))
-    layers: list[tuple[np.ndarray, np.ndarray | None, Vector, Vector]] = [
-        (texture(rng, size + 2 * reach), None, np.zeros(2), motion(rng, config.motion))
-    ]
-    for _ in range(config.shapes):
-        side = int(rng.integers(size // 6, size // 2))
-        where = rng.uniform(-side / 2, size - side / 2, 2)
-        layers.append((texture(rng, side), outline(rng, side), where + reach, motion(rng, config.motion)))
-    frames = []
-    for moment in MOMENTS:
-        canvas = np.zeros((size + 2 * reach, size + 2 * reach, 3), np.float32)
-        for picture, mask, place, velocity in layers:
-            canvas = paint(canvas, picture, mask, place + (moment - 0.5) * velocity)
-        frames.append(canvas[reach : reach + size, reach : reach + size])
-    return (255 * np.clip(np.stack(frames), 0, 1) + 0.5).astype(np.uint8)
+    def _draw(self, rng: np.random.Generator) -> UInt8[np.ndarray, "3 s s 3"]:
+        size, margin = self.size, int(np.ceil(self.motion))
+        wide = size + 2 * margin
+        layers = [(texture(rng, wide), np.ones((wide, wide), np.float32), np.zeros(2), velocity(rng, self.motion))]
+        for _ in range(self.shapes):
+            side = int(rng.integers(size // 6, size // 2))
+            position = rng.uniform(-side / 2, size - side / 2, 2)
+            layers.append((texture(rng, side), outline(rng, side), position + margin, velocity(rng, self.motion)))
+        frames = []
+        for time in TIMES:
+            canvas = np.zeros((wide, wide, 3), np.float32)
+            for image, mask, position, speed in layers:
+                canvas = paint(canvas, image, mask, position + (time - 0.5) * speed)
+            frames.append(canvas[margin : margin + size, margin : margin + size])
+        return (255 * np.clip(np.stack(frames), 0, 1) + 0.5).astype(np.uint8)
 
 
 def texture(rng: np.random.Generator, side: int) -> Float[np.ndarray, "s s 3"]:
@@ -81,7 +78,7 @@ def texture(rng: np.random.Generator, side: int) -> Float[np.ndarray, "s s 3"]:
 
 
 def outline(rng: np.random.Generator, side: int) -> Float[np.ndarray, "s s"]:
-    """A disc or a rectangle that fills the square, with a soft edge of a pixel."""
+    """Mask of a disc or a rectangle that fills the square, with a soft edge of a pixel."""
     mask = np.zeros((side, side), np.float32)
     if rng.random() < 0.5:
         cv2.circle(mask, (side // 2, side // 2), side // 2 - 1, 1.0, -1, cv2.LINE_AA)
@@ -91,18 +88,16 @@ def outline(rng: np.random.Generator, side: int) -> Float[np.ndarray, "s s"]:
     return cv2.GaussianBlur(mask, (3, 3), 0.6)
 
 
-def motion(rng: np.random.Generator, largest: float) -> Vector:
-    """A direction, and a length that is as likely small as large."""
+def velocity(rng: np.random.Generator, largest: float) -> Vector:
+    """Random direction; length uniform up to `largest`."""
     angle, length = rng.uniform(0, 2 * np.pi), rng.uniform(0, largest)
     return length * np.array([np.cos(angle), np.sin(angle)])
 
 
-def paint(canvas: np.ndarray, picture: np.ndarray, mask: np.ndarray | None, place: Vector) -> np.ndarray:
-    """`canvas` with `picture` at `place` (x, y), to a fraction of a pixel; without a mask it fills the canvas."""
+def paint(canvas: np.ndarray, image: np.ndarray, mask: np.ndarray, position: Vector) -> np.ndarray:
+    """`canvas` with `image` over it at `position` (x, y), to a fraction of a pixel."""
     size = canvas.shape[1::-1]
-    shift = np.array([[1, 0, place[0]], [0, 1, place[1]]], np.float32)
-    if mask is None:
-        return cv2.warpAffine(picture, shift, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
-    cover = cv2.warpAffine(mask, shift, size, flags=cv2.INTER_LINEAR)[..., None]
-    moved = cv2.warpAffine(picture, shift, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
-    return canvas * (1 - cover) + moved * cover
+    shift = np.array([[1, 0, position[0]], [0, 1, position[1]]], np.float32)
+    alpha = cv2.warpAffine(mask, shift, size, flags=cv2.INTER_LINEAR)[..., None]
+    moved = cv2.warpAffine(image, shift, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
+    return canvas * (1 - alpha) + moved * alpha

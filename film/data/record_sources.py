@@ -1,17 +1,10 @@
-"""Training sources that are no picture folders: TFRecords, tfds and ArrayRecord data sets, patches cut from a film.
+"""Training sources that are no image folders: TFRecords, tfds and ArrayRecord datasets, patches cut from a film.
 
-| source             | what it reads                                                                       |
-| ------------------ | ----------------------------------------------------------------------------------- |
-| `TFRecordTriplets` | the reference's TFRecords                                                           |
-| `TfdsTriplets`     | ArrayRecord data sets: those of `film prepare`, and any with three pictures         |
-| `CutTriplets`      | the frames of patches that `film.data.cutting` cut, without their teacher flow      |
+All are `film.data.triplet.Source`, to be named in the config of `film.data.triplet_batches.MixtureConfig`.
 
-All are `film.data.triplet.Source`, as the classes of `film.data.datasets` are: name them in the config of
-`film.data.triplet_batches.MixtureConfig`.
-
-FILM's own training files are TFRecords of three encoded frames each, read here without TensorFlow. A data set
+FILM's own training files are TFRecords of three encoded frames each, read here without TensorFlow. A dataset
 `name@200` is the files `name-00000-of-00200` ... `name-00199-of-00200`, framed as `common.io.tfrecord` says. A record
-has the features `frame_0/encoded`, `frame_1/encoded` (the truth), `frame_2/encoded` (picture files), their format,
+has the features `frame_0/encoded`, `frame_1/encoded` (the truth), `frame_2/encoded` (image files), their format,
 height and width, and `path` (folder of the middle frame); see `datasets/util.py` of the reference. PNG frames decode
 to the very values that TensorFlow gives. JPEG frames differ by one level of 255 on average: TensorFlow takes a
 faster, coarser DCT.
@@ -21,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -64,29 +58,28 @@ class TFRecordTriplets(Source):
         return f"{span.path.name} at byte {span.start}"
 
     def encoded(self, index: int) -> Encoded:
-        name = self.name(index)
-        wanted = [f"{frame}/encoded" for frame in FRAMES]
-        features = parse_example(read_record(self.spans[index], self.check), wanted, name)
-        missing = [key for key in wanted if key not in features]
-        if missing:
-            raise ValueError(f"{name}: no feature {missing[0]!r}; a record of FILM has {', '.join(wanted)}")
-        return Encoded(name, (features[wanted[0]], features[wanted[1]], features[wanted[2]]))
+        name, keys = self.name(index), [f"{frame}/encoded" for frame in FRAMES]
+        features = parse_example(read_record(self.spans[index], self.check), keys, name)
+        if missing := [key for key in keys if key not in features]:
+            raise ValueError(f"{name}: no feature {missing[0]!r}; a record of FILM has {', '.join(keys)}")
+        x0, y, x1 = (features[key] for key in keys)
+        return Encoded(name, (x0, y, x1))
 
 
 @dataclass(frozen=True)
 class TfdsTriplets(Source):
-    """A data set of tensorflow-datasets with random access, by `tfds.data_source`. TensorFlow is not needed.
+    """A dataset of tensorflow-datasets with random access, by `tfds.data_source`. TensorFlow is not needed.
 
     Attributes:
-      dataset: folder that `film prepare` wrote (it has dataset_info.json), or a data set's name, `name:1.0.0`.
+      dataset: folder that `film prepare` wrote (it has dataset_info.json), or a dataset's name, `name:1.0.0`.
       split: such as train, or train[:90%].
-      keys: features that hold x0, y, x1 as pictures.
-      data_dir: where tfds keeps prepared data sets; needed only with a name, and then only if it is not the default.
+      keys: features that hold x0, y, x1 as images.
+      data_dir: where tfds keeps prepared datasets by name, if not the default.
     """
 
     dataset: str
     split: str = "train"
-    keys: tuple[str, ...] | list[str] = ("frame_0", "frame_1", "frame_2")
+    keys: Sequence[str] = FRAMES
     data_dir: str | None = None
 
     def __post_init__(self) -> None:
@@ -96,12 +89,11 @@ class TfdsTriplets(Source):
 
     @cached_property
     def records(self) -> Any:
-        """The `tfds.data_source`, pictures left as files. Raises FileNotFoundError, ValueError."""
+        """The `tfds.data_source`, images left encoded. Raises FileNotFoundError, ValueError."""
         import tensorflow_datasets as tfds  # here: it takes two seconds
 
         builder = self._builder(tfds)
-        missing = [key for key in self.keys if key not in builder.info.features]
-        if missing:
+        if missing := [key for key in self.keys if key not in builder.info.features]:
             features = ", ".join(builder.info.features)
             raise ValueError(f"{self.dataset}: no feature {missing[0]!r}; name three of {features} as keys")
         skip = {key: tfds.decode.SkipDecoding() for key in self.keys}
@@ -122,67 +114,57 @@ class TfdsTriplets(Source):
         if (Path(self.dataset) / "dataset_info.json").is_file():
             return tfds.builder_from_directory(self.dataset)
         if Path(self.dataset).is_dir():
-            raise FileNotFoundError(
-                f"{self.dataset}: no dataset_info.json in it; give `film prepare` again to finish it"
-            )
+            raise FileNotFoundError(f"{self.dataset} has no dataset_info.json; run `film prepare` again to finish it")
         try:
             return tfds.builder(self.dataset, data_dir=self.data_dir)
         except tfds.core.DatasetNotFoundError as error:  # whose message lists all the names there are
             way = "give a folder that `film prepare` wrote, or a name under data_dir"
-            raise FileNotFoundError(
-                f"{self.dataset}: no such folder, and no data set that tfds knows: {way}"
-            ) from error
-
-
-class TripletPatches:
-    """Random access to a folder of `film.data.cutting.cut_training`; arrays stay on disk until a crop is read.
-
-    Item: images uint8 [3 S S 3] (x0, y, x1), flows [2 s s 2] and valid [2 s s] (to x0, to x1), motion (px), id.
-    Raises FileNotFoundError when the folder is not such a folder.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        folder = Path(folder)
-        if not (folder / "index.json").is_file():
-            raise FileNotFoundError(f"{folder}: no training triplets here; `python -m film.data.cutting` writes them")
-        index = json.loads((folder / "index.json").read_text())
-        self.motions = np.array([triplet["motion"] for triplet in index["triplets"]], np.float32)
-        self._images, self._flows, self._valid = (
-            np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "flows", "valid")
-        )
-        if not len(self._images) == len(self._flows) == len(self._valid) == len(self.motions):
-            raise ValueError(f"{folder}: arrays and index differ in length: cut the triplets again")
-        self.size = int(self._images.shape[2])
-
-    def __len__(self) -> int:
-        return len(self.motions)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        arrays = dict(images=self._images, flows=self._flows, valid=self._valid, motion=self.motions)
-        return {"id": np.array(index, np.int64), **{name: array[index] for name, array in arrays.items()}}
+            raise FileNotFoundError(f"{self.dataset}: no such folder, and no dataset of tfds: {way}") from error
 
 
 @dataclass(frozen=True)
 class CutTriplets(Source):
-    """The three frames of each patch in a folder of `film.data.cutting` (8 bits, square), without flow."""
+    """A folder of `film.data.cutting`, its arrays left on disk until a record is read.
+
+    As a `Source` it gives the three frames alone. Item i is the whole record: images uint8 [3 S S 3] (x0, y, x1),
+    flows [2 s s 2] and valid [2 s s] (to x0, to x1), motion (px), id.
+    """
 
     folder: str | Path
 
     @cached_property
-    def patches(self) -> TripletPatches:
-        return TripletPatches(self.folder)
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Raises FileNotFoundError, ValueError when it is not such a folder."""
+        index = Path(self.folder) / "index.json"
+        if not index.is_file():
+            raise FileNotFoundError(f"{index} does not exist; `python -m film.data.cutting` writes training triplets")
+        names = ("images", "flows", "valid")
+        arrays = {name: np.load(index.with_name(f"{name}.npy"), mmap_mode="r") for name in names}
+        triplets = json.loads(index.read_text())["triplets"]
+        arrays["motion"] = np.array([triplet["motion"] for triplet in triplets], np.float32)
+        if len({len(array) for array in arrays.values()}) > 1:
+            raise ValueError(f"{self.folder}: arrays and index differ in length: cut the triplets again")
+        return arrays
+
+    @property
+    def size(self) -> int:
+        """Side of the patches, in pixels."""
+        return int(self.arrays["images"].shape[2])
 
     def __len__(self) -> int:
-        return len(self.patches)
+        return len(self.arrays["motion"])
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"id": np.array(index, np.int64), **{name: array[index] for name, array in self.arrays.items()}}
 
     def name(self, index: int) -> str:
         return f"{self.folder} patch {index}"
 
     def frames(self, index: int) -> Frames:
-        return Frames(self.name(index), np.asarray(self.patches[index]["images"]))
+        return Frames(self.name(index), np.asarray(self.arrays["images"][index]))
 
     def encoded(self, index: int) -> Encoded:
-        x0, y, x1 = (encode(np.ascontiguousarray(image)) for image in self.frames(index).images)
+        x0, y, x1 = map(encode, self.frames(index).images)
         return Encoded(self.name(index), (x0, y, x1))
 
 
@@ -191,11 +173,11 @@ def find_shards(files: str) -> list[Path]:
     if match := re.fullmatch(r"(.+)@(\d+)", files):
         name, count = match[1], int(match[2])
         return [require_file(f"{name}-{shard:05d}-of-{count:05d}") for shard in range(count)]
-    if Path(files).is_file():
-        return [Path(files)]
-    pattern = Path(files)
-    found = Path(pattern.anchor or ".").glob(str(pattern.relative_to(pattern.anchor)))
-    shards = natsorted((path for path in found if path.is_file()), key=str)
+    path = Path(files)
+    if path.is_file():
+        return [path]
+    matches = Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))
+    shards = natsorted((match for match in matches if match.is_file()), key=str)
     if not shards:
         raise FileNotFoundError(f"{files}: no such file and no match; give a file, a glob, or name@200 for 200 shards")
     return shards

@@ -1,16 +1,18 @@
-"""Three frames of a video, as they travel from disk to the network.
+"""Three frames of a video, from disk to the network.
 
-    Encoded   three picture files in memory: what a record stores, and what `film prepare` copies
-    Frames    the same, decoded: uint8 [3 h w 3], in time order x0, y, x1: what training crops and varies
-    Triplet   the same for evaluation: three float32 pictures in [0, 1]
+    Encoded      three image files in memory: what a record stores, and what `film prepare` copies
+    Frames       the same, decoded: uint8 [3 h w 3], in time order x0, y, x1: what training crops and augments
+    Triplet      the same for evaluation: three float32 images in [0, 1]
+    Prediction   what a method makes of x0 and x1
 
-`y` is the truth, the frame at `time` between x0 (0) and x1 (1); nearly always 0.5. A `Source` is a data set in one of
-the formats of `film.data.datasets`, `film.data.record_sources` or `film.data.record_sources`: a length and random access.
+`y` is the truth, the frame at `time` between x0 (0) and x1 (1); nearly always 0.5. A `Source` is a dataset with random
+access: see `film.data.datasets` (folders), `film.data.record_sources` and `film.data.procedural`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import cv2
@@ -19,7 +21,7 @@ from jaxtyping import Float, UInt8
 
 
 class Encoded(NamedTuple):
-    """The picture files of x0, y and x1."""
+    """The image files of x0, y and x1."""
 
     name: str
     pictures: tuple[bytes, bytes, bytes]
@@ -27,7 +29,7 @@ class Encoded(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Three pictures of one size, in the order x0, y, x1."""
+    """x0, y and x1, decoded."""
 
     name: str
     images: UInt8[np.ndarray, "3 h w 3"]
@@ -35,7 +37,7 @@ class Frames(NamedTuple):
 
 
 class Triplet(NamedTuple):
-    """One evaluation item, RGB in [0, 1]; `y` is the true frame at `time`, NaN where nobody knows it."""
+    """One evaluation example, RGB in [0, 1]; `y` is NaN where the truth is unknown."""
 
     name: str
     x0: Float[np.ndarray, "h w 3"]
@@ -44,10 +46,18 @@ class Triplet(NamedTuple):
     time: float = 0.5
 
 
-class Source(ABC):
-    """Random access to triplets. An index has one meaning for ever: resumed runs and record ids rely on it.
+class Prediction(NamedTuple):
+    """A method's frame between x0 and x1, RGB, not clipped; and the motion from x0 to x1 in pixels, if it has it."""
 
-    Sources are frozen dataclasses, so that a config can name them, and touch the disk at first use, not before.
+    image: Float[np.ndarray, "h w 3"]
+    flow: Float[np.ndarray, "h w 2"] | None = None
+
+
+class Source(ABC):
+    """Random access to triplets. An index always means the same record: resumed runs and record ids rely on it.
+
+    Sources are frozen dataclasses, so that a config can name them, and read the disk at first use, not before. A record
+    that cannot be read is an OSError or ValueError.
     """
 
     @abstractmethod
@@ -55,40 +65,37 @@ class Source(ABC):
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """What to call this record in a message; reads no picture."""
+        """The record's name in messages; reads no image."""
 
     @abstractmethod
     def encoded(self, index: int) -> Encoded:
-        """The record's picture files. Raises OSError or ValueError when it cannot be read."""
+        """The record's image files."""
 
     def frames(self, index: int) -> Frames:
-        """The record decoded. Raises OSError or ValueError when it cannot be read, or its pictures differ in size."""
+        """The record decoded; ValueError if its images differ in size."""
         name, pictures, time = self.encoded(index)
         return Frames(name, stack([decode(picture, name) for picture in pictures], name), time)
 
 
 def decode(data: bytes, name: str) -> UInt8[np.ndarray, "h w 3"]:
-    """A PNG, JPEG or other picture file in memory as 8-bit RGB; alpha is dropped, as TensorFlow's decoder does.
-
-    Raises ValueError, with `name`, when it is damaged, cut short or no picture.
-    """
+    """A PNG, JPEG or other image file in memory as 8-bit RGB; alpha is dropped, as TensorFlow's decoder does."""
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if data else None
     except cv2.error:
         image = None
     if image is None:
-        raise ValueError(f"{name}: a picture of {len(data)} bytes is damaged or cut short; copy the record again")
+        raise ValueError(f"{name}: an image of {len(data)} bytes is damaged or cut short; copy the record again")
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
 def encode(image: UInt8[np.ndarray, "h w 3"]) -> bytes:
-    """The picture as a PNG file in memory: `decode` gives it back exactly."""
-    return cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes()
+    """A PNG file in memory: `decode` gives the image back exactly."""
+    return cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))[1].tobytes()
 
 
-def stack(images: list[np.ndarray], name: str) -> UInt8[np.ndarray, "3 h w 3"]:
-    """Three pictures of one size as one array; ValueError when the sizes differ."""
+def stack(images: Sequence[np.ndarray], name: str) -> UInt8[np.ndarray, "3 h w 3"]:
+    """Three images of one size as one array; ValueError when the sizes differ."""
     sizes = [f"{image.shape[1]}x{image.shape[0]}" for image in images]
     if len(set(sizes)) > 1:
-        raise ValueError(f"{name}: frames of {', '.join(sizes)} pixels are no triplet; all three must have one size")
+        raise ValueError(f"{name}: frames of {', '.join(sizes)} pixels; all three must have one size")
     return np.stack(images)

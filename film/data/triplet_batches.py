@@ -1,28 +1,31 @@
-"""What training of frame interpolation reads: one stream of batches, from either of two kinds of data
-(`recipes.film_small.moving_photograph_batches` has a third, and mixes them).
+"""Batches of triplets for training: endless, shuffled, mixed, sharded, resumable.
 
-| config          | data                                           | augmentation             | in the batch           |
-| --------------- | ---------------------------------------------- | ------------------------ | ---------------------- |
-| `MixtureConfig` | triplets of one or more sources, by weight     | `film.data.reference_augment` | frames, time, id       |
-| `TripletConfig` | patches that `film.data.cutting` cut from one film | `film.data.augment`           | the same, teacher flow |
+    source --> shuffled anew each epoch --> repeated --> augmented --+
+    source --> shuffled anew each epoch --> repeated --> augmented --+--> mixed by weight --> batches --> this process's
 
-A batch of b crops of c pixels:
+| config          | data                                                   | augmentation                         |
+| --------------- | ------------------------------------------------------ | ------------------------------------ |
+| `MixtureConfig` | triplets of one or more sources, by weight             | `film.data.augment.ReferenceAugment` |
+| `TripletConfig` | patches that `film.data.cutting` cut, with teacher flow | `film.data.augment.augment_with_flow` |
+
+(`recipes.film_small.moving_photograph_batches` has a third, and mixes them.) A batch of b crops of c pixels:
 
     x0, y, x1       float32 [b c c 3]          RGB in [0, 1]; y is the truth, the frame at `time`
-    time            float32 [b 1]              0.5 but for sources with other times
-    id              int64   [b]                number of the record, over all sources: `names` tells what it is
+    time            float32 [b 1]              0.5 except for sources with other times
+    id              int64   [b]                number of the record, over all sources; `names` gives its name
     flow0, flow1    float32 [b c/4 c/4 2]      teacher flow (dx, dy) from y to x0 and from y to x1, crop pixels
-    valid0, valid1  float32 [b c/4 c/4]        1 where the teacher is to be believed, else 0
+    valid0, valid1  float32 [b c/4 c/4]        1 where the teacher flow is valid, else 0
 
-The same seed gives the same batches, each epoch in a new order. The iterator's `get_state()` is small and plain; after
-`set_state()` a new iterator goes on with the very next batch. See `film.data.stream`.
-
-The curriculum of `TripletConfig`: a 1.0 crop shows the film's own motion; at 0.5 the crop covers twice the width and
-motion halves. The motion (95th percentile between the outer frames, in pixels of the crop) may be capped as a function
-of the training step: the scale is drawn among those under the cap, else it is the smallest.
+Every example is a function of the seed and a position (`common.training.batches`). Mixing is even: with weights 3 and 1
+each run of four examples has three and one (shares are rounded to a hundredth of the smallest weight). Sources keep
+epochs of their own.
 """
 
-from collections.abc import Iterable, Sequence
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
@@ -31,23 +34,27 @@ import grain
 import numpy as np
 
 from common.training.batches import batches
-from film.data.augment import CELL, Example, augment
-from film.data.record_sources import TripletPatches
-from film.data.reference_augment import ReferenceAugment
-from film.data.stream import Readable, endless, stream
+from film.data.augment import CELL, ReferenceAugment, augment_with_flow
+from film.data.record_sources import CutTriplets
 from film.data.triplet import Source
+
+log = logging.getLogger(__name__)
+
+Example = dict[str, Any]
+NAMED = 3  # unreadable records that the log names, per source
+PATIENCE = 100  # unreadable records in a row after which a source is given up
 
 
 @dataclass(frozen=True)
 class MixtureConfig:
-    """Triplets of one or more sources, cropped and varied as in the reference; the defaults are the paper's.
+    """Triplets of one or more sources, augmented as in the reference; the defaults are the paper's.
 
     Attributes:
-      sources: `film.data.datasets`, `film.data.record_sources` and `film.data.record_sources` have them.
-      weights: how many examples come from each, relative to the others; empty: by their numbers of records.
+      sources: see `film.data.datasets`, `film.data.record_sources`, `film.data.procedural`.
+      weights: share of the examples from each, relative to the others; empty: by their numbers of records.
       batch_size, crop: crops per batch, over all processes; their side in pixels.
-      augment: what is drawn for each example.
-      strict: stop at a record that cannot be read; else it is skipped, and the log tells.
+      augment: the augmentation of each example.
+      strict: stop at a record that cannot be read; else it is skipped, and logged.
       threads: readers inside this process. buffer: batches they may prepare ahead.
     """
 
@@ -61,34 +68,33 @@ class MixtureConfig:
     buffer: int = 8
 
     def __post_init__(self) -> None:
-        """Makes tuples of the lists that YAML gives; raises ValueError for values that suit no data set."""
         object.__setattr__(self, "sources", tuple(self.sources))
         object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
         if not self.sources:
-            raise ValueError("sources is empty: name at least one data set")
+            raise ValueError("sources is empty: name at least one dataset")
         if self.weights and (len(self.weights) != len(self.sources) or min(self.weights) <= 0):
             raise ValueError(f"weights {self.weights} must be {len(self.sources)} positive numbers, or none at all")
-        _at_least_one(crop=self.crop, batch_size=self.batch_size, threads=self.threads, buffer=self.buffer)
+        _check_positive(crop=self.crop, batch_size=self.batch_size, threads=self.threads, buffer=self.buffer)
 
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None
     ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it (module docstring).
+        """The endless stream of this seed, or this process's part of it; raises as `dataset`."""
+        return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
 
-        Raises FileNotFoundError, ImportError (no data, no reader for it), ValueError (no record that can be used).
-        """
-        readers = [
-            Readable(source, first, self.crop, self.strict)
-            for source, first in zip(self.sources, self._first_ids(), strict=True)
-        ]
-        for reader in readers:
-            reader[0]  # an unreadable set, or a crop that does not fit, is told before the model is compiled
+    def dataset(self, seed: int) -> grain.MapDataset:
+        """The endless examples of this seed. FileNotFoundError, ImportError or ValueError if no record can be read."""
+        datasets = []
+        for number, (source, first_id) in enumerate(zip(self.sources, self._first_ids(), strict=True)):
+            reader = Readable(source, first_id, self.crop, self.strict)
+            reader[0]  # now, before anything is compiled
+            # The first source has the run's seed itself; the others must not be shuffled alike.
+            own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if number else seed
+            datasets.append(endless(reader, own_seed, self._prepare))
         weights = self.weights or tuple(float(len(source)) for source in self.sources)
-        loading = (self.batch_size, seed, self.threads, self.buffer, process_index, process_count)
-        return stream(readers, weights, self._prepare, *loading)
+        return grain.MapDataset.mix(datasets, weights) if len(datasets) > 1 else datasets[0]
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        """What the records with these ids are."""
         firsts = self._first_ids()
         found = [(int(np.searchsorted(firsts, number, "right")) - 1, int(number)) for number in ids]
         return [self.sources[source].name(number - firsts[source]) for source, number in found]
@@ -96,20 +102,25 @@ class MixtureConfig:
     def _first_ids(self) -> list[int]:
         return [0, *accumulate(len(source) for source in self.sources[:-1])]
 
-    def _prepare(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
+    def _prepare(self, example: Example, rng: np.random.Generator) -> Example:
         (x0, y, x1), time = self.augment(example["images"], self.crop, rng, float(example["time"]))
         return dict(x0=x0, y=y, x1=x1, time=np.full(1, time, np.float32), id=example["id"])
 
 
 @dataclass(frozen=True)
 class TripletConfig:
-    """Patches that `film.data.cutting` cut from a film, with the teacher's flow, and what is done to them.
+    """Patches cut from a film, with teacher flow, and a curriculum of motion.
+
+    At scale 1.0 a crop has the film's own motion; at 0.5 it covers twice the width and motion halves. The motion (95th
+    percentile between the outer frames, in crop pixels) may be capped as a function of the training step: the scale is
+    drawn among those under the cap, else it is the smallest.
 
     Attributes:
       folder: written by `film.data.cutting`.
       batch_size, crop: crops per batch; their side in pixels, a multiple of 4.
-      scales: picture scales to draw from, each in (0, 1], with crop / scale at most the patch size on disk.
-      max_motion: (step, px) corners of the curriculum, steps rising; straight between them, level outside.
+      scales: image scales to draw from, each in (0, 1], with crop / scale at most the patch size on disk.
+      max_motion: (step, px) corners of the cap, steps rising; linear between them, constant outside. A step is
+        `batch_size` examples.
       turn, mirror, backwards, colour: the augmentations, on or off.
       threads: readers inside this process. buffer: batches they may prepare ahead.
     """
@@ -127,13 +138,12 @@ class TripletConfig:
     buffer: int = 32
 
     def __post_init__(self) -> None:
-        """Makes tuples of the lists that YAML gives; raises ValueError for values that suit no data set."""
         corners = tuple((int(step), float(pixels)) for step, pixels in self.max_motion)
         object.__setattr__(self, "scales", tuple(float(scale) for scale in self.scales))
         object.__setattr__(self, "max_motion", corners)
         if self.crop < CELL or self.crop % CELL:
             raise ValueError(f"crop {self.crop} is not a positive multiple of {CELL}: choose one")
-        _at_least_one(batch_size=self.batch_size, threads=self.threads, buffer=self.buffer)
+        _check_positive(batch_size=self.batch_size, threads=self.threads, buffer=self.buffer)
         if not self.scales or not all(0 < scale <= 1 for scale in self.scales):
             raise ValueError(f"scales {self.scales} must be one or more numbers above 0 and at most 1")
         if not corners or any(a >= b for (a, _), (b, _) in pairwise(corners)):
@@ -142,57 +152,102 @@ class TripletConfig:
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None
     ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it (module docstring).
-
-        Raises FileNotFoundError (no triplets), ValueError (crop, scales or batch size that cannot be).
-        """
-        loading = (self.threads, self.buffer, process_index, process_count)
-        return batches(self.dataset(seed), self.batch_size, *loading)
+        """The endless stream of this seed, or this process's part of it; raises as `dataset`."""
+        return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
 
     def dataset(self, seed: int) -> grain.MapDataset:
-        """The endless examples of this seed, not batched, for `recipes.film_small.moving_photograph_batches.MixedConfig`; raises as `batches`.
-
-        The curriculum takes `batch_size` of them for a step.
-        """
-        patches = TripletPatches(self.folder)
-        _check_fit(self, patches)
+        """The endless examples of this seed; `recipes.film_small.moving_photograph_batches.MixedConfig` mixes them.
+        FileNotFoundError (no triplets) or ValueError (a scale or batch size that does not fit)."""
+        patches = CutTriplets(self.folder)
+        for scale in self.scales:
+            if CELL * round(self.crop / scale / CELL) > patches.size:
+                least = self.crop / patches.size
+                raise ValueError(
+                    f"scale {scale} is below {least:.3g}, the least for {patches.size} px patches: raise it"
+                )
+        if self.batch_size > len(patches):
+            raise ValueError(f"batch_size {self.batch_size} exceeds the {len(patches)} triplets there are: lower it")
         return endless(patches, seed, self._prepare)
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        """What the records with these ids are."""
         return [f"{self.folder} patch {number}" for number in ids]
 
-    def _prepare(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
-        limit = motion_limit(self.max_motion, int(example["index"]) // self.batch_size)
-        scale = choose_scale(self.scales, float(example["motion"]), limit, rng)
-        flags = dict(turn=self.turn, mirror=self.mirror, backwards=self.backwards, colour=self.colour)
-        out = augment(example, rng, self.crop, scale, **flags)
-        (x0, y, x1), (flow0, flow1), (valid0, valid1) = (out[key] for key in ("images", "flows", "valid"))
+    def _prepare(self, example: Example, rng: np.random.Generator) -> Example:
+        steps, pixels = zip(*self.max_motion, strict=True)
+        limit = np.interp(int(example["index"]) // self.batch_size, steps, pixels)
+        scale = choose_scale(self.scales, float(example["motion"]), float(limit), rng)
+        switches = dict(turn=self.turn, mirror=self.mirror, backwards=self.backwards, colour=self.colour)
+        augmented = augment_with_flow(example, rng, self.crop, scale, **switches)
+        (x0, y, x1), (flow0, flow1), (valid0, valid1) = (augmented[key] for key in ("images", "flows", "valid"))
         flow = dict(flow0=flow0, flow1=flow1, valid0=valid0, valid1=valid1)
         return dict(x0=x0, y=y, x1=x1, time=np.full(1, 0.5, np.float32), id=example["id"], **flow)
 
 
-def motion_limit(corners: Sequence[Sequence[int | float]], step: int) -> float:
-    """The curriculum's cap, px, at a training step."""
-    steps, pixels = zip(*corners, strict=True)
-    return float(np.interp(step, steps, pixels))
+class Readable:
+    """A source as the stream reads it: record number i, or the next one that can be read.
+
+    So batches keep their size and processes stay in step. The log names the first few skipped records and counts the
+    rest. Item: images uint8 [3 h w 3], time, id (`first_id` + the number of the record that was read). Images smaller
+    than `crop` count as unreadable. Raises ValueError at the first such record if `strict`, else after PATIENCE.
+    """
+
+    def __init__(self, source: Source, first_id: int = 0, crop: int = 1, strict: bool = False) -> None:
+        self.source, self.first_id, self.crop, self.strict = source, first_id, crop, strict
+        self.skipped: set[int] = set()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Example:
+        message = ""
+        for number in range(index, index + min(PATIENCE, len(self))):
+            number %= len(self)
+            try:
+                return self._read(number)
+            except (OSError, ValueError, RuntimeError) as error:
+                message = f"record {self.first_id + number}: {' '.join(str(error).split())}"
+                if self.strict:
+                    raise ValueError(f"{message} (strict=false skips such records)") from error
+                self._log_skipped(number, message)
+        raise ValueError(f"{len(self.skipped)} records cannot be read, one after the other; the last: {message}")
+
+    def _read(self, number: int) -> Example:
+        frames = self.source.frames(number)
+        height, width = frames.images.shape[1:3]
+        if min(height, width) < self.crop:
+            raise ValueError(f"{frames.name}: a crop of {self.crop} does not fit into {width}x{height} pixels")
+        return dict(images=frames.images, time=frames.time, id=np.int64(self.first_id + number))
+
+    def _log_skipped(self, number: int, message: str) -> None:
+        with self._lock:
+            if number in self.skipped:
+                return
+            self.skipped.add(number)
+            count = len(self.skipped)
+            if count <= NAMED:
+                log.warning("skipped %s", message)
+            elif count & (count - 1) == 0:  # 4, 8, 16: so that a bad disk does not fill the log
+                log.warning("skipped %d records so far, the newest %s", count, message)
+
+
+def endless(source: Any, seed: int, transform: Callable[[Example, np.random.Generator], Example]) -> grain.MapDataset:
+    """The examples of one source without end, each epoch in a new order.
+
+    `source` has a length and gives dicts; `transform` gets such a dict, with its position in the stream as "index", and
+    a generator of its own.
+    """
+    dataset = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
+    dataset = dataset.map_with_index(lambda index, example: {**example, "index": np.int64(index)})
+    return dataset.random_map(transform)
 
 
 def choose_scale(scales: Sequence[float], motion: float, limit: float, rng: np.random.Generator) -> float:
     """One of the scales that bring `motion` (px) down to `limit`, at random; the smallest if none does."""
-    gentle = [scale for scale in scales if motion * scale <= limit]
-    return float(rng.choice(gentle)) if gentle else min(scales)
+    below = [scale for scale in scales if motion * scale <= limit]
+    return float(rng.choice(below)) if below else min(scales)
 
 
-def _check_fit(config: TripletConfig, source: TripletPatches) -> None:
-    for scale in config.scales:
-        if CELL * round(config.crop / scale / CELL) > source.size:
-            least = config.crop / source.size
-            raise ValueError(f"scale {scale} is below {least:.3g}, the least for {source.size} px patches: raise it")
-    if config.batch_size > len(source):
-        raise ValueError(f"batch_size {config.batch_size} exceeds the {len(source)} triplets there are: lower it")
-
-
-def _at_least_one(**fields: int) -> None:
+def _check_positive(**fields: int) -> None:
     if min(fields.values()) < 1:
         raise ValueError(f"{', '.join(f'{name} {value}' for name, value in fields.items())}: all need >= 1")

@@ -5,11 +5,11 @@
     python eval.py experiment=film_small weights=film-small evaluation=film_held_out evaluation.compare_with=[runs/mine]
 
 The config lists named metrics (`common/evaluation/metrics.py`) and named test sets: any sequence of
-`film.data.triplet.Triplet`, for instance a data set of `film/data/datasets.py`. For each triplet, in the set's order:
+`film.data.triplet.Triplet`, for instance a dataset of `film/data/datasets.py`. For each triplet, in the set's order:
 
 1. read it; at each scale shrink its three images (mean over areas);
-2. ask each method for the frame at the triplet's time;
-3. score each frame against the truth (a row of `results.csv`), and draw the triplet if it is among the worst or an
+2. predict the frame at the triplet's time with each method;
+3. score each prediction against the truth (a row of `results.csv`), and draw the triplet if it is among the worst or an
    example.
 
 Then the means over triplets and over sets go into `summary.json` and a printed table, each set's worst triplets into
@@ -17,7 +17,7 @@ Then the means over triplets and over sets go into `summary.json` and a printed 
 once per image size.
 
 Where the truth is NaN it is unknown (`recipes.film_small.stereo`), and nothing is scored: pointwise metrics see the
-other pixels only, and the rest (SSIM, LPIPS), which need neighbours, a prediction and a truth that are both filled with
+other pixels only; the rest (SSIM, LPIPS), which need neighbours, see a prediction and a truth that are both filled with
 the average of the neighbours there. That makes their numbers milder, for all methods alike.
 """
 
@@ -41,22 +41,22 @@ from common.evaluation.score_table import Row, over_sets, summarise, summary_tab
 from common.io.images import check_same_size
 from common.training.task import Params
 from common.weights.porting import flatten
-from film.data.triplet import Triplet
-from film.evaluation.baselines import METHODS, ORACLES, Frame, Method, Prediction, average
-from film.evaluation.image_summaries import Gallery, draw_row, spread, stacked
+from film.data.triplet import Prediction, Triplet
+from film.evaluation.baselines import METHODS, ORACLES, Frame, Method, average
 from film.io.weights import load
 from film.model import Film
 from film.porting import from_params
+from film.visualization import Gallery, draw_row, spread, stacked
 
 OURS = "film"
 RESULTS, SUMMARY, EXAMPLES = "results.csv", "summary.json", "examples.png"
-FINEST = 64  # times finer than 1/64 are never reached as midpoints of midpoints
+FINEST = 64  # times that are no multiple of 1/64 are given to the network, not reached by midpoints
 MIDPOINTS, DIRECT = "midpoints", "direct"
 
 
 @runtime_checkable
 class Triplets(Protocol):
-    """A test set: triplets in a fixed order; nothing is read before it is asked for."""
+    """A test set: triplets in a fixed order, each read when it is indexed."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Triplet: ...
@@ -79,7 +79,7 @@ class FilmEvaluation(Evaluation):
       worst: triplets in each set's image of the worst, at the first scale: those with the smallest lead over the
         first baseline, or the lowest score if there is none.
       examples: triplets in the image of examples, spread evenly over the sets and in each, at the first scale.
-      training_limit, training_metrics: what `score` computes; no metrics named means all.
+      training_limit, training_metrics: `limit` and metrics of `score`; no metrics named means all.
       progress: show a progress bar.
     """
 
@@ -139,9 +139,10 @@ class FilmEvaluation(Evaluation):
         summary += over_sets(summary, self.metrics)
         metrics = {name: {"kind": type(m).__name__, **dataclasses.asdict(m)} for name, m in self.metrics.items()}
         sets = {name: {"source": repr(self.sets[name]), "triplets": count} for name, count in counts.items()}
-        about = {"beside": self.compare_with, "moments": self.moments, "limit": self.limit}
+        options = {"beside": self.compare_with, "moments": self.moments, "limit": self.limit}
+        results = {"metrics": metrics, "sets": sets, "scores": summary}
         output.write_csv(RESULTS, rows)
-        output.write_json(SUMMARY, provenance(weights) | about | {"metrics": metrics, "sets": sets, "scores": summary})
+        output.write_json(SUMMARY, provenance(weights) | options | results)
         for name, gallery in galleries.items() if self.worst else ():
             output.write_image(f"worst_{name}.png", stacked([row for _, _, row in gallery.worst]))
         if self.examples:
@@ -158,8 +159,8 @@ class FilmEvaluation(Evaluation):
         return [f"{name}/{metric}" for name in self.sets for metric in metrics]
 
     def score(self, task: Any, params: Params) -> dict[str, float]:
-        """Means over the first triplets of each set at the first scale, by names such as "film/psnr", without baselines
-        and images."""
+        """Means over the first triplets of each set at the first scale, by names such as "film/psnr"; no baselines, no
+        images."""
         quick = dataclasses.replace(
             self,
             metrics={name: self.metrics[name] for name in self.training_metrics or self.metrics},
@@ -189,8 +190,8 @@ class FilmEvaluation(Evaluation):
                 truth = filled(small) if self.oracles else small.y
                 oracles = {key: ORACLES[key](small.x0, truth, small.x1, small.time) for key in self.oracles}
                 scored = [
-                    {"set": name, "scale": scale, "name": small.name, "method": key, **self._values(found, small)}
-                    for key, found in (predictions | oracles).items()
+                    {"set": name, "scale": scale, "name": small.name, "method": key, **self._values(prediction, small)}
+                    for key, prediction in (predictions | oracles).items()
                 ]
                 rows += scored
                 if scale == self.scales[0]:
@@ -207,14 +208,14 @@ class FilmEvaluation(Evaluation):
         known = np.asarray(np.isfinite(truth).all(axis=-1))
         if known.all():
             return {name: metric(image, truth) for name, metric in self.metrics.items()}
-        rest = filled(triplet)
-        whole = [np.where(known[..., None], image, rest), rest]
-        column = [x[known][:, None] for x in (image, truth)]
-        return {name: metric(*(column if metric.pointwise else whole)) for name, metric in self.metrics.items()}
+        truth_everywhere = filled(triplet)
+        pixels = [x[known][:, None] for x in (image, truth)]
+        images = [np.where(known[..., None], image, truth_everywhere), truth_everywhere]
+        return {name: metric(*(pixels if metric.pointwise else images)) for name, metric in self.metrics.items()}
 
 
 def short_name(weights: str) -> str:
-    """What a table calls weights that are given by name or path."""
+    """The name in a table of weights that are given by name or path."""
     return Path(weights).name.removesuffix(".safetensors")
 
 
@@ -226,8 +227,8 @@ def network(model: Film, moments: str = MIDPOINTS) -> Method:
         while moments == MIDPOINTS and time != 0.5 and (time * FINEST).is_integer() and 0 < time < 1:
             middle = model(a, b).image
             a, b, time = (a, middle, 2 * time) if time < 0.5 else (middle, b, 2 * time - 1)
-        out = model(a, b, time)
-        return Prediction(np.asarray(out.image[0]), np.asarray(out.forward_flow[0][0]))
+        output = model(a, b, time)
+        return Prediction(np.asarray(output.image[0]), np.asarray(output.forward_flow[0][0]))
 
     return predict
 
@@ -235,8 +236,7 @@ def network(model: Film, moments: str = MIDPOINTS) -> Method:
 def checked(triplet: Triplet) -> Triplet:
     """The triplet; ValueError that names it unless its three images have one size."""
     images = {"x0": triplet.x0, "truth": triplet.y, "x1": triplet.x1}
-    names = [f"{triplet.name} {part}" for part in images]
-    check_same_size([(x.shape[1], x.shape[0]) for x in images.values()], names)
+    check_same_size([(x.shape[1], x.shape[0]) for x in images.values()], [f"{triplet.name} {name}" for name in images])
     return triplet
 
 

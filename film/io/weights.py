@@ -15,28 +15,24 @@ from flax import nnx
 from common.training import renamed
 from common.training.task import Params
 from common.weights.model_file import Metadata, load_weights, save_weights
+from film.config import FilmConfig
 from film.io.pretrained import find
-from film.model import Film, FilmConfig
+from film.model import Film
 from film.porting import from_params
 
 KIND = "film"
 
 
 def load(name_or_path: str | Path | None = None) -> Film:
-    """A FILM network ready to call, in float32.
+    """A FILM network in float32, from a shipped name, a file or a run's folder; None is the default.
 
-    Args:
-      name_or_path: a shipped name, a file, a run's folder, or None for the default.
-
-    Raises:
-      FileNotFoundError: no such name or file.
-      ValueError: not FILM weights of this project; the message names the file.
+    Raises FileNotFoundError, or ValueError if the file does not hold FILM weights of this project.
     """
     return load_with_metadata(name_or_path)[0]
 
 
 def load_with_metadata(name_or_path: str | Path | None = None) -> tuple[Film, Metadata]:
-    """`load`, and what the file says about itself."""
+    """`load`, and the header of the file."""
     path = find(name_or_path)
     params, metadata = load_weights(path, expect_kind=KIND)
     old_names = renamed.FIELDS["film.model.FilmConfig"]
@@ -51,24 +47,11 @@ def load_with_metadata(name_or_path: str | Path | None = None) -> tuple[Film, Me
 
 
 def save(
-    path: str | Path,
-    params: Params,
-    config: FilmConfig,
-    metadata: Mapping[str, Any] | None = None,
-    *,
-    dtype: str = "float32",
-    overwrite: bool = False,
+    path: str | Path, params: Params, config: FilmConfig, metadata: Mapping[str, Any] | None = None, **options: Any
 ) -> Path:
-    """Writes weights that `load` reads; returns the path."""
-    return save_weights(
-        path,
-        params,
-        kind=KIND,
-        config=dataclasses.asdict(config),
-        metadata=metadata or {},
-        dtype=dtype,
-        overwrite=overwrite,
-    )
+    """Writes weights that `load` reads, in float32 by default; `options` as of `save_weights`. Returns the path."""
+    options = {"dtype": "float32"} | options
+    return save_weights(path, params, kind=KIND, config=dataclasses.asdict(config), metadata=metadata, **options)
 
 
 def save_model(path: str | Path, model: Film, metadata: Mapping[str, Any] | None = None, **options: Any) -> None:

@@ -1,8 +1,8 @@
-"""A frame's image and features as one array, so that both are warped at once and convolved without a copy.
+"""A frame's image and features as one array, so that both are warped in one lookup and convolved without a copy.
 
-    pack [b h w 3 + GAP + f] = image (3) | zeros (GAP) | features (f)
+    packed [b h w 3 + GAP + f] = image (3) | zeros (GAP) | features (f)
 
-The zeros bring the image to a whole group of channels (`film.ops.conv2d.GROUP`).
+The zeros fill the image up to a whole group of channels (`film.ops.convolution.GROUP`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from film.ops.conv2d import GROUP
+from film.ops.convolution import GROUP
 
 COLORS = 3
 GAP = -COLORS % GROUP
@@ -22,17 +22,17 @@ def pack(image: Float[Array, "b h w 3"], features: Float[Array, "b h w f"]) -> F
 
 
 def unpack(packed: Float[Array, "b h w p"]) -> tuple[Float[Array, "b h w 3"], Float[Array, "b h w f"]]:
-    """The image and the features of a pack."""
+    """Image and features."""
     return packed[..., :COLORS], packed[..., COLORS + GAP :]
 
 
-def split_kernel(kernel: Float[Array, "kh kw i o"], channels: int) -> tuple[Array, Array, Array]:
-    """The kernel over two packs of `channels` each, and over the rest of [x0, features0, x1, features1, rest].
+def split_kernel(kernel: Float[Array, "kh kw i o"], packed: int) -> tuple[Array, Array, Array]:
+    """Slices of the kernel for two packed frames of `packed` channels each, and for all channels after them.
 
-    The convolution is linear in its inputs, so it is the sum of three, and their concatenation, a copy, is never made.
+    The kernel's inputs are [x0, features0, x1, features1, rest]. The sum of three convolutions needs no concatenation.
     """
-    features = channels - COLORS - GAP
+    features = packed - COLORS - GAP
     image0, features0, image1, features1, rest = jnp.split(kernel, np.cumsum([COLORS, features] * 2), axis=2)
     gap = jnp.zeros((*kernel.shape[:2], GAP, kernel.shape[3]), kernel.dtype)
-    one, two = (jnp.concatenate([x, gap, f], axis=2) for x, f in ((image0, features0), (image1, features1)))
-    return one, two, rest
+    first, second = (jnp.concatenate([x, gap, f], axis=2) for x, f in ((image0, features0), (image1, features1)))
+    return first, second, rest

@@ -1,14 +1,13 @@
-"""Row tiling: a level of a large picture is computed some rows at a time, so that only theirs are ever in memory.
+"""Row tiling: a level of a large image is computed some rows at a time, so that only their activations are in memory.
 
-The activations of the finest level are most of the memory that flow and decoder need, and a row of them depends only on
-the few rows around it that its convolutions reach. So a tile is computed from a window: its own rows, and `reach`
-more on either side. A window that would stick out of the picture is moved inside. Its edge then is the picture's, with
-the zeros that the convolutions pad it with; every other edge is at least `reach` rows away from the tile. So what is
-kept of a window is what the whole picture gives, and no layer has to know of it. Only the warps have to: they look
-things up in the whole picture, and need the row at which the window begins.
+Most of the memory that flow and decoder need is the activations of the finest level, and a row of them depends only on
+the few rows that its convolutions reach. So a tile is computed from a window: its own rows, and `reach` more on either
+side. A window that would leave the image is moved inside: its edge then is the image's, with the zero padding of the
+convolutions; every other edge is at least `reach` rows away from the tile. So the rows that are kept are those of the
+whole image, and no layer has to know of it. Only warps do: they look up the whole image, and need the row at which the
+window begins.
 
-This is for a CPU and for large pictures. An accelerator has its memory to fill, and the gradient of a crop keeps all
-activations anyway (`common.nn.remat` is what helps there).
+This is for large images on a CPU. On an accelerator, and for the gradient of a crop, `common.nn.remat` saves memory.
 """
 
 from __future__ import annotations
@@ -22,30 +21,26 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 PIXELS = 1 << 16  # of a tile, about
-FEWEST = 8  # tiles that are worth it: of a smaller picture the overlaps cost more than they save
-ROWS = 32  # of a tile at least, or the overlaps of a wide picture were more than it
-EVEN = 8  # the rows of a window are a multiple of this, so that what is inside can be halved and cut again
-Top = int | Int[Array, ""]  # the row of the picture at which a window begins
+FEWEST = 8  # tiles; with fewer, the overlaps cost more than they save
+ROWS = 32  # of a tile, at least; with fewer, the overlaps of a wide image are larger than the tile
+EVEN = 8  # the rows of a window are a multiple of this, so that they can be halved and tiled again
+Top = int | Int[Array, ""]  # the row of the image at which a window begins
 
 
 def even_share(rows: int, values: int, most: int) -> int:
-    """How many of `rows`, each of so many values, are done at a time: the largest divisor of them that keeps to `most`
-    values; one where none does."""
+    """Rows per tile: the largest divisor of `rows` with at most `most` values, given `values` per row; at least 1."""
     return max((n for n in range(1, rows + 1) if rows % n == 0 and n * values <= most), default=1)
 
 
 def by_rows(function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w _c"]], reach: int) -> Any:
-    """`function(0, *near)`, on a CPU tile by tile where the picture is large.
+    """`function(0, *near)` up to rounding; on a CPU tile by tile if the image is large.
+
+    The image stays whole if it has fewer than FEWEST tiles, or an odd row that an array of half its height lacks.
 
     Args:
-      function: takes the row at which its window begins, and windows of `near`; returns arrays `b h w c` (a tree of
-        them) of the rows of the first window. A row may depend on `reach` rows on either side of it.
-      near: the first array sets the picture's height; others may be half as high.
-      reach: rows.
-
-    Returns:
-      What `function(0, *near)` does, up to rounding. It is just that if there are fewer than FEWEST tiles, or an odd
-      row that a half does not have.
+      function: takes the row at which its window begins, and windows of `near`; returns a tree of arrays `b h w c`,
+        whose rows are those of the first window. A row may depend on `reach` rows on either side of it.
+      near: the first array has the image's height; others may be half as high.
     """
     height, width = near[0].shape[1:3]
     rows, reach = max(ROWS, PIXELS // width // EVEN * EVEN), reach + -reach % (EVEN // 2)
@@ -65,6 +60,6 @@ def by_rows(function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w _
         return jax.tree.map(lambda x, rows: lax.dynamic_update_slice_in_dim(x, rows, first, axis=1), filled, kept)
 
     shapes = jax.eval_shape(run, 0)
-    zero = 0 * near[0][0, 0, 0, 0]  # plain zeros would be made at the very start, as in `film.warp`
+    zero = 0 * near[0][0, 0, 0, 0]  # not plain zeros, for the reason given in `film.warp`
     empty = jax.tree.map(lambda x: jnp.full((x.shape[0], height, *x.shape[2:]), zero, x.dtype), shapes)
     return lax.fori_loop(0, -(-height // rows), tile, empty)

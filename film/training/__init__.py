@@ -1,1 +1,1 @@
-"""FILM's training task, losses, image summaries and initialization, for the trainer in `common.training`."""
+"""Training of FILM: task and initialisation."""

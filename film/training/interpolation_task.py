@@ -1,7 +1,7 @@
-"""What training optimises: FILM's middle frame against the true one.
+"""The training objective: FILM's middle frame against the true one.
 
-The network is run on a batch of triplets; the losses, metrics and pictures that the config lists look at the result
-(`common/training/objectives.py`, `film/training/losses.py`, `film/training/image_summaries.py`). The paper's three recipes are
+The network runs on a batch of triplets; the losses, metrics and image summaries that the config lists see the result
+(`common/training/objectives.py`, `film/losses.py`, `film/visualization.py`). The paper's three recipes are
 `configs/experiment/film/film_l1.yaml`, `film_vgg.yaml` and `film_style.yaml`.
 """
 
@@ -24,10 +24,11 @@ from common.perceptual.vgg_weights import load_vgg
 from common.training.mesh import by_share
 from common.training.objectives import L1, Psnr, Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
+from film.config import FilmConfig
 from film.io.weights import load, save
-from film.model import Film, FilmConfig, FilmOutput
-from film.training.image_summaries import ImageSummary, TripletSheet
+from film.model import Film, FilmOutput
 from film.training.initialization import initialize
+from film.visualization import ImageSummary, TripletSheet
 
 DTYPES = ("float32", "bfloat16")
 
@@ -39,14 +40,15 @@ class FilmTask:
     Attributes:
       model: shape of the network.
       losses: named terms that are added up; metrics: named terms that are only logged.
-      networks: files of perceptual networks that terms compare features in, by name (`common/perceptual/vgg_weights.py`).
-      image_summaries: named pictures of the run.
-      start_from: weights to begin with (a shipped name, a file or a run's folder); None begins as `film/training/initialization.py`
-        or, with `random_init`, at random as the reference does.
+      networks: files of perceptual networks for the terms that compare features, by name
+        (`common/perceptual/vgg_weights.py`).
+      image_summaries: by name.
+      start_from: initial weights (a shipped name, a file or a run's folder); None: `film/training/initialization.py`,
+        or with `random_init` random weights as in the reference.
       levels: pyramid levels while training; None: as the model. The weights are the same for any number above
         `specialized_levels`; a small crop has no use for the coarsest.
-      dtype: what the network computes in, float32 or bfloat16. Parameters, flows and losses stay float32.
-      remat: forget each stage's inner activations and compute them again for the gradient: less memory, more time.
+      dtype: of the network's computation, float32 or bfloat16. Parameters, flows and losses stay float32.
+      remat: recompute each stage's activations for the gradient: less memory, more time.
     """
 
     model: FilmConfig
@@ -64,7 +66,7 @@ class FilmTask:
 
     def __post_init__(self):
         if not self.losses:
-            raise ValueError("task.losses is empty: list at least one, for instance common.training.objectives.L1")
+            raise ValueError("task.losses is {}: list at least one, for instance common.training.objectives.L1")
         if self.dtype not in DTYPES:
             raise ValueError(f"task.dtype is {self.dtype!r}: choose {' or '.join(DTYPES)}")
         _ = self.shape  # raises for levels that the model cannot have
@@ -94,7 +96,7 @@ class FilmTask:
         return {name: load_vgg(path).astype(self.dtype) for name, path in self.networks.items()}
 
     def forward(self, params: Params, batch: Batch, mesh: Mesh | None = None) -> FilmOutput:
-        """The network on a batch, by each device on its share; picture and warped frames come back as float32."""
+        """The network on a batch, split over the devices of `mesh`; all outputs are float32."""
 
         def run(params: Params, batch: Batch) -> FilmOutput:
             x0, x1 = (batch[name].astype(self.dtype) for name in ("x0", "x1"))
@@ -111,11 +113,10 @@ class FilmTask:
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         if not self.image_summaries:
             return {}
-        shown = max(panel.rows for panel in self.image_summaries.values())
-        names = ("x0", "x1", "y", "time")
-        rows = {name: np.asarray(batch[name][:shown]) for name in names}
+        shown = max(summary.rows for summary in self.image_summaries.values())
+        rows = {name: np.asarray(batch[name][:shown]) for name in ("x0", "x1", "y", "time")}
         output = jax.device_get(_forward(self.graphdef, params, rows["x0"], rows["x1"], rows["time"]))
-        return {name: panel(rows, output) for name, panel in self.image_summaries.items()}
+        return {name: summary(rows, output) for name, summary in self.image_summaries.items()}
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
         return save(path, params, self.model, metadata, overwrite=True)

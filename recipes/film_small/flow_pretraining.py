@@ -30,12 +30,12 @@ from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
 from film.flow import bilateral_residual
 from film.io.weights import save
+from film.losses import TEACHER_LEVEL, resize_valid
 from film.model import Film, FilmConfig
+from film.ops.resample import average_pool, resize_bilinear
 from film.pyramid import image_pyramid
-from film.resample import average_pool, resize_bilinear
 from film.training.initialization import initialize
 from film.training.interpolation_task import FilmTask
-from film.training.losses import TEACHER_LEVEL, believed
 
 CELL = 8  # pixels between independent values of the random error
 SMALLEST_SIDE = 4  # coarser levels have too little to see
@@ -120,8 +120,8 @@ def teacher_at(
     flow = (batch["flow1"] - batch["flow0"]) / 2.0**level
     valid = batch["valid0"] * batch["valid1"]
     for _ in range(TEACHER_LEVEL, level):
-        flow, valid = believed(average_pool, flow, valid)
-    return believed(lambda x: resize_bilinear(x, size), flow, valid)
+        flow, valid = resize_valid(average_pool, flow, valid)
+    return resize_valid(lambda x: resize_bilinear(x, size), flow, valid)
 
 
 def smooth_error(key: PRNGKeyArray, shape: tuple[int, ...], deviations: Sequence[float]) -> Float[Array, "b h w 2"]:

@@ -77,7 +77,7 @@ class SyntheticConfig:
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None
     ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it (`film.data.stream`).
+        """The endless stream of this seed, or this process's part of it (`film.data.triplet_batches`).
 
         Raises FileNotFoundError, ValueError (no photographs, a batch that cannot be divided).
         """
@@ -141,7 +141,7 @@ class MixedConfig:
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None
     ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it (`film.data.stream`).
+        """The endless stream of this seed, or this process's part of it (`film.data.triplet_batches`).
 
         Raises what the parts raise, and ValueError when their examples differ in kind.
         """

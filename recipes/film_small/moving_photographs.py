@@ -139,7 +139,7 @@ class MovingPhotographs(Source):
         return int(np.random.default_rng([self.seed, index, 1]).integers(1, STEPS)) / STEPS
 
     def example(self, index: int) -> Example:
-        """As `film.data.triplet_batches.TripletPatches` gives: images uint8 [3 S S 3] (x0, y, x1), flows float16 [2 s s 2] and valid
+        """As `film.data.record_sources.CutTriplets` gives: images uint8 [3 S S 3] (x0, y, x1), flows float16 [2 s s 2] and valid
         uint8 [2 s s] (from y to x0, to x1; s = S / 4, pictures' pixels), motion (px, 95th percentile between the outer
         frames), id; and the time of y."""
         scene, time = self.scene(index), self.moment(index)

@@ -16,7 +16,7 @@ from flax import nnx
 
 from common.weights.porting import flatten
 from film.model import Film, FilmConfig
-from film.porting import from_tf_variables, variable_table
+from film.porting import from_tf_variables, key_table
 
 STEP = 5
 DATA = Path(__file__).parents[1] / "data" / "film"
@@ -49,7 +49,7 @@ def narrow() -> Film:
     """The network in the PyTorch files: "tiny" with a quarter of its channels."""
     narrower = dataclasses.replace(config("tiny"), filters=2, flow_filters=(2, 4, 4))
     shapes = flatten(nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: Film(narrower, rngs=nnx.Rngs(0))))))
-    names = {path: entry.source for path, entry in variable_table(narrower).items()}
+    names = {path: entry.source for path, entry in key_table(narrower, "variables").items()}
     return from_tf_variables({names[path]: variable(names[path], shapes[path].shape) for path in names}, narrower)
 
 

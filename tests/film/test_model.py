@@ -1,5 +1,7 @@
 """The network against the reference program, and what must hold for any FILM."""
 
+import dataclasses
+import inspect
 import re
 
 import jax
@@ -13,10 +15,11 @@ from toy import assert_same_parameters, parameters, toy
 
 from common.losses import l1
 from common.training.optimizer import keras_adam
+from common.weights.porting import flatten
 from film.config import FilmConfig, checked
-from film.model import Film, parameter_count
-from film.porting import variable_table
-from film.resample import resize_bilinear
+from film.model import Film, features_of
+from film.ops.resample import resize_bilinear
+from film.porting import key_table
 from film.training.initialization import initialize
 
 IMAGE, FLOW = 2e-5, 1e-4  # the reference's own float32 noise is 3e-6 and 5e-6
@@ -25,12 +28,6 @@ IMAGE, FLOW = 2e-5, 1e-4  # the reference's own float32 noise is 3e-6 and 5e-6
 @pytest.fixture(scope="module")
 def tiny() -> Film:
     return model("tiny")
-
-
-def untrained(**changes) -> Film:
-    small = dict(pyramid_levels=3, fusion_pyramid_levels=2, specialized_levels=1, sub_levels=2, filters=8)
-    small |= dict(flow_convs=(1, 1), flow_filters=(8, 8)) | changes
-    return Film(FilmConfig(**small), rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("name", ["tiny", "full"])
@@ -61,8 +58,6 @@ def test_a_batch_equals_the_reference(tiny):
 def test_flow_residuals_equal_the_reference(tiny):
     data = np.load(DATA / "tiny_128x192.npz")
     e0, e1 = (tiny.encode(jnp.asarray(x)) for x in pair(128, 192))
-    from film.model import features_of
-
     flows = tiny.flow(e0.own, features_of(e1))
     assert len(flows) == tiny.config.pyramid_levels
     for level, flow in enumerate(flows):
@@ -91,10 +86,8 @@ def test_three_adam_steps_equal_the_reference(tiny):
         updates, opt_state = tx.update(grads, opt_state)
         params = optax.apply_updates(params, updates)
     np.testing.assert_allclose(losses, data["losses"], rtol=1e-5)
-    from common.weights.porting import flatten
-
     gradients, weights = flatten(gradients), flatten(params)
-    for path, entry in variable_table(tiny.config).items():
+    for path, entry in key_table(tiny.config, "variables").items():
         reference = data[f"grad0/{entry.source}"]
         gradient, weight = (np.asarray(tree[path]).ravel()[::STEP] for tree in (gradients, weights))
         np.testing.assert_allclose(gradient, reference, atol=1e-4 * np.abs(reference).max(), rtol=1e-3)
@@ -103,63 +96,39 @@ def test_three_adam_steps_equal_the_reference(tiny):
         np.testing.assert_allclose(weight[settled], data[f"after3/{entry.source}"][settled], atol=2e-6)
 
 
-def test_published_size():
-    shapes = nnx.eval_shape(lambda: Film(FilmConfig.paper(), rngs=nnx.Rngs(0)))
-    assert parameter_count(shapes) == 34_436_667 == manifest("full")["parameters"]
-    assert config("full") == FilmConfig.paper()
+@pytest.mark.parametrize(("preset", "count"), [(FilmConfig.paper, 34_436_667), (FilmConfig.small, 2_300_346)])
+def test_sizes_of_the_presets(preset, count):
+    shapes = nnx.eval_shape(lambda: nnx.state(Film(preset(), rngs=nnx.Rngs(0))))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
+    assert config("full") == FilmConfig.paper() and manifest("full")["parameters"] == 34_436_667
 
 
-def test_the_size_of_small():
-    shapes = nnx.eval_shape(lambda: Film(FilmConfig.small(), rngs=nnx.Rngs(0)))
-    assert parameter_count(shapes) == 2_300_346
-
-
-@pytest.mark.parametrize("size", [(75, 93), (100, 150), (31, 40), (5, 7), (2, 2), (1, 64)])
+@pytest.mark.parametrize("size", [(75, 93), (31, 40), (5, 7), (2, 2), (1, 64)])
 def test_any_size_runs_and_comes_back(tiny, size):
-    x = jax.random.uniform(jax.random.key(0), (2, 1, *size, 3))
-    out = tiny(*x)
+    out = tiny(*jax.random.uniform(jax.random.key(0), (2, 1, *size, 3)))
     assert out.image.shape == out.x0_warped.shape == (1, *size, 3)
     assert out.forward_flow[0].shape == (1, *size, 2)
     assert jnp.isfinite(out.image).all()
 
 
-def test_swapping_the_frames_swaps_the_flows(tiny):
-    x0, x1 = jax.random.uniform(jax.random.key(1), (2, 1, 64, 64, 3))
-    there, back = tiny(x0, x1), tiny(x1, x0)
-    np.testing.assert_allclose(there.forward_flow[0], back.backward_flow[0], atol=1e-4)
-    np.testing.assert_allclose(there.x0_warped, back.x1_warped, atol=1e-5)
+def test_batches_swapped_frames_and_times(tiny):
+    """A batch is its items; swapping the frames swaps the flows; each item is warped to its own time."""
+    x0, x1 = jax.random.uniform(jax.random.key(3), (2, 2, 64, 80, 3))
+    together, swapped = tiny(x0, x1), tiny(x1, x0)
+    apart = [tiny(x0[i : i + 1], x1[i : i + 1]).image for i in range(2)]
+    np.testing.assert_allclose(together.image, jnp.concatenate(apart), atol=1e-5)
+    np.testing.assert_allclose(together.forward_flow[0], swapped.backward_flow[0], atol=1e-4)
+    np.testing.assert_allclose(together.x0_warped, swapped.x1_warped, atol=1e-5)
+    ends = tiny(x0, x1, jnp.array([[0.0], [1.0]]))
+    np.testing.assert_allclose(ends.x0_warped[0], x0[0], atol=1e-6)
+    np.testing.assert_allclose(ends.x1_warped[1], x1[1], atol=1e-6)
 
 
-def test_time_moves_the_warped_frames(tiny):
-    x0, x1 = jax.random.uniform(jax.random.key(2), (2, 2, 64, 64, 3))
-    start = tiny(x0, x1, 0.0)
-    np.testing.assert_allclose(start.x0_warped, x0, atol=1e-6)
-    mixed = tiny(x0, x1, jnp.array([[0.0], [1.0]]))
-    np.testing.assert_allclose(mixed.x0_warped[0], x0[0], atol=1e-6)
-    np.testing.assert_allclose(mixed.x1_warped[1], x1[1], atol=1e-6)
-
-
-def test_a_batch_is_its_items(tiny):
-    x0, x1 = jax.random.uniform(jax.random.key(3), (2, 3, 64, 80, 3))
-    together = tiny(x0, x1).image
-    apart = jnp.concatenate([tiny(x0[i : i + 1], x1[i : i + 1]).image for i in range(3)])
-    np.testing.assert_allclose(together, apart, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "said"),
-    [
-        (((1, 8, 8, 3), (1, 8, 9, 3)), "different shapes"),
-        (((8, 8, 3), (8, 8, 3)), "batch, height, width, 3"),
-        (((1, 8, 8, 1), (1, 8, 8, 1)), "batch, height, width, 3"),
-    ],
-)
-def test_bad_shapes_are_refused_in_one_line(shapes, said):
-    from film.model import check_frames
-
-    with pytest.raises(ValueError, match=said) as error:
-        check_frames(*map(jnp.zeros, shapes))
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize("shapes", [((1, 8, 8, 3), (1, 8, 9, 3)), ((8, 8, 3), (8, 8, 3)), ((1, 8, 8, 1), (1, 8, 8, 1))])
+def test_bad_shapes_are_refused(shapes):
+    frames = [jnp.zeros(shape) for shape in shapes]
+    with pytest.raises(ValueError, match=re.escape(str(shapes[0]))):
+        inspect.unwrap(Film.__call__)(toy(), *frames)  # without the checked signature, which would raise first
 
 
 @pytest.mark.parametrize(
@@ -169,24 +138,20 @@ def test_bad_shapes_are_refused_in_one_line(shapes, said):
         dict(flow_convs=(3, 3, 3)),
         dict(sub_levels=5),
         dict(filters=0),
-        dict(filters=-1),
         dict(specialized_levels=7),
         dict(specialized_levels=0, sub_levels=1, flow_convs=(3,), flow_filters=(32,)),
         dict(pyramid_levels=0),
         dict(pyramid_levels=10**9),
         dict(fusion_pyramid_levels=1),
-        dict(sub_levels=0),
         dict(flow_convs=(3, 3, 0, 3)),
         dict(flow_filters=(32, 64, 1, 256)),
-        dict(flow_filters=()),
         dict(correlation_radius=(1, 1)),
         dict(correlation_radius=(0, 0, 0, -1)),
     ],
 )
 def test_impossible_configs_are_refused(changes):
-    with pytest.raises(ValueError, match="breaks") as error:
+    with pytest.raises(ValueError, match=next(iter(changes))):
         FilmConfig(**changes)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -194,37 +159,36 @@ def test_impossible_configs_are_refused(changes):
     [
         *[("filters", value) for value in ("16", 16.5, None, True, {3: 3})],
         *[("flow_convs", value) for value in ("3333", 3, None, [3, "3", 3, 3], [3, 3, 3, 3.5])],
-        *[(name, value) for name in ("bilateral", "blend") for value in (1, "true", None)],
+        *[("blend", value) for value in (1, "true", None)],
     ],
 )
 def test_fields_of_the_wrong_type_are_refused_by_name(name, value):
-    """JSON may hold it; here the checked signature of FilmConfig itself would speak first."""
-    with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}")) as error:
-        checked(name, value)
-    assert "\n" not in str(error.value)
+    """JSON may hold it; here the checked signature of FilmConfig itself would raise first."""
+    (field,) = (field for field in dataclasses.fields(FilmConfig) if field.name == name)
+    with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}")):
+        checked(field, value)
 
 
-@pytest.mark.parametrize("filters", [1, 2, 3])
-def test_a_narrow_network_starts_too(filters):
-    """The image's three colours cannot pass through fewer channels: then the start stays random."""
-    config = FilmConfig(3, 2, 1, 2, (1, 1), (8, 8), filters)
+def test_a_config_takes_lists():
+    assert FilmConfig(flow_convs=[3, 3, 3, 3], flow_filters=[32, 64, 128, 256]) == FilmConfig.paper()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("filters", [1, 3])
+def test_a_narrow_network_has_an_initialisation(filters):
+    """The image's three colours cannot pass through fewer channels: then it stays random."""
+    narrow = FilmConfig(3, 2, 1, 2, (1, 1), (8, 8), filters)
     if filters < 3:
-        assert_same_parameters(initialize(toy(config)), toy(config))
+        assert_same_parameters(initialize(toy(narrow)), toy(narrow))
     else:
-        values = parameters(initialize(toy(config)))
+        values = parameters(initialize(toy(narrow)))
         assert all(np.isfinite(value).all() for value in values.values())
         np.testing.assert_array_equal(values["extractor.convs.0.kernel"][1, 1], np.eye(3))
 
 
-def test_config_takes_lists():
-    assert FilmConfig(flow_convs=[3, 3, 3, 3], flow_filters=[32, 64, 128, 256]) == FilmConfig.paper()  # type: ignore[arg-type]
-
-
 @pytest.mark.slow
 def test_gradients_reach_every_parameter():
-    net = untrained()
     x0, x1, y = jax.random.uniform(jax.random.key(4), (3, 1, 32, 32, 3))
-    graphdef, params = nnx.split(net)
+    graphdef, params = nnx.split(toy())
 
     def loss(params):
         return l1(nnx.merge(graphdef, params).forward(x0, x1, jnp.full((1, 1), 0.5)).image, y)

@@ -1,4 +1,4 @@
-"""Resizing and pooling against TensorFlow's numbers, and the identities that the network leans on."""
+"""Resizing and pooling against TensorFlow's numbers, and the identities that the network relies on."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from recipe import DATA
 
-from film.resample import _interpolate, average_pool, interleave, resize_bilinear, resize_nearest
-
-CASES = range(5)
+from film.ops.resample import _interpolate, average_pool, interleave, resize_bilinear, resize_nearest
 
 
 @pytest.fixture(scope="module")
@@ -16,11 +14,11 @@ def reference() -> dict[str, np.ndarray]:
     return dict(np.load(DATA / "resize.npz"))
 
 
-def maps(height: int, width: int, channels: int = 2) -> np.ndarray:
-    return np.random.default_rng(1).standard_normal((2, height, width, channels)).astype(np.float32)
+def maps(height: int, width: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((2, height, width, 2)).astype(np.float32)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", range(5))
 @pytest.mark.parametrize(("name", "resize"), [("bilinear", resize_bilinear), ("nearest", resize_nearest)])
 def test_resizes_equal_the_reference(reference, case, name, resize):
     expected = reference[f"{name}_{case}"]
@@ -28,7 +26,7 @@ def test_resizes_equal_the_reference(reference, case, name, resize):
     np.testing.assert_allclose(ours, expected, atol=1e-6 if name == "bilinear" else 0)
 
 
-@pytest.mark.parametrize("size", [(4, 6), (3, 5), (1, 7), (2, 1)])
+@pytest.mark.parametrize("size", [(3, 5), (1, 7), (2, 1)])
 def test_doubling_equals_the_general_path(size):
     x = jnp.asarray(maps(*size))
     height, width = 2 * size[0], 2 * size[1]
@@ -41,35 +39,18 @@ def test_doubling_equals_the_general_path(size):
 def test_the_same_size_and_flat_maps_stay(resize):
     x = jnp.asarray(maps(5, 7))
     np.testing.assert_array_equal(resize(x, (5, 7)), x)
-    flat = jnp.full((1, 5, 7, 2), 0.3)
-    np.testing.assert_allclose(resize(flat, (11, 13)), jnp.full((1, 11, 13, 2), 0.3), atol=1e-6)
+    np.testing.assert_allclose(resize(jnp.full((1, 5, 7, 2), 0.3), (11, 13)), np.full((1, 11, 13, 2), 0.3), atol=1e-6)
 
 
-def test_bilinear_keeps_a_ramp_straight():
-    """Half-pixel centres: doubling a ramp halves its slope and moves its start by a quarter."""
-    ramp = jnp.broadcast_to(jnp.arange(8.0)[None, None, :, None], (1, 4, 8, 1))
-    doubled = resize_bilinear(ramp, (4, 16))[0, 0, :, 0]
-    np.testing.assert_allclose(doubled[1:-1], np.arange(1, 15) / 2 - 0.25, atol=1e-6)
-    assert float(doubled[0]) == 0 and float(doubled[-1]) == 7
-
-
-@pytest.mark.parametrize(("height", "width"), [(6, 8), (7, 8), (6, 9), (7, 9)])
-def test_pooling_is_the_mean_of_blocks_and_drops_the_odd_line(height, width):
+@pytest.mark.parametrize(("height", "width"), [(6, 8), (7, 9)])
+def test_pooling_is_the_mean_of_blocks_without_the_odd_line(height, width):
     x = maps(height, width)
     blocks = x[:, : height // 2 * 2, : width // 2 * 2].reshape(2, height // 2, 2, width // 2, 2, 2)
     np.testing.assert_allclose(average_pool(jnp.asarray(x)), blocks.mean(axis=(2, 4)), atol=1e-6)
-    changed = x.copy()
-    changed[:, height // 2 * 2 :], changed[:, :, width // 2 * 2 :] = 9, 9
-    np.testing.assert_array_equal(average_pool(jnp.asarray(changed)), average_pool(jnp.asarray(x)))
-
-
-def test_nearest_doubling_repeats_each_pixel():
-    x = maps(3, 4)
-    np.testing.assert_array_equal(resize_nearest(jnp.asarray(x), (6, 8)), x.repeat(2, axis=1).repeat(2, axis=2))
 
 
 @pytest.mark.parametrize("axis", [1, 2])
-def test_interleave_takes_turns(axis):
+def test_interleave_alternates(axis):
     even, odd = maps(3, 4), maps(3, 4) + 10
     woven = np.moveaxis(np.asarray(interleave(jnp.asarray(even), jnp.asarray(odd), axis)), axis, 0)
     np.testing.assert_array_equal(woven[::2], np.moveaxis(even, axis, 0))

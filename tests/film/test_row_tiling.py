@@ -1,4 +1,6 @@
-"""A level in strips is the level: the same picture, the same gradients, whatever the rows come to."""
+"""A level tile by tile equals the whole level: the same frame, the same gradients, for any number of rows."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -7,64 +9,71 @@ import pytest
 from flax import nnx
 
 import film.ops.row_tiling
-from film.convolution import Conv, leaky_relu
 from film.model import Film, FilmConfig
+from film.ops.convolution import Conv, conv2d, leaky_relu
 from film.ops.row_tiling import EVEN, FEWEST, by_rows, even_share
+from film.warp import backward_warp
 
-KINDS = {"between": {}, "paper": dict(bilateral=False, blend=False, correlation_radius=())}
-SIZES = [(64, 40), (66, 40), (72, 33), (67, 40)]  # whole strips; a last one that overlaps; odd columns; an odd row
+KINDS = {"bilateral": {}, "paper": dict(bilateral=False, blend=False, correlation_radius=())}
 
 
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strips of EVEN rows: pictures of 64 rows are large."""
-    monkeypatch.setattr(film.ops.row_tiling, "PIXELS", EVEN * 40)
-    monkeypatch.setattr(film.ops.row_tiling, "ROWS", EVEN)
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Call it to make tiles of EVEN rows: then images of 64 rows are large."""
+
+    def apply() -> None:
+        monkeypatch.setattr(film.ops.row_tiling, "PIXELS", EVEN * 40)
+        monkeypatch.setattr(film.ops.row_tiling, "ROWS", EVEN)
+        jax.clear_caches()
+
+    return apply
 
 
 def tiny(kind: str) -> Film:
-    fields = dict(pyramid_levels=4, fusion_pyramid_levels=3, specialized_levels=2, sub_levels=3, filters=4)
-    fields |= dict(flow_convs=(2, 1, 1), flow_filters=(4, 6, 8), correlation_radius=(1, 1, 1))
+    """Of images of 64 rows only the finest level is tiled."""
+    fields = dict(pyramid_levels=3, fusion_pyramid_levels=2, specialized_levels=1, sub_levels=2, filters=4)
+    fields |= dict(flow_convs=(2, 1), flow_filters=(4, 4), correlation_radius=(1, 0))
     return Film(FilmConfig.small(**fields | KINDS[kind]), rngs=nnx.Rngs(1))
 
 
-def pictures(height: int, width: int, batch: int = 2) -> jax.Array:
-    return jax.random.uniform(jax.random.key(height), (2, batch, height, width, 3))
-
-
-def made(net: Film, x0: jax.Array, x1: jax.Array, time: float = 0.3):
-    moments = jnp.full((len(x0), 1), time)
-    return jax.jit(lambda x0, x1: net.forward(x0, x1, moments))(x0, x1)
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-def test_strips_make_the_same_frame_and_flow(kind, size, monkeypatch):
-    net, frames = tiny(kind), pictures(*size)
-    whole = made(net, *frames)
-    narrow(monkeypatch)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), made(net, *frames), whole)
-    assert float(jnp.abs(whole.forward_flow[0]).max()) > 0.1  # things move, across the strips' edges
-
-
-@pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_are_the_same(kind, remat, monkeypatch):
+@pytest.mark.parametrize("remat", [None, *(pytest.param(remat, marks=pytest.mark.slow) for remat in (False, True))])
+@pytest.mark.parametrize(("kind", "size"), [("bilateral", (66, 33)), ("paper", (66, 40))], ids=str)
+def test_tiles_give_the_same_frame_and_flow(kind, size, remat, small_tiles):
+    """The last tile overlaps, also with odd columns. Slow: the same gradients, too, with and without remat."""
     graphdef, state = nnx.split(tiny(kind))
-    params, (x0, x1) = nnx.to_pure_dict(state), pictures(64, 40, 1)
+    params, (x0, x1) = nnx.to_pure_dict(state), jax.random.uniform(jax.random.key(size[0]), (2, 1, *size, 3))
 
     def loss(params):
-        return jnp.sum(jnp.sin(nnx.merge(graphdef, params).forward(x0, x1, jnp.full((1, 1), 0.5), remat=remat).image))
+        output = nnx.merge(graphdef, params).forward(x0, x1, jnp.full((1, 1), 0.3), remat=bool(remat))
+        return jnp.sum(jnp.sin(output.image)), output
 
-    whole = jax.jit(jax.grad(loss))(params)
-    narrow(monkeypatch)
-    jax.clear_caches()
-    found = jax.jit(jax.grad(loss))(params)
-    scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(whole))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * scale), found, whole)
+    run = jax.jit(loss if remat is None else jax.value_and_grad(loss, has_aux=True))
+    whole = run(params)
+    small_tiles()
+    tiled = run(params)
+    outputs, expected = (result[1] if remat is None else result[0][1] for result in (tiled, whole))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), outputs, expected)
+    assert float(jnp.abs(expected.forward_flow[0]).max()) > 0.1  # things move, across the tiles' edges
+    if remat is not None:
+        scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(whole[1]))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * scale), tiled[1], whole[1])
 
 
-def loops(function, *inputs) -> bool:
-    return any(equation.primitive.name in ("while", "scan") for equation in jax.make_jaxpr(function)(*inputs).eqns)
+def test_gradients_of_tiles(small_tiles):
+    """Of a warp, which looks up the whole image, and a convolution."""
+    image, flow = jax.random.normal(jax.random.key(0), (2, 1, 66, 40, 2))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 2, 2))
+
+    def value(tiles, image, flow, kernel):
+        def run(top, flow):
+            return conv2d(backward_warp(image, flow, top), kernel)
+
+        return jnp.sum(jnp.sin(by_rows(run, [flow], 1) if tiles else run(0, flow)))
+
+    small_tiles()
+    gradients = [jax.jit(jax.grad(partial(value, tiles), (0, 1, 2)))(image, flow, kernel) for tiles in (True, False)]
+    for tiled, whole in zip(*gradients, strict=True):
+        np.testing.assert_allclose(tiled, whole, atol=1e-4 * float(jnp.abs(whole).max()))
 
 
 def test_an_even_share_divides_and_fits():
@@ -73,54 +82,44 @@ def test_an_even_share_divides_and_fits():
 
 
 def stack(reach: int):
-    """`reach` convolutions, and the inputs and windows that they were given."""
-    convs, seen = [Conv(3, 2, 2, rngs=nnx.Rngs(i)) for i in range(reach)], []
+    """`reach` convolutions, and the heights of the windows that they were given."""
+    convs, heights = [Conv(3, 2, 2, rngs=nnx.Rngs(i)) for i in range(reach)], []
 
     def run(top, x, *more):
-        seen.append([x.shape[1], *(other.shape[1] for other in more)])
+        heights.append([x.shape[1], *(other.shape[1] for other in more)])
         for conv in convs:
             x = leaky_relu(conv(x))
         return x + sum((jnp.repeat(other, 2, axis=1) for other in more), jnp.zeros_like(x))
 
-    return run, seen
+    return run, heights
 
 
-@pytest.mark.parametrize("reach", [1, 3, 4, 5])
-def test_a_row_sees_all_that_it_reaches(reach, monkeypatch):
-    narrow(monkeypatch)
-    run, seen = stack(reach)
+@pytest.mark.parametrize("reach", [1, 4, 5])
+def test_a_row_sees_all_rows_in_its_reach(reach, small_tiles):
+    small_tiles()
+    run, heights = stack(reach)
     x, half = jax.random.normal(jax.random.key(0), (2, 90, 40, 2)), jax.random.normal(jax.random.key(1), (2, 45, 40, 2))
-    found = by_rows(run, [x, half], reach)
-    assert {rows < 90 for rows, _ in seen} == {True} and all(rows == 2 * few for rows, few in seen)
-    np.testing.assert_allclose(found, run(0, x, half), atol=1e-5)
+    tiled = by_rows(run, [x, half], reach)
+    assert all(rows < 90 and rows == 2 * halves for rows, halves in heights)
+    np.testing.assert_allclose(tiled, run(0, x, half), atol=1e-5)
+    if reach > 4:  # the comparison can fail: with too short a reach it does
+        assert float(jnp.abs(by_rows(run, [x, half], 1) - run(0, x, half)).max()) > 1e-3
 
 
-def test_a_reach_too_short_is_seen(monkeypatch):
-    """The comparison above can fail: the same strips, told of fewer rows than the convolutions see."""
-    narrow(monkeypatch)
-    run, _ = stack(6)
-    x = jax.random.normal(jax.random.key(0), (1, 96, 40, 2))
-    assert float(jnp.abs(by_rows(run, [x], 1) - run(0, x)).max()) > 1e-3
-
-
-def test_a_window_higher_than_the_picture_is_the_picture(monkeypatch):
-    narrow(monkeypatch)
-    x = jnp.ones((1, FEWEST * EVEN, 40, 2))
-    assert by_rows(lambda top, x: x, [x], 32).shape == x.shape
-
-
-def test_small_and_odd_pictures_stay_whole(monkeypatch):
-    narrow(monkeypatch)
+def test_small_odd_and_low_images_stay_whole(small_tiles):
+    small_tiles()
     run, _ = stack(1)
-    large, small = jnp.zeros((1, FEWEST * EVEN, 40, 2)), jnp.zeros((1, FEWEST * EVEN - 1, 40, 2))
-    assert loops(lambda x: by_rows(run, [x], 1), large) and not loops(lambda x: by_rows(run, [x], 1), small)
-    odd, half = jnp.zeros((1, 91, 40, 2)), jnp.zeros((1, 45, 40, 2))
-    assert not loops(lambda x, half: by_rows(lambda top, x, half: x, [x, half], 1), odd, half)
+    large = FEWEST * EVEN
+    for rows, reach, tiled in ((large, 1, True), (large - 1, 1, False), (large, 32, False)):
+        jaxpr = jax.make_jaxpr(lambda x, reach=reach: by_rows(run, [x], reach))(jnp.zeros((1, rows, 40, 2)))
+        assert tiled == any(equation.primitive.name in ("while", "scan") for equation in jaxpr.eqns)
+    x, half = jnp.zeros((1, 91, 40, 2)), jnp.zeros((1, 45, 40, 2))
+    assert by_rows(lambda top, x, half: x, [x, half], 1) is x
 
 
-def test_a_large_picture_needs_less_memory(monkeypatch):
+def test_a_large_image_needs_less_memory(monkeypatch):
     """The finest level's activations are no longer there all at once."""
-    net = Film(FilmConfig.small(pyramid_levels=4, fusion_pyramid_levels=2), rngs=nnx.Rngs(0))
+    net = Film(FilmConfig.small(pyramid_levels=4, fusion_pyramid_levels=2, correlation_radius=()), rngs=nnx.Rngs(0))
     e0 = jax.eval_shape(net.encode, jax.ShapeDtypeStruct((1, 512, 512, 3), jnp.float32))
 
     def needed(pixels: int) -> int:

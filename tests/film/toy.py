@@ -1,4 +1,4 @@
-"""The smallest FILM that has every part, for tests of what is around the network. Its weights say nothing."""
+"""The smallest FILM that has every component, for tests of what is around the network. Its weights are random."""
 
 import jax
 import numpy as np
@@ -13,9 +13,14 @@ CONFIG = FilmConfig(3, 2, 1, 2, (1, 1), (8, 8), 8)
 
 def toy(config: FilmConfig = CONFIG, seed: int = 0) -> Film:
     """As `Film(config, rngs=...)`, drawn by NumPy: JAX would compile a program for each shape."""
+
+    def draw(shape: tuple[int, ...]) -> np.ndarray:
+        scale = np.sqrt(2 / np.prod(shape[:-1])) if len(shape) > 1 else 0.01
+        return (scale * rng.standard_normal(shape)).astype(np.float32)
+
     rng = np.random.default_rng(seed)
     shapes = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0)))))
-    return from_params({path: _draw(rng, leaf.shape) for path, leaf in flatten(shapes).items()}, config)
+    return from_params({path: draw(leaf.shape) for path, leaf in flatten(shapes).items()}, config)
 
 
 def parameters(model: Film) -> dict[str, np.ndarray]:
@@ -27,13 +32,7 @@ def assert_same_parameters(one: Film, other: Film) -> None:
     """Bit for bit."""
     assert one.config == other.config
     ours, theirs = parameters(one), parameters(other)
-    assert ours.keys() == theirs.keys()
+    assert ours.keys() == theirs.keys() and len(jax.tree.leaves(ours)) > 10
     for path, value in ours.items():
         assert value.dtype == theirs[path].dtype == np.float32
         np.testing.assert_array_equal(value, theirs[path], err_msg=path)
-    assert len(jax.tree.leaves(ours)) > 10
-
-
-def _draw(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    scale = np.sqrt(2 / np.prod(shape[:-1])) if len(shape) > 1 else 0.01
-    return (scale * rng.standard_normal(shape)).astype(np.float32)

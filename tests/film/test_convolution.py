@@ -1,31 +1,32 @@
-"""The convolution's own kernel gradient against XLA's."""
+"""Convolution: its own kernel gradient against XLA's, and the sum of its parts."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax import lax
 
-from film.ops.conv2d import TILE_PIXELS, conv2d
+from film.ops.convolution import TILE_PIXELS, Conv, conv2d
 
 
 def plain(x, kernel, padding):
     return lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-CASES = [
-    ((1, 1), "SAME"),
-    ((2, 2), [(0, 1), (0, 1)]),
-    ((1, 2), [(0, 0), (0, 1)]),
-    ((3, 3), "SAME"),
-    ((3, 3), "VALID"),
-    ((3, 3), [(2, 0), (0, 2)]),
-]
+SHIFTED = [(2, 0), (0, 2)]
 
 
 @pytest.mark.parametrize(
     ("size", "kernel", "padding"),
-    [((5, 9), *case) for case in CASES] + [((96, 40), *CASES[3]), ((3, TILE_PIXELS + 1), *CASES[5])],
+    [
+        ((5, 9), (1, 1), "SAME"),
+        ((5, 9), (1, 2), [(0, 0), (0, 1)]),
+        ((5, 9), (3, 3), "VALID"),
+        ((5, 9), (3, 3), SHIFTED),
+        ((96, 40), (3, 3), "SAME"),
+        ((3, TILE_PIXELS + 1), (3, 3), SHIFTED),
+    ],
     ids=str,
 )
 def test_gradients_are_those_of_the_convolution(size, kernel, padding):
@@ -51,8 +52,16 @@ def test_bfloat16_sums_in_float32():
     np.testing.assert_allclose(found.astype(np.float32), exact[0], rtol=2**-8, atol=0.05)
 
 
+def test_parts_of_a_convolution_sum_to_the_whole():
+    layer, x = Conv(3, 9, 4, rngs=nnx.Rngs(3)), jax.random.uniform(jax.random.key(2), (2, 7, 6, 9), minval=-1.0)
+    layer.bias[...] = jnp.arange(4.0)
+    parts = layer.part(x[..., :4], 0) + layer.part(x[..., 4:6], 4) + layer.part(x[..., 6:], 6)
+    np.testing.assert_allclose(parts + layer.bias[...], layer(x), atol=3e-6)
+    assert float(jnp.abs(layer.part(x[..., :4], 0) - layer.part(x[..., :4], 1)).max()) > 0.1  # `start` matters
+
+
 def test_a_batch_on_two_devices_stays_there():
-    """No device waits for the other but once, for the sum over the batch."""
+    """One all-reduce, for the sum over the batch, and none inside the loop over rows."""
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     x = jax.device_put(jnp.ones((4, 256, 16, 3)), spread)

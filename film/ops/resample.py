@@ -1,11 +1,9 @@
-"""Resizing and pooling, exactly as FILM's reference does it.
-
-All functions take and return `b h w c` arrays. Three operators build every pyramid:
+"""Pooling and resizing exactly as FILM's reference does them; all arrays are `b h w c`.
 
 * `average_pool`: 2x2 mean, stride 2; an odd last row or column is dropped (TensorFlow's VALID padding).
-* `resize_bilinear`: half-pixel centres, edge clamping, no antialiasing (`tf.image.resize`). Flow is carried from
-  one level to the next finer with it. FILM nearly always asks for exactly twice the size; that case is two weighted
-  sums of neighbours and an interleave, which has no gather forwards and no scatter backwards.
+* `resize_bilinear`: half-pixel centres, edge clamping, no antialiasing (`tf.image.resize`). Carries flow from one
+  level to the next finer one, nearly always to exactly twice the size. That case is two weighted sums of neighbours
+  and an interleave, which has no gather forwards and no scatter backwards.
 * `resize_nearest`: half-pixel centres. The decoder's upsampling.
 """
 
@@ -18,7 +16,6 @@ from jaxtyping import Array, Float
 
 
 def average_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """Mean of each 2x2 block."""
     total = lax.reduce_window(x, np.array(0, x.dtype), lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     return total * 0.25
 
@@ -50,23 +47,17 @@ def interleave(even: Array, odd: Array, axis: int) -> Array:
 
 
 def _double(x: Array, axis: int) -> Array:
-    length = x.shape[axis]
-    before = jnp.concatenate([_cut(x, axis, 0, 1), _cut(x, axis, 0, length - 1)], axis)
-    after = jnp.concatenate([_cut(x, axis, 1, length), _cut(x, axis, length - 1, length)], axis)
+    pads = [(int(a == axis),) * 2 for a in range(x.ndim)]
+    padded, length = jnp.pad(x, pads, mode="edge"), x.shape[axis]
+    before, after = (lax.slice_in_dim(padded, start, start + length, axis=axis) for start in (0, 2))
     return interleave(0.25 * before + 0.75 * x, 0.75 * x + 0.25 * after, axis)
 
 
 def _interpolate(x: Array, axis: int, length: int) -> Array:
     last = x.shape[axis] - 1
-    position = (np.arange(length) + 0.5) * (x.shape[axis] / length) - 0.5
-    position = np.clip(position, 0, last)
+    position = np.clip((np.arange(length) + 0.5) * (x.shape[axis] / length) - 0.5, 0, last)
     low = np.minimum(np.floor(position), max(last - 1, 0)).astype(np.int32)
-    shape = [1, 1, 1, 1]
-    shape[axis] = length
+    shape = [length if a == axis else 1 for a in range(x.ndim)]
     weight = jnp.asarray((position - low).reshape(shape), x.dtype)
     below, above = jnp.take(x, low, axis=axis), jnp.take(x, np.minimum(low + 1, last), axis=axis)
     return below * (1 - weight) + above * weight
-
-
-def _cut(x: Array, axis: int, start: int, stop: int) -> Array:
-    return lax.slice_in_dim(x, start, stop, axis=axis)

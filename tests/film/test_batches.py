@@ -1,0 +1,261 @@
+"""Batches for training: mixed, resumable, sharded, with a curriculum, and not stopped by a broken record."""
+
+import json
+import logging
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_triplets import damage, picture, write_all, write_cut, write_vimeo
+
+from film.data.augment import ReferenceAugment
+from film.data.datasets import FolderTriplets, Vimeo90K, XTest
+from film.data.record_sources import CutTriplets, TFRecordTriplets
+from film.data.triplet import decode
+from film.data.triplet_batches import PATIENCE, MixtureConfig, Readable, TripletConfig, choose_scale
+
+with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
+    warnings.simplefilter("ignore")
+    from omegaconf import OmegaConf
+
+    from common.training.config import instantiate
+
+ROOT = Path(__file__).parents[2]
+SHARDS = ROOT / "tests" / "data" / "film" / "tiny_triplets.tfrecord@2"
+PLAIN = ReferenceAugment(quarter_turns=False, mirror=False, angle=0.0, swap=False)
+SIZE, MOTION = 96, float(np.hypot(10, 8))
+KINDS = ["mixture", "patches"]
+
+
+@pytest.fixture(scope="module")
+def vimeo(tmp_path_factory) -> Vimeo90K:
+    return Vimeo90K(write_vimeo(tmp_path_factory.mktemp("vimeo"), 10))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory) -> FolderTriplets:
+    return FolderTriplets(write_vimeo(tmp_path_factory.mktemp("other"), 5))
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory) -> Path:
+    """Ten patches with constant flow; the middle frame of number i is filled with the grey 20 i."""
+    images = np.stack([[picture(3 * i + k, SIZE, SIZE) for k in range(3)] for i in range(10)])
+    images[:, 1] = 20 * np.arange(10)[:, None, None, None]
+    flows = np.broadcast_to(np.array([(6, -3), (-4, 5)], np.float16)[:, None, None], (10, 2, 24, 24, 2))
+    return write_cut(tmp_path_factory.mktemp("cut"), images, flows, np.ones((10, 2, 24, 24), np.uint8), MOTION)
+
+
+def mixture(*sources, **changes) -> MixtureConfig:
+    return MixtureConfig(sources, **(dict(batch_size=4, crop=8, buffer=2) | changes))
+
+
+def patches(folder, **changes) -> TripletConfig:
+    fields = dict(batch_size=5, crop=32, scales=(1.0, 0.5), colour=False, buffer=4)
+    return TripletConfig(str(folder), **(fields | changes))
+
+
+@pytest.fixture
+def make(vimeo, cut):
+    """A config of each kind over ten records."""
+    return {
+        "mixture": lambda **changes: mixture(vimeo, **changes),
+        "patches": lambda **changes: patches(cut, **changes),
+    }
+
+
+def ids(stream, batches: int) -> list[int]:
+    return [int(number) for _ in range(batches) for number in next(stream)["id"]]
+
+
+def equal(one, two) -> bool:
+    return one.keys() == two.keys() and all(np.array_equal(one[key], two[key]) for key in one)
+
+
+def kinds_of(batch) -> dict:
+    return {name: (array.shape, array.dtype.str[1:]) for name, array in batch.items()}
+
+
+def test_batches_of_a_mixture(vimeo):
+    settings = mixture(vimeo, augment=PLAIN, crop=12)
+    batch, frame = next(settings.batches(0)), ((4, 12, 12, 3), "f4")
+    assert kinds_of(batch) == dict(x0=frame, y=frame, x1=frame, time=((4, 1), "f4"), id=((4,), "i8"))
+    for i, number in enumerate(batch["id"]):
+        assert settings.names([number]) == [vimeo.name(int(number))]
+        truth = vimeo[int(number)]
+        columns = [x for x in range(5) if np.allclose(batch["y"][i], truth.y[:, x : x + 12], atol=1e-6)]
+        assert len(columns) == 1  # a crop of that very record, as high as the image
+        np.testing.assert_allclose(batch["x1"][i], truth.x1[:, columns[0] : columns[0] + 12], atol=1e-6)
+
+
+def test_batches_of_patches(cut):
+    settings = patches(cut)
+    batch, frame = next(settings.batches(0)), ((5, 32, 32, 3), "f4")
+    flows = dict.fromkeys(("flow0", "flow1"), ((5, 8, 8, 2), "f4")) | dict.fromkeys(
+        ("valid0", "valid1"), ((5, 8, 8), "f4")
+    )
+    assert kinds_of(batch) == dict(x0=frame, y=frame, x1=frame, time=((5, 1), "f4"), id=((5,), "i8")) | flows
+    assert [round(float(y.mean()) * 255 / 20) for y in batch["y"]] == batch["id"].tolist()
+    assert (batch["time"] == 0.5).all() and settings.names([3]) == [f"{cut} patch 3"]
+    assert all(batch[name].min() >= 0 and batch[name].max() <= 1 for name in ("x0", "y", "x1", "valid0"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_has_every_record_once_and_the_next_another_order(make, kind):
+    stream = make[kind](batch_size=5).batches(0)
+    first, second = ids(stream, 2), ids(stream, 2)
+    assert sorted(first) == sorted(second) == list(range(10)) and first != second
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_seed_gives_the_same_batches_after_a_stop_and_with_more_threads(make, kind):
+    one, two, three = make[kind]().batches(1), make[kind](threads=3).batches(1), make[kind]().batches(2)
+    for _ in range(3):
+        batch = next(one)
+        assert equal(batch, next(two)) and not equal(batch, next(three))
+    state = json.loads(json.dumps(one.get_state()))
+    expected = [next(one) for _ in range(3)]
+    resumed = make[kind]().batches(1)
+    resumed.set_state(state)
+    assert all(equal(batch, next(resumed)) for batch in expected)
+
+
+def test_weights_hold_in_every_batch_and_sources_keep_their_epochs(vimeo, other):
+    stream = mixture(other, vimeo, weights=(1, 3), batch_size=8).batches(0)
+    drawn = [ids(stream, 1) for _ in range(10)]
+    assert all(sum(number < 5 for number in batch) == 2 for batch in drawn)
+    from_other = [number for batch in drawn for number in batch if number < 5]
+    from_vimeo = [number - 5 for batch in drawn for number in batch if number >= 5]
+    assert all(sorted(from_other[k : k + 5]) == list(range(5)) for k in range(0, 20, 5))
+    assert all(sorted(from_vimeo[k : k + 10]) == list(range(10)) for k in range(0, 60, 10))
+
+
+def test_all_kinds_of_sources_mix_by_their_records_each_in_its_own_order(vimeo, cut):
+    sources = (vimeo, CutTriplets(cut), TFRecordTriplets(str(SHARDS)))
+    settings = mixture(*sources, batch_size=24)
+    assert set(ids(settings.batches(0), 2)) == set(range(24))
+    assert settings.names([0, 9, 10, 23]) == [vimeo.name(0), vimeo.name(9), f"{cut} patch 0", sources[2].name(3)]
+    drawn = ids(mixture(vimeo, vimeo, batch_size=20).batches(0), 1)
+    first, second = ([n % 10 for n in drawn if n // 10 == source] for source in (0, 1))
+    assert len(first) == len(second) == 10 and first != second
+    np.testing.assert_array_equal(decode(sources[1].encoded(2).pictures[2], ""), picture(8, SIZE, SIZE))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_share_the_batches_of_one(vimeo, other, count):
+    alone = mixture(vimeo, other).batches(0, 0, 1)
+    shares = [mixture(vimeo, other).batches(0, index, count) for index in range(count)]
+    for _ in range(3):
+        parts = [next(share) for share in shares]
+        assert equal({key: np.concatenate([part[key] for part in parts]) for key in parts[0]}, next(alone))
+    with pytest.raises(ValueError, match="process 0 of 3"):
+        mixture(vimeo).batches(0, 0, 3)
+
+
+def test_the_curriculum_caps_motion_by_step(cut):
+    """Half scale until step 3, where the cap passes the patches' motion of 12.8 px; then both scales."""
+    stream = patches(cut, max_motion=((2, 7.0), (4, 20.0))).batches(0)
+    batches = [next(stream) for _ in range(8)]
+    motions = np.concatenate([np.linalg.norm(b["flow1"] - b["flow0"], axis=-1)[:, 0, 0] for b in batches])
+    np.testing.assert_allclose(motions[:15], MOTION / 2, rtol=1e-2)
+    assert (motions[15:].min(), motions[15:].max()) == pytest.approx((MOTION / 2, MOTION), rel=1e-2)
+    rng = np.random.default_rng(0)
+    assert {choose_scale((1.0, 0.5, 0.25), 20.0, 10.0, rng) for _ in range(50)} == {0.5, 0.25}
+    assert choose_scale((1.0, 0.5, 0.25), 100.0, 10.0, rng) == 0.25
+
+
+@pytest.fixture
+def broken(tmp_path) -> Vimeo90K:
+    """Ten triplets, of which 2 and 3 are damaged, 5 lacks an image, 7 and 9 are too small."""
+    write_vimeo(tmp_path, 10)
+    place = tmp_path / "sequences" / "00001"
+    damage(place / "0002/im2.png")
+    damage(place / "0003/im1.png")
+    (place / "0005/im3.png").unlink()
+    write_all(place, {f"{k:04d}/im{i}.png": 0 for k in (7, 9) for i in (1, 2, 3)}, 6, 16)
+    return Vimeo90K(tmp_path)
+
+
+def test_unreadable_records_are_skipped_named_and_counted(broken, caplog):
+    with caplog.at_level(logging.WARNING):
+        stream = mixture(broken, batch_size=10, threads=2).batches(0)
+        drawn = ids(stream, 10)
+    assert set(drawn) == {0, 3, 5, 7, 9}  # ids are those of the records that came instead
+    assert drawn.count(3) == pytest.approx(3 * drawn.count(0), abs=2)  # record 4 came for 2 and 3 as well
+    messages = [record.message for record in caplog.records]
+    assert len(messages) == 4 and all("00001/000" in message for message in messages)  # three by name, then a count
+    resumed = mixture(broken, batch_size=10).batches(0)
+    resumed.set_state(stream.get_state())
+    assert equal(next(stream), next(resumed))
+
+
+def test_what_cannot_be_read_at_all_stops_at_once(vimeo, broken):
+    with pytest.raises(ValueError, match=r"record \d"):
+        next(mixture(broken, batch_size=10, strict=True).batches(0))
+    with pytest.raises(ValueError, match=r"^10 .*13 .*16x12"):
+        mixture(vimeo, crop=13).batches(0)
+
+    class Endless(FolderTriplets):
+        def __len__(self):
+            return 10**6
+
+        def frames(self, index):
+            raise OSError("disk gone")
+
+    with pytest.raises(ValueError, match=f"^{PATIENCE} .*disk gone"):
+        Readable(Endless("nowhere"))[0]
+
+
+def test_other_times_reach_the_batch(tmp_path):
+    write_all(tmp_path, {f"a/{k:04d}.png": k for k in range(0, 33, 4)}, 8, 8)
+    batch = next(mixture(XTest(tmp_path), augment=ReferenceAugment(swap=True), batch_size=7).batches(0))
+    times = {int(number): float(time[0]) for number, time in zip(batch["id"], batch["time"], strict=True)}
+    assert all(time in ((k + 1) / 8, 1 - (k + 1) / 8) for k, time in times.items()) and len(times) == 7
+    assert len(set(times.values())) > 3
+
+
+@pytest.mark.parametrize("name", ["vimeo90k", "vimeo90k_tfrecord", "vimeo90k_records", "video"])
+def test_each_data_config_builds_without_data_and_names_every_field(name):
+    own, base = (OmegaConf.load(ROOT / "configs" / "data" / f"{n}.yaml") for n in (name, "vimeo90k"))
+    own.pop("defaults", None)
+    loaded = OmegaConf.merge(base, own)
+    made = instantiate(loaded)
+    assert isinstance(made, MixtureConfig) and (made.batch_size, made.crop) == (8, 256)  # the paper's
+    assert made.augment == ReferenceAugment() and len(made.sources) == 1
+    for node, part in ((loaded, made), (loaded.augment, made.augment), (loaded.sources[0], made.sources[0])):
+        assert set(node) - {"_target_"} == set(part.__dataclass_fields__)
+    with pytest.raises(FileNotFoundError):  # tests run without any of these; tfds knows no such name
+        MixtureConfig(made.sources[:1] if name != "video" else [CutTriplets("nowhere")]).batches(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "value"),
+    [
+        ("mixture", {"weights": (1.0, 2.0)}, r"1\.0, 2\.0"),
+        ("mixture", {"weights": (0.0,)}, r"0\.0"),
+        ("mixture", {"crop": 0}, "crop 0"),
+        ("mixture", {"threads": 0}, "threads 0"),
+        ("patches", {"crop": 30}, "30"),
+        ("patches", {"scales": (1.0, 0.2)}, r"0\.2"),
+        ("patches", {"scales": (1.5,)}, r"1\.5"),
+        ("patches", {"scales": ()}, "scales"),
+        ("patches", {"batch_size": 11}, "11"),
+        ("patches", {"batch_size": 0}, "batch_size 0"),
+        ("patches", {"max_motion": ((5, 1.0), (5, 2.0))}, "max_motion"),
+    ],
+)
+def test_impossible_settings_are_refused_by_value(make, kind, changes, value):
+    with pytest.raises(ValueError, match=value):
+        make[kind](**changes).batches(0)
+    with pytest.raises(ValueError, match="sources"):
+        mixture()
+
+
+def test_folders_that_are_no_cut_are_refused(cut, tmp_path):
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+        len(CutTriplets(tmp_path))
+    arrays = {name: np.load(cut / f"{name}.npy") for name in ("images", "flows", "valid")}
+    write_cut(tmp_path, **arrays | {"flows": arrays["flows"][:9]})
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        len(CutTriplets(tmp_path))

@@ -1,0 +1,157 @@
+"""Pyramid, flow and fusion: the shortcuts equal the plain arithmetic, and weights are shared as in the paper."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.test_util import check_grads
+
+import film.ops.correlation
+from film.config import FilmConfig
+from film.flow import FlowEstimator
+from film.fusion import Fusion, blend, upsample_conv
+from film.ops.convolution import Conv, conv2d
+from film.ops.correlation import correlation
+from film.ops.packing import pack, unpack
+from film.ops.resample import resize_bilinear, resize_nearest
+from film.ops.row_tiling import even_share
+from film.pyramid import FeatureExtractor, feature_channels, image_pyramid
+from film.warp import backward_warp
+
+CONFIG = FilmConfig(4, 3, 2, 3, (1, 1, 1), (8, 8, 8), 4)
+
+
+def uniform(seed: int, *shape: int) -> jax.Array:
+    return jax.random.uniform(jax.random.key(seed), shape, minval=-1.0)
+
+
+def conv(size: int, inputs: int, outputs: int) -> Conv:
+    layer = Conv(size, inputs, outputs, rngs=nnx.Rngs(3))
+    layer.bias[...] = uniform(9, outputs)  # it starts at zero: a lost bias would not be seen
+    return layer
+
+
+def plain(layer: Conv, x: jax.Array, size: tuple[int, int]) -> jax.Array:
+    """Upsampling, then TensorFlow's SAME 2x2 convolution: one row and column of zeros below and to the right."""
+    up = jnp.pad(resize_nearest(x, size), ((0, 0), (0, 1), (0, 1), (0, 0)))
+    return conv2d(up, layer.kernel[...], "VALID") + layer.bias[...]
+
+
+@pytest.mark.parametrize("size", [(12, 16), (13, 16), (11, 15)])
+def test_folded_upsampling_and_its_gradient_equal_the_plain_ones(size):
+    layer, x = conv(2, 5, 4), uniform(0, 2, 6, 8, 5)
+
+    @jax.jit
+    def both(x):
+        folded, pull_folded = jax.vjp(lambda x: upsample_conv(layer, x, size), x)
+        expected, pull = jax.vjp(lambda x: plain(layer, x, size), x)
+        return folded, expected, pull_folded(jnp.cos(expected))[0], pull(jnp.cos(expected))[0]
+
+    folded, expected, gradient, expected_gradient = both(x)
+    assert folded.shape == (2, *size, 4)
+    np.testing.assert_allclose(folded, expected, atol=2e-6)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-5)
+
+
+def test_folding_never_makes_the_upsampled_map():
+    """No intermediate of the doubled size has the input's channels."""
+    layer, x = conv(2, 64, 4), uniform(0, 1, 6, 8, 64)
+    jaxpr = jax.make_jaxpr(lambda x: upsample_conv(layer, x, (12, 16)))(x)
+    shapes = [v.aval.shape for equation in jaxpr.eqns for v in equation.outvars]
+    assert (1, 12, 16, 64) not in shapes and (1, 12, 16, 4) in shapes
+
+
+def test_each_level_depends_on_its_own_predictor():
+    """Changing a predictor's last bias moves the flow at its own levels and, doubled, at all finer ones."""
+    estimator = FlowEstimator(CONFIG, rngs=nnx.Rngs(0))
+    assert [estimator.predictor(level) is estimator.predictors[min(level, 2)] for level in range(6)] == [True] * 6
+    graphdef, state = nnx.split(estimator)
+    features = [uniform(i, 1, 16 >> i, 16 >> i, feature_channels(CONFIG, i)) for i in range(4)]
+
+    @jax.jit
+    def run(state):
+        flow = nnx.merge(graphdef, state)
+        return flow(flow.own_halves(features), features)
+
+    def moved(predictor: int) -> list[float]:
+        changed = jax.tree.map(jnp.copy, state)
+        convs = changed["predictors"][predictor]["convs"]
+        bias = convs[len(convs) - 1]["bias"]
+        bias[...] = bias[...] + 1e-3
+        return [float(np.abs(after - b).mean()) for after, b in zip(run(changed), run(state), strict=True)]
+
+    finest, middle, shared = (moved(predictor) for predictor in range(3))
+    assert finest[1:] == [0, 0, 0] and finest[0] == pytest.approx(1e-3, rel=0.01)
+    assert middle[2:] == [0, 0] and middle[1] == pytest.approx(1e-3, rel=0.01) and middle[0] > 1e-3
+    assert shared[3] == pytest.approx(1e-3, rel=0.01) and shared[2] > 1.5e-3 and shared[0] > 1e-3
+
+
+@pytest.mark.parametrize("rows", [1, 2, 6])
+def test_correlation_is_the_mean_of_products_and_zero_outside(rows, monkeypatch):
+    a, b = uniform(0, 2, 6, 7, 5), uniform(1, 2, 6, 7, 5)
+    padded = jnp.pad(b, ((0, 0), (2, 2), (2, 2), (0, 0)))
+    expected = [jnp.mean(a * padded[:, y : y + 6, x : x + 7], axis=-1) for y in range(5) for x in range(5)]
+    monkeypatch.setattr("film.ops.correlation.TILE_VALUES", rows * 2 * 7 * 5)
+    np.testing.assert_allclose(correlation(a, b, 2), jnp.stack(expected, axis=-1), atol=1e-6)
+    assert even_share(6, 2 * 7 * 5, film.ops.correlation.TILE_VALUES) == rows
+
+
+def test_the_gradient_of_correlation():
+    a, b, weights = uniform(0, 1, 4, 5, 3), uniform(1, 1, 4, 5, 3), uniform(2, 1, 4, 5, 9)
+
+    def value(a, b):
+        return jnp.sum(weights * correlation(jnp.asarray(a), jnp.asarray(b), 1))
+
+    check_grads(value, (a, b), order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
+
+
+def test_bilateral_flow_lies_on_the_grid_of_its_time():
+    config = FilmConfig(3, 2, 1, 1, (1, 1), (8, 8), 4, correlation_radius=(1, 1), bilateral=True)
+    estimator = FlowEstimator(config, rngs=nnx.Rngs(3))
+    features = [uniform(level, 1, 16 >> level, 16 >> level, 4) for level in range(3)]
+    flows = estimator.bilateral(features, features, jnp.full((1, 1), 0.25))
+    assert [flow.shape[1] for flow in flows] == [16, 8, 4]
+    v = resize_bilinear(2 * flows[2], (8, 8))
+    own = backward_warp(features[1], -0.25 * v)
+    residual = estimator.predictor(1)(estimator.predictor(1).own_half(own), backward_warp(features[1], 0.75 * v))
+    np.testing.assert_allclose(flows[1], v + residual, atol=1e-5)
+
+
+def test_blend_of_zeros_is_the_mean_by_time():
+    x0, x1 = uniform(0, 2, 3, 4, 3), uniform(1, 2, 3, 4, 3)
+    time = jnp.array([[0.25], [1.0]])
+    mixed = blend(x0, x1, jnp.zeros((2, 3, 4, 4)), time)
+    np.testing.assert_allclose(mixed, jnp.stack([0.75 * x0[0] + 0.25 * x1[0], x1[1]]), atol=1e-6)
+    certain = blend(x0, x1, jnp.zeros((2, 3, 4, 4)).at[..., 3].set(50.0), time)
+    np.testing.assert_allclose(certain[0], x0[0], atol=1e-6)
+
+
+def test_feature_levels_stack_all_stages_of_their_size():
+    config = dataclasses.replace(CONFIG, pyramid_levels=5)
+    extractor, images = FeatureExtractor(config, rngs=nnx.Rngs(1)), image_pyramid(uniform(5, 1, 32, 48, 3), 5)
+    features, alone = jax.jit(lambda images: (extractor(images), extractor(images[3:4])))(images)
+    assert [f.shape for f in features] == [(1, 32 >> i, 48 >> i, feature_channels(config, i)) for i in range(5)]
+    assert features[2].shape[-1] == features[4].shape[-1] == 4 + 8 + 16
+    np.testing.assert_allclose(features[3][..., :4], alone[0], atol=1e-6)  # stage 0 of image 3
+
+
+@pytest.mark.parametrize("size", [(16, 24), (21, 30)])
+def test_the_decoder_ignores_the_zeros_of_a_pack(size):
+    """They are there for speed: the decoder gives the same whatever they are."""
+    decoder = Fusion(CONFIG, rngs=nnx.Rngs(2))
+    sizes = [(1, size[0] >> level, size[1] >> level) for level in range(3)]
+    packs = [pack(uniform(0, *s, 3), uniform(1, *s, feature_channels(CONFIG, i))) for i, s in enumerate(sizes)]
+    assert all(not x[..., 3].any() and x.shape[-1] % 4 == 0 for x in packs)
+    image, features = unpack(packs[1])
+    np.testing.assert_array_equal(image, uniform(0, *sizes[1], 3))
+    np.testing.assert_array_equal(features, uniform(1, *sizes[1], feature_channels(CONFIG, 1)))
+    flows = [(uniform(2, *s, 2), uniform(3, *s, 2)) for s in sizes]
+
+    def decoded(packs):
+        return decoder([(x, x, *both) for x, both in zip(packs, flows, strict=True)])[0]
+
+    assert decoded(packs).shape == (*sizes[0], 3)
+    np.testing.assert_allclose(decoded([x.at[..., 3].set(9.0) for x in packs]), decoded(packs), atol=1e-6)
