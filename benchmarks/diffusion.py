@@ -1,13 +1,13 @@
-"""The diffusion base: beside the PyTorch library, along a run's steps, and on an accelerator. Three tables.
+"""Speed and memory of the diffusion base: against the PyTorch library, by steps, and on an accelerator. Three tables.
 
     python -m benchmarks.diffusion                            all; needs pip install -e ".[bench]", 8 GB of memory
     python -m benchmarks.diffusion --small                    tiny networks through the same code, to try it out
     python -m benchmarks.diffusion --only gpu --peak-tflops 989
 
 `unet`: the UNet of Stable Diffusion 1.5, random weights, float32, one latent of 64x64 and 77 tokens, on the processor.
-The library (diffusers) draws it and saves its folder (3.4 GB, with the temporary files). Then the library and we, in
-processes of their own and in turns, load that folder and call it: medians, and in the last row ours over theirs. It
-has no `load`: the library maps the file and reads it in its first call, so compare `wait s` and `peak MB`.
+The library (diffusers) initialises it and saves its folder (3.4 GB, with the temporary files). Then the library and
+this project, in processes of their own and in turns, load that folder and call it: medians, and in the last row ours
+over theirs. The library maps the file and reads it in its first call, so compare `wait s` and `peak MB`, not `load`.
 
 - `load peak MB`: the most held while loading, less what was held after the imports; mapped pages of the file count.
   `over size`: how far that exceeds the parameters. Ours has to stay within 10 %.
@@ -150,7 +150,7 @@ def run_steps(steps: int, repeats: int) -> dict[str, Any]:
     programs = diffusion.compiled.CompiledFunctions(diffusion.UNet(unet_config(True), rngs=nnx.Rngs(0)), None, None)
     keys, states = diffusion.samplers.keys_of_seeds([0]), jnp.zeros((1, TOKENS, 768))
     arrays = (programs.params()["unet"], keys, states, states, None, jnp.float32(7.5))
-    settings = {"sampler": diffusion.samplers.ddim, "schedule": diffusion.schedules.Schedule(), "steps": steps}
+    settings = {"sampler": diffusion.samplers.ddim, "schedule": diffusion.samplers.schedules.Schedule(), "steps": steps}
     settings |= {"strength": 1.0, "rescale": 0.0, "shape": (SMALL_SIDE, SMALL_SIDE, 4), "progress": None}
     rows = []
     for _ in range(repeats):
@@ -166,6 +166,8 @@ def run_gpu(batch: int, small: bool, repeats: int) -> dict[str, Any]:
     import jax
     from flax import nnx
 
+    from plugins.diffusion.io.porting import blank
+
     if jax.default_backend() == "cpu":
         return {}
     text = diffusion.TextConfig(49408, 768, 768, 1, 12) if small else diffusion.TextConfig.clip_l()
@@ -176,7 +178,7 @@ def run_gpu(batch: int, small: bool, repeats: int) -> dict[str, Any]:
         vae=diffusion.AutoencoderKL(vae, rngs=nnx.Rngs(1)),
         text_encoder=diffusion.TextEncoder(text, rngs=nnx.Rngs(2)),
         tokenizer=diffusion.Tokenizer({"<|startoftext|>": 49406, "<|endoftext|>": 49407}, []),
-        schedule=diffusion.schedules.Schedule(),
+        schedule=diffusion.samplers.schedules.Schedule(),
         sampler=diffusion.samplers.ddim,
     )
 
@@ -184,7 +186,7 @@ def run_gpu(batch: int, small: bool, repeats: int) -> dict[str, Any]:
         return pipeline([""] * batch, seeds=range(batch), steps=steps, dtype="bfloat16", batch=batch)
 
     def flops(network: Any, config: Any, method: Callable, *shapes: tuple[int, ...]) -> float:
-        graph, params = diffusion.porting.blank(network, config)
+        graph, params = blank(network, config)
         inputs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
         program = jax.jit(lambda params, *inputs: method(nnx.merge(graph, params), *inputs))
         return program.lower(params, *inputs).cost_analysis()["flops"]

@@ -36,10 +36,8 @@ from plugins.control.controlnet_config import ControlNetConfig
 from plugins.control.convolutions import silent
 from plugins.control.fitting import check_fit
 from plugins.diffusion.io.porting import blank
-from plugins.diffusion.networks.layers import Conv
-from plugins.diffusion.networks.resnet import silu
-from plugins.diffusion.networks.time_embedding import TimeEmbedding, sinusoid
-from plugins.diffusion.networks.unet import UNet
+from plugins.diffusion.networks.layers import Conv, silu
+from plugins.diffusion.networks.unet import TimeEmbedding, UNet, sinusoid
 from plugins.diffusion.networks.unet_blocks import MidLevel, down_levels, go_down, whole
 from plugins.diffusion.networks.unet_config import UNetConfig
 

@@ -1,4 +1,4 @@
-from . import batching, compiled, generation_config, io, networks, pipeline, request, samplers, steering, training
+from . import compiled, generation_config, io, networks, pipeline, request, samplers, steering, training
 from .generation_config import GenerationConfig
 from .io.components import load_text_encoder, load_tokenizer, load_unet, load_vae, save_component
 from .io.folder import read_base
@@ -10,6 +10,6 @@ from .networks.vae import AutoencoderKL, Posterior, VAEConfig
 from .pipeline import Pipeline, load
 
 __all__ = ["AutoencoderKL", "GenerationConfig", "Lora", "Pipeline", "Posterior", "TextConfig", "TextEncoder"]
-__all__ += ["TextStates", "Tokenizer", "UNet", "UNetConfig", "VAEConfig", "batching", "compiled", "generation_config"]
+__all__ += ["TextStates", "Tokenizer", "UNet", "UNetConfig", "VAEConfig", "compiled", "generation_config"]
 __all__ += ["io", "load", "load_text_encoder", "load_tokenizer", "load_unet", "load_vae", "merge", "networks"]
 __all__ += ["pipeline", "read_base", "request", "samplers", "save_component", "steering", "training"]

@@ -1,11 +1,10 @@
 """The compiled functions of a pipeline: text -> states, image -> latents, noise -> latents, latents -> image.
 
-Each is a plain function of parameters and arrays under `jax.jit`, compiled once for each shape; `CompiledFunctions` keeps them
-with the networks' graphs and with the parameters in the type and on the devices that were last asked for.
+Each is a plain function of parameters and arrays under `jax.jit`, compiled once per shape. `CompiledFunctions` holds
+them with the networks' graphs, and with the parameters in the type and on the devices of the last call.
 
-Guidance asks the UNet twice about every sample, without and with the prompt, in one call on twice the rows. A picture's
-rows lie next to each other (without, with, without, with, ...), so that they stay together on one device when the batch
-is split over several (`steering.py`).
+`Layout` splits a request into batches of the UNet and chunks of the autoencoder that fit into memory. All batches have
+one size, so that one compilation serves them; the last one is padded with its last image, whose copies are dropped.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
 from common.weights.porting import is_float
@@ -30,17 +30,74 @@ from plugins.diffusion.samplers import Sampler, starting_noise
 from plugins.diffusion.steering import Acts, steered
 
 Tree = Mapping[Any, Any]
-CONTROLS = 8  # networks whose parameters are kept as the last runs needed them
-Heard = Callable[[Any], None]  # what a run calls with the index of each finished call of the UNet
+DENOISED = 8 * 64 * 64  # latent pixels of a batch, per device, at most: eight images of 512 pixels a side
+DECODED = 2 * 512 * 512  # pixels that a device decodes at once, at most: a VAE takes about 1 GB for them
+MAX_CONTROLS = 8  # control networks whose placed parameters are cached
+
+
+class Layout(NamedTuple):
+    """Batches of a request.
+
+    Attributes:
+      batches: indices of the images of each batch; the last index of all pads the last batch.
+      chunk: number of images that the autoencoder takes at once.
+      split: sharding of a batch's rows; None: all on the default device.
+    """
+
+    batches: list[Int[np.ndarray, " b"]]
+    chunk: int
+    split: NamedSharding | None
+
+
+def make_layout(total: int, height: int, width: int, unit: int, batch: int | None, mesh: Mesh | None) -> Layout:
+    """The layout of `total` images of height x width pixels, `unit` pixels per latent pixel and side.
+
+    `batch` is the batch size, a multiple of the number of devices; None: even batches of at most `DENOISED`. Raises
+    ValueError for another batch size, or a mesh with axes of another type than Auto."""
+    if mesh is not None and any(kind != AxisType.Auto for kind in mesh.axis_types):
+        auto = f"axis_types=(jax.sharding.AxisType.Auto,) * {len(mesh.axis_names)}"
+        raise ValueError(f"mesh has axes of types {mesh.axis_types}; make it with {auto}")
+    split = None if mesh is None else NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    devices = 1 if mesh is None else mesh.devices.size
+    if batch is None:
+        largest = devices * max(1, DENOISED // (height * width // unit**2))
+        batches = -(-total // largest)
+        batch = devices * -(-total // (batches * devices))
+    elif isinstance(batch, bool) or batch < 1 or batch % devices:
+        rule = f"a multiple of the {devices} devices" if devices > 1 else "1 or more"
+        raise ValueError(f"batch={batch} has to be {rule}; leave it out to let the program choose")
+    indices = [_padded(start, batch, total) for start in range(0, total, batch)]
+    return Layout(indices, chunk_size(batch, height * width, devices), split)
+
+
+def chunk_size(batch: int, pixels: int, devices: int = 1) -> int:
+    """Number of images that the autoencoder takes at once: a multiple of `devices`."""
+    return devices * min(-(-batch // devices), max(1, DECODED // pixels))
+
+
+def in_chunks(
+    function: Callable[[Any], Array], rows: Float[np.ndarray, "n ..."], size: int, split: NamedSharding | None
+) -> Float[np.ndarray, "n ..."]:
+    """`function` of all rows, `size` at a time."""
+    outputs = []
+    for start in range(0, len(rows), size):
+        chunk = jax.device_put(rows[_padded(start, size, len(rows))], split)
+        outputs.append(np.asarray(function(chunk))[: len(rows) - start])
+    return np.concatenate(outputs)
+
+
+def _padded(start: int, size: int, total: int) -> Int[np.ndarray, " size"]:
+    """`size` indices from `start` on; the last of all replaces those past the end."""
+    return np.minimum(np.arange(start, start + size), total - 1)
 
 
 def encode_text(graph: Any, params: Tree, tokens: Int[Array, "b n"], *, skip: int) -> Float[Array, "b n d"]:
-    """The states that the UNet reads."""
+    """The UNet's context."""
     return nnx.merge(graph, params)(tokens, skip=skip).last
 
 
 def encode_image(graph: Any, params: Tree, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
-    """Pictures in [0, 1] to scaled latents: the encoder's mode, so that nothing is drawn. No graph: pixels."""
+    """Images in [0, 1] to scaled latents: the mode of the encoder's distribution. No graph: pixels."""
     pixels = 2 * image - 1
     if graph is None:
         return pixels
@@ -49,7 +106,7 @@ def encode_image(graph: Any, params: Tree, image: Float[Array, "b h w 3"]) -> Fl
 
 
 def decode(graph: Any, params: Tree, latents: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 3"]:
-    """Scaled latents to pictures in [0, 1], clipped. No graph: pixels."""
+    """Scaled latents to images in [0, 1], clipped. No graph: pixels."""
     if graph is not None:
         vae: AutoencoderKL = nnx.merge(graph, params)
         latents = vae.decode(vae.from_latents(latents).astype(_dtype(params))).astype(jnp.float32)
@@ -74,14 +131,13 @@ def denoise(
     strength: float,
     rescale: float,
     shape: tuple[int, int, int],
-    progress: Heard | None,
+    progress: Callable[[Any], None] | None,
     acts: tuple[Acts, ...] = (),
 ) -> Float[Array, "b h w c"]:
-    """A whole run, from each picture's key (and latents of `image`) to its latents; float32.
+    """A whole run, from each image's key (and latents of `image`) to its latents; float32.
 
-    `acts` with `steering` are the controls (`steering.py`), `empty` what their sources read, `begin` a sample to start
-    from in place of noise.
-    """
+    `acts` with `steering` are the controls (`steering.py`), `empty` the context of their sources, `begin` an initial
+    sample in place of noise."""
     if begin is None:
         noise = starting_noise(keys, (len(keys), *shape))
         begin = sampler.start(noise, schedule, steps=steps, image=image, strength=strength)
@@ -98,7 +154,7 @@ class CompiledFunctions:
         self.graphs = graphs = {}
         for name, network in (("unet", unet), ("vae", vae), ("text_encoder", text_encoder)):
             graphs[name], self._own[name] = (None, {}) if network is None else _split(network)
-        self._listener: Heard | None = None
+        self._callback: Callable[[int], None] | None = None
         self._placed: tuple[Any, dict[str, Tree]] | None = None
         self._controls: dict[tuple, tuple[Tree, Tree]] = {}
         self.encode_text = _jitted(encode_text, graphs["text_encoder"], "skip")
@@ -108,43 +164,43 @@ class CompiledFunctions:
         self.denoise = _jitted(denoise, graphs["unet"], *static)
 
     def params(self, dtype: Any = None, mesh: Mesh | None = None) -> dict[str, Tree]:
-        """Parameters by network, as `dtype` (None: as they are), on every device of the mesh.
+        """Parameters by network, as `dtype` (None: their own), on every device of the mesh.
 
-        Copies of the last other type or mesh are kept, and of no others. Raises ValueError for an unknown dtype."""
+        Copies for the last other type or mesh are cached."""
         if dtype is None and mesh is None:
             return self._own
         wanted = (None if dtype is None else dtype_name(dtype), mesh)
         if self._placed is None or self._placed[0] != wanted:
-            self._placed = None  # its memory goes before the next is made
+            self._placed = None  # frees its memory before the next copy is made
             self._placed = (wanted, {name: _place(name, tree, *wanted) for name, tree in self._own.items()})
         return self._placed[1]
 
     def control(self, network: nnx.Module, dtype: Any, mesh: Mesh | None) -> tuple[Any, Tree]:
-        """A control's graph and parameters, in the type and on the devices of a run; kept for the last few."""
+        """A control network's graph and parameters, in the type and on the devices of a run; cached."""
         graph, own = _split(network)
         key = (id(network), dtype, mesh)
-        known = self._controls.get(key)
-        if known is None or not _same(known[0], own):  # it may have learnt since
+        cached = self._controls.get(key)
+        if cached is None or not _identical(cached[0], own):  # it may have been trained since
             self._controls.pop(key, None)
-            while len(self._controls) >= CONTROLS:
+            while len(self._controls) >= MAX_CONTROLS:
                 self._controls.pop(next(iter(self._controls)))
             placed = _place("control", own, None if dtype is None else dtype_name(dtype), mesh)
-            known = self._controls[key] = (own, placed)
-        return graph, known[1]
+            cached = self._controls[key] = (own, placed)
+        return graph, cached[1]
 
     @contextmanager
-    def listening(self, listener: Heard | None) -> Iterator[Heard | None]:
-        """What to give as `progress`: one and the same function for all listeners, so that nothing is compiled anew."""
-        self._listener = listener
+    def reporting(self, callback: Callable[[int], None] | None) -> Iterator[Callable[[Any], None] | None]:
+        """The `progress` to give to `denoise`: the same function for all callbacks, so that nothing is recompiled."""
+        self._callback = callback
         try:
-            yield None if listener is None else self._hear
-            jax.effects_barrier()  # calls may still be on their way
+            yield None if callback is None else self._report
+            jax.effects_barrier()  # calls may still be pending
         finally:
-            self._listener = None
+            self._callback = None
 
-    def _hear(self, index: Any) -> None:
-        if self._listener is not None:
-            self._listener(int(index))
+    def _report(self, index: Any) -> None:
+        if self._callback is not None:
+            self._callback(int(index))
 
 
 def _split(network: nnx.Module) -> tuple[Any, Tree]:
@@ -154,12 +210,12 @@ def _split(network: nnx.Module) -> tuple[Any, Tree]:
 
 def _jitted(function: Callable, graph: Any, *static: str) -> Any:
     bound: Any = functools.partial(function, graph)
-    bound.__name__ = function.__name__  # what logs of compilation show
+    bound.__name__ = function.__name__  # for logs of compilation
     return jax.jit(bound, static_argnames=static)
 
 
-def _same(a: Tree, b: Tree) -> bool:
-    """Whether these are the very same arrays."""
+def _identical(a: Tree, b: Tree) -> bool:
+    """Whether these hold the same array objects."""
     leaves = jax.tree.leaves(a), jax.tree.leaves(b)
     return len(leaves[0]) == len(leaves[1]) and all(x is y for x, y in zip(*leaves, strict=True))
 

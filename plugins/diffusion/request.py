@@ -1,8 +1,7 @@
 """A generation, checked before anything is computed.
 
 `make_request` turns the arguments of a call into a `Request`, with one prompt, one negative prompt and one seed for
-each image, or raises ValueError in one line. Prompts, negative prompts, seeds and images may each be one for all or one
-each.
+each image. Each of them may be given once for all images or once each.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from plugins.diffusion.samplers import SAMPLERS, Sampler, by_name
 
 GUIDANCE = GenerationConfig.guidance
 STRENGTH = 0.8
-BACKWARDS = "ddim_inversion"  # leads from an image to noise
+INVERSION = "ddim_inversion"  # runs from an image to noise
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Request(GenerationConfig):
-    """Images to be made: the options with their defaults filled in, and what there is one of for each image.
+    """A checked request: the options with their defaults filled in, and prompts and seeds by image.
 
     Attributes:
       sampler: the sampler itself.
       prompts, negatives, seeds: one for each image.
-      calls: of the UNet, one after another, for each batch.
+      calls: of the UNet, for each batch.
       image: initial image in [0, 1], `b h w 3` with b = 1 or one each; None: noise.
       truncated: for each prompt that is too long, a line that names the words left out.
-      controls: what steers the run, `plugins.control`'s.
+      controls: `plugins.control`'s.
     """
 
     sampler: Sampler  # type: ignore[assignment]
@@ -64,9 +63,9 @@ def make_request(
     sampler: str | Sampler | None = None,
     **options: Any,
 ) -> Request:
-    """The request of `Pipeline.__call__`, which explains the arguments; `options` are `GenerationConfig`'s other fields.
+    """The request of `Pipeline.__call__`, which documents the arguments; `options` are fields of `GenerationConfig`.
 
-    Raises ValueError in one line."""
+    Raises ValueError for values that are out of range or do not fit the base or one another."""
     config = GenerationConfig(**options)
     given: dict[str, list[Any]] = {
         name: [value] if isinstance(value, str | int | np.integer) else list(value)
@@ -77,23 +76,26 @@ def make_request(
     total = max(counts.values())
     if any(count not in (1, total) for count in counts.values()):
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
-        raise ValueError(f"{listed} do not go together; give one for all images, or one for each")
-    sampler = find_sampler(base, sampler)
+        raise ValueError(f"{listed} do not fit together; give one for all images, or one for each")
+    sampler = base.sampler if sampler is None else by_name(sampler) if isinstance(sampler, str) else sampler
+    if sampler.name == INVERSION:
+        others = ", ".join(name for name in SAMPLERS if name != INVERSION)
+        raise ValueError(f"sampler {INVERSION} runs from an image to noise; choose one of {others}")
     if config.strength is not None and image is None:
-        raise ValueError(f"strength={config.strength} is the redrawn share of an image; give image=, or leave it out")
+        raise ValueError(f"strength={config.strength} needs an initial image; give image=, or leave it out")
     strength = 1.0 if image is None else STRENGTH if config.strength is None else float(config.strength)
     plan = sampler.plan(base.schedule, config.steps, strength)
     _check_numbers(base, given, config)
     height, width = _size(base, config, image, controls)
-    spread = [tuple(values * total if len(values) == 1 else values) for values in given.values()]
+    prompts, negatives, seeds = (tuple(v * total if len(v) == 1 else v) for v in given.values())
     excess = {text: base.tokenizer.truncated(text, base.length) for text in given["prompts"] + given["negative"]}
     resolved = config.options() | {"sampler": sampler, "height": height, "width": width, "strength": strength}
     resolved |= {"guidance": float(config.guidance), "rescale": float(config.rescale)}
     request = Request(
         **resolved,
-        prompts=spread[0],
-        negatives=spread[1],
-        seeds=tuple(int(seed) for seed in spread[2]),
+        prompts=prompts,
+        negatives=negatives,
+        seeds=tuple(map(int, seeds)),
         calls=len(plan.timesteps),
         image=image,
         truncated=tuple(
@@ -106,17 +108,8 @@ def make_request(
     for control in request.controls:
         control.check(base, request)
     if sum(control.brings_source for control in request.controls) > 1:
-        raise ValueError("two controls take features from an image (Plug-and-Play); one at a time can")
+        raise ValueError("two controls take features from an image (Plug-and-Play); give one of them")
     return request
-
-
-def find_sampler(base: Base, sampler: str | Sampler | None) -> Sampler:
-    """The one asked for, or the base's own. Raises ValueError that lists the names."""
-    found = base.sampler if sampler is None else by_name(sampler) if isinstance(sampler, str) else sampler
-    if found.name == BACKWARDS:
-        others = ", ".join(name for name in SAMPLERS if name != BACKWARDS)
-        raise ValueError(f"sampler {BACKWARDS} leads from a picture to noise; choose one of {others}")
-    return found
 
 
 def _check_numbers(base: Base, given: Mapping[str, list[Any]], config: GenerationConfig) -> None:
@@ -126,7 +119,7 @@ def _check_numbers(base: Base, given: Mapping[str, list[Any]], config: Generatio
         if not whole or not 0 <= int(seed) < 2**32:
             raise ValueError(f"seed {seed!r} has to be a whole number from 0 to {2**32 - 1}")
     if not math.isfinite(config.guidance):
-        raise ValueError(f"guidance={config.guidance} has to be a number; 1 disables it, {GUIDANCE} is customary")
+        raise ValueError(f"guidance={config.guidance} has to be a number; 1 disables it, the default is {GUIDANCE}")
     if not 0 <= config.rescale <= 1:
         raise ValueError(f"rescale={config.rescale} has to lie in [0, 1]; 0 disables it, 0.7 is customary")
     if not 0 <= config.clip_skip < layers:
@@ -136,27 +129,26 @@ def _check_numbers(base: Base, given: Mapping[str, list[Any]], config: Generatio
 
 
 def check_images(image: Any) -> np.ndarray:
-    """One image or several, as `b h w 3` float32. Raises ValueError in one line for anything else."""
+    """One image or several, as `b h w 3` float32. Raises ValueError for another shape, type or range than [0, 1]."""
     array = np.asarray(image)
     array = array[None] if array.ndim == 3 else array
     if array.ndim != 4 or array.shape[-1] != 3 or 0 in array.shape:
         raise ValueError(f"image has shape {np.shape(image)}; images are h w 3, or b h w 3")
-    inside = np.issubdtype(array.dtype, np.floating) and bool(np.all((array >= 0) & (array <= 1)))
-    if not inside:
-        raise ValueError(f"image of {array.dtype} goes beyond [0, 1], or is not of floats; divide bytes by 255")
+    if not np.issubdtype(array.dtype, np.floating) or not np.all((array >= 0) & (array <= 1)):
+        raise ValueError(f"image of {array.dtype} exceeds [0, 1], or is not of floats; divide bytes by 255")
     return array.astype(np.float32)
 
 
 def _size(base: Base, config: GenerationConfig, image: np.ndarray | None, controls: Sequence[Any]) -> tuple[int, int]:
     """Height and width: as given, else the image's, else the first condition's, else the base's."""
-    shown = [image] if image is not None else [control.picture for control in controls]
-    own = (shown[0].shape[1], shown[0].shape[2]) if shown else (base.side, base.side)
+    images = [image] if image is not None else [control.picture for control in controls]
+    own = (images[0].shape[1], images[0].shape[2]) if images else (base.side, base.side)
     sides = (own[0] if config.height is None else config.height, own[1] if config.width is None else config.width)
     size = f"{sides[1]}x{sides[0]}"
     if image is not None and sides != own:
         raise ValueError(f"image is {own[1]}x{own[0]}, the given size {size}; resize or crop it, or give its size")
     if any(side < 1 or side % base.unit for side in sides):
-        near = "x".join(str(max(1, round(side / base.unit)) * base.unit) for side in reversed(sides))
+        nearest = "x".join(str(max(1, round(side / base.unit)) * base.unit) for side in reversed(sides))
         advice = "resize or crop the image to" if image is not None else "take"
-        raise ValueError(f"size {size}: this base makes sides that are multiples of {base.unit}; {advice} {near}")
+        raise ValueError(f"size {size}: this base's sides are multiples of {base.unit}; {advice} {nearest}")
     return sides

@@ -48,11 +48,11 @@ from common.evaluation.score_table import markdown
 from common.io.images import contact_sheet, from_uint8, shrink, to_uint8
 from common.perceptual.efficientnet import EfficientNet, load_efficientnet
 from plugins.data.captioned_batches import CaptionedPictures
-from plugins.diffusion.batching import chunk_size, in_chunks, make_layout
+from plugins.diffusion.compiled import chunk_size, in_chunks, make_layout
 from plugins.diffusion.io.folder import read_base
 from plugins.diffusion.pipeline import Pipeline, load
 from plugins.diffusion.request import Request, make_request
-from plugins.diffusion.training.summaries import SampleSheet
+from plugins.diffusion.training.denoising_task import SampleSheet
 from plugins.metrics.frechet import FEWEST, frechet_distance
 from plugins.metrics.kernels import kid
 

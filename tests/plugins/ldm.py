@@ -1,12 +1,10 @@
-"""The networks of a Stable Diffusion single file, written down a second time: by walking through them.
+"""The networks of a Stable Diffusion single file, derived a second time: by walking through them.
 
-`plugins/diffusion/io/tensor_names.py` decodes numbers out of names. Here the names are made the other way round, as the first
-release's constructors make them: blocks are appended to one row and counted, channels are pushed on a stack and popped.
-Each function gives the tensors of one network as (name in the single file, name in diffusers, shape in PyTorch's
-layout). Conventions: a pair `(ldm, diffusers)` is the two names of one module.
+`plugins/diffusion/io/tensor_names.py` decodes numbers out of names. Here the names are made as in the first release's
+constructors: blocks are appended to one list and counted, channels are pushed on a stack and popped. Each function
+gives the tensors of one network as (name in the single file, name in diffusers, shape in PyTorch's layout); a pair
+`(ldm, diffusers)` is the two names of one module.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
@@ -25,7 +23,7 @@ def unet(
     row, width, skips = 1, first, [first]
     for level, wide in enumerate(widths):
         for i in range(layers):
-            yield from block(f"input_blocks.{row}", f"down_blocks.{level}", i, width, wide, time)
+            yield from resnet((f"input_blocks.{row}.0", f"down_blocks.{level}.resnets.{i}"), width, wide, time)
             if level != last:
                 yield from transformer(
                     (f"input_blocks.{row}.1", f"down_blocks.{level}.attentions.{i}"), wide, context, linear
@@ -43,7 +41,8 @@ def unet(
     for level in reversed(range(len(widths))):
         up = f"up_blocks.{last - level}"
         for i in range(layers + 1):
-            yield from block(f"output_blocks.{row}", up, i, width + skips.pop(), widths[level], time)
+            names = (f"output_blocks.{row}.0", f"{up}.resnets.{i}")
+            yield from resnet(names, width + skips.pop(), widths[level], time)
             width, part = widths[level], 1
             if level != last:
                 yield from transformer((f"output_blocks.{row}.1", f"{up}.attentions.{i}"), width, context, linear)
@@ -55,18 +54,27 @@ def unet(
     yield from conv(("out.2", "conv_out"), 4, width)
 
 
-def block(ldm: str, diffusers: str, i: int, inputs: int, outputs: int, time: int) -> Iterator[Tensor]:
-    yield from resnet((f"{ldm}.0", f"{diffusers}.resnets.{i}"), inputs, outputs, time)
+RESNET = {  # diffusers -> the UNet's in a single file; an autoencoder has no time, and diffusers' names but for one
+    "norm1": "in_layers.0",
+    "conv1": "in_layers.2",
+    "time_emb_proj": "emb_layers.1",
+    "norm2": "out_layers.0",
+    "conv2": "out_layers.3",
+    "conv_shortcut": "skip_connection",
+}
 
 
-def resnet(names: Pair, inputs: int, outputs: int, time: int) -> Iterator[Tensor]:
-    yield from norm(below(names, "in_layers.0", "norm1"), inputs)
-    yield from conv(below(names, "in_layers.2", "conv1"), outputs, inputs)
-    yield from dense(below(names, "emb_layers.1", "time_emb_proj"), outputs, time)
-    yield from norm(below(names, "out_layers.0", "norm2"), outputs)
-    yield from conv(below(names, "out_layers.3", "conv2"), outputs, outputs)
+def resnet(names: Pair, inputs: int, outputs: int, time: int | None = None) -> Iterator[Tensor]:
+    ldm = RESNET if time else {"conv_shortcut": "nin_shortcut"}
+    at = {name: below(names, ldm.get(name, name), name) for name in RESNET}
+    yield from norm(at["norm1"], inputs)
+    yield from conv(at["conv1"], outputs, inputs)
+    if time:
+        yield from dense(at["time_emb_proj"], outputs, time)
+    yield from norm(at["norm2"], outputs)
+    yield from conv(at["conv2"], outputs, outputs)
     if inputs != outputs:
-        yield from conv(below(names, "skip_connection", "conv_shortcut"), outputs, inputs, 1)
+        yield from conv(at["conv_shortcut"], outputs, inputs, 1)
 
 
 def transformer(names: Pair, width: int, context: int, linear: bool) -> Iterator[Tensor]:
@@ -92,7 +100,7 @@ def vae(widths: Sequence[int] = (128, 256, 512, 512), latents: int = 4, layers: 
     for level, outputs in enumerate(widths):
         names = (f"encoder.down.{level}", f"encoder.down_blocks.{level}")
         for i in range(layers):
-            yield from plain_resnet(below(names, f"block.{i}", f"resnets.{i}"), width, outputs)
+            yield from resnet(below(names, f"block.{i}", f"resnets.{i}"), width, outputs)
             width = outputs
         if level != len(widths) - 1:
             yield from conv(below(names, "downsample.conv", "downsamplers.0.conv"), width, width)
@@ -107,7 +115,7 @@ def vae(widths: Sequence[int] = (128, 256, 512, 512), latents: int = 4, layers: 
     for level in reversed(range(len(widths))):
         names = (f"decoder.up.{level}", f"decoder.up_blocks.{len(widths) - 1 - level}")
         for i in range(layers + 1):
-            yield from plain_resnet(below(names, f"block.{i}", f"resnets.{i}"), width, widths[level])
+            yield from resnet(below(names, f"block.{i}", f"resnets.{i}"), width, widths[level])
             width = widths[level]
         if level:
             yield from conv(below(names, "upsample.conv", "upsamplers.0.conv"), width, width)
@@ -116,21 +124,12 @@ def vae(widths: Sequence[int] = (128, 256, 512, 512), latents: int = 4, layers: 
 
 
 def middle(side: str, width: int) -> Iterator[Tensor]:
-    yield from plain_resnet((f"{side}.mid.block_1", f"{side}.mid_block.resnets.0"), width, width)
+    yield from resnet((f"{side}.mid.block_1", f"{side}.mid_block.resnets.0"), width, width)
     attention = (f"{side}.mid.attn_1", f"{side}.mid_block.attentions.0")
     yield from norm(below(attention, "norm", "group_norm"), width)
     for ldm, diffusers in (("q", "to_q"), ("k", "to_k"), ("v", "to_v"), ("proj_out", "to_out.0")):
         yield from conv(below(attention, ldm, diffusers), width, width, 1)
-    yield from plain_resnet((f"{side}.mid.block_2", f"{side}.mid_block.resnets.1"), width, width)
-
-
-def plain_resnet(names: Pair, inputs: int, outputs: int) -> Iterator[Tensor]:
-    yield from norm(below(names, "norm1"), inputs)
-    yield from conv(below(names, "conv1"), outputs, inputs)
-    yield from norm(below(names, "norm2"), outputs)
-    yield from conv(below(names, "conv2"), outputs, outputs)
-    if inputs != outputs:
-        yield from conv(below(names, "nin_shortcut", "conv_shortcut"), outputs, inputs, 1)
+    yield from resnet((f"{side}.mid.block_2", f"{side}.mid_block.resnets.1"), width, width)
 
 
 def open_clip_shapes(width: int, layers: int, vocabulary: int) -> dict[str, tuple[int, ...]]:

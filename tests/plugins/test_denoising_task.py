@@ -1,4 +1,4 @@
-"""What training a base model optimises: the loss is the paper's, and a base trained on two colours paints them."""
+"""Training a base model: the loss is the paper's, and a base trained on two captions draws their colours."""
 
 import dataclasses
 import json
@@ -21,9 +21,8 @@ from plugins.diffusion.samplers import by_name, starting_noise
 from plugins.diffusion.samplers.predictions import min_snr_weight, snr
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.steering import steered
-from plugins.diffusion.training.denoising_task import DenoisingTask, spread_timesteps
+from plugins.diffusion.training.denoising_task import DenoisingTask, SampleSheet, latents_of, spread_timesteps
 from plugins.diffusion.training.losses import ErrorBetween, per_example
-from plugins.diffusion.training.summaries import SampleSheet
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
 UNET = UNetConfig(
@@ -46,7 +45,7 @@ COLOURS = np.float32([[0.9, 0.1, 0.1], [0.1, 0.1, 0.9]])
 
 
 def batch_of(count: int) -> dict[str, np.ndarray]:
-    """Half red pictures called so, half blue ones."""
+    """Red and blue images with their captions, in turn."""
     which = np.arange(count) % 2
     image = np.broadcast_to(COLOURS[which][:, None, None], (count, 8, 8, 3)).copy()
     return {"image": image, "tokens": np.int32([RED, BLUE])[which]}
@@ -62,14 +61,13 @@ def params():
 
 
 @pytest.mark.slow
-def test_a_base_learns_what_words_mean(params):
+def test_a_base_learns_its_captions(params):
     batch, optimiser = batch_of(16), optax.adam(3e-3)
 
     @jax.jit
     def step(params, state, number):
-        (loss, _), grads = jax.value_and_grad(TASK.loss, has_aux=True)(
-            params, batch, Context(number, jax.random.fold_in(jax.random.key(2), number), {})
-        )
+        at = Context(number, jax.random.fold_in(jax.random.key(2), number), {})
+        (loss, _), grads = jax.value_and_grad(TASK.loss, has_aux=True)(params, batch, at)
         updates, state = optimiser.update(grads, state, params)
         return optax.apply_updates(params, updates), state, loss
 
@@ -80,49 +78,54 @@ def test_a_base_learns_what_words_mean(params):
     assert np.mean(losses[-20:]) < 0.2 * np.mean(losses[:5])
 
     @jax.jit
-    def paint(params, tokens):
+    def draw(params, tokens):
         states = TASK.states(params, {"tokens": tokens})
         model = steered(nnx.merge(TASK.graphs["unet"], params["unet"]), jnp.float32, states, None, jnp.float32(1), 0.0)
         x = starting_noise(jax.random.key(3), (2, 8, 8, 3))
         return (by_name("ddim")(model, x, TASK.schedule, steps=10) + 1) / 2
 
-    painted = np.asarray(paint(params, jnp.int32([RED, BLUE]))).mean((1, 2))
-    assert np.abs(painted - COLOURS).max() < 0.1
+    drawn = np.asarray(draw(params, jnp.int32([RED, BLUE]))).mean((1, 2))
+    assert np.abs(drawn - COLOURS).max() < 0.1
 
 
-def test_the_loss_is_the_weighted_error(params):
-    batch = batch_of(4)
-    seen = jax.jit(TASK.forward)(params, batch, context())
-    ratio = snr(TASK.schedule, seen.t)
-    np.testing.assert_allclose(seen.weight, min_snr_weight(ratio, "v_prediction", 5.0), rtol=1e-6)
-    loss, metrics = TASK.loss(params, batch, context())
-    expected = np.mean(np.asarray(seen.weight) * np.asarray(per_example(seen.prediction, seen.target)))
-    assert float(loss) == pytest.approx(expected, rel=1e-4) and set(metrics) == {"denoising"}
-    plain = dataclasses.replace(TASK, min_snr=0.0)
-    assert float(plain.loss(params, batch, context())[0]) > float(loss)
+def test_the_loss_is_the_weighted_error_and_metrics_split_it_by_timestep(params):
+    terms = {"low": ErrorBetween(0, 500), "high": ErrorBetween(500, 1000)}
+    task, batch = dataclasses.replace(TASK, metrics=terms), batch_of(4)
+    output = jax.jit(task.forward)(params, batch, context())
+    np.testing.assert_allclose(output.weight, min_snr_weight(snr(TASK.schedule, output.t), "v_prediction"), rtol=1e-6)
+    errors, low = np.asarray(per_example(output.prediction, output.target)), np.asarray(output.t) < 500
+    loss, metrics = jax.jit(task.loss)(params, batch, context())
+    expected = np.mean(np.asarray(output.weight) * errors)
+    assert float(loss) == pytest.approx(expected, rel=1e-4) and set(metrics) == {"denoising", *terms}
+    assert float(metrics["low"]) == pytest.approx(errors[low].mean(), rel=1e-4)
+    assert float(metrics["high"]) == pytest.approx(errors[~low].mean(), rel=1e-4)
+    np.testing.assert_array_equal(dataclasses.replace(TASK, min_snr=0.0).weights(output.t), 1)
 
 
-def test_pictures_latents_and_their_cache_say_the_same(params, tmp_path):
-    """A batch of pictures, and one of what the autoencoder said about them, give the same training example."""
-    vae = AutoencoderKL(VAE, rngs=nnx.Rngs(0))
+def test_images_and_their_cached_latents_are_the_same_example(tmp_path):
+    vae, batch = AutoencoderKL(VAE, rngs=nnx.Rngs(0)), batch_of(2)
     save_component(tmp_path / "vae", vae)
     task = dataclasses.replace(TASK, vae=str(tmp_path))
-    batch = batch_of(2)
     posterior = vae.encode(2 * jnp.asarray(batch["image"]) - 1)
     cached = {"tokens": batch["tokens"], "latents_mean": posterior.mean, "latents_std": posterior.std}
-    seen = [task.latents(b, task.frozen(), jax.random.key(5)) for b in (batch, cached)]
-    assert seen[0].shape == (2, 4, 4, 3)
-    np.testing.assert_allclose(seen[0], seen[1], atol=1e-5)
-    np.testing.assert_allclose(seen[0] / 0.5, posterior.sample(jax.random.key(5)), atol=1e-5)
+    key = jax.random.key(5)
+    one, other = (latents_of(task.autoencoder, b, task.frozen(), key) for b in (batch, cached))
+    assert one.shape == (2, 4, 4, 3)
+    np.testing.assert_allclose(one, other, atol=1e-5)
+    np.testing.assert_allclose(one / 0.5, posterior.sample(key), atol=1e-5)
+    with pytest.raises(ValueError, match=r"task\.vae"):
+        latents_of(None, cached, {}, key)
 
 
-def test_states_may_come_with_the_batch(params):
-    encoded = TASK.states(params, batch_of(2))
+def test_batches_may_hold_states(params):
+    states = jax.jit(TASK.states)(params, batch_of(2))
     task = dataclasses.replace(TASK, text=None)
     assert set(task.graphs) == {"unet"}
-    batch = {"image": batch_of(2)["image"], "states": np.asarray(encoded)}
-    loss = task.loss({"unet": params["unet"]}, batch, context())[0]
-    assert float(loss) == pytest.approx(float(TASK.loss(params, batch_of(2), context())[0]), rel=1e-5)
+    batch = {"image": batch_of(2)["image"], "states": np.asarray(states)}
+    loss = jax.jit(task.loss)({"unet": params["unet"]}, batch, context())[0]
+    assert float(loss) == pytest.approx(float(jax.jit(TASK.loss)(params, batch_of(2), context())[0]), rel=1e-5)
+    with pytest.raises(ValueError, match=r"task\.text"):
+        task.states(params, {})
 
 
 @pytest.mark.slow
@@ -139,17 +142,7 @@ def test_timesteps_are_spread_over_the_batch():
     assert np.bincount(many, minlength=8) == pytest.approx(np.full(8, 250), rel=0.2)
 
 
-def test_errors_by_timestep(params):
-    seen = TASK.forward(params, batch_of(4), context())
-    errors = np.asarray(per_example(seen.prediction, seen.target))
-    low = np.asarray(seen.t) < 500
-    terms = {"low": ErrorBetween(0, 500), "high": ErrorBetween(500, 1000)}
-    metrics = dataclasses.replace(TASK, metrics=terms).loss(params, batch_of(4), context())[1]
-    assert float(metrics["low"]) == pytest.approx(errors[low].mean(), rel=1e-4)
-    assert float(metrics["high"]) == pytest.approx(errors[~low].mean(), rel=1e-4)
-
-
-def test_training_goes_on_from_a_base(tmp_path):
+def test_training_starts_from_a_base(tmp_path):
     unet = UNet(UNET, rngs=nnx.Rngs(9))
     save_component(tmp_path / "unet", unet)
     task = DenoisingTask(UNET, start_from=str(tmp_path))
@@ -157,48 +150,35 @@ def test_training_goes_on_from_a_base(tmp_path):
     assert begun is not None
     np.testing.assert_array_equal(begun["unet"]["conv_in"]["kernel"], unet.conv_in.kernel[...])
     other = dataclasses.replace(task, unet=dataclasses.replace(UNET, layers_per_block=2))
-    with pytest.raises(ValueError, match="the task asks for"):
+    with pytest.raises(ValueError, match="start_from"):
         other.start()
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The task of a whole base: with a tokenizer, words become numbers."""
-    folder = tmp_path_factory.mktemp("whole")
-    write_tokenizer(folder / "tokenizer", *train_bpe(["red", "blue"], 520))
+@pytest.mark.slow
+def test_an_exported_base_makes_the_image_summary(tmp_path):
+    write_tokenizer(tmp_path / "tokenizer", *train_bpe(["red", "blue"], 520))
     text = dataclasses.replace(TEXT, vocab_size=520, max_position_embeddings=8, eos_token_id=519)
     samples = SampleSheet(("red", "blue"), seeds=1, steps=2)
-    return dataclasses.replace(TASK, text=text, tokenizer=str(folder / "tokenizer"), samples=samples)
-
-
-@pytest.mark.slow
-def test_an_exported_base_makes_the_run_s_pictures(whole, tmp_path):
+    whole = dataclasses.replace(TASK, text=text, tokenizer=str(tmp_path / "tokenizer"), samples=samples)
     params = jax.jit(whole.init)(jax.random.key(1))
     sheet = whole.pictures(params, {})["samples"]
     folder = whole.export(tmp_path / "weights.safetensors", params, {"steps": 3})
     assert json.loads((folder / "training.json").read_text())["steps"] == 3
-    pipeline = load(folder)
-    images = pipeline(["red", "blue"], seeds=0, steps=2, guidance=whole.samples.guidance)
+    images = load(folder)(["red", "blue"], seeds=0, steps=2, guidance=whole.samples.guidance)
     np.testing.assert_allclose(contact_sheet(list(images), columns=2, labels=["red", "blue"]), sheet, atol=1e-4)
-    whole.export(tmp_path / "weights.safetensors", params, {"steps": 4})  # a better one takes its place
+    whole.export(tmp_path / "weights.safetensors", params, {"steps": 4})  # replaces it
     assert json.loads((folder / "training.json").read_text())["steps"] == 4
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
-        ({"losses": {}}, "list at least one"),
-        ({"dtype": "float16"}, "float32 or bfloat16"),
-        ({"min_snr": -1.0}, "0 turns it off"),
-        ({"text": dataclasses.replace(TEXT, hidden_size=8)}, "one number"),
+        ({"losses": {}}, r"task\.losses"),
+        ({"dtype": "float16"}, "'float16'"),
+        ({"min_snr": -1.0}, "-1.0"),
+        ({"text": dataclasses.replace(TEXT, hidden_size=8)}, "hidden_size 8"),
     ],
 )
-def test_a_task_that_cannot_be_is_refused(change, words):
-    with pytest.raises(ValueError, match=words):
+def test_impossible_tasks_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
         dataclasses.replace(TASK, **change)
-
-
-def test_latents_of_an_unknown_autoencoder_are_refused():
-    batch = {"latents_mean": np.zeros((1, 4, 4, 3)), "latents_std": np.ones((1, 4, 4, 3))}
-    with pytest.raises(ValueError, match="has to name the autoencoder"):
-        TASK.latents(batch, {}, jax.random.key(0))

@@ -1,4 +1,4 @@
-"""Layers against their formulas in float64 NumPy, and the time's sinusoid against the paper's."""
+"""Layers against their formulas in float64 NumPy, and the sinusoid of timesteps against the paper's."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from plugins.diffusion.networks.layers import Conv, Embedding, GroupNorm, LayerNorm, Linear
-from plugins.diffusion.networks.resnet import AFTER, AROUND, upsample_nearest
-from plugins.diffusion.networks.time_embedding import sinusoid
+from plugins.diffusion.networks.layers import (
+    AFTER,
+    AROUND,
+    Conv,
+    Embedding,
+    GroupNorm,
+    LayerNorm,
+    Linear,
+    upsample_nearest,
+)
+from plugins.diffusion.networks.unet import sinusoid
 
 RNG = np.random.default_rng(0)
 
@@ -17,21 +25,15 @@ def normal(*shape: int) -> jax.Array:
     return jnp.asarray(RNG.standard_normal(shape), jnp.float32)
 
 
-def test_group_norm():
-    layer, x = GroupNorm(3, 12, 1e-2), 5 + normal(2, 4, 5, 12)
-    layer.scale[...], layer.bias[...] = normal(12), normal(12)
-    groups = np.asarray(x, np.float64).reshape(2, 20, 3, 4)
-    mean, variance = groups.mean((1, 3), keepdims=True), groups.var((1, 3), keepdims=True)
-    expected = ((groups - mean) / np.sqrt(variance + 1e-2)).reshape(x.shape) * layer.scale[...] + layer.bias[...]
-    np.testing.assert_allclose(layer(x), expected, atol=1e-5)
-
-
-def test_layer_norm():
-    layer, x = LayerNorm(12, 1e-2), 5 + normal(2, 4, 12)
+@pytest.mark.parametrize("layer, axes", [(GroupNorm(3, 12, 1e-2), (1, 3)), (LayerNorm(12, 1e-2), (3,))])
+def test_norms(layer, axes):
+    x = 5 + normal(2, 4, 5, 12)
     layer.scale[...], layer.bias[...] = normal(12), normal(12)
     wide = np.asarray(x, np.float64)
-    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-2)
-    np.testing.assert_allclose(layer(x), expected * layer.scale[...] + layer.bias[...], atol=1e-5)
+    wide = wide.reshape(2, 20, 3, 4) if isinstance(layer, GroupNorm) else wide
+    mean, variance = wide.mean(axes, keepdims=True), wide.var(axes, keepdims=True)
+    expected = ((wide - mean) / np.sqrt(variance + 1e-2)).reshape(x.shape) * layer.scale[...] + layer.bias[...]
+    np.testing.assert_allclose(layer(x), expected, atol=1e-5)
 
 
 def test_norms_keep_float32_statistics():

@@ -1,14 +1,16 @@
-"""Networks from folders of diffusers and transformers, of whichever year: the same parameters every time."""
+"""Networks from diffusers and transformers folders of every year, and refusals that name the value."""
 
 import json
 import shutil
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 from networks import DATA, FILES, assert_same, copy, folder, network, one_line, parameters, rewrite, stored
 
-from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_unet, load_vae
+from plugins.diffusion.io.components import load_component, load_text_encoder, load_tokenizer, load_unet, load_vae
+
+WEIGHTS = FILES["vae"]
 
 
 @pytest.mark.parametrize("kind, path, theirs, axes", [
@@ -16,58 +18,43 @@ from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, l
     ("unet", "up_blocks.1.attentions.2.transformer_blocks.0.ff.net.1.kernel",
      "up_blocks.1.attentions.2.transformer_blocks.0.ff.net.2.weight", (1, 0)),
     ("vae", "decoder.mid_block.attentions.0.to_out.0.bias", "decoder.mid_block.attentions.0.to_out.0.bias", (0,)),
-    ("vae", "quant_conv.kernel", "quant_conv.weight", (2, 3, 1, 0)),
     ("text_encoder", "embeddings.token_embedding.embedding", "embeddings.token_embedding.weight", (0, 1)),
     ("text_encoder", "encoder.layers.2.layer_norm1.scale", "encoder.layers.2.layer_norm1.weight", (0,)),
 ])  # fmt: skip
-def test_a_folders_tensors_lie_where_they_belong(kind, path, theirs, axes):
-    ours = parameters(network(kind))
-    np.testing.assert_array_equal(ours[path], stored(kind)[theirs].transpose(axes))
-    assert len(ours) == len(stored(kind)) and sum(v.size for v in ours.values()) == sum(
-        v.size for v in stored(kind).values()
-    )
+def test_tensors_and_layouts(kind, path, theirs, axes):
+    ours, source = parameters(network(kind)), stored(kind)
+    np.testing.assert_array_equal(ours[path], source[theirs].transpose(axes))
+    assert len(ours) == len(source) and sum(v.size for v in ours.values()) == sum(v.size for v in source.values())
 
 
-def test_a_pipelines_folder(tmp_path):
+def test_a_pipelines_folder_and_a_file_of_one(tmp_path):
     for kind in FILES:
         copy(kind, tmp_path / kind)
     assert_same(load_unet(tmp_path), network("unet"))
     assert_same(load_vae(str(tmp_path)), network("vae"))
     assert_same(load_text_encoder(tmp_path), network("text_encoder"))
-
-
-def test_one_file_of_a_folder():
-    assert_same(load_vae(folder("vae") / FILES["vae"]), network("vae"))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_parameters_come_in_the_type_asked_for(dtype):
-    half = parameters(load_vae(folder("vae"), dtype))
-    for path, value in parameters(network("vae")).items():
-        assert half[path].dtype == jnp.dtype(dtype)
-        np.testing.assert_array_equal(half[path], value.astype(jnp.dtype(dtype)))
-    with pytest.raises(ValueError, match="dtype int8 is not one for weights; choose one of float32, float16, bfloat16"):
-        load_vae(folder("vae"), jnp.int8)
+    assert_same(load_vae(tmp_path / "vae" / WEIGHTS), network("vae"))
+    shutil.copytree(DATA / "tokenizer_tiny", tmp_path / "tokenizer")
+    expected = load_tokenizer(DATA / "tokenizer_tiny")(["a photo"])
+    np.testing.assert_array_equal(load_tokenizer(tmp_path)(["a photo"]), expected)
+    with pytest.raises(NotADirectoryError, match=r"vocab\.json"):
+        load_tokenizer(tmp_path / "tokenizer" / "vocab.json")
 
 
 def test_shards_and_variants(tmp_path):
     tensors = stored("vae")
     half = {key: value.astype(np.float16) for key, value in tensors.items()}
     rewrite("vae", tmp_path, half, "diffusion_pytorch_model.fp16.safetensors")
-    assert parameters(load_vae(tmp_path))["quant_conv.bias"][0] == half["quant_conv.bias"][0]  # the variant there is
+    assert parameters(load_vae(tmp_path))["quant_conv.bias"][0] == half["quant_conv.bias"][0]  # the only variant
     names = [f"diffusion_pytorch_model-0000{i}-of-00002.safetensors" for i in (1, 2)]
-    placed = {key: names[i % 2] for i, key in enumerate(tensors)}
+    files = {key: names[i % 2] for i, key in enumerate(tensors)}
     for name in names:
-        rewrite("vae", tmp_path, {key: tensors[key] for key in tensors if placed[key] == name}, name)
-    index = tmp_path / "diffusion_pytorch_model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": placed}))
+        rewrite("vae", tmp_path, {key: tensors[key] for key in tensors if files[key] == name}, name)
+    index = tmp_path / f"{WEIGHTS}.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": files}))
     assert_same(load_vae(tmp_path), network("vae"))
     halves = parameters(load_vae(tmp_path, "float16", variant="fp16"))
     np.testing.assert_array_equal(halves["quant_conv.bias"], half["quant_conv.bias"])
-    (tmp_path / names[1]).unlink()
-    with pytest.raises(FileNotFoundError, match="expected 2 shards, 1 missing") as error:
-        load_vae(tmp_path)
-    one_line(error)
 
 
 @pytest.mark.parametrize("squeezed", [True, False])
@@ -75,10 +62,10 @@ def test_the_vaes_old_attention_names(tmp_path, squeezed):
     old = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
     tensors = {}
     for key, value in stored("vae").items():
-        part = next((part for part in old if f".attentions.0.{part}." in key), None)
-        if part and not squeezed and value.ndim == 2:
+        name = next((name for name in old if f".attentions.0.{name}." in key), None)
+        if name and not squeezed and value.ndim == 2:
             value = value[:, :, None, None]
-        tensors[key.replace(part, old[part]) if part else key] = value
+        tensors[key.replace(name, old[name]) if name else key] = value
     assert "encoder.mid_block.attentions.0.proj_attn.weight" in tensors
     assert_same(load_vae(rewrite("vae", tmp_path, tensors)), network("vae"))
 
@@ -89,9 +76,57 @@ def test_the_text_encoders_old_names(tmp_path):
     assert_same(load_text_encoder(rewrite("text_encoder", tmp_path, tensors)), network("text_encoder"))
 
 
-def test_the_tokenizer_of_a_pipeline(tmp_path):
-    shutil.copytree(DATA / "tokenizer_tiny", tmp_path / "tokenizer")
-    ids = load_tokenizer(tmp_path)(["a photo"])
-    np.testing.assert_array_equal(ids, load_tokenizer(DATA / "tokenizer_tiny")(["a photo"]))
-    with pytest.raises(NotADirectoryError, match=r"expected a folder with vocab.json"):
-        load_tokenizer(tmp_path / "tokenizer" / "vocab.json")
+@pytest.mark.parametrize("kind, fields, message", [
+    ("unet", json.loads((DATA / "controlnet" / "config.json").read_text()), "'ControlNetModel'"),
+    ("unet", {"_class_name": "UNet2DConditionModel", "class_embed_type": "timestep"}, "class_embed_type is 'timestep'"),
+    ("vae", {"architectures": ["CLIPTextModel"]}, "'CLIPTextModel'"),
+    ("text_encoder", {"_class_name": "AutoencoderKL"}, "'AutoencoderKL'"),
+    ("text_encoder", {"model_type": "clip", "architectures": ["CLIPModel"]}, "'CLIPModel'"),
+    ("vae", {}, "'None'"),
+])  # fmt: skip
+def test_another_architecture_is_refused(tmp_path, kind, fields, message):
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match=message) as error:
+        load_component(kind, tmp_path)
+    assert "config.json" in one_line(error)
+
+
+def test_every_tensor_that_does_not_fit_is_listed(tmp_path):
+    tensors = stored("vae")
+    tensors["encoder.conv_in.weight"] = tensors["encoder.conv_in.weight"][:, :2]
+    tensors["decoder.extra.weight"] = tensors.pop("quant_conv.bias")
+    tensors["decoder.conv_in.bias"][3] = np.nan
+    with pytest.raises(ValueError) as error:
+        load_vae(rewrite("vae", tmp_path, tensors))
+    first, *rest = str(error.value).split("\n")
+    assert str(tmp_path) in first and len(rest) == 4
+    for name in (
+        "quant_conv.bias",
+        "decoder.extra.weight",
+        "encoder.conv_in.weight (16, 2, 3, 3)",
+        "decoder.conv_in.bias",
+    ):
+        assert sum(name in line for line in rest) == 1
+
+
+def test_sources_without_the_network(tmp_path):
+    (tmp_path / "model_index.json").write_text("{}")
+    copy("vae", tmp_path / "vae")
+    (tmp_path / "vae" / WEIGHTS).rename(tmp_path / "vae" / "other.safetensors")
+    lora = tmp_path / "lora.safetensors"
+    safetensors.numpy.save_file({"lora_unet_mid.alpha": np.ones(1, np.float32)}, lora)
+    cut = copy("vae", tmp_path / "cut") / WEIGHTS
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
+    for load, error, message in (
+        (lambda: load_unet(tmp_path), FileNotFoundError, "unet/config.json"),
+        (lambda: load_unet(tmp_path / "nowhere"), FileNotFoundError, "nowhere"),
+        (lambda: load_vae(tmp_path), FileNotFoundError, "diffusion_pytorch_model"),
+        (lambda: load_vae(lora), ValueError, "lora_unet_mid"),
+        (lambda: load_component("clip", lora), ValueError, "'clip'"),
+        (lambda: load_unet(lora, variant="fp16"), ValueError, "'fp16'"),
+        (lambda: load_vae(folder("vae"), "int8"), ValueError, "int8.*float32, float16, bfloat16"),
+        (lambda: load_vae(cut.parent), ValueError, WEIGHTS),
+    ):
+        with pytest.raises(error, match=message) as caught:
+            load()
+        one_line(caught)

@@ -1,4 +1,4 @@
-"""Pictures depend on prompt, seed and settings alone; programs are compiled once; a base is saved and read again."""
+"""Images depend on prompt, seed and settings alone; functions are compiled once; a base is saved and read again."""
 
 import dataclasses
 import json
@@ -10,30 +10,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from networks import DATA, assert_same, one_line, parameters
-from tiny_base import SCHEDULE, TEXT, diffusion_base, pixel_base, random, unet_config
+from networks import assert_same, one_line, parameters
+from tiny_base import SCHEDULE, TEXT, VAE, diffusion_base, pixel_base, unet_config
 
 from common.training.mesh import make_mesh
 from plugins.diffusion import samplers
-from plugins.diffusion.batching import batch_size, chunk_size, make_layout
-from plugins.diffusion.io.base import Base
+from plugins.diffusion.compiled import chunk_size, make_layout
 from plugins.diffusion.io.folder import read_base
 from plugins.diffusion.io.lora import Lora
-from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.pipeline import load
 from plugins.diffusion.request import make_request
-from plugins.diffusion.samplers import SAMPLERS
-from plugins.diffusion.samplers.scheduler_config import CLASSES, to_json
-from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
+from plugins.diffusion.samplers.schedules import Schedule
 
 APPLE = "a red apple"
-# What all runs here have in common, so that they share programs.
+# Settings of all runs here, so that they share compiled functions.
 QUICK: dict[str, Any] = {"steps": 3, "batch": 2}
 
 
 @pytest.fixture(scope="module")
 def apples() -> np.ndarray:
-    """Two pictures of seeds 5 and 6."""
+    """Two images, of seeds 5 and 6."""
     return diffusion_base()(APPLE, seeds=[5, 6], **QUICK)
 
 
@@ -41,39 +37,39 @@ def compiled() -> int:
     return diffusion_base().compiled.denoise._cache_size()
 
 
-def test_a_picture_depends_on_its_prompt_and_seed_alone(apples):
+def test_an_image_depends_on_its_prompt_and_seed_alone(apples):
     before = compiled()
-    among_others = diffusion_base()(["a blue car", APPLE, "a cat"], seeds=[1, 5, 5], **QUICK)
-    assert among_others.shape == (3, 16, 16, 3) and among_others.dtype == np.float32
-    assert among_others.min() >= 0 and among_others.max() <= 1 and among_others.std() > 0.05
-    np.testing.assert_allclose(among_others[1], apples[0], atol=1e-5)  # a place in the batch may order sums otherwise
-    for other in (among_others[0], among_others[2], apples[1]):
-        assert np.abs(other - apples[0]).max() > 0.01
-    request, told = make_request(diffusion_base().base, APPLE, seeds=[5, 6, 7], steps=3), []
-    for images in diffusion_base().run(request, batch=2, progress=lambda *done: told.append(done), stepwise=False):
-        told.append(len(images))
-    assert told == [(3, 6), 2, (6, 6), 1]
+    batch = diffusion_base()(["a blue car", APPLE, "a cat"], seeds=[1, 5, 5], **QUICK)
+    assert batch.shape == (3, 16, 16, 3) and batch.dtype == np.float32
+    assert batch.min() >= 0 and batch.max() <= 1 and batch.std() > 0.05
+    np.testing.assert_allclose(batch[1], apples[0], atol=1e-5)  # an index in the batch may order sums otherwise
     stronger = diffusion_base()(APPLE, seeds=5, guidance=3.0, **QUICK)
-    assert np.abs(stronger[0] - apples[0]).max() > 0.01
-    assert compiled() == before, "numbers of pictures, prompts, seeds and guidance share one program"
-    fresh = dataclasses.replace(diffusion_base())  # programs of its own, which no other test has asked for
+    for other in (batch[0], batch[2], apples[1], stronger[0]):
+        assert np.abs(other - apples[0]).max() > 0.01
+    request, calls = make_request(diffusion_base().base, APPLE, seeds=[5, 6, 7], steps=3), []
+    for images in diffusion_base().run(request, batch=2, progress=lambda *done: calls.append(done), stepwise=False):
+        calls.append(len(images))
+    assert calls == [(3, 6), 2, (6, 6), 1]
+    assert compiled() == before, "numbers of images, prompts, seeds and guidance share one compiled function"
+
+
+def test_a_batch_size_is_compiled_once(apples):
+    fresh = dataclasses.replace(diffusion_base())  # with compiled functions of its own
     fresh(APPLE, seeds=[5, 6], **QUICK)
-    alone = fresh(APPLE, seeds=5, steps=3)  # a batch of one is another program
+    alone = fresh(APPLE, seeds=5, steps=3)  # another batch size
     assert fresh.compiled.denoise._cache_size() == 2
     np.testing.assert_allclose(alone[0], apples[0], atol=1e-4)
 
 
-def test_two_devices_make_the_pictures_of_one(apples):
-    before, heard = compiled(), {"first": [], "second": []}
-    for name, calls in heard.items():
-        seeds = [5, 6, 7] if name == "first" else [5]
-        images = diffusion_base()(
-            APPLE, seeds=seeds, mesh=make_mesh(), progress=lambda *done, calls=calls: calls.append(done), **QUICK
-        )
+def test_two_devices_make_the_images_of_one(apples):
+    before = compiled()
+    for seeds, batches in (([5, 6, 7], 2), ([5], 1)):
+        calls: list[tuple[int, int]] = []
+        progress = lambda *done, calls=calls: calls.append(done)  # noqa: E731
+        images = diffusion_base()(APPLE, seeds=seeds, mesh=make_mesh(), progress=progress, **QUICK)
         np.testing.assert_allclose(images[0], apples[0], atol=1e-4)
-    assert heard["first"][-1] == (6, 6) and sorted(heard["first"]) == heard["first"]  # two batches of three steps
-    assert heard["second"][-1] == (3, 3)
-    assert compiled() == before + 1, "another listener is no other program"
+        assert calls[-1] == (3 * batches, 3 * batches) and sorted(calls) == calls
+    assert compiled() == before + 1, "another callback does not recompile"
 
 
 def test_guidance_1_leaves_the_negative_prompt_out(apples):
@@ -86,7 +82,7 @@ def test_guidance_1_leaves_the_negative_prompt_out(apples):
     assert np.abs(negative[0] - apples[0]).max() > 0.01
 
 
-def test_strength_says_how_much_of_an_image_is_redrawn(apples):
+def test_strength_is_the_share_of_steps_that_change_an_image(apples):
     pipeline = diffusion_base()
     little = pipeline(APPLE, image=apples[0], strength=0.34, seeds=[8, 9], **QUICK)
     much = pipeline(APPLE, image=apples[0], strength=1, seeds=[8, 9], **QUICK)
@@ -95,16 +91,16 @@ def test_strength_says_how_much_of_an_image_is_redrawn(apples):
     assert np.abs(little - back).mean() < 0.6 * np.abs(much - back).mean()
     assert np.abs(little[0] - little[1]).max() > 0.001
     each = pipeline(APPLE, image=apples, strength=0.34, seeds=[8, 9], **QUICK)
-    np.testing.assert_array_equal(each[0], little[0])  # the same picture, given for all or by itself
+    np.testing.assert_array_equal(each[0], little[0])  # the same image, given for all or by itself
     assert np.abs(each[1] - little[1]).max() > 0.001
 
 
 def test_parameters_are_cast_once():
-    programs = diffusion_base().compiled
-    cast = programs.params("bfloat16")
-    assert cast is programs.params("bfloat16")
+    functions = diffusion_base().compiled
+    cast = functions.params("bfloat16")
+    assert cast is functions.params("bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(cast)} == {jnp.dtype("bfloat16")}
-    by_network = {k: {leaf.dtype.name for leaf in jax.tree.leaves(t)} for k, t in programs.params("float16").items()}
+    by_network = {k: {leaf.dtype.name for leaf in jax.tree.leaves(t)} for k, t in functions.params("float16").items()}
     assert by_network == {"unet": {"float16"}, "vae": {"float32"}, "text_encoder": {"float16"}}
 
 
@@ -138,9 +134,9 @@ def test_a_base_of_pixels_has_no_autoencoder(tmp_path):
     assert half.dtype == np.float32 and 1e-6 < np.abs(half - images).mean() < 0.05
 
 
-def test_what_is_too_long_is_named():
+def test_a_prompt_that_is_too_long_is_a_warning():
     long = " ".join(["apple"] * 4 + ["tail"] * 30)
-    with pytest.warns(UserWarning, match="14 tokens.*'apple .*'tail") as warned:
+    with pytest.warns(UserWarning, match="14 .*'apple .*'tail") as warned:
         diffusion_base()(long, seeds=5, **QUICK)
     assert len(warned) == 1
 
@@ -178,7 +174,7 @@ IMAGE = np.full((16, 16, 3), 0.5, np.float32)
         ({"dtype": "int8"}, "int8"),
     ],
 )
-def test_mistakes_are_one_line_before_anything_is_computed(settings, message):
+def test_errors_come_before_anything_is_computed(settings, message):
     meshes = {"two": make_mesh(), "explicit": jax.make_mesh((2,), ("data",))}
     settings = {"steps": 3, **settings, "mesh": meshes.get(settings.get("mesh"))}
     before = compiled()
@@ -188,39 +184,19 @@ def test_mistakes_are_one_line_before_anything_is_computed(settings, message):
     assert compiled() == before
 
 
-def test_parts_that_do_not_fit_are_refused():
-    base = diffusion_base().base
-    for change, message in (
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
         ({"unet": unet_config(9, 8)}, "9 channels in, 9 out.* 4"),
-        ({"unet": dataclasses.replace(unet_config(4, 8), cross_attention_dim=8)}, "of 8, .* 16"),
+        ({"unet": dataclasses.replace(unet_config(4, 8), cross_attention_dim=8)}, "of 8.* 16"),
         ({"text_encoder": dataclasses.replace(TEXT, vocab_size=999)}, "999"),
-    ):
-        with pytest.raises(ValueError, match=message) as error:
-            dataclasses.replace(base, **change)
-        one_line(error)
-    assert isinstance(base, Base)
-
-
-def test_every_sampler_with_a_class_is_written_as_it_is_read():
-    for name, run in json.loads((DATA / "schedulers.json").read_text())["runs"].items():
-        known = run["cls"] in CLASSES
-        if known:
-            sampler, schedule = samplers.from_json({"_class_name": run["cls"], **run["config"]})
-            written = json.loads(json.dumps(to_json(sampler, schedule)))
-            assert written["_class_name"] == run["cls"]
-            assert samplers.from_json(written)[0].options == sampler.options, name
-            assert samplers.from_json(written)[1] == schedule, name
-    shapes = {"flow_euler": FlowSchedule(shift=3.0)}
-    for name, sampler in SAMPLERS.items():
-        schedule = shapes.get(name, SCHEDULE)
-        again, read = samplers.from_json(to_json(sampler, schedule))
-        steps = 10
-        ours, theirs = sampler.plan(schedule, steps), again.plan(read, steps)
-        np.testing.assert_array_equal(ours.timesteps, theirs.timesteps, name)
-        for column in ours.columns:
-            np.testing.assert_array_equal(ours.columns[column], theirs.columns[column], name)
-    with pytest.raises(ValueError, match=r"eta=0\.5"):
-        to_json(samplers.ddim.with_options(eta=0.5), SCHEDULE)
+        ({"vae": dataclasses.replace(VAE, in_channels=1)}, "1 channels"),
+    ],
+)
+def test_components_that_do_not_fit_are_refused(change, message):
+    with pytest.raises(ValueError, match=message) as error:
+        dataclasses.replace(diffusion_base().base, **change)
+    one_line(error)
 
 
 def test_a_lora_is_merged_into_another_pipeline(tmp_path):
@@ -237,13 +213,14 @@ def test_a_lora_is_merged_into_another_pipeline(tmp_path):
     assert merged.text_encoder is pipeline.text_encoder
 
 
-def test_batches_are_split_evenly_and_filled_up():
-    assert [batch_size(total, 64 * 64, None) for total in (1, 8, 9, 20)] == [1, 8, 5, 7]
-    assert batch_size(20, 64 * 64, None, devices=2) == 10 and batch_size(3, 64 * 64, None, devices=2) == 4
-    assert batch_size(5, 10**6, None) == 1
+def test_batches_are_even_and_padded():
+    def sizes(total, side, mesh=None):
+        return [len(rows) for rows in make_layout(total, side, side, 8, None, mesh).batches]
+
+    assert [sizes(total, 512) for total in (1, 8, 9, 20)] == [[1], [8], [5, 5], [7, 7, 7]]
+    assert sizes(20, 512, make_mesh()) == [10, 10] and sizes(3, 512, make_mesh()) == [4] and sizes(2, 8000) == [1, 1]
     assert chunk_size(8, 512 * 512) == 2 and chunk_size(1, 64 * 64) == 1 and chunk_size(8, 2000 * 2000, 2) == 2
-    layout = make_layout(5, 16, 16, 2, 2, None)
-    assert [rows.tolist() for rows in layout.batches] == [[0, 1], [2, 3], [4, 4]]
+    assert [rows.tolist() for rows in make_layout(5, 16, 16, 2, 2, None).batches] == [[0, 1], [2, 3], [4, 4]]
 
 
 def test_a_request_without_settings_has_the_defaults():
@@ -256,13 +233,11 @@ def test_a_request_without_settings_has_the_defaults():
 
 def test_prediction_and_tokenizer_may_be_given(tmp_path):
     folder = diffusion_base().save(tmp_path / "base")
-    shutil.move(folder / "tokenizer", tmp_path / "words")
+    shutil.move(folder / "tokenizer", tmp_path / "other")
     with pytest.raises(FileNotFoundError, match=r"vocab\.json and merges\.txt") as error:
         read_base(folder)
     one_line(error)
-    files = read_base(folder, tokenizer=tmp_path / "words", prediction="v_prediction")
+    files = read_base(folder, tokenizer=tmp_path / "other", prediction="v_prediction")
     assert files.base.schedule == dataclasses.replace(SCHEDULE, prediction_type="v_prediction")
     assert isinstance(files.base.schedule, Schedule) and files.components["unet"].dtype == "float32"
-    assert files.components["unet"].parameters == sum(
-        v.size for v in parameters(random(UNet, unet_config(4, 8))).values()
-    )
+    assert files.components["unet"].parameters == sum(v.size for v in parameters(diffusion_base().unet).values())

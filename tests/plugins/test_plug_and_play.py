@@ -12,7 +12,7 @@ from tiny_base import diffusion_base
 
 from plugins.control.plug_and_play import PlugAndPlay, follow, inject
 from plugins.diffusion import samplers
-from plugins.diffusion.batching import make_layout
+from plugins.diffusion.compiled import make_layout
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.pipeline import Run
 from plugins.diffusion.request import make_request

@@ -1,4 +1,11 @@
-"""How samplers are called: determinism per image, one compilation, starting in the middle, progress, plain errors."""
+"""Calls of samplers: noise by image, one compilation, partial runs, errors; and convergence on an exact problem.
+
+The exact problem: where the data are normal with mean M and deviation S, the best prediction is known, and the
+deterministic flow takes M alpha + z sqrt(S^2 alpha^2 + sigma^2) at every level to the image M + z S.
+"""
+
+import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -7,19 +14,120 @@ import pytest
 
 from plugins.diffusion import samplers
 from plugins.diffusion.samplers.predictions import add_noise
-from plugins.diffusion.samplers.sampler import image_keys, limit
+from plugins.diffusion.samplers.sampler import clip_x0, image_keys
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
-SCHEDULE = Schedule(set_alpha_to_one=True, steps_offset=0)
-FLOW = FlowSchedule()
+MEAN, DEVIATION = 0.5, 0.3
+SCHEDULE, FLOW = Schedule(set_alpha_to_one=True, steps_offset=0), FlowSchedule()
+SAMPLERS = sorted(set(samplers.SAMPLERS) - {"ddim_inversion"})
+DRAWS = ("ddpm", "euler_ancestral", "dpm_sde", "dpm_sde_karras", "lcm")
 
 
-def schedule_of(sampler: samplers.Sampler) -> Schedule | FlowSchedule:
-    return FLOW if sampler.runs_on is FlowSchedule else SCHEDULE
+def sampler_of(name: str) -> tuple[samplers.Sampler, Schedule | FlowSchedule]:
+    sampler = samplers.by_name(name)
+    return sampler, FLOW if sampler.runs_on is FlowSchedule else SCHEDULE
 
 
 def wavy(x, step):
     return 0.6 * jnp.tanh(x) + 0.3 * jnp.sin(2 * x) * (step.t / 1000)
+
+
+def scales(t, schedule: Schedule | FlowSchedule):
+    """alpha and sigma at a timestep, whole or not."""
+    if isinstance(schedule, FlowSchedule):
+        sigma = t / schedule.num_train_timesteps
+        return 1 - sigma, sigma
+    levels = jnp.asarray(schedule.sigmas, jnp.float32)
+    level = jnp.exp(jnp.interp(t, jnp.arange(len(levels)), jnp.log(levels)))
+    return 1 / jnp.sqrt(1 + level**2), level / jnp.sqrt(1 + level**2)
+
+
+def best(schedule: Schedule | FlowSchedule = SCHEDULE, jump: bool = False) -> Callable:
+    """The best prediction for normal data; with `jump`, the end of the deterministic flow (a consistency model)."""
+
+    def model(x, step):
+        alpha, sigma = scales(step.t, schedule)
+        variance = alpha**2 * DEVIATION**2 + sigma**2
+        gain = DEVIATION / jnp.sqrt(variance) if jump else alpha * DEVIATION**2 / variance
+        image = MEAN + gain * (x - alpha * MEAN)
+        return (x - image) / sigma if isinstance(schedule, FlowSchedule) else (x - alpha * image) / sigma
+
+    return model
+
+
+def error(name: str, steps: int, **options) -> float:
+    """Error of a deterministic sampler's images on the exact problem."""
+    sampler, schedule = sampler_of(name)
+    z = jnp.linspace(-2, 2, 9)[:, None]
+    plan = sampler.plan(schedule, steps, **options)
+    alpha, sigma = plan.alpha[0], plan.sigma[0]
+    x = alpha * MEAN + np.sqrt(alpha**2 * DEVIATION**2 + sigma**2) * z
+    x = x if plan.scale_in is None else x / plan.scale_in[0]
+    image = sampler(best(schedule), x, schedule, steps=steps, **options)
+    return float(jnp.abs(image - (MEAN + DEVIATION * z)).max())
+
+
+@pytest.mark.parametrize("name", sorted({*SAMPLERS} - {*DRAWS}))
+def test_deterministic_samplers_converge_to_the_image(name):
+    coarse, fine = error(name, 10), error(name, 100)
+    assert fine < 0.04 and fine < coarse / 5
+
+
+def test_higher_orders_need_fewer_steps():
+    errors = {name: error(name, 20) for name in ("euler", "euler_karras", "dpm_karras", "plms", "ddim", "heun", "lms")}
+    assert errors["dpm_karras"] < errors["euler_karras"] / 5 and errors["plms"] < errors["ddim"] / 5
+    assert errors["heun"] < errors["euler"] / 3 and errors["lms"] < errors["euler"] / 2
+
+
+@pytest.mark.parametrize("variant", ["bh1", "bh2"])
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_every_form_of_unipc_is_exact_in_the_limit(order, variant):
+    assert error("unipc", 60, order=order, variant=variant, sigma_spacing="karras") < 0.02
+
+
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in DRAWS), ("ddim", {"eta": 1.0})])
+def test_sampling_with_noise_gives_the_right_distribution(name, options):
+    sampler, steps = samplers.by_name(name), 4 if name == "lcm" else 300
+    x = sampler.start(samplers.starting_noise(jax.random.key(1), (8, 2048)), SCHEDULE, steps=steps, **options)
+    run = jax.jit(lambda key: sampler(best(jump=name == "lcm"), x, SCHEDULE, steps=steps, key=key, **options))
+    images, again = run(jax.random.key(2)), run(jax.random.key(3))
+    assert abs(float(images.mean()) - MEAN) < 0.02
+    assert abs(float(images.std()) / DEVIATION - 1) < 0.05
+    assert float(jnp.abs(again - images).mean()) > 0.05
+
+
+def test_inverting_ddim_comes_back_better_with_more_steps():
+    image = jax.random.normal(jax.random.key(0), (2, 4, 4, 4))
+
+    def round_trip(steps):
+        noise = samplers.ddim_inversion(wavy, image, Schedule(), steps=steps)
+        return float(jnp.abs(samplers.ddim(wavy, noise, Schedule(), steps=steps) - image).mean())
+
+    coarse, fine = round_trip(10), round_trip(100)
+    assert 0.005 < coarse < 0.1 and fine < coarse / 4
+
+
+def test_landing_on_the_next_timestep_is_more_exact():
+    schedule = dataclasses.replace(SCHEDULE, timestep_spacing="linspace")
+    for landing, timestep in (("next", 888), ("stride", 899)):
+        column = samplers.ddim.plan(schedule, 10, landing=landing).columns["x0"]
+        assert column[0] == pytest.approx(schedule.alphas_cumprod[timestep] ** 0.5)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_few_steps_and_little_noise(name):
+    """One or two steps make finite images; image to image with little noise keeps the image."""
+    (sampler, schedule), key = sampler_of(name), jax.random.key(1)
+    for steps in (1, 2):
+        x = sampler.start(samplers.starting_noise(jax.random.key(0), (2, 3, 3, 1)), schedule, steps=steps)
+        out = sampler(wavy, x, schedule, steps=steps, key=key)
+        assert out.shape == x.shape and jnp.isfinite(out).all() and jnp.abs(out - x).max() > 1e-4
+    image, noise, distance = jnp.full((2, 64), MEAN), samplers.starting_noise(jax.random.key(0), (2, 64)), []
+    for strength in (0.1, 1.0):
+        x = sampler.start(noise, schedule, steps=30, image=image, strength=strength)
+        out = sampler(best(schedule), x, schedule, steps=30, strength=strength, key=key)
+        distance.append(float(jnp.abs(out - image).mean()))
+    assert distance[0] < 0.97 * distance[1]
 
 
 @pytest.mark.parametrize("name", ["ddpm", "euler_ancestral", "dpm_sde", "lcm"])
@@ -31,8 +139,7 @@ def test_an_image_depends_on_its_own_key_alone(name):
         return sampler(wavy, x, SCHEDULE, steps=4, key=keys)
 
     three = make(samplers.keys_of_seeds([7, 8, 9]))
-    alone = make(samplers.keys_of_seeds([8]))
-    np.testing.assert_allclose(alone[0], three[1], atol=1e-5)
+    np.testing.assert_allclose(make(samplers.keys_of_seeds([8]))[0], three[1], atol=1e-5)
     assert jnp.abs(three[0] - three[1]).max() > 0.1
 
 
@@ -53,36 +160,22 @@ def test_the_number_of_devices_changes_nothing():
     np.testing.assert_allclose(two, run(x, keys), atol=1e-5)
 
 
-def test_one_compilation_for_all_calls_of_a_shape():
+@pytest.mark.parametrize("name", sorted(samplers.SAMPLERS))
+def test_the_model_is_traced_once_for_any_number_of_steps(name):
+    (sampler, schedule), x = sampler_of(name), jnp.zeros((1, 2, 2, 1))
     traced = []
 
-    def model(x, step):
-        traced.append(x.shape)
-        return wavy(x, step)
-
-    run = jax.jit(lambda x, key: samplers.dpm(model, x, SCHEDULE, steps=20, sde=True, key=key))
-    for seed in range(3):
-        run(jax.random.normal(jax.random.key(seed), (1, 2, 2, 1)), jax.random.key(seed))
-    assert run._cache_size() == 1
-    assert len(traced) == 1
-
-
-@pytest.mark.parametrize("name", sorted(samplers.SAMPLERS))
-def test_more_steps_make_no_larger_program(name):
-    sampler = samplers.by_name(name)
-    x = jnp.zeros((1, 2, 2, 1))
-
     def operations(steps):
-        run = jax.make_jaxpr(lambda x, key: sampler(wavy, x, schedule_of(sampler), steps=steps, key=key))
+        model = lambda x, step: traced.append(steps) or wavy(x, step)  # noqa: E731
+        run = jax.make_jaxpr(lambda x, key: sampler(model, x, schedule, steps=steps, key=key))
         return str(run(x, jax.random.key(0))).count(" = ")
 
-    assert operations(7) == operations(49)
+    assert operations(7) == operations(49) and traced == [7, 49]
 
 
 @pytest.mark.parametrize("name", ["ddim", "euler", "heun", "flow_euler"])
-def test_starting_in_the_middle_is_the_second_half_of_a_run(name):
-    sampler = samplers.by_name(name)
-    schedule = schedule_of(sampler)
+def test_a_partial_run_is_the_second_half_of_a_whole_one(name):
+    sampler, schedule = sampler_of(name)
     x = sampler.start(samplers.starting_noise(jax.random.key(0), (2, 3)), schedule, steps=10)
     final, samples = sampler(wavy, x, schedule, steps=10, trajectory=True)
     calls = len(sampler.plan(schedule, 10, 0.5).timesteps)
@@ -92,44 +185,35 @@ def test_starting_in_the_middle_is_the_second_half_of_a_run(name):
 
 def test_a_start_from_an_image_is_that_image_with_noise():
     image, noise = jnp.full((1, 4), 0.7), samplers.starting_noise(jax.random.key(0), (1, 4))
-    plan = samplers.ddim.plan(SCHEDULE, 10, 0.5)
-    expected = add_noise(SCHEDULE, image, noise, jnp.array([int(plan.timesteps[0])]))
-    found = samplers.ddim.start(noise, SCHEDULE, steps=10, image=image, strength=0.5)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    scaled = samplers.euler.start(noise, SCHEDULE, steps=10, image=image, strength=0.5)
-    level = samplers.euler.plan(SCHEDULE, 10, 0.5).sigmas
-    assert level is not None
-    np.testing.assert_allclose(scaled, image + level[0] * noise, rtol=1e-5)
+    settings = {"steps": 10, "image": image, "strength": 0.5}
+    t = int(samplers.ddim.plan(SCHEDULE, 10, 0.5).timesteps[0])
+    expected = add_noise(SCHEDULE, image, noise, jnp.array([t]))
+    np.testing.assert_allclose(samplers.ddim.start(noise, SCHEDULE, **settings), expected, atol=1e-6)
+    levels = samplers.euler.plan(SCHEDULE, 10, 0.5).sigmas
+    assert levels is not None
+    np.testing.assert_allclose(samplers.euler.start(noise, SCHEDULE, **settings), image + levels[0] * noise, rtol=1e-5)
 
 
-def test_the_model_is_told_where_in_the_run_it_is():
-    told = []
+def test_steps_and_progress_inside_jit():
+    steps, progress = [], []
 
     def model(x, step):
         active = step.within(0.25, 0.75)
-        jax.debug.callback(lambda *values: told.append(tuple(float(v) for v in values)), *step, active, ordered=True)
+        jax.debug.callback(lambda *values: steps.append(tuple(float(v) for v in values)), *step, active, ordered=True)
         return wavy(x, step)
 
-    samplers.ddim(model, jnp.ones((1, 2)), SCHEDULE, steps=4)
+    jax.jit(lambda x: samplers.ddim(model, x, SCHEDULE, steps=4))(jnp.ones((1, 2)))
+    jax.jit(lambda x: samplers.heun(wavy, x, SCHEDULE, steps=5, progress=lambda i: progress.append(int(i))))(
+        jnp.ones((1, 2))
+    )
     jax.effects_barrier()
-    assert told == [(750, 0, 0, 0.25, 0), (500, 1, 0.25, 0.5, 1), (250, 2, 0.5, 0.75, 1), (0, 3, 0.75, 1, 0)]
-
-
-def test_progress_is_reported_from_inside_jit():
-    seen = []
-    run = jax.jit(lambda x: samplers.heun(wavy, x, SCHEDULE, steps=5, progress=lambda i: seen.append(int(i))))
-    run(jnp.ones((1, 2)))
-    jax.effects_barrier()
-    assert sorted(seen) == list(range(9))
+    assert steps == [(750, 0, 0, 0.25, 0), (500, 1, 0.25, 0.5, 1), (250, 2, 0.5, 0.75, 1), (0, 3, 0.75, 1, 0)]
+    assert sorted(progress) == list(range(9))
 
 
 def test_half_precision_models_are_sampled_in_float32():
     types = []
-
-    def model(x, step):
-        types.append(x.dtype)
-        return wavy(x, step).astype(jnp.bfloat16)
-
+    model = lambda x, step: types.append(x.dtype) or wavy(x, step).astype(jnp.bfloat16)  # noqa: E731
     out = samplers.plms(model, jnp.ones((1, 2), jnp.bfloat16), SCHEDULE, steps=5)
     assert out.dtype == types[0] == jnp.float32
 
@@ -144,14 +228,13 @@ def test_zero_terminal_snr_starts_from_pure_noise():
         samplers.plms.plan(schedule, 5)
 
 
-def test_predicted_pictures_are_kept_in_range():
-    picture = jnp.concatenate([jnp.linspace(-1, 1, 99), jnp.array([30.0])])[None]
-    clipped = limit(Schedule(clip_sample=True, clip_sample_range=0.5), picture)
-    assert jnp.abs(clipped).max() == 0.5
-    scaled = limit(Schedule(thresholding=True, dynamic_thresholding_ratio=0.99, sample_max_value=100.0), picture)
-    bound = np.quantile(np.abs(picture), 0.99)
-    np.testing.assert_allclose(scaled, np.clip(picture, -bound, bound) / bound, atol=1e-4)
-    np.testing.assert_array_equal(limit(Schedule(), picture), picture)
+def test_predicted_images_are_clipped():
+    image = jnp.concatenate([jnp.linspace(-1, 1, 99), jnp.array([30.0])])[None]
+    assert jnp.abs(clip_x0(Schedule(clip_sample=True, clip_sample_range=0.5), image)).max() == 0.5
+    scaled = clip_x0(Schedule(thresholding=True, dynamic_thresholding_ratio=0.99, sample_max_value=100.0), image)
+    bound = np.quantile(np.abs(image), 0.99)
+    np.testing.assert_allclose(scaled, np.clip(image, -bound, bound) / bound, atol=1e-4)
+    np.testing.assert_array_equal(clip_x0(Schedule(), image), image)
 
 
 X, KEY = jnp.ones((2, 3)), jax.random.key(0)
@@ -166,12 +249,12 @@ X, KEY = jnp.ones((2, 3)), jax.random.key(0)
         (lambda: samplers.lcm(wavy, X, SCHEDULE, steps=51, key=KEY), "steps=51"),
         (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, eta=2.0), "eta=2.0"),
         (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, landing="here"), "landing='here'"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, order=2), "no option 'order'; it has eta, landing"),
-        (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5), "give key"),
+        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, order=2), "order.*eta, landing"),
+        (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5), "key"),
         (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=jnp.zeros(2, jnp.uint32)), "uint32"),
         (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=samplers.keys_of_seeds([1, 2, 3])), "2 images"),
         (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((4, 2, 3))), "5 calls"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((5, 2, 3))), "runs that draw"),
+        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((5, 2, 3))), "noise="),
         (lambda: samplers.ddpm.plan(SCHEDULE, 5, variance="learned"), "variance='learned'"),
         (lambda: samplers.dpm.plan(SCHEDULE, 5, order=4), "order=4"),
         (lambda: samplers.dpm.plan(SCHEDULE, 5, order=3, sde=True), "order=3"),
@@ -180,14 +263,14 @@ X, KEY = jnp.ones((2, 3)), jax.random.key(0)
         (lambda: samplers.unipc.plan(SCHEDULE, 5, variant="bh3"), "variant='bh3'"),
         (lambda: samplers.lms.plan(SCHEDULE, 5, order=9), "order=9"),
         (lambda: samplers.euler.plan(SCHEDULE, 5, sigma_spacing="beta"), "sigma_spacing='beta'"),
-        (lambda: samplers.euler.plan(FLOW, 5), "euler runs on a Schedule"),
-        (lambda: samplers.flow_euler.plan(SCHEDULE, 5), "flow_euler runs on a FlowSchedule"),
+        (lambda: samplers.euler.plan(FLOW, 5), "FlowSchedule"),
         (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.0), "strength=0.0"),
-        (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.1), "less than one step"),
+        (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.1), "strength=0.1"),
         (lambda: samplers.ddim.start(X, SCHEDULE, steps=5, strength=0.5), "image="),
-        (lambda: samplers.ddim(lambda x, step: x[:1], X, SCHEDULE, steps=5), "keep the sample's shape"),
+        (lambda: samplers.ddim(lambda x, step: x[:1], X, SCHEDULE, steps=5), r"\(1, 3\).*\(2, 3\)"),
         (lambda: samplers.keys_of_seeds([-1]), "-1"),
         (lambda: samplers.keys_of_seeds([]), "seeds"),
+        (lambda: samplers.by_name("dpm2m"), "'dpm2m'.*dpm_karras"),
     ],
 )
 def test_bad_arguments(call, message):

@@ -1,4 +1,4 @@
-"""What is saved is what the other libraries read: their names, layouts and header; and what was loaded."""
+"""Saved networks have the names, layouts and header of the other libraries, and load again."""
 
 import json
 import subprocess
@@ -31,53 +31,49 @@ def test_a_saved_network_is_the_reference_file_again(tmp_path, kind):
     for key, value in reference.items():
         assert written[NAMES[kind] + key].dtype == np.float32
         np.testing.assert_array_equal(written[NAMES[kind] + key], value, key)
-    theirs = json.loads((DATA / kind / "config.json").read_text())
-    ours = json.loads((tmp_path / kind / "config.json").read_text())
-    assert {key: theirs[key] for key in ours if key in theirs} == {key: ours[key] for key in ours if key in theirs}
-    for key in ("_class_name", "architectures"):
-        assert ours.get(key) == theirs.get(key)
+    theirs, ours = (json.loads((place / kind / "config.json").read_text()) for place in (DATA, tmp_path))
+    assert all(ours[key] == theirs[key] for key in ours if key in theirs)
+    assert [ours.get(key) for key in ("_class_name", "architectures")] == [
+        theirs.get(key) for key in ("_class_name", "architectures")
+    ]
     assert_same(load_component(kind, tmp_path), network(kind))
+    assert save_component(tmp_path / "again", network(kind)).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_halves_survive_bit_for_bit(tmp_path, dtype):
-    half = load_vae(folder("vae"), dtype)
-    save_component(tmp_path, half, dtype=dtype)
-    assert_same(load_vae(tmp_path, dtype), half)
-    stored_as = safetensors.numpy.load_file(tmp_path / FILES["vae"])
-    assert {value.dtype for value in stored_as.values()} == {jnp.dtype(dtype)}
+def test_halves_survive_bit_for_bit(tmp_path):
+    half = load_vae(folder("vae"), "bfloat16")
+    save_component(tmp_path, half, dtype="bfloat16")
+    assert_same(load_vae(tmp_path, "bfloat16"), half)
+    assert {value.dtype for value in safetensors.numpy.load_file(tmp_path / FILES["vae"]).values()} == {
+        jnp.dtype("bfloat16")
+    }
     wide = parameters(load_vae(tmp_path))
     for path, value in parameters(half).items():
         np.testing.assert_array_equal(wide[path], value.astype(np.float32))
-
-
-def test_the_same_network_makes_the_same_bytes(tmp_path):
-    files = [save_component(tmp_path / name, network("text_encoder")) for name in "ab"]
-    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_nothing_is_overwritten_unasked(tmp_path):
     vae = network("vae")
     (tmp_path / "README.md").write_text("mine")
     save_component(tmp_path, vae)
-    with pytest.raises(FileExistsError, match=r"config\.json exists; .*overwrite=True"):
+    with pytest.raises(FileExistsError, match=r"config\.json.*overwrite=True"):
         save_component(tmp_path, vae)
     save_component(tmp_path, vae, dtype="float16", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "config.json", FILES["vae"]]
     (tmp_path / f"{FILES['vae']}.index.json").write_text("{}")
-    with pytest.raises(FileExistsError, match="leads readers to other weights"):
+    with pytest.raises(FileExistsError, match=r"index\.json"):
         save_component(tmp_path, vae, overwrite=True)
 
 
 def test_what_cannot_be_saved_leaves_nothing(tmp_path):
     vae = load_vae(folder("vae"))
     vae.quant_conv.bias = nnx.Param(vae.quant_conv.bias[...].at[0].set(1e6))
-    with pytest.raises(ValueError, match=r"1 x not finite"):
+    with pytest.raises(ValueError, match="quant_conv"):
         save_component(tmp_path / "new", vae, dtype="float16")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(ValueError, match="Linear has no folder format here; this saves UNet, AutoencoderKL, TextEnc"):
+    with pytest.raises(ValueError, match="Linear.*UNet, AutoencoderKL, TextEnc"):
         save_component(tmp_path / "new", Linear(2, 3, rngs=nnx.Rngs(0)))
-    with pytest.raises(ValueError, match="dtype int8 is not one for weights"):
+    with pytest.raises(ValueError, match="int8"):
         save_component(tmp_path / "new", vae, dtype="int8")
 
 

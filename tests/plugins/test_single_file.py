@@ -1,4 +1,4 @@
-"""Networks from one file in the names of the first release: the same as from folders; architectures off the shapes."""
+"""Single files in the names of the first release: the same networks as from folders, and architectures from shapes."""
 
 import ldm
 import numpy as np
@@ -10,79 +10,94 @@ from common.weights import porting
 from plugins.diffusion.io.components import KINDS, load_component, load_text_encoder, load_unet, load_vae
 from plugins.diffusion.io.porting import blank, table
 from plugins.diffusion.io.single_file import infer_config
+from plugins.diffusion.io.tensor_names import from_folder, from_single_file, prefix_of
+from plugins.diffusion.networks.text_encoder import TextConfig
 from plugins.diffusion.networks.unet import UNetConfig
 from plugins.diffusion.networks.vae import VAEConfig
 
-PREFIXES = {
-    "unet": "model.diffusion_model.",
-    "vae": "first_stage_model.",
-    "text_encoder": "cond_stage_model.transformer.text_model.",
+TEXT, OPEN_CLIP = "cond_stage_model.transformer.text_model.", "cond_stage_model.model."
+PREFIXES = {"unet": "model.diffusion_model.", "vae": "first_stage_model.", "text_encoder": TEXT}
+TINY = {"unet": list(ldm.unet((16, 32, 32, 32), 32)), "vae": list(ldm.vae((16, 32, 32, 32)))}
+# Some names of Stable Diffusion 1.x and 2.x, which `ldm.py` has to give too.
+KNOWN = {
+    "unet": {
+        "time_embed.0.weight": "time_embedding.linear_1.weight",
+        "input_blocks.1.0.emb_layers.1.bias": "down_blocks.0.resnets.0.time_emb_proj.bias",
+        "input_blocks.3.0.op.weight": "down_blocks.0.downsamplers.0.conv.weight",
+        "input_blocks.4.0.skip_connection.weight": "down_blocks.1.resnets.0.conv_shortcut.weight",
+        "input_blocks.8.1.transformer_blocks.0.ff.net.0.proj.weight": (
+            "down_blocks.2.attentions.1.transformer_blocks.0.ff.net.0.proj.weight"
+        ),
+        "input_blocks.11.0.out_layers.3.bias": "down_blocks.3.resnets.1.conv2.bias",
+        "middle_block.1.proj_out.bias": "mid_block.attentions.0.proj_out.bias",
+        "output_blocks.2.1.conv.weight": "up_blocks.0.upsamplers.0.conv.weight",
+        "output_blocks.8.2.conv.bias": "up_blocks.2.upsamplers.0.conv.bias",
+        "output_blocks.11.0.in_layers.0.weight": "up_blocks.3.resnets.2.norm1.weight",
+        "out.2.bias": "conv_out.bias",
+    },
+    "vae": {
+        "encoder.down.1.block.0.nin_shortcut.weight": "encoder.down_blocks.1.resnets.0.conv_shortcut.weight",
+        "encoder.mid.attn_1.norm.weight": "encoder.mid_block.attentions.0.group_norm.weight",
+        "encoder.mid.attn_1.proj_out.bias": "encoder.mid_block.attentions.0.to_out.0.bias",
+        "encoder.norm_out.weight": "encoder.conv_norm_out.weight",
+        "post_quant_conv.bias": "post_quant_conv.bias",
+        "decoder.up.3.block.0.conv1.weight": "decoder.up_blocks.0.resnets.0.conv1.weight",
+        "decoder.up.1.upsample.conv.bias": "decoder.up_blocks.2.upsamplers.0.conv.bias",
+    },
 }
-WIDTHS = {"unet": (16, 32, 32, 32), "vae": (16, 32, 32, 32)}
 
 
-def single_file() -> dict[str, np.ndarray]:
-    """The three fixtures in one file, as the first release laid them out, with what else such files hold."""
-    tensors = {"model_ema.decay": np.ones(1, np.float32), "alphas_cumprod": np.ones(1000, np.float32)}
-    names = {"unet": ldm.unet(WIDTHS["unet"], 32), "vae": ldm.vae(WIDTHS["vae"])}
-    for kind, known in names.items():
-        source = stored(kind)
-        for theirs, ours, shape in known:
-            tensors[PREFIXES[kind] + theirs] = source.pop(ours).reshape(shape)
-        assert not source
-    for key, value in stored("text_encoder").items():
-        tensors[PREFIXES["text_encoder"] + key] = value
-    tensors[PREFIXES["text_encoder"] + "embeddings.position_ids"] = np.arange(77)[None]
-    return tensors
+def renamed(kind, keys, prefix=None):
+    """{name in the file, without prefix: ours}."""
+    prefix = prefix or PREFIXES[kind]
+    origins = from_single_file(kind, [prefix + key for key in keys], prefix)
+    return {origin.key.removeprefix(prefix): name for name, origin in origins.items()}
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
+    """The three fixtures in one file, as the first release laid them out, with its other tensors."""
+    tensors = {"model_ema.decay": np.ones(1, np.float32), "alphas_cumprod": np.ones(1000, np.float32)}
+    for kind, names in TINY.items():
+        source = stored(kind)
+        tensors |= {PREFIXES[kind] + theirs: source.pop(ours).reshape(shape) for theirs, ours, shape in names}
+        assert not source
+    tensors |= {TEXT + key: value for key, value in stored("text_encoder").items()}
+    tensors[TEXT + "embeddings.position_ids"] = np.arange(77)[None]
     path = tmp_path_factory.mktemp("single") / "tiny.safetensors"
-    safetensors.numpy.save_file(single_file(), path)
+    safetensors.numpy.save_file(tensors, path)
     return path
 
 
-def test_a_single_file_holds_the_same_networks(checkpoint):
-    """The groups of its norms and its heads are not those of Stable Diffusion, so the configs are given."""
-    for kind in PREFIXES:
+def test_a_single_file_holds_the_same_networks(checkpoint, tmp_path):
+    """Also a network cut out of it. Its groups and heads are not Stable Diffusion's, so the configs are given."""
+    tensors = safetensors.numpy.load_file(checkpoint)
+    for kind, prefix in PREFIXES.items():
         whole = network(kind)
         assert_same(load_component(kind, checkpoint, config=whole.config), whole)
-
-
-def test_a_network_cut_out_of_a_single_file(checkpoint, tmp_path):
-    tensors = safetensors.numpy.load_file(checkpoint)
-    for kind in ("unet", "vae"):
-        cut = {k.removeprefix(PREFIXES[kind]): v for k, v in tensors.items() if k.startswith(PREFIXES[kind])}
-        safetensors.numpy.save_file(cut, tmp_path / f"{kind}.safetensors")
-        whole = network(kind)
-        assert_same(load_component(kind, tmp_path / f"{kind}.safetensors", config=whole.config), whole)
+        if kind in TINY:
+            cut = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+            safetensors.numpy.save_file(cut, tmp_path / f"{kind}.safetensors")
+            assert_same(load_component(kind, tmp_path / f"{kind}.safetensors", config=whole.config), whole)
 
 
 def test_a_single_files_architecture_is_inferred(tmp_path):
-    """A narrow network with Stable Diffusion's 32 groups and 8 heads."""
-    rng = np.random.default_rng(0)
+    """A narrow network with Stable Diffusion's 32 groups and 8 heads; SDXL's is refused."""
+    rng, path = np.random.default_rng(0), tmp_path / "f.safetensors"
     unet = {PREFIXES["unet"] + name: rng.random(shape, np.float32) for name, _, shape in ldm.unet((32, 64), 48)}
     vae = {PREFIXES["vae"] + name: rng.random(shape, np.float32) for name, _, shape in ldm.vae((32, 64), 4, 1)}
-    safetensors.numpy.save_file(unet | vae, tmp_path / "f.safetensors")
-    loaded = load_unet(tmp_path / "f.safetensors")
+    safetensors.numpy.save_file(unet | vae, path)
+    loaded = load_unet(path)
     assert loaded.config.block_out_channels == (32, 64) and loaded.config.cross_attention_dim == 48
     np.testing.assert_array_equal(parameters(loaded)["conv_out.bias"], unet[PREFIXES["unet"] + "out.2.bias"])
-    assert load_vae(tmp_path / "f.safetensors").config == VAEConfig(block_out_channels=(32, 64), layers_per_block=1)
-
-
-def test_the_text_encoder_of_sd_2(tmp_path):
-    """OpenCLIP's names; the result is transformers' network with one layer less, GELU, and q, k, v apart."""
-    rng, prefix = np.random.default_rng(0), "cond_stage_model.model."
-    tensors = {prefix + k: rng.random(s, np.float32) for k, s in ldm.open_clip_shapes(64, 3, 50).items()}
-    safetensors.numpy.save_file(tensors, tmp_path / "f.safetensors")
-    loaded = load_text_encoder(tmp_path / "f.safetensors")
-    assert loaded.config.num_hidden_layers == 2 and loaded.config.hidden_act == "gelu"
-    fused = tensors[prefix + "transformer.resblocks.1.attn.in_proj_weight"]
-    ours = parameters(loaded)
-    for i, part in enumerate("qkv"):
-        kernel = ours[f"encoder.layers.1.self_attn.{part}_proj.kernel"]
-        np.testing.assert_array_equal(kernel, fused[64 * i : 64 * (i + 1)].T)
+    assert load_vae(path).config == VAEConfig(block_out_channels=(32, 64), layers_per_block=1)
+    unet[PREFIXES["unet"] + "label_emb.0.0.weight"] = np.zeros((128, 64), np.float32)
+    safetensors.numpy.save_file(unet, path)
+    with pytest.raises(ValueError, match=r"f\.safetensors.*label_emb.*SDXL") as error:
+        load_unet(path)
+    one_line(error)
+    with pytest.raises(ValueError, match=r"encoder\.conv_in\.weight"):
+        infer_config("vae", {"joint_blocks.0.weight": (1,)})
 
 
 @pytest.mark.parametrize("kind, published, walk", [
@@ -92,6 +107,10 @@ def test_the_text_encoder_of_sd_2(tmp_path):
 ])  # fmt: skip
 def test_full_size_names_and_shapes(kind, published, walk):
     """Every tensor of the published networks, by name and shape, and the architecture back from the shapes."""
+    walk = list(walk)
+    names = renamed(kind, [name for name, _, _ in walk])
+    assert names == {name: ours for name, ours, _ in walk} and len(names) == {"unet": 686, "vae": 248}[kind]
+    assert {name: names[name] for name in KNOWN[kind]} == KNOWN[kind]
     leaves = porting.flatten(blank(KINDS[kind].module, published)[1])
     ours = {}
     for path, entry in table(leaves).items():
@@ -99,15 +118,64 @@ def test_full_size_names_and_shapes(kind, published, walk):
         ours[entry.source] = tuple(np.array(leaves[path].shape)[np.argsort(axes)].tolist())
     theirs = {name: shape for _, name, shape in walk}
     matrices = {name: shape[:2] for name, shape in theirs.items() if kind == "vae" and ".attentions.0.to_" in name}
-    assert ours == theirs | matrices and len(ours) == {"unet": 686, "vae": 248}[kind]
+    assert ours == theirs | matrices
     inferred = KINDS[kind].config.from_json(infer_config(kind, ours) | {"sample_size": published.sample_size})
     assert inferred == published
 
 
-def test_sdxl_is_refused_by_name(tmp_path):
-    tensors = {PREFIXES["unet"] + name: np.zeros(shape, np.float32) for name, _, shape in ldm.unet((32, 64), 48)}
-    tensors[PREFIXES["unet"] + "label_emb.0.0.weight"] = np.zeros((128, 64), np.float32)
-    safetensors.numpy.save_file(tensors, tmp_path / "xl.safetensors")
-    with pytest.raises(ValueError, match=r"xl.safetensors: expected the unet of Stable Diffusion.*SDXL") as error:
-        load_unet(tmp_path / "xl.safetensors")
-    one_line(error)
+@pytest.mark.parametrize("widths, layers", [((64,), 1), ((32, 64), 3)])
+def test_a_unet_of_other_depth(widths, layers):
+    """Names count the blocks of a level; the first downsampler shows their number, and one level has none."""
+    tensors = list(ldm.unet(widths, 64, layers=layers))
+    assert renamed("unet", [name for name, _, _ in tensors]) == {name: ours for name, ours, _ in tensors}
+
+
+def test_text_of_sd_2_is_open_clips_with_its_last_block_left_out(tmp_path):
+    """OpenCLIP's names; the result is transformers' network with one layer less, GELU, and q, k, v apart."""
+    shapes = {OPEN_CLIP + key: shape for key, shape in ldm.open_clip_shapes(1024, 24, 49408).items()}
+    origins = from_single_file("text_encoder", shapes, OPEN_CLIP)
+    keys = {name: origin.key.removeprefix(OPEN_CLIP) for name, origin in origins.items()}
+    assert len(origins) == 23 * 16 + 4  # SD 2.1's text encoder in diffusers
+    assert keys["embeddings.position_embedding.weight"] == "positional_embedding"
+    assert keys["encoder.layers.22.mlp.fc2.bias"] == "transformer.resblocks.22.mlp.c_proj.bias"
+    ours = {name: origin.shape(shapes[origin.key]) for name, origin in origins.items()}
+    assert TextConfig.from_json(infer_config("text_encoder", ours, open_clip=True)) == TextConfig.openclip_h()
+    cut = [OPEN_CLIP + key for key in ldm.open_clip_shapes(8, 23, 9)]  # the unused block is already missing
+    assert "encoder.layers.22.mlp.fc1.weight" in from_single_file("text_encoder", cut, OPEN_CLIP)
+
+    rng = np.random.default_rng(0)
+    tensors = {OPEN_CLIP + k: rng.random(s, np.float32) for k, s in ldm.open_clip_shapes(64, 3, 50).items()}
+    safetensors.numpy.save_file(tensors, tmp_path / "f.safetensors")
+    loaded = load_text_encoder(tmp_path / "f.safetensors")
+    assert loaded.config.num_hidden_layers == 2 and loaded.config.hidden_act == "gelu"
+    fused = tensors[OPEN_CLIP + "transformer.resblocks.1.attn.in_proj_weight"]
+    for i, name in enumerate("qkv"):
+        kernel = parameters(loaded)[f"encoder.layers.1.self_attn.{name}_proj.kernel"]
+        np.testing.assert_array_equal(kernel, fused[64 * i : 64 * (i + 1)].T)
+
+
+def test_text_of_sd_1():
+    shapes = {
+        "embeddings.token_embedding.weight": (49408, 768),
+        "embeddings.position_embedding.weight": (77, 768),
+        **{f"encoder.layers.{i}.mlp.fc1.weight": (3072, 768) for i in range(12)},
+    }
+    for inner in ("", "text_model."):
+        assert set(from_folder("text_encoder", [inner + key for key in (*shapes, "embeddings.position_ids")])) == {
+            *shapes
+        }
+    assert TextConfig.from_json(infer_config("text_encoder", shapes)) == TextConfig.clip_l()
+
+
+def test_unknown_and_repeated_names():
+    odd = ["input_blocks.1.0.fourth_norm.weight", "middle_block.3.norm.weight", "label_emb.0.0.weight"]
+    assert renamed("unet", odd) == {name: name for name in odd}
+    with pytest.raises(ValueError, match=r"text_model\.x\.weight and x\.weight"):
+        from_folder("text_encoder", ["text_model.x.weight", "x.weight"])
+
+
+def test_the_network_is_known_by_its_prefix():
+    keys = [PREFIXES["unet"] + "out.0.weight", PREFIXES["vae"] + "quant_conv.bias", OPEN_CLIP + "ln_final.bias"]
+    assert [prefix_of(kind, keys) for kind in KINDS] == [PREFIXES["unet"], PREFIXES["vae"], OPEN_CLIP]
+    assert prefix_of("unet", ["input_blocks.0.0.weight"]) == "" and prefix_of("unet", ["conv_in.weight"]) is None
+    assert prefix_of("vae", keys[:1]) is None

@@ -1,13 +1,12 @@
-"""Tensors in files: lazy, sharded, of a variant; and the files that are no weights."""
+"""Tensors in files: lazy, sharded, of a variant; and files that are no weights."""
 
 import json
-import subprocess
-import sys
 
 import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+from networks import one_line
 
 from plugins.diffusion.io import tensor_files
 from plugins.diffusion.io.tensor_files import TensorFiles, find_weights, listing, read_json
@@ -24,11 +23,6 @@ def names(files):
     return [path.name for path in files]
 
 
-def one_line(error) -> str:
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 def test_tensors_of_every_float_come_back_bit_for_bit(tmp_path):
     values = np.array([[0.1, -2.5, 3e-3]])
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16):
@@ -42,7 +36,7 @@ def test_several_files_are_one_mapping(tmp_path):
     b = write(tmp_path / "b.safetensors", z=[3.0])
     files = TensorFiles(a, b)
     assert dict(files) == {"x": [1.0], "y": [2.0], "z": [3.0]} and len(files) == 3
-    with pytest.raises(ValueError, match=r"a\.safetensors: 2 keys lie in another shard too, x first"):
+    with pytest.raises(ValueError, match=r"a\.safetensors: 2 keys.* x first"):
         TensorFiles(b, a, a)
 
 
@@ -59,30 +53,6 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path, monkeypatch):
     assert len(opened) == 4  # 400 bytes each: three between two openings
 
 
-PEAK = """
-import sys
-from pathlib import Path
-from plugins.diffusion.io.tensor_files import TensorFiles
-
-def peak():  # of this program since it began; ru_maxrss would count the program that started it
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
-
-files = TensorFiles(sys.argv[1])
-before = peak()
-total = sum(int(files[key].nbytes) for key in files)
-print(total, peak() - before)
-"""
-
-
-def test_reading_a_file_does_not_hold_it(tmp_path):
-    """64 MB in pieces of 1 MB, each let go: the mapped pages are let go too."""
-    rng = np.random.default_rng(0)
-    path = write(tmp_path / "a.safetensors", **{f"t{i}": rng.random((512, 512), np.float32) for i in range(64)})
-    done = subprocess.run([sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, check=True)
-    total, extra = map(int, done.stdout.split())
-    assert total == 64 * 2**20 and extra < 0.4 * total
-
-
 def test_the_file_and_its_variants(tmp_path):
     write(tmp_path / "model.fp16.safetensors", x=[1.0])
     assert names(find_weights(tmp_path, STEM)) == ["model.fp16.safetensors"]
@@ -91,7 +61,7 @@ def test_the_file_and_its_variants(tmp_path):
     assert names(find_weights(tmp_path, STEM, "fp16")) == ["model.fp16.safetensors"]
     with pytest.raises(FileNotFoundError) as error:
         find_weights(tmp_path, STEM, "ema")
-    assert "expected model.ema.safetensors" in one_line(error) and "found model.fp16.safetensors" in one_line(error)
+    assert "model.ema.safetensors" in one_line(error) and "model.fp16.safetensors" in one_line(error)
 
 
 def index(folder, files, tag=""):
@@ -109,59 +79,54 @@ def test_shards_are_found_by_their_index(tmp_path, tag):
     (tmp_path / shards[1]).unlink()
     with pytest.raises(FileNotFoundError) as error:
         find_weights(tmp_path, STEM)
-    assert f"expected 2 shards, 1 missing: {shards[1]}" in one_line(error)
+    assert f"1 missing: {shards[1]}" in one_line(error)
 
 
-def test_a_broken_index_is_refused(tmp_path):
-    path = tmp_path / "model.safetensors.index.json"
-    for text, found in (
-        ("{", "expected JSON"),
-        ("[]", "expected a JSON object, found list"),
-        ("{}", "expected a weight_map"),
-        ('{"weight_map": {"x": "../secret.safetensors"}}', r"found '\.\./secret"),
-    ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=found) as error:
-            find_weights(tmp_path, STEM)
-        one_line(error)
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("{", r"index\.json"),
+        ("[]", "list"),
+        ("{}", "weight_map"),
+        ('{"weight_map": {"x": "../s.safetensors"}}', r"'\.\./s"),
+    ],
+)
+def test_a_broken_index_is_refused(tmp_path, text, found):
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ValueError, match=found) as error:
+        find_weights(tmp_path, STEM)
+    one_line(error)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "v1-5.ckpt", "weights.PT"])
 def test_pickles_are_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x80\x02}.")
-    with pytest.raises(ValueError, match=f"found the PyTorch pickle {name}; convert it to safetensors") as error:
-        TensorFiles(tmp_path / name)
-    one_line(error)
-    with pytest.raises(ValueError, match=r"expected model.*safetensors; found the PyTorch pickle"):
-        find_weights(tmp_path, STEM)
+    for read in (lambda: TensorFiles(tmp_path / name), lambda: find_weights(tmp_path, STEM)):
+        with pytest.raises(ValueError, match=f"pickle {name}") as error:
+            read()
+        one_line(error)
 
 
 def test_files_that_are_no_safetensors(tmp_path):
-    whole = write(tmp_path / "whole.safetensors", x=np.zeros(1000)).read_bytes()
+    whole, path = write(tmp_path / "whole.safetensors", x=np.zeros(1000)).read_bytes(), tmp_path / "bad.safetensors"
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3438167540\n"
-    for data, found in ((whole[:-1], "cut short"), (whole[:40], "cut short"), (b"<html>" * 9, "another format")):
-        (tmp_path / "bad.safetensors").write_bytes(data)
+    for data, found in ((whole[:-1], "cut short"), (b"<html>" * 9, "another format"), (pointer, "git lfs pull")):
+        path.write_bytes(data)
         with pytest.raises(ValueError, match=found) as error:
-            TensorFiles(tmp_path / "bad.safetensors")
-        assert "bad.safetensors: expected a safetensors file" in one_line(error)
-    (tmp_path / "bad.safetensors").write_bytes(pointer)
-    with pytest.raises(ValueError, match="found a Git LFS pointer"):
-        TensorFiles(tmp_path / "bad.safetensors")
-    with pytest.raises(FileNotFoundError, match="does not exist"):
+            TensorFiles(path)
+        assert "bad.safetensors" in one_line(error)
+    with pytest.raises(FileNotFoundError, match=r"none\.safetensors"):
         TensorFiles(tmp_path / "none.safetensors")
 
 
-def test_what_is_in_a_folder(tmp_path):
+def test_listings_and_json(tmp_path):
     assert listing(tmp_path) == "nothing"
     (tmp_path / "b").mkdir()
     for i in range(3):
         (tmp_path / f"a{i}").touch()
     assert listing(tmp_path) == "a0, a1, a2, b/" and listing(tmp_path, 2) == "a0, a1 and 2 more"
-
-
-def test_json_is_an_object(tmp_path):
     (tmp_path / "c.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"c\.json: expected JSON"):
+    with pytest.raises(ValueError, match=r"c\.json"):
         read_json(tmp_path / "c.json")
     (tmp_path / "c.json").write_text('{"a": 1}')
     assert read_json(tmp_path / "c.json") == {"a": 1}

@@ -1,4 +1,4 @@
-"""The text encoder gives the reference's states, and its configuration means what transformers means by it."""
+"""The text encoder against the reference's states, and its configuration against transformers'."""
 
 import dataclasses
 import json
@@ -89,53 +89,49 @@ def test_activations():
     exact = [v * 0.5 * (1 + math.erf(v / math.sqrt(2))) for v in x.tolist()]
     np.testing.assert_allclose(ACTIVATIONS["gelu"](jnp.asarray(x)), exact, atol=1e-6)
     np.testing.assert_allclose(ACTIVATIONS["quick_gelu"](jnp.asarray(x)), x / (1 + np.exp(-1.702 * x)), atol=1e-6)
-    tokens = jnp.array([[1, 2, 3]])
-    quick, gelu = (
-        TextEncoder(dataclasses.replace(TINY, hidden_act=name), rngs=nnx.Rngs(0))(tokens).last for name in ACTIVATIONS
-    )
-    assert 1e-7 < np.abs(np.asarray(quick - gelu)).max() < 0.1
 
 
-def test_half_precision_and_jit(tokens):
+def test_half_precision_and_jit(tokens, states):
     graphdef, params = nnx.split(network("text_encoder"))
-    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), nnx.to_pure_dict(params))
-    run = jax.jit(lambda params, tokens: nnx.merge(graphdef, params)(tokens))
-    exact, rounded = run(nnx.to_pure_dict(params), tokens), run(half, tokens)
-    close(exact.last, np.asarray(network("text_encoder")(tokens).last))
+    params = nnx.to_pure_dict(params)
+    run = jax.jit(lambda params: nnx.merge(graphdef, params)(tokens))
+    close(run(params).last, states.last)
+    rounded = run(jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params))
     assert rounded.last.dtype == jnp.bfloat16
-    assert np.abs(np.asarray(rounded.last, np.float32) - np.asarray(exact.last)).mean() < 0.05
+    assert np.abs(np.asarray(rounded.last, np.float32) - np.asarray(states.last)).mean() < 0.05
+
+
+THEIRS = json.loads((DATA / "text_encoder" / "config.json").read_text())
 
 
 def test_configuration_there_and_back():
-    theirs = json.loads((DATA / "text_encoder" / "config.json").read_text())
-    config = TextConfig.from_json(theirs)
+    config = TextConfig.from_json(THEIRS)
     ours = config.to_json()
-    assert all(theirs[key] == value for key, value in ours.items())
+    assert all(THEIRS[key] == value for key, value in ours.items())
     assert TextConfig.from_json(json.loads(json.dumps(ours))) == config
-    assert TextConfig.from_json({}) == TextConfig()  # files leave transformers' defaults out
+    assert TextConfig.from_json({}) == TextConfig()  # files omit transformers' defaults
 
 
 @pytest.mark.parametrize(
-    "change, told",
+    "change, message",
     [
-        ({"hidden_act": "gelu_new"}, "hidden_act is quick_gelu or gelu"),
+        ({"hidden_act": "gelu_new"}, "hidden_act"),
         ({"model_type": "t5"}, "model_type is 't5'"),
-        ({"architectures": ["CLIPTextModelWithProjection"]}, "architectures is ['CLIPTextModelWithProjection']"),
-        ({"num_attention_heads": 5}, "num_attention_heads divides hidden_size"),
+        ({"architectures": ["CLIPTextModelWithProjection"]}, r"\['CLIPTextModelWithProjection'\]"),
+        ({"num_attention_heads": 5}, "num_attention_heads"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"vocab_size": -1}, "vocab_size is -1"),
     ],
 )
-def test_configurations_of_other_networks(change, told):
-    theirs = json.loads((DATA / "text_encoder" / "config.json").read_text())
-    with pytest.raises(ValueError) as caught:
-        TextConfig.from_json(theirs | change)
-    assert told in one_line(caught)
+def test_configurations_of_other_networks(change, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        TextConfig.from_json(THEIRS | change)
+    one_line(caught)
 
 
-def test_calls_that_cannot_be(tokens):
+def test_calls_out_of_range(tokens):
     encoder = network("text_encoder")
-    with pytest.raises(ValueError, match="78 tokens in a row; this encoder has positions for 77"):
+    with pytest.raises(ValueError, match="78.*77"):
         encoder(np.zeros((1, 78), np.int32))
-    with pytest.raises(ValueError, match="skip is 3; of 3 layers 0 to 2"):
+    with pytest.raises(ValueError, match="skip is 3"):
         encoder(tokens, skip=3)

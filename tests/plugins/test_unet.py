@@ -1,13 +1,17 @@
-"""The UNet against the PyTorch library's outputs, and what can be plugged into it."""
+"""The UNet and its inputs for controls against the PyTorch library's outputs, and configurations from config.json."""
+
+import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import SMALL, abstract, fixture, network, normal, small_unet
+from networks import SMALL, abstract, fixture, network, normal, one_line, small_unet, stored_json
 
 from plugins.diffusion.networks.unet import UNet, UNetConfig
+from plugins.diffusion.networks.vae import VAEConfig
 
 PARITY = 1e-4
 BLOCK = "down_blocks.0.attentions.0.transformer_blocks.0"
@@ -26,13 +30,13 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def run():
-    """The fixtures' network with everything plugged in, as one program: zeros are what "nothing" is. Gives output and
-    all that a tap sees."""
+    """The fixtures' network with all optional inputs (zeros by default) in one compiled function: its output, and all
+    values of a tap."""
     unet = network("unet")
     config, (graphdef, state) = unet.config, nnx.split(unet)
     params = nnx.to_pure_dict(state)
     zeros = [jnp.zeros((2, *shape)) for shape in config.level_shapes(16, 8)]
-    nothing = {
+    zeros_of = {
         "level_features": zeros,
         "skip_residuals": [jnp.zeros((2, *shape)) for shape in config.skip_shapes(16, 8)],
         "mid_residual": zeros[-1],
@@ -45,7 +49,7 @@ def run():
         return nnx.merge(graphdef, params)(x, t, context, **plugged, tap=tap), seen
 
     def call(x, t, ctx, **plugged):
-        return program(params, x, jnp.broadcast_to(jnp.asarray(t), (2,)), ctx, nothing | plugged)
+        return program(params, x, jnp.broadcast_to(jnp.asarray(t), (2,)), ctx, zeros_of | plugged)
 
     return call
 
@@ -120,7 +124,7 @@ def test_published_sizes(config, count):
 
 @pytest.fixture(scope="module")
 def small():
-    """(call of the small network with parameters first, its parameters, inputs and all that can be plugged in)."""
+    """(call of the small network with parameters first, its parameters, and inputs with those for controls)."""
     graphdef, state = nnx.split(small_unet())
     rng = np.random.default_rng(1)
     inputs = {
@@ -194,26 +198,79 @@ def test_bfloat16_all_the_way(small):
     assert {name for name, value in seen.items() if value.dtype != jnp.bfloat16} == {"time_proj"}
 
 
-WRONG = {
-    "x has shape": {"x": jnp.zeros((2, 5, 7, 4))},
-    "t has shape": {"t": jnp.zeros(3)},
-    "context has shape (2, 4, 7)": {"context": jnp.zeros((2, 4, 7))},
-    "context has shape (1, 4, 6)": {"context": jnp.zeros((1, 4, 6))},
-    "level_features holds 1 tensors; this network takes 2, or 3": {"level_features": [jnp.zeros((2, 5, 7, 8))]},
-    "level_features[1] has shape (2, 2, 4, 12); at this size it must be (2, 3, 4, 12)": {
-        "level_features": [None, jnp.zeros((2, 2, 4, 12))]
-    },
-    "skip_residuals holds 3 tensors; this network has 4": {"skip_residuals": [jnp.zeros((2, 5, 7, 8))] * 3},
-    "skip_residuals[2] has shape": {"skip_residuals": [jnp.zeros((2, 5, 7, 8))] * 4},
-    "mid_residual has shape (2, 3, 4, 8)": {"mid_residual": jnp.zeros((2, 3, 4, 8))},
-    "remat and tap": {"remat": True, "tap": lambda name, value: value},
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_what_does_not_fit_is_named(small, message):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": jnp.zeros((2, 5, 7, 4))}, "(2, 5, 7, 4)"),
+        ({"t": jnp.zeros(3)}, "(3,)"),
+        ({"context": jnp.zeros((2, 4, 7))}, "(2, 4, 7)"),
+        ({"context": jnp.zeros((1, 4, 6))}, "(1, 4, 6)"),
+        ({"level_features": [jnp.zeros((2, 5, 7, 8))]}, "level_features holds 1"),
+        ({"level_features": [None, jnp.zeros((2, 2, 4, 12))]}, "level_features[1] has shape (2, 2, 4, 12)"),
+        ({"skip_residuals": [jnp.zeros((2, 5, 7, 8))] * 3}, "skip_residuals holds 3"),
+        ({"skip_residuals": [jnp.zeros((2, 5, 7, 8))] * 4}, "skip_residuals[2]"),
+        ({"mid_residual": jnp.zeros((2, 3, 4, 8))}, "mid_residual has shape (2, 3, 4, 8)"),
+        ({"remat": True, "tap": lambda name, value: value}, "remat"),
+    ],
+)
+def test_inputs_that_do_not_fit(small, change, message):
     call, params, inputs = small
-    plain = {name: inputs[name] for name in ("x", "t", "context")}
-    with pytest.raises(ValueError) as error:
-        call(params, plain | WRONG[message])
-    assert message in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        call(params, {name: inputs[name] for name in ("x", "t", "context")} | change)
+    one_line(error)
+
+
+CONFIGS = {"unet": UNetConfig, "vae": VAEConfig}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configurations_come_back_from_json(name):
+    """Every key that we write is one of theirs, with their value."""
+    config, theirs = CONFIGS[name], stored_json(name)
+    ours = config.from_json(theirs).to_json()
+    assert {key: theirs[key] for key in ours} == ours
+    assert config.from_json(ours) == config.from_json(theirs) and hash(config.from_json(ours))
+
+
+def test_old_files_omit_keys():
+    theirs = {"_class_name": "UNet2DConditionModel", "cross_attention_dim": 768, "attention_head_dim": 8}
+    assert UNetConfig.from_json(theirs | {"_name_or_path": "x", "dropout": 0.1}) == UNetConfig.sd15()
+    heads = {"attention_head_dim": [5, 10, 20, 20], "cross_attention_dim": 1024, "use_linear_projection": True}
+    extra = {"sample_size": 96, "upcast_attention": True, "only_cross_attention": False, "num_class_embeds": None}
+    assert UNetConfig.from_json(theirs | heads | extra) == UNetConfig.sd21()
+    assert UNetConfig.sd15().heads == (8, 8, 8, 8) and UNetConfig.sd21().heads == (5, 10, 20, 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("unet", {"addition_embed_type": "text_time"}, "addition_embed_type is 'text_time'.*None"),
+        ("unet", {"time_cond_proj_dim": 256}, "time_cond_proj_dim is 256"),
+        ("unet", {"mid_block_type": "UNetMidBlock2D"}, "mid_block_type.*'UNetMidBlock2DCrossAttn'"),
+        ("unet", {"_class_name": "ControlNetModel"}, "ControlNetModel.*UNet2DConditionModel"),
+        ("unet", {"down_block_types": ["AttnDownBlock2D"] * 4}, "down_block_types.*CrossAttnDownBlock2D"),
+        ("unet", {"attention_head_dim": [8, 8]}, "attention_head_dim"),
+        ("unet", {"attention_head_dim": 7}, "heads divide"),
+        ("unet", {"norm_num_groups": 5}, "norm_num_groups"),
+        ("unet", {"layers_per_block": [1, 2, 2, 2.5]}, "layers_per_block"),
+        ("unet", {"in_channels": 0}, "in_channels is 0"),
+        ("vae", {"use_quant_conv": False}, "use_quant_conv.*True"),
+        ("vae", {"down_block_types": ["AttnDownEncoderBlock2D"]}, "down_block_types.*'DownEncoderBlock2D'"),
+        ("vae", {"_class_name": "AsymmetricAutoencoderKL"}, "AutoencoderKL"),
+        ("vae", {"scaling_factor": 0.0}, "scaling_factor"),
+        ("vae", {"norm_num_groups": 32}, "norm_num_groups"),
+    ],
+)
+def test_other_configurations_are_refused(name, change, message):
+    with pytest.raises(ValueError, match=message) as error:
+        CONFIGS[name].from_json(stored_json(name) | change)
+    one_line(error)
+
+
+def test_skip_shapes_at_sd_size():
+    """The list in the paper's code: 320 at 64 three times, then a downsampler and two blocks a level."""
+    widths = [(320, 64)] * 3 + [(320, 32)] + [(640, 32)] * 2 + [(640, 16)] + [(1280, 16)] * 2 + [(1280, 8)] * 3
+    assert UNetConfig.sd15().skip_shapes(64, 64) == [(side, side, width) for width, side in widths]
+    assert SMALL.skip_shapes(5, 7) == [(5, 7, 8), (5, 7, 8), (3, 4, 8), (3, 4, 12)]
+    config = dataclasses.replace(SMALL, block_out_channels=[8, 12])  # a list, as JSON has it
+    assert config == SMALL and hash(config) == hash(SMALL)

@@ -1,5 +1,7 @@
 """The autoencoder against the PyTorch library's outputs."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,13 +14,8 @@ from plugins.diffusion.networks.vae import AutoencoderKL, Posterior, VAEConfig
 PARITY = 1e-4
 
 
-@pytest.fixture(scope="module")
-def vae():
-    return network("vae")
-
-
-def test_encode_sample_decode(vae):
-    io = fixture("vae_io")
+def test_encode_sample_decode():
+    io, vae = fixture("vae_io"), network("vae")
     graphdef, state = nnx.split(vae)
     posterior = jax.jit(lambda s, image: nnx.merge(graphdef, s).encode(image))(state, io["image"])
     for name in ("mean", "logvar", "std"):
@@ -41,7 +38,7 @@ def test_posterior():
     z = np.asarray(drawn).ravel()
     nats = -np.log(0.5) - (z - 2) ** 2 / 0.5 + z**2 / 2
     assert float(posterior.kl()[0]) / 10_000 == pytest.approx(nats.mean(), abs=0.05)
-    with pytest.raises(ValueError, match="noise has shape"):
+    with pytest.raises(ValueError, match=r"\(1, 50, 50, 1\)"):
         posterior.sample(jnp.zeros((1, 50, 50, 1)))
 
 
@@ -65,9 +62,8 @@ def test_published_size():
     assert (1, 512, 512, 3) in shapes and not any(shape[-2:] == (4096, 4096) for shape in shapes)
 
 
-def test_what_does_not_fit_is_named(vae):
-    for image in (jnp.zeros((1, 64, 60, 3)), jnp.zeros((1, 64, 64, 1))):
-        with pytest.raises(ValueError, match="3 channels and sides that are multiples of 8"):
-            vae.encode(image)
-    with pytest.raises(ValueError, match="the last axis must be 4"):
-        vae.decode(jnp.zeros((1, 8, 8, 3)))
+def test_shapes_that_do_not_fit():
+    vae = network("vae")
+    for method, shape in ((vae.encode, (1, 64, 60, 3)), (vae.encode, (1, 64, 64, 1)), (vae.decode, (1, 8, 8, 3))):
+        with pytest.raises(ValueError, match=re.escape(str(shape))):
+            method(jnp.zeros(shape))

@@ -1,24 +1,22 @@
-"""One network of Stable Diffusion in the files that people have: reading and writing.
+"""One network of Stable Diffusion from the files that people have, and back.
 
     unet = load_unet("stable-diffusion-v1-5")                 # a pipeline's folder, as diffusers saves it
     unet = load_unet("stable-diffusion-v1-5/unet")            # or the network's own
     vae = load_vae("v1-5-pruned-emaonly.safetensors", "bfloat16")   # or a single file, in LDM names
     save_component("out/unet", unet, dtype="float16")         # a folder that diffusers and transformers read
 
-Stages of reading: find the folder's config.json and weights (`tensor_files.py`), or infer the architecture from a single
-file's shapes (`single_file.py`) -> check that it is the network asked for -> rename (`tensor_names.py`) -> fill tensor by
-tensor (`porting.py`). Nothing is downloaded, no pickle is opened, and a file is either read whole or refused: in one line
-that says what was expected and what was found, or with a list of all tensors that do not fit. Memory: the network's own
-size and one tensor.
+Stages: open the weights (`tensor_files.py`), rename their tensors (`tensor_names.py`), read the architecture from
+config.json or infer it from a single file's shapes (`single_file.py`), fill the network tensor by tensor
+(`porting.py`). Nothing is downloaded, no pickle is opened, and a file that does not fit is refused with a list of all
+tensors that do not. Memory: the network's own size and one tensor.
 
-A written folder holds config.json and diffusion_pytorch_model.safetensors (model.safetensors for a text encoder), names
-and layouts exactly theirs. A text encoder's tensors get the prefix `text_model.`: transformers 4 silently draws every
-weight anew without it, transformers 5 reads both. The header holds the one word that they look for, `format: pt`.
+A written folder holds config.json and diffusion_pytorch_model.safetensors (model.safetensors for a text encoder) in
+their names and layouts. A text encoder's tensors get the prefix `text_model.`: transformers 4 silently re-initialises
+every weight without it, transformers 5 reads both. The header holds the one entry that they need, `format: pt`.
 """
 
-from __future__ import annotations
-
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +24,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
-from flax import nnx
 
 from common.io.files import atomic_output
 from plugins.diffusion.io import tensor_names
@@ -34,15 +31,16 @@ from plugins.diffusion.io.porting import Renamed, dtype_name, fill, state_dict
 from plugins.diffusion.io.single_file import infer_config
 from plugins.diffusion.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
 from plugins.diffusion.io.tokenizer import Tokenizer
-from plugins.diffusion.networks.text_encoder import TextConfig, TextEncoder
+from plugins.diffusion.networks.text_encoder import MODEL_TYPE, TextConfig, TextEncoder
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
 
 CONFIG = "config.json"
+TEXT_PREFIX = "text_model."
 
 
 class Kind(NamedTuple):
-    """One of the three networks: how folders call it and what it becomes here."""
+    """One of the three networks: its class and file names in folders, and its classes here."""
 
     architecture: str  # in config.json
     stem: str  # of the weights' file names
@@ -57,6 +55,23 @@ KINDS = {
 }
 
 
+class Component(NamedTuple):
+    """A network's opened files: its architecture, its tensors by diffusers' names (read on look-up), their shapes."""
+
+    config: Any
+    tensors: Renamed
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def parameters(self) -> int:
+        return sum(map(math.prod, self.shapes.values()))
+
+    @property
+    def dtype(self) -> str:
+        """Of the smallest tensor, as stored."""
+        return self.tensors[min(self.shapes, key=lambda name: math.prod(self.shapes[name]))].dtype.name
+
+
 def load_unet(
     source: str | Path, dtype: Any = jnp.float32, *, config: UNetConfig | None = None, variant: str | None = None
 ) -> UNet:
@@ -67,7 +82,7 @@ def load_unet(
 def load_vae(
     source: str | Path, dtype: Any = jnp.float32, *, config: VAEConfig | None = None, variant: str | None = None
 ) -> AutoencoderKL:
-    """The picture's encoder and decoder; arguments and errors as `load_component`."""
+    """The autoencoder; arguments and errors as `load_component`."""
     return load_component("vae", source, dtype, config=config, variant=variant)
 
 
@@ -79,101 +94,88 @@ def load_text_encoder(
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """CLIP's tokenizer from a pipeline's folder or its own (vocab.json and merges.txt); no single file has one.
-
-    Raises FileNotFoundError (no folder, no vocabulary in it) and ValueError (a damaged one)."""
-    folder = Path(folder)
-    if folder.is_file():
+    """CLIP's tokenizer from a pipeline's folder or its own (vocab.json and merges.txt); no single file has one."""
+    if Path(folder).is_file():
         raise NotADirectoryError(f"{folder}: expected a folder with vocab.json and merges.txt, found a file; name one")
-    inner = folder / "tokenizer"
-    return Tokenizer.from_folder(inner if inner.is_dir() else folder)
+    return Tokenizer.from_folder(folder)
 
 
 def load_component(
     kind: str, source: str | Path, dtype: Any = jnp.float32, *, config: Any = None, variant: str | None = None
 ) -> Any:
-    """A network from a folder or a single file, ready to call.
+    """A network from a folder or a single file.
 
     Args:
       kind: "unet", "vae" or "text_encoder".
-      source: a folder of diffusers (a pipeline's or the network's own); one safetensors file with a config.json beside
+      source: a diffusers folder (a pipeline's or the network's own); one safetensors file with a config.json beside
         it; or a single file of Stable Diffusion 1.x or 2.x in LDM names.
       dtype: of the parameters: float32, float16 or bfloat16, whatever the file holds.
-      config: the architecture, where the source has none or is to be overruled.
+      config: the architecture, in place of the source's.
       variant: "fp16" for that variant of the file; None for full precision, or the variant there is.
 
-    Raises:
-      FileNotFoundError: nothing there, no config.json, no weights, shards missing.
-      ValueError: a pickle, a damaged file, another architecture, or tensors that do not fit (all of them listed).
+    Raises FileNotFoundError for missing files, ValueError for a pickle, a damaged file, another architecture, or
+    tensors that do not fit (all of them listed).
     """
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} is not known; choose one of {', '.join(KINDS)}")
     dtype, path = dtype_name(dtype), Path(source)
+    component = read_component(kind, path, config=config, variant=variant)
+    with about(path):
+        return fill(KINDS[kind].module, component.config, component.tensors, dtype)
+
+
+def read_component(kind: str, path: Path, *, config: Any = None, variant: str | None = None) -> Component:
+    """A network's architecture and tensors, without reading weights; arguments and errors as `load_component`."""
+    prefix = None
     if path.is_dir():
-        folder = _network_folder(kind, path)
+        folder = next((folder for folder in (path / kind, path) if (folder / CONFIG).is_file()), None)
+        if folder is None:
+            found = listing(path)
+            raise FileNotFoundError(f"{path}: expected {CONFIG} or {kind}/{CONFIG}, found {found}; name another")
         config = config or _read_config(kind, folder / CONFIG)
         stored = TensorFiles(*find_weights(folder, KINDS[kind].stem, variant))
     elif variant is None:
         stored = TensorFiles(path)
+        prefix = tensor_names.prefix_of(kind, stored)
+        if prefix is None:
+            config = config or _config_beside(kind, path, stored)
     else:
         raise ValueError(f"{path}: variant {variant!r} chooses a file in a folder, found no folder; leave it out")
-    tensors, config = _named(kind, path, stored, config)
     with about(path):
-        return fill(KINDS[kind].module, config, tensors, dtype)
-
-
-def _named(kind: str, path: Path, stored: TensorFiles, config: Any) -> tuple[Renamed, Any]:
-    """The tensors by diffusers' names, and the architecture: given, beside the file, or inferred."""
-    prefix = tensor_names.prefix_of(kind, stored)
-    if prefix is None:
-        config = config or _config_beside(kind, path, stored)
-        with about(path):
-            return Renamed(stored, tensor_names.from_folder(kind, stored)), config
-    with about(path):
-        origins = tensor_names.from_single_file(kind, stored, prefix)
+        if prefix is None:
+            origins = tensor_names.from_folder(kind, stored)
+        else:
+            origins = tensor_names.from_single_file(kind, stored, prefix)
+        shapes = {name: origin.shape(stored.shape(origin.key)) for name, origin in origins.items()}
         if config is None:
-            shapes = {name: origin.shape(stored.shape(origin.key)) for name, origin in origins.items()}
             fields = infer_config(kind, shapes, open_clip=prefix == tensor_names.OPEN_CLIP)
             config = KINDS[kind].config.from_json(fields)
-        return Renamed(stored, origins), config
-
-
-def _network_folder(kind: str, folder: Path) -> Path:
-    for candidate in (folder / kind, folder):
-        if (candidate / CONFIG).is_file():
-            return candidate
-    raise FileNotFoundError(f"{folder}: expected {CONFIG} or {kind}/{CONFIG}, found {listing(folder)}; name another")
+    return Component(config, Renamed(stored, origins), shapes)
 
 
 def _config_beside(kind: str, path: Path, stored: TensorFiles) -> Any:
-    beside = path.parent / CONFIG
-    if beside.is_file():
-        return _read_config(kind, beside)
-    heads = sorted({key.split(".")[0] for key in stored})
+    if (path.parent / CONFIG).is_file():
+        return _read_config(kind, path.parent / CONFIG)
+    heads = sorted({".".join(key.split(".")[:2]) for key in stored})
+    found = ", ".join(heads[:4]) + (f" and {len(heads) - 4} more" if len(heads) > 4 else "")
     raise ValueError(
         f"{path}: expected tensors called {' or '.join(tensor_names.PREFIXES[kind])}* or a {CONFIG} beside the file,"
-        f" found tensors called {', '.join(heads[:5])}; name a file that holds the {kind}"
+        f" found tensors called {found or 'nothing'}; name a file that holds the {kind}"
     )
 
 
 def _read_config(kind: str, path: Path) -> Any:
+    """The architecture of a config.json; diffusers, transformers and some others name its class by different keys."""
     fields, expected = read_json(path), KINDS[kind].architecture
-    found = _architecture(fields)
-    if found != expected:
-        raise ValueError(f"{path}: expected the {kind}, {expected}, found {found}; name another folder")
-    with about(path):
-        return KINDS[kind].config.from_json(fields)
-
-
-def _architecture(fields: Mapping[str, Any]) -> str:
-    """What a config.json calls its network: diffusers, then transformers; some give their model_type alone."""
     listed = fields.get("architectures")
     several = ", ".join(map(str, listed)) if isinstance(listed, list) else listed
-    found = fields.get("_class_name") or several or fields.get("model_type")
-    return "CLIPTextModel" if found == "clip_text_model" else str(found)
-
-
-TEXT_PREFIX = "text_model."
+    found = str(fields.get("_class_name") or several or fields.get("model_type"))
+    if found == MODEL_TYPE:
+        found = KINDS["text_encoder"].architecture
+    if found != expected:
+        raise ValueError(f"{path}: expected the {kind}, {expected!r}, found {found!r}; name another folder")
+    with about(path):
+        return KINDS[kind].config.from_json(fields)
 
 
 def save_component(
@@ -184,47 +186,37 @@ def save_component(
     Args:
       folder: of this network (a pipeline's folder has one each: unet, vae, text_encoder). Other files in it stay.
       module: the network.
-      config: its architecture; None for `module.config`.
-      dtype: of the stored floats: float32, float16 or bfloat16. The type that the parameters have loses nothing.
-      overwrite: whether config.json and the weights may be there already.
+      config: its architecture; None: `module.config`.
+      dtype: of the stored floats: float32, float16 or bfloat16.
+      overwrite: replace config.json and the weights.
 
-    Raises:
-      FileExistsError: one of the two files is there, or an index of shards, which readers would prefer.
-      ValueError: no such network, an unknown dtype, or values that are not finite in it.
+    Raises FileExistsError if one of the two files exists, or an index of shards, which readers would prefer; ValueError
+    for another network, or values that are not finite in `dtype`.
     """
-    folder, kind = Path(folder), _kind(module)
-    weights = folder / f"{KINDS[kind].stem}.safetensors"
-    fields = (module.config if config is None else config).to_json()
-    dtype = dtype_name(dtype)
-    if kind != "text_encoder":
-        return write_network(weights, fields, lambda: state_dict(module, dtype), overwrite)
-    fields = {**fields, "torch_dtype": dtype}
+    kind = next((kind for kind, spec in KINDS.items() if isinstance(module, spec.module)), None)
+    if kind is None:
+        known = ", ".join(spec.module.__name__ for spec in KINDS.values())
+        raise ValueError(f"{type(module).__name__} has no folder format here; supported are {known}")
+    fields, dtype = (config or module.config).to_json(), dtype_name(dtype)
+    prefix = ""
+    if kind == "text_encoder":
+        fields, prefix = {**fields, "torch_dtype": dtype}, TEXT_PREFIX
+    weights = Path(folder) / f"{KINDS[kind].stem}.safetensors"
     return write_network(
-        weights,
-        fields,
-        lambda: {TEXT_PREFIX + name: value for name, value in state_dict(module, dtype).items()},
-        overwrite,
+        weights, fields, lambda: {prefix + k: v for k, v in state_dict(module, dtype).items()}, overwrite
     )
 
 
 def write_network(
     weights: Path, fields: Mapping[str, Any], tensors: Callable[[], dict[str, np.ndarray]], overwrite: bool
 ) -> Path:
-    """config.json with `fields` and beside it `weights`, both or none; returns the latter.
+    """Write config.json with `fields` and beside it `weights`, both or none; returns the latter.
 
-    `tensors` is called when it is known that both may be written. Raises FileExistsError."""
+    `tensors` is called after it is known that both may be written. Raises FileExistsError."""
     if indices := sorted(weights.parent.glob(f"{weights.name}.index*.json")):
-        raise FileExistsError(f"{indices[0]} leads readers to other weights than these; give another folder")
+        raise FileExistsError(f"{indices[0]} refers readers to other weights than these; give another folder")
     config = weights.parent / CONFIG
     with atomic_output(config, overwrite) as json_file, atomic_output(weights, overwrite) as weights_file:
         safetensors.numpy.save_file(tensors(), weights_file, metadata={"format": "pt"})
         json_file.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", "utf-8")
     return weights
-
-
-def _kind(module: nnx.Module) -> str:
-    for kind, spec in KINDS.items():
-        if isinstance(module, spec.module):
-            return kind
-    known = ", ".join(spec.module.__name__ for spec in KINDS.values())
-    raise ValueError(f"{type(module).__name__} has no folder format here; this saves {known}")

@@ -1,11 +1,11 @@
-"""LoRA (Hu et al., 2021): small changes to a base's weights, merged in before use.
+"""LoRA (Hu et al., 2021): low-rank changes to a base's weights, merged in before use.
 
 A file holds, for some linear maps and convolutions W, two thin matrices and a number alpha (section 4.1):
 
     W' = W + weight * alpha / r * up @ down            down: r inputs [k k], up: outputs r [1 1]
 
-Nothing else changes: shapes, names and speed of the network stay, so control plugins work on it as before. `merge`
-makes new parameters and leaves the base's alone; unmerging, exactly, is going back to the base. Several LoRAs add up.
+Shapes, names and speed of the network stay, so control plugins work on it as before. `merge` makes new parameters and
+leaves the base's unchanged. Several LoRAs add up.
 
 | writer | names in the file | alpha |
 | --- | --- | --- |
@@ -13,8 +13,8 @@ makes new parameters and leaves the base's alone; unmerging, exactly, is going b
 | PEFT, diffusers | `unet.mid_block....to_out.0.lora_A.weight`, `text_encoder.[text_model.]...` | JSON in the header |
 | older diffusers | `[unet.]....attn1.processor.to_out_lora.down.weight`, `....lora.down.weight` | a tensor, or none |
 
-Without any alpha it is r. Underscores for dots cannot be undone ("to_out_0"), so a file's names are never parsed: every
-name that a weight of the model might have in a file is made from the model's own names, and looked up.
+Without an alpha it is r. Underscores for dots cannot be undone ("to_out_0"), so a file's names are not parsed: every
+name that a weight may have in a file is made from the model's own names, and looked up.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import safetensors
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from common.io.files import require_file
 from common.weights import porting
 from common.weights.porting import OIHW_TO_HWIO
 from plugins.diffusion.io.porting import table
+from plugins.diffusion.io.tensor_files import TensorFiles, about
 
 Part = Literal["unet", "text_encoder"]
 
@@ -59,7 +58,7 @@ ROLES = {  # the longer endings first, where one ends in the other
     ".up.weight": "up",
     ".alpha": "alpha",
 }
-REFUSED = {  # what betrays a kind of file that is not supported
+REFUSED = {  # names of unsupported kinds of file
     r"\.hada_": "a LoHa (products of pairs of matrices)",
     r"\.lokr_": "a LoKr (Kronecker products)",
     r"\.dora_scale$|\.lora_magnitude_vector": "a DoRA (magnitudes beside the matrices)",
@@ -78,14 +77,14 @@ HEADER = "lora_adapter_metadata"
 def split_key(key: str) -> tuple[Part, str, str]:
     """(part, name in the file, "down" | "up" | "alpha") of a tensor.
 
-    Raises ValueError for a kind of file that is not supported, and for a tensor of no known kind."""
-    for pattern, what in REFUSED.items():
+    Raises ValueError for an unsupported kind of file, and for a tensor of no known kind."""
+    for pattern, kind in REFUSED.items():
         if re.search(pattern, key):
-            raise ValueError(f"{key} makes it {what}; supported are plain LoRA and LoCon for SD 1.x and 2.x")
+            raise ValueError(f"{key} makes it {kind}; supported are plain LoRA and LoCon for SD 1.x and 2.x")
     role = next((ending for ending in ROLES if key.endswith(ending)), None)
     if role is None:
         raise ValueError(f"{key} is no tensor of a LoRA; known endings are {', '.join(ROLES)}")
-    stem = key.removesuffix(role).removeprefix("base_model.model.")  # PEFT's own saving adds the latter
+    stem = key.removesuffix(role).removeprefix("base_model.model.")  # of PEFT's own files
     for prefix, part in PREFIXES.items():
         if stem.startswith(prefix):
             return part, stem.removeprefix(prefix), ROLES[role]
@@ -95,74 +94,48 @@ def split_key(key: str) -> tuple[Part, str, str]:
 
 def aliases(name: str, part: Part) -> list[str]:
     """All names of one weight in files, from diffusers' (`mid_block.attentions.0.proj_in`) or transformers'."""
+    olds, pattern, joint = (OLD_UNET, r"\.attn\d", ".processor.") if part == "unet" else (OLD_TEXT, r"\.self_attn", ".")
     names = [name]
-    if part == "unet":
-        names += [
-            f"{name.removesuffix(f'.{new}')}.processor.{old}"
-            for new, old in OLD_UNET.items()
-            if re.search(rf"\.attn\d\.{re.escape(new)}$", name)
-        ]
-    else:
-        names += [
-            f"{name.removesuffix(f'.{new}')}.{old}"
-            for new, old in OLD_TEXT.items()
-            if name.endswith(f".self_attn.{new}")
-        ]
+    for new, old in olds.items():
+        if re.search(rf"{pattern}\.{re.escape(new)}$", name):
+            names.append(f"{name.removesuffix(f'.{new}')}{joint}{old}")
+    if part == "text_encoder":
         names += [f"text_model.{known}" for known in names]
     return names + [known.replace(".", "_") for known in names]
 
 
-def part_of_params(params: Mapping[Any, Any]) -> Part:
-    """Which network the parameters are of. Raises ValueError for neither."""
-    if "down_blocks" in params:
-        return "unet"
-    if "embeddings" in params:
-        return "text_encoder"
-    raise ValueError(
-        f"parameters called {', '.join(map(str, params))} are of no UNet (down_blocks) and no text encoder (embeddings)"
-    )
+class PeftConfig:
+    """PEFT's configuration in a file's header. Raises ValueError for no JSON object, or an unsupported method."""
 
+    def __init__(self, header: Mapping[str, str]):
+        try:
+            self.options = json.loads(header.get(HEADER, "{}"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"its header's {HEADER} is not JSON ({error}); save the LoRA again") from error
+        if not isinstance(self.options, dict):
+            raise ValueError(f"its header's {HEADER} is no JSON object; save the LoRA again")
+        for option in ("use_dora", "use_qalora", "fan_in_fan_out", "lora_bias"):
+            if found := [key for key in self.options if key.split(".")[-1] == option and self.options[key]]:
+                raise ValueError(f"its header has {found[0]}: supported are plain LoRA and LoCon for SD 1.x and 2.x")
 
-def declared_scales(header: Mapping[str, str]) -> Callable[[Part, str, int], float]:
-    """(part, name, rank) -> alpha / rank, as PEFT's configuration in the header says; 1 without one.
+    def scale(self, part: Part, name: str, rank: int) -> float:
+        """alpha / rank; alpha is the rank where nothing sets it."""
 
-    Raises ValueError where the header is no JSON or asks for a method that is not supported."""
-    config = _json_object(header.get(HEADER, "{}"))
-    for option in ("use_dora", "use_qalora", "fan_in_fan_out", "lora_bias"):
-        if found := [key for key in config if key.split(".")[-1] == option and config[key]]:
-            raise ValueError(f"its header says {found[0]}: supported are plain LoRA and LoCon for SD 1.x and 2.x")
+        def option(key: str) -> Any:
+            return self.options.get(f"{part}.{key}", self.options.get(key))
 
-    def scale(part: Part, name: str, rank: int) -> float:
-        options = {key: config.get(f"{part}.{key}", config.get(key)) for key in ("lora_alpha", "alpha_pattern")}
-        alpha = rank if options["lora_alpha"] is None else options["lora_alpha"]
-        for pattern, own in (options["alpha_pattern"] or {}).items():
-            if _ends_in(name, pattern):
+        alpha = rank if option("lora_alpha") is None else option("lora_alpha")
+        for pattern, own in (option("alpha_pattern") or {}).items():
+            try:
+                matches = re.match(rf"(.*\.)?({pattern})$", name)  # PEFT's rule: a whole name, or its end after a dot
+            except re.error as error:
+                raise ValueError(
+                    f"its header's alpha_pattern {pattern!r} is no regular expression ({error})"
+                ) from error
+            if matches:
                 alpha = own
                 break
-        stabilised = config.get(f"{part}.use_rslora", config.get("use_rslora"))  # Kalajdzievski, 2023
-        return float(alpha) / (math.sqrt(rank) if stabilised else rank)
-
-    return scale
-
-
-def _ends_in(name: str, pattern: str) -> bool:
-    """PEFT's rule for its patterns: they match a whole name, or the end of one after a dot."""
-    try:
-        return re.match(rf"(.*\.)?({pattern})$", name) is not None
-    except re.error as error:
-        raise ValueError(
-            f"its header's alpha_pattern {pattern!r} is no pattern ({error}); save the LoRA again"
-        ) from error
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"its header's {HEADER} is not JSON ({error}); save the LoRA again") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"its header's {HEADER} is no JSON object; save the LoRA again")
-    return found
+        return float(alpha) / (math.sqrt(rank) if option("use_rslora") else rank)  # rsLoRA: Kalajdzievski, 2023
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +155,7 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class Lora:
-    """One file. `updates` is keyed by part ("unet", "text_encoder") and then by the name of the weight in the file."""
+    """One file: its updates by part ("unet", "text_encoder") and then by the name of the weight in the file."""
 
     name: str
     updates: Mapping[Part, Mapping[str, Update]]
@@ -191,16 +164,11 @@ class Lora:
     def load(cls, path: str | Path) -> Lora:
         """Reads a safetensors file in any of the module's formats.
 
-        Raises:
-          FileNotFoundError: no such file.
-          ValueError: not safetensors, a kind of file that is not supported (LoHa, LoKr, DoRA, SDXL, ...: named), or
-            tensors that make no pairs; the latter all listed.
-        """
-        tensors, header = _read(Path(path))
-        try:
-            return cls(str(path), _updates(tensors, header))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+        Raises ValueError for an unsupported kind of file (LoHa, LoKr, DoRA, SDXL, ...), and for tensors that make no
+        pairs (all of them listed)."""
+        tensors = TensorFiles(path)
+        with about(Path(path)):
+            return cls(str(path), _updates(tensors))
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -213,17 +181,15 @@ def merge(params: Mapping[Any, Any], loras: Sequence[tuple[Lora, float]], *, par
 
     Args:
       params: pure nested dict of a UNet or a text encoder; not changed. Leaves that no LoRA touches are shared.
-      loras: with their weights; 1 is full strength, 0 nothing, and negative ones are used too.
-      part: which of the two networks `params` is; None: seen by its names.
+      loras: with their weights; 1 is full strength, negative weights are allowed.
+      part: the network of `params`; None: inferred from its names.
 
-    Returns:
-      Parameters of the same types; sums are float32 whatever these are.
-
-    Raises:
-      ValueError: one that lists every name that the network has not, and every shape unlike its weight's.
+    Returns parameters of the same types; sums are float32. Raises ValueError that lists every name that is not in the
+    network, and every shape that differs from its weight's.
     """
-    part = part or part_of_params(params)
-    known = {alias: path for path, names in _names(params, part).items() for alias in names}
+    part = part or ("unet" if "down_blocks" in params else "text_encoder")
+    entries = {path: entry for path, entry in table(params).items() if path.endswith(".kernel")}
+    known = {a: path for path, entry in entries.items() for a in aliases(entry.source.removesuffix(".weight"), part)}
     leaves, problems = porting.flatten(params), []
     deltas: dict[str, np.ndarray] = {}
     for lora, weight in loras:
@@ -232,33 +198,27 @@ def merge(params: Mapping[Any, Any], loras: Sequence[tuple[Lora, float]], *, par
                 problems.append(f"{lora.name}: {name} is no weight of this network")
                 continue
             path, delta = known[name], update.delta()
-            change = _as_kernel(delta, leaves[path].shape)
-            if change is None:
+            kernel = _as_kernel(delta, leaves[path].shape)
+            if kernel is None:
                 found = f"{delta.shape} in the file, kernel {leaves[path].shape} in the network"
                 problems.append(f"{lora.name}: {name} is {found}")
             else:
-                change = np.float32(weight) * change
-                deltas[path] = deltas[path] + change if path in deltas else change
+                deltas[path] = deltas.get(path, 0) + np.float32(weight) * kernel
     refuse(problems, "LoRA does not fit this network; was it made for another base (SD 1.x, 2.x, SDXL)?")
-    merged = {path: _add(leaf, deltas[path]) if path in deltas else leaf for path, leaf in leaves.items()}
-    return porting.unflatten_like(merged, params)
+    for path, delta in deltas.items():
+        leaves[path] = (leaves[path].astype(np.float32) + delta).astype(leaves[path].dtype)
+    return porting.unflatten_like(leaves, params)
 
 
 def refuse(problems: Sequence[str], summary: str) -> None:
-    """Raises one ValueError for all problems, if there are any; the first line is complete by itself."""
+    """Raises one ValueError for all problems, if there are any, with a summary in its first line."""
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
         raise ValueError(f"{summary} ({len(problems)} in all, the first: {problems[0]}){lines}")
 
 
-def _names(params: Mapping[Any, Any], part: Part) -> dict[str, list[str]]:
-    """{path of a kernel: all names that it may have in a file}."""
-    entries = {path: entry for path, entry in table(params).items() if path.endswith(".kernel")}
-    return {path: aliases(entry.source.removesuffix(".weight"), part) for path, entry in entries.items()}
-
-
 def _as_kernel(delta: Float[np.ndarray, "o i *k"], shape: tuple[int, ...]) -> np.ndarray | None:
-    """A change in the layout of a kernel, or None if it does not fit. A linear map is a 1x1 convolution's equal."""
+    """A change in the layout of a kernel, or None if it does not fit. A linear map fits a 1x1 convolution."""
     wide = delta.reshape(*delta.shape, 1, 1) if delta.ndim == 2 else delta
     kernel = OIHW_TO_HWIO.to_ours(wide)
     if len(shape) == 2 and kernel.shape[:2] == (1, 1):
@@ -266,29 +226,25 @@ def _as_kernel(delta: Float[np.ndarray, "o i *k"], shape: tuple[int, ...]) -> np
     return kernel if kernel.shape == tuple(shape) else None
 
 
-def _add(leaf: Array | np.ndarray, delta: np.ndarray) -> Array | np.ndarray:
-    return (leaf.astype(np.float32) + delta).astype(leaf.dtype)
-
-
-def _updates(tensors: Mapping[str, np.ndarray], header: Mapping[str, str]) -> dict[Part, dict[str, Update]]:
+def _updates(tensors: TensorFiles) -> dict[Part, dict[str, Update]]:
     """Pairs the tensors of a file. Raises ValueError that lists all that are of no known kind or have no partner."""
     grouped: dict[tuple[Part, str], dict[str, np.ndarray]] = {}
     problems = []
     for key, value in tensors.items():
         part, name, role = split_key(key)
-        slots = grouped.setdefault((part, name), {})
-        if role in slots:
+        roles = grouped.setdefault((part, name), {})
+        if role in roles:
             problems.append(f"{key} is there under two names")
-        slots[role] = value
-    scales = declared_scales(header)
+        roles[role] = value
+    config = PeftConfig(tensors.metadata())
     updates: dict[Part, dict[str, Update]] = {}
     for (part, name), found in grouped.items():
         if not {"down", "up"} <= found.keys():
             problems.append(f"{name} has {' and '.join(sorted(found))} alone, not both matrices")
             continue
-        rank = max([1, *found["down"].shape[:1]])
-        scale = found["alpha"].item() / rank if "alpha" in found else scales(part, name, rank)
         down, up = (found[role].astype(np.float32) for role in ("down", "up"))
+        rank = max([1, *down.shape[:1]])
+        scale = found["alpha"].item() / rank if "alpha" in found else config.scale(part, name, rank)
         if fault := _fault(down, up):
             problems.append(f"{name}: {fault}")
         else:
@@ -298,20 +254,10 @@ def _updates(tensors: Mapping[str, np.ndarray], header: Mapping[str, str]) -> di
 
 
 def _fault(down: np.ndarray, up: np.ndarray) -> str | None:
-    """What is wrong with two matrices, if anything."""
+    """A reason to refuse two matrices, if there is one."""
     shapes = f"up {up.shape}, down {down.shape}"
     if up.ndim not in (2, 4) or down.ndim not in (2, 4) or up.shape[1] != down.shape[0] or not down.shape[0]:
         return f"no pair of rank-r matrices: {shapes}"
     if any(side != 1 for side in up.shape[2:]):
         return f"up is no 1x1 convolution: {shapes}"
     return None if np.isfinite(up).all() and np.isfinite(down).all() else "holds NaN or infinity"
-
-
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    if path.suffix.lower() in (".pt", ".pth", ".bin", ".ckpt"):
-        raise ValueError(f"{path}: a pickle, which is not opened; convert it to safetensors")
-    try:
-        with safetensors.safe_open(require_file(path), framework="np") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path}: not a safetensors file, or cut short ({error}); copy it again") from error

@@ -1,21 +1,18 @@
 """Parameters of our networks <-> the state dict of diffusers or transformers.
 
-Our attributes are called as theirs, so a table is computed, not written. Of a leaf's path only the end differs:
+Attributes have their names, so a table is computed, not written. Of a leaf's path only the end differs:
 
 | ours | theirs | layout |
 | --- | --- | --- |
 | `conv1.kernel` h w i o | `conv1.weight` o i h w | OIHW -> HWIO |
 | `to_q.kernel` i o | `to_q.weight` o i | OI -> IO |
-| `norm1.scale` | `norm1.weight` | same |
-| `token_embedding.embedding` | `token_embedding.weight` | same |
+| `norm1.scale`, `token_embedding.embedding` | `norm1.weight`, `token_embedding.weight` | same |
 | `conv1.bias` | `conv1.bias` | same |
 
-and one number, where a parameterless layer takes a place in their list and none in ours (`RENAMED`). `fill` builds a
-network abstractly and fills it tensor by tensor, so that the memory needed is the network's own and one tensor;
-`state_dict` is the way back. Both are held to the three checks of `common/weights/porting.py`.
+and one number, where a layer without parameters has an index in their list and none in ours (`RENAMED`). `fill` builds
+a network abstractly and fills it tensor by tensor, so that the memory needed is the network's own and one tensor;
+`state_dict` is the inverse. Both are held to the three checks of `common/weights/porting.py`.
 """
-
-from __future__ import annotations
 
 import functools
 import re
@@ -38,7 +35,7 @@ KERNELS = {4: OIHW_TO_HWIO, 2: OI_TO_IO}
 
 
 class Renamed(Mapping[str, np.ndarray]):
-    """Stored tensors under diffusers' names: each look-up reads and reshapes one."""
+    """Stored tensors by diffusers' names: each look-up reads and reshapes one."""
 
     def __init__(self, stored: Mapping[str, np.ndarray], origins: Mapping[str, Origin]):
         self._stored, self._origins = stored, origins
@@ -59,7 +56,15 @@ class Renamed(Mapping[str, np.ndarray]):
 
 def table(params: porting.Tree) -> dict[str, Entry]:
     """{our path: their name and layout} of all leaves; `params` may be abstract."""
-    return {path: _entry(path, len(leaf.shape)) for path, leaf in porting.flatten(params).items()}
+    entries = {}
+    for path, leaf in porting.flatten(params).items():
+        stem, _, end = path.rpartition(".")
+        assert end in LEAVES, f"{path}: no layer of layers.py has such a parameter"
+        name = f"{stem}.{LEAVES[end]}"
+        for pattern, theirs in RENAMED:
+            name = pattern.sub(theirs, name)
+        entries[path] = Entry(name, KERNELS[len(leaf.shape)] if end == "kernel" else IDENTITY)
+    return entries
 
 
 def fill(network: type, config: Any, source: Mapping[str, np.ndarray], dtype: Any = jnp.float32) -> Any:
@@ -67,29 +72,29 @@ def fill(network: type, config: Any, source: Mapping[str, np.ndarray], dtype: An
 
     Raises ValueError for an unknown dtype, and one that lists every tensor that is missing, left over, of another
     shape, or not finite."""
-    number = DTYPES[dtype_name(dtype)]
+    float_type = DTYPES[dtype_name(dtype)]
     graphdef, abstract = blank(network, config)
     target = {
-        path: jax.ShapeDtypeStruct(leaf.shape, number if porting.is_float(leaf.dtype) else leaf.dtype)
+        path: jax.ShapeDtypeStruct(leaf.shape, float_type if porting.is_float(leaf.dtype) else leaf.dtype)
         for path, leaf in porting.flatten(abstract).items()
     }
-    values = porting.port(source, table(target), target, place=_place)
+    # On the device before NumPy's copy is freed; a CPU uses `port`'s aligned arrays without a copy.
+    place = lambda array: jax.block_until_ready(jax.device_put(array, may_alias=True))  # noqa: E731
+    values = porting.port(source, table(target), target, place=place)
     return nnx.merge(graphdef, porting.unflatten_like(values, abstract))
 
 
 @functools.lru_cache(maxsize=8)
 def blank(network: type, config: Any) -> tuple[Any, dict[Any, Any]]:
-    """The network without its numbers: its graph, and its parameters' shapes as a pure nested dict. Kept, because
-    tracing a UNet's initial values takes longer than reading a small one."""
+    """The network without values: its graph, and its parameters' shapes as a pure nested dict. Cached, because tracing
+    a UNet's initial values takes longer than reading a small one."""
     key = jax.random.key(0)
     graphdef, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=_OneKey(key))))
     return graphdef, nnx.to_pure_dict(state)
 
 
 def state_dict(module: nnx.Module, dtype: Any = jnp.float32) -> dict[str, np.ndarray]:
-    """The inverse of `fill`: {diffusers name: array in PyTorch's layout}, floats as `dtype`.
-
-    Raises ValueError for an unknown dtype and for values that are not finite (float16 ends at 65504)."""
+    """The inverse of `fill`: {diffusers name: array in PyTorch's layout}, floats as `dtype`, all finite."""
     target = DTYPES[dtype_name(dtype)]
     leaves = porting.flatten(nnx.to_pure_dict(nnx.state(module)))
     with np.errstate(over="ignore"):  # an overflow is an infinity, which `export` reports
@@ -98,7 +103,7 @@ def state_dict(module: nnx.Module, dtype: Any = jnp.float32) -> dict[str, np.nda
 
 
 def dtype_name(dtype: Any) -> str:
-    """ "float32", "float16" or "bfloat16", from a name or a type; ValueError for every other."""
+    """ "float32", "float16" or "bfloat16", from a name or a type. Raises ValueError for any other."""
     try:
         name = jnp.dtype(dtype).name
     except TypeError:
@@ -109,31 +114,15 @@ def dtype_name(dtype: Any) -> str:
 
 
 def network_dtype(kind: str, dtype: Any) -> str:
-    """The type of one network's parameters in a pipeline of `dtype`.
-
-    float16 ends at 65504 and an autoencoder's activations do not: it stays float32 then. Raises ValueError for an
-    unknown dtype."""
+    """The type of one network's parameters in a pipeline of `dtype`: with float16 the VAE stays float32, because its
+    activations exceed 65504."""
     name = dtype_name(dtype)
     return "float32" if kind == "vae" and name == "float16" else name
 
 
 class _OneKey(nnx.Rngs):
-    """The same key for every parameter: shapes ask for no randomness, and a key per kernel is most of a trace."""
+    """The same key for every parameter: shapes need no randomness, and a key per kernel is most of a trace."""
 
     def __init__(self, key: jax.Array):
         super().__init__()
         self.params = nnx.static(lambda: key)
-
-
-def _place(array: np.ndarray) -> jax.Array:
-    """On the device, before NumPy's copy is let go; the processor takes `port`'s aligned arrays over as they are."""
-    return jax.block_until_ready(jax.device_put(array, may_alias=True))
-
-
-def _entry(path: str, rank: int) -> Entry:
-    stem, _, leaf = path.rpartition(".")
-    assert leaf in LEAVES, f"{path}: no layer of layers.py has such a parameter"
-    name = f"{stem}.{LEAVES[leaf]}"
-    for pattern, theirs in RENAMED:
-        name = pattern.sub(theirs, name)
-    return Entry(name, KERNELS[rank] if leaf == "kernel" else IDENTITY)

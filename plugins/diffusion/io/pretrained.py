@@ -1,10 +1,7 @@
-"""Where bases lie: from a name to a path, without opening anything. Needs no JAX.
+"""From the name of a base to its path, without opening anything or importing JAX.
 
-The package ships a base as `plugins/weights/NAME/`, a pipeline's folder as diffusers saves it; its `model_index.json`
-marks it as one.
+The package ships a base as `plugins/weights/NAME/`, a diffusers folder with a `model_index.json`.
 """
-
-from __future__ import annotations
 
 from pathlib import Path
 
@@ -14,15 +11,12 @@ INDEX = "model_index.json"  # lists a pipeline's components
 
 
 def names() -> list[str]:
-    """Names of the bases that come with the package."""
+    """Names of the shipped bases."""
     return sorted(path.parent.name for path in WEIGHTS.glob(f"*/{INDEX}"))
 
 
 def find(name_or_path: str | Path | None = None) -> Path:
-    """The folder of a shipped name, or the path itself: a pipeline's folder or a single file. None: the default.
-
-    Raises FileNotFoundError that lists the names.
-    """
+    """The folder of a shipped name, or the path itself; None: the default. Raises FileNotFoundError with the names."""
     wanted = DEFAULT if name_or_path is None else str(name_or_path)
     if wanted in names():
         return WEIGHTS / wanted
@@ -31,6 +25,4 @@ def find(name_or_path: str | Path | None = None) -> Path:
         return path
     shipped = ", ".join(names()) or "none is shipped"
     missing = "no base is named" if name_or_path is None else f"no base {wanted!r}"
-    raise FileNotFoundError(
-        f"{missing}: give a folder of diffusers, a single safetensors file, or a shipped name ({shipped})"
-    )
+    raise FileNotFoundError(f"{missing}: give a diffusers folder, a safetensors file, or a shipped name ({shipped})")

@@ -1,16 +1,14 @@
-"""A single file has no config.json: the architecture is read off its shapes.
+"""The architecture of a network in a single file, which has no config.json, inferred from its shapes.
 
-Everything here works on {diffusers name: shape} (`tensor_names.py` has renamed by then) and answers in the words of diffusers'
-config.json, so that one reader (`XConfig.from_json`) checks both. What shapes cannot tell is what Stable Diffusion 1.x
-and 2.x have in common (32 groups in each norm, a latent scale of 0.18215) or goes with a width that tells them apart:
+Input is {diffusers name: shape} (after `tensor_names.py`), output diffusers' config.json, so that `XConfig.from_json`
+checks both kinds of source. What shapes do not determine is common to Stable Diffusion 1.x and 2.x (32 groups in each
+norm, a latent scale of 0.18215) or goes with a width that tells them apart:
 
 - heads of the UNet: 8 a level in 1.x; 64 channels a head in 2.x, known by its linear projections (`proj_in` a matrix);
 - the text encoder: 64 channels a head in both; quick GELU in 1.x, GELU in OpenCLIP (2.x).
 
-Whether a 2.x network predicts noise or velocity is not in its shapes: the scheduler's settings say so.
+The prediction type of a 2.x network cannot be inferred: the scheduler's settings hold it.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Mapping
@@ -25,9 +23,7 @@ NEEDED = {
 
 
 def infer_config(kind: str, shapes: Shapes, *, open_clip: bool = False) -> dict[str, Any]:
-    """Shapes -> config.json of diffusers (or transformers) as far as it is not the default.
-
-    Raises ValueError if the shapes are of no Stable Diffusion 1.x or 2.x network."""
+    """The config.json of diffusers (or transformers), except defaults. Raises ValueError for another network."""
     missing = [name for name in NEEDED[kind] if name not in shapes]
     if missing or any(name.startswith("label_emb") for name in shapes):
         found = f"{missing[0]} is missing" if missing else "label_emb, which SDXL has"
@@ -85,8 +81,8 @@ def _text(shapes: Shapes, open_clip: bool) -> dict[str, Any]:
         "num_attention_heads": max(1, width // 64),
         "max_position_embeddings": shapes["embeddings.position_embedding.weight"][0],
         "hidden_act": "gelu" if open_clip else "quick_gelu",
-        "projection_dim": 512 if open_clip else width,  # of no use here; what the published folders say
-        "eos_token_id": 2,  # what SD 1.x and 2.x say; it stands for "the token of the highest number"
+        "projection_dim": 512 if open_clip else width,  # unused here; as in the published folders
+        "eos_token_id": 2,  # as in SD 1.x and 2.x; it means "the token of the largest id"
     }
 
 
@@ -95,6 +91,6 @@ def _channels(shapes: Shapes, blocks: str) -> list[int]:
 
 
 def _count(shapes: Shapes, children: str) -> int:
-    """How many numbered children there are."""
+    """Number of numbered children."""
     pattern = re.compile(rf"{re.escape(children)}\.(\d+)\.")
     return len({match[1] for name in shapes if (match := pattern.match(name))})

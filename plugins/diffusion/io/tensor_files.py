@@ -1,13 +1,13 @@
 """Tensors of one or several safetensors files, read one at a time.
 
-`TensorFiles` is a mapping from key to array that holds nothing: each look-up reads one tensor, so a network of 3.4 GB
-is converted with one tensor in flight. Files are mapped into memory (`safetensors.safe_open`), and pages that were
-read count as the program's own until the mapping is dropped; reading the whole of a file through one mapping therefore
-shows twice its size (measured: 401 MB for a file of 200 MB, against 205 MB). So it is dropped after every 4 MB.
+`TensorFiles` is a lazy mapping from key to array: each look-up reads one tensor, so a network of 3.4 GB is converted
+with one tensor in memory. Files are memory-mapped (`safetensors.safe_open`), and pages that were read count as the
+program's own until the mapping is dropped; reading a whole file through one mapping therefore takes twice its size
+(measured: 401 MB for a file of 200 MB, against 205 MB). So it is dropped after every 4 MB.
 
-`find_weights` knows how diffusers and transformers name their files: `STEM.safetensors`, a variant
-(`STEM.fp16.safetensors`), shards with an index (`STEM.safetensors.index[.fp16].json`). Pickles (.bin, .ckpt, .pt, .pth)
-are refused: they can run code when they are read.
+`find_weights` finds the files of diffusers and transformers: `STEM.safetensors`, a variant (`STEM.fp16.safetensors`),
+shards with an index (`STEM.safetensors.index[.fp16].json`). Pickles (.bin, .ckpt, .pt, .pth) are refused: they can run
+code when they are read.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from common.io.files import require_file
 
 BUDGET = 4 * 2**20  # bytes read before a mapping is dropped
 PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
-VARIANTS = (None, "fp16", "bf16")  # the order of choice when none is asked for
+VARIANTS = (None, "fp16", "bf16")  # in order of preference
 CONVERT = "convert it to safetensors first (safetensors.torch.save_file, where it comes from), a pickle can run code"
 
 
 class TensorFiles(Mapping[str, np.ndarray]):
-    """{key: array} over the files; arrays are read when they are asked for, and bfloat16 comes as ml_dtypes'.
+    """{key: array} of the files, read on look-up; bfloat16 is ml_dtypes'.
 
-    Raises (when it is made): FileNotFoundError; ValueError for a pickle, for a file that is damaged, cut short or no
-    safetensors, and for a key that lies in two of the files.
-    """
+    The constructor raises FileNotFoundError, and ValueError for a pickle, a file that is damaged, cut short or not
+    safetensors, and a key in two of the files."""
 
     def __init__(self, *paths: str | Path):
         self._where: dict[str, Path] = {}
@@ -66,6 +65,10 @@ class TensorFiles(Mapping[str, np.ndarray]):
         """Without reading the tensor."""
         return tuple(self._handle(self._where[key]).get_slice(key).get_shape())
 
+    def metadata(self) -> dict[str, str]:
+        """The last file's header."""
+        return dict(self._handle(list(self._where.values())[-1]).metadata() or {}) if self._where else {}
+
     def _handle(self, path: Path) -> Any:
         if self._open is None or self._open[0] != path:
             self._open = (path, _open(path))
@@ -73,10 +76,10 @@ class TensorFiles(Mapping[str, np.ndarray]):
 
 
 def find_weights(folder: Path, stem: str, variant: str | None = None) -> list[Path]:
-    """The file, or the shards, of the network in `folder`; full precision first if no variant is asked for.
+    """The file, or the shards, of the network in `folder`; without `variant` full precision first.
 
-    Raises FileNotFoundError (nothing to read, a variant that is not there, shards missing) and ValueError (only
-    pickles, a broken index); each in one line."""
+    Raises FileNotFoundError (no weights, no such variant, shards missing) and ValueError (only pickles, a broken
+    index)."""
     for tag in VARIANTS if variant is None else (variant,):
         tag = f".{tag}" if tag else ""
         single, index = folder / f"{stem}{tag}.safetensors", folder / f"{stem}.safetensors.index{tag}.json"
@@ -84,13 +87,13 @@ def find_weights(folder: Path, stem: str, variant: str | None = None) -> list[Pa
             return [single]
         if index.exists():
             return _shards(index)
-    asked = f"{stem}.{variant or '[fp16.]'}{'.' if variant else ''}safetensors"
-    refuse_pickle(*sorted(folder.glob("*")), instead=f"expected {asked}; ")
-    raise FileNotFoundError(f"{folder}: expected {asked} or its index; found {listing(folder)}")
+    expected = f"{stem}.{variant or '[fp16.]'}{'.' if variant else ''}safetensors"
+    refuse_pickle(*sorted(folder.glob("*")), instead=f"expected {expected}; ")
+    raise FileNotFoundError(f"{folder}: expected {expected} or its index; found {listing(folder)}")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; ValueError in one line if the file holds anything else."""
+    """A JSON object. Raises ValueError if the file holds anything else."""
     try:
         value = json.loads(require_file(path).read_text("utf-8"))
     except ValueError as error:
@@ -101,7 +104,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def refuse_pickle(*paths: Path, instead: str = "") -> None:
-    """ValueError if there is a pickle by its suffix."""
+    """Raises ValueError for a path with a pickle's suffix."""
     for path in paths:
         if path.suffix.lower() in PICKLES:
             raise ValueError(f"{path.parent}: {instead}found the PyTorch pickle {path.name}; {CONVERT}")

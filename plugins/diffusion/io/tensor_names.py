@@ -1,25 +1,22 @@
-"""What the files of Stable Diffusion call their tensors -> the names of diffusers and transformers, which are ours.
+"""Names of tensors in the files of Stable Diffusion -> the names of diffusers and transformers, which are ours.
 
-One network, many vocabularies. A *single file* ("LDM", the layout of the first release) holds three networks under
-three prefixes; a folder of diffusers holds one network a file, under names that changed with the years:
+A *single file* ("LDM", the layout of the first release) holds three networks under three prefixes; a diffusers folder
+holds one network a file, with names that changed over the years:
 
 | network | single file | its names there | in older folders |
 | --- | --- | --- | --- |
-| unet | `model.diffusion_model.` | `input_blocks.4.1.proj_in`: all blocks in one row | |
-| vae | `first_stage_model.` | `decoder.up.3.block.0`: level 0 is the picture's | `query`, `proj_attn` |
+| unet | `model.diffusion_model.` | `input_blocks.4.1.proj_in`: all blocks in one list | |
+| vae | `first_stage_model.` | `decoder.up.3.block.0`: level 0 is the image's | `query`, `proj_attn` |
 | text, SD 1.x | `cond_stage_model.transformer.` | as transformers, with `text_model.` | `text_model.`, `position_ids` |
 | text, SD 2.x | `cond_stage_model.model.` | OpenCLIP's `resblocks`; q, k, v in one `in_proj_weight` | |
 
-The rules below work on names alone, from theirs to ours: a name that no rule knows is passed on as it is, and the
-strict porting (`porting.py`) then reports it. So nothing is guessed. A rule may also reshape: attention of an old VAE
-was stored as 1x1 convolutions, which are matrices; OpenCLIP's `in_proj` is three matrices on top of each other.
+A name without a rule is kept, and the strict porting (`porting.py`) reports it. A rule may also reshape: attention of
+an old VAE was stored as 1x1 convolutions, which are matrices; OpenCLIP's `in_proj` is three stacked matrices.
 
-Numbering in a single file's UNet, with L residual blocks a level: `input_blocks.0` is the first convolution, then each
-level has L blocks and, the last one excepted, a downsampler; `output_blocks` has L + 1 a level, and the upsampler is
-the last part of the level's last block. Within a block, part 0 is the residual block and part 1 the transformer.
+Numbers in a single file's UNet, with L residual blocks a level: `input_blocks.0` is the first convolution, then each
+level has L blocks and, except the last, a downsampler; `output_blocks` has L + 1 a level, and the upsampler is the last
+part of the level's last block. Within a block, part 0 is the residual block and part 1 the transformer.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
@@ -33,7 +30,7 @@ PREFIXES = {
     "text_encoder": ("cond_stage_model.transformer.", "cond_stage_model.model."),
 }
 OPEN_CLIP = PREFIXES["text_encoder"][1]
-# A network cut out of its file has no prefix; it is known by one of its names.
+# A network cut out of its file has no prefix, but this name.
 BARE = {"unet": "input_blocks.0.0.weight", "vae": "encoder.down.0.block.0.conv1.weight"}
 
 UNET_ENDS = {
@@ -83,7 +80,7 @@ NO_WEIGHTS = re.compile(  # buffers and heads that the networks do not have
 
 
 class Origin(NamedTuple):
-    """Where one of our tensors lies in the file: its key there, and what is done to the array."""
+    """The source of a tensor: its key in the file, and how the array is reshaped."""
 
     key: str
     third: int | None = None  # 0, 1, 2: the q, k or v rows of a matrix that holds all three
@@ -103,14 +100,16 @@ class Origin(NamedTuple):
 
 
 def prefix_of(kind: str, keys: Iterable[str]) -> str | None:
-    """The prefix of a network in a single file ("" for one cut out of it); None if these are no such names."""
+    """The prefix of a network in a single file ("" for one cut out of it); None without such names."""
     keys = set(keys)
-    found = [prefix for prefix in PREFIXES[kind] if any(key.startswith(prefix) for key in keys)]
-    return found[0] if found else "" if BARE.get(kind) in keys else None
+    for prefix in PREFIXES[kind]:
+        if any(key.startswith(prefix) for key in keys):
+            return prefix
+    return "" if BARE.get(kind) in keys else None
 
 
 def from_single_file(kind: str, keys: Iterable[str], prefix: str) -> dict[str, Origin]:
-    """{diffusers name: where it lies} of one network of a single file; every other prefix is left alone."""
+    """{diffusers name: origin} of one network of a single file; names with another prefix are ignored."""
     bare = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
     if prefix == OPEN_CLIP:
         return _collect(prefix, bare, _open_clip(bare))
@@ -120,7 +119,7 @@ def from_single_file(kind: str, keys: Iterable[str], prefix: str) -> dict[str, O
 
 
 def from_folder(kind: str, keys: Iterable[str]) -> dict[str, Origin]:
-    """{diffusers name: where it lies} of a file of diffusers or transformers, of whichever year."""
+    """{diffusers name: origin} of a file of diffusers or transformers, of any year."""
     rename = {"unet": lambda key: [(key, Origin(key))], "vae": _old_vae, "text_encoder": _text}[kind]
     return _collect("", list(keys), rename)
 

@@ -1,17 +1,17 @@
-"""CLIP's byte-pair tokenizer: text to token ids, as Hugging Face's `CLIPTokenizer` gives them.
+"""CLIP's byte-pair tokenizer: text to token ids, equal to Hugging Face's `CLIPTokenizer`.
 
-A prompt becomes `length` (77) ids: start, at most 75 tokens of text, end, padding. The library `tokenizers` runs the
-stages; for "A Café!" with the full vocabulary:
+A prompt becomes `length` (77) ids: start, at most 75 tokens of text, end, padding. Stages of the library `tokenizers`,
+for "A Café!" with the full vocabulary:
 
-1. special tokens written out in the text ("<|endoftext|>"; any other case is plain text) are cut out and keep their ids;
+1. special tokens in the text ("<|endoftext|>", in exactly this case) are split off and keep their ids;
 2. normalisation composes accents (Unicode NFC), collapses white space and lower-cases: "a café!";
 3. words are contractions ('s 't 're 've 'm 'll 'd), runs of letters, single numerals, runs of anything else;
 4. each word's UTF-8 bytes are written with 256 printable characters, and "</w>" marks the word's end: "cafÃ©</w>";
-5. neighbours are merged in the order in which the merges were learnt (Sennrich et al., 2016, section 3.2).
+5. neighbours are merged in the order of the list of merges (Sennrich et al., 2016, section 3.2).
 
-A vocabulary numbers the 256 bytes, the same at a word's end, then one token per merge (48,894 in the published one),
-then start (49,406) and end (49,407). Padding is the end token for SD 1.x and "!" (0) for SD 2.x. A padding token is
-special too: with SD 2.x's, Hugging Face reads every "!" of a prompt as padding, and so does this module.
+A vocabulary numbers the 256 bytes, the same at a word's end, one token per merge (48,894 in the published one), start
+(49,406) and end (49,407). Padding is the end token for SD 1.x and "!" (0) for SD 2.x. A padding token is special too:
+with SD 2.x's, Hugging Face reads every "!" of a prompt as padding, and so does this module.
 
 | files | written by |
 | --- | --- |
@@ -39,7 +39,7 @@ from plugins.diffusion.io.tensor_files import read_json
 
 START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
 BYTE_CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # in the order of their ids
-CLIP_MERGES = 49152 - 256 - 2  # OpenAI's file goes on after those that CLIP uses
+CLIP_MERGES = 49152 - 256 - 2  # OpenAI's file holds more than CLIP uses
 SPECIALS = {"bos_token": "start", "eos_token": "end", "pad_token": "pad", "unk_token": "unknown"}
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 NORMALIZER = normalizers.Sequence(
@@ -67,14 +67,11 @@ class Tokenizer:
         pad: str = END,
         unknown: str = END,
     ):
-        """Raises ValueError when a special token or the result of a merge is not in the vocabulary."""
         self.specials = {"bos_token": start, "eos_token": end, "pad_token": pad, "unk_token": unknown}
         needed = [*dict.fromkeys(self.specials.values()), *(token for a, b in merges for token in (a, b, a + b))]
         if missing := [token for token in needed if token not in vocab]:
-            raise ValueError(
-                f"the vocabulary of {len(vocab)} tokens lacks {missing[0]!r} ({len(missing)} tokens in all) which the"
-                f" merges or the special tokens need; take both files from one tokenizer"
-            )
+            found = f"the vocabulary of {len(vocab)} tokens lacks {missing[0]!r} ({len(missing)} tokens in all)"
+            raise ValueError(f"{found} of the merges or special tokens; take both files from one tokenizer")
         self.vocab, self.merges = dict(vocab), list(merges)
         self.tokens = {number: token for token, number in vocab.items()}
         self.start_id, self.end_id, self.pad_id = vocab[start], vocab[end], vocab[pad]
@@ -87,9 +84,7 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
-        """From vocab.json and merges.txt, or tokenizer.json, in `path` or in its folder `tokenizer`.
-
-        Raises FileNotFoundError for missing files, ValueError for damaged ones or another kind of tokenizer."""
+        """From vocab.json and merges.txt, or tokenizer.json, in `path` or in its folder `tokenizer`."""
         folder = Path(path)
         folder = folder / "tokenizer" if (folder / "tokenizer").is_dir() else folder
         files = [folder / name for name in ("tokenizer_config.json", "special_tokens_map.json")]
@@ -97,16 +92,17 @@ class Tokenizer:
         kind = config.get("tokenizer_class", "CLIPTokenizer")
         if kind not in ("CLIPTokenizer", "CLIPTokenizerFast"):
             raise ValueError(f"{folder}: its tokenizer_class is {kind!r}; only CLIPTokenizer is supported")
-        named = config | special_map  # the map wins, as in transformers
-        contents = {ours: _content(named.get(theirs)) for theirs, ours in SPECIALS.items()}
-        specials = {name: text for name, text in contents.items() if text is not None}
+        specials = {}
+        for theirs, ours in SPECIALS.items():
+            token = (config | special_map).get(theirs)  # the map has precedence, as in transformers
+            token = token.get("content") if isinstance(token, Mapping) else token
+            if token is not None:
+                specials[ours] = token
         return cls(*_read_vocabulary(folder), **specials)
 
     @classmethod
     def from_bpe_file(cls, path: str | Path, *, pad: str = END) -> Tokenizer:
-        """From OpenAI's gzipped list of merges, which gives the vocabulary as well.
-
-        Raises FileNotFoundError, or ValueError for a damaged file."""
+        """From OpenAI's gzipped list of merges, which determines the vocabulary."""
         try:
             with gzip.open(require_file(path), "rt", encoding="utf-8") as file:
                 lines = file.read().split("\n")
@@ -130,9 +126,7 @@ class Tokenizer:
                 temporary.write_text(text + "\n", "utf-8")
 
     def __call__(self, texts: str | Sequence[str], length: int = 77) -> Int32[np.ndarray, "b n"]:
-        """One row of `length` ids per text: start, tokens (cut after `length - 2`, see `truncated`), end, padding.
-
-        Raises ValueError for a length below 2."""
+        """One row of `length` ids per text: start, tokens (cut after `length - 2`, see `truncated`), end, padding."""
         if length < 2:
             raise ValueError(f"length is {length}; start and end alone need 2")
         texts = [texts] if isinstance(texts, str) else texts
@@ -143,18 +137,16 @@ class Tokenizer:
         return batch
 
     def encode(self, text: str) -> list[int]:
-        """All ids of one text, start and end included, neither cut nor padded. A lone surrogate is read as "?"."""
+        """All ids of one text, start and end included, neither cut nor padded; a lone surrogate is read as "?"."""
         text = text.encode("utf-8", "replace").decode("utf-8")
         return [self.start_id, *self._encoder.encode(text, add_special_tokens=False).ids, self.end_id]
 
     def truncated(self, text: str, length: int = 77) -> str:
-        """What `__call__` leaves out of a text that is too long, as `decode` shows it; "" when nothing."""
+        """The end of a text that `__call__` cuts off, as `decode` returns it; "" for a text that fits."""
         return self.decode(self.encode(text)[length - 1 : -1])
 
     def decode(self, ids: Iterable[int] | Int[np.ndarray, " n"], *, specials: bool = False) -> str:
-        """Ids to text: lower case, a space after each word. Special tokens are dropped unless `specials`.
-
-        Raises ValueError for an id that is not in the vocabulary."""
+        """Ids to text: lower case, a space after each word. Special tokens are dropped unless `specials`."""
         ids = [int(number) for number in ids]
         if unknown := [number for number in ids if number not in self.tokens]:
             raise ValueError(f"token {unknown[0]} is not in this vocabulary of {len(self.tokens)}; wrong tokenizer?")
@@ -163,28 +155,23 @@ class Tokenizer:
 
 def _read_vocabulary(folder: Path) -> tuple[dict[str, int], Merges]:
     """The vocabulary and merges of a Hugging Face folder, from either of its two formats."""
-    pair = [folder / "vocab.json", folder / "merges.txt"]
-    single = folder / "tokenizer.json"
+    pair, single = [folder / "vocab.json", folder / "merges.txt"], folder / "tokenizer.json"
     if any(file.exists() for file in pair) or not single.exists():
         if missing := [file.name for file in pair if not file.exists()]:
-            raise FileNotFoundError(
-                f"{folder} lacks {' and '.join(missing)}: a CLIP tokenizer's folder holds vocab.json and merges.txt,"
-                f" or tokenizer.json"
-            )
-        source, vocab, lines = pair[0], read_json(pair[0]), pair[1].read_text("utf-8").splitlines()
-        merges = _parse_merges(lines, pair[1])
+            expected = "a CLIP tokenizer's folder holds vocab.json and merges.txt, or tokenizer.json"
+            raise FileNotFoundError(f"{folder} lacks {' and '.join(missing)}: {expected}")
+        source, vocab = pair[0], read_json(pair[0])
+        merges = _parse_merges(pair[1].read_text("utf-8").splitlines(), pair[1])
     else:
         content = read_json(single)
         model = content.get("model")
         if not isinstance(model, Mapping) or model.get("type") != "BPE" or model.get("end_of_word_suffix") != WORD_END:
-            raise ValueError(
-                f"{single}: expected CLIP's byte pairs (model BPE with {WORD_END!r}); is it another model's?"
-            )
+            raise ValueError(f"{single}: expected CLIP's byte pairs (model BPE with {WORD_END!r}), found another model")
         # Special tokens may lie beside the vocabulary; merges are "a b" or ["a", "b"].
         source, vocab = single, model["vocab"] | {t["content"]: t["id"] for t in content.get("added_tokens", [])}
         merges = _parse_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]], single)
     if not vocab or not all(isinstance(number, int) for number in vocab.values()):
-        raise ValueError(f"{source}: expected a JSON object of token: number; copy it again")
+        raise ValueError(f"{source}: expected a JSON object of token: id; copy it again")
     return vocab, merges
 
 
@@ -195,8 +182,3 @@ def _parse_merges(lines: list[str], path: Path) -> Merges:
     if wrong := [pair for pair in pairs if len(pair) != 2]:
         raise ValueError(f"{path}: a merge is two tokens in a line, found {' '.join(wrong[0])!r}; is it a merges file?")
     return [(pair[0], pair[1]) for pair in pairs]
-
-
-def _content(token: Any) -> str | None:
-    """A special token is text, or an object that holds the text as "content"."""
-    return token.get("content") if isinstance(token, Mapping) else token

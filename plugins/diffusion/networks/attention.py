@@ -1,18 +1,16 @@
-"""Attention, softmax(q k' / sqrt(d)) v, on the fastest path that the machine has.
+"""Attention, softmax(q k' / sqrt(d)) v, on the fastest path of the machine.
 
-Queries, keys and values are `b n h d`: batch, tokens, heads, dimensions of a head. Three paths, equal to rounding:
+Queries, keys and values are `b n h d`: batch, tokens, heads, head dimension. Three paths, equal up to rounding:
 
-- "cudnn": cuDNN's flash attention. NVIDIA GPUs, half precision, no mask, head sizes it can take.
+- "cudnn": cuDNN's flash attention. NVIDIA GPUs, half precision, no mask, supported head sizes.
 - "xla": one product for all scores, softmax, one product with the values. Short sequences, and other accelerators.
-- "blocked": a head and a block of queries at a time; the `n_q x n_k` scores never exist, in the gradient neither,
+- "blocked": one head and one block of queries at a time; the `n_q x n_k` scores are never stored, nor in the gradient,
   which computes each block again. A 64x64 latent has 4,096 tokens: 8 heads' scores would be 537 MB, twice over in the
-  softmax. Blocks of two megabytes stay in a core's cache, and that is what makes this the fastest on a CPU: 0.21 s of
-  processor time against 1.2 s for "xla" at 4,096 tokens, 8 heads of 40 (2026-11, jax 0.10.2).
+  softmax. Blocks of two megabytes stay in a core's cache, so this is the fastest on a CPU: 0.21 s of processor time
+  against 1.2 s for "xla" at 4,096 tokens, 8 heads of 40 (2026-11, jax 0.10.2).
 
-Softmax is float32 in all of them, whatever the type of the inputs.
+The softmax is float32 in all of them, whatever the type of the inputs.
 """
-
-from __future__ import annotations
 
 from functools import partial
 from typing import Literal
@@ -24,7 +22,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 Path = Literal["cudnn", "xla", "blocked"]
-# Per backend: scores from which on attention is blocked, and the scores of a block.
+# Per backend: number of scores above which attention is blocked, and number of scores in a block.
 CPU_SIZES = (2**20, 2**19)
 ACCELERATOR_SIZES = (2**29, 2**26)  # 2 GB: only long float32 sequences, as in a VAE's middle at 1,500 pixels
 MASKED = float(-0.7 * np.finfo(np.float32).max)  # finite: a row with every key masked averages them, as in JAX
@@ -39,14 +37,10 @@ def attend(
     causal: bool = False,
     path: Path | None = None,
 ) -> Float[Array, "b n h d"]:
-    """What each query reads from the values.
+    """Attention in the type of q, k, v.
 
-    Args:
-      q, k, v: of one floating type, which is also the result's.
-      mask: True where a query may look at a key; broadcast over axes of length 1.
-      causal: query i sees keys 0 to i only.
-      path: one of the module's three, instead of the fastest.
-    """
+    `mask` is True where a query attends to a key, broadcast over axes of length 1; with `causal` query i attends to
+    keys 0 to i only. `path`: None is the fastest."""
     path = path or fastest(q, k, masked=mask is not None)
     if path == "blocked":
         return _blocked(q, k, v, mask, causal)
@@ -68,7 +62,7 @@ def _largest_cudnn_head() -> int:
         return 0
     try:
         capability = float(getattr(jax.devices()[0], "compute_capability", ""))
-    except ValueError:  # an AMD GPU says "gfx90a"
+    except ValueError:  # of an AMD GPU: "gfx90a"
         return 0
     return 0 if capability < 8 else 256 if capability >= 9 else 128
 
@@ -84,12 +78,12 @@ def _blocked(
     mask: Bool[Array, "#b #h #n #m"] | None,
     causal: bool,
 ) -> Float[Array, "b n h d"]:
-    """A loop over heads, and in it one over blocks of queries; the batch stays whole, so that it can be sharded."""
+    """A loop over heads, and in it one over blocks of queries; the batch is not split, so that it can be sharded."""
     b, n, h, _ = q.shape
     count = -(-n * b * k.shape[1] // _sizes()[1])  # blocks of at most that many scores
     size = -(-n // min(count, n))
     count = -(-n // size)
-    rows = (0, count * size - n)  # the last block is filled up with queries that nobody reads
+    rows = (0, count * size - n)  # the last block is padded
     queries = jnp.pad(q, ((0, 0), rows, (0, 0), (0, 0))).reshape(b, count, size, h, -1).transpose(3, 1, 0, 2, 4)
     if mask is not None and mask.shape[2] > 1:
         mask = jnp.pad(mask, ((0, 0), (0, 0), rows, (0, 0)))
@@ -110,24 +104,24 @@ def _blocked(
 
 
 def _allowed(mask, causal: bool, head, start, size: int, keys: int) -> Bool[Array, "#b #n m"] | None:
-    """Which keys a block of `size` queries from `start` on may see; None for all."""
+    """The keys that a block of `size` queries from `start` on attends to; None for all."""
     allowed = None
     if mask is not None:
         mask = lax.dynamic_index_in_dim(mask, head if mask.shape[1] > 1 else 0, 1, keepdims=False)
         allowed = lax.dynamic_slice_in_dim(mask, start, size, 1) if mask.shape[1] > 1 else mask
         allowed = jnp.broadcast_to(allowed, (*allowed.shape[:2], keys))
     if causal:
-        past = (start + jnp.arange(size))[:, None] >= jnp.arange(keys)
-        allowed = past[None] if allowed is None else allowed & past
+        causal_mask = (start + jnp.arange(size))[:, None] >= jnp.arange(keys)
+        allowed = causal_mask[None] if allowed is None else allowed & causal_mask
     return allowed
 
 
 def _attend_once(
     q: Float[Array, "b n d"], k: Float[Array, "b d m"], v: Float[Array, "b m d"], allowed: Array | None
 ) -> Float[Array, "b n d"]:
-    """One head; keys come transposed. Rows are divided by their sums after the product, where they are shorter."""
+    """One head, with transposed keys. Rows are divided by their sums after the product, where they are shorter."""
     scores = jnp.matmul(q, k, preferred_element_type=jnp.float32) * np.float32(q.shape[-1] ** -0.5)
     scores = scores if allowed is None else jnp.where(allowed, scores, MASKED)
     weights = jnp.exp(scores - lax.stop_gradient(scores.max(-1, keepdims=True)))
-    read = jnp.matmul(weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
-    return (read / weights.sum(-1, keepdims=True)).astype(q.dtype)
+    out = jnp.matmul(weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    return (out / weights.sum(-1, keepdims=True)).astype(q.dtype)

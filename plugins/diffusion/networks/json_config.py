@@ -1,39 +1,25 @@
-"""Architectures from the `config.json` that lies beside a network's weights in a folder of diffusers, and back.
+"""Architectures from the `config.json` beside a network's weights in a diffusers folder, and back.
 
-Such a file lists some forty options of one class that stands for many networks. Ours knows the options of the networks
-it has, as the fields of a frozen dataclass; for the other options it knows the values that change nothing. Any other
-value is refused by name, so that no network runs with a part missing. Keys that no table knows (paths, version
-numbers, dropout) do not change the function and are ignored.
+Such a file lists some forty options of one class that stands for many networks. Supported options are the fields of a
+frozen dataclass; the other known options have a list of values that leave the network unchanged. Any other value is
+refused by name, so that no network runs with a part missing. Other keys (paths, version numbers, dropout) are ignored.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 Config = TypeVar("Config")
 
 
 def read(cls: type[Config], mapping: Mapping[str, Any], architecture: str, fixed: Mapping[str, Sequence]) -> Config:
-    """The `cls` that `mapping` describes; a missing key has the field's default.
+    """The dataclass `cls` of a `config.json`; a missing key has the field's default.
 
-    Args:
-      cls: a dataclass; its field names are keys.
-      mapping: a `config.json`.
-      architecture: what `_class_name` must be, where there is one.
-      fixed: {option: the values of it that mean a network we have}.
-
-    Raises:
-      ValueError: another architecture, or an option that we have not; names key, value and what is supported.
-    """
-    found = mapping.get("_class_name", architecture)
-    if found != architecture:
-        raise ValueError(f"_class_name is {found!r}; only {architecture!r} is read here")
+    `architecture` is the `_class_name`, `fixed` the supported values of options that are no fields. Raises ValueError
+    for another architecture or an unsupported value."""
+    check_choice("_class_name", mapping.get("_class_name", architecture), (architecture,))
     for key, supported in fixed.items():
-        if key in mapping and mapping[key] not in supported:
-            choices = " or ".join(map(repr, supported))
-            raise ValueError(f"{key} is {mapping[key]!r}: there is no such network here; supported is {choices}")
+        check_choice(key, mapping.get(key, supported[0]), supported)
     dataclass: Any = cls
     fields = [field for field in dataclasses.fields(dataclass) if field.name in mapping]
     for field in fields:
@@ -43,28 +29,47 @@ def read(cls: type[Config], mapping: Mapping[str, Any], architecture: str, fixed
 
 
 def write(config: Any, architecture: str, fixed: Mapping[str, Sequence]) -> dict[str, Any]:
-    """The inverse of `read`: every field, and every option in its first supported value."""
+    """The inverse of `read`: every field, and every other option with its first supported value."""
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     lists = {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
     return {"_class_name": architecture, **{key: values[0] for key, values in fixed.items()}, **lists}
 
 
-def check(config: Any, rules: Sequence[tuple[bool, str]]) -> None:
+def check_choice(key: str, value: Any, supported: Sequence) -> None:
+    """Raises ValueError for a value that is not supported."""
+    if value not in supported:
+        raise ValueError(
+            f"{key} is {value!r}, which is not supported; supported is {' or '.join(map(repr, supported))}"
+        )
+
+
+def check(config: Any, rules: Iterable[tuple[bool, str]]) -> None:
     """Raises one ValueError that lists every rule that does not hold."""
     broken = [rule for holds, rule in rules if not holds]
     if broken:
         raise ValueError(f"{config} breaks: {'; '.join(broken)}")
 
 
+def check_positive(config: Any, names: Sequence[str], lists: Sequence[str] = ()) -> None:
+    """Raises ValueError unless these fields are whole numbers above 0; `lists` may hold several."""
+    check(
+        config,
+        [
+            (positive(getattr(config, name), name in lists), f"{name} is positive, and whole")
+            for name in (*names, *lists)
+        ],
+    )
+
+
 def positive(value: Any, several: bool = True) -> bool:
-    """Whether `value` is a whole number above 0, or where there may be `several` a non-empty tuple of them."""
+    """Whether `value` is a whole number above 0 or, with `several`, a non-empty tuple of them."""
     if several and isinstance(value, tuple):
         return bool(value) and all(positive(v, several=False) for v in value)
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def freeze_lists(config: Any) -> None:
-    """Lists of a frozen dataclass become tuples, which can be hashed; JSON and YAML know only lists."""
+    """Turn lists of a frozen dataclass into tuples, which can be hashed; JSON and YAML have only lists."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if isinstance(value, list | tuple):

@@ -1,17 +1,15 @@
-"""The five layers that Stable Diffusion is made of: convolution, linear map, two norms, embedding.
+"""Layers of Stable Diffusion: convolution, linear map, norms, embedding, residual block, changes of resolution.
 
-Each is as thin as its formula. Parameters are float32 and named `kernel`/`bias`, `scale`/`bias` or `embedding`; a
-PyTorch file calls the same tensors `weight`/`bias`, with kernels transposed (OIHW -> HWIO, OI -> IO), so porting needs
-nothing but these names (`porting.py`). Pictures are `b h w c`.
+Parameters are float32 and named `kernel`/`bias`, `scale`/`bias` or `embedding`; a PyTorch file has the same tensors as
+`weight`/`bias`, with kernels transposed (OIHW -> HWIO, OI -> IO), so porting needs nothing but these names
+(`io/porting.py`). Images are `b h w c`.
 
-Precision. A layer computes in the type of its input and casts its parameters to it: feed bfloat16 and the network runs
-in bfloat16. The exception is the statistics of the norms, which are always float32: a sum over 40,960 bfloat16 values
-(a group of 10 channels at 64x64) would keep about two digits.
+Precision. A layer computes in the type of its input and casts its parameters to it: with bfloat16 inputs the network
+runs in bfloat16. The exception is the statistics of the norms, which are always float32: a sum over 40,960 bfloat16
+values (a group of 10 channels at 64x64) would keep about two digits.
 
-Initial values are PyTorch's (uniform, variance 1 / (3 fan_in)) except for biases, which start at zero.
+Initial values are PyTorch's (uniform, variance 1 / (3 fan_in)), except that biases start at zero.
 """
-
-from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +18,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 uniform = jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+silu = jax.nn.silu
 Sides = tuple[tuple[int, int], tuple[int, int]]  # zeros added (above, below), (left, right)
+AROUND: Sides = ((1, 1), (1, 1))  # padding of the UNet's strided convolutions
+AFTER: Sides = ((0, 1), (0, 1))  # padding of the autoencoder's strided convolutions
 
 
 class Conv(nnx.Module):
@@ -41,7 +42,7 @@ class Conv(nnx.Module):
 
 
 class Linear(nnx.Module):
-    """A map of the last axis. Without `bias` there is no such parameter."""
+    """A linear map of the last axis."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, rngs: nnx.Rngs):
         self.kernel = nnx.Param(uniform(rngs.params(), (inputs, outputs)))
@@ -53,7 +54,7 @@ class Linear(nnx.Module):
 
 
 class GroupNorm(nnx.Module):
-    """Normalises each group of channels of each picture to mean 0 and variance 1 (Wu & He, 2018), then scales."""
+    """Normalises each group of channels of each image to mean 0 and variance 1 (Wu & He, 2018), then scales."""
 
     def __init__(self, groups: int, channels: int, eps: float):
         self.groups, self.eps = groups, eps
@@ -90,10 +91,61 @@ class LayerNorm(nnx.Module):
 
 
 class Embedding(nnx.Module):
-    """A table of `count` vectors, looked up by number; starts normal with deviation 0.02, as CLIP's does."""
+    """A table of `count` vectors, looked up by id; initialised normal with deviation 0.02, as in CLIP."""
 
     def __init__(self, count: int, width: int, *, rngs: nnx.Rngs):
         self.embedding = nnx.Param(0.02 * jax.random.normal(rngs.params(), (count, width)))
 
     def __call__(self, ids: Int[Array, "*b"]) -> Float[Array, "*b c"]:
         return self.embedding[...][ids]
+
+
+class ResnetBlock(nnx.Module):
+    """x + conv(silu(norm(conv(silu(norm x)) + time))); a 1x1 `conv_shortcut` on x where the channels change.
+
+    In the UNet the time embedding adds one number per channel; the autoencoder has no time."""
+
+    def __init__(self, inputs: int, outputs: int, *, groups: int, eps: float, time: int | None, rngs: nnx.Rngs):
+        self.norm1 = GroupNorm(groups, inputs, eps)
+        self.conv1 = Conv(inputs, outputs, padding=1, rngs=rngs)
+        self.time_emb_proj = Linear(time, outputs, rngs=rngs) if time else None
+        self.norm2 = GroupNorm(groups, outputs, eps)
+        self.conv2 = Conv(outputs, outputs, padding=1, rngs=rngs)
+        self.conv_shortcut = Conv(inputs, outputs, 1, rngs=rngs) if inputs != outputs else None
+
+    def __call__(self, x: Float[Array, "b h w i"], time: Float[Array, "b e"] | None = None) -> Float[Array, "b h w o"]:
+        y = self.conv1(silu(self.norm1(x)))
+        if self.time_emb_proj is not None:
+            assert time is not None, "a block with a time projection needs the time embedding"
+            y = y + self.time_emb_proj(silu(time))[:, None, None]
+        y = self.conv2(silu(self.norm2(y)))
+        return y + (x if self.conv_shortcut is None else self.conv_shortcut(x))
+
+
+class Downsample(nnx.Module):
+    """Half the resolution: a 3x3 convolution of stride 2. AROUND makes ceil(n / 2) of n pixels, AFTER floor(n / 2)."""
+
+    def __init__(self, channels: int, padding: Sides, *, rngs: nnx.Rngs):
+        self.conv = Conv(channels, channels, stride=2, padding=padding, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+        return self.conv(x)
+
+
+class Upsample(nnx.Module):
+    """Twice the resolution: nearest neighbours, then a 3x3 convolution."""
+
+    def __init__(self, channels: int, *, rngs: nnx.Rngs):
+        self.conv = Conv(channels, channels, padding=1, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b h w c"], size: tuple[int, int] | None = None) -> Float[Array, "b h2 w2 c"]:
+        """To twice the size, or to `size`, one pixel less on a side: the inverse of halving an odd size."""
+        return self.conv(upsample_nearest(x, size or (2 * x.shape[1], 2 * x.shape[2])))
+
+
+def upsample_nearest(x: Float[Array, "b h w c"], size: tuple[int, int]) -> Float[Array, "b h2 w2 c"]:
+    """Pixel i of the result is pixel i // 2 of `x`; for a side of 2n or 2n - 1 that is PyTorch's "nearest"."""
+    b, h, w, c = x.shape
+    assert all(0 <= 2 * n - m <= 1 for n, m in zip((h, w), size, strict=True)), f"{(h, w)} does not double to {size}"
+    twice = jnp.broadcast_to(x[:, :, None, :, None], (b, h, 2, w, 2, c)).reshape(b, 2 * h, 2 * w, c)
+    return lax.slice(twice, (0, 0, 0, 0), (b, *size, c))

@@ -1,4 +1,4 @@
-"""CLIP's text encoder (Radford et al., 2021): token numbers to the states that a UNet reads.
+"""CLIP's text encoder (Radford et al., 2021): token ids to the states that a UNet reads.
 
 A causal transformer with the norms first. For `b n` tokens and width c:
 
@@ -7,11 +7,10 @@ A causal transformer with the norms first. For `b n` tokens and width c:
     last = final norm(h[layers - skip])
 
 Stable Diffusion 1.x reads `last` of CLIP ViT-L/14. 2.x reads OpenCLIP ViT-H/14 one layer early; its published
-folders hold that network without the last layer, so `skip` is 0 there too. Clip-skip, the habit of models trained on
-drawings, counts from 1 in most programs: their "clip skip 2" is `skip=1`.
+folders hold that network without the last layer, so `skip` is 0 there too. "Clip skip" counts from 1 in most programs:
+their 2 is `skip=1`.
 
-Padding is not masked: Stable Diffusion was trained to look at it. Attributes are called as transformers calls them
-below `text_model.`.
+Padding is not masked, as in Stable Diffusion's training. Attributes have transformers' names, without `text_model.`.
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from plugins.diffusion.networks import json_config
 from plugins.diffusion.networks.attention import attend
-from plugins.diffusion.networks.json_config import positive
 from plugins.diffusion.networks.layers import Embedding, LayerNorm, Linear
 
 ARCHITECTURE = "CLIPTextModel"
 MODEL_TYPE = "clip_text_model"
-OLD_END = 2  # the eos_token_id of CLIP's first configs, which is not the number of any end token
+OLD_END = 2  # the eos_token_id of CLIP's first configs, which is not the id of any end token
 
 
 def quick_gelu(x: Float[Array, ...]) -> Float[Array, ...]:
@@ -47,18 +45,13 @@ ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": partial(jax.nn.gelu, approximat
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """Architecture of a text encoder; fields and defaults are transformers' (its files leave defaults out).
+    """Architecture of a text encoder; fields and defaults are transformers' (its files omit defaults).
 
     Attributes:
-      vocab_size: tokens.
-      hidden_size: width of the states.
-      intermediate_size: width inside each layer's mlp.
-      num_hidden_layers, num_attention_heads: depth, and heads of each layer.
-      max_position_embeddings: the longest row of tokens.
+      max_position_embeddings: the largest number of tokens in a row.
       hidden_act: of the mlp; "quick_gelu" (OpenAI) or "gelu" (OpenCLIP, the exact one).
-      layer_norm_eps: epsilon of every norm.
-      eos_token_id: which token is pooled: the first of this number. 2 stands for the largest number in the row.
-      projection_dim: of CLIP's joint space, which this network does not reach; kept for the files' sake.
+      eos_token_id: the pooled token is the first of this id; 2 means the largest id in the row.
+      projection_dim: of CLIP's joint space, unused here; kept for the files.
     """
 
     vocab_size: int = 49408
@@ -74,8 +67,7 @@ class TextConfig:
 
     def __post_init__(self):
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-        numbers = (*sizes, "max_position_embeddings", "eos_token_id", "projection_dim")
-        json_config.check(self, [(positive(getattr(self, name)), f"{name} is positive, and whole") for name in numbers])
+        json_config.check_positive(self, (*sizes, "max_position_embeddings", "eos_token_id", "projection_dim"))
         rules = [
             (self.hidden_size % self.num_attention_heads == 0, "num_attention_heads divides hidden_size"),
             (self.hidden_act in ACTIVATIONS, f"hidden_act is {' or '.join(ACTIVATIONS)}"),
@@ -94,7 +86,7 @@ class TextConfig:
 
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> TextConfig:
-        """From transformers' `config.json`. Raises ValueError for a network that is not built here."""
+        """From transformers' `config.json`. Raises ValueError for an unsupported option."""
         fixed = {"model_type": (MODEL_TYPE,), "architectures": ([ARCHITECTURE], (ARCHITECTURE,), None)}
         return json_config.read(cls, mapping, ARCHITECTURE, fixed)
 
@@ -104,12 +96,12 @@ class TextConfig:
 
 
 class TextStates(NamedTuple):
-    """What the encoder knows about `b` prompts of `n` tokens.
+    """Outputs for `b` prompts of `n` tokens.
 
     Attributes:
-      last: the UNet's context: after `skip` layers fewer and the final norm.
+      last: the UNet's context: without the last `skip` layers, after the final norm.
       pooled: one vector per prompt: all layers and the final norm, at the end token (`TextConfig.eos_token_id`).
-      hidden: before each layer, and after the last one; none of them through the final norm.
+      hidden: before each layer and after the last one, without the final norm.
     """
 
     last: Float[Array, "b n c"]
@@ -133,16 +125,11 @@ class TextEncoder(nnx.Module):
         skip: int = 0,
         mask: Bool[Array | np.ndarray, "b n"] | None = None,
     ) -> TextStates:
-        """Encodes rows of tokens.
+        """Encodes rows of token ids below `vocab_size`, from `Tokenizer`.
 
-        Args:
-          tokens: from `Tokenizer`, each below `vocab_size`; at most `max_position_embeddings` in a row.
-          skip: layers to leave out at the end, of `last` alone.
-          mask: True where a token may be looked at; None: everywhere, as Stable Diffusion was trained.
-
-        Raises:
-          ValueError: rows that are too long, or a `skip` that leaves no layer.
-        """
+        `skip` leaves out that many layers at the end, for `last` alone. `mask` is True for the tokens that others
+        attend to; None: all, as in Stable Diffusion. Raises ValueError for rows that are too long, or a `skip` that
+        leaves no layer."""
         longest, layers = self.config.max_position_embeddings, self.config.num_hidden_layers
         if tokens.shape[1] > longest:
             raise ValueError(f"{tokens.shape[1]} tokens in a row; this encoder has positions for {longest}: cut them")
@@ -156,21 +143,21 @@ class TextEncoder(nnx.Module):
         return TextStates(last, complete[jnp.arange(len(tokens)), self._end(tokens)], hidden)
 
     def _end(self, tokens: Int[Array, "b n"]) -> Int[Array, " b"]:
-        """Place of the pooled token: of the largest number (CLIP's end token has it), or the first `eos_token_id`."""
+        """Index of the pooled token: of the largest id (CLIP's end token), or of the first `eos_token_id`."""
         end = self.config.eos_token_id
         return jnp.argmax(tokens if end == OLD_END else tokens == end, axis=-1)
 
 
 class Embeddings(nnx.Module):
-    """Tokens and their places, summed."""
+    """Token embeddings plus position embeddings."""
 
     def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
         self.token_embedding = Embedding(config.vocab_size, config.hidden_size, rngs=rngs)
         self.position_embedding = Embedding(config.max_position_embeddings, config.hidden_size, rngs=rngs)
 
     def __call__(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n c"]:
-        places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-        return self.token_embedding(tokens) + self.position_embedding(places)
+        positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        return self.token_embedding(tokens) + self.position_embedding(positions)
 
 
 class Encoder(nnx.Module):
@@ -190,7 +177,7 @@ class Encoder(nnx.Module):
 
 
 class EncoderLayer(nnx.Module):
-    """Attention to the past, then a two-layer mlp; each on normed states, each added."""
+    """Causal self-attention, then a two-layer mlp, each on normed states and added to them."""
 
     def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
         self.layer_norm1 = LayerNorm(config.hidden_size, config.layer_norm_eps)
@@ -209,10 +196,7 @@ class SelfAttention(nnx.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (Linear(width, width, rngs=rngs) for _ in range(4))
 
     def __call__(self, x: Float[Array, "b n c"], mask: Bool[Array, "b 1 1 n"] | None) -> Float[Array, "b n c"]:
-        q, k, v = (
-            projection(x).reshape(*x.shape[:2], self.heads, -1)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        q, k, v = (f(x).reshape(*x.shape[:2], self.heads, -1) for f in (self.q_proj, self.k_proj, self.v_proj))
         return self.out_proj(attend(q, k, v, mask=mask, causal=True).reshape(x.shape))
 
 

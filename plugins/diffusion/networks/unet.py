@@ -1,22 +1,22 @@
 """The denoising UNet of latent diffusion (Rombach et al., CVPR 2022), as in Stable Diffusion 1.x and 2.x.
 
-Noisy latents, a time and a text in; what the noise is (or the velocity, or the clean latents: as it was trained) out,
+From noisy latents, a timestep and text states it predicts the noise (or velocity, or clean latents: as it was trained)
 in the shape of the latents. `b h w c` throughout; 512 pixels are 64x64 latents.
 
-1. `time_embedding.py`  the time as sines and cosines, through a small network: read by every residual block;
-2. `unet_blocks.py`     the way down: levels of residual blocks and transformers, every result kept as a skip;
-3.                      the middle;
-4.                      the way up, with the skips, last first; norm, SiLU, last convolution.
+1. The time embedding: sines and cosines of the timestep through two linear maps; every residual block reads it.
+2. The down path (`unet_blocks.py`): levels of residual blocks and transformers, every result kept as a skip.
+3. The middle.
+4. The up path, with the skips in reverse; norm, SiLU, last convolution.
 
-What can be plugged in, all of it optional and all of it added:
+Inputs of control networks, all optional and all added:
 
-- `level_features` (T2I-Adapter, MediaPipe's plugins): to the stream at the end of each level, before its downsampler,
-  and so to that level's last skip as well; one tensor more is added after the middle;
-- `skip_residuals` (ControlNet): to the skips, once the way down is done, whose stream does not see them;
+- `level_features` (T2I-Adapter, MediaPipe's plugins): at the end of each level, before its downsampler, and so to that
+  level's last skip as well; one tensor more is added after the middle;
+- `skip_residuals` (ControlNet): to the skips, after the down path, whose output does not change;
 - `mid_residual` (ControlNet): after the middle.
 
 Both kinds together are allowed. A leading axis of 1 is broadcast over the batch: a plugin that ran once serves both
-halves of classifier-free guidance. Any size of latents runs; a side that is odd at some level comes back odd.
+halves of classifier-free guidance. Latents may have any size; a side that is odd at some level comes back odd.
 """
 
 from __future__ import annotations
@@ -30,18 +30,53 @@ from jax import lax
 from jaxtyping import Array, Float, Num
 
 from common.nn.remat import remat as rematerialised
-from plugins.diffusion.networks.layers import Conv, GroupNorm
-from plugins.diffusion.networks.resnet import silu
-from plugins.diffusion.networks.tap import Tap, untouched, within
-from plugins.diffusion.networks.time_embedding import TimeEmbedding, sinusoid
-from plugins.diffusion.networks.unet_blocks import Map, MidLevel, Stage, UpLevel, down_levels, go_down, whole
+from plugins.diffusion.networks.layers import Conv, GroupNorm, Linear, silu
+from plugins.diffusion.networks.unet_blocks import (
+    MidLevel,
+    Tap,
+    UpLevel,
+    down_levels,
+    go_down,
+    untouched,
+    whole,
+    within,
+)
 from plugins.diffusion.networks.unet_config import Shape, UNetConfig
 
 __all__ = ["UNet", "UNetConfig"]
 
 
+def sinusoid(
+    t: Num[Array, " b"], width: int, *, cosine_first: bool = True, shift: int | float = 0
+) -> Float[Array, "b {width}"]:
+    """cos(t w_i) and sin(t w_i) with w_i = 10000^(-i / (width/2 - shift)) (Vaswani et al., 2017, section 3.5); float32.
+
+    Args:
+      t: timesteps, 0 to 999 in training; fractions are allowed.
+      width: of the result, even.
+      cosine_first: diffusers' `flip_sin_to_cos`: all cosines before all sines, or after them.
+      shift: diffusers' `freq_shift`; with 1 the last frequency is exactly 1 / 10000.
+    """
+    half = width // 2
+    frequencies = np.exp(-np.log(10_000) * np.arange(half) / (half - shift)).astype(np.float32)
+    angles = t.astype(jnp.float32)[:, None] * frequencies
+    cosine, sine = jnp.cos(angles), jnp.sin(angles)
+    return jnp.concatenate([cosine, sine] if cosine_first else [sine, cosine], axis=-1)
+
+
+class TimeEmbedding(nnx.Module):
+    """Linear map, SiLU, linear map."""
+
+    def __init__(self, inputs: int, width: int, *, rngs: nnx.Rngs):
+        self.linear_1 = Linear(inputs, width, rngs=rngs)
+        self.linear_2 = Linear(width, width, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b i"]) -> Float[Array, "b e"]:
+        return self.linear_2(silu(self.linear_1(x)))
+
+
 class UNet(nnx.Module):
-    """The network; attributes are called as diffusers' tensors."""
+    """The network; attributes have the names of diffusers' tensors."""
 
     def __init__(self, config: UNetConfig, *, rngs: nnx.Rngs):
         widths = config.block_out_channels
@@ -69,55 +104,43 @@ class UNet(nnx.Module):
         """The prediction for noisy latents.
 
         Args:
-          x: noisy, scaled latents. Their type is the type of the computation; everything else is cast to it.
+          x: noisy, scaled latents; everything else is cast to their type.
           t: timestep, one for all or one each; 0 to 999, fractions allowed.
           context: text states, `b n d` with d = `config.cross_attention_dim`.
           level_features: a tensor (or None) per level, shapes as `config.level_shapes`; one more is for the middle.
           skip_residuals: a tensor per skip, shapes as `config.skip_shapes`.
           mid_residual: of the last level's shape.
-          remat: a gradient keeps only what enters each residual block and transformer, and computes the rest again.
-          tap: sees, and may replace, what modules give (`tap.py`); beside modules' names it is called with
+          remat: keep only the inputs of each residual block and transformer for the gradient (less memory, more time).
+          tap: reads or replaces the output of modules (`unet_blocks.py`); beside modules' names it is called with
             "time_proj" and "skips.0", "skips.1", ... (before any residual is added).
-
-        Raises:
-          ValueError: shapes that do not fit; `remat` together with a tap, which would see values of a hidden trace.
         """
         if remat and tap is not untouched:
-            raise ValueError("remat and tap are both given; a tap cannot look into what is computed twice, drop one")
+            raise ValueError("remat and tap are both given; a tap cannot read values that are computed twice, drop one")
         check_inputs(self.config, x, jnp.shape(t), context)
         features, after_middle = check_added(self.config, x, level_features, skip_residuals, mid_residual)
-        stage = rematerialised if remat else whole
-        time, context = self.embed(jnp.asarray(t), x, tap), context.astype(x.dtype)
+        stage, context, config = rematerialised if remat else whole, context.astype(x.dtype), self.config
+
+        t = jnp.broadcast_to(jnp.asarray(t), x.shape[:1])
+        waves = sinusoid(t, config.block_out_channels[0], cosine_first=config.flip_sin_to_cos, shift=config.freq_shift)
+        time = tap("time_embedding", self.time_embedding(tap("time_proj", waves).astype(x.dtype)))
 
         x = tap("conv_in", self.conv_in(x))
         x, skips = go_down(self.down_blocks, x, time, context, features, stage, tap)
+
         x = tap("mid_block", self.mid_block(x, time, context, stage, within(tap, "mid_block")))
         x = sum((full(extra, x) for extra in after_middle), x)
         skips = [tap(f"skips.{i}", skip) for i, skip in enumerate(skips)]
         if skip_residuals is not None:
             skips = [skip + full(extra, skip) for skip, extra in zip(skips, skip_residuals, strict=True)]
-        return self.go_up(x, time, context, skips, stage, tap)
 
-    def embed(self, t: Num[Array, ...], x: Float[Array, "b h w i"], tap: Tap = untouched) -> Float[Array, "b e"]:
-        """The time embedding of each picture of the batch."""
-        config = self.config
-        t = jnp.broadcast_to(t, x.shape[:1])
-        waves = sinusoid(t, config.block_out_channels[0], cosine_first=config.flip_sin_to_cos, shift=config.freq_shift)
-        return tap("time_embedding", self.time_embedding(tap("time_proj", waves).astype(x.dtype)))
-
-    def go_up(
-        self, x: Map, time: Array, context: Array, skips: list[Map], stage: Stage = whole, tap: Tap = untouched
-    ) -> Float[Array, "b h w o"]:
-        """The way up and the last convolution."""
-        skips = list(skips)  # each level takes its own from the end
-        for step, block in enumerate(self.up_blocks):
+        for step, block in enumerate(self.up_blocks):  # each pops its skips from the end
             name = f"up_blocks.{step}"
             x = tap(name, block(x, time, context, skips, stage, within(tap, name)))
         return self.conv_out(silu(self.conv_norm_out(x)))
 
 
 def check_inputs(config: UNetConfig, x: Array, t_shape: tuple[int, ...], context: Array) -> None:
-    """Raises ValueError unless latents, time and text states belong to this network and to one another."""
+    """Raises ValueError unless latents, time and text states fit this network and one another."""
     batch = x.shape[0]
     if x.shape[-1] != config.in_channels:
         raise ValueError(f"x has shape {x.shape}; its last axis must be in_channels = {config.in_channels} (b h w c)")
@@ -135,10 +158,7 @@ def check_added(
     skip_residuals: Sequence[Array] | None,
     mid_residual: Array | None,
 ) -> tuple[list[Array | None], list[Array]]:
-    """(a feature or None per level, in the type of `x`; what is added after the middle), all of a shape that fits.
-
-    Raises ValueError that names the first tensor that does not, or a wrong number of them.
-    """
+    """(a feature or None per level, in the type of `x`; the tensors to add after the middle); checks their shapes."""
     b, h, w, _ = x.shape
     levels, skips = config.level_shapes(h, w), config.skip_shapes(h, w)
     features = list(level_features) if level_features is not None else [None] * len(levels)
@@ -157,11 +177,11 @@ def check_added(
 
 
 def full(extra: Float[Array, "_ h w c"], x: Float[Array, "b _ _ _"]) -> Float[Array, "b h w c"]:
-    """What is added, in the type of `x` and with a row for each of its rows.
+    """`extra` in the type of `x`, broadcast to its batch.
 
-    The barrier asks the compiler not to merge the broadcast, and factors before it, into the sums of the norms that
-    follow, whose order that would change: in a pipeline a control that adds zeros then leaves every bit as it was. In
-    programs that call the network once, XLA may still merge a broadcast and round the last bit differently.
+    The barrier keeps the compiler from merging the broadcast into the sums of the norms that follow, which would change
+    their order: in a pipeline a control that adds zeros then leaves every bit as it was. In programs that call the
+    network once, XLA may still merge a broadcast and round the last bit differently.
     """
     return lax.optimization_barrier(jnp.broadcast_to(extra.astype(x.dtype), (x.shape[0], *extra.shape[1:])))
 

@@ -1,16 +1,28 @@
-"""The UNet's levels: down, middle, up. Each is residual blocks and transformers in turn, and a change of resolution.
+"""Blocks of the UNet: transformers, and the levels of the down path, the middle and the up path.
 
-The way down keeps every intermediate result as a *skip*: the first convolution's, each residual block's (after its
-transformer), each downsampler's. With four levels of two that is 12 in all. The way up takes them back, last first,
-three a level, each stacked onto the stream before a residual block.
+The down path keeps every intermediate result as a *skip*: the first convolution's, each residual block's (after its
+transformer), each downsampler's. With four levels of two blocks that is 12 in all. The up path takes them in reverse,
+three a level, each concatenated with its input before a residual block.
 
-A level's *feature* (T2I-Adapter, MediaPipe's plugins) is added to the stream at the end of the level, before its
-downsampler. It therefore enters the level's last skip as well; in the last level too, where the PyTorch library gets
-there by adding in place. diffusers adds it after the downsampler in a level without transformers that is not the last,
-which no published network has; the rule here is that of the first release (LDM) for every level.
+A level's *feature* (T2I-Adapter, MediaPipe's plugins) is added at the end of the level, before its downsampler. It
+therefore enters the level's last skip as well; in the last level too, where the PyTorch library does so by adding in
+place. diffusers adds it after the downsampler in a level without transformers that is not the last, which no published
+network has; the rule here is that of the first release (LDM) for every level.
 
-Every function takes a `stage`, which wraps each residual block and transformer: `whole` leaves it as it is,
-`common.nn.remat.remat` forgets its inside until the gradient needs it. And every function takes a `tap` (`tap.py`).
+Three details of the transformer decide whether a published network works: the first norm's epsilon is 1e-6 here and
+1e-5 in the residual blocks; the feed-forward's GELU is the exact one, with erf; and `proj_in`, `proj_out` are 1x1
+convolutions in Stable Diffusion 1.x and linear maps in 2.x, which compute the same and are stored differently.
+
+A `stage` wraps each residual block and transformer: `whole` changes nothing, `common.nn.remat.remat` keeps only its
+inputs for the gradient. A `tap` reads or replaces values inside the network: a function of a name and an array that
+returns an array, called on the output of each module with the module's name in a weights file:
+
+    seen = {}
+    unet(x, t, context, tap=lambda name, value: seen.setdefault(name, value))
+    seen["up_blocks.1.resnets.1"], seen["up_blocks.1.attentions.1.transformer_blocks.0.attn1.to_q"]
+
+Those two are what Plug-and-Play (Tumanyan et al., 2023) copies from one image's run to another's. Inside `jax.jit` a
+tap is called once, while tracing; values that it keeps must be returned from the same traced function.
 """
 
 from __future__ import annotations
@@ -18,26 +30,126 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from plugins.diffusion.networks.resnet import AROUND, Downsample, ResnetBlock, Upsample
-from plugins.diffusion.networks.tap import Tap, untouched, within
-from plugins.diffusion.networks.transformer import Transformer
+from plugins.diffusion.networks.attention import attend
+from plugins.diffusion.networks.layers import (
+    AROUND,
+    Conv,
+    Downsample,
+    GroupNorm,
+    LayerNorm,
+    Linear,
+    ResnetBlock,
+    Upsample,
+)
 from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
 
+TRANSFORMER_NORM_EPS = 1e-6
 Stage = Callable[[Callable[..., Any]], Callable[..., Any]]
+Tap = Callable[[str, Array], Array]
 Map = Float[Array, "_b _h _w _c"]
 
 
-def whole(part: Callable[..., Any]) -> Callable[..., Any]:
-    """A `Stage` that changes nothing."""
-    return part
+def whole(block: Callable[..., Any]) -> Callable[..., Any]:
+    """The `Stage` that changes nothing."""
+    return block
+
+
+def untouched(name: str, value: Array) -> Array:
+    """The `Tap` that changes nothing."""
+    return value
+
+
+def within(tap: Tap, module: str) -> Tap:
+    """A tap for the inside of `module`: it puts "module." before every name."""
+    return tap if tap is untouched else lambda name, value: tap(f"{module}.{name}", value)
+
+
+class Attention(nnx.Module):
+    """Multi-head attention from `x` to `context` (to itself where none is given). Only the output has a bias."""
+
+    def __init__(self, width: int, context: int, heads: int, *, rngs: nnx.Rngs):
+        self.heads = heads
+        self.to_q = Linear(width, width, bias=False, rngs=rngs)
+        self.to_k = Linear(context, width, bias=False, rngs=rngs)
+        self.to_v = Linear(context, width, bias=False, rngs=rngs)
+        self.to_out = nnx.List([Linear(width, width, rngs=rngs)])
+
+    def __call__(
+        self, x: Float[Array, "b n c"], context: Float[Array, "b m d"] | None = None, tap: Tap = untouched
+    ) -> Float[Array, "b n c"]:
+        source = x if context is None else context
+        q, k, v = tap("to_q", self.to_q(x)), tap("to_k", self.to_k(source)), tap("to_v", self.to_v(source))
+        out = attend(*(a.reshape(*a.shape[:2], self.heads, -1) for a in (q, k, v)))
+        return self.to_out[0](out.reshape(q.shape))
+
+
+class GEGLU(nnx.Module):
+    """One half of a linear map times the GELU of the other (Shazeer, 2020)."""
+
+    def __init__(self, inputs: int, outputs: int, *, rngs: nnx.Rngs):
+        self.proj = Linear(inputs, 2 * outputs, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b n i"]) -> Float[Array, "b n o"]:
+        value, gate = jnp.split(self.proj(x), 2, axis=-1)
+        return value * jax.nn.gelu(gate, approximate=False)
+
+
+class FeedForward(nnx.Module):
+    """Four times as wide, and back. Files name the second layer `net.2`, after a dropout without parameters."""
+
+    def __init__(self, width: int, *, rngs: nnx.Rngs):
+        self.net = nnx.List([GEGLU(width, 4 * width, rngs=rngs), Linear(4 * width, width, rngs=rngs)])
+
+    def __call__(self, x: Float[Array, "b n c"]) -> Float[Array, "b n c"]:
+        return self.net[1](self.net[0](x))
+
+
+class TransformerBlock(nnx.Module):
+    """x + attn1(norm x);  x + attn2(norm x, context);  x + ff(norm x)."""
+
+    def __init__(self, width: int, context: int, heads: int, *, rngs: nnx.Rngs):
+        self.norm1 = LayerNorm(width)
+        self.attn1 = Attention(width, width, heads, rngs=rngs)
+        self.norm2 = LayerNorm(width)
+        self.attn2 = Attention(width, context, heads, rngs=rngs)
+        self.norm3 = LayerNorm(width)
+        self.ff = FeedForward(width, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "b n c"], context: Float[Array, "b m d"], tap: Tap = untouched
+    ) -> Float[Array, "b n c"]:
+        x = x + tap("attn1", self.attn1(self.norm1(x), tap=within(tap, "attn1")))
+        x = x + tap("attn2", self.attn2(self.norm2(x), context, within(tap, "attn2")))
+        return x + tap("ff", self.ff(self.norm3(x)))
+
+
+class Transformer(nnx.Module):
+    """x + proj_out(blocks(proj_in(norm x))): `layers` blocks on a feature map as a sequence of h * w tokens."""
+
+    def __init__(self, width: int, context: int, heads: int, *, groups: int, layers: int, linear: bool, rngs: nnx.Rngs):
+        self.norm = GroupNorm(groups, width, TRANSFORMER_NORM_EPS)
+        self.proj_in = Linear(width, width, rngs=rngs) if linear else Conv(width, width, 1, rngs=rngs)
+        self.transformer_blocks = nnx.List([TransformerBlock(width, context, heads, rngs=rngs) for _ in range(layers)])
+        self.proj_out = Linear(width, width, rngs=rngs) if linear else Conv(width, width, 1, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "b h w c"], context: Float[Array, "b m d"], tap: Tap = untouched
+    ) -> Float[Array, "b h w c"]:
+        y = self.proj_in(self.norm(x))
+        tokens = y.reshape(y.shape[0], -1, y.shape[-1])
+        for i, block in enumerate(self.transformer_blocks):
+            name = f"transformer_blocks.{i}"
+            tokens = tap(name, block(tokens, context, within(tap, name)))
+        return x + self.proj_out(tokens.reshape(x.shape))
 
 
 class Level(nnx.Module):
-    """What the three kinds of level have in common: `resnets`, and `attentions` (as many, one less, or none)."""
+    """Base class of the three kinds of level: `resnets`, and `attentions` (as many, one less, or none)."""
 
     resnets: nnx.List
     attentions: nnx.List
@@ -45,32 +157,30 @@ class Level(nnx.Module):
     def pair(self, i: int, x: Map, time: Array, context: Array, stage: Stage, tap: Tap) -> Map:
         """Residual block i and, where there are any, transformer i."""
         x = tap(f"resnets.{i}", stage(self.resnets[i])(x, time))
-        return self.look(i, x, context, stage, tap) if len(self.attentions) else x
-
-    def look(self, i: int, x: Map, context: Array, stage: Stage, tap: Tap) -> Map:
-        """Transformer i."""
+        if not self.attentions:
+            return x
         name = f"attentions.{i}"
         inside = within(tap, name)
         return tap(name, stage(lambda x, context: self.attentions[i](x, context, inside))(x, context))
 
 
 class DownLevel(Level):
-    """Level `level` on the way down; a downsampler at its end, except in the last level."""
+    """Level `level` of the down path; a downsampler at its end, except in the last level."""
 
     def __init__(self, config: UNetConfig, level: int, *, rngs: nnx.Rngs):
         widths = config.block_out_channels
         width, above = widths[level], widths[max(level - 1, 0)]
         inputs = [above, *[width] * (config.layers_per_block - 1)]
         self.resnets = nnx.List([_resnet(config, i, width, rngs) for i in inputs])
-        looks = len(inputs) if config.down_block_types[level] == DOWN_TYPES[0] else 0
-        self.attentions = nnx.List([_transformer(config, level, rngs) for _ in range(looks)])
+        count = len(inputs) if config.down_block_types[level] == DOWN_TYPES[0] else 0
+        self.attentions = nnx.List([_transformer(config, level, rngs) for _ in range(count)])
         last = level == config.levels - 1
         self.downsamplers = nnx.List([] if last else [Downsample(width, AROUND, rngs=rngs)])
 
     def __call__(
         self, x: Map, time: Array, context: Array, feature: Array | None, stage: Stage = whole, tap: Tap = untouched
     ) -> tuple[Map, list[Map]]:
-        """The stream, and the skips made on the way, the last of which is the stream."""
+        """The level's output, and its skips, the last of which is the output."""
         skips = []
         for i in range(len(self.resnets)):
             x = self.pair(i, x, time, context, stage, tap)
@@ -97,24 +207,24 @@ class MidLevel(Level):
 
 
 class UpLevel(Level):
-    """Step `step` of the way up (0 is the coarsest); an upsampler at its end, except in the last one."""
+    """Level `step` of the up path (0 is the coarsest); an upsampler at its end, except in the last one."""
 
     def __init__(self, config: UNetConfig, step: int, *, rngs: nnx.Rngs):
         widths = config.block_out_channels[::-1]
         width, before, below = widths[step], widths[max(step - 1, 0)], widths[min(step + 1, config.levels - 1)]
         layers = config.layers_per_block + 1
-        streams = [before, *[width] * (layers - 1)]
-        skips = [*[width] * (layers - 1), below]  # the last skip taken is the finer level's downsampler's
-        self.resnets = nnx.List([_resnet(config, x + s, width, rngs) for x, s in zip(streams, skips, strict=True)])
-        looks = layers if config.up_block_types[step] == UP_TYPES[0] else 0
-        self.attentions = nnx.List([_transformer(config, config.levels - 1 - step, rngs) for _ in range(looks)])
+        inputs = [before, *[width] * (layers - 1)]
+        skips = [*[width] * (layers - 1), below]  # the last skip is the finer level's downsampler's
+        self.resnets = nnx.List([_resnet(config, x + s, width, rngs) for x, s in zip(inputs, skips, strict=True)])
+        count = layers if config.up_block_types[step] == UP_TYPES[0] else 0
+        self.attentions = nnx.List([_transformer(config, config.levels - 1 - step, rngs) for _ in range(count)])
         last = step == config.levels - 1
         self.upsamplers = nnx.List([] if last else [Upsample(width, rngs=rngs)])
 
     def __call__(
         self, x: Map, time: Array, context: Array, skips: list[Map], stage: Stage = whole, tap: Tap = untouched
     ) -> Map:
-        """Takes its skips from the end of `skips`; upsamples to the size of the next one."""
+        """Pops its skips from the end of `skips`; upsamples to the size of the next one."""
         for i in range(len(self.resnets)):
             x = self.pair(i, jnp.concatenate([x, skips.pop()], axis=-1), time, context, stage, tap)
         for upsample in self.upsamplers:
@@ -137,10 +247,9 @@ def go_down(
     stage: Stage = whole,
     tap: Tap = untouched,
 ) -> tuple[Map, list[Map]]:
-    """Through `down_blocks`, from the first convolution's output on; `features` has an entry per level.
+    """The down path from the first convolution's output `x`: its output and all skips, `x` the first of them.
 
-    Returns the stream and all skips, `x` itself the first of them.
-    """
+    `features` has an entry per level."""
     skips = [x]
     for level, (block, feature) in enumerate(zip(blocks, features, strict=True)):
         name = f"down_blocks.{level}"

@@ -1,4 +1,4 @@
-"""The shape of a denoising UNet, in the words of diffusers' `config.json`, and the shapes of all that plugs into it."""
+"""Architecture of a denoising UNet in diffusers' options, and the shapes of the tensors that controls add to it."""
 
 from __future__ import annotations
 
@@ -7,63 +7,51 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plugins.diffusion.networks import json_config
-from plugins.diffusion.networks.json_config import positive
 
 ARCHITECTURE = "UNet2DConditionModel"
-DOWN_TYPES = ("CrossAttnDownBlock2D", "DownBlock2D")  # with a transformer after each residual block, without
+DOWN_TYPES = ("CrossAttnDownBlock2D", "DownBlock2D")  # with a transformer after each residual block, and without
 UP_TYPES = ("CrossAttnUpBlock2D", "UpBlock2D")
-FIXED: dict[str, tuple] = {  # options of other networks, with the values that leave ours as it is
+NONE = ["addition_embed_type", "class_embed_type", "cross_attention_norm", "encoder_hid_dim", "encoder_hid_dim_type"]
+NONE += ["num_attention_heads", "num_class_embeds", "reverse_transformer_layers_per_block", "time_cond_proj_dim"]
+NONE += ["time_embedding_act_fn", "time_embedding_dim", "timestep_post_act"]
+FALSE = ["center_input_sample", "class_embeddings_concat", "dual_cross_attention", "only_cross_attention"]
+FALSE += ["resnet_skip_time_act"]
+# Options of other networks, with their supported values.
+FIXED: dict[str, tuple] = dict.fromkeys(NONE, (None,)) | dict.fromkeys(FALSE, (False,))
+FIXED |= {
     "act_fn": ("silu", "swish"),
-    "addition_embed_type": (None,),
     "attention_type": ("default",),
-    "center_input_sample": (False,),
-    "class_embed_type": (None,),
-    "class_embeddings_concat": (False,),
     "conv_in_kernel": (3,),
     "conv_out_kernel": (3,),
-    "cross_attention_norm": (None,),
     "downsample_padding": (1,),
-    "dual_cross_attention": (False,),
-    "encoder_hid_dim": (None,),
-    "encoder_hid_dim_type": (None,),
     "mid_block_only_cross_attention": (None, False),
     "mid_block_scale_factor": (1,),
     "mid_block_type": ("UNetMidBlock2DCrossAttn",),
-    "num_attention_heads": (None,),
-    "num_class_embeds": (None,),
-    "only_cross_attention": (False,),
     "resnet_out_scale_factor": (1,),
-    "resnet_skip_time_act": (False,),
     "resnet_time_scale_shift": ("default",),
-    "reverse_transformer_layers_per_block": (None,),
-    "time_cond_proj_dim": (None,),
-    "time_embedding_act_fn": (None,),
-    "time_embedding_dim": (None,),
     "time_embedding_type": ("positional",),
-    "timestep_post_act": (None,),
 }
 Shape = tuple[int, int, int]  # h, w, c
 
 
 @dataclasses.dataclass(frozen=True)
 class UNetConfig:
-    """Architecture of a UNet; the fields are diffusers' options. Raises ValueError in one line where they do not fit.
+    """Architecture of a UNet in diffusers' options. Raises ValueError for values that do not fit together.
 
     Attributes:
-      sample_size: side of the latents it was trained on, in latent pixels; any other size runs too.
-      in_channels: of the noisy latents (9 in an inpainting network: with a mask and a masked picture).
+      sample_size: side of the training latents, in latent pixels; other sizes run too.
+      in_channels: of the noisy latents (9 in an inpainting network: with a mask and a masked image).
       out_channels: of the prediction.
       block_out_channels: width of each level, finest first.
       down_block_types, up_block_types: per level in the order of computation, one of `DOWN_TYPES` and `UP_TYPES`.
-      layers_per_block: residual blocks of a level on the way down; the way up has one more.
+      layers_per_block: residual blocks of a level in the down path; the up path has one more.
       cross_attention_dim: width of the text states.
-      attention_head_dim: the NUMBER OF HEADS of every level, or a list of one number per level. The name is an old
-        mistake that all files carry.
+      attention_head_dim: the NUMBER OF HEADS of every level, or one number per level. The misnomer is in all files.
       norm_num_groups: groups of every GroupNorm.
-      norm_eps: epsilon of the residual blocks' norms; the transformers' is 1e-6 whatever is said here.
+      norm_eps: epsilon of the residual blocks' norms; the transformers' is always 1e-6.
       use_linear_projection: transformers begin and end with a linear map (2.x) or a 1x1 convolution (1.x).
       transformer_layers_per_block: depth of each transformer.
-      flip_sin_to_cos, freq_shift: see `time_embedding.sinusoid`.
+      flip_sin_to_cos, freq_shift: see `unet.sinusoid`.
     """
 
     sample_size: int = 64
@@ -84,13 +72,9 @@ class UNetConfig:
 
     def __post_init__(self):
         json_config.freeze_lists(self)
-        numbers = ("sample_size", "in_channels", "out_channels", "block_out_channels", "layers_per_block")
-        numbers += ("cross_attention_dim", "attention_head_dim", "norm_num_groups", "transformer_layers_per_block")
-        several = ("block_out_channels", "attention_head_dim")
-        wholes = [
-            (positive(getattr(self, name), name in several), f"{name} is positive, and whole") for name in numbers
-        ]
-        json_config.check(self, wholes)
+        numbers = ("sample_size", "in_channels", "out_channels", "layers_per_block", "cross_attention_dim")
+        numbers += ("norm_num_groups", "transformer_layers_per_block")
+        json_config.check_positive(self, numbers, lists=("block_out_channels", "attention_head_dim"))
         widths, heads = self.block_out_channels, self.heads
         rules = [
             (len(self.down_block_types) == len(widths), "down_block_types has an entry per level"),
@@ -117,7 +101,7 @@ class UNetConfig:
 
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> UNetConfig:
-        """From diffusers' `config.json`. Raises ValueError for a network that is not built here."""
+        """From diffusers' `config.json`. Raises ValueError for an unsupported option."""
         return json_config.read(cls, mapping, ARCHITECTURE, FIXED)
 
     def to_json(self) -> dict[str, Any]:
@@ -135,14 +119,14 @@ class UNetConfig:
         return (heads,) * self.levels if isinstance(heads, int) else tuple(heads)
 
     def level_shapes(self, h: int, w: int) -> list[Shape]:
-        """h, w, c at the end of each down level, before its downsampler: what `level_features` are added to."""
+        """h, w, c at the end of each down level, before its downsampler: the shapes of `level_features`."""
         sizes = [(h, w)]
         for _ in range(self.levels - 1):
             sizes.append((-(-sizes[-1][0] // 2), -(-sizes[-1][1] // 2)))
         return [(*size, width) for size, width in zip(sizes, self.block_out_channels, strict=True)]
 
     def skip_shapes(self, h: int, w: int) -> list[Shape]:
-        """h, w, c of the skips in the order in which the way down makes them: what `skip_residuals` are added to."""
+        """h, w, c of the skips in the order of the down path: the shapes of `skip_residuals`."""
         levels = self.level_shapes(h, w)
         shapes = [(h, w, self.block_out_channels[0])]
         for level, (shape, below) in enumerate(zip(levels, [*levels[1:], levels[-1]], strict=True)):

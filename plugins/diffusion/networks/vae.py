@@ -1,34 +1,112 @@
-"""The autoencoder of latent diffusion (AutoencoderKL): pictures to latents of an eighth of the side, and back.
+"""The autoencoder of latent diffusion (AutoencoderKL): images to latents of an eighth of the side, and back.
 
-A picture `b h w 3` in [-1, 1] (unlike elsewhere in this project, [0, 1]: it is what the published weights were trained
-on) becomes a normal distribution over latents `b h/8 w/8 4`; latents become a picture again. Encoder and decoder are
-the residual blocks of the UNet without a time, with one attention of a single head in the middle. Three differences:
-every norm has epsilon 1e-6, downsamplers pad below and to the right only, and a decoder level has one block more.
+An image `b h w 3` in [-1, 1] (the range of the published weights; elsewhere here images are in [0, 1]) becomes a normal
+distribution over latents `b h/8 w/8 4`; latents become an image again. Encoder and decoder are the UNet's
+residual blocks without a time, with one single-head attention in the middle. Three differences: every norm has epsilon
+1e-6, downsamplers pad below and to the right only, and a decoder level has one block more.
 
-Diffusion runs on *scaled latents*: `to_latents` and `from_latents` lead there and back. 0.18215 makes their variance
-about 1 for the published weights. Do not run them in float16, which ends at 65504: the decoder's activations go beyond.
+Diffusion runs on *scaled latents*: `to_latents` and `from_latents` convert. 0.18215 makes their variance about 1 for
+the published weights. Do not run it in float16, which ends at 65504: the decoder's activations exceed that.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from plugins.diffusion.networks.layers import Conv
-from plugins.diffusion.networks.vae_blocks import Decoder, Encoder
-from plugins.diffusion.networks.vae_config import VAEConfig
+from plugins.diffusion.networks import json_config
+from plugins.diffusion.networks.attention import attend
+from plugins.diffusion.networks.layers import AFTER, Conv, Downsample, GroupNorm, Linear, ResnetBlock, Upsample, silu
 
-__all__ = ["AutoencoderKL", "Posterior", "VAEConfig"]
+ARCHITECTURE = "AutoencoderKL"
+DOWN_TYPE, UP_TYPE = "DownEncoderBlock2D", "UpDecoderBlock2D"
+FIXED: dict[str, tuple] = {
+    "act_fn": ("silu", "swish"),
+    "latents_mean": (None,),
+    "latents_std": (None,),
+    "mid_block_add_attention": (True,),
+    "use_post_quant_conv": (True,),
+    "use_quant_conv": (True,),
+}
+NORM_EPS = 1e-6
+LOGVAR = (-30.0, 20.0)  # log variances are clipped to this range
 
-LOGVAR = (-30.0, 20.0)  # the log of a variance is clamped to this
+
+@dataclasses.dataclass(frozen=True)
+class VAEConfig:
+    """Architecture of an autoencoder in diffusers' options. Raises ValueError for values that do not fit together.
+
+    Attributes:
+      in_channels, out_channels: of images.
+      latent_channels: of latents.
+      block_out_channels: width of each level, finest first; each level after the first halves the side of the latents.
+      layers_per_block: residual blocks of an encoder level; a decoder level has one more.
+      norm_num_groups: groups of every GroupNorm.
+      sample_size: side of the training images, in pixels.
+      scaling_factor, shift_factor: scaled latents = (latents - shift) * scaling.
+    """
+
+    in_channels: int = 3
+    out_channels: int = 3
+    latent_channels: int = 4
+    block_out_channels: Sequence[int] = (128, 256, 512, 512)
+    layers_per_block: int = 2
+    norm_num_groups: int = 32
+    sample_size: int = 512
+    scaling_factor: int | float = 0.18215
+    shift_factor: int | float | None = None
+
+    def __post_init__(self):
+        json_config.freeze_lists(self)
+        numbers = (
+            "in_channels",
+            "out_channels",
+            "latent_channels",
+            "layers_per_block",
+            "norm_num_groups",
+            "sample_size",
+        )
+        json_config.check_positive(self, numbers, lists=("block_out_channels",))
+        fits = all(c % self.norm_num_groups == 0 for c in self.block_out_channels)
+        rules = [
+            (self.scaling_factor > 0, "scaling_factor is positive"),
+            (fits, "norm_num_groups divides block_out_channels"),
+        ]
+        json_config.check(self, rules)
+
+    @classmethod
+    def sd(cls) -> VAEConfig:
+        """Stable Diffusion 1.x and 2.x: 83,653,863 parameters."""
+        return cls()
+
+    @classmethod
+    def from_json(cls, mapping: Mapping[str, Any]) -> VAEConfig:
+        """From diffusers' `config.json`. Raises ValueError for an unsupported option."""
+        for key, supported in (("down_block_types", DOWN_TYPE), ("up_block_types", UP_TYPE)):
+            for found in mapping.get(key, ()):
+                json_config.check_choice(key, found, (supported,))
+        return json_config.read(cls, mapping, ARCHITECTURE, FIXED)
+
+    def to_json(self) -> dict[str, Any]:
+        """As diffusers' `config.json`."""
+        levels = len(self.block_out_channels)
+        types = {"down_block_types": [DOWN_TYPE] * levels, "up_block_types": [UP_TYPE] * levels}
+        return json_config.write(self, ARCHITECTURE, FIXED) | types
+
+    @property
+    def reduction(self) -> int:
+        """Image pixels per latent pixel and side: 8 for four levels."""
+        return 2 ** (len(self.block_out_channels) - 1)
 
 
 class Posterior(NamedTuple):
-    """The normal distribution over latents (not scaled) that the encoder gives for a picture; independent numbers."""
+    """The encoder's diagonal normal distribution over latents, not scaled."""
 
     mean: Float[Array, "b h w c"]
     logvar: Float[Array, "b h w c"]
@@ -43,9 +121,7 @@ class Posterior(NamedTuple):
         return self.mean
 
     def sample(self, noise: PRNGKeyArray | Float[Array, ...]) -> Float[Array, "b h w c"]:
-        """Latents drawn with a key (`jax.random.key`), or with standard normal numbers of one's own.
-
-        Raises ValueError for numbers of another shape."""
+        """Latents drawn with a key (`jax.random.key`), or with given standard normal numbers of the latents' shape."""
         if jnp.issubdtype(noise.dtype, jax.dtypes.prng_key):
             noise = jax.random.normal(noise, self.mean.shape, self.mean.dtype)
         if noise.shape != self.mean.shape:
@@ -53,12 +129,12 @@ class Posterior(NamedTuple):
         return self.mean + self.std * noise
 
     def kl(self) -> Float[Array, " b"]:
-        """KL divergence to the standard normal distribution, in nats, summed over each picture's latents."""
+        """KL divergence to the standard normal distribution, in nats, summed over each image's latents."""
         return 0.5 * jnp.sum(jnp.square(self.mean) + jnp.exp(self.logvar) - 1 - self.logvar, axis=(1, 2, 3))
 
 
 class AutoencoderKL(nnx.Module):
-    """Encoder and decoder; attributes are called as diffusers' tensors."""
+    """Encoder and decoder; attributes have the names of diffusers' tensors."""
 
     def __init__(self, config: VAEConfig, *, rngs: nnx.Rngs):
         latent = config.latent_channels
@@ -69,26 +145,124 @@ class AutoencoderKL(nnx.Module):
         self.post_quant_conv = Conv(latent, latent, 1, rngs=rngs)
 
     def encode(self, image: Float[Array, "b h w c"]) -> Posterior:
-        """Pictures in [-1, 1] to distributions over latents.
-
-        Raises ValueError for another number of channels, or sides that are not multiples of `config.reduction`."""
+        """Images in [-1, 1], with sides that are multiples of `config.reduction`, to distributions over latents."""
         config, unit = self.config, self.config.reduction
         if image.shape[3] != config.in_channels or image.shape[1] % unit or image.shape[2] % unit:
             rule = f"{config.in_channels} channels and sides that are multiples of {unit}; crop or resize them"
-            raise ValueError(f"image has shape {image.shape}; pictures are b h w c with {rule}")
+            raise ValueError(f"image has shape {image.shape}; images are b h w c with {rule}")
         mean, logvar = jnp.split(self.quant_conv(self.encoder(image)), 2, axis=-1)
         return Posterior(mean, jnp.clip(logvar, *LOGVAR))
 
     def decode(self, z: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 o"]:
-        """Latents, not scaled, to pictures: nominally in [-1, 1], not clamped. Raises ValueError for other channels."""
+        """Latents, not scaled, to images: nominally in [-1, 1], not clipped."""
         if z.shape[3] != self.config.latent_channels:
             raise ValueError(f"latents have shape {z.shape}; the last axis must be {self.config.latent_channels}")
         return self.decoder(self.post_quant_conv(z))
 
     def to_latents(self, z: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
-        """What the encoder's distribution gives -> scaled latents, in which diffusion runs."""
+        """Latents of the encoder's distribution -> scaled latents, in which diffusion runs."""
         return (z - (self.config.shift_factor or 0)) * self.config.scaling_factor
 
     def from_latents(self, latents: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
-        """Scaled latents -> what `decode` takes."""
+        """Scaled latents -> the input of `decode`."""
         return latents / self.config.scaling_factor + (self.config.shift_factor or 0)
+
+
+class Attention(nnx.Module):
+    """Self-attention of all pixels with a single head, as a residual. All four linear maps have a bias."""
+
+    def __init__(self, width: int, groups: int, *, rngs: nnx.Rngs):
+        self.group_norm = GroupNorm(groups, width, NORM_EPS)
+        self.to_q = Linear(width, width, rngs=rngs)
+        self.to_k = Linear(width, width, rngs=rngs)
+        self.to_v = Linear(width, width, rngs=rngs)
+        self.to_out = nnx.List([Linear(width, width, rngs=rngs)])
+
+    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
+        tokens = self.group_norm(x).reshape(x.shape[0], -1, 1, x.shape[-1])
+        out = attend(self.to_q(tokens), self.to_k(tokens), self.to_v(tokens))
+        return x + self.to_out[0](out).reshape(x.shape)
+
+
+class Middle(nnx.Module):
+    """Residual block, attention, residual block."""
+
+    def __init__(self, config: VAEConfig, *, rngs: nnx.Rngs):
+        width = config.block_out_channels[-1]
+        self.resnets = nnx.List([_resnet(config, width, width, rngs) for _ in range(2)])
+        self.attentions = nnx.List([Attention(width, config.norm_num_groups, rngs=rngs)])
+
+    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
+        return self.resnets[1](self.attentions[0](self.resnets[0](x)))
+
+
+class DownLevel(nnx.Module):
+    """Residual blocks, and except in the last level a downsampler."""
+
+    def __init__(self, config: VAEConfig, level: int, *, rngs: nnx.Rngs):
+        widths = config.block_out_channels
+        width, last = widths[level], level == len(widths) - 1
+        inputs = [widths[max(level - 1, 0)], *[width] * (config.layers_per_block - 1)]
+        self.resnets = nnx.List([_resnet(config, i, width, rngs) for i in inputs])
+        self.downsamplers = nnx.List([] if last else [Downsample(width, AFTER, rngs=rngs)])
+
+    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
+        for block in (*self.resnets, *self.downsamplers):
+            x = block(x)
+        return x
+
+
+class UpLevel(nnx.Module):
+    """Level `step` (0 is the coarsest): a block more than in the encoder, and except in the last one an upsampler."""
+
+    def __init__(self, config: VAEConfig, step: int, *, rngs: nnx.Rngs):
+        widths = config.block_out_channels[::-1]
+        width, last = widths[step], step == len(widths) - 1
+        inputs = [widths[max(step - 1, 0)], *[width] * config.layers_per_block]
+        self.resnets = nnx.List([_resnet(config, i, width, rngs) for i in inputs])
+        self.upsamplers = nnx.List([] if last else [Upsample(width, rngs=rngs)])
+
+    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
+        for block in (*self.resnets, *self.upsamplers):
+            x = block(x)
+        return x
+
+
+class Encoder(nnx.Module):
+    """Images to means and log variances, before `quant_conv`."""
+
+    def __init__(self, config: VAEConfig, *, rngs: nnx.Rngs):
+        widths = config.block_out_channels
+        self.conv_in = Conv(config.in_channels, widths[0], padding=1, rngs=rngs)
+        self.down_blocks = nnx.List([DownLevel(config, level, rngs=rngs) for level in range(len(widths))])
+        self.mid_block = Middle(config, rngs=rngs)
+        self.conv_norm_out = GroupNorm(config.norm_num_groups, widths[-1], NORM_EPS)
+        self.conv_out = Conv(widths[-1], 2 * config.latent_channels, padding=1, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
+        x = self.conv_in(x)
+        for block in self.down_blocks:
+            x = block(x)
+        return self.conv_out(silu(self.conv_norm_out(self.mid_block(x))))
+
+
+class Decoder(nnx.Module):
+    """Latents, after `post_quant_conv`, to images."""
+
+    def __init__(self, config: VAEConfig, *, rngs: nnx.Rngs):
+        widths = config.block_out_channels[::-1]
+        self.conv_in = Conv(config.latent_channels, widths[0], padding=1, rngs=rngs)
+        self.mid_block = Middle(config, rngs=rngs)
+        self.up_blocks = nnx.List([UpLevel(config, step, rngs=rngs) for step in range(len(widths))])
+        self.conv_norm_out = GroupNorm(config.norm_num_groups, widths[-1], NORM_EPS)
+        self.conv_out = Conv(widths[-1], config.out_channels, padding=1, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
+        x = self.mid_block(self.conv_in(x))
+        for block in self.up_blocks:
+            x = block(x)
+        return self.conv_out(silu(self.conv_norm_out(x)))
+
+
+def _resnet(config: VAEConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> ResnetBlock:
+    return ResnetBlock(inputs, outputs, groups=config.norm_num_groups, eps=NORM_EPS, time=None, rngs=rngs)

@@ -1,12 +1,12 @@
-"""Samplers: from noise to an image by calling a diffusion model again and again.
+"""Samplers: from noise to an image by repeated calls of a diffusion model.
 
     sampler = samplers.by_name("dpm_karras")                     # or samplers.ddim, samplers.euler, ...
     noise = samplers.starting_noise(jax.random.key(0), (4, 64, 64, 4))
     x = sampler.start(noise, schedule, steps=25)
     latents = sampler(model, x, schedule, steps=25)              # model(x, step) -> prediction
 
-One file per family, each with its paper; `sampler.py` has what they share. A new sampler is a file with a plan and an
-update, a line in SAMPLERS and, if diffusers has it, in `scheduler_config.CLASSES`.
+One file per family, to read beside its paper; `sampler.py` is their common frame. A new sampler is a file with a plan
+and an update, a line in SAMPLERS and, if diffusers has it, one in `scheduler_config.CLASSES`.
 """
 
 from plugins.diffusion.samplers.ddim import ddim, ddim_inversion
@@ -17,6 +17,7 @@ from plugins.diffusion.samplers.lcm import lcm
 from plugins.diffusion.samplers.plms import plms
 from plugins.diffusion.samplers.sampler import Plan, Sampler, Step, image_keys, keys_of_seeds, starting_noise
 from plugins.diffusion.samplers.scheduler_config import from_json, to_json
+from plugins.diffusion.samplers.schedules import check_choice
 from plugins.diffusion.samplers.unipc import unipc
 
 __all__ = ["SAMPLERS", "Plan", "Sampler", "Step", "by_name", "ddim", "ddim_inversion", "ddpm", "dpm", "euler"]
@@ -46,6 +47,5 @@ SAMPLERS: dict[str, Sampler] = {
 
 def by_name(name: str) -> Sampler:
     """The sampler called `name`. Raises ValueError with all names for another."""
-    if name not in SAMPLERS:
-        raise ValueError(f"no sampler is called {name!r}; choose one of {', '.join(SAMPLERS)}")
+    check_choice("sampler", name, tuple(SAMPLERS))
     return SAMPLERS[name]

@@ -1,137 +1,94 @@
-"""What a diffusion model is asked for, and how one answer turns into another.
+"""What a diffusion model predicts, and training targets and weights for each kind of prediction.
 
-A sample is x = alpha x_0 + sigma eps. A model may be trained to answer with any of
+A sample is x = alpha x_0 + sigma eps. A model is trained to predict one of
 
     epsilon        eps                             (DDPM, 2006.11239)
     v_prediction   v = alpha eps - sigma x_0       (progressive distillation, 2202.00512, appendix D)
     sample         x_0
     flow           eps - x_0, where alpha = 1 - sigma (flow matching)
 
-Knowing x, each of them gives x_0 and eps. The rest of the module makes training examples: noisy samples, targets, and
-the weight of each timestep.
+Given x, each of them determines x_0 and eps.
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from plugins.diffusion.samplers.schedules import Schedule
+from plugins.diffusion.samplers.schedules import Schedule, check_choice
+
+KINDS = ("epsilon", "v_prediction", "sample", "flow")
 
 
-class Estimate(NamedTuple):
-    """A model's answer: as it came, and as the picture and the noise that it implies."""
+class Prediction(NamedTuple):
+    """A model's output, and the x_0 and eps that it implies."""
 
-    raw: Float[Array, "*s"]
-    sample: Float[Array, "*s"]
-    noise: Float[Array, "*s"]
+    output: Float[Array, "*s"]
+    x0: Float[Array, "*s"]
+    eps: Float[Array, "*s"]
 
 
-def estimate(
-    kind: str,
-    prediction: Float[Array, "*s"],
-    x: Float[Array, "*s"],
-    alpha: Float[Array, "*#s"],
-    sigma: Float[Array, "*#s"],
-) -> Estimate:
-    """x_0 and eps from a prediction of `kind` about x = alpha x_0 + sigma eps; the scales broadcast.
+def predict(
+    kind: str, output: Float[Array, "*s"], x: Float[Array, "*s"], alpha: Float[Array, "*#s"], sigma: Float[Array, "*#s"]
+) -> Prediction:
+    """x_0 and eps from a model's output of `kind` for x = alpha x_0 + sigma eps; the scales broadcast.
 
-    "epsilon" divides by alpha, "sample" by sigma. Raises ValueError for an unknown kind.
-    """
+    "epsilon" divides by alpha, "sample" by sigma."""
+    check_choice("prediction_type", kind, KINDS)
     if kind == "epsilon":
-        return Estimate(prediction, (x - sigma * prediction) / alpha, prediction)
+        return Prediction(output, (x - sigma * output) / alpha, output)
     if kind == "v_prediction":
-        return Estimate(prediction, alpha * x - sigma * prediction, alpha * prediction + sigma * x)
+        return Prediction(output, alpha * x - sigma * output, alpha * output + sigma * x)
     if kind == "sample":
-        return Estimate(prediction, prediction, (x - alpha * prediction) / sigma)
-    if kind == "flow":
-        return Estimate(prediction, x - sigma * prediction, x + alpha * prediction)
-    raise ValueError(f"{kind!r} is nothing that a model predicts; choose epsilon, v_prediction, sample or flow")
+        return Prediction(output, output, (x - alpha * output) / sigma)
+    return Prediction(output, x - sigma * output, x + alpha * output)
 
 
-def convert(
-    source: str,
-    target: str,
-    prediction: Float[Array, "*s"],
-    x: Float[Array, "*s"],
-    alpha: Float[Array, "*#s"],
-    sigma: Float[Array, "*#s"],
+def target(
+    kind: str, x0: Float[Array, "*s"], eps: Float[Array, "*s"], alpha: Float[Array, "*#s"], sigma: Float[Array, "*#s"]
 ) -> Float[Array, "*s"]:
-    """The prediction of kind `source` as one of kind `target`. Raises as `estimate`."""
-    known = estimate(source, prediction, x, alpha, sigma)
-    return answer(target, known.sample, known.noise, alpha, sigma)
-
-
-def answer(
-    kind: str,
-    sample: Float[Array, "*s"],
-    noise: Float[Array, "*s"],
-    alpha: Float[Array, "*#s"],
-    sigma: Float[Array, "*#s"],
-) -> Float[Array, "*s"]:
-    """What a perfect model of `kind` says about alpha * sample + sigma * noise. Raises ValueError for other kinds."""
-    answers = {
-        "epsilon": noise,
-        "sample": sample,
-        "v_prediction": alpha * noise - sigma * sample,
-        "flow": noise - sample,
-    }
-    if kind not in answers:
-        raise ValueError(f"{kind!r} is nothing that a model predicts; choose one of {', '.join(answers)}")
-    return answers[kind]
+    """The output of a perfect model of `kind` for x = alpha x_0 + sigma eps."""
+    check_choice("prediction_type", kind, KINDS)
+    return {"epsilon": eps, "sample": x0, "v_prediction": alpha * eps - sigma * x0, "flow": eps - x0}[kind]
 
 
 def scales(schedule: Schedule, t: Int[Array, " b"], ndim: int) -> tuple[Float[Array, "b ..."], Float[Array, "b ..."]]:
     """alpha and sigma at timesteps `t`, shaped to broadcast over samples of `ndim` axes."""
-    kept = schedule.alphas_cumprod
+    alpha_bar = schedule.alphas_cumprod
     shape = (-1, *(1,) * (ndim - 1))
-    alpha, sigma = jnp.asarray(kept**0.5, jnp.float32), jnp.asarray((1 - kept) ** 0.5, jnp.float32)
+    alpha, sigma = jnp.asarray(alpha_bar**0.5, jnp.float32), jnp.asarray((1 - alpha_bar) ** 0.5, jnp.float32)
     return alpha[t].reshape(shape), sigma[t].reshape(shape)
 
 
 def add_noise(
-    schedule: Schedule, sample: Float[Array, "b ..."], noise: Float[Array, "b ..."], t: Int[Array, " b"]
+    schedule: Schedule, x0: Float[Array, "b ..."], eps: Float[Array, "b ..."], t: Int[Array, " b"]
 ) -> Float[Array, "b ..."]:
     """x_t = alpha_t x_0 + sigma_t eps (DDPM, equation 4), with a timestep for each row."""
-    alpha, sigma = scales(schedule, t, sample.ndim)
-    return alpha * sample + sigma * noise
+    alpha, sigma = scales(schedule, t, x0.ndim)
+    return alpha * x0 + sigma * eps
 
 
 def training_target(
-    schedule: Schedule, sample: Float[Array, "b ..."], noise: Float[Array, "b ..."], t: Int[Array, " b"]
+    schedule: Schedule, x0: Float[Array, "b ..."], eps: Float[Array, "b ..."], t: Int[Array, " b"]
 ) -> Float[Array, "b ..."]:
-    """What the model should answer at `add_noise(schedule, sample, noise, t)`, by `schedule.prediction_type`."""
-    alpha, sigma = scales(schedule, t, sample.ndim)
-    return answer(schedule.prediction_type, sample, noise, alpha, sigma)
-
-
-def velocity(
-    schedule: Schedule, sample: Float[Array, "b ..."], noise: Float[Array, "b ..."], t: Int[Array, " b"]
-) -> Float[Array, "b ..."]:
-    """v_t = alpha_t eps - sigma_t x_0."""
-    return answer("v_prediction", sample, noise, *scales(schedule, t, sample.ndim))
+    """The target of the model's output at `add_noise(schedule, x0, eps, t)`, by `schedule.prediction_type`."""
+    return target(schedule.prediction_type, x0, eps, *scales(schedule, t, x0.ndim))
 
 
 def snr(schedule: Schedule, t: Int[Array, " b"]) -> Float[Array, " b"]:
     """Signal-to-noise ratio alpha_t^2 / sigma_t^2."""
-    kept = schedule.alphas_cumprod
-    return jnp.asarray(kept / (1 - kept), jnp.float32)[t]
+    alpha_bar = schedule.alphas_cumprod
+    return jnp.asarray(alpha_bar / (1 - alpha_bar), jnp.float32)[t]
 
 
-def min_snr_weight(ratio: Float[Array, " b"], kind: str, gamma: float = 5.0) -> Float[Array, " b"]:
+def min_snr_weight(snr: Float[Array, " b"], kind: str, gamma: float = 5.0) -> Float[Array, " b"]:
     """Weight of a timestep's squared error in the model's own kind (Min-SNR, 2303.09556, section 3.4).
 
-    The paper's weight of the error in x_0 is min(snr, gamma). An error in eps is that in x_0 times snr, one in v times
-    snr + 1. Raises ValueError for gamma <= 0 or an unknown kind.
-    """
+    The paper weighs the error in x_0 by min(snr, gamma). The error in eps is that in x_0 times snr, the one in v times
+    snr + 1. Raises ValueError for gamma <= 0 or a kind without such a weight."""
+    check_choice("prediction_type", kind, KINDS[:3])
     if gamma <= 0:
         raise ValueError(f"min-SNR's gamma={gamma} has to be positive; the paper's is 5")
     if kind == "epsilon":
-        return jnp.minimum(1, gamma / ratio)  # min(snr, gamma) / snr, also where snr is 0
-    if kind == "v_prediction":
-        return jnp.minimum(ratio, gamma) / (ratio + 1)
-    if kind == "sample":
-        return jnp.minimum(ratio, gamma)
-    raise ValueError(f"min-SNR knows epsilon, v_prediction and sample, not {kind!r}")
+        return jnp.minimum(1, gamma / snr)  # min(snr, gamma) / snr, also where snr is 0
+    return jnp.minimum(snr, gamma) / (snr + 1 if kind == "v_prediction" else 1)

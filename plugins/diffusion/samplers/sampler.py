@@ -1,21 +1,20 @@
-"""What all samplers share: a plan of coefficients, made in float64 before tracing, and one scan over its rows.
+"""The frame of all samplers: coefficients planned in float64 before tracing, then one scan over the model calls.
 
 A sampler is two functions to hold beside its paper:
 
-    plan(schedule, steps, start, **options) -> Plan      which timesteps, and every coefficient
-    update(x, known, row, past, noise) -> (x, past)      how one prediction moves the sample
+    plan(schedule, steps, start, **options) -> Plan                timesteps, and all coefficients of each call
+    update(x, prediction, row, history, noise) -> (x, history)     one call's prediction moves the sample
 
 `Sampler` joins them into `sampler(model, x, schedule, steps=...)`. The model is any traceable function
-`model(x, step) -> prediction` with a `Step`; guidance, control and context are wrapped around it outside. Row i of the
-plan is call i of the model: most samplers make one call a step, Heun two, PLMS one more than steps.
+`model(x, step) -> output` with a `Step`; guidance, controls and text are wrapped around it outside. Row i of the plan
+is call i of the model: most samplers make one call a step, Heun two, PLMS one more than steps.
 
-The loop is one `lax.scan` in which the model stands once: `jax.jit` around a sampler compiles once per shape, and no
-longer for more steps. The sample is kept in float32 whatever the model computes in.
+The loop is one `lax.scan` that contains the model once: `jax.jit` around a sampler compiles once per shape, and takes
+no longer for more steps. The sample stays float32 whatever the model computes in.
 
-Noise depends on an image's own key and the number of the draw, and on nothing else: starting noise comes from
-fold_in(key, 0), the noise of call i from fold_in(key, 1 + i). So an image does not change with the batch it is made in,
-its place there, or the number of devices. A single key for a batch stands for the keys fold_in(key, 0), fold_in(key, 1),
-... of its images.
+Noise depends only on an image's own key and the number of the draw: the initial noise uses fold_in(key, 0), call i uses
+fold_in(key, 1 + i). So an image does not change with its batch, its place in the batch, or the number of devices. A
+single key for a batch is split into fold_in(key, 0), fold_in(key, 1), ... for its images.
 """
 
 from __future__ import annotations
@@ -30,50 +29,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, Shaped
 
-from plugins.diffusion.samplers.predictions import Estimate, estimate
+from plugins.diffusion.samplers.predictions import predict
 from plugins.diffusion.samplers.schedules import Schedule
 
-
-def keys_of_seeds(seeds: Sequence[int]) -> Key[Array, " b"]:
-    """One key per image from one whole number per image. Raises ValueError for no seeds or one outside [0, 2^32)."""
-    wrong = [seed for seed in seeds if not 0 <= seed < 2**32]
-    if wrong or not len(seeds):
-        raise ValueError(f"seeds={list(seeds)} have to be one or more whole numbers in [0, 2^32)")
-    return jax.vmap(jax.random.key)(jnp.array(list(seeds), jnp.uint32))
-
-
-def image_keys(key: Shaped[Array, "*k"], batch: int) -> Key[Array, " batch"]:
-    """The keys of `batch` images: `key` itself if it is one per image. Raises ValueError for another shape or type."""
-    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise ValueError(f"key is an array of {key.dtype}; make it with jax.random.key(seed) or keys_of_seeds")
-    if key.ndim == 0:
-        return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch))
-    if key.shape != (batch,):
-        raise ValueError(f"keys of shape {key.shape} do not fit {batch} images; give one key, or one per image")
-    return key
-
-
-def starting_noise(key: Shaped[Array, "*k"], shape: Sequence[int]) -> Float[Array, "b ..."]:
-    """Standard normal noise of `shape` (b, ...), where a run starts."""
-    return normal(image_keys(key, shape[0]), 0, tuple(shape[1:]))
-
-
-def step_noise(keys: Key[Array, " b"], index: Int[Array, ""], shape: tuple[int, ...]) -> Float[Array, "b ..."]:
-    """The noise of call `index` of a run, for images of `shape`."""
-    return normal(keys, 1 + index, shape)
-
-
-def normal(keys: Key[Array, " b"], number: int | Int[Array, ""], shape: tuple[int, ...]) -> Float[Array, "b ..."]:
-    """Draw `number` of each key."""
-    return jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, number), shape))(keys)
-
-
-Row = Mapping[str, Array]
-Past = tuple[Array, ...]
+Sample = Float[Array, "b ..."]
+Row = Mapping[str, Array]  # the coefficients of one call
+History = tuple[Array, ...]  # arrays like x that a sampler carries from call to call
+State = tuple[Sample, History]
 
 
 class Step(NamedTuple):
-    """What a model is told at call `index` of n: the timestep, and that the call covers [fraction, until) of the run.
+    """Model call `index` of n: its timestep, and the share [fraction, until) of the run that it covers.
 
     A control that acts from `start` to `end` of a run acts where fraction >= start and until <= end.
     """
@@ -91,15 +57,15 @@ class Step(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """A run's n calls.
+    """The n model calls of a run.
 
     Attributes:
-      timesteps: what the model is told.
+      timesteps: the model's time input.
       alpha, sigma: the model's input is alpha x_0 + sigma eps.
       columns: the sampler's own coefficients, by name.
-      scale_in: the model's input is the sample times this; None means 1.
-      start_scale: standard deviation of the noise that a whole run starts from (init_noise_sigma).
-      sigmas: noise levels sigma / alpha before each call and after the last, where the sampler thinks in them.
+      scale_in: the model's input is the sample times this; None: 1.
+      start_scale: standard deviation of the initial noise of a whole run (diffusers' init_noise_sigma).
+      sigmas: noise levels sigma / alpha before each call and after the last, for samplers that work on them.
       draws: whether calls draw noise.
     """
 
@@ -113,26 +79,13 @@ class Plan:
     draws: bool = False
 
     def rows(self) -> dict[str, Array]:
-        """All columns as arrays to scan over, float32."""
-        n = len(self.timesteps)
-        index = np.arange(n)
-        columns = {
-            "t": self.timesteps,
-            "fraction": index / n,
-            "until": (index + 1) / n,
-            "alpha": self.alpha,
-            "sigma": self.sigma,
-            "scale_in": np.ones(n) if self.scale_in is None else self.scale_in,
-            **self.columns,
-        }
-        return {name: jnp.asarray(column, jnp.float32) for name, column in columns.items()} | {
-            "index": jnp.asarray(index, jnp.int32)
-        }
-
-    def noised(self, image: Float[Array, "b ..."], noise: Float[Array, "b ..."]) -> Float[Array, "b ..."]:
-        """The sample at the first call of a run that starts from `image`."""
-        scale = 1.0 if self.scale_in is None else float(self.scale_in[0])
-        return (float(self.alpha[0]) * image + float(self.sigma[0]) * noise) / scale
+        """All coefficients as arrays to scan over, float32."""
+        index = np.arange(n := len(self.timesteps))
+        columns = {"t": self.timesteps, "fraction": index / n, "until": (index + 1) / n} | dict(self.columns)
+        columns |= {"alpha": self.alpha, "sigma": self.sigma}
+        columns["scale_in"] = np.ones(n) if self.scale_in is None else self.scale_in
+        rows = {name: jnp.asarray(column, jnp.float32) for name, column in columns.items()}
+        return rows | {"index": jnp.asarray(index, jnp.int32)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,64 +93,66 @@ class Sampler:
     """A sampler; call it as `sampler(model, x, schedule, steps=...)`.
 
     Attributes:
-      name: what errors call it.
+      name: as in `SAMPLERS` and in errors.
       planner, update: the two functions of the module's docstring.
-      memory: how many arrays like x are remembered between calls.
-      options: keyword arguments of `planner` that are already chosen, sorted.
-      runs_on: the class of schedule that it needs.
+      history: number of arrays like x that `update` carries from call to call, zeros at first.
+      options: chosen keyword arguments of `planner`, sorted.
+      runs_on: class of the schedule it needs.
     """
 
     name: str
     planner: Callable[..., Plan]
-    update: Callable[..., tuple[Array, Past]]
-    memory: int = 0
+    update: Callable[..., State]
+    history: int = 0
     options: tuple[tuple[str, Any], ...] = ()
     runs_on: type = Schedule
 
     def with_options(self, **options: Any) -> Sampler:
-        """The same sampler with other defaults. Raises ValueError for an option that it does not have."""
+        """The same sampler with other defaults."""
         known = [name for name, p in inspect.signature(self.planner).parameters.items() if p.kind is p.KEYWORD_ONLY]
         unknown = sorted(set(options) - set(known))
         if unknown:
             raise ValueError(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
-        chosen = dict(self.options) | options
-        return dataclasses.replace(self, options=tuple(sorted(chosen.items())))
+        return dataclasses.replace(self, options=tuple(sorted((dict(self.options) | options).items())))
 
     def plan(self, schedule: Any, steps: int, strength: float = 1.0, **options: Any) -> Plan:
-        """The run's timesteps and coefficients. Raises ValueError for settings that make no run."""
+        """Timesteps and coefficients of a run; `strength` in (0, 1] runs only the last share of the steps."""
         if not isinstance(schedule, self.runs_on):
             raise ValueError(f"{self.name} runs on a {self.runs_on.__name__}, not on a {type(schedule).__name__}")
         if isinstance(steps, bool) or not isinstance(steps, int):
             raise ValueError(f"steps={steps!r} has to be a whole number")
-        start = first_step(steps, strength)
-        return self.planner(schedule, steps, start, **dict(self.with_options(**options).options))
+        if not 0 < strength <= 1:
+            raise ValueError(f"strength={strength} has to lie in (0, 1]; 1 starts from noise alone")
+        run = int(steps * strength + 1e-6)
+        if steps >= 1 and run == 0:
+            raise ValueError(f"strength={strength} of steps={steps} is less than one step; raise one of them")
+        return self.planner(schedule, steps, steps - run, **dict(self.with_options(**options).options))
 
     def start(
         self,
-        noise: Float[Array, "b ..."],
+        noise: Sample,
         schedule: Any,
         *,
         steps: int,
-        image: Float[Array, "b ..."] | None = None,
+        image: Sample | None = None,
         strength: float = 1.0,
         **options: Any,
-    ) -> Float[Array, "b ..."]:
-        """The sample that a run starts from: scaled standard normal `noise`, or `image` noised to where it starts.
+    ) -> Sample:
+        """The initial sample of a run: scaled standard normal `noise`, or `image` with noise of the first level.
 
-        Image to image passes the same `strength` here and to the run: 1 is nearly all noise, 0.5 half the steps.
-        Raises as `plan`, and ValueError for a strength below 1 without an image.
-        """
+        Image to image passes the same `strength` here and to the run."""
         plan = self.plan(schedule, steps, strength, **options)
         if image is not None:
-            return plan.noised(image, noise)
+            scale = 1.0 if plan.scale_in is None else float(plan.scale_in[0])
+            return (float(plan.alpha[0]) * image + float(plan.sigma[0]) * noise) / scale
         if strength < 1:
-            raise ValueError(f"strength={strength} starts from a picture; give image=, or leave strength at 1")
+            raise ValueError(f"strength={strength} starts from an image; give image=, or leave strength at 1")
         return noise * plan.start_scale
 
     def __call__(
         self,
         model: Callable[[Array, Step], Array],
-        x: Float[Array, "b ..."],
+        x: Sample,
         schedule: Any,
         *,
         steps: int,
@@ -211,77 +166,83 @@ class Sampler:
         """Run from `x` to the end; the final sample in x's shape, float32.
 
         Args:
-          model: what predicts; `x` it gets is alpha x_0 + sigma eps, float32.
-          x: the start, see `start`.
-          schedule: what the model was trained on.
+          model: called with alpha x_0 + sigma eps in float32.
+          x: the initial sample, see `start`.
+          schedule: the model's.
           steps: of a whole run; `strength` < 1 does only the last of them.
-          key: for samplers that draw, one key or one per image. Others ignore it.
+          key: for samplers that draw noise, one key or one per image. Others ignore it.
           noise: the draws themselves instead, one for each call of the model.
           progress: called on the host with the index of each finished call, at times out of order; works in jit.
           trajectory: return (final, samples before the first and after each call [n+1, b, ...]) instead.
           options: the sampler's own, see its plan.
-
-        Raises ValueError in one line, before anything is computed, for arguments that make no run.
         """
         plan = self.plan(schedule, steps, strength, **options)
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        draw = _source(self.name, plan, x, key, noise)
-        body = _body(self, model, schedule, draw, progress, trajectory)
-        start = (x, (jnp.zeros_like(x),) * self.memory)
-        (final, _), samples = jax.lax.scan(body, start, plan.rows())
+        draw = _noise_source(self.name, plan, x, key, noise)
+
+        def call(state: State, row: Row) -> tuple[State, Any]:
+            x, history = state
+            inputs = x * row["scale_in"]
+            output = model(inputs, Step(row["t"], row["index"], row["fraction"], row["until"])).astype(x.dtype)
+            if output.shape != x.shape:
+                raise ValueError(f"the model's output has shape {output.shape}; it has to be the sample's, {x.shape}")
+            prediction = predict(schedule.prediction_type, output, inputs, row["alpha"], row["sigma"])
+            prediction = prediction._replace(x0=clip_x0(schedule, prediction.x0))
+            eps = None if draw is None else draw(row["index"]).astype(x.dtype)
+            x, history = self.update(x, prediction, row, history, eps)
+            if progress is not None:
+                jax.debug.callback(progress, row["index"])
+            return (x, history), x if trajectory else None
+
+        (final, _), samples = jax.lax.scan(call, (x, (jnp.zeros_like(x),) * self.history), plan.rows())
         return (final, jnp.concatenate([x[None], samples])) if trajectory else final
 
 
-def first_step(steps: int, strength: float) -> int:
-    """How many of `steps` steps a run of `strength` in (0, 1] leaves out. Raises ValueError if it leaves out all."""
-    if not 0 < strength <= 1:
-        raise ValueError(f"strength={strength} has to lie in (0, 1]; 1 starts from noise alone")
-    done = int(steps * strength + 1e-6)
-    if steps >= 1 and done == 0:
-        raise ValueError(f"strength={strength} of steps={steps} is less than one step; raise one of them")
-    return steps - done
-
-
-def limit(schedule: Any, sample: Float[Array, "b ..."]) -> Float[Array, "b ..."]:
-    """A predicted picture within the range that the schedule asks for, if it does."""
+def clip_x0(schedule: Any, x0: Sample) -> Sample:
+    """A predicted image, clipped or dynamically thresholded as the schedule asks."""
     if schedule.thresholding:
-        size = jnp.abs(sample).reshape(sample.shape[0], -1)
+        size = jnp.abs(x0).reshape(x0.shape[0], -1)
         bound = jnp.quantile(size, schedule.dynamic_thresholding_ratio, axis=1)
-        bound = jnp.clip(bound, 1, schedule.sample_max_value).reshape(-1, *(1,) * (sample.ndim - 1))
-        return jnp.clip(sample, -bound, bound) / bound
+        bound = jnp.clip(bound, 1, schedule.sample_max_value).reshape(-1, *(1,) * (x0.ndim - 1))
+        return jnp.clip(x0, -bound, bound) / bound
     if schedule.clip_sample:
-        return jnp.clip(sample, -schedule.clip_sample_range, schedule.clip_sample_range)
-    return sample
+        return jnp.clip(x0, -schedule.clip_sample_range, schedule.clip_sample_range)
+    return x0
 
 
-def _body(
-    sampler: Sampler, model: Callable, schedule: Any, draw: Callable | None, progress: Callable | None, keep: bool
-) -> Callable:
-    """One call of the model and what follows from it, as a scan wants it."""
-
-    def body(carry: tuple[Array, Past], row: Row):
-        x, past = carry
-        inputs = x * row["scale_in"]
-        raw = model(inputs, Step(row["t"], row["index"], row["fraction"], row["until"])).astype(x.dtype)
-        if raw.shape != x.shape:
-            raise ValueError(f"the model answered {raw.shape} about {x.shape}; it has to keep the sample's shape")
-        known: Estimate = estimate(schedule.prediction_type, raw, inputs, row["alpha"], row["sigma"])
-        known = known._replace(sample=limit(schedule, known.sample))
-        noise = None if draw is None else draw(row["index"]).astype(x.dtype)
-        x, past = sampler.update(x, known, row, past, noise)
-        if progress is not None:
-            jax.debug.callback(progress, row["index"])
-        return (x, past), x if keep else None
-
-    return body
+def keys_of_seeds(seeds: Sequence[int]) -> Key[Array, " b"]:
+    """One key per image from one whole number per image. Raises ValueError for no seeds or one outside [0, 2^32)."""
+    if not len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):
+        raise ValueError(f"seeds={list(seeds)} have to be one or more whole numbers in [0, 2^32)")
+    return jax.vmap(jax.random.key)(jnp.array(list(seeds), jnp.uint32))
 
 
-def _source(name: str, plan: Plan, x: Array, key: Array | None, noise: Array | None) -> Callable | None:
-    """A function from a call's index to its noise, or None for a run without."""
+def image_keys(key: Shaped[Array, "*k"], batch: int) -> Key[Array, " batch"]:
+    """The keys of `batch` images: `key` itself if it is one per image. Raises ValueError for another shape or type."""
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise ValueError(f"key is an array of {key.dtype}; make it with jax.random.key(seed) or keys_of_seeds")
+    if key.ndim == 0:
+        return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch))
+    if key.shape != (batch,):
+        raise ValueError(f"keys of shape {key.shape} do not fit {batch} images; give one key, or one per image")
+    return key
+
+
+def starting_noise(key: Shaped[Array, "*k"], shape: Sequence[int]) -> Sample:
+    """Standard normal noise of `shape` (b, ...) for the start of a run."""
+    return _normal(image_keys(key, shape[0]), 0, tuple(shape[1:]))
+
+
+def _normal(keys: Key[Array, " b"], draw: int | Int[Array, ""], shape: tuple[int, ...]) -> Sample:
+    return jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, draw), shape))(keys)
+
+
+def _noise_source(name: str, plan: Plan, x: Array, key: Array | None, noise: Array | None) -> Callable | None:
+    """A function from a call's index to its noise; None for a run without noise."""
     if noise is not None:
         shape = (len(plan.timesteps), *x.shape)
         if not plan.draws or key is not None:
-            raise ValueError(f"{name}: noise= is for runs that draw, and instead of key=; leave one out")
+            raise ValueError(f"{name}: noise= is for runs that draw noise, and replaces key=; leave one out")
         if noise.shape != shape:
             raise ValueError(f"{name}: noise has shape {noise.shape}, but the run's {shape[0]} calls need {shape}")
         return lambda index: noise[index]
@@ -290,4 +251,4 @@ def _source(name: str, plan: Plan, x: Array, key: Array | None, noise: Array | N
     if key is None:
         raise ValueError(f"{name} draws noise at each step; give key=jax.random.key(seed), or one key per image")
     keys = image_keys(key, x.shape[0])
-    return lambda index: step_noise(keys, index, x.shape[1:])
+    return lambda index: _normal(keys, 1 + index, x.shape[1:])

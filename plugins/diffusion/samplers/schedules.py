@@ -1,50 +1,53 @@
-"""Noise schedules: how much picture and how much noise a sample holds at each of the training timesteps.
+"""Noise schedules: signal and noise levels of a sample at each training timestep.
 
-A diffusion model is trained on x_t = alpha_t x_0 + sigma_t eps with alpha_t^2 + sigma_t^2 = 1 and eps standard normal.
-The schedule is the list of betas with alpha_t^2 = prod_{s<=t} (1 - beta_s), called alphas_cumprod (DDPM, 2006.11239,
-equation 4). Samplers that think in noise levels use s_t = sigma_t / alpha_t, here `sigmas`.
+A diffusion model is trained on x_t = alpha_t x_0 + sigma_t eps, with alpha_t^2 + sigma_t^2 = 1 and eps standard normal.
+The schedule is a list of betas, and alpha_t^2 = prod_{s<=t} (1 - beta_s) is called alphas_cumprod (DDPM, 2006.11239,
+equation 4). Samplers that work on noise levels use s_t = sigma_t / alpha_t, here `sigmas`.
 
-`Schedule` holds what one training run fixed, and what its authors advise for sampling: what the model predicts, which
-timesteps to visit, whether to clip. `scheduler_config.py` reads it from diffusers' files; `Schedule()` is that of
-Stable Diffusion 1.5. `FlowSchedule` is the straight-line schedule x_s = (1 - s) x_0 + s eps of flow matching.
+`Schedule` holds what training fixed (betas, prediction type) and what its authors advise for sampling (timestep
+spacing, clipping); `Schedule()` is that of Stable Diffusion 1.5, `scheduler_config.py` reads others from diffusers'
+files. `FlowSchedule` is the straight line x_s = (1 - s) x_0 + s eps of flow matching.
 
-Everything is float64 numpy and made once, before tracing. Both classes can be hashed, so they may be static arguments.
+Arrays are float64 numpy, computed once, before tracing. Both classes are hashable and may be static arguments.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-SPACINGS = ("leading", "linspace", "trailing")
 SIGMA_SPACINGS = ("timesteps", "karras", "exponential")
-BETA_SCHEDULES = ("linear", "scaled_linear", "squaredcos_cap_v2")
-PREDICTIONS = ("epsilon", "v_prediction", "sample")
-SMALLEST_ALPHA = 2.0**-24  # stands for an alphas_cumprod of 0, whose noise level would be infinite
+CHOICES = {
+    "beta_schedule": ("linear", "scaled_linear", "squaredcos_cap_v2"),
+    "prediction_type": ("epsilon", "v_prediction", "sample"),
+    "timestep_spacing": (None, "leading", "linspace", "trailing"),
+    "sigma_spacing": SIGMA_SPACINGS,
+    "final_sigmas_type": ("zero", "sigma_min"),
+}
+SMALLEST_ALPHA = 2.0**-24  # replaces an alphas_cumprod of 0, whose noise level would be infinite
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A noise schedule with alpha^2 + sigma^2 = 1; field names and values as in diffusers, but for the sigmas'.
+    """A noise schedule with alpha^2 + sigma^2 = 1; field names and values are diffusers', except `sigma_spacing`.
 
     Attributes:
-      num_train_timesteps: N; timesteps are 0 (nearly the picture) to N - 1 (nearly noise).
+      num_train_timesteps: N; timesteps are 0 (nearly the image) to N - 1 (nearly noise).
       beta_start, beta_end: first and last beta; unused by "squaredcos_cap_v2".
-      beta_schedule: "linear", "scaled_linear" (linear in their root) or "squaredcos_cap_v2" (2102.09672).
+      beta_schedule: "linear", "scaled_linear" (linear in the square root) or "squaredcos_cap_v2" (2102.09672).
       trained_betas: the betas themselves, instead of the three above.
-      rescale_betas_zero_snr: shift the schedule until nothing of the picture is left at N - 1.
+      rescale_betas_zero_snr: shift the schedule so that timestep N - 1 is noise alone.
       prediction_type: "epsilon", "v_prediction" or "sample".
-      timestep_spacing: see `spacing.py`; None leaves it to the sampler.
+      timestep_spacing: "leading", "linspace" or "trailing" (`spacing.py`); None: the sampler's default.
       steps_offset: added to leading timesteps.
-      set_alpha_to_one: DDIM's last step ends at the picture itself, not at timestep 0.
-      clip_sample, clip_sample_range: clip predicted pictures to [-range, range].
+      set_alpha_to_one: DDIM's last step ends at the image itself, not at timestep 0.
+      clip_sample, clip_sample_range: clip predictions of x_0 to [-range, range].
       thresholding, dynamic_thresholding_ratio, sample_max_value: dynamic thresholding (Imagen, 2205.11487, 2.3).
       sigma_spacing: "timesteps" (the noise levels of the timesteps), "karras" or "exponential".
-      sigma_min, sigma_max: ends for the latter two; None takes them from the schedule.
+      sigma_min, sigma_max: ends for the latter two; None: the schedule's own.
       final_sigmas_type: "zero" or "sigma_min", where the last step ends.
     """
 
@@ -72,20 +75,8 @@ class Schedule:
         if self.trained_betas is not None:
             object.__setattr__(self, "trained_betas", tuple(float(beta) for beta in self.trained_betas))
             object.__setattr__(self, "num_train_timesteps", len(self.trained_betas))
-        choices = {
-            "beta_schedule": BETA_SCHEDULES,
-            "prediction_type": PREDICTIONS,
-            "timestep_spacing": (None, *SPACINGS),
-            "sigma_spacing": SIGMA_SPACINGS,
-            "final_sigmas_type": ("zero", "sigma_min"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                known = ", ".join(str(choice) for choice in allowed if choice)
-                raise ValueError(f"{name}={getattr(self, name)!r} is not known; choose one of {known}")
-        self._check_numbers()
-
-    def _check_numbers(self) -> None:
+        for name, choices in CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
         betas = self.trained_betas or (self.beta_start, self.beta_end)
         sigmas = [sigma for sigma in (self.sigma_min, self.sigma_max) if sigma is not None]
         rules = [
@@ -97,7 +88,7 @@ class Schedule:
             (all(sigma > 0 for sigma in sigmas), "sigma_min and sigma_max are positive"),
             (
                 not self.rescale_betas_zero_snr or self.prediction_type != "epsilon",
-                "rescale_betas_zero_snr needs v_prediction or sample (at zero SNR epsilon says nothing of the picture)",
+                "rescale_betas_zero_snr needs v_prediction or sample (at zero SNR epsilon does not determine x_0)",
             ),
         ]
         broken = [rule for holds, rule in rules if not holds]
@@ -107,28 +98,28 @@ class Schedule:
     @functools.cached_property
     def betas(self) -> Float[np.ndarray, " n"]:
         """Variance of the noise that each timestep adds."""
-        made = np.array(self.trained_betas) if self.trained_betas else self._made_betas()
-        return zero_terminal_snr(made) if self.rescale_betas_zero_snr else made
-
-    def _made_betas(self) -> Float[np.ndarray, " n"]:
         n = self.num_train_timesteps
-        if self.beta_schedule == "linear":
-            return np.linspace(self.beta_start, self.beta_end, n)
-        if self.beta_schedule == "scaled_linear":
-            return np.linspace(self.beta_start**0.5, self.beta_end**0.5, n) ** 2
-        left = np.cos((np.arange(n + 1) / n + 0.008) / 1.008 * np.pi / 2) ** 2
-        return np.minimum(1 - left[1:] / left[:-1], 0.999)
+        if self.trained_betas:
+            betas = np.array(self.trained_betas)
+        elif self.beta_schedule == "linear":
+            betas = np.linspace(self.beta_start, self.beta_end, n)
+        elif self.beta_schedule == "scaled_linear":
+            betas = np.linspace(self.beta_start**0.5, self.beta_end**0.5, n) ** 2
+        else:
+            alpha_bar = np.cos((np.arange(n + 1) / n + 0.008) / 1.008 * np.pi / 2) ** 2
+            betas = np.minimum(1 - alpha_bar[1:] / alpha_bar[:-1], 0.999)
+        return zero_terminal_snr(betas) if self.rescale_betas_zero_snr else betas
 
     @functools.cached_property
     def alphas_cumprod(self) -> Float[np.ndarray, " n"]:
-        """alpha_t^2, the share of a sample's variance that is the picture's; falling."""
+        """alpha_t^2, the image's share of a sample's variance; falling."""
         return np.cumprod(1 - self.betas)
 
     @functools.cached_property
     def sigmas(self) -> Float[np.ndarray, " n"]:
         """Noise levels sigma_t / alpha_t, rising and finite."""
-        kept = np.maximum(self.alphas_cumprod, SMALLEST_ALPHA)
-        return np.sqrt((1 - kept) / kept)
+        alpha_bar = np.maximum(self.alphas_cumprod, SMALLEST_ALPHA)
+        return np.sqrt((1 - alpha_bar) / alpha_bar)
 
     def alpha_bar(self, timesteps: np.ndarray) -> Float[np.ndarray, " n"]:
         """`alphas_cumprod` at whole timesteps; a negative one is the end of DDIM's last step."""
@@ -136,18 +127,14 @@ class Schedule:
         index = np.asarray(timesteps, np.int64)
         return np.where(index < 0, end, self.alphas_cumprod[np.maximum(index, 0)])
 
-    def timesteps_of(self, sigmas: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
-        """The timesteps, usually between two whole ones, of given noise levels."""
-        return np.interp(np.log(sigmas), np.log(self.sigmas), np.arange(self.num_train_timesteps))
-
 
 @dataclasses.dataclass(frozen=True)
 class FlowSchedule:
     """x_s = (1 - s) x_0 + s eps for s in [0, 1]; the model predicts the velocity eps - x_0 (2209.03003, 2403.03206).
 
     Attributes:
-      num_train_timesteps: what s = 1 is called for the model: t = s * num_train_timesteps.
-      shift: moves the noise levels up; 3 is Stable Diffusion 3's.
+      num_train_timesteps: N; the model's timestep at level s is s N.
+      shift: moves the noise levels up; Stable Diffusion 3 uses 3.
     """
 
     num_train_timesteps: int = 1000
@@ -162,19 +149,23 @@ class FlowSchedule:
             raise ValueError(f"{self} breaks: num_train_timesteps is at least 2 and shift is positive")
 
     def levels(self, steps: int) -> Float[np.ndarray, " {steps}+1"]:
-        """The noise levels that `steps` steps visit, falling, with 0 at the end."""
+        """The noise levels of `steps` steps, falling, with 0 at the end."""
         check_steps(steps, self.num_train_timesteps)
-        top, low = shifted(np.array([1.0, 1 / self.num_train_timesteps]), self.shift)
+        top, low = self._shifted(np.array([1.0, 1 / self.num_train_timesteps]))
         # The ends are shifted a second time, as in the published sampler: its models are used with these levels.
-        return np.append(shifted(np.linspace(float(top), float(low), steps), self.shift), 0.0)
+        return np.append(self._shifted(np.linspace(float(top), float(low), steps)), 0.0)
+
+    def _shifted(self, levels: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """2403.03206, equation 23."""
+        return self.shift * levels / (1 + (self.shift - 1) * levels)
 
 
 def zero_terminal_snr(betas: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """The betas for which the last alphas_cumprod is 0 and the first is unchanged (2305.08891, algorithm 1)."""
     root = np.sqrt(np.cumprod(1 - betas))
     root = (root - root[-1]) * root[0] / (root[0] - root[-1])
-    kept = root**2
-    return 1 - np.concatenate([kept[:1], kept[1:] / kept[:-1]])
+    alpha_bar = root**2
+    return 1 - np.concatenate([alpha_bar[:1], alpha_bar[1:] / alpha_bar[:-1]])
 
 
 def check_steps(steps: int, total: int) -> None:
@@ -183,6 +174,8 @@ def check_steps(steps: int, total: int) -> None:
         raise ValueError(f"steps={steps} cannot be spaced over {total} training timesteps; choose 1 to {total}")
 
 
-def shifted(sigmas: Float[np.ndarray, " n"], shift: float) -> Float[np.ndarray, " n"]:
-    """Flow-matching noise levels in [0, 1] moved to where larger pictures need them (2403.03206, equation 23)."""
-    return shift * sigmas / (1 + (shift - 1) * sigmas)
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raises ValueError for a value that is not one of `choices`."""
+    if value not in choices:
+        listed = ", ".join(str(choice) for choice in choices if choice is not None)
+        raise ValueError(f"{name}={value!r} is not supported; choose one of {listed}")

@@ -1,13 +1,11 @@
-"""What training an autoencoder optimises: the same picture out again, through latents that diffusion can live in.
+"""Training objective of an autoencoder: reconstruct the image from latents that are suited to diffusion.
 
-    picture -> encoder -> mean and variance of each latent -> a draw -> decoder -> picture
+    image -> encoder -> mean and variance of each latent -> a sample -> decoder -> image
 
-The draw makes the decoder forgive small errors in the latents, such as those of a diffusion model; the KL term keeps
-mean and variance from running away (Rombach et al., 2112.10752, section 3.1). Published autoencoders add an adversarial
-loss, which this task leaves out.
+Sampling makes the decoder tolerate small errors in the latents, such as those of a diffusion model; the KL term keeps
+mean and variance bounded (Rombach et al., 2112.10752, section 3.1). Published autoencoders add an adversarial loss,
+which this task omits.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -36,7 +34,7 @@ TARGET = "batch.image"
 
 
 class Reconstruction(NamedTuple):
-    """What the losses look at: the picture in [0, 1] (not clamped), its latents, their distribution."""
+    """Inputs of the losses: the image in [0, 1] (not clipped), its latents, their distribution."""
 
     image: Float[Array, "b h w 3"]
     latents: Float[Array, "b h2 w2 c"]
@@ -45,13 +43,13 @@ class Reconstruction(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AutoencoderTask:
-    """An autoencoder's training objective. Batches bring `image`, `b h w 3` in [0, 1].
+    """An autoencoder's training objective. Batches hold `image`, `b h w 3` in [0, 1].
 
     Attributes:
-      vae: its shape.
+      vae: architecture.
       losses: named terms that are added up; metrics: named terms that are only logged.
       networks: files of perceptual networks, as in `film.training.interpolation_task.FilmTask`.
-      rows: examples in the run's picture.
+      rows: examples in the image summary.
     """
 
     vae: VAEConfig
@@ -80,7 +78,7 @@ class AutoencoderTask:
     def forward(
         self, params: Params, image: Float[Array | np.ndarray, "b h w 3"], key: PRNGKeyArray | None
     ) -> Reconstruction:
-        """Through the latents and back; a draw with a key, the most probable latents without."""
+        """Reconstruct through sampled latents, or without a key through the most probable ones."""
         vae = nnx.merge(self.graphdef, params["vae"])
         posterior = vae.encode(2 * jnp.asarray(image) - 1)
         latents = posterior.mode if key is None else posterior.sample(key)
@@ -94,11 +92,11 @@ class AutoencoderTask:
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         image = np.asarray(batch["image"][: self.rows], np.float32)
         output = np.asarray(jax.jit(self.forward, static_argnums=2)(params, image, None).image)
-        pairs = [picture for pair in zip(image, np.clip(output, 0, 1), strict=True) for picture in pair]
+        pairs = [one for pair in zip(image, np.clip(output, 0, 1), strict=True) for one in pair]
         return {"reconstructions": contact_sheet(pairs, columns=8)}
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
-        """A folder that holds `vae`, as diffusers saves it. Its scaling factor is the config's: see `cache.py`."""
+        """A diffusers folder that holds `vae`, with the config's scaling factor (measured by `latent_cache.py`)."""
         folder = path.with_suffix("")
         save_component(folder / "vae", nnx.merge(self.graphdef, params["vae"]), overwrite=True)
         with atomic_output(folder / "training.json", overwrite=True) as file:

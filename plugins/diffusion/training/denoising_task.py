@@ -1,19 +1,19 @@
-"""What training a base model optimises: given words and a noisy picture, say what the noise is.
+"""Training objective of a base model: predict the noise in a noisy image, given its caption.
 
-    picture -> (autoencoder) -> x_0;  t, eps drawn;  x_t = alpha_t x_0 + sigma_t eps
-    words   -> tokens -> text encoder -> states
-    UNet(x_t, t, states) -> epsilon, v or x_0, compared with the truth
+    image   -> (autoencoder) -> x_0;  t, eps drawn;  x_t = alpha_t x_0 + sigma_t eps
+    caption -> tokens -> text encoder -> states
+    UNet(x_t, t, states) -> epsilon, v or x_0, compared with the target
 
 (Ho et al., 2006.11239; Rombach et al., 2112.10752.) Timesteps are spread evenly over each batch, from one random shift
 (Kingma et al., 2107.00630, appendix I.1), which lowers the variance of the loss at no cost. Errors are weighted by
 min-SNR (2303.09556). The empty prompt, which guidance needs, comes from the data: they drop a share of the captions.
 
-Batches bring
+Batches hold
 
     image                          b h w 3 in [0, 1]: encoded here by the frozen autoencoder, or used as pixels, or
-    latents_mean, latents_std      b h w c, not scaled: the autoencoder's answer, computed once (`cache.py`)
-    tokens                         b n: read by the text encoder, which learns too, or
-    states                         b n d: a frozen text encoder's answer, computed once
+    latents_mean, latents_std      b h w c, not scaled: the autoencoder's output, computed once (`latent_cache.py`)
+    tokens                         b n: read by the text encoder, which is trained too, or
+    states                         b n d: a frozen text encoder's output, computed once
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.io.files import atomic_output
+from common.io.images import contact_sheet
 from common.training.objectives import Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
 from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_unet, load_vae, save_component
@@ -39,18 +40,18 @@ from plugins.diffusion.networks.text_encoder import TextConfig, TextEncoder
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, Posterior
 from plugins.diffusion.pipeline import Pipeline
+from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers import by_name
 from plugins.diffusion.samplers.predictions import add_noise, min_snr_weight, snr, training_target
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.losses import Denoising
-from plugins.diffusion.training.summaries import SampleSheet
 
 DTYPES = ("float32", "bfloat16")
-SAMPLER = by_name("dpm")  # of an exported base, where a caller names none
+SAMPLER = by_name("dpm")  # the default of an exported base
 
 
 class Denoised(NamedTuple):
-    """What the losses look at: the answer, the truth, the weight and the timestep of each example, float32."""
+    """Inputs of the losses: prediction, target, and the weight and timestep of each example, float32."""
 
     prediction: Float[Array, "b h w c"]
     target: Float[Array, "b h w c"]
@@ -59,22 +60,48 @@ class Denoised(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class SampleSheet:
+    """Image summary of a base in training: images of fixed prompts and seeds, one row per seed, so that runs compare.
+
+    No `prompts`: a blank image. `steps` and `guidance` are a pipeline's.
+    """
+
+    prompts: Sequence[str] = ()
+    seeds: int = 2
+    steps: int = 20
+    guidance: float = 4.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "prompts", tuple(self.prompts))
+
+    def __call__(self, pipeline: Pipeline, params: Mapping[str, Any]) -> Float[np.ndarray, "h w 3"]:
+        """The contact sheet; `params`, by network, replace the pipeline's own."""
+        if not self.prompts:
+            return np.ones((1, 1, 3), np.float32)
+        prompts = [prompt for _ in range(self.seeds) for prompt in self.prompts]
+        seeds = [seed for seed in range(self.seeds) for _ in self.prompts]
+        request = make_request(pipeline.base, prompts, seeds=seeds, steps=self.steps, guidance=self.guidance)
+        images = np.concatenate(list(pipeline.run(request, params=params)))
+        return contact_sheet(list(images), columns=len(self.prompts), labels=prompts)
+
+
+@dataclasses.dataclass(frozen=True)
 class DenoisingTask:
     """The training objective of a text-to-image base model.
 
     Attributes:
-      unet: its shape.
-      schedule: the noise, and what the UNet is asked for.
-      text: shape of a text encoder that learns with the UNet; None: batches bring states.
-      tokenizer: folder of the tokenizer that made the batches' tokens; it goes into the exported base.
-      vae: a folder or file of the autoencoder, which stays as it is; None: the UNet works on pixels.
+      unet: architecture.
+      schedule: noise schedule and prediction type.
+      text: architecture of a text encoder that is trained with the UNet; None: batches hold states.
+      tokenizer: folder of the tokenizer of the batches' tokens; it becomes part of the exported base.
+      vae: a folder or file of the autoencoder, which is frozen; None: the UNet works on pixels.
       losses: named terms that are added up; metrics: named terms that are only logged.
-      min_snr: gamma of min-SNR weights; 0 weighs all timesteps alike.
+      min_snr: gamma of min-SNR weights; 0: equal weights.
       start_from: a base, as a folder or single file, whose UNet (and text encoder, where `text` is given) are trained
-        further; None starts at random.
-      dtype: what the networks compute in, float32 or bfloat16. Parameters and losses stay float32.
-      remat: a gradient keeps only what enters each block of the UNet: less memory, more time.
-      samples: what the run's picture shows; it needs `text` and `tokenizer`.
+        further; None: random initial values.
+      dtype: of the computation, float32 or bfloat16. Parameters and losses stay float32.
+      remat: keep only the inputs of each block of the UNet for the gradient: less memory, more time.
+      samples: the image summary; it needs `text` and `tokenizer`.
     """
 
     unet: UNetConfig
@@ -92,36 +119,33 @@ class DenoisingTask:
 
     def __post_init__(self):
         if not self.losses:
-            raise ValueError(
-                "task.losses is empty: list at least one, for instance plugins.diffusion.training.losses.Denoising"
-            )
+            raise ValueError("task.losses is empty: list at least plugins.diffusion.training.losses.Denoising")
         if self.dtype not in DTYPES:
             raise ValueError(f"task.dtype is {self.dtype!r}: choose {' or '.join(DTYPES)}")
         if self.min_snr < 0:
-            raise ValueError(f"task.min_snr is {self.min_snr}: it is not negative; 0 turns it off, the paper's is 5")
-        if self.text is not None and self.text.hidden_size != self.unet.cross_attention_dim:
-            raise ValueError(
-                f"task.text gives states of {self.text.hidden_size}, task.unet reads {self.unet.cross_attention_dim}:"
-                " make hidden_size and cross_attention_dim one number"
-            )
+            raise ValueError(f"task.min_snr is {self.min_snr}, which is negative; 0 disables it, the paper's is 5")
+        width = self.unet.cross_attention_dim
+        if self.text is not None and self.text.hidden_size != width:
+            found = f"task.text has hidden_size {self.text.hidden_size}, task.unet cross_attention_dim {width}"
+            raise ValueError(f"{found}: make them equal")
 
     @functools.cached_property
     def graphs(self) -> dict[str, nnx.GraphDef]:
-        """The networks that learn, without their numbers."""
+        """The trained networks without their parameters."""
         return {name: nnx.graphdef(nnx.eval_shape(make)) for name, make in self._makers().items()}
 
     @functools.cached_property
     def autoencoder(self) -> AutoencoderKL | None:
-        """Read when it is first needed."""
+        """Loaded on first use."""
         vae = None if self.vae is None else load_vae(self.vae)
         if vae is not None and vae.config.latent_channels != self.unet.in_channels:
-            found, asked = vae.config.latent_channels, self.unet.in_channels
-            raise ValueError(f"task.vae={self.vae} has {found} latent channels, task.unet takes {asked}: give another")
+            found, expected = vae.config.latent_channels, self.unet.in_channels
+            raise ValueError(f"task.vae={self.vae} has {found} latent channels, task.unet {expected}: give another")
         return vae
 
     @functools.cached_property
     def pipeline(self) -> Pipeline | None:
-        """The whole base, shapes in place of the parameters that learn; None without text encoder and tokenizer."""
+        """The whole base, with shapes in place of the trained parameters; None without text encoder and tokenizer."""
         if self.text is None or self.tokenizer is None:
             return None
         networks = {name: nnx.eval_shape(make) for name, make in self._makers().items()}
@@ -139,42 +163,36 @@ class DenoisingTask:
         found: dict[str, Any] = {"unet": load_unet(self.start_from)}
         if self.text is not None:
             found["text_encoder"] = load_text_encoder(self.start_from)
-        for name, asked in (("unet", self.unet), ("text_encoder", self.text)):
-            if name in found and found[name].config != asked:
-                raise ValueError(f"start_from={self.start_from} holds {found[name].config}, the task asks for {asked}")
+        for name, expected in (("unet", self.unet), ("text_encoder", self.text)):
+            if name in found and found[name].config != expected:
+                raise ValueError(f"start_from={self.start_from} holds {found[name].config}, the task has {expected}")
         return {name: nnx.to_pure_dict(nnx.state(module)) for name, module in found.items()}
 
     def frozen(self) -> dict[str, Any]:
         return {} if self.autoencoder is None else {"vae": nnx.to_pure_dict(nnx.state(self.autoencoder))}
 
-    def latents(self, batch: Batch, frozen: Mapping[str, Any], key: PRNGKeyArray) -> Float[Array, "b h w c"]:
-        """The pictures of a batch where diffusion runs: `latents_of`."""
-        return latents_of(self.autoencoder, batch, frozen, key)
-
     def states(self, params: Params, batch: Batch) -> Float[Array, "b n d"]:
-        """What the UNet reads of the captions."""
+        """The UNet's context."""
         if self.text is None:
             if "states" not in batch:
-                raise ValueError(
-                    "batches bring no text states: give task.text, a text encoder that learns with the UNet"
-                )
+                raise ValueError("batches hold no text states: give task.text, a text encoder to train with the UNet")
             return jnp.asarray(batch["states"], self.dtype)
         encoder = nnx.merge(self.graphs["text_encoder"], _cast(params["text_encoder"], self.dtype))
         return encoder(batch["tokens"]).last
 
     def forward(self, params: Params, batch: Batch, context: Context) -> Denoised:
-        """One noisy view of each example, and what the network makes of it."""
+        """The network's prediction for each example at one timestep."""
         draw, shift, noise_key = jax.random.split(context.key, 3)
-        clean = self.latents(batch, context.frozen, draw)
+        clean = latents_of(self.autoencoder, batch, context.frozen, draw)
         t = spread_timesteps(shift, len(clean), self.schedule.num_train_timesteps)
         noise = jax.random.normal(noise_key, clean.shape, clean.dtype)
         noisy, target = (f(self.schedule, clean, noise, t) for f in (add_noise, training_target))
         unet = nnx.merge(self.graphs["unet"], params["unet"])
-        answer = unet(noisy.astype(self.dtype), t, self.states(params, batch), remat=self.remat)
-        return Denoised(answer.astype(jnp.float32), target, self.weights(t), t)
+        prediction = unet(noisy.astype(self.dtype), t, self.states(params, batch), remat=self.remat)
+        return Denoised(prediction.astype(jnp.float32), target, self.weights(t), t)
 
     def weights(self, t: Int[Array, " b"]) -> Float[Array, " b"]:
-        """Of each timestep's squared error."""
+        """Weights of the squared errors at timesteps t."""
         if not self.min_snr:
             return jnp.ones(t.shape, jnp.float32)
         return min_snr_weight(snr(self.schedule, t), self.schedule.prediction_type, self.min_snr)
@@ -188,7 +206,7 @@ class DenoisingTask:
         return {} if self.pipeline is None else {"samples": self.samples(self.pipeline, params)}
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
-        """A folder as diffusers saves it: the whole base, or the UNet alone where there is no more."""
+        """A diffusers folder: the whole base, or without text encoder and tokenizer the UNet alone."""
         folder = path.with_suffix("")
         networks = {name: nnx.merge(graph, params[name]) for name, graph in self.graphs.items()}
         if self.pipeline is None:
@@ -211,25 +229,23 @@ def latents_of(
 ) -> Float[Array, "b h w c"]:
     """Scaled latents of a batch, with the parameters `frozen["vae"]`; without an autoencoder pixels in [-1, 1]."""
     if "latents_mean" in batch:
-        spread = batch["latents_mean"].astype(jnp.float32), 2 * jnp.log(batch["latents_std"].astype(jnp.float32))
-        drawn = Posterior(*spread).sample(key)
+        mean, std = (batch[f"latents_{name}"].astype(jnp.float32) for name in ("mean", "std"))
+        drawn = Posterior(mean, 2 * jnp.log(std)).sample(key)
     elif autoencoder is None:
         return 2 * jnp.asarray(batch["image"]) - 1
     else:
         vae = nnx.merge(nnx.graphdef(autoencoder), frozen["vae"])
         drawn = vae.encode(2 * jnp.asarray(batch["image"]) - 1).sample(key)
     if autoencoder is None:
-        raise ValueError("batches bring latents, so task.vae has to name the autoencoder that they are of")
+        raise ValueError("batches hold latents, so task.vae has to name their autoencoder")
     return autoencoder.to_latents(drawn)
 
 
 def spread_timesteps(key: PRNGKeyArray, count: int, steps: int) -> Int[Array, " {count}"]:
-    """`count` timesteps of 0 .. steps - 1, one from each of as many equal parts; each alone is uniform.
-
-    Which example gets which part is drawn too: neighbours in a batch may be alike."""
+    """`count` timesteps of 0 .. steps - 1 in random order, one from each of `count` equal strata; each is uniform."""
     shift, order = jax.random.split(key)
-    places = (jnp.arange(count) + jax.random.uniform(shift)) / count
-    return jax.random.permutation(order, jnp.minimum((places * steps).astype(jnp.int32), steps - 1))
+    fractions = (jnp.arange(count) + jax.random.uniform(shift)) / count
+    return jax.random.permutation(order, jnp.minimum((fractions * steps).astype(jnp.int32), steps - 1))
 
 
 def _cast(params: Params, dtype: str) -> Params:

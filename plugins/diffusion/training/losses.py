@@ -1,10 +1,4 @@
-"""Losses and metrics of diffusion training, as named objects that a config lists (`common/training/objectives.py` for others).
-
-Denoising (`task.py`) has one loss, the weighted squared error of the model's answer; autoencoding
-(`autoencoder_task.py`) adds a pull of the latents' distribution towards the standard normal one to its picture losses.
-"""
-
-from __future__ import annotations
+"""Losses and metrics of diffusion training, objects that a config lists; `common/training/objectives.py` has others."""
 
 import dataclasses
 
@@ -32,9 +26,9 @@ class Denoising:
 
 @dataclasses.dataclass(frozen=True)
 class ErrorBetween:
-    """A metric: the plain squared error of the examples whose timestep lies in [first, last); 0 if there is none.
+    """A metric: the unweighted squared error of the examples whose timestep lies in [first, last); 0 without any.
 
-    A step's loss depends on the timesteps that it drew far more than on the model; within a narrow range, less so.
+    A step's loss depends far more on its timesteps than on the model; within a narrow range, less so.
     """
 
     first: int
@@ -54,7 +48,7 @@ class ErrorBetween:
 
 @dataclasses.dataclass(frozen=True)
 class Kl:
-    """KL divergence of the latents to the standard normal distribution, nats per latent number."""
+    """KL divergence of the latents to the standard normal distribution, nats per latent value."""
 
     weight: Weight = 1e-6
 
@@ -68,7 +62,7 @@ class Kl:
 
 @dataclasses.dataclass(frozen=True)
 class LatentStd:
-    """A metric: standard deviation of the latents over batch, places and channels; its inverse scales them to 1."""
+    """A metric: standard deviation of the latents over batch, space and channels; its inverse is the scaling factor."""
 
     weight: Weight = 1.0
 
