@@ -42,21 +42,14 @@ Batch = list[tuple[Example, Future[Input | str]]]
 
 @dataclass(frozen=True, eq=False)
 class Answering:
-    """A network, its memory and the settings.
+    """A network, its memory and the settings."""
 
-    Attributes:
-      assistant: has a memory unless k is 0.
-      k: items to read.
-      sources: names of those to search; None: all.
-      batch: questions at a time. threads: for reading images.
-    """
-
-    assistant: Assistant
-    k: int
+    assistant: Assistant  # with a memory unless k is 0
+    k: int  # items to read
     how: Decoding
-    sources: Sequence[str] | None = None
-    batch: int = 32
-    threads: int = 2
+    sources: Sequence[str] | None = None  # names of those to search; None: all
+    batch: int = 32  # questions at a time
+    threads: int = 2  # for reading images
 
     def __call__(self, examples: Sequence[Example], skips: Skips) -> Iterator[tuple[Example, Prediction | None]]:
         """Each question with its prediction, in order; None for one that is skipped."""

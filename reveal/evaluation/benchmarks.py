@@ -39,46 +39,29 @@ OWN_WORDS = "own tokenizer (not the Java PTB tokenizer)"
 
 
 class Example(NamedTuple):
-    """A question that can be scored.
-
-    Attributes:
-      id: in the published file.
-      references: correct answers.
-      metadata: what else its score needs.
-    """
+    """A question that can be scored."""
 
     question: Question
-    id: int | str
-    references: tuple[str, ...]
-    metadata: Mapping[str, Any] = {}
+    id: int | str  # in the published file
+    references: tuple[str, ...]  # correct answers
+    metadata: Mapping[str, Any] = {}  # what else its score needs
 
 
 class Score(NamedTuple):
-    """Of a benchmark; papers print all scores times 100.
+    """Of a benchmark; papers print all scores times 100."""
 
-    Attributes:
-      metric: the name of `value`.
-      parts: further scores by name.
-      each: of each question, in order.
-    """
-
-    metric: str
+    metric: str  # the name of `value`
     value: float
-    parts: dict[str, float]
-    each: list[float]
+    parts: dict[str, float]  # further scores
+    each: list[float]  # of each question, in order
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark(ABC):
-    """The interface of all benchmarks.
+    """The interface of all benchmarks."""
 
-    Attributes:
-      path: of the questions, as published.
-      images: a folder that has the images, at any depth.
-    """
-
-    path: str
-    images: str
+    path: str  # of the questions, as published
+    images: str  # a folder that has the images, at any depth
 
     FILES: ClassVar[Sequence[str]] = ("path",)
     EVALUATOR: ClassVar[str] = ""
@@ -117,17 +100,11 @@ def group_means(values: Iterable[float], groups: Iterable[Iterable[str]]) -> dic
 
 @dataclass(frozen=True, kw_only=True)
 class Vqa(Benchmark):
-    """VQA-v2 and OK-VQA.
+    """VQA-v2 and OK-VQA."""
 
-    Attributes:
-      annotations: the file of the answers.
-      rules: an evaluator of `metrics.vqa`.
-      answer: which of an annotator's entries counts; only OK-VQA has `raw_answer`.
-    """
-
-    annotations: str
+    annotations: str  # the file of the answers
     rules: vqa.Evaluator = "current"
-    answer: Literal["answer", "raw_answer"] = "answer"
+    answer: Literal["answer", "raw_answer"] = "answer"  # of each annotator; only OK-VQA has `raw_answer`
 
     FILES: ClassVar[Sequence[str]] = ("path", "annotations")
 
@@ -197,13 +174,9 @@ class AOkVqa(Benchmark):
 
 @dataclass(frozen=True, kw_only=True)
 class Captions(Benchmark):
-    """COCO's captions.
+    """COCO's captions."""
 
-    Attributes:
-      splits: of Karpathy's `dataset_coco.json`; none: `path` is a file of COCO's own.
-    """
-
-    splits: Sequence[str] = ()
+    splits: Sequence[str] = ()  # of Karpathy's `dataset_coco.json`; none: `path` is a file of COCO's own
 
     EVALUATOR: ClassVar[str] = f"CIDEr-D, {OWN_WORDS}, idf of these references; BLEU-4 and ROUGE-L with the same words"
 
@@ -244,11 +217,7 @@ class NoCaps(Benchmark):
 
 @dataclass(frozen=True, kw_only=True)
 class EncyclopedicVqa(Benchmark):
-    """Encyclopedic-VQA.
-
-    Attributes:
-      names: iNaturalist's files; kinds, most: as in `sources.evqa.entries`.
-    """
+    """Encyclopedic-VQA; options as in `sources.evqa.entries`."""
 
     names: Sequence[str] = ()
     kinds: Sequence[str] = field(default=evqa.KINDS)
@@ -278,11 +247,8 @@ class EncyclopedicVqa(Benchmark):
 
 @dataclass(frozen=True, kw_only=True)
 class InfoSeek(Benchmark):
-    """InfoSeek's validation file: the answers of the test and the human set are not public.
-
-    Attributes:
-      types, entities: the other two files, as in `sources.infoseek.entries`; None: without.
-    """
+    """InfoSeek's validation file: the answers of the test and the human set are not public. Options as in
+    `sources.infoseek.entries`."""
 
     types: str | None = None
     entities: str | None = None

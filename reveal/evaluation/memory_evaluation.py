@@ -86,39 +86,23 @@ def memory_provenance(folder: str, memory: Memory) -> tuple[dict[str, Any], str]
 
 @dataclasses.dataclass(frozen=True)
 class SetsEvaluation(Evaluation):
-    """Benchmarks and settings.
+    """Benchmarks and settings."""
 
-    Attributes:
-      sets: benchmarks by name.
-      memory: a folder built with these weights (`reveal build`); None: answers without one.
-      k: items to read; None: as many as in training, else 4.
-      sources: names of those to search; None: all.
-      engine: as in `memory.engines.registry.engine_of`.
-      tokenizer: None: where `processor_of` finds it.
-      names: of the network's sources, in order, where neither memory nor weights have them.
-      beams: beam width; 1 is greedy decoding. penalty: length penalty of beam search.
-      length: most tokens of an answer; None: as in training.
-      batch: questions at a time. threads: for reading images.
-      limit: only the first so many questions of each benchmark; 0: all.
-      strict: a question that would be skipped is an error.
-      progress: show progress bars.
-    """
-
-    sets: Mapping[str, Benchmark]
-    memory: str | None = None
-    k: int | None = None
-    sources: Sequence[str] | None = None
-    engine: str = "exact"
-    tokenizer: str | None = None
-    names: Sequence[str] = ()
-    beams: int = 1
-    penalty: float | int = 0.6
-    length: int | None = None
-    batch: int = 32
-    threads: int = 2
-    limit: int = 0
-    strict: bool = False
-    progress: bool = True
+    sets: Mapping[str, Benchmark]  # by name
+    memory: str | None = None  # a folder built with these weights (`reveal build`); None: answers without one
+    k: int | None = None  # items to read; None: as many as in training, else 4
+    sources: Sequence[str] | None = None  # names of those to search; None: all
+    engine: str = "exact"  # as in `memory.engines.registry.engine_of`
+    tokenizer: str | None = None  # None: where `processor_of` finds it
+    names: Sequence[str] = ()  # of the network's sources, in order, where neither memory nor weights have them
+    beams: int = 1  # beam width; 1 is greedy decoding
+    penalty: float | int = 0.6  # length penalty of beam search
+    length: int | None = None  # most tokens of an answer; None: as in training
+    batch: int = 32  # questions at a time
+    threads: int = 2  # for reading images
+    limit: int = 0  # only the first so many questions of each benchmark; 0: all
+    strict: bool = False  # a question that would be skipped is an error
+    progress: bool = True  # show progress bars
 
     def __post_init__(self):
         small = [f"{name} {getattr(self, name)}" for name in ("beams", "batch", "threads") if getattr(self, name) < 1]

@@ -41,15 +41,10 @@ Span = tuple[float, float]
 
 
 class InfoSeekScores(NamedTuple):
-    """Of a set.
+    """Of a set."""
 
-    Attributes:
-      score: the harmonic mean; None: one of the splits is missing.
-      accuracy: of all questions.
-    """
-
-    score: float | None
-    accuracy: float
+    score: float | None  # the harmonic mean; None: one of the splits is missing
+    accuracy: float  # of all questions
     by_split: dict[str, float]
     by_kind: dict[str, float]
 

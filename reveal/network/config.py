@@ -37,19 +37,14 @@ def _positive_integers(config: Any) -> list[tuple[bool, str]]:
 
 @dataclasses.dataclass(frozen=True)
 class VitConfig:
-    """The image encoder.
-
-    Attributes:
-      mlp: hidden width of the MLP.
-      patch, image_size: side of a patch and of the image, in pixels; the position table fixes the image size.
-    """
+    """The image encoder."""
 
     width: int = 768
     depth: int = 12
     heads: int = 12
-    mlp: int = 3072
-    patch: int = 16
-    image_size: int = 224
+    mlp: int = 3072  # hidden width
+    patch: int = 16  # side, in pixels
+    image_size: int = 224  # side, in pixels; fixed by the position table
 
     def __post_init__(self):
         check(self, _positive_integers(self))
@@ -64,37 +59,25 @@ class VitConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RevealConfig:
-    """The whole network.
-
-    Attributes:
-      width, heads, head_dim, mlp: of every T5 layer; `heads * head_dim` need not be `width`.
-      encoder_layers: of T5's encoder; all but `fusion_layers` of them encode text.
-      decoder_layers: of the generator.
-      fusion_layers: of the fusion encoder, and of each of the query, key and value heads.
-      key_dim: of queries and keys.
-      value_tokens: c, the tokens that the value head compresses an item to.
-      sources: number of knowledge sources of the source gate.
-      prior: how the retrieval score enters the fusion, one of `PRIORS`.
-      bos, eos: first and last token of a generated text.
-      tied: output logits use the input embedding, over sqrt(width), as in T5 1.0. This helps to generate tokens that
-        are rarely answers; T5 1.1 and the published networks have a separate output table.
-    """
+    """The whole network."""
 
     vit: VitConfig = VitConfig()
     vocab_size: int = 32128
-    width: int = 768
+    width: int = 768  # of every T5 layer, as are the next three; heads * head_dim need not be width
     heads: int = 12
     head_dim: int = 64
     mlp: int = 2048
-    encoder_layers: int = 12
-    decoder_layers: int = 12
-    fusion_layers: int = 6
-    key_dim: int = 512
-    value_tokens: int = 32
-    sources: int = 3
-    prior: str = "multiply"
-    bos: int = 32001
+    encoder_layers: int = 12  # of T5's encoder; all but fusion_layers of them encode text
+    decoder_layers: int = 12  # of the generator
+    fusion_layers: int = 6  # of the fusion encoder, and of each of the query, key and value heads
+    key_dim: int = 512  # of queries and keys
+    value_tokens: int = 32  # c, the tokens that the value head compresses an item to
+    sources: int = 3  # number of knowledge sources of the source gate
+    prior: str = "multiply"  # how the retrieval score enters the fusion, one of PRIORS
+    bos: int = 32001  # first and last token of a generated text
     eos: int = 1
+    # Output logits use the input embedding, over sqrt(width), as in T5 1.0: this helps to generate tokens that are
+    # rarely answers. T5 1.1 and the published networks have a separate output table.
     tied: bool = False
 
     def __post_init__(self):
@@ -117,9 +100,9 @@ class RevealConfig:
     ) -> RevealConfig:
         """For small worlds of 32-pixel images: 1,061,894 parameters. Texts begin with token 2."""
         vit = VitConfig(width=128, depth=2, heads=4, mlp=512, patch=8, image_size=32)
-        t5 = dict(width=64, heads=4, head_dim=16, mlp=128, encoder_layers=4, decoder_layers=2, fusion_layers=2)
-        own = dict(key_dim=64, value_tokens=value_tokens, sources=sources, bos=2)
-        return cls(vit, vocab_size, **t5, **own, prior=prior)
+        t5: Any = dict(width=64, heads=4, head_dim=16, mlp=128, encoder_layers=4, decoder_layers=2, fusion_layers=2)
+        memory: Any = dict(key_dim=64, value_tokens=value_tokens, sources=sources, prior=prior)
+        return cls(vit, vocab_size, **t5, **memory, bos=2)
 
     @classmethod
     def base(cls) -> RevealConfig:

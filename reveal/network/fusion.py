@@ -49,18 +49,12 @@ def score_prior(
 
 
 class Fused(NamedTuple):
-    """What the generator attends to.
-
-    Attributes:
-      states, mask: of the query's tokens and all items'.
-      prior: of each item.
-      shares: the share of the query's attention that went to each item (`attention_shares`), where asked for.
-    """
+    """What the generator attends to: the query's tokens and all items'."""
 
     states: Float[Array, "b n d"]
     mask: Bool[Array, "b n"]
     prior: Float[Array, "b k"]
-    shares: Float[Array, "b k"] | None
+    shares: Float[Array, "b k"] | None  # of the query's attention (`attention_shares`), where requested
 
 
 class AttentiveFusion(nnx.Module):
@@ -86,14 +80,8 @@ class AttentiveFusion(nnx.Module):
         shares: bool = False,
         remat: bool = False,
     ) -> Fused:
-        """Fuses the states of `b` queries with `k` items of `c` tokens each, k = 0 included.
-
-        Args:
-          states, mask: of the queries.
-          values, values_mask: of the items, False where there is none.
-          prior: of the items, mean 1.
-          shares: also measure attention per item.
-        """
+        """Fuses the states of `b` queries with `k` items of `c` tokens each, k = 0 included; the prior has mean 1.
+        `shares` measures attention per item."""
         (b, n, d), (k, c) = states.shape, values.shape[1:3]
         x = jnp.concatenate([states, values.reshape(b, k * c, d).astype(states.dtype)], axis=1)
         mask = jnp.concatenate([mask, values_mask.reshape(b, k * c)], axis=1)

@@ -2,8 +2,7 @@
 
 An image and a text in, a text out, with the help of K items retrieved from a memory of images and texts.
 
-1. `encode_query`  ViT (`vit.py`) and T5's lower layers -> states; query head -> query embedding, source gate
-(`heads.py`)
+1. `encode_query`  ViT (`vit.py`) and T5's lower layers -> states; query head -> embedding, source gate (`heads.py`)
 2. `encode_item`   the same two encoders -> key head, value head: the key-value pair of a memory item
 3. (the memory retrieves the K items with the highest `heads.scores`)
 4. `fuse`          T5's upper layers over [query ; values], the scores as prior (`fusion.py`)
@@ -56,18 +55,12 @@ class States(NamedTuple):
 
 
 class Query(NamedTuple):
-    """An encoded question.
-
-    Attributes:
-      states, mask: as in `States`.
-      vector: the query embedding, of unit length.
-      log_gate: log-probability of each source.
-    """
+    """An encoded question: `States`, and what the memory is searched by."""
 
     states: Float[Array, "b n d"]
     mask: Bool[Array, "b n"]
-    vector: Float[Array, "b e"]
-    log_gate: Float[Array, "b s"]
+    vector: Float[Array, "b e"]  # the query embedding, of unit length
+    log_gate: Float[Array, "b s"]  # log-probability of each source
 
 
 class Item(NamedTuple):
@@ -101,16 +94,8 @@ class Reveal(nnx.Module):
         *,
         remat: bool = False,
     ) -> States:
-        """Both encoders.
-
-        Args:
-          tokens: texts; None if no row has one.
-          image: images; None if no row has one.
-          has_image: which rows have an image; None: all.
-
-        Raises:
-          ValueError: neither tokens nor image, or an image of another size.
-        """
+        """Both encoders; `has_image` None means all rows. Raises ValueError for neither tokens nor image, or another
+        size."""
         side = self.config.vit.image_size
         if tokens is None and image is None:
             raise ValueError("neither tokens nor image: a row has a text, an image or both")
@@ -165,15 +150,8 @@ class Reveal(nnx.Module):
         shares: bool = False,
         remat: bool = False,
     ) -> Fused:
-        """The query with its items; without `values`, the query alone.
-
-        Args:
-          query: from `encode_query`.
-          values: of the k items.
-          scores: of the items (`heads.scores`); None: equal.
-          present: False where fewer than k were found; None: all True.
-          shares: also measure attention per item.
-        """
+        """The query with its k items; without `values`, the query alone. `scores` (`heads.scores`) are equal by
+        default, `present` is False where fewer than k were found, and `shares` measures attention per item."""
         if values is None:
             values = jnp.zeros((len(query.states), 0, self.config.value_tokens, self.config.width))
         present = jnp.ones(values.shape[:2], bool) if present is None else present

@@ -1,6 +1,6 @@
 """T5 1.1 (Raffel et al., 2020; v1.1: Shazeer, 2020): layers, the encoder stack, and the decoder that generates answers.
 
-    encoder layer   x + attention(norm x);                                x + mlp(norm x)
+    encoder layer   x + attention(norm x);                                   x + mlp(norm x)
     decoder layer   x + attention(norm x);  x + attention(norm x, context);  x + mlp(norm x)
 
 - RMS norms come first. No linear map has a bias.
@@ -241,19 +241,13 @@ class Encoder(nnx.Module):
 
 
 class Cache(NamedTuple):
-    """What a decoder keeps from token to token: `r` rows of up to `n` tokens, on `b` contexts of `m` tokens.
+    """What a decoder keeps from token to token: `r` rows of up to `n` tokens, on `b` contexts of `m` tokens. Row i
+    belongs to context `i // (r / b)`."""
 
-    Attributes:
-      past: per layer, keys and values of the tokens so far, r n h d.
-      context: per layer, keys and values of the context, b m h d; row i belongs to context `i // (r / b)`.
-      context_bias: masks the context.
-      position: of the next token.
-    """
-
-    past: tuple[KeysValues, ...]
-    context: tuple[KeysValues, ...]
+    past: tuple[KeysValues, ...]  # per layer, of the tokens so far, r n h d
+    context: tuple[KeysValues, ...]  # per layer, b m h d
     context_bias: Float[Array, "b 1 1 m"]
-    position: Int[Array, ""]
+    position: Int[Array, ""]  # of the next token
 
     def select(self, rows: Int[Array, " r"]) -> Cache:
         """Row i continues row `rows[i]`, which has the same context."""

@@ -27,18 +27,12 @@ MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.E
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ItemArrays:
-    """Items, a row each.
-
-    Attributes:
-      tokens: the text, padded.
-      image: black where there is none.
-      source: index of the source.
-    """
+    """Items, a row each."""
 
     tokens: Int[np.ndarray, "n l"]
-    image: UInt8[np.ndarray, "n s s 3"]
+    image: UInt8[np.ndarray, "n s s 3"]  # black where there is none
     has_image: Bool[np.ndarray, " n"]
-    source: UInt8[np.ndarray, " n"]
+    source: UInt8[np.ndarray, " n"]  # index
     id: Int[np.ndarray, " n"]
 
     def __len__(self) -> int:

@@ -50,39 +50,25 @@ def asked(question: str, prompt: str = ASK) -> str:
 
 
 class Hops(NamedTuple):
-    """The two questions that a two-hop question is decomposed into.
-
-    Attributes:
-      about_image: the first.
-      about_answer: the second, without an image; {} is the answer to the first.
-    """
+    """The two questions that a two-hop question is decomposed into."""
 
     about_image: str
-    about_answer: str
+    about_answer: str  # without an image; {} is the answer to the first
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Processor:
-    """From texts and images to network inputs.
-
-    Attributes:
-      sources: names, in order of the network's gate.
-      image_size: in pixels.
-      item_length, question_length, answer_length: in tokens, including the end token.
-      prompt: template of a question.
-      blank: image of a question without one; None: the network gets no image.
-      hops: two-hop questions, in lower case.
-    """
+    """From texts and images to network inputs."""
 
     tokenizer: Tokenizer
-    sources: tuple[str, ...]
-    image_size: int
-    item_length: int = 326
+    sources: tuple[str, ...]  # names, in order of the network's gate
+    image_size: int  # in pixels
+    item_length: int = 326  # in tokens, including the end token, as are the next two
     question_length: int = 64
     answer_length: int = 32
-    prompt: str = ASK
-    blank: Float[np.ndarray, "s s 3"] | None = None
-    hops: Mapping[str, Hops] = dataclasses.field(default_factory=dict)
+    prompt: str = ASK  # template of a question
+    blank: Float[np.ndarray, "s s 3"] | None = None  # image of a question without one; None: the network gets none
+    hops: Mapping[str, Hops] = dataclasses.field(default_factory=dict)  # of two-hop questions, in lower case
 
     def question(self, text: str) -> Int[np.ndarray, " n"]:
         """Tokens. Raises ValueError for a question longer than `question_length`."""

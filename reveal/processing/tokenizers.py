@@ -206,10 +206,9 @@ def trained(lines: Iterator[str], size: int, **options: bool | float) -> bytes:
             raised.append(error)
             raise
 
-    options = dict[str, Any](fixed, max_sentence_length=MAX_LINE) | options
-    train = sentencepiece.SentencePieceTrainer.train
+    how = dict[str, Any](fixed, max_sentence_length=MAX_LINE) | options
     try:
-        train(sentence_iterator=texts(), model_writer=model, vocab_size=size, **options)
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=texts(), model_writer=model, vocab_size=size, **how)
     except RuntimeError as error:
         if raised:
             raise raised[0] from None

@@ -20,22 +20,13 @@ from reveal.training.device_memory import Contents
 
 @dataclasses.dataclass(frozen=True)
 class Augment:
-    """Ranges of the augmentations.
+    """Ranges of the augmentations."""
 
-    Attributes:
-      crop: least and largest fraction of the side that is shown, resized to the whole. 1 shows all; above 1 the image
-        is shown smaller and its border is extended.
-      turn: largest rotation, in radians.
-      brightness: factors are 1 - brightness to 1 + brightness.
-      noise: standard deviation of noise on values in [0, 1].
-      drop: share of the images of items with text that are dropped.
-    """
-
-    crop: Sequence[int | float] = (0.75, 1.0)
-    turn: int | float = 0.0
-    brightness: int | float = 0.2
-    noise: int | float = 0.0
-    drop: int | float = 0.0
+    crop: Sequence[int | float] = (0.75, 1.0)  # fraction of the side that is shown; above 1 the border is extended
+    turn: int | float = 0.0  # largest rotation, in radians
+    brightness: int | float = 0.2  # factors are 1 - brightness to 1 + brightness
+    noise: int | float = 0.0  # standard deviation, for values in [0, 1]
+    drop: int | float = 0.0  # share of the images of items with text that are dropped
 
     def __post_init__(self):
         crop = tuple(self.crop)

@@ -32,20 +32,13 @@ CHUNK = 128  # items that are encoded at a time
 
 
 class Contents(NamedTuple):
-    """Items as network inputs.
+    """Items as network inputs."""
 
-    Attributes:
-      tokens: the text; 0 where there is none.
-      image: values 0 to 255; floats after `augment.py`.
-      source: index of the source; the number of sources for a padding row.
-      id: of the item; -1 for a padding row.
-    """
-
-    tokens: Int[Array | np.ndarray, "m l"]
-    image: UInt8[Array | np.ndarray, "*m s s 3"] | Float[Array, "*m s s 3"]
+    tokens: Int[Array | np.ndarray, "m l"]  # 0 where there is no text
+    image: UInt8[Array | np.ndarray, "*m s s 3"] | Float[Array, "*m s s 3"]  # 0 to 255; floats after `augment.py`
     has_image: Bool[Array | np.ndarray, " m"]
-    source: Int[Array | np.ndarray, " m"]
-    id: Int[Array | np.ndarray, " m"]
+    source: Int[Array | np.ndarray, " m"]  # the number of sources for a padding row
+    id: Int[Array | np.ndarray, " m"]  # -1 for a padding row
 
 
 class Encoded(NamedTuple):

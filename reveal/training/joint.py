@@ -43,22 +43,13 @@ from reveal.training.warm_start import RevealTask
 
 @dataclasses.dataclass(frozen=True)
 class Joint(RevealTask):
-    """Items are retrieved.
-
-    Attributes:
-      reencode: how many of a row's items are encoded again, the best ones; None: all k.
-      sources: indices of the sources to search; None: all.
-      find: the best items, or random ones as a baseline.
-      engine: of the search on the host, for one process and on a CPU one device; None: exact search in the step. Never
-        `ExactEngine`, which is that search itself.
-      refresh: how often keys and values are recomputed.
-    """
+    """Items are retrieved."""
 
     weights: Weights = dataclasses.field(default_factory=lambda: Weights(contrastive=0.0))
-    reencode: int | None = None
-    sources: Sequence[int] | None = None
-    find: Literal["best", "random"] = "best"
-    engine: Engine | None = None
+    reencode: int | None = None  # how many of a row's items are encoded again, the best ones; None: all k
+    sources: Sequence[int] | None = None  # indices of the sources to search; None: all
+    find: Literal["best", "random"] = "best"  # random items are a baseline
+    engine: Engine | None = None  # on the host, for one process and on a CPU one device; None: exact, in the step
     refresh: RefreshConfig = dataclasses.field(default_factory=RefreshConfig)
     failures: list[Exception] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 

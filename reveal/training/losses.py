@@ -35,26 +35,17 @@ MIN_WEIGHT = 1e-6  # of all tokens together
 
 
 class Output(NamedTuple):
-    """What a stage computed of a batch: the inputs of losses. None: not computed.
-
-    Attributes:
-      query: the encoded questions.
-      values: of the k items that were read.
-      logits: of the answers.
-      keys, ids: of the m candidates of the contrastive loss, the gold item first.
-      source: of the gold item.
-      text, text_logits, text_weights: target tokens of the items' own texts, their logits, and how much each counts.
-    """
+    """What a stage computed of a batch: the inputs of losses. None: not computed."""
 
     query: Query
-    values: Float[Array, "b k c d"]
-    logits: Float[Array, "b o v"]
-    keys: Float[Array, "b m e"] | None = None
+    values: Float[Array, "b k c d"]  # of the items that were read
+    logits: Float[Array, "b o v"]  # of the answers
+    keys: Float[Array, "b m e"] | None = None  # of the candidates of the contrastive loss, the gold item first
     ids: Int[Array, "b m"] | None = None
-    source: Int[Array | np.ndarray, " b"] | None = None
-    text: Int[Array, "n l"] | None = None
+    source: Int[Array | np.ndarray, " b"] | None = None  # of the gold item
+    text: Int[Array, "n l"] | None = None  # the items' own texts
     text_logits: Float[Array, "n l v"] | None = None
-    text_weights: Float[Array, "n l"] | None = None
+    text_weights: Float[Array, "n l"] | None = None  # how much each token counts
 
 
 def generation(
@@ -89,13 +80,9 @@ def contrastive(
     items: Int[Array, "b k"] | None = None,
     temperature: int | float = 0.2,
 ) -> Contrast:
-    """InfoNCE: each query against the keys of the whole batch, all of unit length.
-
-    Args:
-      keys: `keys[i, 0]` is of the item that query i should find; all others are negatives, for all queries.
-      items: ids of the keys' items. Another key of a query's own item is left out instead of being a false negative.
-      temperature: divides the scores.
-    """
+    """InfoNCE: each query against the keys of the whole batch, all of unit length. `keys[i, 0]` is of the item that
+    query i should find; all others are negatives, for all queries, but for other keys of the query's own item by the
+    ids `items`."""
     b, k = keys.shape[:2]
     labels = jnp.arange(b) * k
     scores = jnp.einsum("bd,nd->bn", query, keys.reshape(b * k, -1), preferred_element_type=jnp.float32) / temperature
@@ -148,13 +135,9 @@ class Loss:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Weights of the losses.
+    """Weights of the losses."""
 
-    Attributes:
-      contrastive: r; the generation loss has 1 - r.
-    """
-
-    contrastive: int | float = 0.01
+    contrastive: int | float = 0.01  # r; the generation loss has 1 - r
     disentangle: int | float = 0.01
     gap: int | float = 0.0001
     reconstruct: int | float = 0.0

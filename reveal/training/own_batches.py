@@ -60,43 +60,26 @@ _SHARED: weakref.WeakValueDictionary[str, Later] = weakref.WeakValueDictionary()
 
 @dataclass(frozen=True)
 class OwnDataConfig:
-    """Items and the questions about them.
+    """Items and the questions about them."""
 
-    Attributes:
-      knowledge: a .jsonl of the general format, or a list of `reveal.sources.Items`.
-      questions: a .jsonl, or one of `reveal.sources.Questions`.
-      sources: names of the items' sources, in order of the network's gate.
-      tokenizer: a file for `reveal.processing.tokenizers.load`.
-      image_size: in pixels, as the network's.
-      item_length, text_length, answer_length: in tokens, the answer's with its end.
-      prefix: most tokens of a caption in the prompt.
-      crop: range of the share of a question's image that is kept, drawn each time; [1, 1]: all.
-      item_crop: the same of an item's image, drawn once.
-      drop_image: share of the items with text whose image is dropped.
-      negatives: per question, where questions name their gold items.
-      strict: unusable items and questions are errors instead of being skipped and counted. Readers have their own.
-      batch_size: over all processes.
-      threads: readers inside this process. buffer: batches they may prepare ahead.
-    """
-
-    knowledge: str | Sequence[Items]
-    questions: str | Questions
-    sources: Sequence[str]
-    tokenizer: str
+    knowledge: str | Sequence[Items]  # a .jsonl of the general format, or `reveal.sources.Items`
+    questions: str | Questions  # a .jsonl, or a `reveal.sources.Questions`
+    sources: Sequence[str]  # names of the items' sources, in order of the network's gate
+    tokenizer: str  # a file for `tokenizers.load`
     objective: Objective = "vqa"
-    image_size: int = 224
-    item_length: int = 326
+    image_size: int = 224  # in pixels, as the network's
+    item_length: int = 326  # in tokens, as are the next two
     text_length: int = 64
-    answer_length: int = 32
-    prefix: int = 5
-    crop: Sequence[float | int] = (1, 1)
-    item_crop: Sequence[float | int] = (1, 1)
-    drop_image: float | int = 0
-    negatives: int = 1
-    strict: bool = False
-    batch_size: int = 64
-    threads: int = 2
-    buffer: int = 8
+    answer_length: int = 32  # with the end token
+    prefix: int = 5  # most tokens of a caption in the prompt
+    crop: Sequence[float | int] = (1, 1)  # range of the share of a question's image that is kept, drawn each time
+    item_crop: Sequence[float | int] = (1, 1)  # the same of an item's image, drawn once
+    drop_image: float | int = 0  # share of the items with text whose image is dropped
+    negatives: int = 1  # per question, where questions name their gold items
+    strict: bool = False  # unusable items and questions are errors; readers have a `strict` of their own
+    batch_size: int = 64  # over all processes
+    threads: int = 2  # readers inside this process
+    buffer: int = 8  # batches that they may prepare ahead
 
     def __post_init__(self) -> None:
         """Raises ValueError for invalid options; opens no file."""

@@ -62,33 +62,20 @@ class Knowledge(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class RevealTask:
-    """What both stages share.
+    """What both stages share."""
 
-    Attributes:
-      knowledge: the memory's items.
-      network: None: `RevealConfig.tiny` for the vocabulary.
-      weights: of the losses; `losses`: further named terms (`common.training.objectives`), over a `losses.Output`.
-      k: items that are read.
-      smoothing: of the target distribution. temperature: of the contrastive loss.
-      augment: of the images of items that are encoded with gradients; None: none.
-      start_from: weights to fine-tune.
-      copying: initialise cross-attention of value head and generator to copy what it attends to
-        (`Attention.init_as_copy`); False: as in T5.
-      dtype: of the network's computation, float32 or bfloat16. Parameters and losses stay float32.
-      remat: recompute activations for the gradient: less memory, more time.
-    """
-
-    knowledge: Knowledge
-    network: RevealConfig | None = None
-    weights: Weights = dataclasses.field(default_factory=Weights)
-    k: int = 4
-    smoothing: float = 0.01
-    temperature: float = 0.2
-    augment: Augment | None = None
-    start_from: str | None = None
-    copying: bool = False
-    dtype: str = "float32"
-    remat: bool = False
+    knowledge: Knowledge  # the memory's items
+    network: RevealConfig | None = None  # None: `RevealConfig.tiny` for the vocabulary
+    weights: Weights = dataclasses.field(default_factory=Weights)  # of the losses
+    k: int = 4  # items that are read
+    smoothing: float = 0.01  # of the target distribution
+    temperature: float = 0.2  # of the contrastive loss
+    augment: Augment | None = None  # of the images of items that are encoded with gradients
+    start_from: str | None = None  # weights to fine-tune
+    copying: bool = False  # initialise cross-attention of value head and generator by `Attention.init_as_copy`
+    dtype: str = "float32"  # of the computation, or bfloat16; parameters and losses stay float32
+    remat: bool = False  # recompute activations for the gradient: less memory, more time
+    # Further named terms (`common.training.objectives`), of a `losses.Output`.
     losses: Mapping[str, Term] = dataclasses.field(default_factory=dict, kw_only=True)
 
     def __post_init__(self):

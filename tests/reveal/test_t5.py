@@ -12,7 +12,7 @@ from flax import nnx
 from reveal_networks import SMALL, close, small
 
 from reveal.network.layers import Embedding
-from reveal.network.t5 import Decoder, Encoder, RelativePositionBias, position_buckets
+from reveal.network.t5 import Decoder, Encoder, position_buckets
 
 
 @pytest.mark.parametrize(("bidirectional", "exact", "count"), [(True, 8, 16), (False, 16, 32)])
@@ -26,14 +26,6 @@ def test_position_buckets(bidirectional, exact, count):
         assert past[exact * 2**doublings] == exact + int(doublings * octaves)
     future = position_buckets(1, 300, bidirectional)[0]
     np.testing.assert_array_equal(future[1:], past[1:] + count if bidirectional else 0)
-
-
-def test_the_position_bias_is_per_head_and_bucket():
-    table = RelativePositionBias(3, bidirectional=True, rngs=nnx.Rngs(0))
-    bias = table(6)
-    assert bias.shape == (1, 3, 6, 6)
-    np.testing.assert_array_equal(bias[0, :, 2, 0], table.rel_embedding[...][:, 2])
-    np.testing.assert_array_equal(bias[0, :, 0, 2], table.rel_embedding[...][:, 16 + 2])
 
 
 def test_an_encoder_ignores_masked_states_and_recomputes_its_gradient():

@@ -90,7 +90,6 @@ def test_ok_vqa_counts_five_annotators_twice():
         (("a", ["a"] * 3), "4 or more"),
         (("a", ["a"] * 2, "short"), "3 or more"),
         (("a", "answer"), "answers='answer'"),
-        (("a", ["a"] * 10, "newest"), "newest"),
     ],
 )
 def test_refusals(arguments, value):
