@@ -85,7 +85,7 @@ class Reader:
           tokens, image: as `Reveal.encode_query`.
           k: items to read; 0: none.
           sources: names of those to look in; None: all.
-          how: `Greedy`, `Beam` or `Sampling`; None: 8 tokens greedily.
+          how: `Greedy` or `Beam`; None: 8 tokens greedily.
         """
         if k and self.memory is None:
             raise ValueError(f"k is {k}, but there is no memory: give one, or ask with k=0")

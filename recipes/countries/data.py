@@ -63,7 +63,7 @@ from reveal import pretrained
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
 from reveal.processing.item_arrays import ItemArrays, Later, arrays_of, network_input
-from reveal.processing.prompts import asked
+from reveal.processing.processor import asked
 
 Example = dict[str, Any]
 RELATION_OF = {relation: number for number, relation in enumerate(RELATIONS)}
@@ -163,7 +163,7 @@ class CountriesConfig:
     @functools.cached_property
     def vocabulary(self) -> Any:
         """A `Tokenizer`. Its first use raises as `tokenizers.load`."""
-        return tokenizers.Later(self.tokenizer or MODEL)
+        return Later(lambda: tokenizers.load(self.tokenizer or MODEL))
 
     @functools.cached_property
     def items(self) -> Any:

@@ -25,7 +25,7 @@ from recipes.countries.data import MODEL, CountriesConfig
 from recipes.countries.facts import ITEMS, RELATIONS, Atlas
 from recipes.countries.phrases import QUESTIONS, SLOTS, written
 from reveal.processing import tokenizers
-from reveal.processing.prompts import asked
+from reveal.processing.processor import asked
 
 SIZE = 1948
 OFTEN = 60

@@ -25,11 +25,11 @@ from common.training import renamed
 from recipes.countries.data import CountriesConfig
 from recipes.countries.phrases import SOURCES
 from reveal import pretrained
-from reveal.evaluation.provenance import recipe_of
 from reveal.memory.builder import Builder
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout
 from reveal.network import weights
+from reveal.processing.processor import recipe_of
 from reveal.reader import Reader, reader_fingerprint
 
 COUNTRIES = "recipes.countries.data.CountriesConfig"

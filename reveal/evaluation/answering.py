@@ -1,20 +1,20 @@
-"""Batched answering: many questions with images to a network and its memory.
+"""Batched inference over the questions of a benchmark.
 
     answering = Answering(assistant, k=4, how=Greedy(32))
     for example, prediction in answering(examples, skips): ...
 
-Predictions are those of `Assistant.ask` with the same `how`, without each item's share. Questions that cannot be asked
-(too long for the network, a damaged image) are left out and counted. Images of the next batch are read while one is
-answered. Questions in two hops are asked one at a time.
+Predictions equal those of `Assistant.ask` with the same decoding. Questions that the network cannot take (too long, a
+damaged image) are skipped and counted. Images of the next batch are read while one is answered. Two-hop questions run
+one at a time.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,50 +30,47 @@ from reveal.sources.records import Skips
 
 
 class Prediction(NamedTuple):
-    """The answer, and the ids of the items that it was read from, best first."""
+    """The answer, and the ids of the items that were read, best first."""
 
     text: str
     items: list[int]
 
 
-Input = tuple[Int[np.ndarray, " n"], Float[np.ndarray, "s s 3"]]  # tokens and image, as the network reads them
+Input = tuple[Int[np.ndarray, " n"], Float[np.ndarray, "s s 3"]]  # tokens and image
 Batch = list[tuple[Example, Future[Input | str]]]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Answering:
-    """A network, its memory and the settings.
+    """A network, its memory and the settings."""
 
-    Attributes:
-      assistant: a network, with a memory unless k is 0.
-      k: items to read; 0: none.
-      how: the decoding.
-      sources: names of those to search; None: all.
-      batch: questions at a time. threads: that read images.
-    """
-
-    assistant: Assistant
-    k: int
+    assistant: Assistant  # with a memory unless k is 0
+    k: int  # items to read
     how: Decoding
-    sources: Sequence[str] | None = None
-    batch: int = 32
-    threads: int = 2
+    sources: Sequence[str] | None = None  # names of those to search; None: all
+    batch: int = 32  # questions at a time
+    threads: int = 2  # for reading images
 
     def __call__(self, examples: Sequence[Example], skips: Skips) -> Iterator[tuple[Example, Prediction | None]]:
-        """Each question with its prediction, in their order; None for one that cannot be asked, which is counted."""
+        """Each question with its prediction, in order; None for one that is skipped."""
+        two_hops = self.assistant.processor.two_hops
         for batch in self._batches(examples):
             inputs = [(example, future.result()) for example, future in batch]
-            together = [read for one, read in inputs if isinstance(read, tuple) and not self._two_hops(one)]
-            predictions = iter(self._together(together))
+            single = [read for one, read in inputs if not isinstance(read, str) and two_hops(one.question.text) is None]
+            predictions = iter(self._predict(single))
             for example, read in inputs:
                 if isinstance(read, str):
                     skips.add(read, f"question {example.id}")
                     yield example, None
+                elif two_hops(example.question.text) is None:
+                    yield example, next(predictions)
                 else:
-                    yield example, self._alone(example, read) if self._two_hops(example) else next(predictions)
+                    answer = self.assistant.ask(read[1], example.question.text, self.k, self.sources, self.how)
+                    ids = [piece.item.id for piece in answer.pieces if piece.item.id is not None]
+                    yield example, Prediction(answer.answer, ids)
 
     def _batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
-        """Batches in turn; the inputs of the next one are already being read."""
+        """Batches in order; the inputs of the next one are already being read."""
         with ThreadPoolExecutor(self.threads) as pool:
             read = functools.partial(read_input, self.assistant.processor)
             starts = range(0, len(examples), self.batch)
@@ -83,7 +80,7 @@ class Answering:
             for batch, _ in itertools.pairwise(itertools.chain(begun, [[]])):
                 yield batch
 
-    def _together(self, inputs: Sequence[Input]) -> list[Prediction]:
+    def _predict(self, inputs: Sequence[Input]) -> list[Prediction]:
         if not inputs:
             return []
         tokens, images = (np.stack(column) for column in zip(*inputs, strict=True))
@@ -92,20 +89,13 @@ class Answering:
         found = zip(texts, answers.found.ids, answers.found.present, strict=True)
         return [Prediction(text, ids[present].tolist()) for text, ids, present in found]
 
-    def _alone(self, example: Example, read: Input) -> Prediction:
-        answer = self.assistant.ask(read[1], example.question.text, self.k, self.sources, self.how)
-        return Prediction(answer.answer, [piece.item.id for piece in answer.pieces if piece.item.id is not None])
-
-    def _two_hops(self, example: Example) -> bool:
-        return self.assistant.processor.two_hops(example.question.text) is not None
-
     @functools.cached_property
     def _reader(self) -> Reader:
         return self.assistant.reader(self.batch)
 
 
 def read_input(processor: Processor, example: Example) -> Input | str:
-    """A question as the network reads it, or why it cannot."""
+    """The network's input, or the reason why there is none."""
     try:
         tokens = processor.question(example.question.text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Published benchmarks: which questions count, which answers are right, and which evaluator a number is from.
+"""Published benchmarks: which questions count, which answers are correct, and whose evaluator a score is from.
 
-| benchmark | read by | the number | further numbers |
+| benchmark | read by | metric | further scores |
 | --- | --- | --- | --- |
 | `Vqa` | `sources.coco` | VQA accuracy (`metrics.vqa`) | by type of answer |
 | `AOkVqa` | `sources.coco` | direct answer (`metrics.aokvqa`) | multiple choice |
@@ -9,12 +9,12 @@
 | `EncyclopedicVqa` | `sources.evqa` | exact match (`metrics.evqa`) | by kind of question, pages not in training |
 | `InfoSeek` | `sources.infoseek` | harmonic mean of two splits (`metrics.infoseek`) | of each split, of each kind |
 
-    for example in benchmark.examples(skips): ...          # with its image and its references
-    benchmark.score(examples, predictions)                 # one prediction for each
-    benchmark.evaluator                                    # whose rules that was
+    for example in benchmark.examples(skips): ...          # with its image and references
+    benchmark.score(examples, predictions)                 # one prediction per example
+    benchmark.evaluator                                    # whose rules
 
-Two programs that score the same answers may differ by points, so each benchmark names its evaluator, and nothing that
-is not the published one goes by its name. A further one is another subclass of `Benchmark`; a config names it
+Two evaluators may differ by points on the same answers, so each benchmark names its evaluator, and nothing but the
+published one goes by its name. A further benchmark is a subclass of `Benchmark` that a config names
 (configs/evaluation/reveal_sets.yaml).
 """
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,54 +39,35 @@ OWN_WORDS = "own tokenizer (not the Java PTB tokenizer)"
 
 
 class Example(NamedTuple):
-    """A question that can be scored.
-
-    Attributes:
-      question: with its image.
-      id: in the published file.
-      references: right answers.
-      metadata: whatever else its score needs.
-    """
+    """A question that can be scored."""
 
     question: Question
-    id: int | str
-    references: tuple[str, ...]
-    metadata: Mapping[str, Any] = {}
+    id: int | str  # in the published file
+    references: tuple[str, ...]  # correct answers
+    metadata: Mapping[str, Any] = {}  # what else its score needs
 
 
 class Score(NamedTuple):
-    """Of a benchmark; papers print all numbers times 100.
+    """Of a benchmark; papers print all scores times 100."""
 
-    Attributes:
-      metric: the name of `value`.
-      value: the number of the benchmark.
-      parts: further numbers by name.
-      each: of each question, in their order.
-    """
-
-    metric: str
+    metric: str  # the name of `value`
     value: float
-    parts: dict[str, float]
-    each: list[float]
+    parts: dict[str, float]  # further scores
+    each: list[float]  # of each question, in order
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark(ABC):
-    """The interface of all benchmarks.
+    """The interface of all benchmarks."""
 
-    Attributes:
-      path: of the questions, as their authors published them.
-      images: folder of the images, and below it.
-    """
-
-    path: str
-    images: str
+    path: str  # of the questions, as published
+    images: str  # a folder that has the images, at any depth
 
     FILES: ClassVar[Sequence[str]] = ("path",)
     EVALUATOR: ClassVar[str] = ""
 
     def check(self) -> None:
-        """Raises OSError for files and folders that are missing, and ValueError for empty files."""
+        """Raises OSError for missing files and folders, and ValueError for empty files."""
         for name in self.FILES:
             paths = getattr(self, name) or ()
             for path in [paths] if isinstance(paths, str) else paths:
@@ -96,31 +77,34 @@ class Benchmark(ABC):
 
     @property
     def evaluator(self) -> str:
-        """Whose rules the numbers follow, and where they differ."""
+        """Whose rules the scores follow, and where they differ."""
         return self.EVALUATOR
 
     @abstractmethod
     def examples(self, skips: Skips) -> Iterator[Example]:
-        """The questions; what is left out is counted. Raises OSError and ValueError for files that are of no use."""
+        """The questions; others are skipped and counted. Raises OSError and ValueError for unusable files."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
-        """Of one prediction for each example, at least one."""
+        """Of one prediction per example, at least one."""
+
+
+def group_means(values: Iterable[float], groups: Iterable[Iterable[str]]) -> dict[str, float]:
+    """The mean over the values of each group; a value may belong to several."""
+    members: dict[str, list[float]] = {}
+    for value, names in zip(values, groups, strict=True):
+        for name in names:
+            members.setdefault(name, []).append(value)
+    return {name: statistics.fmean(group) for name, group in members.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vqa(Benchmark):
-    """VQA-v2 and OK-VQA.
+    """VQA-v2 and OK-VQA."""
 
-    Attributes:
-      annotations: the file of the answers.
-      rules: an evaluator of `metrics.vqa`.
-      answer: entry of an annotator's that counts; OK-VQA has `raw_answer` too.
-    """
-
-    annotations: str
+    annotations: str  # the file of the answers
     rules: vqa.Evaluator = "current"
-    answer: Literal["answer", "raw_answer"] = "answer"
+    answer: Literal["answer", "raw_answer"] = "answer"  # of each annotator; only OK-VQA has `raw_answer`
 
     FILES: ClassVar[Sequence[str]] = ("path", "annotations")
 
@@ -134,22 +118,19 @@ class Vqa(Benchmark):
         types = {row.get("question_id"): row.get("answer_type") for row in rows}
         least = vqa.ENOUGH + (self.rules != "short")
         for question in coco.vqa_questions(self.path, self.images, self.annotations, self.answer, skips=skips):
-            people = tuple(vqa.ten_answers({"answers": [{"answer": one} for one in question.answers]}))
-            if len(people) < least:
+            answers = tuple(vqa.ten_answers(question.answers))
+            if len(answers) < least:
                 skips.add(f"with fewer than {least} answers", f"{self.path} question {question.id}")
             else:
                 kind = types.get(question.id)
-                yield Example(question, question.id, people, {} if kind is None else {"answer_type": str(kind)})
+                yield Example(question, question.id, answers, {} if kind is None else {"answer_type": str(kind)})
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         pairs = zip(examples, predictions, strict=True)
         each = [vqa.vqa_accuracy(prediction, example.references, self.rules) for example, prediction in pairs]
-        groups: dict[str, list[float]] = {}
-        for example, value in zip(examples, each, strict=True):
-            if "answer_type" in example.metadata:
-                groups.setdefault(example.metadata["answer_type"], []).append(value)
-        parts = {kind: statistics.fmean(values) for kind, values in groups.items()} if len(groups) > 1 else {}
-        return Score("VQA accuracy", statistics.fmean(each), parts, each)
+        types = [[one.metadata["answer_type"]] if one.metadata else [] for one in examples]
+        parts = group_means(each, types)
+        return Score("VQA accuracy", statistics.fmean(each), parts if len(parts) > 1 else {}, each)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,29 +145,27 @@ class AOkVqa(Benchmark):
     def examples(self, skips: Skips) -> Iterator[Example]:
         rows = coco.rows_of(coco.read_json(self.path), "questions", self.path)
         for question in coco.aokvqa_questions(self.path, self.images, skips=skips):
-            row, texts = rows[question.id], [text for text in question.answers if isinstance(text, str)]
+            row, answers = rows[question.id], [text for text in question.answers if isinstance(text, str)]
             id = row.get("question_id", question.id)
-            if not texts:
+            if not answers:
                 skips.add("without an answer", f"{self.path} question {id}")
                 continue
-            choices, right = row.get("choices") or [], row.get("correct_choice_idx")
-            metadata = {"question_id": id, "direct_answers": texts, "difficult_direct_answer": bool(question.group)}
-            if isinstance(right, int) and 0 <= right < len(choices):
-                metadata |= {"choices": choices, "correct_choice_idx": right}
-            yield Example(question, id, tuple(texts), metadata)
+            choices, correct = row.get("choices") or [], row.get("correct_choice_idx")
+            metadata = {"question_id": id, "direct_answers": answers, "difficult_direct_answer": bool(question.group)}
+            if isinstance(correct, int) and 0 <= correct < len(choices):
+                metadata |= {"choices": choices, "correct_choice_idx": correct}
+            yield Example(question, id, tuple(answers), metadata)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
-        """Raises ValueError for nothing but difficult questions without choices."""
-        answers: dict[Any, str] = {
-            example.id: prediction for example, prediction in zip(examples, predictions, strict=True)
-        }
+        """Raises ValueError if all questions are difficult and have no choices."""
+        answers: dict[Any, str] = {one.id: text for one, text in zip(examples, predictions, strict=True)}
         each = [min(1.0, one.references.count(answers[one.id]) / vqa.ENOUGH) for one in examples]
         scores: dict[str, float] = {}
         if easy := [one.metadata for one in examples if not one.metadata["difficult_direct_answer"]]:
             scores["direct answer"] = aokvqa.direct_answer(easy, answers)
         if chosen := [one.metadata for one in examples if "choices" in one.metadata]:
-            mine = {row["question_id"]: answers[row["question_id"]] for row in chosen}
-            scores["multiple choice"] = aokvqa.multiple_choice(chosen, aokvqa.to_choices(chosen, mine))
+            texts = {row["question_id"]: answers[row["question_id"]] for row in chosen}
+            scores["multiple choice"] = aokvqa.multiple_choice(chosen, aokvqa.to_choices(chosen, texts))
         if not scores:
             raise ValueError(f"{self.path}: all questions are difficult and have no choices; give the whole file")
         metric = next(iter(scores))
@@ -195,13 +174,9 @@ class AOkVqa(Benchmark):
 
 @dataclass(frozen=True, kw_only=True)
 class Captions(Benchmark):
-    """COCO's captions.
+    """COCO's captions."""
 
-    Attributes:
-      splits: of Karpathy's `dataset_coco.json`; none: `path` is a file of COCO's own.
-    """
-
-    splits: Sequence[str] = ()
+    splits: Sequence[str] = ()  # of Karpathy's `dataset_coco.json`; none: `path` is a file of COCO's own
 
     EVALUATOR: ClassVar[str] = f"CIDEr-D, {OWN_WORDS}, idf of these references; BLEU-4 and ROUGE-L with the same words"
 
@@ -211,7 +186,7 @@ class Captions(Benchmark):
             if references := tuple(filter(None, question.answers)):
                 yield Example(question, question.id, references)
             else:
-                skips.add("without a caption", f"{self.path} picture {question.id}")
+                skips.add("without a caption", f"{self.path} image {question.id}")
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         references = [example.references for example in examples]
@@ -230,7 +205,7 @@ class NoCaps(Benchmark):
     def examples(self, skips: Skips) -> Iterator[Example]:
         for example in Captions(path=self.path, images=self.images).examples(skips):
             if example.question.group.removesuffix("-domain") not in captions.DOMAINS:
-                skips.add("without a domain", f"{self.path} picture {example.id}")
+                skips.add("without a domain", f"{self.path} image {example.id}")
             else:
                 yield example
 
@@ -242,11 +217,7 @@ class NoCaps(Benchmark):
 
 @dataclass(frozen=True, kw_only=True)
 class EncyclopedicVqa(Benchmark):
-    """Encyclopedic-VQA.
-
-    Attributes:
-      names: iNaturalist's files; kinds, most: as in `sources.evqa.entries`.
-    """
+    """Encyclopedic-VQA; options as in `sources.evqa.entries`."""
 
     names: Sequence[str] = ()
     kinds: Sequence[str] = field(default=evqa.KINDS)
@@ -264,24 +235,20 @@ class EncyclopedicVqa(Benchmark):
                 yield Example(entry.question, entry.question.id, references, {"seen": entry.seen, "page": entry.page})
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
-        each, groups = [], {}
+        each, groups = [], []
         for example, prediction in zip(examples, predictions, strict=True):
             kind = example.question.group
             each.append(float(evqa_metrics.exact_match(prediction, example.references, kind)))
             single = ["single hop"] if kind in ("templated", "automatic") else []
-            for group in [kind, *single, *(["page not in training"] if example.metadata["seen"] is False else [])]:
-                groups.setdefault(group, []).append(each[-1])
-        parts = {name: statistics.fmean(part) for name, part in groups.items()}
-        return Score("exact match", statistics.fmean(each), parts, each)
+            unseen = ["page not in training"] if example.metadata["seen"] is False else []
+            groups.append([kind, *single, *unseen])
+        return Score("exact match", statistics.fmean(each), group_means(each, groups), each)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfoSeek(Benchmark):
-    """InfoSeek's validation file: the answers of the test and the human set are not public.
-
-    Attributes:
-      types, entities: the other two files, as in `sources.infoseek.entries`; None: without.
-    """
+    """InfoSeek's validation file: the answers of the test and the human set are not public. Options as in
+    `sources.infoseek.entries`."""
 
     types: str | None = None
     entities: str | None = None
@@ -305,15 +272,15 @@ class InfoSeek(Benchmark):
             yield Example(entry.question, entry.name, references, metadata)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
-        right = [
+        correct = [
             infoseek_metrics.relaxed(prediction, one.metadata["range"])
             if "range" in one.metadata
             else infoseek_metrics.exact_match(prediction, one.references)
             for one, prediction in zip(examples, predictions, strict=True)
         ]
         splits, kinds = ([one.metadata[name] for one in examples] for name in ("split", "kind"))
-        scores = infoseek_metrics.scores(right, splits, kinds)
-        each, parts = [float(one) for one in right], scores.by_split | scores.by_kind
+        scores = infoseek_metrics.scores(correct, splits, kinds)
+        each, parts = list(map(float, correct)), scores.by_split | scores.by_kind
         if scores.score is None:
             return Score("accuracy, for want of one of the splits", scores.accuracy, parts, each)
         return Score("harmonic mean", scores.score, parts | {"all alike": scores.accuracy}, each)

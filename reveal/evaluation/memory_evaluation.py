@@ -1,17 +1,22 @@
-"""A trained network's answers to published benchmarks, read from a memory on disk.
+"""A trained network's answers to published benchmarks, from a memory on disk.
 
     python eval.py evaluation=reveal_sets weights=runs/mine evaluation.memory=facts sets=[okvqa,aokvqa]
     python eval.py evaluation=reveal_sets weights=runs/mine evaluation.memory=facts sets=[coco] evaluation.beams=4
 
-For each benchmark, in the order of its file:
+For each benchmark:
 
-1. read the questions that can be scored; others are left out and counted, by reason (`strict` refuses them);
-2. read images ahead, answer `batch` questions at a time: encode, search, fuse, decode, as `reveal ask` does, but
-   greedily unless `beams` says otherwise;
-3. score all answers together (`benchmarks.py`), and write predictions_SET.jsonl, an answer a line with the ids of the
-   items that it was read from;
-4. write results.json and results.md anew: a line for each benchmark, with the metric and its evaluator, the number of
-   questions, what was left out, and the provenance of weights and memory. A number of the first questions only says so.
+1. read the questions that can be scored; others are skipped and counted by reason (`strict`: an error);
+2. answer `batch` questions at a time as `reveal ask` does, but greedily unless `beams` says otherwise;
+3. score all answers together (`benchmarks.py`), and write predictions_SET.jsonl with the ids of the items that each
+   answer was read from;
+4. rewrite results.json and results.md: a row per benchmark with the metric, its evaluator, the number of questions,
+   what was skipped, and the provenance of weights and memory. The score of a subset (`limit`) says so.
+
+**Provenance.** Scores of one network from two initialisations differ by tens of points, and a memory that has the
+evaluation's own images by more. So a score is printed with both, as the files describe themselves:
+
+    runs/mine/weights.safetensors (experiment mine, step 5,865, objective vqa, begun from runs/warm/weights.safetensors)
+    facts (4,000 items: wiki 3,000, web 1,000; version 3, encoder 1f0c..., contents 9ab2...)
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,15 +33,15 @@ from tqdm import tqdm
 
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown
+from common.weights.model_file import Metadata
 from reveal.assistant import MOST_READ, Assistant
 from reveal.evaluation.answering import Answering
 from reveal.evaluation.benchmarks import Benchmark, Example
-from reveal.evaluation.provenance import MemoryProvenance, WeightsProvenance, recipe_of
 from reveal.memory.engines.registry import engine_of
 from reveal.memory.memory import Memory
 from reveal.network import weights as files
 from reveal.network.generator import Beam, Decoding, likeliest
-from reveal.processing.processor import processor_of
+from reveal.processing.processor import processor_of, recipe_of
 from reveal.reader import reader_fingerprint
 from reveal.sources.records import Skips
 
@@ -44,41 +50,59 @@ COLUMNS = ("set", "score", "questions", "left out", "evaluator", "weights", "mem
 Row = dict[str, Any]
 
 
+def weights_provenance(file: Path, header: Metadata, encoder: str) -> tuple[dict[str, Any], str]:
+    """What the header says of weights, as a record, with None for what it does not, and as a line."""
+
+    def known(values: Any, name: str, kind: type) -> Any:
+        value = values.get(name) if isinstance(values, Mapping) else None
+        return value if isinstance(value, kind) else None
+
+    recipe = recipe_of(header)
+    record = {
+        "weights": str(file),
+        "encoder": encoder,  # fingerprint of the parameters
+        "experiment": known(header.metadata, "experiment", str),
+        "steps": known(header.metadata, "steps", int),
+        "objective": known(recipe.get("data"), "objective", str),
+        "start_from": known(recipe.get("task"), "start_from", str),  # None: a random initialisation
+        "git_commit": header.git_commit,
+    }
+    names = {"experiment": "experiment {}", "steps": "step {:,}", "objective": "objective {}"}
+    parts = [text.format(record[name]) for name, text in names.items() if record[name] is not None]
+    if parts:
+        parts.append(f"begun from {record['start_from']}" if record["start_from"] else "begun at random")
+    return record, f"{file} ({', '.join(parts) or 'its file does not say how it was made'})"
+
+
+def memory_provenance(folder: str, memory: Memory) -> tuple[dict[str, Any], str]:
+    """A memory's present state, as a record and as a line."""
+    encoder, contents = memory.store.layout.encoder, memory.store.manifest.hash()
+    counts = ", ".join(f"{name} {count:,}" for name, count in memory.sources.items())
+    about = f"version {memory.version}, encoder {encoder}, contents {contents[:16]}"
+    record = {"memory": folder, "items": len(memory), "sources": dict(memory.sources), "version": memory.version}
+    record |= {"encoder": encoder, "contents": contents}
+    return record, f"{folder} ({len(memory):,} items: {counts}; {about})"
+
+
 @dataclasses.dataclass(frozen=True)
 class SetsEvaluation(Evaluation):
-    """Benchmarks and settings.
+    """Benchmarks and settings."""
 
-    Attributes:
-      sets: benchmarks by name.
-      memory: its folder, made by these weights (`reveal build`); None: answers without one.
-      k: items to read; None: as many as in training, else 4.
-      sources: names of those to search; None: all.
-      engine: that searches, as `memory.engines.registry.engine_of` says.
-      tokenizer: the one of training; None: where `processor_of` finds it.
-      names: of the network's sources, in order, if neither memory nor weights say.
-      beams: beam width; 1 is greedy decoding. penalty: of short texts, for beams.
-      length: tokens of an answer at most; None: as in training.
-      batch: questions at a time. threads: that read images.
-      limit: only the first so many questions of each benchmark; 0: all.
-      strict: a question that cannot be asked is an error.
-      progress: show bars.
-    """
-
-    sets: Mapping[str, Benchmark]
-    memory: str | None = None
-    k: int | None = None
-    sources: Sequence[str] | None = None
-    engine: str = "exact"
-    tokenizer: str | None = None
-    names: Sequence[str] = ()
-    beams: int = 1
-    penalty: float | int = 0.6
-    length: int | None = None
-    batch: int = 32
-    threads: int = 2
-    limit: int = 0
-    strict: bool = False
-    progress: bool = True
+    sets: Mapping[str, Benchmark]  # by name
+    memory: str | None = None  # a folder built with these weights (`reveal build`); None: answers without one
+    k: int | None = None  # items to read; None: as many as in training, else 4
+    sources: Sequence[str] | None = None  # names of those to search; None: all
+    engine: str = "exact"  # as in `memory.engines.registry.engine_of`
+    tokenizer: str | None = None  # None: where `processor_of` finds it
+    names: Sequence[str] = ()  # of the network's sources, in order, where neither memory nor weights have them
+    beams: int = 1  # beam width; 1 is greedy decoding
+    penalty: float | int = 0.6  # length penalty of beam search
+    length: int | None = None  # most tokens of an answer; None: as in training
+    batch: int = 32  # questions at a time
+    threads: int = 2  # for reading images
+    limit: int = 0  # only the first so many questions of each benchmark; 0: all
+    strict: bool = False  # a question that would be skipped is an error
+    progress: bool = True  # show progress bars
 
     def __post_init__(self):
         small = [f"{name} {getattr(self, name)}" for name in ("beams", "batch", "threads") if getattr(self, name) < 1]
@@ -100,16 +124,13 @@ class SetsEvaluation(Evaluation):
                 benchmark.check()
             except (OSError, ValueError) as error:
                 raise type(error)(f"evaluation.sets.{name}: {error}; or leave it out, sets=[...]") from error
-        assistant, of_weights, of_memory, k = self._load(weights)
+        assistant, k, record, about = self._load(weights)
         length = assistant.processor.answer_length if self.length is None else self.length
-        how = likeliest(length, self.beams, self.penalty)
-        answering = Answering(assistant, k, how, self.sources, self.batch, self.threads)
-        about = {"weights": str(of_weights), "memory": str(of_memory or "none"), "asked": self._settings(k, how)}
-        record = provenance(weights) | {"device": jax.devices()[0].device_kind}
-        record |= {"weights": dataclasses.asdict(of_weights)}
-        record |= {"memory": of_memory and dataclasses.asdict(of_memory), "k": k}
-        record |= {"sources": self.sources and list(self.sources), "engine": self.engine, "limit": self.limit}
-        record |= {"decoding": {"kind": type(how).__name__, **dataclasses.asdict(how)}}
+        decoding = likeliest(length, self.beams, self.penalty)
+        answering = Answering(assistant, k, decoding, self.sources, self.batch, self.threads)
+        record |= {"k": k, "sources": self.sources and list(self.sources), "engine": self.engine, "limit": self.limit}
+        record |= {"decoding": {"kind": type(decoding).__name__, **dataclasses.asdict(decoding)}}
+        about["asked"] = self._settings(k, decoding)
         rows: dict[str, Row] = {}
         for name, benchmark in self.sets.items():
             rows[name] = self._score_set(name, benchmark, answering, output) | about
@@ -117,49 +138,59 @@ class SetsEvaluation(Evaluation):
             output.write_text(TABLE, table(rows))
         return table(rows)
 
-    def _load(self, weights: str) -> tuple[Assistant, WeightsProvenance, MemoryProvenance | None, int]:
-        """The network with its memory, the provenance of both, and how many items it reads."""
+    def _load(self, weights: str) -> tuple[Assistant, int, Row, dict[str, str]]:
+        """The network with its memory, how many items it reads, and the provenance of both: for results.json, and as
+        lines."""
         file = files.file_of(weights)
         model, header = files.load_with_metadata(file)
         encoder, memory = reader_fingerprint(model), None
+        record = provenance(weights) | {"device": jax.devices()[0].device_kind, "memory": None}
+        record["weights"], line = weights_provenance(file, header, encoder)
+        about = {"weights": line, "memory": "none"}
         if self.memory is not None:
             Memory.load(self.memory, encoder=encoder)  # before an engine, which may be remote
             memory = Memory.load(self.memory, engine_of(self.engine, self.memory), encoder)
+            record["memory"], about["memory"] = memory_provenance(str(self.memory), memory)
         names = tuple(self.names) or (() if memory is None else memory.store.layout.sources)
         assistant = Assistant(model, processor_of(file, model.config, header, self.tokenizer, names), memory)
-        task = recipe_of(header).get("task")
-        trained = task.get("k") if isinstance(task, Mapping) else None
         k = 0
         if memory is not None and self.k != 0:
+            task = recipe_of(header).get("task")
+            trained = task.get("k") if isinstance(task, Mapping) else None
             default = trained if isinstance(trained, int) and trained > 0 else MOST_READ
             k = assistant.items_to_find(self.k, default, self.sources)
-        of_memory = None if memory is None else MemoryProvenance.of(str(self.memory), memory)
-        return assistant, WeightsProvenance.of(file, header, encoder), of_memory, k
+        return assistant, k, record, about
 
-    def _settings(self, k: int, how: Decoding) -> str:
-        decoding = f"beams {how.width}, penalty {how.penalty:g}" if isinstance(how, Beam) else "greedy"
+    def _settings(self, k: int, decoding: Decoding) -> str:
+        beam = isinstance(decoding, Beam)
+        described = f"beams {decoding.width}, penalty {decoding.penalty:g}" if beam else "greedy"
         where = f" of {', '.join(self.sources)}" if self.sources else ""
         search = f"k {k}{where}, engine {self.engine}" if k else "k 0"
-        return f"{search}; {decoding}, {how.length} tokens"
+        return f"{search}; {described}, {decoding.length} tokens"
 
     def _score_set(self, name: str, benchmark: Benchmark, answering: Answering, output: Output) -> Row:
-        """The row of a benchmark; its predictions are written."""
+        """The row of a benchmark; writes its predictions."""
         skips = Skips(self.strict)
         examples = list(itertools.islice(once(benchmark.examples(skips), skips), self.limit or None))
         bar = tqdm(answering(examples, skips), name, total=len(examples), disable=not self.progress)
         answered = [(example, prediction) for example, prediction in bar if prediction is not None]
         if not answered:
-            raise ValueError(f"evaluation.sets.{name}: no question that can be asked ({skips}); check its files")
+            raise ValueError(f"evaluation.sets.{name}: no usable question ({skips}); check its files")
         score = benchmark.score([one for one, _ in answered], [prediction.text for _, prediction in answered])
         with output.open(predictions_file(name)) as temporary, temporary.open("w", encoding="utf-8") as file:
             for (example, prediction), value in zip(answered, score.each, strict=True):
-                line = {"id": example.id, "question": example.question.text, "prediction": prediction.text}
-                line |= {"answers": list(example.references), "score": value, "items": prediction.items}
-                line |= {"about": dict(example.metadata)}
+                line = {
+                    "id": example.id,
+                    "question": example.question.text,
+                    "prediction": prediction.text,
+                    "answers": list(example.references),
+                    "score": value,
+                    "items": prediction.items,
+                    "about": dict(example.metadata),
+                }
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        row = score._asdict() | {"questions": len(answered), "left_out": dict(skips.counts)}
-        del row["each"]
-        return row | {"evaluator": benchmark.evaluator, "limit": self.limit}
+        row = {"metric": score.metric, "value": score.value, "parts": score.parts, "questions": len(answered)}
+        return row | {"left_out": dict(skips.counts), "evaluator": benchmark.evaluator, "limit": self.limit}
 
 
 def once(examples: Iterator[Example], skips: Skips) -> Iterator[Example]:

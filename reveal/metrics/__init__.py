@@ -12,8 +12,8 @@
     metrics.cider_d(captions, references).mean
     metrics.recall_at_k(ranked, relevant, k=5)
 
-Scores are shares, and CIDEr-D is on its own scale up to 10; papers print both times 100. All is written out here on
-text and ids: the published evaluators are scripts and no packages, and COCO's needs Java. Names are imported lazily.
+Scores are shares, and CIDEr-D has its own scale up to 10; papers print both times 100. The published evaluators are
+scripts and no packages, and COCO's needs Java, so their rules are implemented here. Names are imported lazily.
 """
 
 import lazy_loader

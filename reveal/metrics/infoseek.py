@@ -2,20 +2,20 @@
 
     infoseek.exact_match("The Alps", ["alps", "alpine arc"])          # True
     infoseek.relaxed("about 60 m", (54.9, 67.1))                      # True
-    infoseek.scores(right, splits, kinds).score                       # harmonic mean of the two splits
+    infoseek.scores(correct, splits, kinds).score                       # harmonic mean of the two splits
 
-| kind of question | right if |
+| kind of question | correct if |
 | --- | --- |
-| string, time | it is one of the answers, after small letters, no punctuation, no a, an, the, single spaces |
-| numerical, one number is written | it is in the range of the answer, ends included |
-| numerical, a range is written | it is within the answer's, or intersection over union of the two is 0.5 or more |
+| string, time | it is one of the answers, after lower case, no punctuation, no a, an, the, single spaces |
+| numerical, one number predicted | it is in the range of the answer, ends included |
+| numerical, a range predicted | it is within the answer's, or intersection over union of the two is 0.5 or more |
 
-The published answers hold dates in all the ways that count, so there is no other rule for years. A range is 10 % around
-Wikidata's number.
+The published answers list all accepted forms of dates, so years have no other rule. A range is 10 % around Wikidata's
+number.
 
-**Numbers in a text** are read as the evaluator reads them: the first two count; if the second is the smaller one, only
-the first; thousands may have commas; a hyphen behind a digit divides; ".5" is 5, for full stops at either end are
-dropped; and a text without any number is the range 0 to 0, which is right where 0 is.
+**Numbers in a text** are parsed as the evaluator does: the first two count; if the second is the smaller one, only the
+first; thousands may have commas; a hyphen after a digit separates; ".5" is 5, for full stops at either end are dropped;
+and a text without any number is the range 0 to 0, which is correct where 0 is.
 
 **The score** is the harmonic mean of the accuracies of `unseen_question` and `unseen_entity` questions; it is None
 where one of the two has no question. An accuracy of 0 counts as 1e-14, so the score is then about 0. All are shares;
@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SPLITS = ("unseen_question", "unseen_entity")
-ENOUGH = 0.5  # of intersection over union
+MIN_IOU = 0.5
 TINY = 1e-12
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:an?|the)\b")
@@ -41,42 +41,35 @@ Span = tuple[float, float]
 
 
 class InfoSeekScores(NamedTuple):
-    """Of a set.
+    """Of a set."""
 
-    Attributes:
-      score: the harmonic mean; None: one of the splits is not there.
-      accuracy: of all questions alike.
-      by_split, by_kind: accuracies of those that there are.
-    """
-
-    score: float | None
-    accuracy: float
+    score: float | None  # the harmonic mean; None: one of the splits is missing
+    accuracy: float  # of all questions
     by_split: dict[str, float]
     by_kind: dict[str, float]
 
 
 def exact_match(prediction: str, references: Sequence[str]) -> bool:
-    """Whether a prediction is one of the answers. Raises ValueError without any."""
+    """Whether a prediction is one of the answers. Raises ValueError without answers."""
     if isinstance(references, str) or not references:
         raise ValueError(f"references={references!r}: give a list of at least one answer")
     return normalise(prediction) in set(map(normalise, references))
 
 
 def relaxed(prediction: str, span: Span) -> bool:
-    """Whether what is written is a number, or a range, that the answer's range allows.
-
-    Raises ValueError for a range that ends before it begins."""
+    """Whether the predicted number or range agrees with the answer's range, `span`. Raises ValueError for a reversed
+    one."""
     least, most = span
     if least > most:
         raise ValueError(f"span={span} ends before it begins: give the smaller number first")
     first, last = numbers(prediction)
     if least <= first <= most and least <= last <= most:
         return True
-    return last > first and overlap((first, last), span) >= ENOUGH - TINY
+    return last > first and overlap((first, last), span) >= MIN_IOU - TINY
 
 
 def numbers(text: str) -> Span:
-    """The range that a text states; its ends are the same for a single number."""
+    """The range in a text; a single number is both ends."""
     text = re.sub(r"(?<=\d)-", " - ", text)
     first, *rest = [_value(number) for number in _NUMBER.findall(text)[:2]] or [0.0]
     return (first, rest[0]) if rest and first <= rest[0] else (first, first)
@@ -85,25 +78,24 @@ def numbers(text: str) -> Span:
 def overlap(one: Span, other: Span) -> float:
     """Intersection over union of two ranges."""
     common = max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
-    first, second = one[1] - one[0] + TINY, other[1] - other[0] + TINY  # rounded as there: 0.5 is a border
-    return common / (first + second - common)
+    lengths = one[1] - one[0] + TINY, other[1] - other[0] + TINY  # as the evaluator rounds: 0.5 is a border
+    return common / (sum(lengths) - common)
 
 
-def scores(right: Sequence[bool], splits: Sequence[str], kinds: Sequence[str]) -> InfoSeekScores:
-    """Of a set: for each question whether the answer was right, its split and its kind.
-
-    Raises ValueError unless there is a question, and a split and a kind for each."""
-    if not right or not len(right) == len(splits) == len(kinds):
-        counts = f"{len(right)} questions, {len(splits)} splits and {len(kinds)} kinds"
+def scores(correct: Sequence[bool], splits: Sequence[str], kinds: Sequence[str]) -> InfoSeekScores:
+    """Of whether each answer is correct, its question's split and its kind. Raises ValueError unless there is one of
+    each."""
+    if not correct or not len(correct) == len(splits) == len(kinds):
+        counts = f"{len(correct)} questions, {len(splits)} splits and {len(kinds)} kinds"
         raise ValueError(f"{counts}: give one of each, and at least one question")
-    by_split, by_kind = _means(right, splits), _means(right, kinds)
+    by_split, by_kind = _means(correct, splits), _means(correct, kinds)
     both = [by_split[split] for split in SPLITS if split in by_split]
     score = len(both) / sum(1 / (value or TINY / 100) for value in both) if len(both) == len(SPLITS) else None
-    return InfoSeekScores(score, sum(right) / len(right), by_split, by_kind)
+    return InfoSeekScores(score, sum(correct) / len(correct), by_split, by_kind)
 
 
 def normalise(text: str) -> str:
-    """What is compared of texts."""
+    """What is compared."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -114,8 +106,8 @@ def _value(number: str) -> float:
     return float(number)
 
 
-def _means(right: Sequence[bool], groups: Sequence[str]) -> dict[str, float]:
+def _means(correct: Sequence[bool], groups: Sequence[str]) -> dict[str, float]:
     return {
-        group: statistics.fmean(ok for ok, other in zip(right, groups, strict=True) if other == group)
+        group: statistics.fmean(ok for ok, other in zip(correct, groups, strict=True) if other == group)
         for group in dict.fromkeys(groups)
     }

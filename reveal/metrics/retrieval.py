@@ -1,22 +1,21 @@
 """Retrieval metrics: does the memory return the items that answer the question?
 
-`ranked` has a query's items, best first; `relevant` has those that would help. Items are ids of any kind.
+`ranked` has each query's items, best first; `relevant` has those that would help. Items are ids of any kind.
 
 | function | what it is |
 | --- | --- |
 | `recall_at_k` | share of queries with a relevant item among the first k ("hit" recall) |
-| `fraction_recall_at_k` | mean of relevant ones among the first k / as many as could be: min(k, all relevant) |
-| `mrr` | mean reciprocal rank: 1 / place of the first relevant item, 0 if it is missing |
-| `by_source` | any of these for the items of each source by itself |
-| `pr_recall_at_k` | the hit recall where nothing is marked as relevant: a text that contains an answer is |
-| `gate_accuracy` | share of queries whose gate is highest for the right source |
+| `fraction_recall_at_k` | mean of the relevant items among the first k over as many as possible, min(k, all relevant) |
+| `mrr` | mean reciprocal rank: 1 / rank of the first relevant item, 0 if it is missing |
+| `pr_recall_at_k` | hit recall without relevance labels: a passage that contains an answer is relevant |
+| `gate_accuracy` | share of queries whose gate is highest for the correct source |
 
-The first two are the same number if each query has one relevant item. Papers call both "recall@k": say which. A list
-shorter than k is taken whole, so a recall at 10 of 5 items is that of 5.
+The first two are the same number if each query has one relevant item. Papers call both "recall@k": state which. A list
+shorter than k is taken whole, so recall at 10 of 5 items is that at 5.
 
-**Pseudo-relevance.** OK-VQA has no marked passages. What is published as PRRecall@k (Luo et al., "Weakly-Supervised
-Visual-Retriever-Reader for Knowledge-based Question Answering", EMNLP 2021; also RA-VQA) takes a passage for relevant
-if an answer is a part of it, in small letters. It flatters: "art" is found in "party", and "no" almost everywhere.
+**Pseudo-relevance.** OK-VQA has no labelled passages. What is published as PRRecall@k (Luo et al., "Weakly-Supervised
+Visual-Retriever-Reader for Knowledge-based Question Answering", EMNLP 2021; also RA-VQA) counts a passage as relevant
+if an answer is a substring, in lower case. It flatters: "art" is found in "party", and "no" almost everywhere.
 `whole_words=True` searches the answer between word boundaries, which is stricter and not the published number.
 """
 
@@ -24,9 +23,8 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -35,58 +33,29 @@ Ranked = Sequence[Sequence[Any]] | Int[np.ndarray, "n k"]
 Relevant = Sequence[Collection[Any]] | Int[np.ndarray, "n r"]
 
 
-class SourceScore(NamedTuple):
-    """The score of one source's items and the number of queries that need one."""
-
-    value: float
-    queries: int
-
-
 def recall_at_k(ranked: Ranked, relevant: Relevant, k: int) -> float:
-    """Share of queries with a hit. Raises ValueError for k below 1, and unless each query has something relevant."""
+    """Raises ValueError for k below 1, and unless each query has a relevant item."""
     return statistics.fmean(found > 0 for found, _ in _counts(ranked, relevant, k))
 
 
 def fraction_recall_at_k(ranked: Ranked, relevant: Relevant, k: int) -> float:
-    """Mean share of what could be found. Raises as `recall_at_k`."""
-    return statistics.fmean(found / min(k, there) for found, there in _counts(ranked, relevant, k))
+    """Raises as `recall_at_k`."""
+    return statistics.fmean(found / min(k, count) for found, count in _counts(ranked, relevant, k))
 
 
 def mrr(ranked: Ranked, relevant: Relevant) -> float:
-    """Mean reciprocal rank over the whole lists. Raises as `recall_at_k`."""
+    """Over the whole lists. Raises as `recall_at_k`."""
     _check(ranked, relevant)
     pairs = zip(ranked, map(_as_set, relevant), strict=True)
     return statistics.fmean(
-        next((1 / place for place, item in enumerate(items, 1) if item in wanted), 0.0) for items, wanted in pairs
+        next((1 / rank for rank, item in enumerate(items, 1) if item in wanted), 0.0) for items, wanted in pairs
     )
-
-
-def by_source(
-    score: Callable[[list[Any], list[set[Any]]], float],
-    ranked: Ranked,
-    relevant: Relevant,
-    source_of: Callable[[Any], Hashable],
-) -> dict[Hashable, SourceScore]:
-    """`score(ranked, relevant)` for each source: only its items are relevant, but all compete for the places.
-
-        by_source(partial(recall_at_k, k=5), ranked, relevant, sources.__getitem__)
-
-    A query counts for each source that has something relevant to it, and for no other. Raises as `recall_at_k`."""
-    _check(ranked, relevant)
-    groups: dict[Hashable, list[tuple[list[Any], set[Any]]]] = defaultdict(list)
-    for items, wanted in zip(ranked, map(_as_set, relevant), strict=True):
-        for source in dict.fromkeys(map(source_of, wanted)):
-            groups[source].append((list(items), {item for item in wanted if source_of(item) == source}))
-    return {
-        source: SourceScore(score([items for items, _ in group], [wanted for _, wanted in group]), len(group))
-        for source, group in groups.items()
-    }
 
 
 def pr_recall_at_k(
     passages: Sequence[Sequence[str]], answers: Sequence[Sequence[str]], k: int, whole_words: bool = False
 ) -> float:
-    """PRRecall: share of queries of whose first k passages one contains an answer. Raises as `recall_at_k`."""
+    """Raises as `recall_at_k`."""
     _check(passages, answers, k)
     return statistics.fmean(
         any(contains_answer(text, known, whole_words) for text in texts[:k])
@@ -95,25 +64,26 @@ def pr_recall_at_k(
 
 
 def contains_answer(text: str, answers: Sequence[str], whole_words: bool = False) -> bool:
-    """Whether one of the answers is a part of the text, in small letters; empty answers are in nothing."""
+    """Whether one of the non-empty answers is a substring of the text, in lower case."""
     text, known = text.lower(), [answer.strip().lower() for answer in answers if answer.strip()]
     if whole_words:
         return any(re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) for answer in known)
     return any(answer in text for answer in known)
 
 
-def gate_accuracy(gates: Float[np.ndarray, "n sources"], right: Int[np.ndarray, " n"]) -> float:
-    """Share of rows that are highest at the right source's place; a row with NaN is wrong.
+def gate_accuracy(gates: Float[np.ndarray, "n sources"], correct: Int[np.ndarray, " n"]) -> float:
+    """Share of rows with their maximum at the correct source's column; a row with NaN is wrong.
 
-    Raises ValueError without rows and for a source that has no place."""
-    if not len(gates) or right.min() < 0 or right.max() >= gates.shape[1]:
-        raise ValueError(f"gates of {gates.shape} and sources {sorted(set(right.tolist()))}: each is a column, from 0")
-    highest = np.argmax(gates, axis=1) == right
-    return float(np.mean(highest & np.isfinite(gates).all(axis=1)))
+    Raises ValueError without rows and for a source without a column."""
+    if not len(gates) or correct.min() < 0 or correct.max() >= gates.shape[1]:
+        raise ValueError(
+            f"gates of {gates.shape} and sources {sorted(set(correct.tolist()))}: each is a column, from 0"
+        )
+    return float(np.mean((np.argmax(gates, axis=1) == correct) & np.isfinite(gates).all(axis=1)))
 
 
 def _counts(ranked: Ranked, relevant: Relevant, k: int) -> list[tuple[int, int]]:
-    """For each query: how many relevant items are among the first k, and how many there are."""
+    """For each query: the relevant items among the first k, and all of them."""
     _check(ranked, relevant, k)
     pairs = zip(ranked, map(_as_set, relevant), strict=True)
     return [(len(_as_set(items[:k]) & wanted), len(wanted)) for items, wanted in pairs]

@@ -1,25 +1,25 @@
-"""Attentive fusion: the query reads the retrieved items, the more the better they matched.
+"""Attentive knowledge fusion: the query attends to the retrieved items, weighted by their retrieval scores.
 
 (Hu et al., REVEAL, CVPR 2023, "attentive knowledge fusion"; `FusedT5Encoder` of the reference.) T5's upper layers run
-over one row of tokens,
+over one sequence of tokens,
 
-    [query: text, picture | item 1: c value tokens | ... | item K: c value tokens]
+    [query: text, image | item 1: c value tokens | ... | item K: c value tokens]
 
 The score s_k of an item becomes its prior,
 
-    prior_k = K softmax_k(5 sigmoid(scale) s_k + bias)        mean 1 over the items that are there
+    prior_k = K softmax_k(5 sigmoid(scale) s_k + bias)        mean 1 over the items that are present
 
-and the prior enters every layer. That is the only way from the loss on the text to the retriever: a better item gets
+and the prior enters every layer. That is the only path from the loss on the text to the retriever: a better item gets
 more weight, so the gradient asks for a larger query . key. `scale` starts at 1, a factor of 3.66; `bias` has no effect
 under the softmax and is kept because published networks would have it. Three ways to enter:
 
-| mode | what the prior does |
-| --- | --- |
-| `multiply` | scales each value token's normed states before queries, keys and values are taken, and the result once more: the reference's. Query tokens have prior 1 |
-| `logits` | its logarithm is added to the attention logits of the item's tokens: a softmax over tokens becomes one over items first. Prior 1 changes nothing |
-| `off` | nothing; the retriever has to be trained by other losses |
+- `multiply`: it scales the normed states of each value token before queries, keys and values are taken, and the result
+  once more, as in the reference. Query tokens have prior 1.
+- `logits`: its logarithm is added to the attention logits of the item's tokens, which makes the softmax hierarchical:
+  over items, then tokens. Prior 1 changes nothing.
+- `off`: not at all; other losses have to train the retriever.
 
-T5's relative positions span the whole row, so the order of the items matters slightly.
+T5's relative positions span the whole sequence, so the order of the items matters slightly.
 """
 
 from __future__ import annotations
@@ -31,42 +31,30 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from reveal.network.config import PRIORS, RevealConfig
+from reveal.network.config import RevealConfig
 from reveal.network.layers import MASKED, RMSNorm
 from reveal.network.t5 import Encoder
 
-STEEPEST = 5  # the factor of scores never exceeds this
-SMALLEST_PRIOR = 1e-30  # that has a logarithm of its own; nobody reads an item at that
+MAX_SCALE = 5  # of scores
+MIN_PRIOR = 1e-30  # before its logarithm is taken
 
 
 def score_prior(
-    scores: Float[Array, "b k"],
-    scale: Float[Array, ""],
-    bias: Float[Array, ""],
-    present: Bool[Array, "b k"] | None = None,
+    scores: Float[Array, "b k"], scale: Float[Array, ""], bias: Float[Array, ""], present: Bool[Array, "b k"]
 ) -> Float[Array, "b k"]:
     """K softmax(5 sigmoid(scale) s + bias), where K counts the items that are `present`; 0 for the others."""
-    logits = STEEPEST * jax.nn.sigmoid(scale) * scores + bias
-    if present is None:
-        return scores.shape[1] * jax.nn.softmax(logits)
+    logits = MAX_SCALE * jax.nn.sigmoid(scale) * scores + bias
     probability = jax.nn.softmax(jnp.where(present, logits, MASKED))
     return jnp.where(present, present.sum(axis=1, keepdims=True) * probability, 0)
 
 
 class Fused(NamedTuple):
-    """What the generator reads.
-
-    Attributes:
-      states: of the query's tokens and of all items'.
-      mask: True where there is a token.
-      prior: of each item.
-      shares: of the query's attention, what went to each item (`attention_shares`); None unless it was asked for.
-    """
+    """What the generator attends to: the query's tokens and all items'."""
 
     states: Float[Array, "b n d"]
     mask: Bool[Array, "b n"]
     prior: Float[Array, "b k"]
-    shares: Float[Array, "b k"] | None
+    shares: Float[Array, "b k"] | None  # of the query's attention (`attention_shares`), where requested
 
 
 class AttentiveFusion(nnx.Module):
@@ -76,7 +64,7 @@ class AttentiveFusion(nnx.Module):
         self.encoder = Encoder(config, config.fusion_layers, rngs=rngs)
         self.norm = RMSNorm(config.width)
 
-    def prior(self, scores: Float[Array, "b k"], present: Bool[Array, "b k"] | None = None) -> Float[Array, "b k"]:
+    def prior(self, scores: Float[Array, "b k"], present: Bool[Array, "b k"]) -> Float[Array, "b k"]:
         """`score_prior` with this network's scale and bias."""
         scale, bias = (param[...].astype(jnp.float32)[0] for param in (self.scale, self.bias))
         return score_prior(scores, scale, bias, present)
@@ -89,44 +77,27 @@ class AttentiveFusion(nnx.Module):
         values_mask: Bool[Array, "b k c"],
         prior: Float[Array, "b k"],
         *,
-        mode: str | None = None,
         shares: bool = False,
         remat: bool = False,
     ) -> Fused:
-        """Fuses the states of `b` queries with `k` items of `c` tokens each, k = 0 included.
-
-        Args:
-          states, mask: of the queries.
-          values, values_mask: of the items; False where there is no item.
-          prior: of the items, mean 1.
-          mode: another use of the prior than the config's.
-          shares: whether to measure attention per item.
-          remat: as in `Encoder`.
-
-        Raises:
-          ValueError: an unknown `mode`.
-        """
-        mode = mode or self.mode
-        if mode not in PRIORS:
-            raise ValueError(f"prior mode is {mode!r}; choose one of {', '.join(PRIORS)}")
-        b, n, d = states.shape
-        x = jnp.concatenate([states, values.reshape(b, -1, d).astype(states.dtype)], axis=1)
-        mask = jnp.concatenate([mask, values_mask.reshape(b, -1)], axis=1)
-        per_token = jnp.concatenate([jnp.ones((b, n)), jnp.repeat(prior, values.shape[2], axis=1)], axis=1)
-        factor = per_token[..., None] if mode == "multiply" else None
-        bias = jnp.log(jnp.maximum(per_token, SMALLEST_PRIOR))[:, None, None] if mode == "logits" else None
-        seen: list[Array] | None = [] if shares else None
-        x = self.norm(self.encoder(x, mask, prior=factor, bias=bias, remat=remat, seen=seen))
+        """Fuses the states of `b` queries with `k` items of `c` tokens each, k = 0 included; the prior has mean 1.
+        `shares` measures attention per item."""
+        (b, n, d), (k, c) = states.shape, values.shape[1:3]
+        x = jnp.concatenate([states, values.reshape(b, k * c, d).astype(states.dtype)], axis=1)
+        mask = jnp.concatenate([mask, values_mask.reshape(b, k * c)], axis=1)
+        per_token = jnp.concatenate([jnp.ones((b, n)), jnp.repeat(prior, c, axis=1)], axis=1)
+        factor = per_token[..., None] if self.mode == "multiply" else None
+        bias = jnp.log(jnp.maximum(per_token, MIN_PRIOR))[:, None, None] if self.mode == "logits" else None
+        weights: list[Array] | None = [] if shares else None
+        x = self.norm(self.encoder(x, mask, prior=factor, bias=bias, remat=remat, weights=weights))
         x = x if factor is None else x * factor.astype(x.dtype)
-        found = attention_shares(seen, mask[:, :n], (values.shape[1], values.shape[2])) if seen is not None else None
-        return Fused(x, mask, prior, found)
+        return Fused(x, mask, prior, None if weights is None else attention_shares(weights, mask[:, :n], k, c))
 
 
-def attention_shares(weights: list[Array], mask: Bool[Array, "b n"], items: tuple[int, int]) -> Float[Array, "b k"]:
-    """The part of the query tokens' attention that goes to each of k items of c tokens, `items` = (k, c): means over
-    layers, heads and tokens of `weights` (b h m m each, the items' tokens last). The rest to 1 stayed with the query.
-    """
-    per_layer = [layer.mean(axis=1)[:, : mask.shape[1]] for layer in weights]  # b n m each
-    per_key = jnp.mean(jnp.stack(per_layer), axis=0)
+def attention_shares(weights: list[Array], mask: Bool[Array, "b n"], k: int, c: int) -> Float[Array, "b k"]:
+    """The share of the query tokens' attention that goes to each of k items of c tokens: the mean over layers, heads
+    and tokens of `weights` (b h m m each, items last). The rest to 1 stays with the query."""
+    n = mask.shape[1]
+    per_key = jnp.mean(jnp.stack([layer.mean(axis=1)[:, :n] for layer in weights]), axis=0)
     mean = jnp.where(mask[..., None], per_key, 0).sum(axis=1) / jnp.maximum(mask.sum(axis=1, keepdims=True), 1)
-    return mean[:, mask.shape[1] :].reshape(len(mask), *items).sum(axis=-1)
+    return mean[:, n:].reshape(len(mask), k, c).sum(axis=-1)

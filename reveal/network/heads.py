@@ -1,20 +1,22 @@
-"""What memory is made of: keys to find an item by, values to read it with, and a gate between sources.
+"""The heads of the memory: a key to find an item by, a value to read it by, and a gate over the knowledge sources.
 
-(Hu et al., REVEAL, CVPR 2023, "memory construction"; `models/layers.py` of the reference.) All start from the states
-of a query or of an item: its text tokens, then its picture tokens.
+(Hu et al., REVEAL, CVPR 2023, "memory construction"; `models/layers.py` of the reference.) All take the states of a
+query or an item: its text tokens, then its image tokens.
 
-    key     encoder layers; first token -> norm -> projection -> unit length            b key_dim
-    value   c learned vectors read the states in decoder layers (Perceiver); times 4    b c d
-    gate    a linear map of the query, softmax                                          b sources
+    key     encoder layers; first token -> norm -> projection -> unit length                     b key_dim
+    value   c learned latents attend to the states in decoder layers (Perceiver); times 4        b c d
+    gate    a linear map of the query, softmax                                                   b sources
 
-Queries and keys have stacks of their own and share the projection, so that the two live in one space. "First" is the
-first token that may be looked at: a picture without text has its key at its first patch.
+Query head and key head are separate stacks with one shared projection, so that both embed into one space. "First" is
+the first unmasked token: the first patch of an image without text.
 
-The value head has T5's decoder layers. Its vectors see each other without a mask, and with the decoder's one-sided
-positions, as in the reference; the states they read know no position. Any number of vectors works.
+The value head has T5's decoder layers. Self-attention over the latents has no mask and the decoder's one-sided
+positions, as in the reference; cross-attention has no positions. Any number of latents works.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -22,23 +24,23 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Integer
 
+from common.nn.remat import remat as rematerialised
 from reveal.network.config import RevealConfig
-from reveal.network.layers import Linear, RMSNorm, masking
-from reveal.network.t5 import Encoder, staged
-from reveal.network.t5_layers import DecoderLayer, Positions
+from reveal.network.layers import Linear, RMSNorm, mask_bias
+from reveal.network.t5 import DecoderLayer, Encoder, RelativePositionBias
 from reveal.network.vit import TOKEN_SCALE
 
-SMALLEST_SQUARE = 1e-10  # added to a squared length, as the reference does
+EPSILON = 1e-10  # added to a squared length, as the reference does
 
 
 def unit(x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
-    """`x` at length 1."""
+    """`x` at length 1, float32."""
     wide = x.astype(jnp.float32)
-    return wide * lax.rsqrt(jnp.square(wide).sum(-1, keepdims=True) + SMALLEST_SQUARE)
+    return wide * lax.rsqrt(jnp.square(wide).sum(-1, keepdims=True) + EPSILON)
 
 
-class Head(nnx.Module):
-    """The stack of queries, or that of keys."""
+class EmbeddingHead(nnx.Module):
+    """The query head, or the key head."""
 
     def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
         self.encoder = Encoder(config, config.fusion_layers, rngs=rngs)
@@ -47,7 +49,7 @@ class Head(nnx.Module):
     def __call__(
         self, states: Float[Array, "b n d"], mask: Bool[Array, "b n"], projection: Linear, *, remat: bool = False
     ) -> Float[Array, "b k"]:
-        """One vector of length 1 for each row, float32."""
+        """Unit vectors, float32."""
         first = self.encoder(states, mask, remat=remat, only=jnp.argmax(mask, axis=1))[:, 0]
         return unit(projection(self.norm(first)))
 
@@ -56,34 +58,31 @@ class ValueHead(nnx.Module):
     """Compresses any number of states to `config.value_tokens`."""
 
     def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
-        shape = config.width, config.heads, config.head_dim, config.mlp
         self.latents = nnx.Param(jax.random.normal(rngs.params(), (1, config.value_tokens, config.width)))
         self.norm = RMSNorm(config.width)
-        self.layers = nnx.List([DecoderLayer(*shape, rngs=rngs) for _ in range(config.fusion_layers)])
-        self.positions = Positions(config.heads, both_ways=False, rngs=rngs)
+        self.layers = nnx.List([DecoderLayer(config, rngs=rngs) for _ in range(config.fusion_layers)])
+        self.positions = RelativePositionBias(config.heads, bidirectional=False, rngs=rngs)
 
     def __call__(
         self, states: Float[Array, "b n d"], mask: Bool[Array, "b n"], *, remat: bool = False
     ) -> Float[Array, "b c d"]:
         latents = self.latents[...].astype(states.dtype)
-        x = jnp.broadcast_to(latents, (len(states), *latents.shape[1:]))
-        context, length = self.norm(states), x.shape[1]
-        places, masked = self.positions(length, length), masking(mask)
+        x, context = jnp.broadcast_to(latents, (len(states), *latents.shape[1:])), self.norm(states)
+        biases = {"position_bias": self.positions(x.shape[1]), "context_bias": mask_bias(mask)}
         for layer in self.layers:
-            x = staged(remat)(lambda x, context, layer=layer: layer(x, context, places=places, masked=masked))(
-                x, context
-            )
+            call = partial(layer, **biases)
+            x = (rematerialised(call) if remat else call)(x, context)
         return TOKEN_SCALE * x
 
 
 class SourceGate(nnx.Module):
-    """How much a query trusts each source of knowledge."""
+    """How much a query trusts each knowledge source."""
 
     def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
         self.map = Linear(config.key_dim, config.sources, bias=True, rngs=rngs)
 
     def __call__(self, query: Float[Array, "b k"]) -> Float[Array, "b s"]:
-        """Logarithms of the sources' probabilities, float32."""
+        """Log-probabilities of the sources, float32."""
         return jax.nn.log_softmax(self.map(query).astype(jnp.float32))
 
 
@@ -93,10 +92,10 @@ def scores(
     log_gate: Float[Array, "b s"] | None = None,
     sources: Integer[Array, "b m"] | None = None,
 ) -> Float[Array, "b m"]:
-    """How well each key answers its query: their cosine, plus the log-gate of the key's source.
+    """Retrieval scores: cosine of query and key, plus the log-gate of the key's source.
 
-    Adding before anything is selected keeps one order for selection, prior and gradient. The reference multiplies
-    cosine by gate, which ranks an item of negative cosine higher the less its source is trusted."""
+    Adding it before selection keeps one order for selection, prior and gradient. The reference multiplies cosine by
+    gate, so that of items with a negative cosine those of less trusted sources rank higher."""
     cosine = jnp.einsum("bk,bmk->bm", query, keys, preferred_element_type=jnp.float32)
     if log_gate is None or sources is None:
         return cosine

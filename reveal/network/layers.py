@@ -1,11 +1,11 @@
-"""What every stack of REVEAL is made of: linear map, the two norms, embedding, attention.
+"""Layers that all stacks of REVEAL share: linear map, the two norms, embedding, attention.
 
 A layer computes in the type of its input and casts its parameters to it, so a network whose parameters are bfloat16
-runs in bfloat16. Statistics of the norms, attention's logits and its softmax are float32 whatever the type.
+runs in bfloat16. Statistics of the norms, attention logits and softmax are float32 whatever the type.
 
-Masks are `b n` booleans, True where a token may be looked at, and enter attention as a number that is added to its
-logits. Only keys are masked, never queries: what a padded place itself reads has no meaning, but it is a pure function
-of what may be read. (t5x masks both, so that a padded place averages over everything, absent pictures included.)
+Masks are `b n` booleans, True for a token, and enter attention as a bias on its logits. Only keys are masked, never
+queries: the output at a padded position has no meaning, but depends on unmasked tokens alone. (t5x masks both, so that
+a padded position averages over everything, missing images included.)
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 MASKED = -1e10  # finite: a query without any key averages them all instead of becoming NaN
 NORM_EPS = 1e-6
-fan_in = jax.nn.initializers.lecun_normal()
+lecun_normal = jax.nn.initializers.lecun_normal()
 
 
 class Linear(nnx.Module):
-    """A map of the last axis. The kernel starts normal with variance `gain**2 / inputs`."""
+    """A map of the last axis. The kernel is initialised normal with variance `gain**2 / inputs`."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False, gain: int | float = 1, rngs: nnx.Rngs):
-        self.kernel = nnx.Param(gain * fan_in(rngs.params(), (inputs, outputs)))
+        self.kernel = nnx.Param(gain * lecun_normal(rngs.params(), (inputs, outputs)))
         self.bias = nnx.Param(jnp.zeros((outputs,))) if bias else None
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
@@ -34,7 +34,7 @@ class Linear(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """Divides the last axis by its root mean square (Zhang & Sennrich, 2019), then scales: T5's norm."""
+    """Divides the last axis by its root mean square, then scales (Zhang & Sennrich, 2019): T5's norm."""
 
     def __init__(self, width: int):
         self.scale = nnx.Param(jnp.ones((width,)))
@@ -46,7 +46,7 @@ class RMSNorm(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Normalises the last axis to mean 0 and variance 1 (Ba et al., 2016), then scales: ViT's norm."""
+    """Normalises the last axis to mean 0 and variance 1, then scales and shifts (Ba et al., 2016): ViT's norm."""
 
     def __init__(self, width: int):
         self.scale = nnx.Param(jnp.ones((width,)))
@@ -60,30 +60,30 @@ class LayerNorm(nnx.Module):
 
 
 class Embedding(nnx.Module):
-    """A table of `count` vectors, looked up by number; starts normal with deviation 1, as T5's does."""
+    """A table of `count` vectors, initialised standard normal as T5's."""
 
     def __init__(self, count: int, width: int, *, rngs: nnx.Rngs):
         self.embedding = nnx.Param(jax.random.normal(rngs.params(), (count, width)))
 
-    def __call__(self, ids: Int[Array, "*b"]) -> Float[Array, "*b c"]:
-        return self.embedding[...][ids]
+    def __call__(self, tokens: Int[Array, "*b"]) -> Float[Array, "*b c"]:
+        return self.embedding[...][tokens]
 
 
 def attend(
     q: Float[Array, "b n h d"],
     k: Float[Array, "b m h d"],
     v: Float[Array, "b m h d"],
-    *added: Float[Array, "#b #h #n m"],
+    *biases: Float[Array, "#b #h #n m"],
     scale: int | float = 1,
 ) -> tuple[Float[Array, "b n h d"], Float[Array, "b h n m"]]:
-    """softmax(scale * q k' + added) v, and the softmax itself, in float32."""
+    """softmax(scale * q k' + biases) v, and the softmax itself in float32."""
     logits = scale * jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=jnp.float32)
-    for bias in added:
+    for bias in biases:
         logits = logits + bias
     weights = jax.nn.softmax(logits)
     return jnp.einsum("bhnm,bmhd->bnhd", weights.astype(v.dtype), v), weights
 
 
-def masking(mask: Bool[Array, "b m"]) -> Float[Array, "b 1 1 m"]:
-    """What attention adds to its logits: 0 for keys that may be looked at, so little for others that they vanish."""
+def mask_bias(mask: Bool[Array, "b m"]) -> Float[Array, "b 1 1 m"]:
+    """The bias on attention logits that masks keys."""
     return jnp.where(mask, 0.0, MASKED)[:, None, None, :]

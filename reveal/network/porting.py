@@ -1,17 +1,15 @@
-"""Parameters of the reference <-> ours: `scenic/projects/knowledge_visual_language`, in flax's names joined by "/".
+"""Parameters of the reference <-> ours: `scenic/projects/knowledge_visual_language`, flax names joined by "/".
 
-Nobody has published such weights (scenic issue 985 asks for them, without an answer); this is for whoever has trained
-some, and for the fixtures that hold our networks to the reference's numbers. Layouts are the same. What differs are
-names, of which the reference has two kinds, its own layers' (`FusionEncoderLayer_0/LayerNorm_1`) and t5x's
-(`layers_0/pre_mlp_layer_norm`), and that its ViT keeps heads on axes of their own and its patches as a convolution.
+No such weights are published (scenic issue 985 asks for them, without an answer); this is for those who have trained
+some, and for the fixtures that hold our networks to the reference's numbers. Layouts are the same. The names differ, of
+which the reference has two kinds, its own layers' (`FusionEncoderLayer_0/LayerNorm_1`) and t5x's
+(`layers_0/pre_mlp_layer_norm`), and its ViT has separate axes for heads and a convolution for patches.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,51 +18,39 @@ from flax import nnx
 
 from common.weights import porting
 from reveal.network.config import RevealConfig
-from reveal.network.model import Reveal
+from reveal.network.model import Reveal, abstract
 
-ATTENTION = {part: f"{part}/kernel" for part in ("query", "key", "value", "out")}
-MLP = {part: f"{part}/kernel" for part in ("wi_0", "wi_1", "wo")}
+# Per layer: our module -> theirs, which have the same leaves.
+QKVO = ("query", "key", "value", "out")
+MLP = ("wi_0", "wi_1", "wo")
 ENCODER = {
-    **{f"attention.{ours}.kernel": f"attention/{theirs}" for ours, theirs in ATTENTION.items()},
-    **{f"mlp.{ours}.kernel": f"mlp/{theirs}" for ours, theirs in MLP.items()},
-    "attention_norm.scale": "pre_attention_layer_norm/scale",
-    "mlp_norm.scale": "pre_mlp_layer_norm/scale",
+    **{f"attention.{name}": f"attention/{name}" for name in QKVO},
+    **{f"mlp.{name}": f"mlp/{name}" for name in MLP},
+    "attention_norm": "pre_attention_layer_norm",
+    "mlp_norm": "pre_mlp_layer_norm",
 }
 DECODER = {
-    **{f"attention.{ours}.kernel": f"self_attention/{theirs}" for ours, theirs in ATTENTION.items()},
-    **{f"cross_attention.{ours}.kernel": f"encoder_decoder_attention/{theirs}" for ours, theirs in ATTENTION.items()},
-    **{f"mlp.{ours}.kernel": f"mlp/{theirs}" for ours, theirs in MLP.items()},
-    "attention_norm.scale": "pre_self_attention_layer_norm/scale",
-    "cross_norm.scale": "pre_cross_attention_layer_norm/scale",
-    "mlp_norm.scale": "pre_mlp_layer_norm/scale",
+    **{f"attention.{name}": f"self_attention/{name}" for name in QKVO},
+    **{f"cross_attention.{name}": f"encoder_decoder_attention/{name}" for name in QKVO},
+    **{f"mlp.{name}": f"mlp/{name}" for name in MLP},
+    "attention_norm": "pre_self_attention_layer_norm",
+    "cross_norm": "pre_cross_attention_layer_norm",
+    "mlp_norm": "pre_mlp_layer_norm",
 }
 FUSION = {
-    **{
-        f"attention.{ours}.kernel": f"MultiHeadDotProductAttention_0/DenseGeneral_{i}/kernel"
-        for i, ours in enumerate(ATTENTION)
-    },
-    **{f"mlp.{ours}.kernel": f"MlpBlock_0/{theirs}" for ours, theirs in MLP.items()},
-    "attention_norm.scale": "LayerNorm_0/scale",
-    "mlp_norm.scale": "LayerNorm_1/scale",
+    **{f"attention.{name}": f"MultiHeadDotProductAttention_0/DenseGeneral_{i}" for i, name in enumerate(QKVO)},
+    **{f"mlp.{name}": f"MlpBlock_0/{name}" for name in MLP},
+    "attention_norm": "LayerNorm_0",
+    "mlp_norm": "LayerNorm_1",
 }
 VIT = {
-    **{
-        f"{ours}.{leaf}": f"MultiHeadDotProductAttention_0/{ours}/{leaf}"
-        for ours in ATTENTION
-        for leaf in ("kernel", "bias")
-    },
-    **{
-        f"{ours}.{leaf}": f"{theirs}/{leaf}"
-        for ours, theirs in (("mlp_in", "MlpBlock_0/Dense_0"), ("mlp_out", "MlpBlock_0/Dense_1"))
-        for leaf in ("kernel", "bias")
-    },
-    **{
-        f"{ours}.{leaf}": f"{theirs}/{leaf}"
-        for ours, theirs in (("attention_norm", "LayerNorm_0"), ("mlp_norm", "LayerNorm_1"))
-        for leaf in ("scale", "bias")
-    },
+    **{name: f"MultiHeadDotProductAttention_0/{name}" for name in QKVO},
+    "mlp_in": "MlpBlock_0/Dense_0",
+    "mlp_out": "MlpBlock_0/Dense_1",
+    "attention_norm": "LayerNorm_0",
+    "mlp_norm": "LayerNorm_1",
 }
-# our stack: their name of a layer, and what is in it
+# Our stack -> their layers, and the table of a layer.
 STACKS = {
     "text": ("text_encoder/EncoderLayer_{}", ENCODER),
     "query_head.encoder": ("query_head/EncoderLayer_{}", ENCODER),
@@ -74,77 +60,59 @@ STACKS = {
     "decoder": ("out_decoder/decoder_module/layers_{}", DECODER),
     "vit": ("img_encoder/Transformer/encoderblock_{}", VIT),
 }
-SINGLE = {
-    "embedding.embedding": "shared_token_embedder/embedding",
-    "projection.kernel": "head_out/kernel",
-    "gate.map.kernel": "dataset_gate/kernel",
-    "gate.map.bias": "dataset_gate/bias",
-    "text.positions.rel_embedding": "text_encoder/RelativePositionBiases_0/rel_embedding",
-    "query_head.encoder.positions.rel_embedding": "query_head/RelativePositionBiases_0/rel_embedding",
-    "query_head.norm.scale": "query_head/LayerNorm_0/scale",
-    "key_head.encoder.positions.rel_embedding": "key_head/RelativePositionBiases_0/rel_embedding",
-    "key_head.norm.scale": "key_head/LayerNorm_0/scale",
-    "value_head.latents": "value_perceiver/perceive_embedding",
-    "value_head.norm.scale": "value_perceiver/LayerNorm_0/scale",
-    "value_head.positions.rel_embedding": "value_perceiver/RelativePositionBiases_0/rel_embedding",
-    "fusion.scale": "att_transform/scale",
-    "fusion.bias": "att_transform/bias",
-    "fusion.encoder.positions.rel_embedding": "fusion_encoder/RelativePositionBiases_0/rel_embedding",
-    "fusion.norm.scale": "fusion_encoder/LayerNorm_0/scale",
-    "decoder.positions.rel_embedding": "out_decoder/decoder_module/relpos_bias/rel_embedding",
-    "decoder.norm.scale": "out_decoder/decoder_module/decoder_norm/scale",
-    "decoder.logits.kernel": "out_decoder/decoder_module/logits_dense/kernel",
-    "vit.patches.kernel": "img_encoder/embedding/kernel",
-    "vit.patches.bias": "img_encoder/embedding/bias",
-    "vit.positions": "img_encoder/pos_embedding",
-    "vit.norm.scale": "img_encoder/Transformer/encoder_norm/scale",
-    "vit.norm.bias": "img_encoder/Transformer/encoder_norm/bias",
-    "vit.head.kernel": "img_encoder/head/kernel",
-    "vit.head.bias": "img_encoder/head/bias",
+# Everything outside of layers: our module -> theirs.
+MODULES = {
+    "embedding": "shared_token_embedder",
+    "projection": "head_out",
+    "gate.map": "dataset_gate",
+    "text.positions": "text_encoder/RelativePositionBiases_0",
+    "query_head.encoder.positions": "query_head/RelativePositionBiases_0",
+    "query_head.norm": "query_head/LayerNorm_0",
+    "key_head.encoder.positions": "key_head/RelativePositionBiases_0",
+    "key_head.norm": "key_head/LayerNorm_0",
+    "value_head.norm": "value_perceiver/LayerNorm_0",
+    "value_head.positions": "value_perceiver/RelativePositionBiases_0",
+    "fusion": "att_transform",
+    "fusion.encoder.positions": "fusion_encoder/RelativePositionBiases_0",
+    "fusion.norm": "fusion_encoder/LayerNorm_0",
+    "decoder.positions": "out_decoder/decoder_module/relpos_bias",
+    "decoder.norm": "out_decoder/decoder_module/decoder_norm",
+    "decoder.logits": "out_decoder/decoder_module/logits_dense",
+    "vit.patches": "img_encoder/embedding",
+    "vit.norm": "img_encoder/Transformer/encoder_norm",
+    "vit.head": "img_encoder/head",
 }
-IN_LAYER = re.compile(r"(.+)\.layers\.(\d+)\.(.+)")
+PARAMETERS = {"value_head.latents": "value_perceiver/perceive_embedding", "vit.positions": "img_encoder/pos_embedding"}
 
 
 def source_name(path: str) -> str:
-    """What the reference calls the parameter that ours calls `path`."""
-    if path in SINGLE:
-        return SINGLE[path]
-    found = IN_LAYER.fullmatch(path)
-    assert found, f"{path}: no such parameter in the reference"
-    layer, names = STACKS[found[1]]
-    return f"{layer.format(found[2])}/{names[found[3]]}"
+    """The reference's name of our parameter `path`."""
+    if path in PARAMETERS:
+        return PARAMETERS[path]
+    module, _, leaf = path.rpartition(".")
+    if module in MODULES:
+        return f"{MODULES[module]}/{leaf}"
+    layer = re.fullmatch(r"(.+)\.layers\.(\d+)\.(.+)", module)
+    assert layer, f"{path}: no such parameter in the reference"
+    template, names = STACKS[layer[1]]
+    return f"{template.format(layer[2])}/{names[layer[3]]}/{leaf}"
 
 
 def from_scenic(variables: Mapping[str, np.ndarray], config: RevealConfig) -> Reveal:
     """The network with the reference's parameters ({its name: array}).
 
     Raises ValueError that lists every parameter that is missing, left over, or of another size."""
-    graphdef, abstract = blank(config)
-    shapes = {path: leaf.shape for path, leaf in porting.flatten(abstract).items()}
-    names = {path: source_name(path) for path in shapes}
-    stored = {theirs: joined(variables[theirs], shapes[ours]) for ours, theirs in names.items() if theirs in variables}
-    values = porting.port({**variables, **stored}, names, abstract)
-    return nnx.merge(graphdef, porting.unflatten_like(jax.tree.map(jnp.asarray, values), abstract))
+    graph, shapes = abstract(config)
+    leaves = porting.flatten(shapes)
+    names = {path: source_name(path) for path in leaves}
+    stored = {
+        theirs: merged(variables[theirs], leaves[ours].shape) for ours, theirs in names.items() if theirs in variables
+    }
+    values = porting.port({**variables, **stored}, names, shapes)
+    return nnx.merge(graph, porting.unflatten_like(jax.tree.map(jnp.asarray, values), shapes))
 
 
-@functools.lru_cache(maxsize=8)
-def blank(config: RevealConfig) -> tuple[Any, dict[Any, Any]]:
-    """The network without its numbers: its graph, and its parameters' shapes as a pure nested dict."""
-    key = jax.random.key(0)
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: Reveal(config, rngs=_OneKey(key))))
-    return graphdef, nnx.to_pure_dict(state)
-
-
-class _OneKey(nnx.Rngs):
-    """The same key for every parameter: shapes ask for no randomness, and a key per kernel is most of a trace."""
-
-    def __init__(self, key: jax.Array):
-        super().__init__()
-        self.params = nnx.static(lambda: key)
-
-
-def joined(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A parameter of the ViT, whose heads or patch sides have axes of their own there, with those made one.
-
-    Left as it is where that does not give `shape`, for the error to name."""
+def merged(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A parameter of the ViT with its axes of heads or patch sides merged; as it is, for the error to name it, where
+    that does not give `shape`."""
     return array.reshape(shape) if array.ndim > len(shape) and array.size == np.prod(shape) else array

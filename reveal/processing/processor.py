@@ -1,19 +1,19 @@
-"""The processor of a trained network: its tokenizer, its lengths in tokens, its prompt, and the names of its sources.
+"""The processor of a trained network: its tokenizer, lengths in tokens, prompt, and the names of its sources.
 
-Token ids and source numbers mean nothing without the vocabulary and the names of training, and a question in another
-form than in training is answered badly. So a weights file says how it reads: `train.py` writes the description below
-into the header (`processor`) where the data has one, and the recipe of the data in any case. Older files may have a
-`processor.json` beside them.
+Token ids and source indices mean nothing without the vocabulary and the source names of training, and a network answers
+badly if a question is phrased otherwise than in training. So a weights file describes its processor: `train.py` writes
+the description below into the header (`processor`) where the data has one, and the recipe of the data in any case.
+Older files may have a `processor.json` beside them.
 
 | what | from the first of |
 | --- | --- |
 | tokenizer | the argument; a file of `BESIDE` beside the weights; the description's file or words; the recipe's file |
-| lengths, prompt, image of no image, hops | the description; the recipe's `data`; those of the published networks |
+| lengths, prompt, blank image, hops | the description; the recipe's `data`; those of the published networks |
 | sources | the argument; the description; the recipe; the caller's default |
 
 A description is a JSON object with any of: `tokenizer` (a path), `words` (of a vocabulary of whole words), `sources`,
-`item_length`, `question_length`, `answer_length`, `prompt`, `blank` (grey level in [0, 1] that stands for no image) and
-`hops` (questions about an image that take two hops, each with the two questions that it is asked as).
+`item_length`, `question_length`, `answer_length`, `prompt`, `blank` (grey level in [0, 1] of the image of a question
+without one) and `hops` (two-hop questions about an image, each with the two questions that it is decomposed into).
 """
 
 from __future__ import annotations
@@ -35,50 +35,43 @@ from reveal.memory.items import Item
 from reveal.network.config import RevealConfig
 from reveal.processing import tokenizers
 from reveal.processing.item_arrays import network_input, resized
-from reveal.processing.prompts import ASK, asked
 from reveal.processing.tokenizers import WORD, Tokenizer, Words
-from reveal.processing.vocabulary import Vocabulary
 
+ASK, DESCRIBE = "Question: {}", "Describe the picture:"
 BESIDE = ("spiece.model", "vocabulary.json", "words.json")  # file names of tokenizers beside weights
 DESCRIPTION = "processor.json"
 LENGTHS = {"item_length": "item_length", "question_length": "text_length", "answer_length": "answer_length"}  # recipe's
-PROBE = 4  # times the tokens that are read: how much of a text is encoded to report that it is too long
+PROBE = 4  # encode at most so many times `question_length` to report how long a question is
+
+
+def asked(question: str, prompt: str = ASK) -> str:
+    """The prompted question; without a question, the prompt for a description where there is a prompt at all."""
+    return DESCRIBE if not question and prompt == ASK else prompt.format(question)
 
 
 class Hops(NamedTuple):
-    """The two questions that one about an image is asked as."""
+    """The two questions that a two-hop question is decomposed into."""
 
     about_image: str
-    about_answer: str
-    """Has {} where the answer to the first belongs; it is asked about no image."""
+    about_answer: str  # without an image; {} is the answer to the first
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Processor:
-    """How a network reads.
-
-    Attributes:
-      tokenizer: of all texts.
-      sources: names, in the order of the network's gate.
-      image_size: side of the images, in pixels.
-      item_length, question_length, answer_length: in tokens; the end token is one of them.
-      prompt: template of a question.
-      blank: image of a question about no image; None: the question has none.
-      hops: questions about an image that take two hops, in small letters.
-    """
+    """From texts and images to network inputs."""
 
     tokenizer: Tokenizer
-    sources: tuple[str, ...]
-    image_size: int
-    item_length: int = 326
+    sources: tuple[str, ...]  # names, in order of the network's gate
+    image_size: int  # in pixels
+    item_length: int = 326  # in tokens, including the end token, as are the next two
     question_length: int = 64
     answer_length: int = 32
-    prompt: str = ASK
-    blank: Float[np.ndarray, "s s 3"] | None = None
-    hops: Mapping[str, Hops] = dataclasses.field(default_factory=dict)
+    prompt: str = ASK  # template of a question
+    blank: Float[np.ndarray, "s s 3"] | None = None  # image of a question without one; None: the network gets none
+    hops: Mapping[str, Hops] = dataclasses.field(default_factory=dict)  # of two-hop questions, in lower case
 
     def question(self, text: str) -> Int[np.ndarray, " n"]:
-        """Tokens. Raises ValueError for a question that is longer than the network reads."""
+        """Tokens. Raises ValueError for a question longer than `question_length`."""
         prompted = asked(text.strip(), self.prompt)
         tokens = self.tokenizer.encode(prompted, PROBE * self.question_length)
         count = int((tokens != self.tokenizer.pad).sum())
@@ -90,18 +83,18 @@ class Processor:
         return tokens[: self.question_length]
 
     def unknown(self, text: str) -> list[str]:
-        """The words of a text that a vocabulary of words lacks, without marks; pieces of words spell everything."""
+        """The words that a vocabulary of words lacks; pieces of words spell everything."""
         if not isinstance(self.tokenizer, Words):
             return []
         words = dict.fromkeys(word for word in WORD.findall(text.lower()) if word[0].isalnum())
-        return [word for word in words if word not in self.tokenizer.vocabulary.numbers]
+        return [word for word in words if word not in self.tokenizer.numbers]
 
     def image(self, path: str | Path) -> Float[np.ndarray, "s s 3"]:
-        """The image of a question, resized to a square. Raises as `read_image`."""
+        """A question's image, resized to a square. Raises as `read_image`."""
         return resized(to_uint8(read_image(path)), self.image_size).astype(np.float32) / 255
 
     def two_hops(self, question: str) -> Hops | None:
-        """The two questions of one that takes two hops; None for all others."""
+        """The decomposition of a two-hop question; None for all others."""
         return self.hops.get(question.strip().lower())
 
     def items(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
@@ -121,26 +114,28 @@ def processor_of(
 
     Args:
       weights: the file. config, header: its contents.
-      tokenizer: a file that `reveal.processing.tokenizers` opens. sources: names. Both replace what the file says.
+      tokenizer: a file for `tokenizers.load`. sources: names. Both override the file's.
       default_sources: names, where neither the caller nor the file has any.
 
     Raises:
-      FileNotFoundError: there is no tokenizer.
-      ValueError: a tokenizer or a number of sources that is not the network's; no names of sources; a description
-        with an unknown key.
+      FileNotFoundError: no tokenizer was found.
+      ValueError: a tokenizer or a number of sources that does not fit the network; no source names; a description with
+        an unknown key.
     """
-    description, recipe = _description(weights, header), _recipe(header)
-    found = tokenizers.load(tokenizer) if tokenizer is not None else _tokenizer(weights, description, recipe)
-    names = tuple(sources or description.get("sources") or recipe.get("sources") or default_sources)
+    description = _description(weights, header)
+    data = recipe_of(header).get("data")
+    data = renamed.node(data) if isinstance(data, Mapping) else {}
+    found = tokenizers.load(tokenizer) if tokenizer is not None else _tokenizer(weights, description, data)
+    names = tuple(sources or description.get("sources") or data.get("sources") or default_sources)
     if len(names) != config.sources:
-        known = f"{len(names)} sources ({', '.join(names)})" if names else "no names of sources"
-        raise ValueError(f"{weights}: {known} for the {config.sources} that it tells apart: name them with --names")
+        given = f"{len(names)} sources ({', '.join(names)})" if names else "no names of sources"
+        raise ValueError(f"{weights}: {given} for the {config.sources} that it tells apart: name them with --names")
     if len(found) > config.vocab_size or found.bos != config.bos:
         raise ValueError(
             f"{weights} has {config.vocab_size} tokens and begins answers with {config.bos}, the tokenizer"
             f" {len(found)} and {found.bos}: give the one that it was trained with, --tokenizer FILE"
         )
-    options: dict[str, Any] = {ours: int(recipe[theirs]) for ours, theirs in LENGTHS.items() if theirs in recipe}
+    options: dict[str, Any] = {ours: int(data[theirs]) for ours, theirs in LENGTHS.items() if theirs in data}
     options |= {key: description[key] for key in (*LENGTHS, "prompt") if key in description}
     size = config.vit.image_size
     if (grey := description.get("blank")) is not None:
@@ -150,8 +145,14 @@ def processor_of(
     return Processor(found, names, size, **options)
 
 
+def recipe_of(header: Metadata) -> Mapping[str, Any]:
+    """The recipe that training wrote; {} without one."""
+    recipe = header.metadata.get("recipe")
+    return recipe if isinstance(recipe, Mapping) else {}
+
+
 def _description(weights: Path, header: Metadata) -> dict[str, Any]:
-    """What the file, or the one beside it, says about how the network reads."""
+    """The description in the header, or beside the file."""
     beside = weights.parent / DESCRIPTION
     found = header.metadata.get("processor")
     if found is None and beside.is_file():
@@ -163,19 +164,12 @@ def _description(weights: Path, header: Metadata) -> dict[str, Any]:
     return found or {}
 
 
-def _recipe(header: Metadata) -> Mapping[str, Any]:
-    """What the file says about the data that it was trained on."""
-    recipe = header.metadata.get("recipe")
-    data = recipe.get("data") if isinstance(recipe, dict) else None
-    return renamed.node(data) if isinstance(data, dict) else {}
-
-
-def _tokenizer(weights: Path, description: Mapping[str, Any], recipe: Mapping[str, Any]) -> Tokenizer:
-    """The first that is there of the module's table."""
+def _tokenizer(weights: Path, description: Mapping[str, Any], data: Mapping[str, Any]) -> Tokenizer:
+    """The first that exists of the module's table."""
     if words := description.get("words"):
-        return Words(Vocabulary(tuple(words)))
+        return Words(tuple(words))
     files = [weights.parent / name for name in BESIDE]
-    files += [Path(node["tokenizer"]) for node in (description, recipe) if isinstance(node.get("tokenizer"), str)]
-    if there := [path for path in files if path.is_file()]:
-        return tokenizers.load(there[0])
+    files += [Path(node["tokenizer"]) for node in (description, data) if isinstance(node.get("tokenizer"), str)]
+    if existing := [path for path in files if path.is_file()]:
+        return tokenizers.load(existing[0])
     raise FileNotFoundError(f"no tokenizer: {weights.parent} has no {' or '.join(BESIDE)}; give --tokenizer FILE")

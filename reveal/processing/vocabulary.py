@@ -1,9 +1,9 @@
-"""A vocabulary of whole words: text in small letters <-> token ids.
+"""A vocabulary of whole words: lower-case text <-> token ids.
 
     0 <pad>   1 </s> (end)   2 <s> (start)   3 <extra_id_0> ...   then the words
 
-Start and end have the ids that `RevealConfig.tiny` expects. The sentinels are T5's, to separate and to mask with. A
-vocabulary is saved as JSON beside the weights that were trained with it: ids mean nothing without it.
+Start and end have the ids of `RevealConfig.tiny`. The sentinels are T5's, to separate and to mask with. A vocabulary is
+saved as JSON beside the weights that were trained with it: ids mean nothing without it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SPECIAL = ("<pad>", "</s>", "<s>", *(f"<extra_id_{number}>" for number in range(
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """All words; a word's number is its place. Raises ValueError unless `SPECIAL` comes first and no word is twice."""
+    """A word's id is its position. Raises ValueError unless `SPECIAL` comes first and words are unique."""
 
     words: tuple[str, ...]
 
     def __post_init__(self):
-        twice = sorted({word for word in self.words if self.words.count(word) > 1})
-        if self.words[: len(SPECIAL)] != SPECIAL or twice:
-            raise ValueError(f"a vocabulary begins with {' '.join(SPECIAL)}, and has no word twice; here {twice}")
+        repeated = sorted({word for word in self.words if self.words.count(word) > 1})
+        if self.words[: len(SPECIAL)] != SPECIAL or repeated:
+            raise ValueError(f"a vocabulary begins with {' '.join(SPECIAL)} and has unique words; repeated: {repeated}")
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
@@ -52,24 +52,30 @@ class Vocabulary:
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:
+        """Word -> id."""
         return {word: number for number, word in enumerate(self.words)}
 
     def encode(self, text: str, length: int) -> Int[np.ndarray, " length"]:
-        """Numbers, padded. Raises ValueError for a word that there is not, and for a text that is too long."""
+        """Ids, padded. Raises ValueError for an unknown word, or a text that is too long."""
         words = text.lower().replace("?", " ? ").replace(",", " , ").replace(".", " . ").split()
-        unknown = [word for word in words if word not in self.numbers]
-        if unknown:
+        if unknown := [word for word in words if word not in self.numbers]:
             raise ValueError(f"{text!r}: {', '.join(unknown)} is none of the {len(self)} words; ask like 'food ?'")
         if len(words) > length:
             raise ValueError(f"{text!r} has {len(words)} words, of which {length} are read: shorten it")
         return np.array([self.numbers[word] for word in words] + [PAD] * (length - len(words)), np.int32)
 
     def decode(self, tokens: Iterable[int | np.integer]) -> str:
-        """The words up to the end; padding and start are left out."""
-        words: list[str] = []
-        for token in tokens:
-            if token == END:
-                break
-            if token not in (PAD, START):
-                words.append(self.words[int(token)])
-        return " ".join(words)
+        """The words before the end token; padding, start and ids beyond the vocabulary are skipped."""
+        ids = until_end(tokens, END, (PAD, START))
+        return " ".join(self.words[number] for number in ids if number < len(self))
+
+
+def until_end(tokens: Iterable[int | np.integer], end: int, skipped: Iterable[int]) -> list[int]:
+    """The tokens before `end`, without the `skipped` ones."""
+    kept: list[int] = []
+    for token in map(int, tokens):
+        if token == end:
+            break
+        if token not in skipped:
+            kept.append(token)
+    return kept

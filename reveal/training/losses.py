@@ -2,56 +2,73 @@
 
 | function | asks for | weight, pre-training |
 | --- | --- | --- |
-| `generation` | the right next token | 1 - r |
+| `generation` | the correct next token | 1 - r |
 | `contrastive` | the query nearest to its own item among all in the batch | r = 0.01 (1/2 in the warm start) |
-| `disentangle` | the value tokens of an item to say different things | 0.01 |
+| `disentangle` | the value tokens of an item to differ | 0.01 |
 | `gap` | value tokens as long as the query's tokens | 0.0001 |
-| `reconstruct` | an item's own text, written from its value alone; ours, for a warm start | 0 |
-| `gate` | trust in the source of the right item; ours, for a warm start that knows it | 0 |
+| `reconstruct`: `generation` | an item's own text, generated from its value alone; ours, for a warm start | 0 |
+| `gate` | trust in the source of the gold item; ours, for a warm start that knows it | 0 |
 
-`total` adds them up. A term of weight 0 is not computed at all, so it can neither cost anything nor spread a NaN.
+`Weights` makes them named terms of `common.training.objectives`, which read their inputs from an `Output` by path; a
+task's `losses` adds further ones. A term of weight 0 is not computed, so it costs nothing and cannot spread a NaN.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from common.training.objectives import Scope, Term, Weight
 from reveal.network.config import PAD
 from reveal.network.heads import unit
+from reveal.network.model import Query
 
-APART = -1e10  # score of a candidate that is left out
-SMALLEST_WEIGHT = 1e-6  # of all tokens together
+EXCLUDED = -1e10  # score of a candidate that is left out
+MIN_WEIGHT = 1e-6  # of all tokens together
+
+
+class Output(NamedTuple):
+    """What a stage computed of a batch: the inputs of losses. None: not computed."""
+
+    query: Query
+    values: Float[Array, "b k c d"]  # of the items that were read
+    logits: Float[Array, "b o v"]  # of the answers
+    keys: Float[Array, "b m e"] | None = None  # of the candidates of the contrastive loss, the gold item first
+    ids: Int[Array, "b m"] | None = None
+    source: Int[Array | np.ndarray, " b"] | None = None  # of the gold item
+    text: Int[Array, "n l"] | None = None  # the items' own texts
+    text_logits: Float[Array, "n l v"] | None = None
+    text_weights: Float[Array, "n l"] | None = None  # how much each token counts
 
 
 def generation(
     logits: Float[Array, "b n v"],
-    targets: Int[Array, "b n"],
-    smoothing: int | float = 0.01,
+    targets: Int[Array | np.ndarray, "b n"],
     weights: Float[Array, "b n"] | None = None,
+    smoothing: int | float = 0.01,
 ) -> Float[Array, ""]:
     """Cross-entropy per token that is not padding, against `1 - smoothing` on the target and the rest on all tokens.
-    `weights` say how much each token counts; None: all alike."""
+    `weights` say how much each token counts; None: equally."""
     logits = logits.astype(jnp.float32)
-    right = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    wanted = (1 - smoothing) * right + smoothing * logits.mean(axis=-1)
+    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    smoothed = (1 - smoothing) * target_logits + smoothing * logits.mean(axis=-1)
     counted = targets != PAD
-    loss = jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) - wanted, 0)
+    loss = jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) - smoothed, 0)
     if weights is None:
         return loss.sum() / jnp.maximum(counted.sum(), 1)
     weights = jnp.where(counted, weights, 0)
-    return (weights * loss).sum() / jnp.maximum(weights.sum(), SMALLEST_WEIGHT)
+    return (weights * loss).sum() / jnp.maximum(weights.sum(), MIN_WEIGHT)
 
 
 class Contrast(NamedTuple):
-    """The loss, and how often the right item was nearest."""
+    """The loss, and how often a query is nearest to its own item."""
 
     loss: Float[Array, ""]
     accuracy: Float[Array, ""]
@@ -60,71 +77,67 @@ class Contrast(NamedTuple):
 def contrastive(
     query: Float[Array, "b d"],
     keys: Float[Array, "b k d"],
-    temperature: int | float = 0.2,
-    *,
     items: Int[Array, "b k"] | None = None,
-    axis: str | None = None,
+    temperature: int | float = 0.2,
 ) -> Contrast:
-    """InfoNCE: each query against the keys of the whole batch.
-
-    Args:
-      query: of unit length.
-      keys: of unit length; `keys[i, 0]` is what query i should find, the others are hard negatives, for all queries.
-      temperature: that scores are divided by.
-      items: numbers of the keys' items. Where another key is of the same item as a query's own it is left out, as it
-        would be a negative that is right.
-      axis: of a mesh (inside `shard_map`, `pmap` or `vmap`) over which the batch is spread; keys are gathered over it
-        and the result is the mean over it. Outside, and under `jit` with sharded arrays, the batch is whole already.
-    """
+    """InfoNCE: each query against the keys of the whole batch, all of unit length. `keys[i, 0]` is of the item that
+    query i should find; all others are negatives, for all queries, but for other keys of the query's own item by the
+    ids `items`."""
     b, k = keys.shape[:2]
-    first = 0 if axis is None else lax.axis_index(axis) * b
-    labels = (first + jnp.arange(b)) * k
-    candidates = _gathered(keys, axis).reshape(-1, keys.shape[-1])
-    scores = jnp.einsum("bd,nd->bn", query, candidates, preferred_element_type=jnp.float32) / temperature
+    labels = jnp.arange(b) * k
+    scores = jnp.einsum("bd,nd->bn", query, keys.reshape(b * k, -1), preferred_element_type=jnp.float32) / temperature
     if items is not None:
-        own = jnp.arange(len(candidates)) == labels[:, None]
-        scores = jnp.where((_gathered(items, axis).reshape(-1) == items[:, :1]) & ~own, APART, scores)
-    right = jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
-    result = Contrast(
-        jnp.mean(jax.nn.logsumexp(scores, axis=1) - right), jnp.mean(jnp.argmax(scores, axis=1) == labels)
-    )
-    return result if axis is None else lax.pmean(result, axis)
+        own = jnp.arange(b * k) == labels[:, None]
+        scores = jnp.where((items.reshape(-1) == items[:, :1]) & ~own, EXCLUDED, scores)
+    positive = jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
+    loss = jnp.mean(jax.nn.logsumexp(scores, axis=1) - positive)
+    return Contrast(loss, jnp.mean(jnp.argmax(scores, axis=1) == labels))
 
 
 def gate(log_gate: Float[Array, "b s"], source: Int[Array | np.ndarray, " b"]) -> Float[Array, ""]:
-    """Cross-entropy of the source gate against the source that has the answer, where somebody knows it."""
+    """Cross-entropy of the source gate against the source of the gold item."""
     return -jnp.mean(jnp.take_along_axis(log_gate, source[:, None], axis=1))
 
 
-def disentangle(values: Float[Array, "b c d"]) -> Float[Array, ""]:
+def disentangle(values: Float[Array, "*b c d"]) -> Float[Array, ""]:
     """Mean over items and all c x c pairs of the squared cosine of two value tokens, each less the item's mean token;
     a pair counts once, and none with itself."""
-    centred = unit(values - values.mean(axis=1, keepdims=True))
-    squared = jnp.square(jnp.einsum("bqd,btd->bqt", centred, centred))
+    centred = unit(values - values.mean(axis=-2, keepdims=True))
+    squared = jnp.square(jnp.einsum("...qd,...td->...qt", centred, centred))
     return jnp.tril(squared, -1).mean()
 
 
-def gap(
-    values: Float[Array, "k c d"], tokens: Float[Array, "b m d"], mask: Bool[Array, "b m"] | None = None
-) -> Float[Array, ""]:
-    """|1 - mean length of the value tokens / mean length of the query's tokens (where `mask`)|.
+def gap(values: Float[Array, "*b c d"], tokens: Float[Array, "q m d"], mask: Bool[Array, "q m"]) -> Float[Array, ""]:
+    """|1 - mean length of the value tokens / mean length of the query's tokens where `mask`|.
 
-    The reference counts padding among the latter, as None does here."""
-    counted = jnp.ones(tokens.shape[:2]) if mask is None else mask.astype(jnp.float32)
+    The reference counts padding among the latter."""
+    counted = mask.astype(jnp.float32)
     length = (_lengths(tokens) * counted).sum() / jnp.maximum(counted.sum(), 1)
     return jnp.abs(1 - _lengths(values).mean() / length)
 
 
+def _lengths(x: Float[Array, "*b d"]) -> Float[Array, "*b"]:
+    """Euclidean, with a finite gradient at zero."""
+    return jnp.sqrt(jnp.square(x.astype(jnp.float32)).sum(axis=-1) + 1e-12)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """A term of `common.training.objectives`: `function` of the values at `paths` of the scope."""
+
+    function: Callable[..., Float[Array, ""]]
+    paths: tuple[str, ...]
+    weight: Weight = 1.0
+
+    def __call__(self, scope: Scope) -> Float[Array, ""]:
+        return self.function(*(scope[path] for path in self.paths))
+
+
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """What each term counts.
+    """Weights of the losses."""
 
-    Attributes:
-      contrastive: r; the generation counts 1 - r.
-      disentangle, gap, reconstruct, gate: as they are.
-    """
-
-    contrastive: int | float = 0.01
+    contrastive: int | float = 0.01  # r; the generation loss has 1 - r
     disentangle: int | float = 0.01
     gap: int | float = 0.0001
     reconstruct: int | float = 0.0
@@ -134,31 +147,16 @@ class Weights:
         if not 0 <= self.contrastive <= 1 or min(self.disentangle, self.gap, self.reconstruct, self.gate) < 0:
             raise ValueError(f"{self}: contrastive is a share from 0 to 1, the others are not negative")
 
-    def of(self, name: str) -> float:
-        return float(1 - self.contrastive if name == "generation" else getattr(self, name))
-
-
-def total(
-    terms: Mapping[str, Callable[[], Float[Array, ""]]], weights: Weights
-) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-    """The weighted sum, and each term by itself. Only terms that weigh something are called.
-
-    Args:
-      terms: by the functions' names, what computes each. One that is not there counts as off, except that without
-        "contrastive" the generation counts fully.
-      weights: of the terms.
-    """
-    if "contrastive" not in terms:
-        weights = dataclasses.replace(weights, contrastive=0)
-    values = {name: term() for name, term in terms.items() if weights.of(name) != 0}
-    return jnp.asarray(sum(weights.of(name) * value for name, value in values.items()), jnp.float32), values
-
-
-def _gathered(x: Array, axis: str | None) -> Array:
-    """`x` of all devices, in the order of their numbers."""
-    return x if axis is None else lax.all_gather(x, axis, tiled=True)
-
-
-def _lengths(x: Float[Array, "*b d"]) -> Float[Array, "*b"]:
-    """Euclidean, with a finite gradient where a vector is all zeros."""
-    return jnp.sqrt(jnp.square(x.astype(jnp.float32)).sum(axis=-1) + 1e-12)
+    def terms(self, smoothing: int | float, temperature: int | float) -> dict[str, Term]:
+        """The losses of an `Output` that weigh something, by name."""
+        text, info_nce = partial(generation, smoothing=smoothing), partial(contrastive, temperature=temperature)
+        weight = {"generation": 1 - self.contrastive, **dataclasses.asdict(self)}
+        losses: dict[str, tuple[Callable[..., Array], tuple[str, ...]]] = {
+            "generation": (text, ("output.logits", "batch.answer")),
+            "contrastive": (lambda *x: info_nce(*x).loss, ("output.query.vector", "output.keys", "output.ids")),
+            "gate": (gate, ("output.query.log_gate", "output.source")),
+            "disentangle": (disentangle, ("output.values",)),
+            "gap": (gap, ("output.values", "output.query.states", "output.query.mask")),
+            "reconstruct": (text, ("output.text_logits", "output.text", "output.text_weights")),
+        }
+        return {name: Loss(*loss, weight[name]) for name, loss in losses.items() if weight[name] != 0}

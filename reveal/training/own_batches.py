@@ -1,35 +1,33 @@
-"""Knowledge and questions of one's own in batches, for both stages of training.
+"""Batches of your own items and questions, for both training stages.
 
-A batch of b pictures of s pixels, with n tokens of text, o of answer and h negatives:
+A batch of b images of s pixels, with n tokens of text, o of answer and h negatives:
 
-    image       float32 [b s s 3]   RGB in [0, 1], a part of the picture resized to a square
-    tokens      int32   [b n]       what is asked
-    answer      int32   [b o]       what to write, and the end; filled up with 0
-    id          int64   [b]         number of the question in its source: `names` tells what it is
-    gold        int32   [b]         id of the item that has the answer     } where the questions name theirs
+    image       float32 [b s s 3]   RGB in [0, 1], a crop resized to a square
+    tokens      int32   [b n]       the question or prompt
+    answer      int32   [b o]       the target and its end token, padded with 0
+    id          int64   [b]         the question's id in its source (`names`)
+    gold        int32   [b]         id of the item that has the answer     } where questions name their gold item
     source      int32   [b]         its source                             }
-    negatives   int32   [b h]       ids of items that have not             }
-
-**Objectives.** What is asked depends on it:
+    negatives   int32   [b h]       ids of other items                     }
 
 | objective | tokens | answer |
 | --- | --- | --- |
-| `vqa` | "Question: what does it eat" | the answer of one annotator, drawn |
-| `caption` | "Describe the picture:" | one of the captions, drawn |
+| `vqa` | "Question: what does it eat" | the answer of a randomly drawn annotator |
+| `caption` | "Describe the picture:" | a randomly drawn caption |
 | `prefix` | "Describe the picture:", the beginning of a caption, MASK | the rest of the caption |
 
-Prefix language modelling cuts the captions of a batch after the same number of tokens, drawn from 0 to `prefix` (Hu et
-al., CVPR 2023, as released); a caption that is shorter keeps its last token as its answer.
+Prefix language modelling splits all captions of a batch after the same number of tokens, drawn from 0 to `prefix` (Hu
+et al., CVPR 2023, as released); a shorter caption keeps its last token as its answer.
 
-**Knowledge.** All items are held in the RAM and on the devices (`bank.Contents`): a picture of 224 pixels takes 150 KB,
-so 100,000 take 15 GB. A picture may be cropped (`item_crop`) or left out (`drop_image`) for the warm start, so that a
-query does not find its item by comparing pixels. Both are drawn once per item and not per step as in the reference.
+**Knowledge.** All items are in RAM and on the devices (`device_memory.Contents`): an image of 224 pixels takes 150 KB,
+so 100,000 take 15 GB. Item images may be cropped (`item_crop`) or dropped (`drop_image`) for the warm start, so that
+retrieval cannot compare pixels. Both are drawn once per item, not per step as in the reference.
 
-**Negatives** that a question names come first, in any order; then come the gold items of others, as if the batch were
-rolled. An item that is nobody's answer would teach that its key is to be kept away from all questions.
+**Negatives** that a question names come first, shuffled; then come other questions' gold items. An item that answers no
+question would teach that its key is to be far from all questions.
 
-The same seed gives the same batches, for any number of threads and processes; an iterator set to a state goes on as if
-it had never stopped. Questions are held in the RAM, their pictures are read when they are needed.
+The same seed gives the same batches, for any number of threads and processes, and an iterator can be resumed from its
+state. Questions are in RAM; their images are read when needed.
 """
 
 from __future__ import annotations
@@ -48,64 +46,45 @@ from jaxtyping import Int
 
 from common.training.batches import batches
 from reveal.memory.items import Item
-from reveal.processing import item_arrays, tokenizers
-from reveal.processing.item_arrays import ItemArrays, arrays_of, network_input, resized
-from reveal.processing.prompts import DESCRIBE, asked
+from reveal.processing import tokenizers
+from reveal.processing.item_arrays import ItemArrays, Later, arrays_of, network_input, resized
+from reveal.processing.processor import DESCRIBE, asked
 from reveal.sources.records import Question, Skips, decode_picture
 from reveal.sources.registry import Items, Questions
 
 log = logging.getLogger(__name__)
 Example = dict[str, Any]
 Objective = Literal["vqa", "caption", "prefix"]
-_SHARED: weakref.WeakValueDictionary[str, item_arrays.Later] = weakref.WeakValueDictionary()
+_SHARED: weakref.WeakValueDictionary[str, Later] = weakref.WeakValueDictionary()  # task and data share their items
 
 
 @dataclass(frozen=True)
 class OwnDataConfig:
-    """Knowledge and the questions about it.
+    """Items and the questions about them."""
 
-    Attributes:
-      knowledge: a .jsonl of the general format, or a list of `reveal.sources.Items`.
-      questions: a .jsonl, or one of `reveal.sources.Questions`.
-      sources: names of the items' sources; the place is the number that the network's gate has, and the network needs
-        as many.
-      tokenizer: a file that `reveal.processing.tokenizers` opens.
-      objective: vqa, caption or prefix.
-      image_size: side of the pictures, as the network's.
-      item_length, text_length, answer_length: tokens of an item, of what is asked, and of an answer with its end.
-      prefix: tokens of the caption that a query may show.
-      crop: least and largest share of a query's picture that is shown, drawn each time; [1, 1]: all.
-      item_crop: the same of an item's picture, drawn once.
-      drop_image: share of the items with text that lose their picture.
-      negatives: per question, where questions name their gold items.
-      strict: what cannot be used is an error instead of being left out and counted. Readers have a `strict` too.
-      batch_size: questions per batch, over all processes.
-      threads: readers inside this process. buffer: batches they may prepare ahead.
-    """
-
-    knowledge: str | Sequence[Items]
-    questions: str | Questions
-    sources: Sequence[str]
-    tokenizer: str
+    knowledge: str | Sequence[Items]  # a .jsonl of the general format, or `reveal.sources.Items`
+    questions: str | Questions  # a .jsonl, or a `reveal.sources.Questions`
+    sources: Sequence[str]  # names of the items' sources, in order of the network's gate
+    tokenizer: str  # a file for `tokenizers.load`
     objective: Objective = "vqa"
-    image_size: int = 224
-    item_length: int = 326
+    image_size: int = 224  # in pixels, as the network's
+    item_length: int = 326  # in tokens, as are the next two
     text_length: int = 64
-    answer_length: int = 32
-    prefix: int = 5
-    crop: Sequence[float | int] = (1, 1)
-    item_crop: Sequence[float | int] = (1, 1)
-    drop_image: float | int = 0
-    negatives: int = 1
-    strict: bool = False
-    batch_size: int = 64
-    threads: int = 2
-    buffer: int = 8
+    answer_length: int = 32  # with the end token
+    prefix: int = 5  # most tokens of a caption in the prompt
+    crop: Sequence[float | int] = (1, 1)  # range of the share of a question's image that is kept, drawn each time
+    item_crop: Sequence[float | int] = (1, 1)  # the same of an item's image, drawn once
+    drop_image: float | int = 0  # share of the items with text whose image is dropped
+    negatives: int = 1  # per question, where questions name their gold items
+    strict: bool = False  # unusable items and questions are errors; readers have a `strict` of their own
+    batch_size: int = 64  # over all processes
+    threads: int = 2  # readers inside this process
+    buffer: int = 8  # batches that they may prepare ahead
 
     def __post_init__(self) -> None:
-        """Raises ValueError for values that suit no data; no file is opened."""
-        least = ("image_size", "item_length", "text_length", "batch_size", "threads", "buffer")
-        small = [f"{name} {getattr(self, name)}" for name in least if getattr(self, name) < 1]
+        """Raises ValueError for invalid options; opens no file."""
+        positive = ("image_size", "item_length", "text_length", "batch_size", "threads", "buffer")
+        small = [f"{name} {getattr(self, name)}" for name in positive if getattr(self, name) < 1]
         if small or self.answer_length < 2 or min(self.prefix, self.negatives) < 0:
             raise ValueError(
                 f"{', '.join(small) or 'sizes'} must be 1 or more, answer_length {self.answer_length} 2 or more,"
@@ -114,10 +93,10 @@ class OwnDataConfig:
         for name in ("crop", "item_crop"):
             share = tuple(getattr(self, name))
             if len(share) != 2 or not 0 < share[0] <= share[1] <= 1:
-                raise ValueError(f"{name} is {list(share)}: give the least and the largest share of a picture, 0 to 1")
+                raise ValueError(f"{name} is {list(share)}: give the least and largest share of an image, 0 to 1")
             object.__setattr__(self, name, share)
         if not 0 <= self.drop_image <= 1:
-            raise ValueError(f"drop_image is {self.drop_image}: it is a share of the items, 0 to 1")
+            raise ValueError(f"drop_image is {self.drop_image}: give a share of the items, 0 to 1")
         if self.objective not in get_args(Objective):
             raise ValueError(f"objective is {self.objective!r}: choose one of {', '.join(get_args(Objective))}")
         if not self.sources or len(set(self.sources)) != len(self.sources):
@@ -129,99 +108,94 @@ class OwnDataConfig:
     ) -> grain.DatasetIterator:
         """The endless stream of this seed, or this process's part of it (defaults: what JAX says).
 
-        Raises OSError for files that are missing; ValueError for questions that cannot be used, a text_length without
-        room for the prompt, a batch that is larger than all questions or cannot be divided."""
-        asked, *_ = self.asked, self._described
-        if self.batch_size > len(asked):
-            raise ValueError(f"batch_size {self.batch_size} exceeds the {len(asked)} questions there are: lower it")
-        dataset = grain.MapDataset.range(len(asked)).seed(seed).shuffle().repeat().random_map(self._prepare)
+        Raises OSError for missing files; ValueError for unusable questions, a text_length too short for the prompt, or
+        a batch that exceeds the questions or does not divide over the processes."""
+        count, _ = len(self.asked), self._prompt
+        if self.batch_size > count:
+            raise ValueError(f"batch_size {self.batch_size} exceeds the {count} questions: lower it")
+        dataset = grain.MapDataset.range(count).seed(seed).shuffle().repeat().random_map(self._prepare)
         if self.objective == "prefix":
-            dataset = dataset.map_with_index(functools.partial(self._cut, seed))
+            dataset = dataset.map_with_index(functools.partial(self._split_caption, seed))
         return batches(dataset, self.batch_size, self.threads, self.buffer, process_index, process_count)
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        """The questions with these ids."""
+        """Descriptions of the questions with these ids."""
         questions = {question.id: question for question in self.asked}
         return [_name(questions[int(number)]) for number in ids]
 
     @functools.cached_property
     def vocabulary(self) -> Any:
         """A `Tokenizer`. Its first use raises as `tokenizers.load`."""
-        return tokenizers.Later(self.tokenizer)
+        return Later(lambda: tokenizers.load(self.tokenizer))
 
     @functools.cached_property
     def items(self) -> Any:
-        """What memory holds: `ItemArrays`. Its first use raises OSError and ValueError (`item_arrays.arrays_of`)."""
-        return _SHARED.setdefault(self._deciding, item_arrays.Later(self._read_items))
+        """`ItemArrays`. Their first use raises OSError and ValueError as `arrays_of`."""
+        paths = [Path(path) for path in (self.tokenizer, *(source.path for source in self._knowledge))]
+        changed = [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
+        options = self.sources, self.image_size, self.item_length, self.item_crop, self.drop_image, self.strict
+        key = repr((list(self._knowledge), self.tokenizer, options, changed))
+        return _SHARED.setdefault(key, Later(self._read_items))
 
     @property
-    def _sources_of_items(self) -> Sequence[Items]:
+    def _knowledge(self) -> Sequence[Items]:
         if isinstance(self.knowledge, str):
             return [Items("jsonl", self.knowledge, strict=self.strict)]
         return self.knowledge
 
-    @property
-    def _deciding(self) -> str:
-        """What the items follow from. Task and data of a run are two objects alike, which share them."""
-        paths = [Path(path) for path in (self.tokenizer, *(source.path for source in self._sources_of_items))]
-        changed = [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
-        what = self.sources, self.tokenizer, self.image_size, self.item_length, self.item_crop, self.drop_image
-        return repr((list(self._sources_of_items), what, self.strict, changed))
-
     def _read_items(self) -> ItemArrays:
-        sources, skips, how = self._sources_of_items, Skips(self.strict), (self.item_crop, self.drop_image)
-        read = (item for source in sources for item in source)
+        skips, items = Skips(self.strict), (item for source in self._knowledge for item in source)
         lengths = self.item_length, self.image_size
-        items = arrays_of(read, self.sources, self.vocabulary, *lengths, *how, skips=skips)
+        arrays = arrays_of(items, self.sources, self.vocabulary, *lengths, self.item_crop, self.drop_image, skips)
         if skips.counts:
             log.warning("knowledge: %s", skips)
-        return items
+        return arrays
 
     @functools.cached_property
     def asked(self) -> list[Question]:
-        """The questions that can be used. Raises OSError and ValueError."""
+        """The usable questions. Raises OSError and ValueError."""
         source = self.questions
         if isinstance(source, str):
             source = Questions("jsonl", source, strict=self.strict)
-        skips = Skips(self.strict)
-        found = list(source)
-        if len({question.id for question in found}) < len(found):
+        questions, skips = list(source), Skips(self.strict)
+        if len({question.id for question in questions}) < len(questions):
             raise ValueError(f"{source.path}: some questions have the same id; number them")
-        golds = sum(question.gold is not None for question in found)
-        if golds not in (0, len(found)):
+        golds = sum(question.gold is not None for question in questions)
+        if golds not in (0, len(questions)):
             raise ValueError(
-                f"{source.path}: {golds} of {len(found)} questions name their gold item; name it for all, or for none"
+                f"{source.path}: {golds} of {len(questions)} questions name their gold item; name it for all, or none"
             )
-        there = set(self.items.id.tolist()) if golds else set()
-        usable = [one for question in found if (one := self._usable(question, there, skips)) is not None]
+        ids = set(self.items.id.tolist()) if golds else set()
+        usable = [one for question in questions if (one := self._usable(question, ids, skips)) is not None]
         if skips.counts:
             log.warning("%s: %s", source.path, skips)
         if not usable:
-            raise ValueError(f"{source.path}: no question that can be used; {skips}")
+            raise ValueError(f"{source.path}: no usable question; {skips}")
         if golds and len({one.gold for one in usable}) < 2 and self.negatives:
             raise ValueError(f"{source.path}: all questions have one gold item, so there are no negatives: set 0")
         return usable
 
     def read_item(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
-        """Items as `Reveal.encode_item` takes them: a `reveal.reader.ReadItem`. Pictures are whole."""
+        """Items as `Reveal.encode_item` takes them (a `reveal.reader.ReadItem`), their images uncropped."""
         return network_input(items, self.vocabulary, self.item_length, self.image_size)
 
     def ask(self, question: str = "") -> Int[np.ndarray, " n"]:
-        """The tokens of a question, or of a picture to describe: what `Reader.ask` takes, a row of it."""
+        """The tokens of a question, or of the prompt for a description."""
         return self.vocabulary.encode(asked(question), self.text_length)
 
-    def _usable(self, question: Question, there: set[int], skips: Skips) -> Question | None:
-        """With only the answers that say something and the negatives that are there; None if it cannot be used."""
+    def _usable(self, question: Question, ids: set[int], skips: Skips) -> Question | None:
+        """With its non-empty answers and its known negatives; None, and counted, if it cannot be used."""
         answers = tuple(answer.strip() for answer in question.answers if answer.strip())
-        if not answers or (self.objective == "vqa" and not question.text.strip()):
-            skips.add(
-                "without an answer" if question.text or self.objective != "vqa" else "without text", _name(question)
-            )
-        elif question.gold is not None and question.gold not in there:
+        vqa = self.objective == "vqa"
+        if vqa and not question.text.strip():
+            skips.add("without text", _name(question))
+        elif not answers:
+            skips.add("without an answer", _name(question))
+        elif question.gold is not None and question.gold not in ids:
             skips.add("whose gold item is not in the knowledge", _name(question))
         else:
-            kept = tuple(number for number in question.negatives if number in there and number != question.gold)
-            return question._replace(answers=answers, negatives=kept)
+            negatives = tuple(number for number in question.negatives if number in ids and number != question.gold)
+            return question._replace(answers=answers, negatives=negatives)
         return None
 
     def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Example:
@@ -234,30 +208,23 @@ class OwnDataConfig:
         else:
             tokens = self.ask(question.text if self.objective == "vqa" else "")
             example |= {"tokens": tokens, "answer": self._ended(self.vocabulary.encode(answer, self.answer_length))}
-        if question.gold is None:
-            return example
-        negatives = self._negatives(question, rng)
-        return example | {
-            "gold": np.int32(question.gold),
-            "source": self._source[question.gold],
-            "negatives": negatives,
-        }
+        if question.gold is not None:
+            example |= {"gold": np.int32(question.gold), "source": self._source[question.gold]}
+            example["negatives"] = self._negatives(question, rng)
+        return example
 
-    def _cut(self, seed: int, index: int, example: Example) -> Example:
-        """A caption in two, at the place of the batch that the example with this number is in."""
+    def _split_caption(self, seed: int, index: int, example: Example) -> Example:
+        """Splits a caption where the batch of the example with this index does."""
         caption = example.pop("caption")
         caption = caption[caption != self.vocabulary.pad]
-        place = np.random.default_rng([seed, index // self.batch_size]).integers(self.prefix + 1)
-        place = min(int(place), max(len(caption) - 1, 0))
-        mask = np.array([self.vocabulary.mask], np.int32)
-        tokens = np.concatenate([self._described, caption[:place], mask])
-        return example | {
-            "tokens": _row(tokens, self.text_length),
-            "answer": self._ended(_row(caption[place:], self.answer_length)),
-        }
+        at = np.random.default_rng([seed, index // self.batch_size]).integers(self.prefix + 1)
+        at = min(int(at), max(len(caption) - 1, 0))
+        tokens = np.concatenate([self._prompt, caption[:at], np.array([self.vocabulary.mask], np.int32)])
+        answer = self._ended(_padded(caption[at:], self.answer_length))
+        return example | {"tokens": _padded(tokens, self.text_length), "answer": answer}
 
     def _ended(self, answer: Int[np.ndarray, " o"]) -> Int[np.ndarray, " o"]:
-        """With the end behind its last token, or in its place."""
+        """With the end token after its last token, or in its place."""
         length = min(int((answer != self.vocabulary.pad).sum()), len(answer) - 1)
         answer[length] = self.vocabulary.eos
         return answer
@@ -269,13 +236,13 @@ class OwnDataConfig:
         return np.concatenate([named, drawn]).astype(np.int32)
 
     @functools.cached_property
-    def _described(self) -> Int[np.ndarray, " p"]:
-        """The prompt of a picture to describe. Raises ValueError if text_length has no room for it."""
+    def _prompt(self) -> Int[np.ndarray, " p"]:
+        """The prompt for a description. Raises ValueError if text_length has no room for it."""
         tokens = self.vocabulary.encode(DESCRIBE, 64)
         tokens = tokens[tokens != self.vocabulary.pad]
-        if self.objective == "prefix" and len(tokens) + self.prefix + 1 > self.text_length:
-            need = len(tokens) + self.prefix + 1
-            raise ValueError(f"text_length {self.text_length}: a prompt, {self.prefix} tokens and MASK take {need}")
+        needed = len(tokens) + self.prefix + 1
+        if self.objective == "prefix" and needed > self.text_length:
+            raise ValueError(f"text_length {self.text_length}: a prompt, {self.prefix} tokens and MASK take {needed}")
         return tokens
 
     @functools.cached_property
@@ -287,9 +254,8 @@ class OwnDataConfig:
         return dict(zip(self.items.id.tolist(), self.items.source.astype(np.int32), strict=True))
 
 
-def _row(tokens: Int[np.ndarray, " _m"], length: int) -> Int[np.ndarray, " length"]:
-    kept = tokens[:length]
-    return np.pad(kept, (0, length - len(kept)))
+def _padded(tokens: Int[np.ndarray, " _m"], length: int) -> Int[np.ndarray, " length"]:
+    return np.pad(tokens[:length], (0, max(length - len(tokens), 0)))
 
 
 def _name(question: Question) -> str:

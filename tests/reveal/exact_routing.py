@@ -1,7 +1,7 @@
-"""Every query gets its own items, on as many devices as this program sees; `test_exact_search` runs it.
+"""Every query gets its own items, on as many devices as this program has (`test_exact_search`).
 
-Keys, queries and gates are multiples of 1/8, so that scores are exact, equal ones are many, and NumPy has to agree to
-the last bit and in the order of ties.
+Keys, queries and gates are multiples of 1/8, so that scores are exact, ties are many, and NumPy has to agree to the
+last bit and in the order of ties.
 """
 
 import sys
@@ -62,7 +62,7 @@ def check(mesh, n: int, b: int, k: int, split: bool, seed: int = 0) -> None:
 def routing(devices: int) -> None:
     """One to eight queries a device, few and many keys, k of 1 to 50, batches that are split and whole."""
     mesh = make_mesh(devices)
-    for each in range(1, 9):
+    for each in (1, 2, 3, 8):
         check(mesh, n=37 * each, b=each * devices, k=(1, 4, 7, 50)[each % 4], split=True, seed=each)
     for each in (1, 3):
         check(mesh, n=300, b=each, k=5, split=False)

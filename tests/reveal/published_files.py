@@ -12,16 +12,7 @@ from reveal.sources import Skips, evqa
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from reveal.evaluation.benchmarks import (
-        AOkVqa,
-        Benchmark,
-        Captions,
-        EncyclopedicVqa,
-        Example,
-        InfoSeek,
-        NoCaps,
-        Vqa,
-    )
+    from reveal.evaluation import benchmarks
     from reveal.evaluation.memory_evaluation import once
 
 COLUMNS = (*evqa.NEEDED, "dataset_name", "wikipedia_url", "wikipedia_url_used_in_train", "evidence")
@@ -36,7 +27,7 @@ def rows_of_evqa(path: Path, rows: list[dict]) -> str:
 
 
 def write(folder: Path) -> Path:
-    """Every set, with pictures that are there, one that is damaged, and some that are not."""
+    """Every set, with images of which one is damaged and some are missing."""
     images = folder / "images"
     for number in (7, 9, 11):
         picture(images / f"COCO_val2014_{number:012d}.jpg", number)
@@ -44,13 +35,11 @@ def write(folder: Path) -> Path:
     picture(images / "inat" / "heron.jpg", 2)
     picture(images / "00" / "oven_00000001.jpg", 3)
     (images / "oven_00000002.jpg").write_bytes(b"no picture")
-    asked = [(1, 7, "food ?"), (2, 9, "how many ?"), (3, 8, "lost ?"), (4, 11, "who ?"), (1, 9, "again ?")]
-    told = {1: ["surf"] * 3 + ["sea"] * 2, 2: ["two"] * 4 + ["zwei"], 3: ["x"] * 5, 4: ["one"]}
-    questions = [dict(question_id=q, image_id=i, question=text) for q, i, text in asked]
-    answers = [
-        dict(question_id=q, answer_type="number" if q == 2 else "other", answers=[dict(answer=a) for a in given])
-        for q, given in told.items()
-    ]
+    rows = [(1, 7, "food ?"), (2, 9, "how many ?"), (3, 8, "lost ?"), (4, 11, "who ?"), (1, 9, "again ?")]
+    questions = [dict(question_id=q, image_id=i, question=text) for q, i, text in rows]
+    given = {1: ["surf"] * 3 + ["sea"] * 2, 2: ["two"] * 4 + ["zwei"], 3: ["x"] * 5, 4: ["one"]}
+    types = {1: "other", 2: "number", 3: "other", 4: "other"}
+    answers = [dict(question_id=q, answer_type=types[q], answers=[dict(answer=a) for a in given[q]]) for q in given]
     json_file(folder / "questions.json", {"questions": questions})
     json_file(folder / "annotations.json", {"annotations": answers})
     choices = dict(choices=["surf board", "kite", "boat", "sled"], correct_choice_idx=1)
@@ -98,18 +87,12 @@ def write(folder: Path) -> Path:
     )
     json_file(folder / "val.json", {"images": [dict(id=2697, file_name="inat/heron.jpg", width=1)]})
     line = dict(image_id="oven_00000001", question="how tall ?", data_split="val_unseen_question")
+    unseen = dict(data_split="val_unseen_entity")
     json_lines(
         folder / "infoseek.jsonl",
         [
             line | dict(data_id="v0", answer=["61"], answer_eval=[{"wikidata": 61.0, "range": [54.9, 67.1]}]),
-            line
-            | dict(
-                data_id="v1",
-                answer=["東京"],
-                answer_eval=["東京", "Tokyo"],
-                data_split="val_unseen_entity",
-                question="food ?",
-            ),
+            line | dict(data_id="v1", answer=["東京"], answer_eval=["東京", "Tokyo"], question="food ?") | unseen,
             line | dict(data_id="v2", answer=["1889"], answer_eval=["1889", "in 1889"]),
             line | dict(data_id="v2", answer=["1"], answer_eval=["1"]),
             line | dict(data_id="v3"),
@@ -128,24 +111,23 @@ def write(folder: Path) -> Path:
 def sets(files: Path) -> dict:
     """All of them, by name."""
     images = str(files / "images")
-    at = {name: str(files / name) for name in ("questions.json", "annotations.json", "aokvqa.json", "captions.json")}
+
+    def at(name: str) -> str:
+        return str(files / name)
+
+    more = dict(types=at("qtype.jsonl"), entities=at("withkb.jsonl"))
     return {
-        "okvqa": Vqa(path=at["questions.json"], annotations=at["annotations.json"], images=images),
-        "aokvqa": AOkVqa(path=at["aokvqa.json"], images=images),
-        "coco": Captions(path=at["captions.json"], images=images),
-        "nocaps": NoCaps(path=at["captions.json"], images=images),
-        "evqa": EncyclopedicVqa(path=str(files / "test.csv"), images=images, names=[str(files / "val.json")]),
-        "infoseek": InfoSeek(
-            path=str(files / "infoseek.jsonl"),
-            images=images,
-            types=str(files / "qtype.jsonl"),
-            entities=str(files / "withkb.jsonl"),
-        ),
+        "okvqa": benchmarks.Vqa(path=at("questions.json"), annotations=at("annotations.json"), images=images),
+        "aokvqa": benchmarks.AOkVqa(path=at("aokvqa.json"), images=images),
+        "coco": benchmarks.Captions(path=at("captions.json"), images=images),
+        "nocaps": benchmarks.NoCaps(path=at("captions.json"), images=images),
+        "evqa": benchmarks.EncyclopedicVqa(path=at("test.csv"), images=images, names=[at("val.json")]),
+        "infoseek": benchmarks.InfoSeek(path=at("infoseek.jsonl"), images=images, **more),
     }
 
 
-def examples_of(benchmark: Benchmark) -> tuple[list[Example], dict[str, int]]:
-    """The questions of a benchmark, and what it leaves out."""
+def examples_of(benchmark: benchmarks.Benchmark) -> tuple[list[benchmarks.Example], dict[str, int]]:
+    """The questions of a benchmark, and what it skips."""
     skips = Skips()
     return list(once(benchmark.examples(skips), skips)), dict(skips.counts)
 

@@ -13,7 +13,7 @@ from flax import nnx
 from common.weights import porting
 from reveal.network.config import RevealConfig, VitConfig
 from reveal.network.model import Reveal
-from reveal.network.porting import joined, source_name
+from reveal.network.porting import merged, source_name
 
 DATA = Path(__file__).parents[1] / "data" / "reveal"
 # `meta_modules.json` of the fixtures
@@ -58,26 +58,21 @@ def parameters(name: str) -> dict[str, np.ndarray]:
     return {key.removeprefix("param:"): value for key, value in fixture(name).items() if key.startswith("param:")}
 
 
-def fill(module: nnx.Module, ours: str, params: dict[str, np.ndarray], theirs: str = "") -> None:
-    """Gives `module`, which is called `ours` in `Reveal`, the parameters whose names begin with `theirs` there and do
-    without it in `params`; uses them up."""
-    state = nnx.to_pure_dict(nnx.state(module))
-    flat = {}
-    for path, leaf in porting.flatten(state).items():
-        name = source_name(f"{ours}.{path}")
-        assert name.startswith(theirs)
-        flat[path] = jnp.asarray(joined(params.pop(name.removeprefix(theirs)), leaf.shape))
-    nnx.update(module, porting.unflatten_like(flat, state))
+def fill(modules: dict[str, nnx.Module], params: dict[str, np.ndarray], prefix: str = "") -> None:
+    """Gives modules, by their paths in `Reveal`, all of `params`, the reference's, whose names lack `prefix`."""
+    for ours, module in modules.items():
+        state = nnx.to_pure_dict(nnx.state(module))
+        names = {path: source_name(f"{ours}.{path}").removeprefix(prefix) for path in porting.flatten(state)}
+        shapes = {path: leaf.shape for path, leaf in porting.flatten(state).items()}
+        flat = {path: jnp.asarray(merged(params.pop(name), shapes[path])) for path, name in names.items()}
+        nnx.update(module, porting.unflatten_like(flat, state))
+    assert not params
 
 
 @functools.cache
 def small(**changes) -> Reveal:
     """A network at random."""
     return Reveal(dataclasses.replace(SMALL, **changes), rngs=nnx.Rngs(3))
-
-
-def error(ours, theirs) -> float:
-    return float(np.abs(np.asarray(ours) - np.asarray(theirs)).max())
 
 
 def close(ours, theirs, atol: float = 1e-5) -> None:

@@ -30,8 +30,7 @@ from reveal.network import weights
 from reveal.network.generator import Beam
 from reveal.network.model import Reveal
 from reveal.processing.item_arrays import network_input
-from reveal.processing.processor import Hops, Processor, processor_of
-from reveal.processing.prompts import DESCRIBE
+from reveal.processing.processor import DESCRIBE, Hops, Processor, processor_of
 from reveal.processing.tokenizers import Pieces, Words
 from reveal.reader import Reader
 from reveal.sources.registry import items_of
@@ -229,7 +228,7 @@ def test_what_is_not_asked_is_a_description():
     tokenizer = Words.of_texts(["question : describe the picture"])
     inputs = Processor(tokenizer, ("a",), 16, question_length=9)
     assert inputs.tokenizer.decode(inputs.question("")) == DESCRIBE.lower().replace(":", " :")
-    assert not Processor(Words(WorldVocabulary.of_world()), SOURCES, 16, prompt="{}").question(" ").any()
+    assert not Processor(Words(WorldVocabulary.of_world().words), SOURCES, 16, prompt="{}").question(" ").any()
 
 
 def test_the_sheet_shows_everything(assistant, place, evidence):

@@ -1,4 +1,4 @@
-"""Training with a search on the host: it finds what the step itself would, in the keys that the step reads."""
+"""Training with a search engine on the host: it finds what the exact search finds, in the keys that the step reads."""
 
 import dataclasses
 import json
@@ -25,119 +25,113 @@ with warnings.catch_warnings():
     from common.training.trainer import TrainerConfig, train
     from reveal.training.joint import Joint
 
-pytestmark = pytest.mark.slow
-
 PLAIN = dataclasses.replace(WORLD, shuffle=False)
 LM = Weights(contrastive=0, disentangle=0, gap=0)
 
 
-class Plainly:
-    """An engine: all scores, by NumPy. Remembers of which version it was asked."""
+class NumpyEngine:
+    """Brute force. Records its updates and the version of each search."""
 
     def __init__(self):
-        self.searched, self.told = [], []
+        self.searched, self.updates = [], []
 
     def update(self, rows, sources, version):
         self.rows, self.keys, self.version = rows, rows.keys(0, len(rows)), version
-        self.told.append(version)
+        self.updates.append(version)
 
     def search(self, queries, k, *, sources=None, log_gate=None) -> Found:
         self.searched.append(self.version)
         scores = queries @ self.keys.T + log_gate[:, self.rows.source]
         allowed = np.isin(self.rows.source, range(4) if sources is None else sources)
-        spread = [np.broadcast_to(x, scores.shape) for x in (self.rows.ids, self.rows.source)]
-        return merge(spread[0], np.where(allowed, scores, -np.inf), spread[1], k, self.version)
+        ids, source = (np.broadcast_to(x, scores.shape) for x in (self.rows.ids, self.rows.source))
+        return merge(ids, np.where(allowed, scores, -np.inf), source, k, self.version)
 
 
-def run(folder: Path, engine, steps: int = 6, lag: int = 1, data=PLAIN, devices: int = 1, **fields) -> bytes:
-    task = Joint(data, NETWORK, k=3, weights=LM, engine=engine, refresh=RefreshConfig(2, lag), **fields)
-    trainer = TrainerConfig(
-        steps=steps, log_every=1, picture_every=100, checkpoint_every=100, progress=False, devices=devices
-    )
-    return train(task, data, OptimConfig(lr=1e-2), trainer, folder, 3).read_bytes()
-
-
-def losses_of(folder: Path) -> list[float]:
+def losses(folder: Path, engine, steps: int = 6, data=PLAIN, **fields) -> list[float]:
+    """Of a run of so many steps."""
+    task = Joint(data, NETWORK, k=3, weights=LM, engine=engine, refresh=RefreshConfig(2, 1), **fields)
+    options = dict(log_every=1, picture_every=100, checkpoint_every=100, progress=False, devices=1)
+    train(task, data, OptimConfig(lr=1e-2), TrainerConfig(steps=steps, **options), folder, 3)
     return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
-def inside(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inside")
-    run(folder, None)
-    return losses_of(folder)
+def exact(tmp_path_factory):
+    return losses(tmp_path_factory.mktemp("exact"), None)
 
 
-def test_the_run_is_that_of_the_search_in_the_step(tmp_path, inside):
-    engine = Plainly()
-    run(tmp_path, engine)
-    np.testing.assert_allclose(losses_of(tmp_path), inside, rtol=1e-5)
-    assert engine.told == [0, 1, 2]  # of steps 0, 2 and 4, each in use a step later
+@pytest.mark.slow
+def test_an_engine_searches_the_keys_of_the_step_and_so_does_a_resumed_run(tmp_path, exact):
+    engine = NumpyEngine()
+    np.testing.assert_allclose(losses(tmp_path / "whole", engine), exact, rtol=1e-5)
+    assert engine.updates == [0, 1, 2]  # of steps 0, 2 and 4, each in use a step later
     assert engine.searched == sorted(engine.searched) and set(engine.searched) == {0, 1, 2}
+    losses(tmp_path / "run", NumpyEngine(), steps=3)
+    engine = NumpyEngine()
+    np.testing.assert_allclose(losses(tmp_path / "run", engine), exact, rtol=1e-5)
+    assert engine.updates[0] == 1  # that of step 2 was in use after step 3
 
 
-def test_a_resumed_run_searches_the_keys_that_it_had(tmp_path, inside):
-    run(tmp_path / "run", Plainly(), steps=3)
-    engine = Plainly()
-    run(tmp_path / "run", engine)
-    np.testing.assert_allclose(losses_of(tmp_path / "run"), inside, rtol=1e-5)
-    assert engine.told[0] == 1  # that of step 2 was in use after step 3
-
-
-@pytest.mark.parametrize("sources", [None, [1, 3]])
-def test_faiss_finds_the_same(tmp_path, sources):
+@pytest.mark.slow
+def test_faiss_finds_the_same(tmp_path):
     pytest.importorskip("faiss")
     from reveal.memory import FaissEngine
 
-    run(tmp_path / "inside", None, sources=sources)
-    run(tmp_path / "faiss", FaissEngine("flat"), sources=sources)
-    np.testing.assert_allclose(losses_of(tmp_path / "faiss"), losses_of(tmp_path / "inside"), rtol=1e-5)
+    wanted, found = (losses(tmp_path / str(e), e, sources=[1, 3]) for e in (None, FaissEngine("flat")))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
-def test_milvus_finds_the_same_and_goes_on(tmp_path, inside):
+@pytest.mark.slow
+def test_milvus_finds_the_same_and_resumes(tmp_path, exact):
     pytest.importorskip("pymilvus")
     from reveal.memory import MilvusEngine
 
     for steps in (3, 6):
-        run(tmp_path / "run", MilvusEngine(str(tmp_path / "keys.db"), overwrite=True), steps=steps)
-    np.testing.assert_allclose(losses_of(tmp_path / "run"), inside, rtol=1e-5)
+        found = losses(tmp_path / "run", MilvusEngine(str(tmp_path / "keys.db"), overwrite=True), steps=steps)
+    np.testing.assert_allclose(found, exact, rtol=1e-5)
 
 
-def test_items_are_read_by_their_rows_though_the_engine_speaks_of_ids(tmp_path):
-    """Ids with gaps, in the language of each batch: all items are encoded again from what the rows hold."""
-    run(tmp_path / "inside", None, data=WORLD)
-    run(tmp_path / "outside", Plainly(), data=WORLD)
-    np.testing.assert_allclose(losses_of(tmp_path / "outside"), losses_of(tmp_path / "inside"), rtol=1e-5)
+@pytest.mark.slow
+def test_ids_with_gaps_are_mapped_to_rows(tmp_path):
+    """With a permutation of tokens in each batch, so that all items are re-encoded from their rows."""
+    wanted, found = (losses(tmp_path / str(n), e, 3, WORLD) for n, e in enumerate((None, NumpyEngine())))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
-def test_an_engine_that_cannot_be_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"task.engine is ExactEngine: leave it null"):
+def test_refusals(monkeypatch):
+    with pytest.raises(ValueError, match="ExactEngine"):
         Joint(WORLD, NETWORK, engine=ExactEngine())
-    with pytest.raises(ValueError, match=r"2 CPU devices .* may wait for each other for ever: set trainer.devices=1"):
-        run(tmp_path, Plainly(), devices=2)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match=r"task.engine is Plainly, which one process can ask: leave it null"):
-        Joint(WORLD, NETWORK, engine=Plainly())
+    with pytest.raises(ValueError, match="NumpyEngine"):
+        Joint(WORLD, NETWORK, engine=NumpyEngine())
 
 
-def test_an_engine_that_fails_ends_the_run_and_nothing_is_saved(tmp_path):
-    class Gone(Plainly):
+@pytest.mark.slow
+def test_a_failing_engine_ends_the_run_without_a_checkpoint(tmp_path):
+    class Gone(NumpyEngine):
         def search(self, queries, k, **how):
-            raise ConnectionError("http://host:19530: no Milvus there")
+            raise ConnectionError("http://host:19530")
 
-    with pytest.raises(ConnectionError, match=r"^http://host:19530: no Milvus there$"):
-        run(tmp_path, Gone())
-    assert not list((tmp_path / "checkpoints").glob("[0-9]*"))  # of steps that found nothing
+    with pytest.raises(ConnectionError, match=r"^http://host:19530$"):
+        losses(tmp_path, Gone())
+    assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
 
 
-def test_a_query_that_is_no_number_finds_nothing():
-    """The loss is NaN then, and the trainer says of which questions."""
-    task = Joint(PLAIN, NETWORK, k=3, engine=Plainly())
+def test_a_query_that_is_not_finite_finds_nothing():
+    """The loss is NaN then, and the trainer reports its questions. A failure waits for `check`."""
+    task = Joint(PLAIN, NETWORK, k=3, engine=NumpyEngine())
     contents = task.frozen()["contents"]
-    count = len(contents.id)
-    held = {"keys": np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)}
-    task.on_refresh(Version(0, 0, 0.0, held), {"contents": contents}, {})
+    keys = np.random.default_rng(0).normal(size=(len(contents.id), 8)).astype(np.float32)
+    task.on_refresh(Version(0, 0, 0.0, {"keys": keys}), {"contents": contents}, {})
     vectors = jnp.stack([jnp.full(8, jnp.nan), jnp.ones(8)])
     query = Query(jnp.zeros((2, 1, 16)), jnp.ones((2, 1), bool), vectors, jnp.zeros((2, 4)))
-    rows = np.asarray(jax.jit(lambda: task.ask(query, Contents(*contents), make_mesh(1)).rows)())
+    search = jax.jit(lambda: task.search_engine(query, Contents(*contents), make_mesh(1)).rows)
+    with pytest.raises(ValueError, match=r"NumpyEngine.* 2 CPU devices"):
+        task.search_engine(query, Contents(*contents), make_mesh(2))
+    rows = np.asarray(search())
     assert (rows[0] == -1).all() and (rows[1] >= 0).all()
+    del task.engine.keys
+    assert (np.asarray(search()) == -1).all()
+    with pytest.raises(AttributeError):
+        task.check()
+    task.check()

@@ -1,9 +1,8 @@
-"""Encyclopedic-VQA and InfoSeek: their files are read, and answers are compared, as their authors do."""
+"""Encyclopedic-VQA and InfoSeek: their files, and their evaluators' rules."""
 
 import pytest
 from own_files import json_file
 from published_files import write
-from reveal_networks import one_line
 
 from reveal.metrics import evqa as evqa_metrics
 from reveal.metrics import infoseek as infoseek_metrics
@@ -43,16 +42,12 @@ def test_encyclopedic_vqa_is_read(files):
     assert evqa.names_of([plain, names]) == {"2697": "inat/heron.jpg"}
 
 
-def test_tables_that_are_none_are_refused(files, tmp_path):
-    for text, value in {
-        "question,answer\nx,y\n": "question_type",
-        f'{",".join(evqa.NEEDED)}\nq,a,templated,1\n"q,a,templated,1\nq,a,templated,1\n': "row 3",
-    }.items():
-        path = tmp_path / "broken.csv"
-        path.write_text(text)
-        with pytest.raises(ValueError, match=value) as caught:
-            list(evqa.entries(path, files / "images"))
-        one_line(caught)
+def test_invalid_tables_are_refused(files, tmp_path):
+    texts = ("question,answer\nx,y\n", f'{",".join(evqa.NEEDED)}\nq,a,templated,1\n"q,a,templated,1\nq,a,templated,1\n')
+    for text, value in zip(texts, ("question_type", "row 3"), strict=True):
+        (tmp_path / "broken.csv").write_text(text)
+        with pytest.raises(ValueError, match=value):
+            list(evqa.entries(tmp_path / "broken.csv", files / "images"))
     with pytest.raises(ValueError, match=r"x\.json"):
         evqa.names_of([json_file(tmp_path / "x.json", [1])])
     with pytest.raises(ValueError, match="x"):
@@ -83,7 +78,7 @@ def test_ranges_of_infoseek():
     assert infoseek.span_of({"wikidata": -10, "range": [-9, -11]}) == (-11, -9)
     assert infoseek.span_of([{"wikidata": 10}]) == pytest.approx((9, 11))
     assert infoseek.span_of([{"wikidata": 10, "range": ["x"]}]) == pytest.approx((9, 11))
-    assert all(infoseek.span_of(told) is None for told in (None, [], ["10"], {"range": [1]}, {"wikidata": True}))
+    assert all(infoseek.span_of(given) is None for given in (None, [], ["10"], {"range": [1]}, {"wikidata": True}))
 
 
 @pytest.mark.parametrize(
@@ -108,11 +103,20 @@ def test_exact_match_of_encyclopedic_vqa(prediction, references, kind, right):
     assert evqa_metrics.exact_match(prediction, references, kind) is right
 
 
-def test_what_encyclopedic_vqa_cannot_score_is_refused():
-    for references, kind, value in (([], "2_hop", r"\[\]"), (["The"], "2_hop", "The"), (["x"], "y", "'y'")):
-        with pytest.raises(ValueError, match=value) as caught:
-            evqa_metrics.exact_match("x", references, kind)
-        one_line(caught)
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        (lambda: evqa_metrics.exact_match("x", [], "2_hop"), r"\[\]"),
+        (lambda: evqa_metrics.exact_match("x", ["The"], "2_hop"), "The"),
+        (lambda: evqa_metrics.exact_match("x", ["x"], "y"), "'y'"),
+        (lambda: infoseek_metrics.exact_match("x", []), r"\[\]"),
+        (lambda: infoseek_metrics.relaxed("1", (2.0, 1.0)), r"2\.0, 1\.0"),
+        (lambda: infoseek_metrics.scores([], [], []), "0 questions"),
+    ],
+)
+def test_refusals(call, value):
+    with pytest.raises(ValueError, match=value):
+        call()
 
 
 @pytest.mark.parametrize(
@@ -134,22 +138,25 @@ def test_numbers_as_infoseek_reads_them(text, found):
     assert infoseek_metrics.numbers(text) == found
 
 
-def test_relaxed_accuracy_of_infoseek():
-    span = (54.9, 67.1)
-    for text, right in {
-        "61": True,
-        "54.9 metres": True,
-        "67.2": False,
-        "55 - 60": True,
-        "50 to 65": True,  # 10.1 of 17.1
-        "40 to 65": False,  # 10.1 of 27.1
-        "no idea": False,
-    }.items():
-        assert infoseek_metrics.relaxed(text, span) is right
+@pytest.mark.parametrize(
+    ("text", "correct"),
+    [
+        ("61", True),
+        ("54.9 metres", True),
+        ("67.2", False),
+        ("55 - 60", True),
+        ("50 to 65", True),  # 10.1 of 17.1
+        ("40 to 65", False),  # 10.1 of 27.1
+        ("no idea", False),
+    ],
+)
+def test_relaxed_accuracy_of_infoseek(text, correct):
+    assert infoseek_metrics.relaxed(text, (54.9, 67.1)) is correct
     assert infoseek_metrics.relaxed("no idea", (-1.0, 1.0))  # 0, as in the evaluator
+
+
+def test_exact_match_of_infoseek():
     assert infoseek_metrics.exact_match("the Alps!", ["alps"]) and not infoseek_metrics.exact_match("alp", ["alps"])
-    with pytest.raises(ValueError, match=r"2\.0, 1\.0"):
-        infoseek_metrics.relaxed("1", (2.0, 1.0))
 
 
 def test_the_score_of_infoseek():
@@ -159,5 +166,3 @@ def test_the_score_of_infoseek():
     assert found.by_split == {"unseen_question": 0.5, "unseen_entity": 0.25} and found.by_kind["string"] == 0
     assert infoseek_metrics.scores([True], splits[:1], ["time"]).score is None
     assert infoseek_metrics.scores([True, False], [splits[0], splits[2]], ["time"] * 2).score < 1e-12
-    with pytest.raises(ValueError, match="0 questions"):
-        infoseek_metrics.scores([], [], [])

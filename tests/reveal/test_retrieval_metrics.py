@@ -1,7 +1,6 @@
-"""Scores of retrieval: the fixture, double loops, and what they are for."""
+"""Retrieval metrics: the fixture, double loops, pseudo-relevance and the gate."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,6 @@ RANKED, RELEVANT = FIXTURE["ranked"], FIXTURE["relevant"]
 RNG = np.random.default_rng(0)
 
 
-def drawn(queries: int = 40, items: int = 30, k: int = 12) -> tuple[np.ndarray, list[set[int]]]:
-    ranked = np.stack([RNG.permutation(items)[:k] for _ in range(queries)])
-    return ranked, [set(RNG.permutation(items)[: RNG.integers(1, 5)].tolist()) for _ in range(queries)]
-
-
 def test_the_fixture():
     for k, expected in FIXTURE["hit_recall"].items():
         assert metrics.recall_at_k(RANKED, RELEVANT, int(k)) == pytest.approx(expected)
@@ -29,32 +23,19 @@ def test_the_fixture():
 
 @pytest.mark.parametrize("k", [1, 3, 12])
 def test_by_double_loops(k):
-    ranked, relevant = drawn()
+    ranked = np.stack([RNG.permutation(30)[:12] for _ in range(40)])
+    relevant = [set(RNG.permutation(30)[: RNG.integers(1, 5)].tolist()) for _ in range(40)]
     hits = [[item in wanted for item in row[:k].tolist()] for row, wanted in zip(ranked, relevant, strict=True)]
-    assert metrics.recall_at_k(ranked, relevant, k) == pytest.approx(np.mean([any(row) for row in hits]))
+    recall = metrics.recall_at_k(ranked, relevant, k)
+    assert recall == pytest.approx(np.mean([any(row) for row in hits]))
     shares = [sum(row) / min(k, len(wanted)) for row, wanted in zip(hits, relevant, strict=True)]
     assert metrics.fraction_recall_at_k(ranked, relevant, k) == pytest.approx(np.mean(shares))
-    assert metrics.recall_at_k(ranked.tolist(), relevant, k) == metrics.recall_at_k(ranked, relevant, k)
-    assert metrics.recall_at_k(ranked[:, :k], relevant, 99) == metrics.recall_at_k(ranked, relevant, k)
+    assert metrics.recall_at_k(ranked.tolist(), relevant, k) == recall
+    assert metrics.recall_at_k(ranked[:, :k], relevant, 99) == recall
 
 
-def test_an_item_that_comes_twice_counts_once():
+def test_a_repeated_item_counts_once():
     assert metrics.fraction_recall_at_k([[7, 7, 1]], [[7, 8]], 3) == 0.5
-
-
-def test_by_source():
-    """Items 0-9 are of the wiki, the others of captions; a query counts for each source that could help it."""
-    source_of = {item: "wiki" if item < 10 else "captions" for item in range(30)}.__getitem__
-    ranked, relevant = [[1, 12], [11, 2], [3, 13]], [[1], [2, 11], [14]]
-    found = metrics.by_source(partial(metrics.recall_at_k, k=1), ranked, relevant, source_of)
-    assert found == {"wiki": (0.5, 2), "captions": (0.5, 2)}
-    assert metrics.by_source(metrics.mrr, ranked, relevant, source_of)["wiki"].value == (1 + 1 / 2) / 2
-    ranked, relevant = drawn()
-    found = metrics.by_source(partial(metrics.recall_at_k, k=5), ranked, relevant, lambda item: "one")
-    assert found == {"one": (metrics.recall_at_k(ranked, relevant, 5), 40)}
-
-
-# ---- pseudo-relevance
 
 
 def test_a_passage_with_an_answer_is_relevant():
@@ -62,8 +43,6 @@ def test_a_passage_with_an_answer_is_relevant():
     answers = [["art"], ["blue", "navy"], ["something"]]
     assert metrics.pr_recall_at_k(passages, answers, 1) == pytest.approx(2 / 3)
     assert metrics.pr_recall_at_k(passages, answers, 2, whole_words=True) == pytest.approx(1 / 3)
-    ids, relevant = [[0, 1], [2, 3], [4, 5]], [{0}, {2}, {99}]
-    assert metrics.pr_recall_at_k(passages, answers, 1) == metrics.recall_at_k(ids, relevant, 1)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +53,6 @@ def test_a_passage_with_an_answer_is_relevant():
         ("C++ code", ["c++"], True, True),
         ("a.b", ["axb"], False, False),
         ("anything", ["", "  "], False, False),
-        ("anything", [], False, False),
         ("state-of-the-art", [" Art "], True, True),
     ],
 )
@@ -83,15 +61,10 @@ def test_contains_answer(text, answers, part, word):
     assert metrics.contains_answer(text, answers, whole_words=True) == word
 
 
-# ---- the gate
-
-
 def test_gate_accuracy():
     gates = np.array([[0.7, 0.2, 0.1], [0.1, 0.5, 0.4], [0.3, 0.3, 0.4], [np.nan, 0.5, 0.5]])
     assert metrics.gate_accuracy(gates, np.array([0, 2, 2, 0])) == 0.5
     assert metrics.gate_accuracy(gates[:3] * 9, np.array([0, 1, 2])) == 1
-    right = RNG.integers(0, 3, 900)
-    assert metrics.gate_accuracy(RNG.random((900, 3)), right) == pytest.approx(1 / 3, abs=0.06)
 
 
 @pytest.mark.parametrize(

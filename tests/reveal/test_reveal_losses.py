@@ -1,4 +1,4 @@
-"""The losses, against sums written out and against what their faults would be."""
+"""The losses, against their sums written out."""
 
 import dataclasses
 import itertools
@@ -7,10 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
-from reveal_networks import close, one_line
+from reveal_networks import close
 
-from reveal.training.losses import Weights, contrastive, disentangle, gap, generation, total
+from common.training.objectives import L1, Scope, total
+from common.training.task import Context
+from reveal.network.model import Query
+from reveal.training.losses import Output, Weights, contrastive, disentangle, gap, gate, generation
+
+LOGITS, TARGETS = jax.random.normal(jax.random.key(0), (2, 3, 5)), jnp.array([[1, 4, 0], [2, 0, 0]])
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
@@ -21,66 +25,43 @@ def unit(x):
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def test_generation_is_smoothed_cross_entropy_where_there_is_a_token():
-    logits, targets = normal(0, 2, 3, 5), jnp.array([[1, 4, 0], [2, 0, 0]])
-    log = np.asarray(jax.nn.log_softmax(logits))
+def test_generation_is_smoothed_cross_entropy_of_unpadded_tokens():
+    log = np.asarray(jax.nn.log_softmax(LOGITS))
     wanted = np.full((2, 3, 5), 0.1 / 5)
-    np.put_along_axis(wanted, np.asarray(targets)[..., None], 0.9 + 0.1 / 5, axis=-1)
-    expected = -(log * wanted).sum(-1)[np.asarray(targets) > 0].mean()
-    close(generation(logits, targets, 0.1), expected, 1e-6)
-    padding = logits.at[0, 2].set(jnp.nan).at[1, 1:].set(1e9)
-    close(generation(padding, targets, 0.1), expected, 1e-6)
-    assert generation(logits, jnp.zeros_like(targets)) == 0
+    np.put_along_axis(wanted, np.asarray(TARGETS)[..., None], 0.9 + 0.1 / 5, axis=-1)
+    expected = -(log * wanted).sum(-1)[np.asarray(TARGETS) > 0].mean()
+    close(generation(LOGITS, TARGETS, smoothing=0.1), expected, 1e-6)
+    padding = LOGITS.at[0, 2].set(jnp.nan).at[1, 1:].set(1e9)
+    close(generation(padding, TARGETS, smoothing=0.1), expected, 1e-6)
+    assert generation(LOGITS, jnp.zeros_like(TARGETS)) == 0
 
 
-def test_generation_counts_each_token_as_much_as_it_weighs():
-    logits, targets = normal(0, 2, 3, 5), jnp.array([[1, 4, 0], [2, 0, 0]])
-    close(generation(logits, targets, 0.1, jnp.full((2, 3), 7.0)), generation(logits, targets, 0.1), 1e-6)
-    single = [generation(logits[i : i + 1, j : j + 1], targets[i : i + 1, j : j + 1], 0.1) for i, j in [(0, 0), (0, 1)]]
-    weights = jnp.array([[1.0, 3.0, 5.0], [0.0, 2.0, 2.0]])  # padding weighs nothing, whatever it is given
-    close(generation(logits, targets, 0.1, weights), (single[0] + 3 * single[1]) / 4, 1e-6)
-    assert generation(logits, targets, 0.1, jnp.zeros((2, 3))) == 0
+def test_generation_weighs_tokens():
+    close(generation(LOGITS, TARGETS, jnp.full((2, 3), 7.0)), generation(LOGITS, TARGETS), 1e-6)
+    first, second = (generation(LOGITS[:1, i : i + 1], TARGETS[:1, i : i + 1]) for i in (0, 1))
+    weights = jnp.array([[1.0, 3.0, 5.0], [0.0, 2.0, 2.0]])  # that of padding does not count
+    close(generation(LOGITS, TARGETS, weights), (first + 3 * second) / 4, 1e-6)
+    assert generation(LOGITS, TARGETS, jnp.zeros((2, 3))) == 0
 
 
-def by_hand(query, keys, temperature=0.2):
-    b, k, _ = keys.shape
-    scores = np.asarray(query) @ np.asarray(keys).reshape(b * k, -1).T / temperature
-    return np.mean([np.log(np.exp(row).sum()) - row[i * k] for i, row in enumerate(scores)])
+@pytest.mark.parametrize("k", [1, 3])
+def test_contrastive_with_hard_negatives(k):
+    """The reference scales its labels by K while its scores are in another order: correct for K = 1 only."""
+    query, keys = unit(normal(1, 4, 6)), unit(normal(2, 4, k, 6))
+    scores = np.asarray(query) @ np.asarray(keys).reshape(4 * k, -1).T / 0.2
+    close(
+        contrastive(query, keys).loss, np.mean([np.log(np.exp(row).sum()) - row[i * k] for i, row in enumerate(scores)])
+    )
+    perfect = contrastive(keys[:, 0], keys)
+    assert perfect.accuracy == 1 and perfect.loss < contrastive(query, keys).loss
 
 
-def test_contrastive_with_hard_negatives():
-    """The reference scales its labels by K while its scores are in another order: right for one key per query only."""
-    for k in (1, 3):
-        query, keys = unit(normal(1, 4, 6)), unit(normal(2, 4, k, 6))
-        close(contrastive(query, keys).loss, by_hand(query, keys))
-        perfect = contrastive(keys[:, 0], keys)
-        assert perfect.accuracy == 1 and perfect.loss < contrastive(query, keys).loss
-
-
-def test_contrastive_over_a_mesh_has_the_gradient_of_the_whole_batch():
-    query, keys = unit(normal(1, 4, 6)), unit(normal(2, 4, 3, 6))
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-
-    def spread(query, keys):
-        part = jax.shard_map(
-            lambda q, k: contrastive(q, k, axis="data").loss, mesh=mesh, in_specs=P("data"), out_specs=P()
-        )
-        return part(query, keys)
-
-    whole = jax.value_and_grad(lambda q, k: contrastive(q, k).loss, (0, 1))(query, keys)
-    found = jax.jit(jax.value_and_grad(spread, (0, 1)))(query, keys)
-    jax.tree.map(close, found, whole)
-
-
-def test_another_key_of_the_same_item_is_no_negative():
+def test_contrastive_leaves_out_other_keys_of_the_same_item():
     query, keys = unit(normal(1, 3, 6)), unit(normal(2, 3, 2, 6))
-    keys = keys.at[2, 1].set(keys[0, 0])
-    items = jnp.array([[7, 1], [2, 3], [4, 7]])
-    without = contrastive(query, keys, items=items).loss
+    found = contrastive(query, keys, jnp.array([[7, 1], [2, 3], [4, 7]])).loss
     scores = np.asarray(query @ keys.reshape(6, -1).T) / 0.2
-    rows = [np.delete(scores[0], 5), scores[1], scores[2]]
-    right = [scores[i, 2 * i] for i in range(3)]
-    close(without, np.mean([np.log(np.exp(row).sum()) - s for row, s in zip(rows, right, strict=True)]))
+    rows = zip([np.delete(scores[0], 5), scores[1], scores[2]], [scores[i, 2 * i] for i in range(3)], strict=True)
+    close(found, np.mean([np.log(np.exp(row).sum()) - positive for row, positive in rows]))
 
 
 def test_disentangle_is_the_mean_over_pairs():
@@ -93,43 +74,49 @@ def test_disentangle_is_the_mean_over_pairs():
 
 def test_gap_compares_lengths():
     values, tokens = normal(4, 2, 3, 5), normal(5, 2, 4, 5)
-    lengths = np.linalg.norm(np.asarray(tokens), axis=-1)
-    mean = np.linalg.norm(np.asarray(values), axis=-1).mean()
-    mask = np.array([[True, True, False, False], [True, False, False, False]])
-    close(gap(values, tokens), abs(1 - mean / lengths.mean()))
-    close(gap(values, tokens, jnp.asarray(mask)), abs(1 - mean / lengths[mask].mean()))
-    assert np.isfinite(np.asarray(jax.grad(lambda v: gap(v, tokens))(jnp.zeros_like(values)))).all()
+    mask = jnp.array([[True, True, False, False], [True, False, False, False]])
+    lengths = np.linalg.norm(np.asarray(tokens), axis=-1)[np.asarray(mask)]
+    close(gap(values, tokens, mask), abs(1 - np.linalg.norm(np.asarray(values), axis=-1).mean() / lengths.mean()))
+    assert np.isfinite(np.asarray(jax.grad(lambda v: gap(v, tokens, mask))(jnp.zeros_like(values)))).all()
 
 
-TERMS = {
-    "generation": lambda: jnp.float32(2.0),
-    "contrastive": lambda: jnp.float32(3.0),
-    "disentangle": lambda: jnp.float32(5.0),
-    "gap": lambda: jnp.float32(7.0),
-}
+@pytest.fixture(scope="module")
+def scope():
+    query = Query(normal(0, 2, 4, 5), jnp.ones((2, 4), bool), unit(normal(1, 2, 6)), jnp.log(jnp.full((2, 2), 0.5)))
+    output = Output(query, normal(2, 2, 1, 3, 5), LOGITS, unit(normal(3, 2, 2, 6)), jnp.arange(4).reshape(2, 2))
+    output = output._replace(source=jnp.array([0, 1]), text=TARGETS, text_logits=LOGITS, text_weights=jnp.ones((2, 3)))
+    return Scope(output, {"answer": TARGETS}, Context(jnp.zeros((), jnp.int32), jax.random.key(0), {}))
 
 
-def test_total_is_the_references():
-    loss, values = total(TERMS, Weights(0.25, 0.01, 0.001))
-    close(loss, 0.75 * 2 + 0.25 * 3 + 0.01 * 5 + 0.001 * 7, 1e-6)
-    assert list(values) == list(TERMS)
-    alone, _ = total({"generation": TERMS["generation"]}, Weights(0.25))
-    close(alone, 2)
+def test_the_total_of_all_terms(scope):
+    weights, output = Weights(0.25, 0.01, 0.001, 0.5, 0.125), scope["output.query"] and scope.roots["output"]
+    loss, values = total({**weights.terms(0.1, 0.3), "l1": L1("output.text_logits", "output.logits")}, scope)
+    text = generation(LOGITS, TARGETS, smoothing=0.1)
+    expected = {
+        "generation": (0.75, text),
+        "contrastive": (0.25, contrastive(output.query.vector, output.keys, output.ids, 0.3).loss),
+        "gate": (0.125, gate(output.query.log_gate, output.source)),
+        "disentangle": (0.01, disentangle(output.values)),
+        "gap": (0.001, gap(output.values, output.query.states, output.query.mask)),
+        "reconstruct": (0.5, text),
+        "l1": (1, 0),
+    }
+    assert values.keys() == expected.keys()
+    close(
+        jnp.stack([values[name] for name in expected]), jnp.stack([jnp.float32(x) for _, x in expected.values()]), 1e-6
+    )
+    close(loss, sum(weight * x for weight, x in expected.values()), 1e-6)
 
 
 @pytest.mark.parametrize("name", ["contrastive", "disentangle", "gap"])
-def test_what_weighs_nothing_is_not_computed(name):
-    """The reference asks whether a weight is in the config, not what it is."""
-
-    def never():
-        raise AssertionError(name)
-
-    loss, values = total(TERMS | {name: never}, dataclasses.replace(Weights(), **{name: 0}))
-    assert name not in values and np.isfinite(loss)
+def test_weight_zero_is_off(name):
+    """The reference asks whether a weight is in the config, not for its value."""
+    weights = dataclasses.replace(Weights(), **{name: 0})
+    assert weights.terms(0.1, 0.2).keys() == Weights().terms(0.1, 0.2).keys() - {name}
+    assert weights.terms(0.1, 0.2)["generation"].weight == 1 - weights.contrastive
 
 
-def test_weights_that_are_none():
-    for weights in ({"contrastive": 1.5}, {"gap": -1}):
-        with pytest.raises(ValueError, match="contrastive is a share from 0 to 1") as caught:
-            Weights(**weights)
-        one_line(caught)
+@pytest.mark.parametrize("weights", [{"contrastive": 1.5}, {"gap": -1}])
+def test_refusals(weights):
+    with pytest.raises(ValueError, match=f"{next(iter(weights))}={next(iter(weights.values()))}"):
+        Weights(**weights)

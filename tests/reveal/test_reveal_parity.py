@@ -1,4 +1,7 @@
-"""Every network against the reference's numbers (`tests/data/reveal`)."""
+"""Every network against the reference's outputs (`tests/data/reveal`)."""
+
+import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +11,8 @@ from flax import nnx
 from reveal_networks import REFERENCE, close, fill, fixture, parameters
 
 from reveal.network.fusion import AttentiveFusion, score_prior
-from reveal.network.heads import Head, ValueHead, scores
+from reveal.network.heads import EmbeddingHead, ValueHead, scores
 from reveal.network.layers import Embedding, Linear
-from reveal.network.model import Reveal
 from reveal.network.porting import from_scenic
 from reveal.network.t5 import Encoder
 from reveal.network.vit import Vit
@@ -23,111 +25,95 @@ def test_score_prior():
     io, params = fixture("score_prior"), parameters("score_prior")
     raw = scores(jnp.asarray(io["in:query"]), jnp.asarray(io["in:keys"]))
     close(raw, io["out:raw_scores"])
-    close(score_prior(raw, jnp.asarray(params["scale"][0]), jnp.asarray(params["bias"][0])), io["out:prior"])
+    scale, bias = (jnp.asarray(params[name][0]) for name in ("scale", "bias"))
+    close(score_prior(raw, scale, bias, jnp.ones(raw.shape, bool)), io["out:prior"])
 
 
 def test_text_encoder():
-    """At the places that may be looked at: the reference masks queries too, so that its padding holds averages."""
+    """At unmasked tokens: the reference masks queries too, so that its padding holds averages."""
     io, params = fixture("lower_t5_encoder"), parameters("lower_t5_encoder")
     embedding, encoder = Embedding(96, 32, rngs=RNGS), Encoder(REFERENCE, REFERENCE.text_layers, rngs=RNGS)
-    fill(embedding, "embedding", params)
-    fill(encoder, "text", params)
-    assert not params
+    fill({"embedding": embedding, "text": encoder}, params)
     tokens, mask = jnp.asarray(io["in:tokens"]), io["out:mask"]
     close(np.asarray(encoder(embedding(tokens), tokens > 0))[mask], io["out:encoded"][mask])
 
 
 def test_key_head():
     io, params = fixture("key_head"), parameters("key_head")
-    head, projection = Head(REFERENCE, rngs=RNGS), Linear(32, 16, rngs=RNGS)
-    fill(head, "key_head", params)
-    fill(projection, "projection", params)
-    assert not params
+    head, projection = EmbeddingHead(REFERENCE, rngs=RNGS), Linear(32, 16, rngs=RNGS)
+    fill({"key_head": head, "projection": projection}, params)
     close(head(jnp.asarray(io["in:encoded"]), jnp.asarray(io["in:mask"]), projection), io["out:key"])
 
 
 def test_value_head():
     io, params = fixture("perceiver_value_head"), parameters("perceiver_value_head")
     head = ValueHead(REFERENCE, rngs=RNGS)
-    fill(head, "value_head", params, "value_perceiver/")
-    assert not params
+    fill({"value_head": head}, params, "value_perceiver/")
     values = head(jnp.asarray(io["in:encoded"]), jnp.asarray(io["in:mask"]))
     close(values, io["out:values_times4"])
     close(disentangle(values), io["out:disentangle"], 1e-6)
 
 
-def fusion_inputs():
+@pytest.fixture(scope="module")
+def fusions():
+    """For each prior: the fixture's fusion."""
     io = {key: jnp.asarray(value) for key, value in fixture("fusion_with_prior").items()}
     values, mask = io["in:values"].reshape(2, 3, 3, 32), io["in:values_mask"].reshape(2, 3, 3)
     prior = io["in:att_mask"][:, 11:, 0].reshape(2, 3, 3)[..., 0]
-    return io, (io["in:encoder"], io["in:encoder_mask"], values, mask, prior)
-
-
-@pytest.fixture(scope="module")
-def fusion():
-    params = parameters("fusion_with_prior")
-    module = AttentiveFusion(REFERENCE, rngs=RNGS)
-    fill(module.encoder, "fusion.encoder", params, "fusion_encoder/")
-    fill(module.norm, "fusion.norm", params, "fusion_encoder/")
-    assert not params
-    return module
+    found = {}
+    for mode in ("multiply", "off"):
+        module = AttentiveFusion(dataclasses.replace(REFERENCE, prior=mode), rngs=RNGS)
+        modules = {"fusion.encoder": module.encoder, "fusion.norm": module.norm}
+        fill(modules, parameters("fusion_with_prior"), "fusion_encoder/")
+        run = jax.jit(partial(module, shares=True))
+        found[mode] = run(io["in:encoder"], io["in:encoder_mask"], values, mask, prior)
+    return io, found
 
 
 @pytest.mark.parametrize(("mode", "suffix"), [("multiply", ""), ("off", "_noprior")])
-def test_fusion(fusion, mode, suffix):
-    io, inputs = fusion_inputs()
-    fused = fusion(*inputs, mode=mode)
+def test_fusion(fusions, mode, suffix):
+    io, found = fusions
     mask = np.asarray(io["out:fused_mask"])
-    np.testing.assert_array_equal(fused.mask, mask)
-    close(np.asarray(fused.states)[mask], np.asarray(io["out:fused" + suffix])[mask])
+    np.testing.assert_array_equal(found[mode].mask, mask)
+    close(np.asarray(found[mode].states)[mask], np.asarray(io["out:fused" + suffix])[mask])
 
 
-def test_attention_shares_are_those_of_the_references_weights(fusion):
+def test_attention_shares(fusions):
     """Mean over both layers, heads and unmasked query tokens; rows of 20 = 11 of the query + 3 items of 3."""
-    io, inputs = fusion_inputs()
+    io, found = fusions
     weights = np.stack([io["out:attn_layer0"], io["out:attn_layer1"]]).mean(axis=(0, 2))
-    mask = np.asarray(io["in:encoder_mask"])
-    expected = [
-        row[:11][there].mean(axis=0)[11:].reshape(3, 3).sum(-1) for row, there in zip(weights, mask, strict=True)
-    ]
-    close(fusion(*inputs, shares=True).shares, expected)
+    rows = zip(weights, np.asarray(io["in:encoder_mask"]), strict=True)
+    close(found["multiply"].shares, [row[:11][mask].mean(axis=0)[11:].reshape(3, 3).sum(-1) for row, mask in rows])
 
 
 def test_vit():
     io, params = fixture("vit_mu8"), parameters("vit_mu8")
     vit = Vit(REFERENCE.vit, 32, rngs=RNGS)
-    fill(vit, "vit", params, "img_encoder/")
-    assert not params
-    tokens, pooled = vit(jnp.asarray(io["in:image"]))
-    close(tokens, io["out:img_tokens_times4"])
-    close(pooled, io["out:head_input"])
+    fill({"vit": vit}, params, "img_encoder/")
+    close(jax.jit(vit)(jnp.asarray(io["in:image"])), io["out:img_tokens_times4"])
 
 
-def test_contrastive_over_four_devices():
-    """The reference reports each device's part, ours the mean over all; both ways to spread a batch agree."""
+def test_contrastive():
+    """The reference reports each of four devices' parts, ours the mean over all."""
     io = fixture("contrastive_4dev")
-    query, keys = jnp.asarray(io["in:query"]), jnp.asarray(io["in:keys"])
-    spread = jax.vmap(lambda q, k: contrastive(q, k, 0.2, axis="devices"), axis_name="devices")(query, keys)
-    whole = contrastive(query.reshape(8, 16), keys.reshape(8, 1, 16), 0.2)
-    for found, expected in ((spread.loss, io["out:loss"]), (spread.accuracy, io["out:acc"])):
-        close(found, np.full(4, expected.mean()))
-    close(whole.loss, io["out:loss"].mean())
-    close(whole.accuracy, io["out:acc"].mean())
+    query, keys = (jnp.asarray(io[name]).reshape(8, -1, 16) for name in ("in:query", "in:keys"))
+    found = contrastive(query[:, 0], keys, temperature=0.2)
+    close(found.loss, io["out:loss"].mean())
+    close(found.accuracy, io["out:acc"].mean())
 
 
 def test_the_whole_network():
-    """The memory fixture from end to end, but for the search: the reference's scores say which stored items are read.
+    """The memory fixture from end to end; two of the four retrieved items are re-encoded.
 
-    Two of the four items are encoded here; keys, values, prior, states and logits are the reference's."""
+    The search uses the reference's scores, cosine times gate."""
     io = fixture("memory_retrieval_4dev")
     model = from_scenic(parameters("memory_retrieval_4dev"), REFERENCE)
-    params = nnx.split(model)
     arrays = {key: jnp.asarray(value.reshape(-1, *value.shape[2:])) for key, value in io.items() if value.ndim > 1}
     expected = {key.removeprefix("out:"): np.asarray(value) for key, value in arrays.items()}
-    found = jax.jit(run, static_argnums=0)(*params, arrays)
-    assert isinstance(nnx.merge(*params), Reveal)
+    graph, params = nnx.split(model)
+    found = jax.jit(run, static_argnums=0)(graph, params, arrays)
     np.testing.assert_array_equal(found.pop("text_tokens"), expected["retr_data/text_tokens"])
-    full = (np.asarray(arrays["in:tokens"]) > 0).all(axis=1)  # the reference's lengths count what padding holds
+    full = (np.asarray(arrays["in:tokens"]) > 0).all(axis=1)  # the reference counts padding too
     close(found.pop("gap")[full], io["out:gap"][full], 1e-4)
     close(found.pop("disentangle_reg"), io["out:disentangle_reg"], 1e-4)
     for name, value in found.items():
@@ -147,7 +133,7 @@ def run(graphdef, params, io):
     keys = jnp.concatenate([item.key.reshape(4, 2, -1), all_keys[ids[:, 2:]]], axis=1)
     values = jnp.concatenate([item.value.reshape(4, 2, 3, -1), all_values[ids[:, 2:]]], axis=1)
     gate = jnp.take_along_axis(gates, io["in:mem_source_id"].reshape(-1)[ids].astype(int), axis=1)
-    fused = model.fuse(query, values, scores(query.vector, keys) * gate, mode="multiply")
+    fused = model.fuse(query, values, scores(query.vector, keys) * gate)
     return {
         "base_query": query.vector,
         "corpus_scores": gates,
@@ -157,7 +143,7 @@ def run(graphdef, params, io):
         "retr_vals": item.value.reshape(4, 2, 3, -1),
         "retr_scores": fused.prior,
         "predicted_logits": model.logits(fused, io["in:decoder_in"]),
-        "gap": jax.vmap(lambda values, states: gap(values, states[None]))(
+        "gap": jax.vmap(lambda values, states: gap(values, states[None], jnp.ones((1, len(states)), bool)))(
             item.value.reshape(4, 2, 3, -1), query.states
         ),
         "disentangle_reg": jax.vmap(disentangle)(item.value.reshape(4, 2, 3, -1)),

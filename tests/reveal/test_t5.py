@@ -1,0 +1,119 @@
+"""T5 beyond the fixtures: far distances, masks, the cache, recomputation, half precision."""
+
+import dataclasses
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from reveal_networks import SMALL, close, small
+
+from reveal.network.layers import Embedding
+from reveal.network.t5 import Decoder, Encoder, position_buckets
+
+
+@pytest.mark.parametrize(("bidirectional", "exact", "count"), [(True, 8, 16), (False, 16, 32)])
+def test_position_buckets(bidirectional, exact, count):
+    """Exact when near; then each octave of `exact`..128 has as many buckets; 128 and more share the last."""
+    past = position_buckets(300, 300, bidirectional)[:, 0]  # distances 0 to 299 back
+    np.testing.assert_array_equal(past[:exact], np.arange(exact))
+    assert (np.diff(past) >= 0).all() and set(past[128:].tolist()) == {count - 1}
+    octaves = (count - exact) / math.log2(128 / exact)
+    for doublings in range(int(math.log2(128 / exact))):
+        assert past[exact * 2**doublings] == exact + int(doublings * octaves)
+    future = position_buckets(1, 300, bidirectional)[0]
+    np.testing.assert_array_equal(future[1:], past[1:] + count if bidirectional else 0)
+
+
+def test_an_encoder_ignores_masked_states_and_recomputes_its_gradient():
+    encoder = Encoder(SMALL, 2, rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(1), (2, 5, 20))
+    mask = jnp.array([[True] * 5, [True, False, True, False, False]])
+    run = jax.jit(lambda x: encoder(x, mask))
+    changed = jnp.where(mask[..., None], x, 1e3)
+    np.testing.assert_array_equal(np.asarray(run(x))[mask], np.asarray(run(changed))[mask])
+    graph, params = nnx.split(encoder)
+
+    def loss(params, remat):
+        return jnp.sin(nnx.merge(graph, params)(x, mask, remat=remat)).sum()
+
+    gradient = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    plain, recomputed = (gradient(nnx.to_pure_dict(params), remat) for remat in (False, True))
+    jax.tree.map(partial(close, atol=1e-4), recomputed, plain)
+
+
+def test_one_token_of_the_last_layer_equals_that_of_all():
+    encoder = Encoder(SMALL, 2, rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(0), (3, 7, 20))
+    mask, only = jnp.ones((3, 7), bool).at[1, :4].set(False), jnp.array([0, 4, 6])
+    prior = 1 + jax.random.uniform(jax.random.key(1), (3, 7, 1))
+    bias = jax.random.normal(jax.random.key(2), (3, 1, 1, 7))
+    whole, one = jax.jit(lambda: [encoder(x, mask, prior=prior, bias=bias, only=which) for which in (None, only)])()
+    assert one.shape == (3, 1, 20)
+    close(one[:, 0], whole[jnp.arange(3), only])
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
+def decoding(request):
+    """A decoder, its embedding, two contexts with masks and two texts."""
+    config = dataclasses.replace(SMALL, tied=request.param)
+    embedding, decoder = Embedding(29, 20, rngs=nnx.Rngs(4)), Decoder(config, rngs=nnx.Rngs(5))
+    context = jax.random.normal(jax.random.key(2), (2, 4, 20))
+    mask = jnp.array([[True] * 4, [True, False, False, True]])
+    return embedding, decoder, context, mask, jax.random.randint(jax.random.key(3), (2, 6), 1, 29).at[:, 0].set(2)
+
+
+def test_a_decoder_sees_the_past_and_unmasked_context(decoding):
+    embedding, decoder, context, mask, tokens = decoding
+    run = jax.jit(lambda context, tokens: decoder(embedding, tokens, context, mask))
+    logits = run(context, tokens)
+    close(run(jnp.where(mask[..., None], context, 1e3), tokens), logits, 0)
+    later = run(context, tokens.at[:, 4:].set(7))
+    close(later[:, :4], logits[:, :4], 0)
+    assert np.abs(np.asarray(later - logits))[:, 4].min(axis=-1).max() > 0
+
+
+def test_token_by_token_equals_all_at_once(decoding):
+    """With two rows per context, which is cached once."""
+    embedding, decoder, context, mask, tokens = decoding
+    rows = jnp.repeat(tokens, 2, axis=0).at[1::2, 2:].add(-1)
+    whole = decoder(embedding, rows, jnp.repeat(context, 2, axis=0), jnp.repeat(mask, 2, axis=0))
+    cache = decoder.start(context, mask, length=6, rows=2)
+    assert cache.context[0][0].shape == (2, 4, 3, 4)
+    step = jax.jit(lambda tokens, cache: decoder.step(embedding, tokens, cache))
+    for position in range(6):
+        logits, cache = step(rows[:, position], cache)
+        close(logits, whole[:, position])
+
+
+@pytest.mark.parametrize("decoding", [True], indirect=True)
+def test_tied_logits_are_products_with_the_embedding(decoding):
+    """A vector twice as long, of a token outside the text, has a logit twice as high."""
+    embedding, decoder, context, mask, tokens = decoding
+    run = jax.jit(lambda table: decoder(nnx.merge(graph, table), tokens, context, mask))
+    graph, table = nnx.split(embedding)
+    token = (set(range(29)) - set(np.ravel(tokens).tolist())).pop()
+    longer = nnx.State({"embedding": embedding.embedding[...].at[token].multiply(2)})
+    before, after = run(table), run(longer)
+    close(after[..., token], 2 * before[..., token])
+    close(jnp.delete(after, token, axis=-1), jnp.delete(before, token, axis=-1), 0)
+
+
+def test_half_precision():
+    """Parameters in bfloat16 are enough; keys and logits stay float32."""
+    graph, params = nnx.split(small())
+    tokens = jnp.array([[2, 5, 9, 0]])
+
+    @jax.jit
+    def run(params):
+        model = nnx.merge(graph, params)
+        query = model.encode_query(tokens, jnp.full((1, 16, 16, 3), 0.3))
+        return query, model.logits(model.fuse(query), tokens)
+
+    (query, logits), (exact, wanted) = run(jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)), run(params)
+    assert query.states.dtype == jnp.bfloat16 and query.vector.dtype == logits.dtype == jnp.float32
+    assert np.abs(np.asarray(query.vector - exact.vector)).max() < 0.1
+    assert np.abs(np.asarray(logits - wanted)).mean() < 0.1
