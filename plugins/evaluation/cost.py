@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from common.arithmetic import Work, count
+from common.evaluation.flops import Work, count
 from plugins.control import contract, plug_and_play
 from plugins.control.contract import ControlNetwork, NetworkActs
 from plugins.control.plug_and_play import Injection, PlugAndPlay, follow

@@ -14,7 +14,7 @@ from flax import nnx
 from networks import one_line
 from tiny_base import TEXT, diffusion_base, pixel_base, random
 
-from common.arithmetic import Work
+from common.evaluation.flops import Work
 from plugins.control import ControlNet, MediaPipePlugin, PlugAndPlay, T2IAdapter, save
 from plugins.control.controlnet_config import ControlNetConfig
 from plugins.control.mediapipe_config import MediaPipeConfig

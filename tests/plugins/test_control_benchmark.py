@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import control
-from common.arithmetic import Work
+from common.evaluation.flops import Work
 from plugins.evaluation.cost import Cost
 
 COSTS = {
