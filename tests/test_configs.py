@@ -165,8 +165,8 @@ def toy_config():
     config = composed("experiment=film_small", "name=toy", "trainer.devices=1", "trainer.progress=false")
     for name, target in (("task", "toy_task.Fit"), ("data", "toy_task.Line")):
         config[name] = {"_target_": target}
-    config.trainer |= dict(steps=4, log_every=2, picture_every=4, checkpoint_every=2)
-    config.optim |= dict(name="adam", warmup=0)
+    trainer = dict(steps=4, log_every=2, picture_every=4, checkpoint_every=2)
+    config.merge_with(OmegaConf.create(dict(trainer=trainer, optim=dict(name="adam", warmup=0))))
     return config
 
 

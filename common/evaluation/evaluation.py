@@ -108,7 +108,6 @@ def as_json(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any, overwrite: bool = False) -> None:
-    """`as_json` in a file."""
     with atomic_output(path, overwrite) as temporary:
         temporary.write_text(as_json(value), "utf-8")
 

@@ -64,7 +64,6 @@ def over_sets(summary: Sequence[Row], metrics: Metrics) -> list[Row]:
 
 
 def summary_table(summary: Sequence[Row], metrics: Metrics, ours: str) -> str:
-    """The summary in Markdown."""
     titles = [f"{name} ({metric.unit})" if metric.unit else name for name, metric in metrics.items()]
     lines = []
     for row in summary:

@@ -68,7 +68,6 @@ def read_record(span: Span, check: bool = True) -> bytes:
 
 
 def masked_crc(data: bytes) -> int:
-    """TensorFlow's masked CRC-32C (module docstring)."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

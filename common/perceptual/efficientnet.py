@@ -11,7 +11,7 @@ section 4; the Lite variant of 2020 has no squeeze-and-excitation, and ReLU6 in 
 4. Sixteen blocks (Sandler et al., 1801.04381, section 3): 1x1 expansion, depthwise 3x3 or 5x5, 1x1 projection; the
    input is added where the shape stays.
 5. Head: 1x1 convolution to 1280 channels; the mean over the 7x7 pixels is `features`, in [0, 6].
-6. Classifier: one dense layer, the `logits` of ImageNet's 1000 classes.
+6. Classifier: one dense layer for ImageNet's 1000 classes, kept in the parameters and not computed.
 
 Batch normalisation with the statistics of its training, and ReLU6 except after a projection, follow each convolution.
 Borders are zero-padded as by TensorFlow's "SAME".
@@ -124,7 +124,6 @@ class EfficientNetConfig:
         return found
 
     def ends(self) -> tuple[Conv, Conv]:
-        """Stem and head."""
         return Conv("stem", 3, 2, RGB, self.stem), Conv("head", 1, 1, self.stages[-1].width, self.features)
 
 
@@ -141,10 +140,6 @@ class EfficientNet:
 
     def features(self, images: Float[Array, "b h w 3"]) -> Float[Array, "b d"]:
         return features(self.config, self.params, images)
-
-    def logits(self, images: Float[Array, "b h w 3"]) -> Float[Array, "b classes"]:
-        classifier = self.params["classifier"]
-        return self.features(images) @ classifier["kernel"] + classifier["bias"]
 
     def embed(
         self, images: UInt8[np.ndarray, "n h w 3"] | Float[np.ndarray, "n h w 3"], batch: int = 32
@@ -243,7 +238,6 @@ def from_torch(tensors: Mapping[str, np.ndarray], config: EfficientNetConfig = L
 
 
 def table(config: EfficientNetConfig) -> Table:
-    """Our leaves -> their keys."""
     lines: dict[str, Entry] = {"classifier.kernel": Entry("_fc.weight", OI_TO_IO), "classifier.bias": Entry("_fc.bias")}
     for name in list(shapes(config))[:-1]:  # "stem", "block3_expand", "head"; the classifier is last
         if name in ("stem", "head"):

@@ -188,7 +188,6 @@ class Lpips(Metric):
 
     @cached_property
     def network(self) -> tuple[str, Params]:
-        """(name of the backbone, parameters)."""
         if not Path(self.weights).exists():
             raise FileNotFoundError(
                 f"{self.weights} does not exist: `python -m recipes.downloads.lpips` makes data/lpips_alex.safetensors"
@@ -198,7 +197,6 @@ class Lpips(Metric):
 
     @cached_property
     def _last(self) -> dict[str, Any]:
-        """The last target and its features."""
         return {"target": None, "features": None}
 
     def prepare(self) -> None:

@@ -179,7 +179,6 @@ def _port(
 
 
 def _flip(params: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
-    """Parameters for BGR -> for RGB."""
     params["conv1_1"]["kernel"] = np.ascontiguousarray(params["conv1_1"]["kernel"][:, :, ::-1])
     return params
 

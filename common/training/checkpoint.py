@@ -99,10 +99,8 @@ class Checkpoints:
         return self.manager.restore(step, args=arguments)["renewed"]
 
     def scores(self) -> dict[int, dict[str, float]]:
-        """The scores of each checkpoint by its step."""
         self.wait()
         return {step: dict(self.manager.metrics(step) or {}) for step in sorted(self.manager.all_steps())}
 
     def close(self) -> None:
-        """Waits, and stops the background threads."""
         self.manager.close()

@@ -231,5 +231,4 @@ def total(terms: Mapping[str, Term], scope: Scope) -> tuple[Float[Array, ""], Me
 
 
 def report(terms: Mapping[str, Term], scope: Scope) -> Metrics:
-    """The value of each term."""
     return {name: term(scope) for name, term in terms.items()}

@@ -178,7 +178,6 @@ def _shape(leaf: Any) -> tuple[int, ...]:
 
 
 def _coverage(table: Table, leaves: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The offenders of the table and our leaves."""
     uses = Counter(entry.source for entry in table.values())
     return {
         "target leaf not filled": [path for path in leaves if path not in table],

@@ -64,13 +64,11 @@ def textbook(network: EfficientNet, x: jax.Array) -> jax.Array:
     return layer("head", x).mean((1, 2))
 
 
-def test_features_and_logits_are_the_textbooks():
+def test_features_are_the_textbooks():
     network, x = drawn(TINY), jnp.asarray(np.random.default_rng(1).random((2, 30, 30, 3), np.float32))
     expected = textbook(network, x)
     assert expected.shape == (2, 9) and float(expected.std()) > 0.3
     np.testing.assert_allclose(network.features(x), expected, rtol=2e-5, atol=2e-5)
-    last = network.params["classifier"]
-    np.testing.assert_allclose(network.logits(x), expected @ last["kernel"] + last["bias"], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (5, 2)])
