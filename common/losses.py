@@ -15,8 +15,6 @@ for both use `perceptual_features`. Only the prediction gets gradients; the targ
 own without a backward pass. The network may compute in bfloat16; sums over places and channels are in float32.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import operator

@@ -3,8 +3,6 @@
 Programs (`film`, `train.py`, `eval.py`, benchmarks) call `setup`; libraries do not.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

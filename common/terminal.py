@@ -4,8 +4,6 @@ File names may hold letters that the terminal's encoding lacks, bytes that are n
 codes. They are printed escaped, so that they neither fail nor break the line nor control the terminal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

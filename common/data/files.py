@@ -1,7 +1,5 @@
 """The files that a path names: itself, those of a folder, or those that match a pattern, in natural order (9 < 10)."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re

@@ -3,8 +3,6 @@
 No handle stays open between reads, so threads share these objects without a lock and a list of a million is small.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ package only streams tars, hence this reader on the standard library's `tarfile`
 for the end of the archive.
 """
 
-from __future__ import annotations
-
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Text files of any size: lines of UTF-8, packed or plain, and JSON as found in practice."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

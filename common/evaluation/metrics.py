@@ -19,8 +19,6 @@ with `gaussian_weights=True, sigma=1.5, use_sample_covariance=False`: an 11x11 G
 colour channel by itself, then the mean. No dependency has it; scikit-image's numbers are in the tests.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

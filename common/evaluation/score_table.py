@@ -7,8 +7,6 @@ A row is one method on one example of one test set at one scale:
 The first metric ranks methods and examples. A mean over NaN is NaN.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

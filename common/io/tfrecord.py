@@ -13,8 +13,6 @@ or has damaged framing, `scan` gives the records before the damage and one more 
 records sees it once, and whoever is strict stops.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path

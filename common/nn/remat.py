@@ -6,8 +6,6 @@ inputs of the second computation depend on the incoming gradient, by adding zero
 merged or start early.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -31,8 +31,6 @@ PyTorch's file numbers the normalisations of a block by their position (expand 0
 block without expansion, which has no first one; the stem's is `_bn0`, the head's `_bn1`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field

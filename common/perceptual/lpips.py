@@ -29,8 +29,6 @@ the first feature map has 64 channels at full size (st-alex, st-vgg, vgg), about
 | lpips/weights/v0.1/alex.pth, vgg.pth: heads; torchvision's alexnet or vgg16 .pth beside it | alex, vgg | neither |
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial

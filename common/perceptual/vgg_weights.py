@@ -17,8 +17,6 @@ The classifier is ignored; every other tensor of a file must be used exactly onc
 right shape (`common/weights/porting.py`). No code of a file is run.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Mapping

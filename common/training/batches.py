@@ -4,8 +4,6 @@ Everything is a function of the seed and a position (`grain.MapDataset`): exampl
 So a process takes every count-th batch, threads change no value, and an iterator set to a position resumes exactly.
 """
 
-from __future__ import annotations
-
 import grain
 import jax
 

@@ -11,8 +11,6 @@ A task with refreshed arrays (`refresh.py`) has two more items in its checkpoint
 and, with a lag, `renewed`, the arrays.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

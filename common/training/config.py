@@ -5,8 +5,6 @@ somewhere else. Here a wrong value is one line with its place, its value and the
 one of its presets (a classmethod).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import functools

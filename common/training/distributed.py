@@ -11,8 +11,6 @@ only the first evaluates and writes logs, pictures and weights, while the others
 that all of them share, or none could resume from the files of the first.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

@@ -5,8 +5,6 @@
 writes runs/NAME/weights..., which `start_from` and inference read. The run may go on: its state is not changed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import tyro

@@ -4,8 +4,6 @@
 lines of steps that will be repeated are dropped. Of several processes only the first writes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

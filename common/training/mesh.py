@@ -13,8 +13,6 @@ found in the path counts. Tactics:
     fsdp        split along its largest axis that the fsdp axis divides; replicated if there is none, or under 4 MB
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -24,8 +24,6 @@ Outside the corners a schedule keeps its first or last value. Steps are compared
 optax's piecewise schedules: float32 has no odd number above 2^24 = 16,777,216 and would switch late.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -25,8 +25,6 @@ freeze everything else. The clipped norm excludes the gradients of frozen parame
 parameter is an error, so that a renamed layer is not silently trained.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -20,14 +20,14 @@ The second thread shares the devices with the steps, unless `spare` gives it dev
 order, so there a refresh runs in the main thread.
 """
 
-from __future__ import annotations
-
+import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,12 +47,19 @@ class Cancelled(Exception):
     """The run ends during a refresh."""
 
 
-class Pending(NamedTuple):
-    """A version under way, and the thread that computes it (None: it is ready)."""
+@dataclasses.dataclass
+class Pending:
+    """A version under way: the step of its parameters, and the thread that computes it (None: no thread)."""
 
     step: int
-    version: futures.Future
+    version: futures.Future = dataclasses.field(default_factory=futures.Future)
     thread: threading.Thread | None = None
+
+    def compute(self, work: Callable[[], Version]) -> None:
+        try:
+            self.version.set_result(work())
+        except BaseException as error:
+            self.version.set_exception(error)
 
 
 class NoRefresh:
@@ -132,10 +139,10 @@ class Refresh(NoRefresh):
         """Cancels a refresh under way."""
         if self.pending is None:
             return
-        step, version, thread = self.pending
+        step, version = self.pending.step, self.pending.version
         self.cancelled.set()
-        if thread is not None:
-            thread.join(PATIENCE)
+        if self.pending.thread is not None:
+            self.pending.thread.join(PATIENCE)
         error = version.exception() if version.done() else Cancelled()
         if isinstance(error, Cancelled):
             log.info("the refresh of step %d is not done; the run ends without it", step)
@@ -156,13 +163,14 @@ class Refresh(NoRefresh):
         self.current = versions["used"]
         self._update_host(params)
         if "coming" in versions:
-            self.pending = Pending(versions["coming"].step, _done(versions["coming"]))
+            self.pending = Pending(versions["coming"].step)
+            self.pending.version.set_result(versions["coming"])
 
     def _swap_if_due(self, step: int, params: Params) -> None:
         if self.pending is None:
             return
-        (start, version, _), lag = self.pending, self.config.lag
-        if version.done() if lag is None else step >= start + lag:
+        version, lag = self.pending.version, self.config.lag
+        if version.done() if lag is None else step >= self.pending.step + lag:
             self.pending = None
             self._swap(version.result(), step, params)  # raises what `refresh_arrays` raised
 
@@ -187,11 +195,14 @@ class Refresh(NoRefresh):
             self.skipped = True
             return
         self.skipped = False
-        number, snapshot = self.current.number + 1, self._snapshot(params)
+        self.pending = Pending(step)
+        work = partial(self._compute, self.current.number + 1, step, self._snapshot(params))
         if self.config.lag == 0 or jax.process_count() > 1:
-            self.pending = Pending(step, _done(self._compute(number, step, snapshot)))
-        else:
-            self.pending = Pending(step, *_in_thread(lambda: self._compute(number, step, snapshot)))
+            self.pending.compute(work)
+        else:  # a daemon, which an executor's thread is not: no exit waits for it
+            compute = self.pending.compute
+            self.pending.thread = threading.Thread(target=compute, args=(work,), name="refresh", daemon=True)
+            self.pending.thread.start()
 
     def _snapshot(self, params: Params) -> Params:
         """A copy: the next step donates the memory of the parameters."""
@@ -239,24 +250,3 @@ def make_refresh(task: Task, mesh: Mesh, frozen: Any) -> NoRefresh:
 def _shapes(arrays: Any) -> Any:
     """Nested dicts like `arrays` with leaves such as [1024, 64, "float32"], for JSON."""
     return jax.tree.map(lambda x: [*x.shape, str(x.dtype)], arrays)
-
-
-def _done(version: Version) -> futures.Future:
-    future: futures.Future = futures.Future()
-    future.set_result(version)
-    return future
-
-
-def _in_thread(work: Callable[[], Version]) -> tuple[futures.Future, threading.Thread]:
-    """The result of `work` in a daemon thread, for which no exit waits, unlike for an executor's."""
-    future: futures.Future = futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    thread = threading.Thread(target=run, name="refresh", daemon=True)
-    thread.start()
-    return future, thread

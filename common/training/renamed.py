@@ -4,8 +4,6 @@
 and `OVERRIDES` the beginning of an override on the command line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

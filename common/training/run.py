@@ -12,8 +12,6 @@ A run folder holds
     error.log             the traceback of the error that ended a run
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging

@@ -7,8 +7,6 @@ The random key follows from the run's seed and the step. The seed is an argument
 else share one compiled program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A task is a frozen dataclass named by `_target_` in a config. Parameters and bat
 trainer does not look into. Parameters are float32; a task that computes in bfloat16 casts the inputs of its network.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
