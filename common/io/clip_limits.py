@@ -48,8 +48,8 @@ def parse_fps(fps: Rate) -> Fraction:
 def check_output(
     path: str | Path, overwrite: bool = False, *, size: tuple[int, int] | None = None, frames: int = 0, fps: Rate = 30
 ) -> None:
-    """Raises what can be known to fail in writing a clip to `path`; with the `size` (width, height), `frames` and `fps`
-    of the clip also what is too large for the format, the disk (PNGs) or the memory (a GIF).
+    """Raises the errors of writing a clip to `path` that are known before; with its `size` (width, height), `frames`
+    and `fps` also for a clip too large for the format, the disk (PNGs) or the memory (a GIF).
 
     Raises ValueError (unknown suffix, too large), FileExistsError, other OSErrors.
     """

@@ -29,7 +29,7 @@ FRAME_PATTERN = r"frame_\d+\.png"
 
 
 def check_output_file(path: str | Path, overwrite: bool = False) -> None:
-    """Raises early what `atomic_output` would raise later (FileExistsError, IsADirectoryError, other OSErrors); leaves
+    """Raises the errors of `atomic_output` early (FileExistsError, IsADirectoryError, other OSErrors); leaves
     no trace on disk."""
     target = _resolve(path)
     _check_file(target, overwrite)
@@ -37,7 +37,7 @@ def check_output_file(path: str | Path, overwrite: bool = False) -> None:
 
 
 def check_output_folder(path: str | Path, overwrite: bool = False, pattern: str = FRAME_PATTERN) -> None:
-    """Raises early what `atomic_folder` would raise later; leaves no trace on disk."""
+    """Raises the errors of `atomic_folder` early; leaves no trace on disk."""
     target = _resolve(path)
     _check_folder(target, overwrite, pattern)
     _check_writable(target)

@@ -9,8 +9,8 @@ A file is a sequence of records, framed to detect damage:
 
 where mask(c) = rotate(c, 15 bits right) + 0xa282ead8 (tensorflow/core/lib/io/record_writer.h). `scan` finds the records
 by one pass over the framing, `read_record` reads and checks one, `parse_example` parses it. In a file that breaks off
-or has damaged framing, `scan` gives the records before the damage and one more that cannot be read: whoever skips bad
-records sees it once, and whoever is strict stops.
+or has damaged framing, `scan` gives the records before the damage and one more that cannot be read, so that a
+reader that skips bad records meets it once, and a strict one stops.
 """
 
 import struct

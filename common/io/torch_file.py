@@ -163,7 +163,7 @@ def _read_legacy(path: Path) -> Any:
 
     def storage(dtype: Any, key: str, size: int) -> np.ndarray:
         if key not in storages:
-            if size * dtype.itemsize > limit:  # before any memory is asked for
+            if size * dtype.itemsize > limit:  # before memory is allocated
                 raise ValueError(f"storage {key} of {size} elements in a file of {limit} bytes")
             storages[key] = np.zeros(size, dtype)
         return storages[key]

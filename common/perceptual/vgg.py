@@ -78,7 +78,7 @@ class Vgg:
         names = layer_names(self.depth)[: len(self.params)]
         unknown = [layer for layer in layers if layer not in names]
         if unknown or not layers:
-            raise ValueError(f"no layer {', '.join(unknown) or 'asked for'}; choose from {', '.join(names)}")
+            raise ValueError(f"no layer {', '.join(unknown) or 'given'}; choose from {', '.join(names)}")
         x = 255 * images.astype(jnp.float32) - jnp.asarray(self.mean, jnp.float32)
         found = {}
         for name in names[: 1 + max(names.index(layer) for layer in layers)]:

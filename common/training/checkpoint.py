@@ -62,7 +62,7 @@ class Checkpoints:
         """Starts to write a checkpoint after the one before is complete; `state` may be donated afterwards.
 
         `position`, JSON, is that of the data iterator; `scores` are those of this state; `refresh`, JSON, and `arrays`
-        come from `Refresh.saved`. Raises what failed while the one before was written.
+        come from `Refresh.saved`. Raises an error of the write before.
         """
         if step == self.latest():
             return
@@ -75,7 +75,7 @@ class Checkpoints:
         self.manager.save(step, args=ocp.args.Composite(**items), metrics=dict(scores) if scores else None)
 
     def wait(self) -> None:
-        """Returns when every checkpoint is on disk. Raises what failed."""
+        """Returns when every checkpoint is on disk. Raises errors of writing."""
         self.manager.wait_until_finished()
 
     def restore(self, step: int, target: Any) -> tuple[Any, Any]:

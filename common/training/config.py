@@ -50,17 +50,17 @@ def _build(node: Any, name: str) -> Any:
 
 def locate(path: str, name: str) -> Any:
     """The class or function at a dotted path such as "film.model.FilmConfig.small"."""
-    parts = path.split(".")
-    for count in range(len(parts) - 1, 0, -1):
-        module = ".".join(parts[:count])
+    names = path.split(".")
+    for count in range(len(names) - 1, 0, -1):
+        module = ".".join(names[:count])
         try:
-            return functools.reduce(getattr, parts[count:], importlib.import_module(module))
+            return functools.reduce(getattr, names[count:], importlib.import_module(module))
         except ModuleNotFoundError as error:
             if error.name is None or not (module + ".").startswith(error.name + "."):
                 raise  # an import of an existing module failed
         except AttributeError as error:
             raise ValueError(f"{name}._target_ is {path!r}: {error}") from error
-    if parts[0] == "recipes":
+    if names[0] == "recipes":
         raise ValueError(f"{name}._target_ is {path!r}: recipes/ is not installed; run from a clone of the repository")
     raise ValueError(f"{name}._target_ is {path!r}: there is no such module")
 

@@ -25,8 +25,8 @@ def export(folder: str | Path) -> Path:
     folder = Path(folder)
     config = OmegaConf.load(require_file(folder / "config.yaml"))
     assert isinstance(config, DictConfig), "a run writes a mapping"
-    parts = build(config)
-    task, optim, settings = (parts[name] for name in ("task", "optim", "config"))
+    objects = build(config)
+    task, optim, settings = (objects[name] for name in ("task", "optim", "config"))
     checkpoints = Checkpoints(folder)
     step = checkpoints.latest()
     if step is None:

@@ -93,17 +93,17 @@ def shardings(mesh: Mesh, tree: Any, rules: Rules = (("", FSDP),)) -> Any:
     return tree_map_with_path(sharding, tree)
 
 
-def shard_batch(mesh: Mesh, batch: Any, parts: int = 1) -> Any:
+def shard_batch(mesh: Mesh, batch: Any, microbatches: int = 1) -> Any:
     """Puts a batch on the mesh, split along its first axis over all devices.
 
     Of several processes each gives its own examples; together they are the global batch. The share of each device must
-    split into `parts` equal parts (`trainer.accumulate`).
+    split into `microbatches` equal parts (`trainer.accumulate`).
     """
     count = mesh.devices.size // jax.process_count()
     for leaf in jax.tree.leaves(batch):
-        if leaf.shape[0] % (count * parts):
-            into = f"{count} devices" + (f" in {parts} parts each" if parts > 1 else "")
-            raise ValueError(f"a batch of {leaf.shape[0]} does not split over {into}; choose a multiple")
+        if leaf.shape[0] % (count * microbatches):
+            over = f"{count} devices in {microbatches} microbatches each"
+            raise ValueError(f"a batch of {leaf.shape[0]} does not split over {over}; choose a multiple")
     sharding = NamedSharding(mesh, PartitionSpec((DATA, FSDP)))
     if jax.process_count() == 1:
         return jax.device_put(batch, sharding)

@@ -1,4 +1,4 @@
-"""Losses and metrics as named objects that a config lists, each bound by path to what it compares.
+"""Losses and metrics as named objects in a config, each bound by path to its inputs.
 
     losses:
       l1:    {_target_: common.training.objectives.L1}
@@ -13,7 +13,7 @@ its weight at this step, and reports the value of every term; metrics have no we
 Terms in the features of a perceptual network name the network; the task loads it
 (`common/perceptual/vgg_weights.py`), and the scope computes the features of a pair once for all terms.
 
-A weight is a number or a schedule over the steps, written in one of three ways:
+A weight is a number or a schedule over the steps, in one of three forms:
 
     1.0                                                     constant
     [[0, 1.0], [5000, 1.0], [7500, 0.0]]                    corners (step, value), straight lines between them

@@ -124,7 +124,7 @@ class OptimConfig:
         object.__setattr__(self, "multipliers", read_multipliers(self.multipliers))
 
     @property
-    def knows_its_end(self) -> bool:
+    def depends_on_steps(self) -> bool:
         """Whether the learning rate depends on the length of the run."""
         return self.schedule in ("cosine", "linear") or self.cooldown > 0
 

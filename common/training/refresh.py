@@ -117,7 +117,7 @@ class Refresh(NoRefresh):
                 self._swap_if_due(step, params)
 
     def check(self) -> None:
-        """Raises what failed on the host in finished steps."""
+        """Raises errors of finished steps on the host."""
         if isinstance(self.task, HostIndexTask):
             self.task.check()
 
@@ -172,7 +172,7 @@ class Refresh(NoRefresh):
         version, lag = self.pending.version, self.config.lag
         if version.done() if lag is None else step >= self.pending.step + lag:
             self.pending = None
-            self._swap(version.result(), step, params)  # raises what `refresh_arrays` raised
+            self._swap(version.result(), step, params)  # raises an error of `refresh_arrays`
 
     def _swap(self, version: Version, step: int, params: Params) -> None:
         """`params` are the result of `step`."""
@@ -221,7 +221,9 @@ class Refresh(NoRefresh):
         while not all(leaf.is_ready() for leaf in jax.tree.leaves(arrays)):  # block_until_ready cannot be cancelled
             self._check_cancelled()
             time.sleep(POLL)
-        return Version(number, step, time.perf_counter() - clock, jax.block_until_ready(arrays))  # raises what failed
+        return Version(
+            number, step, time.perf_counter() - clock, jax.block_until_ready(arrays)
+        )  # raises an error of the device
 
     def _check_cancelled(self) -> None:
         if self.cancelled.is_set():

@@ -43,14 +43,14 @@ log = logging.getLogger(__name__)
 logging.getLogger("absl").setLevel(logging.WARNING)  # orbax logs every file
 logging.getLogger("jax").setLevel(logging.WARNING)  # and JAX every missing backend
 SHOW_ALL = bool(os.environ.get("HYDRA_FULL_ERROR"))  # by the user, before `program` sets it
-PARTS = ("task", "data", "optim", "trainer", "logger", "evaluation")
+OBJECTS = ("task", "data", "optim", "trainer", "logger", "evaluation")
 DEFAULTS = {  # (group, name) of configs that are the defaults of a dataclass
     ("optim", "adam"): OptimConfig,
     ("trainer", "default"): TrainerConfig,
     ("logger", "tensorboard"): LoggerConfig,
     ("cluster", "default"): distributed.ClusterConfig,
 }
-RECIPE = re.compile(r"^(seed|task|data|optim|trainer\.accumulate)(\.|$)")  # what a resumed run may not change
+RECIPE = re.compile(r"^(seed|task|data|optim|trainer\.accumulate)(\.|$)")  # fixed for a resumed run
 # Exceptions, which change no weights
 HARMLESS = re.compile(r"^(data\.(threads|buffer)|task\.refresh\.spare|task\.(panels|image_summaries|metrics)(\..*)?)$")
 
@@ -60,14 +60,14 @@ def train_from_config(config: DictConfig) -> None:
     with one_line_errors():
         setup()
         distributed.join(instantiate(config.cluster, "cluster"))  # before any array exists
-        parts = build(config)  # every value is checked before anything is written
+        objects = build(config)  # every value is checked before anything is written
         folder = folder_of(config)
         metadata = {"seed": config.seed, "experiment": config.name, "recipe": recipe_of(config)}
         with contextlib.ExitStack() as locked:
             distributed.on_first(lambda: locked.enter_context(lock(folder)))
-            distributed.on_first(lambda: record(config, folder, parts["optim"].knows_its_end))
+            distributed.on_first(lambda: record(config, folder, objects["optim"].depends_on_steps))
             try:
-                path = train(**parts, folder=folder, **metadata)
+                path = train(**objects, folder=folder, **metadata)
             except Exception as error:
                 name = "error.log" if distributed.is_first() else f"error_{jax.process_index()}.log"
                 (folder / name).write_text(traceback.format_exc())
@@ -108,8 +108,8 @@ def build(config: DictConfig) -> dict[str, Any]:
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         raise ValueError(f"no value for {', '.join(missing)}: choose an experiment, for instance experiment=film_small")
-    parts = {name: instantiate(config[name], name) for name in PARTS}
-    return {("config" if name == "trainer" else name): part for name, part in parts.items()}
+    objects = {name: instantiate(config[name], name) for name in OBJECTS}
+    return {("config" if name == "trainer" else name): value for name, value in objects.items()}
 
 
 def folder_of(config: DictConfig) -> Path:

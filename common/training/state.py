@@ -124,6 +124,6 @@ def gradient(
     return jax.tree.map(lambda x: x / accumulate, total)
 
 
-def interleaved(x: Shaped[Array, "b ..."], parts: int) -> Shaped[Array, "parts part ..."]:
-    """Microbatches of every `parts`-th example, so that the share of each device stays on that device."""
-    return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+def interleaved(x: Shaped[Array, "b ..."], count: int) -> Shaped[Array, "count part ..."]:
+    """Microbatches of every `count`-th example, so that the share of each device stays on that device."""
+    return x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1)

@@ -1,4 +1,4 @@
-"""The contract between the trainer and what it trains.
+"""The interfaces between the trainer, a task and its data.
 
 A task is a frozen dataclass named by `_target_` in a config. Parameters and batches are pytrees of arrays, which the
 trainer does not look into. Parameters are float32; a task that computes in bfloat16 casts the inputs of its network.
@@ -111,8 +111,8 @@ class RefreshedTask(Protocol):
     def refresh_arrays(self, params: Params, frozen: Any, check_cancelled: Callable[[], None] = lambda: None) -> Any:
         """Arrays computed from the parameters, always of the same shapes: a dict of arrays, or of such dicts.
 
-        Runs outside `jit`, in a second thread during training, on the devices of `params` and `frozen`; compiles what
-        it needs itself, once. Compute in parts, block on each (training steps run in between) and then call
+        Runs outside `jit`, in a second thread during training, on the devices of `params` and `frozen`; compiles its
+        own functions, once. Compute in parts, block on each (training steps run in between) and then call
         `check_cancelled`, which raises `refresh.Cancelled` at the end of the run."""
 
 
@@ -125,7 +125,7 @@ class HostIndexTask(Protocol):
         them before changing anything that it reads."""
 
     def check(self) -> None:
-        """Raises what failed on the host in finished steps; called after each step and before a checkpoint."""
+        """Raises errors of finished steps on the host; called after each step and before a checkpoint."""
 
 
 @runtime_checkable

@@ -110,7 +110,7 @@ def train(
     if config.evaluate_every:
         if evaluation is None:
             raise ValueError("trainer.evaluate_every is set, but there is no evaluation: choose evaluation=...")
-        names = distributed.on_first(lambda: list(evaluation.prepare()))  # raises for what is missing
+        names = distributed.on_first(lambda: list(evaluation.prepare()))  # raises for a missing test set
         if config.best and config.best not in names:
             raise ValueError(f"trainer.best is {config.best!r}: the evaluation gives {', '.join(sorted(names))}")
     refreshed = refresh_config(task)

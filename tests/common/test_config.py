@@ -33,7 +33,7 @@ class Outer:
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    """Test modules are imported by path: give this one a name that a config can say."""
+    """Test modules are imported by path: give this one a name for configs."""
     monkeypatch.setitem(sys.modules, "config_toys", sys.modules[HERE])
 
 

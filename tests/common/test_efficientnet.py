@@ -147,7 +147,7 @@ def test_a_state_dict_fills_the_network():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "tensor"),
     [
         ({"_blocks.1._expand_conv.weight": np.zeros((8, 4, 3, 3), np.float32)}, r"block1_expand\.kernel"),
         ({"_blocks.0._bn0.weight": np.zeros(2, np.float32)}, r"_blocks\.0\._bn0\.weight"),
@@ -155,9 +155,9 @@ def test_a_state_dict_fills_the_network():
         ({"_bn1.running_var": np.full(5, np.nan, np.float32)}, r"head\.var"),
     ],
 )
-def test_a_file_of_another_network_is_refused(change, said):
+def test_a_file_of_another_network_is_refused(change, tensor):
     tensors = {key: value for key, value in (state(SMALLEST) | change).items() if value is not None}
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=tensor):
         from_torch(tensors, SMALLEST)
 
 

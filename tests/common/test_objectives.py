@@ -1,4 +1,4 @@
-"""Terms find what they compare by path, weigh by the step, and share the pass of a perceptual network; schedules."""
+"""Terms find their inputs by path, weigh by the step, and share the pass of a perceptual network; schedules."""
 
 import math
 from typing import NamedTuple

@@ -75,7 +75,7 @@ def test_tensors_of_all_types_and_views(name):
 
 
 def test_hand_made_archive_is_readable(tmp_path):
-    """The hostile archives below differ from this one only in what they mean to do."""
+    """The hostile archives below differ from this one only in their attack."""
     path = archive(tmp_path / "m.pth", pickled({"a": Tensor(Storage("s", 6), 1, (2, 2), (1, 2))}), s=STORAGE)
     np.testing.assert_array_equal(read_torch(path)["a"], [[1, 3], [2, 4]])
 
@@ -124,7 +124,7 @@ def test_names_outside_the_list_are_refused_and_not_imported(tmp_path, monkeypat
 
 
 def test_allowed_names_cannot_be_altered_for_the_next_file(tmp_path):
-    """BUILD may set attributes of whatever was named; it must not reach our own functions."""
+    """BUILD may set attributes of any named object; it must not reach our own functions."""
     first, second = (pickle.dumps(d, protocol=2)[2:-1] for d in ({"marked": 1}, {"__kwdefaults__": {"x": 1}}))
     graph = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n" + first + second + b"\x86b."
     with pytest.raises(ValueError, match="evil"):  # no tensor

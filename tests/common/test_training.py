@@ -136,7 +136,7 @@ def test_steps_are_traced(tmp_path):
 
 def test_a_step_moves_nothing_to_the_device_by_accident(tmp_path, monkeypatch):
     """Host arrays in a step, such as refreshed ones, are an error after the first."""
-    monkeypatch.setattr("common.training.trainer.shard_batch", lambda mesh, batch, parts: batch)
+    monkeypatch.setattr("common.training.trainer.shard_batch", lambda mesh, batch, microbatches: batch)
     with pytest.raises(Exception, match="transfer"):
         run(tmp_path, steps=3)
 
@@ -212,7 +212,7 @@ def test_an_evaluation_that_fails_loses_no_steps(tmp_path):
         (dict(best="psnr"), r"trainer\.best is 'psnr'"),
         (dict(best="psnr", evaluate_every=10, evaluation=Distance(())), "toy/distance"),
         (dict(accumulate=0), r"trainer\.accumulate is 0"),
-        (dict(accumulate=3), r"batch of 8 .* 2 devices in 3 parts"),
+        (dict(accumulate=3), r"batch of 8 .* 2 devices in 3 microbatches"),
         (dict(data=Line(size=7)), "batch of 7 .* 2 devices"),
         (dict(sharding=[["kernel", "split"]]), r"trainer\.sharding: 'split'"),
         (dict(sharding=[["(", "fsdp"]]), r"trainer\.sharding: '\('"),
@@ -227,7 +227,7 @@ def test_invalid_settings(tmp_path, fields, value):
 
 
 def test_frozen_parameters_have_no_backward_pass():
-    """Two layers are two products forward and three backward: both kernels, and what is between."""
+    """Two layers are two products forward and three backward: both kernels, and the activation between."""
     params = {"first": {"kernel": jnp.ones((3, 3))}, "second": {"kernel": jnp.ones((3, 3))}}
 
     class Two(Fit):
@@ -304,11 +304,11 @@ def test_export_of_a_run_that_goes_on(tmp_path, straight):
     (folder / "config.yaml").unlink(missing_ok=True)
     with pytest.raises(FileNotFoundError, match=r"config\.yaml"):
         export(folder)
-    parts = {"task": {"_target_": "toy_task.Fit"}, "data": {"_target_": "toy_task.Line"}}
+    nodes = {"task": {"_target_": "toy_task.Fit"}, "data": {"_target_": "toy_task.Line"}}
     optim = {"_target_": "common.training.optimizer.OptimConfig", **dataclasses.asdict(ADAM)}
     settings = dataclasses.asdict(dataclasses.replace(QUIET, steps=40))
     trainer = {"_target_": "common.training.trainer.TrainerConfig", **settings}
-    config = dict(**parts, optim=optim, trainer=trainer, logger=None, evaluation=None, seed=3, name="line")
+    config = dict(**nodes, optim=optim, trainer=trainer, logger=None, evaluation=None, seed=3, name="line")
     (folder / "config.yaml").write_text(json.dumps(config))
     found = json.loads(export(folder).read_text())
     assert found["params"] == straight[1]["params"]

@@ -225,7 +225,7 @@ def test_bad_frames_leave_nothing_behind(tmp_path, name):
             yield frame
 
     first = np.zeros((4, 6, 3), np.float32)
-    for frames, kind, words in [
+    for frames, kind, values in [
         ([first, np.zeros((6, 4, 3), np.float32)], ValueError, ["frame 1", "4x6", "6x4"]),
         ([first, np.zeros((4, 6), np.float32)], ValueError, ["frame 1", "(4, 6)"]),
         ([first, np.full((4, 6, 3), np.nan, np.float32)], ValueError, ["frame 1", "NaN"]),
@@ -234,7 +234,7 @@ def test_bad_frames_leave_nothing_behind(tmp_path, name):
         ([first, KeyboardInterrupt()], KeyboardInterrupt, []),
     ]:
         message = refused(kind, write_clip, tmp_path / "new" / name, source(*frames), 25)
-        assert all(word in message for word in words) and list(tmp_path.iterdir()) == []
+        assert all(value in message for value in values) and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.gif", "frames"])
@@ -255,7 +255,7 @@ def test_existing_output_needs_overwrite_before_any_frame_is_drawn(tmp_path, nam
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "word"),
+    ("name", "kind", "value"),
     [
         ("a.avi", ValueError, ".avi"),
         (".mp4", ValueError, ".mp4"),
@@ -266,12 +266,12 @@ def test_existing_output_needs_overwrite_before_any_frame_is_drawn(tmp_path, nam
         ("/proc/a.mp4", OSError, "/proc/a.mp4"),
     ],
 )
-def test_bad_outputs(tmp_path, name, kind, word):
+def test_bad_outputs(tmp_path, name, kind, value):
     (tmp_path / "file").touch()
     (tmp_path / "photo.png").write_bytes(b"mine")
     for overwrite in (False, True):
-        assert word in refused(kind, check_output, tmp_path / name, overwrite)
-        assert word in refused(kind, write_clip, tmp_path / name, moving(1), 25, overwrite)
+        assert value in refused(kind, check_output, tmp_path / name, overwrite)
+        assert value in refused(kind, write_clip, tmp_path / name, moving(1), 25, overwrite)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "photo.png"]
 
 

@@ -1,4 +1,4 @@
-"""Weights files: what goes in comes out, the header tells the truth, every bad file is refused by name."""
+"""Weights files: round trips, the header, and refusals by name."""
 
 import json
 import os
@@ -168,7 +168,7 @@ def test_missing_file_folder_and_another_kind(tmp_path):
 
 
 def test_commit_is_that_of_the_file_s_own_checkout(tmp_path, monkeypatch):
-    """An installed copy inside somebody else's repository must not claim their commit."""
+    """An installed copy inside another repository must not claim its commit."""
     repository = tmp_path / "theirs"
     copy = repository / "weights.py"
     repository.mkdir()

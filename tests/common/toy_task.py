@@ -156,8 +156,8 @@ def start(folder: Path, devices: int = 1, **settings) -> subprocess.Popen:
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
-    words = [sys.executable, __file__, str(folder), json.dumps(settings)]
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [sys.executable, __file__, str(folder), json.dumps(settings)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish(*runs: subprocess.Popen, code: int = 0) -> None:

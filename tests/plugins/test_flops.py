@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from common.evaluation.flops import Work, count
+from plugins.evaluation.flops import Work, count
 
 
 def shape(*sides: int) -> jax.ShapeDtypeStruct:
