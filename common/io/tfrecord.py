@@ -78,7 +78,7 @@ def parse_example(data: bytes, wanted: Collection[str] | None = None, name: str 
     from tensorflow_datasets.proto import tf_example_pb2
 
     try:
-        features = tf_example_pb2.Example.FromString(data).features.feature
+        features = tf_example_pb2.Example.FromString(data).features.feature  # type: ignore[attr-defined]
     except DecodeError as error:
         raise ValueError(f"{name}: not a tf.train.Example; is it another kind of TFRecord?") from error
     values = {key: feature.bytes_list.value for key, feature in features.items() if wanted is None or key in wanted}

@@ -69,13 +69,13 @@ def save_vgg(path: str | Path, network: Vgg, metadata: Mapping[str, Any] | None 
 
 
 def read_safetensors(path: Path) -> Read:
-    """Our own format: "conv1_1.kernel", ...; the header's config holds depth and mean."""
+    """Our own format: "conv1_1.kernel", ...; the config of the header holds the mean."""
     source, header = load_weights(path, expect_kind=KIND)
     try:
-        depth, (red, green, blue) = int(header.config["depth"]), map(float, header.config["mean"])
+        red, green, blue = map(float, header.config["mean"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: its config is not VGG's ({error}); save it again") from error
-    return _port(path, source, {key: key for key in source}, depth=depth), (red, green, blue)
+    return _port(path, source, {key: key for key in source}), (red, green, blue)
 
 
 def read_matconvnet(path: Path) -> Read:
@@ -160,12 +160,11 @@ def _keras_names(source: Arrays) -> dict[str, str]:
 
 
 def _port(
-    path: Path, source: Arrays, names: Mapping[str, str], layout: Layout = IDENTITY, depth: int | None = None
+    path: Path, source: Arrays, names: Mapping[str, str], layout: Layout = IDENTITY
 ) -> dict[str, dict[str, np.ndarray]]:
     """Fills a whole VGG by `names`, {their key: our leaf}, ignoring other keys. The depth is 19 if a leaf of VGG-19
     alone is named."""
-    if depth is None:
-        depth = 19 if {"conv3_4.kernel", "conv4_4.kernel", "conv5_4.kernel"} & set(names.values()) else 16
+    depth = 19 if {"conv3_4.kernel", "conv4_4.kernel", "conv5_4.kernel"} & set(names.values()) else 16
     try:
         table = make_table(
             (leaf, Entry(key, layout if leaf.endswith("kernel") else IDENTITY)) for key, leaf in names.items()

@@ -44,21 +44,27 @@ class Task(Protocol):
 
     def init(self, key: PRNGKeyArray) -> Params:
         """Fresh parameters, a nested dict of arrays; called under `jit`."""
+        ...
 
     def start(self) -> Params | None:
         """Parameters to start a new run from, instead of `init`'s, such as those of a file; not called on resume."""
+        ...
 
     def frozen(self) -> Any:
         """Arrays that the loss needs and training does not change (a perceptual network, a base model), or {}."""
+        ...
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         """The loss, and numbers to log (means over the batch)."""
+        ...
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         """Named image summaries of `params` on `batch`, RGB in [0, 1]."""
+        ...
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
         """Writes weights for inference; returns their path: `path`, or a folder of that name without suffix."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +113,7 @@ class RefreshedTask(Protocol):
     @property
     def refresh(self) -> RefreshConfig | None:
         """The settings; None for no refreshed arrays."""
+        ...
 
     def refresh_arrays(self, params: Params, frozen: Any, check_cancelled: Callable[[], None] = lambda: None) -> Any:
         """Arrays computed from the parameters, always of the same shapes: a dict of arrays, or of such dicts.
@@ -114,6 +121,7 @@ class RefreshedTask(Protocol):
         Runs outside `jit`, in a second thread during training, on the devices of `params` and `frozen`; compiles its
         own functions, once. Compute in parts, block on each (training steps run in between) and then call
         `check_cancelled`, which raises `refresh.Cancelled` at the end of the run."""
+        ...
 
 
 @runtime_checkable
@@ -123,9 +131,11 @@ class HostIndexTask(Protocol):
     def on_refresh(self, version: Version, frozen: Any, params: Params) -> None:
         """Called before a step first reads `version.arrays`. The step that computes `params` may still run: block on
         them before changing anything that it reads."""
+        ...
 
     def check(self) -> None:
         """Raises errors of finished steps on the host; called after each step and before a checkpoint."""
+        ...
 
 
 @runtime_checkable
@@ -146,6 +156,8 @@ class Data(Protocol):
 
     def batches(self, seed: int) -> Batches:
         """The training batches of a seed, always the same."""
+        ...
 
     def names(self, ids: Sequence[int]) -> Sequence[str]:
         """Names of the examples with these `id`s, for error messages."""
+        ...
