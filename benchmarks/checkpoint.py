@@ -1,9 +1,9 @@
-"""How long a checkpoint holds up a training step: written in the background, and waited for.
+"""Time that a training step waits for a checkpoint, written in the background or in the foreground.
 
     python -m benchmarks.checkpoint --megabytes 500
 
 Parameters of that size, with two moments each, are saved `turns` times. `save` is the time until training goes on;
-`save and wait` the time until the checkpoint is on disk, which a trainer that writes in the foreground would stall.
+`save and wait` the time until the checkpoint is on disk, which a trainer that writes in the foreground would wait.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Without `--folder` a set in Vimeo-90K's layout is drawn into a temporary folder (448x256, PNG with grain), and packed by
 `film prepare` when tensorflow-datasets is installed. A crop is three pictures decoded, varied as in the paper, cut to
-256x256 and batched by eight. On a busy machine the last column counts: 100 divided by it is what one free core would
-do.
+256x256 and batched by eight. On a busy machine use the last column: 100 divided by it are the crops per second of one
+free core.
 
 Then the other side: the crops that a training step of `small` consumes alone, and step and pipeline together, as in
 training. The pipeline is fast enough if it delivers several times what is consumed, and overlaps if a step hardly waits
@@ -50,10 +50,10 @@ def main(
     """Time the data pipeline, and the small network's training step with and without it.
 
     Args:
-      folder: A data set of yours; default: one drawn for the occasion.
-      layout: What it looks like, as for `film prepare`.
+      folder: A data set; default: a drawn one.
+      layout: Its layout, as for `film prepare`.
       threads: Reader threads to try.
-      seconds: How long each measurement takes.
+      seconds: Duration of each measurement.
       crop: Side of a crop, pixels.
       batch_size: Crops in a batch.
       corners: black, reflect or inside.
@@ -86,7 +86,7 @@ def measure(config: MixtureConfig, seconds: float) -> tuple[float, float]:
 
 
 def compare(config: MixtureConfig, speed: float, steps: int) -> None:
-    """Prints what `small` consumes, alone and fed by the pipeline of `config`, which delivers `speed` crops/s alone."""
+    """Prints the crops/s of `small` alone and fed by the pipeline of `config`, which delivers `speed` alone."""
     case = Step("small", config.batch_size, config.crop)
     alone, _ = consumed(case, repeat(case.batch_of_noise()), steps)
     fed, waited = consumed(case, config.batches(0, 0, 1), steps)
@@ -112,7 +112,7 @@ def consumed(case: Step, batches: Iterator[Batch], steps: int) -> tuple[float, f
 
 @contextmanager
 def sources(folder: str | None, layout: str) -> Iterator[dict[str, Source]]:
-    """What to measure, by name."""
+    """The sources to measure, by name."""
     if folder is not None:
         yield {f"{layout} {Path(folder).name}": LAYOUTS[layout](folder, "train")}
         return

@@ -1,11 +1,10 @@
-"""Which modules and functions of the project does a command pass? A measure of how far a reader has to hop.
+"""Count the modules and functions of the project that a command runs: a measure of how far a reader has to hop.
 
     python -m benchmarks.passed plugins generate --prompt "red apple" -o a.png
     python -m benchmarks.passed --list reveal ask examples/estonia.png "What is the capital?"
 
-Runs the command in this process under `sys.setprofile` (all threads) and counts the project's functions that were
-called, nested ones and lambdas apart. `--list` prints them by module. Functions that only run while a module is
-imported (its body, decorators of dataclasses) do not count.
+Runs the command in this process under `sys.setprofile` (all threads) and counts the functions that are called, without
+nested ones and lambdas. `--list` prints them by module. Functions that only run during imports do not count.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ ROOT = Path.cwd()
 SYSTEMS = ("film", "plugins", "reveal", "common", "recipes")
 
 
-def traced(words: list[str]) -> dict[str, set[str]]:
-    """Module -> functions passed by `python -m WORDS`."""
+def traced(command: list[str]) -> dict[str, set[str]]:
+    """Module -> functions that `python -m COMMAND` runs."""
     passed: dict[str, set[str]] = defaultdict(set)
     known: dict[Any, str | None] = {}
 
@@ -33,7 +32,7 @@ def traced(words: list[str]) -> dict[str, set[str]]:
             return None
         return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
-    def look(frame: FrameType, event: str, _: Any) -> None:
+    def profile(frame: FrameType, event: str, _: Any) -> None:
         if event != "call":
             return
         code = frame.f_code
@@ -43,10 +42,10 @@ def traced(words: list[str]) -> dict[str, set[str]]:
         if module is not None and code.co_name[0] != "<" and "<locals>" not in code.co_qualname:
             passed[module].add(code.co_qualname)
 
-    module, *rest = words
+    module, *rest = command
     sys.argv = [module, *rest]
-    threading.setprofile(look)
-    sys.setprofile(look)
+    threading.setprofile(profile)
+    sys.setprofile(profile)
     try:
         runpy.run_module(module, run_name="__main__")
     except SystemExit as stop:
@@ -59,9 +58,9 @@ def traced(words: list[str]) -> dict[str, set[str]]:
 
 
 def main() -> None:
-    words = sys.argv[1:]
-    listed = words[:1] == ["--list"]
-    passed = traced(words[listed:])
+    arguments = sys.argv[1:]
+    listed = arguments[:1] == ["--list"]
+    passed = traced(arguments[listed:])
     for module in sorted(passed) if listed else ():
         print(f"{module}: {', '.join(sorted(passed[module]))}")
     print(f"{len(passed)} modules, {sum(map(len, passed.values()))} functions")

@@ -3,8 +3,8 @@
     python -m benchmarks.refresh                     the small world's second stage, a refresh every 100 steps
     python -m benchmarks.refresh --every 20 --distractors 3000
 
-Two devices, each of one thread: one trains, the other refreshes (`task.refresh.spare`). On a CPU both are cores of it, so
-the machine needs two that are free. Each turn is a run of `train.py experiment=world_joint` in a process of its
+Two devices, each of one thread: one trains, the other refreshes (`task.refresh.spare`). On a CPU both are cores, so the
+machine needs two free ones. Each turn is a run of `train.py experiment=world_joint` in a process of its
 own; its rate is the median of those that the run logged, less the first, which compiled. `versions` counts the
 refreshes that came into use.
 
@@ -66,7 +66,7 @@ def measure(case: Refresh) -> dict[str, list[Turn]]:
 
 def run(case: Refresh, every: int, folder: Path) -> Turn:
     """One training, in a process of its own."""
-    words = [
+    overrides = [
         "experiment=world_joint",
         f"name={folder.name}",
         "task.start_from=null",
@@ -85,11 +85,17 @@ def run(case: Refresh, every: int, folder: Path) -> Turn:
     root, folder = Path(__file__).parents[1], folder.parent
     environment = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu")}
     done = subprocess.run(
-        [sys.executable, str(root / "train.py"), *words], cwd=folder, env=environment, capture_output=True, text=True
+        [sys.executable, str(root / "train.py"), *overrides],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         raise RuntimeError(f"train.py failed: {done.stderr.strip().splitlines()[-1]}")
-    lines = [json.loads(line) for line in (folder / "runs" / words[1][5:] / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (folder / "runs" / overrides[1][5:] / "metrics.jsonl").read_text().splitlines()
+    ]
     rates = [line["steps_per_s"] for line in lines if "steps_per_s" in line][1:]
     last = lines[-1]
     return Turn(statistics.median(rates), int(last["refresh_version"]), float(last["refresh_seconds"]))

@@ -1,11 +1,11 @@
-"""Do two checkouts give the same images, answers and losses? For refactorings: before and after.
+"""Compare the images, answers and losses of two checkouts, before and after a refactoring.
 
     git worktree add /elsewhere/before COMMIT
     python -m benchmarks.same_outputs /elsewhere/before
 
-Runs the same commands in both checkouts, each with the checkout's own code, and compares what they write: images pixel
-by pixel as floats in [0, 1], numbers in JSON within `TOLERANCE`, all other text to the letter. Exits with 1 if
-something differs. Some minutes on two cores.
+Runs the same commands in both checkouts, each with its own code, and compares the outputs: images as floats in [0, 1]
+and numbers in JSON within `TOLERANCE`, other text exactly. Exits with 1 if something differs. Some minutes on two
+cores.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ COMMANDS: dict[str, list[str]] = {
     "search": ["reveal", "search", MEMORY, "--image", FLAG, "--json", "-k", "5"],
     "training": ["train", "experiment=film_style", "debug=cpu", "trainer.steps=4", "trainer.checkpoint_every=4"],
 }
-TIMES = ("seconds", "time", "per_second", "memory", "commit")  # parts of names of numbers that no two runs share
+TIMES = ("seconds", "time", "per_second", "memory", "commit")  # parts of names of numbers that differ between runs
 
 
-def output(checkout: Path, words: list[str], folder: Path) -> dict[str, Any]:
-    """What a command of a checkout prints and writes, by name."""
+def output(checkout: Path, arguments: list[str], folder: Path) -> dict[str, Any]:
+    """The printed JSON, images and metrics of a command of a checkout, by name."""
     folder.mkdir(parents=True)
-    module, *rest = words
+    module, *rest = arguments
     environment = os.environ | {"PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", module, *rest]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{checkout}: {' '.join(words)} failed:\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = {"printed": json.loads(done.stdout) if "--json" in words else ""}
+        raise SystemExit(f"{checkout}: {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
+    found: dict[str, Any] = {"printed": json.loads(done.stdout) if "--json" in arguments else ""}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if path.suffix == ".png" and "tensorboard" not in name:
@@ -76,7 +76,7 @@ def output(checkout: Path, words: list[str], folder: Path) -> dict[str, Any]:
 
 
 def differences(one: Any, other: Any, place: str) -> Iterator[tuple[str, float]]:
-    """Places that differ, and by how much; infinitely where kinds, lengths or words do."""
+    """The difference at each place; infinite for other kinds, lengths or text."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in sorted({*one, *other} - {key for key in {*one, *other} if any(part in key for part in TIMES)}):
             yield from differences(one.get(key), other.get(key), f"{place}.{key}")

@@ -1,1 +1,1 @@
-"""What FILM, the control plugins and REVEAL share; this package imports none of them."""
+"""Code that FILM, the control plugins and REVEAL share; this package imports none of them."""

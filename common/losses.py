@@ -1,22 +1,19 @@
-"""Losses between two batches of pictures: one number each, the mean over the batch.
+"""Losses between two batches of images: one number each, the mean over the batch.
 
-Pictures are RGB in [0, 1], b h w c, and are not clipped: a prediction outside is to be pulled back, not hidden.
+Images are RGB in [0, 1], b h w c, and not clipped, so that a prediction outside gets a gradient.
 
-| function | falls to | what it asks for |
+| function | range | effect |
 | --- | --- | --- |
-| `l1`, `l2`, `charbonnier` | 0 | equal pixels: sharp in the median, blurred in the mean, in between |
-| `psnr`, `ssim` | rise to 100 dB, 1 | the benchmarks' numbers; differentiable, give them a negative weight |
-| `vgg` | 0 | equal activations of a network that knows objects, place by place: sharp textures |
-| `style` | 0 | equal *statistics* of them, no matter where: sharpness where motion leaves the place unsure |
+| `l1`, `l2`, `charbonnier` | falls to 0 | equal pixels: sharp in the median, blurred in the mean, in between |
+| `psnr`, `ssim` | rise to 100 dB, 1 | benchmark scores; differentiable, with a negative weight |
+| `vgg` | falls to 0 | equal features of a VGG at each place: sharp textures |
+| `style` | falls to 0 | equal *statistics* of features at any place: sharpness where motion is ambiguous |
 
 `vgg` and `style` follow FILM's reference (`losses/vgg19_loss.py`): five layers, weighted as in Chen & Koltun 2017.
-They need a network, from `common/perceptual/vgg_weights.py`. Its two passes cost more than all the other losses together, so
-whoever wants both calls `vgg_and_style`, or takes `perceptual_features` and builds on it. Only the prediction gets
-gradients; the target's pass is kept apart from it, so that it has no backward pass at all. The network may compute in
-bfloat16: what is summed over places and channels is summed in float32.
+Their network comes from `common/perceptual/vgg_weights.py`. Its two passes cost more than all other losses together, so
+for both use `perceptual_features`. Only the prediction gets gradients; the target has a pass of its
+own without a backward pass. The network may compute in bfloat16; sums over places and channels are in float32.
 """
-
-from __future__ import annotations
 
 import functools
 import math
@@ -32,8 +29,8 @@ from common.evaluation.metrics import K1, K2, SIGMA, WINDOW
 from common.perceptual.vgg import Vgg
 
 LAYER_WEIGHTS = {"conv1_2": 1 / 2.6, "conv2_2": 1 / 4.8, "conv3_2": 1 / 3.7, "conv4_2": 1 / 5.6, "conv5_2": 10 / 1.5}
-UNIT = 255.0  # activations of pictures in [0, 255] are brought to the scale of [0, 1]
-SMALLEST_ERROR = 1e-10  # mean square below which `psnr` is constant, as the logarithm of 0 has no gradient
+UNIT = 255.0  # activations of images in [0, 255] are scaled to [0, 1]
+SMALLEST_ERROR = 1e-10  # mean square below which `psnr` is constant: the logarithm of 0 has no gradient
 
 Features = Mapping[str, Float[Array, "b _ _ _"]]  # activations by layer
 Mask = Float[Array, "b h w 1"]
@@ -47,7 +44,7 @@ def l1(prediction: Float[Array, "*shape"], target: Float[Array, "*shape"]) -> Fl
 def masked_l1(
     prediction: Float[Array, "b h w c"], target: Float[Array, "b h w c"], mask: Float[Array, "b h w"]
 ) -> Float[Array, ""]:
-    """Mean absolute difference where `mask` (in [0, 1]) says so; 0 where it says nothing."""
+    """Mean absolute difference weighted by `mask` (in [0, 1]); 0 for an empty mask."""
     total = jnp.sum(jnp.abs(prediction - target) * mask[..., None])
     return total / jnp.maximum(jnp.sum(mask) * prediction.shape[-1], 1.0)
 
@@ -60,21 +57,18 @@ def l2(prediction: Float[Array, "*shape"], target: Float[Array, "*shape"]) -> Fl
 def charbonnier(
     prediction: Float[Array, "*shape"], target: Float[Array, "*shape"], eps: float = 1e-3
 ) -> Float[Array, ""]:
-    """Mean of sqrt(difference^2 + eps^2): `l2` far below `eps`, `l1` far above, smooth throughout (Charbonnier et al.
-    1994). Equal pictures cost `eps`."""
+    """Mean of sqrt(difference^2 + eps^2): `l2` far below `eps`, `l1` far above (Charbonnier et al. 1994)."""
     return jnp.mean(jnp.sqrt(jnp.square(prediction - target) + eps**2))
 
 
 def psnr(prediction: Float[Array, "b h w c"], target: Float[Array, "b h w c"]) -> Float[Array, ""]:
-    """Peak signal-to-noise ratio of each picture in dB, averaged; at most 100 dB, where the gradient ends."""
+    """Peak signal-to-noise ratio of each image in dB, averaged; at most 100 dB, where the gradient is 0."""
     error = jnp.mean(jnp.square(prediction - target), axis=(1, 2, 3))
     return jnp.mean(-10 * jnp.log10(jnp.maximum(error, SMALLEST_ERROR)))
 
 
 def ssim(prediction: Float[Array, "b h w c"], target: Float[Array, "b h w c"]) -> Float[Array, ""]:
-    """Structural similarity, at most 1 (Wang et al. 2004); equals `tf.image.ssim` and `common.evaluation.metrics.ssim`.
-
-    Raises ValueError for sides below 11 pixels."""
+    """Structural similarity, at most 1 (Wang et al. 2004), as `common.evaluation.metrics.ssim`."""
     if min(prediction.shape[1:3]) < WINDOW:
         raise ValueError(f"SSIM needs sides of at least {WINDOW} pixels, not {prediction.shape[2:0:-1]}")
     c1, c2 = K1**2, K2**2
@@ -88,7 +82,7 @@ def ssim(prediction: Float[Array, "b h w c"], target: Float[Array, "b h w c"]) -
 def vgg(
     prediction: Float[Array, "b h w 3"], target: Float[Array, "b h w 3"], network: Vgg, mask: Mask | None = None
 ) -> Float[Array, ""]:
-    """Perceptual loss: weighted mean distances of activations. `mask` weighs the pixels; see `style`."""
+    """Perceptual loss: weighted mean distances of activations; `mask` as for `style`."""
     return feature_distance(*perceptual_features(prediction, target, network), mask)
 
 
@@ -97,17 +91,9 @@ def style(
 ) -> Float[Array, ""]:
     """Style loss: weighted mean squared distances of Gram matrices (Gatys et al. 2016; FILM-Style's third term).
 
-    `mask` multiplies the activations, resized to theirs. Pixels where it is 0 still count as far as a filter that
-    reaches them is centred where it is not; and the means are over all pixels, as in the reference."""
+    `mask` multiplies the activations, resized to theirs. Pixels where it is 0 still reach the filters centred where it
+    is not; the means are over all pixels, as in the reference."""
     return style_distance(*perceptual_features(prediction, target, network), mask)
-
-
-def vgg_and_style(
-    prediction: Float[Array, "b h w 3"], target: Float[Array, "b h w 3"], network: Vgg, mask: Mask | None = None
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """(`vgg`, `style`) for the price of one."""
-    pair = perceptual_features(prediction, target, network)
-    return feature_distance(*pair, mask), style_distance(*pair, mask)
 
 
 def perceptual_features(
@@ -115,7 +101,7 @@ def perceptual_features(
 ) -> tuple[Features, Features]:
     """Activations of prediction and target at the layers of `LAYER_WEIGHTS`; the latter are constants to a gradient.
 
-    One pass each. A single pass over both, stacked, would run backward through the target's half for nothing."""
+    One pass each: a single pass over both, stacked, would also run backward through the target's half."""
     if prediction.shape != target.shape:
         raise ValueError(f"prediction is {prediction.shape}, target {target.shape}; crop them to the same pictures")
     layers = tuple(LAYER_WEIGHTS)
@@ -143,23 +129,23 @@ def style_distance(prediction: Features, target: Features, mask: Mask | None = N
 def gram_matrix(features: Float[Array, "b h w c"], unit: float = 1.0) -> Float[Array, "b c c"]:
     """Mean over all places of the products of channels i and j, of activations measured in `unit`s; float32.
 
-    Activations are divided by unit * sqrt(h w) *before* the product, in float32: then no partial sum is larger than
-    the result, at any size, and activations in half precision neither overflow when squared nor underflow when
-    scaled. The product asks for full precision, as the loss is a small difference of large matrices."""
+    Activations are divided by unit * sqrt(h w) *before* the product, in float32: no partial sum exceeds the result, and
+    half precision neither overflows nor underflows. Full precision, as the loss is a small difference of large
+    matrices."""
     _, height, width, _ = features.shape
     scaled = features.astype(jnp.float32) * (1 / (unit * math.sqrt(height * width)))
     return jnp.einsum("bhwi,bhwj->bij", scaled, scaled, precision=jax.lax.Precision.HIGHEST)
 
 
 def _masked(features: Float[Array, "b h w c"], mask: Float[Array, "b H W 1"] | None) -> Float[Array, "b h w c"]:
-    """`features` times the mask, resized bilinearly (half-pixel centres, no antialiasing, as the reference does)."""
+    """`features` times the mask, resized bilinearly (half-pixel centres, no antialiasing, as in the reference)."""
     if mask is None:
         return features
     return features * jax.image.resize(mask, (*features.shape[:3], 1), "bilinear", antialias=False)
 
 
 def _blur(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """SSIM's Gaussian window, only where it fits. Sums of shifted pictures are one fused kernel on every device."""
+    """SSIM's Gaussian window, only where it fits, as a sum of shifted images: one fused kernel on every device."""
     places = np.arange(WINDOW) - WINDOW // 2
     weights = np.exp(-0.5 * np.square(places / SIGMA))
     weights = [float(weight) for weight in weights / weights.sum()]

@@ -1,9 +1,7 @@
-"""What a program does once at its start, so that JAX runs well on the machine at hand.
+"""JAX and memory settings that a program makes once, at its start.
 
-Libraries should leave this to programs: `film`, `train.py`, `eval.py` and the benchmarks call `setup`.
+Programs (`film`, `train.py`, `eval.py`, benchmarks) call `setup`; libraries do not.
 """
-
-from __future__ import annotations
 
 import ctypes
 import functools
@@ -14,45 +12,39 @@ from pathlib import Path
 import jax
 
 MEGABYTE = 1 << 20
-LONG_COMPILATION = 1.0  # seconds; small ones leave little, and trimming takes the activations' memory too
+MOST_KEPT = 1024 * MEGABYTE
+LONG_COMPILATION = 1.0  # seconds; short ones leave little, and trimming also takes memory of activations
 # glibc's mallopt parameters (malloc.h)
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8
 
 
 def setup() -> None:
-    """Keeps freed memory for the next call (CPU), but not the compiler's, and compiled programs for the next start."""
+    """Keeps freed memory for the next call (CPU) but that of the compiler, and caches compiled programs on disk."""
     keep_freed_memory()
     return_compilers_memory()
     cache_compiled_programs()
 
 
-def keep_freed_memory(most: int = 1024 * MEGABYTE) -> None:
-    """Stops glibc from handing big buffers back to the kernel after each call.
+def keep_freed_memory() -> None:
+    """Stops glibc from returning big buffers, such as activations, to the kernel after each call.
 
-    Every activation of a convolution network is such a buffer; a 512-pixel pair of the full FILM causes some 640,000
-    page faults and two seconds of kernel time without this. No effect on other C libraries.
-    """
+    Without this, a 512-pixel pair of the full FILM causes some 640,000 page faults and two seconds of kernel time."""
     if not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):
         return
-    limit = min(most, 2**31 - 1)
-    for parameter, value in (
-        (M_ARENA_MAX, 1),
-        (M_MMAP_THRESHOLD, limit),
-        (M_TRIM_THRESHOLD, limit),
-        (M_TOP_PAD, 64 * MEGABYTE),
-    ):
-        libc.mallopt(parameter, value)
+    libc.mallopt(M_ARENA_MAX, 1)
+    libc.mallopt(M_MMAP_THRESHOLD, MOST_KEPT)
+    libc.mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
+    libc.mallopt(M_TOP_PAD, 64 * MEGABYTE)
 
 
 @functools.cache
 def return_compilers_memory() -> None:
-    """From here on, hands the kernel what a long compilation has freed, as soon as it is over.
+    """Returns the memory that a long compilation has freed to the kernel, as soon as it is over (glibc).
 
-    A UNet of Stable Diffusion leaves 200 MB in pieces too small for an activation. No effect on other C libraries.
-    """
+    A UNet of Stable Diffusion leaves 200 MB in pieces too small for an activation."""
     if sys.platform.startswith("linux") and hasattr(ctypes.CDLL(None), "malloc_trim"):
         jax.monitoring.register_event_duration_secs_listener(_trim_after_compiling)
 
@@ -63,7 +55,7 @@ def _trim_after_compiling(event: str, duration_secs: float, **_: str | int) -> N
 
 
 def cache_compiled_programs() -> None:
-    """Persistent compilation cache in the user's cache folder, unless JAX was told another one."""
+    """Persistent compilation cache in the user's cache folder, unless JAX has one."""
     if getattr(jax.config, "jax_compilation_cache_dir", None):
         return
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -1,7 +1,5 @@
 """The files that a path names: itself, those of a folder, or those that match a pattern, in natural order (9 < 10)."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re
@@ -16,9 +14,8 @@ BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 def files_of(path: str | Path, *suffixes: str) -> list[Path]:
-    """The file; those of a folder that end in one of `suffixes`; or those of a pattern with `*` or braces.
-
-    Of names in braces each file has to be there. Raises FileNotFoundError if there are none."""
+    """The file; those of a folder that end in one of `suffixes`; or those of a pattern with `*` or braces. Raises
+    FileNotFoundError if there are none, or one of the names in braces is missing."""
     path, text = Path(path), str(path)
     if path.is_file():
         return [path]
@@ -37,7 +34,7 @@ def files_of(path: str | Path, *suffixes: str) -> list[Path]:
 
 
 def expand(pattern: str) -> list[str]:
-    """The names that braces stand for, as a shell has them: {00..12} keeps its zeros, {a,b} lists."""
+    """The names of a pattern with braces, as in a shell: {00..12} keeps its zeros, {a,b} lists."""
     match = BRACES.search(pattern)
     if match is None:
         return [pattern]
@@ -51,9 +48,8 @@ def expand(pattern: str) -> list[str]:
 
 
 def walk(folder: Path, suffixes: tuple[str, ...], hidden: bool = False, leave: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Files with these suffixes in a folder and below, links followed, sorted within each folder.
-
-    `hidden`: also names that begin with a dot; `leave`: subfolders of `folder` itself to pass over."""
+    """Files with these suffixes in a folder and below, links followed, sorted within each folder. `hidden`: also names
+    with a dot first; `leave`: subfolders of `folder` itself to skip."""
     for place, folders, names in os.walk(folder, followlinks=True):
         top = Path(place) == folder
         folders[:] = sorted(one for one in folders if (hidden or one[0] != ".") and not (top and one in leave))

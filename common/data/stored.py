@@ -1,9 +1,7 @@
-"""The content of a file, wherever it lies: known by name, read and decoded only on demand.
+"""The content of a file, on its own or in a tar: known by name, read and decoded on demand.
 
 No handle stays open between reads, so threads share these objects without a lock and a list of a million is small.
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,8 +15,6 @@ from common.io.images import read_image, to_uint8
 
 
 class Stored(ABC):
-    """The content of a file."""
-
     @property
     @abstractmethod
     def name(self) -> str:
@@ -26,14 +22,14 @@ class Stored(ABC):
 
     @abstractmethod
     def read(self) -> bytes:
-        """Its bytes. Raises FileNotFoundError, ValueError."""
+        """Raises FileNotFoundError, ValueError."""
 
     def decode(self) -> UInt8[np.ndarray, "h w 3"]:
         """The image: RGB, upright after EXIF, alpha over white. Raises FileNotFoundError; ValueError if damaged."""
         return to_uint8(read_image(self.read(), self.name))
 
     def text(self) -> str:
-        """The text. Raises ValueError when it is not UTF-8."""
+        """The text, in UTF-8. Raises ValueError."""
         try:
             return self.read().decode("utf-8-sig")
         except UnicodeDecodeError as error:

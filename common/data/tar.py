@@ -1,12 +1,10 @@
 """Tars in WebDataset's layout, read at random without extraction.
 
-Members that share their name up to the first dot form one sample: `000007.jpg`, `000007.txt`, `000007.canny.png`. A tar
-keeps each member as a header of 512 bytes and then its bytes as they are, so one pass over the headers gives the place
-of every member. The `webdataset` package reads tars as streams only, hence this reader on the standard library's
-`tarfile`, which by itself takes a damaged header for the end of the archive.
+Members that share their name up to the first dot form one sample: `000007.jpg`, `000007.txt`, `000007.canny.png`. A
+member is a header of 512 bytes and then its bytes, so one pass over the headers finds all members. The `webdataset`
+package only streams tars, hence this reader on the standard library's `tarfile`, which by itself takes a damaged header
+for the end of the archive.
 """
-
-from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator
@@ -24,20 +22,20 @@ def members(path: Path) -> Iterator[Member]:
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             while (info := tar.next()) is not None:
-                tar.members = []  # type: ignore[attr-defined]  # it would remember every one
+                tar.members = []  # type: ignore[attr-defined]  # or it keeps every one
                 if info.offset_data + info.size > size:
                     raise ValueError(f"{path} is cut short in member {info.name}; copy it again")
                 if info.isreg():
                     yield Member(path, info.name, info.offset_data, info.size)
             file.seek(tar.offset)
-            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):  # it takes a header that it cannot read for the end
+            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):  # the header that tarfile took for the end
                 raise ValueError(f"{path} is damaged at byte {tar.offset}; copy it again")
     except tarfile.TarError as error:
         raise ValueError(f"{path} is compressed, damaged or cut short ({error}); unpack it or copy it again") from error
 
 
 def key_and_suffix(name: str) -> tuple[str, str]:
-    """ "a/07.canny.png" -> ("a/07", "canny.png"): a member's name, divided at the first dot of its last part."""
+    """ "a/07.canny.png" -> ("a/07", "canny.png"): the name of a member, split at the first dot of its base name."""
     folder, _, base = name.removeprefix("./").rpartition("/")
     stem, _, suffix = base.partition(".")
     return f"{folder}/{stem}".lstrip("/"), suffix.lower()

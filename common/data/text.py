@@ -1,6 +1,4 @@
-"""Text files of any size: lines of UTF-8, packed or plain, and JSON as the world writes it."""
-
-from __future__ import annotations
+"""Text files of any size: lines of UTF-8, packed or plain, and JSON as found in practice."""
 
 import bz2
 import gzip
@@ -19,7 +17,7 @@ HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 
 
 class _Packed(io.RawIOBase):
-    """A packed file, unpacked. All defects are ValueErrors on reading."""
+    """A packed file, unpacked; damage is a ValueError on reading."""
 
     def __init__(self, path: Path, file: gzip.GzipFile | bz2.BZ2File):
         self._path, self._file = path, file
@@ -39,9 +37,9 @@ class _Packed(io.RawIOBase):
 
 
 def open_text(path: Path, newline: str = "\n") -> io.TextIOWrapper:
-    """Lines of UTF-8, unpacked if the name ends in .gz or .bz2; what is none becomes U+FFFD. A line ends with
-    `newline`, so that a carriage return alone is part of it; "": with any of the three ends. Raises as `require_file`;
-    ValueError, where it is reached, for the place where a packed file is damaged."""
+    """Lines of UTF-8, unpacked if the name ends in .gz or .bz2; other bytes become U+FFFD. A line ends with `newline`,
+    so that a carriage return alone is part of it; "": with any line end. Raises as `require_file`; ValueError when the
+    reading reaches damage of a packed file."""
     if path.suffix in PACKED:
         binary: Any = io.BufferedReader(_Packed(path, PACKED[path.suffix](require_file(path))), 1 << 18)
     else:
@@ -50,7 +48,7 @@ def open_text(path: Path, newline: str = "\n") -> io.TextIOWrapper:
 
 
 def parse_json(text: str, **hooks: Any) -> Any:
-    """`json.loads` with these hooks; halves of surrogate pairs become U+FFFD. Raises ValueError."""
+    """`json.loads` with these hooks; half surrogate pairs become U+FFFD. Raises ValueError."""
     try:
         value = json.loads(text, **hooks)
         return _whole(value) if "\\ud" in text or "\\uD" in text else value

@@ -1,4 +1,4 @@
-"""What an evaluation is: named methods on named sets of examples, scored by named metric objects.
+"""Evaluations: named methods on named test sets, scored by named metric objects.
 
     python eval.py experiment=film_small weights=film-small      # run: files in the output folder, and a printed table
     trainer.evaluate_every: 5000                                 # prepare before the first step, then score
@@ -6,11 +6,11 @@
 | a system supplies | examples |
 | --- | --- |
 | methods: example -> prediction | the network under test, baselines, other weights, the base without control |
-| sets of examples | triplets, held-out images with conditions, published questions |
+| test sets | triplets, held-out images with conditions, published questions |
 | metric objects | `common.evaluation.metrics`, `plugins.metrics.fidelity`, the rules of a benchmark |
 
-`score_table` makes means and tables of the scores, `Output` writes them: all names are checked before any work, each
-file appears whole or not at all, and a JSON summary says where its numbers come from (`provenance`).
+`score_table` makes means and tables of the scores. `Output` checks all names before any work and writes each file
+atomically; a JSON summary has the `provenance` of its numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from common.weights.model_file import git_commit
 
 
 class Evaluation(ABC):
-    """Scores on test sets; a frozen dataclass in a config. With several processes only the first one evaluates."""
+    """Scores on test sets; a frozen dataclass in a config. Of several processes only the first one evaluates."""
 
     @abstractmethod
     def files(self) -> Sequence[str]:
@@ -43,15 +43,14 @@ class Evaluation(ABC):
 
     @abstractmethod
     def evaluate(self, weights: str, output: Output) -> str:
-        """Scores `weights`, writes `files` and returns the table. Whatever can be missing is looked for before the
-        work: OSError or ValueError of one line."""
+        """Scores `weights`, writes `files` and returns the table. Raises OSError or ValueError before the work."""
 
     def run(self, weights: str, output: Path, overwrite: bool = False) -> str:
-        """The full evaluation into a folder; returns the table. FileExistsError before any work."""
+        """`evaluate` into a folder. Raises FileExistsError before any work."""
         return self.evaluate(weights, Output(output, self.files(), overwrite))
 
     def prepare(self) -> Sequence[str]:
-        """Names of the scores that `score` returns. Opens what it needs: OSError or ValueError before a run begins."""
+        """The names of `score`. Raises OSError or ValueError before a run begins."""
         raise ValueError(f"{type(self).__name__} gives no scores during training: choose another evaluation")
 
     def score(self, task: Any, params: Any) -> Mapping[str, float]:
@@ -60,8 +59,8 @@ class Evaluation(ABC):
 
 
 class Output:
-    """The files of an evaluation in one folder. Raises FileExistsError for one that exists, unless `overwrite`; a file
-    of this very run may be written again."""
+    """The files of an evaluation in one folder. Raises FileExistsError for one that exists, unless `overwrite` or
+    written by this object."""
 
     def __init__(self, folder: Path, names: Sequence[str], overwrite: bool = False):
         self.folder, self._overwrite = folder, overwrite
@@ -70,21 +69,20 @@ class Output:
             check_output_file(folder / name, overwrite)
 
     def open(self, name: str) -> AbstractContextManager[Path]:
-        """A temporary file that becomes `name` when the block ends well."""
+        """A temporary file that becomes `name` when the block succeeds."""
         overwrite = self._overwrite or name in self._written
         self._written.add(name)
         return atomic_output(self.folder / name, overwrite)
-
-    def write_json(self, name: str, value: Any) -> None:
-        with self.open(name) as temporary:
-            temporary.write_text(as_json(value), "utf-8")
 
     def write_text(self, name: str, text: str) -> None:
         with self.open(name) as temporary:
             temporary.write_text(text + "\n", "utf-8")
 
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_text(name, as_json(value).rstrip("\n"))
+
     def write_csv(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """One line per row, under the keys of the first."""
+        """One line per row, with the keys of the first as header."""
         with self.open(name) as temporary, temporary.open("w", newline="") as stream:
             writer = csv.DictWriter(stream, rows[0].keys(), lineterminator="\n")
             writer.writeheader()
@@ -96,7 +94,7 @@ class Output:
 
 
 def provenance(weights: str) -> dict[str, Any]:
-    """Provenance of a score: the weights, the commit of the code and the command."""
+    """The weights, the commit of the code and the command of a score."""
     return {
         "weights": weights,
         "git_commit": git_commit(),
@@ -110,7 +108,6 @@ def as_json(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any, overwrite: bool = False) -> None:
-    """`as_json` in a file."""
     with atomic_output(path, overwrite) as temporary:
         temporary.write_text(as_json(value), "utf-8")
 

@@ -1,26 +1,23 @@
-"""Image metrics: how close a prediction is to the true image, as named objects that a config lists.
+"""Image metrics: the distance of a prediction to the true image, as named objects in a config.
 
     metrics:
       psnr:  {_target_: common.evaluation.metrics.Psnr}
       lpips: {_target_: common.perceptual.lpips.Lpips, weights: data/lpips_alex.safetensors}
 
-| object | unit | better | what it is |
+| object | unit | better | definition |
 | --- | --- | --- | --- |
 | `Psnr` | dB | higher | peak signal-to-noise ratio of all values |
 | `Ssim` | at most 1 | higher | structural similarity (below) |
 | `L1` | colour range 1 | lower | mean absolute difference |
 | `InterpolationError` | 8-bit levels | lower | root mean square difference of 8-bit images (Middlebury's IE) |
-| `common.perceptual.lpips.Lpips` | from 0 | lower | distance in the features of a network, fitted to what people see |
+| `common.perceptual.lpips.Lpips` | from 0 | lower | distance in the features of a network |
 
-Images are RGB in [0, 1] and clipped to that first. An image with NaN in it scores NaN, never a good score.
+Images are RGB in [0, 1], and clipped to that first. An image with NaN scores NaN.
 
-SSIM has several published variants that differ in the second decimal. This one is Wang et al. 2004 as in
-`tf.image.ssim` and as in scikit-image with `gaussian_weights=True, sigma=1.5, use_sample_covariance=False`: an 11x11
-Gaussian window, only where the window fits, each colour channel by itself, then the mean. It is written out here since
-neither OpenCV's headless build nor any other dependency has it; scikit-image's numbers are in the tests.
+Variants of SSIM differ in the second decimal. This one is Wang et al. 2004 as in `tf.image.ssim` and in scikit-image
+with `gaussian_weights=True, sigma=1.5, use_sample_covariance=False`: an 11x11 Gaussian window, only where it fits, each
+colour channel by itself, then the mean. No dependency has it; scikit-image's numbers are in the tests.
 """
-
-from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
@@ -61,8 +58,8 @@ def ssim(prediction: Picture, target: Picture) -> float:
 
 @dataclass(frozen=True)
 class Metric(ABC):
-    """One number for a predicted and a true image. `digits` is how many a table shows after the point; a `pointwise`
-    metric does not depend on where a pixel is, so that chosen pixels may be passed as an image one pixel wide."""
+    """One number for a predicted and a true image. `digits`: decimals in tables. `pointwise`: independent of the
+    position of a pixel, so that chosen pixels may be passed as an image one pixel wide."""
 
     higher_is_better: ClassVar[bool]
     pointwise: ClassVar[bool] = False
@@ -73,17 +70,17 @@ class Metric(ABC):
     def __call__(self, prediction: Picture, target: Picture) -> float: ...
 
     def lead(self, value: float, other: float = 0.0) -> float:
-        """By how much `value` is better than `other`; minus infinity if either is NaN."""
+        """The advantage of `value` over `other`; minus infinity if either is NaN."""
         difference = value - other if self.higher_is_better else other - value
         return -math.inf if math.isnan(difference) else difference
 
     def prepare(self) -> None:  # noqa: B027  (most metrics need nothing)
-        """Reads the files that the metric needs, so that a missing one is known before hours of work."""
+        """Reads the files of the metric, so that a missing one is an error before the work."""
 
 
 @dataclass(frozen=True)
 class Psnr(Metric):
-    """`psnr`, at most `cap` dB: a single pair of equal images (a still scene) would make the mean infinite."""
+    """`psnr`, at most `cap` dB: one pair of equal images (a still scene) would make the mean infinite."""
 
     cap: float = 100.0
     higher_is_better: ClassVar[bool] = True
@@ -98,8 +95,6 @@ class Psnr(Metric):
 
 @dataclass(frozen=True)
 class Ssim(Metric):
-    """`ssim`."""
-
     higher_is_better: ClassVar[bool] = True
 
     def __call__(self, prediction: Picture, target: Picture) -> float:
@@ -108,8 +103,6 @@ class Ssim(Metric):
 
 @dataclass(frozen=True)
 class L1(Metric):
-    """Mean absolute difference."""
-
     higher_is_better: ClassVar[bool] = False
     pointwise: ClassVar[bool] = True
 
@@ -119,12 +112,12 @@ class L1(Metric):
 
 @dataclass(frozen=True)
 class InterpolationError(Metric):
-    """Root mean square difference of the images rounded to 8 bits, in 8-bit levels: IE of Baker et al., "A Database and
+    """Root mean square difference of images rounded to 8 bits, in 8-bit levels: IE of Baker et al., "A Database and
     Evaluation Methodology for Optical Flow" (IJCV 2011, section 4.1).
 
-    Three numbers go by this name. `per="value"` takes the mean over pixels and colours, as most who publish IE;
-    `per="pixel"` first sums a pixel's squared colour differences (the L2 norm that the paper takes for colour
-    images), which is sqrt(3) times as much. Some papers' IE is a mean absolute difference: 255 times `L1`.
+    `per="value"` takes the mean over pixels and colours, as most publications; `per="pixel"` first sums the squared
+    colour differences of a pixel (the paper's L2 norm), which is sqrt(3) times as much. In some papers IE is a mean
+    absolute difference: 255 times `L1`.
     """
 
     per: str = "value"

@@ -1,14 +1,11 @@
-"""Score tables: scores of methods on examples, kept row by row, averaged, and shown as Markdown.
+"""Score tables: scores of methods on examples, averaged, in Markdown.
 
 A row is one method on one example of one test set at one scale:
 
     {"set": "film", "scale": 1.0, "name": "00001", "method": "film", "psnr": 31.2, "ssim": 0.94}
 
-The first metric listed is the one by which methods are compared and the worst examples are chosen. NaN is never left
-out of a mean: the mean is NaN too.
+The first metric ranks methods and examples. A mean over NaN is NaN.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,10 +21,8 @@ Metrics = Mapping[str, Metric]
 
 
 def summarise(rows: Sequence[Row], metrics: Metrics, ours: str) -> list[Row]:
-    """Per set, scale and method: the mean of each metric, and the share of examples on which `ours` is better.
-
-    `not_finite` counts, by metric, scores that are not finite; it is there only if there are any.
-    """
+    """Per set, scale and method: the mean of each metric, the share of examples on which `ours` is better, and, if
+    there are any, `not_finite`, the number of scores that are not finite by metric."""
     groups: dict[tuple[str, float, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["set"], row["scale"], row["method"]), []).append(row)
@@ -48,8 +43,8 @@ def summarise(rows: Sequence[Row], metrics: Metrics, ours: str) -> list[Row]:
 
 
 def over_sets(summary: Sequence[Row], metrics: Metrics) -> list[Row]:
-    """Per scale and method, over all sets if there are several: the mean of the sets' means, whatever their sizes, and
-    the share of all their examples on which `ours` is better."""
+    """Per scale and method, over several sets: the mean of their means, and the share of all their examples on which
+    `ours` is better."""
     groups: dict[tuple[float, str], list[Row]] = {}
     for line in summary:
         groups.setdefault((line["scale"], line["method"]), []).append(line)
@@ -67,7 +62,6 @@ def over_sets(summary: Sequence[Row], metrics: Metrics) -> list[Row]:
 
 
 def summary_table(summary: Sequence[Row], metrics: Metrics, ours: str) -> str:
-    """The summary in Markdown."""
     titles = [f"{name} ({metric.unit})" if metric.unit else name for name, metric in metrics.items()]
     lines = []
     for row in summary:
@@ -78,7 +72,7 @@ def summary_table(summary: Sequence[Row], metrics: Metrics, ours: str) -> str:
 
 
 def percent_table(rows: Mapping[str, Mapping[str, float]], titles: Mapping[str, str] | None = None) -> str:
-    """Shares of named rows in Markdown, in percent; a cell is empty where a row has no such score."""
+    """Fractions of named rows in Markdown, in percent; a cell without a score is empty."""
     columns = list(dict.fromkeys(name for scores in rows.values() for name in scores))
     lines = [[row, *(f"{100 * scores[c]:.1f}" if c in scores else "" for c in columns)] for row, scores in rows.items()]
     return markdown(["", *((titles or {}).get(name, name) for name in columns)], lines)

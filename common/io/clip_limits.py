@@ -1,10 +1,10 @@
-"""What each kind of clip can hold: found out from a name and a few numbers, before any frame is computed.
+"""Limits of each kind of clip, checked from a name and a few numbers before any frame is computed.
 
-| output | ends at |
+| output | limit |
 | --- | --- |
 | .mp4 .mov .mkv (H.264) | 16,384 pixels a side |
-| .gif | 65,535 pixels a side; all frames together in memory (the palette is chosen from the whole clip) |
-| a folder of PNGs | the space left on the disk |
+| .gif | 65,535 pixels a side; all frames in memory (one palette for the whole clip) |
+| a folder of PNGs | free space on the disk |
 
 Frame rates are exact fractions: 29.97 means 30000/1001.
 """
@@ -19,8 +19,8 @@ from common.io.files import check_output_file, check_output_folder
 MOVIES = (".mp4", ".mov", ".mkv")
 MAX_SIDE = 16384  # of libx264
 MAX_GIF_SIDE = 65535
-MAX_GIF_BYTES = 2_000_000_000  # of the frames that a GIF's writer keeps: 1080p for 11 s at 30 fps
-PNG_SHRINKS = 4  # photos hardly ever compress further
+MAX_GIF_BYTES = 2_000_000_000  # of frames in memory: 1080p for 11 s at 30 fps
+PNG_RATIO = 4  # photos hardly ever compress further
 MIN_FPS, MAX_FPS = Fraction(1, 100), Fraction(1000)  # FFmpeg refuses longer frames, a GIF's delay ends at 655 s
 _NTSC = tuple(Fraction(n * 1000, 1001) for n in (24, 30, 48, 60, 120, 240))
 
@@ -28,11 +28,8 @@ Rate = Fraction | float | int | str
 
 
 def parse_fps(fps: Rate) -> Fraction:
-    """An exact frame rate: 24, 29.97, "30000/1001", Fraction(25).
-
-    The decimal names of NTSC rates (23.976, 23.98, 29.97, 59.94, ...) give the fraction they stand for.
-    Raises: ValueError unless 0.01 <= fps <= 1000.
-    """
+    """An exact frame rate from 24, 29.97, "30000/1001" or Fraction(25); decimal names of NTSC rates (23.976, ...)
+    give their fraction. Raises ValueError unless 0.01 <= fps <= 1000."""
     try:
         if isinstance(fps, str) and "/" not in fps and not 0 < float(fps) <= MAX_FPS:
             rate = Fraction(0)  # before `Fraction` writes out the digits of 1e999999999
@@ -51,26 +48,25 @@ def parse_fps(fps: Rate) -> Fraction:
 def check_output(
     path: str | Path, overwrite: bool = False, *, size: tuple[int, int] | None = None, frames: int = 0, fps: Rate = 30
 ) -> None:
-    """All that can be known to go wrong with writing a clip to `path`, before any frame is computed.
+    """Raises the errors of writing a clip to `path` that are known before; with its `size` (width, height), `frames`
+    and `fps` also for a clip too large for the format, the disk (PNGs) or the memory (a GIF).
 
-    With `size` (width, height), `frames` and `fps` of the clip to come: also what is too large for the format,
-    for the disk (PNGs), or for memory (a GIF).
-    Raises: ValueError (unknown suffix, too large), FileExistsError, other OSErrors; one line each.
+    Raises ValueError (unknown suffix, too large), FileExistsError, other OSErrors.
     """
     folder = is_folder(path)
     (check_output_folder if folder else check_output_file)(path, overwrite)
     if size is None:
         return
     if folder:
-        check_disk(path, frames * math.prod(size) * 3 // PNG_SHRINKS)
+        check_disk(path, frames * math.prod(size) * 3 // PNG_RATIO)
     elif Path(path).suffix.lower() == ".gif":
-        check_gif(path, size, math.ceil(frames * min(1, 50 / parse_fps(fps))))  # `write_gif` leaves out the others
+        check_gif(path, size, math.ceil(frames * min(1, 50 / parse_fps(fps))))  # `write_gif` drops the others
     else:
         check_side(path, size, MAX_SIDE)
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether a clip of this name is a folder of PNGs. Raises ValueError for a suffix that means nothing."""
+    """Whether a clip of this name is a folder of PNGs. Raises ValueError for an unknown suffix."""
     suffix, name = Path(path).suffix.lower(), Path(path).name
     if suffix in (*MOVIES, ".gif"):
         return False
@@ -83,10 +79,10 @@ def is_folder(path: str | Path) -> bool:
 
 
 def check_disk(folder: str | Path, needed: int) -> None:
-    """ValueError if the disk of `folder` (which need not exist yet) has fewer than `needed` bytes left."""
-    place = next(p for p in (Path(folder).resolve(), *Path(folder).resolve().parents) if p.exists())
-    disk = shutil.disk_usage(place)
-    if needed > disk.free and disk.total:  # file systems that count nothing say 0 of 0
+    """Raises ValueError if the disk of `folder` (which need not exist yet) has fewer than `needed` bytes left."""
+    folder = Path(folder).resolve()
+    disk = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists()))
+    if needed > disk.free and disk.total:  # some file systems report 0 of 0
         raise ValueError(
             f"{folder}: these PNGs take about {_gigabytes(needed)} or more and the disk has {_gigabytes(disk.free)} "
             "left; make fewer frames, or write .mp4"
@@ -94,7 +90,7 @@ def check_disk(folder: str | Path, needed: int) -> None:
 
 
 def check_gif(path: str | Path, size: tuple[int, int], frames: int) -> None:
-    """ValueError if so many frames of `size` (width, height) are more than a GIF's writer may hold."""
+    """Raises ValueError if the frames of `size` (width, height) are too many for the memory of a GIF's writer."""
     check_side(path, size, MAX_GIF_SIDE)
     needed = frames * math.prod(size) * 3
     if needed > MAX_GIF_BYTES:
@@ -105,7 +101,7 @@ def check_gif(path: str | Path, size: tuple[int, int], frames: int) -> None:
 
 
 def check_side(path: str | Path, size: tuple[int, int], limit: int) -> None:
-    """ValueError if a side of `size` (width, height) is past the `limit` of H.264 or GIF."""
+    """Raises ValueError if a side of `size` (width, height) exceeds the `limit` of H.264 or GIF."""
     if max(size) > limit:
         kind = "H.264" if limit == MAX_SIDE else "GIF"
         raise ValueError(f"cannot write {path}: {size[0]}x{size[1]} is past {limit} of {kind}; write PNGs")

@@ -1,20 +1,20 @@
 """Outputs that appear whole or not at all.
 
-A program that dies half-way must not leave half a picture under the final name, and one that runs twice must
-not eat the first result. So every writer of this project goes through one of two context managers:
+A program that stops half-way must not leave half an image under the final name, and one that runs twice must not
+destroy the first result. So every writer of this project uses one of two context managers:
 
     with atomic_output("out/clip.mp4") as temporary:    # a hidden file in out/, renamed on success
         encode(temporary)
     with atomic_folder("out/frames") as temporary:      # a hidden folder in out/, renamed on success
         write_many(temporary)
 
-Stages: check the target -> create missing parents -> create the temporary beside the target (same disk, so
-that the rename is one atomic step) -> run the body -> rename. When anything is raised, Ctrl-C included, the
-temporary and the parents made for it are removed again, and nothing else.
+Stages: check the target -> create missing parents -> create the temporary beside the target (same disk, so that the
+rename is one atomic step) -> run the body -> rename. On any exception, Ctrl-C included, the temporary and the new
+parents are removed, and nothing else.
 
-Checks happen by doing: permission bits let root write everywhere, yet not in /proc or on a read-only disk.
-Every refusal is an OSError of one line that names the path. An existing file gives way only with
-``overwrite=True``, an existing folder only when it also holds nothing but files that this writer would make.
+Checks try to create a file, since permission bits let root write everywhere, but not in /proc or on a read-only disk.
+Errors are OSErrors of one line with the path. An existing file is replaced only with ``overwrite=True``, an existing
+folder only when all its files also have names that this writer gives.
 """
 
 import contextlib
@@ -29,27 +29,22 @@ FRAME_PATTERN = r"frame_\d+\.png"
 
 
 def check_output_file(path: str | Path, overwrite: bool = False) -> None:
-    """Refuse early what `atomic_output` would refuse later; leaves no trace on disk.
-
-    Raises: FileExistsError (exists; the message tells ``--overwrite``), IsADirectoryError, other OSErrors.
-    """
+    """Raises the errors of `atomic_output` early (FileExistsError, IsADirectoryError, other OSErrors); leaves
+    no trace on disk."""
     target = _resolve(path)
-    _refuse_file(target, overwrite)
-    _rehearse(target)
+    _check_file(target, overwrite)
+    _check_writable(target)
 
 
 def check_output_folder(path: str | Path, overwrite: bool = False, pattern: str = FRAME_PATTERN) -> None:
-    """Refuse early what `atomic_folder` would refuse later; leaves no trace on disk."""
+    """Raises the errors of `atomic_folder` early; leaves no trace on disk."""
     target = _resolve(path)
-    _refuse_folder(target, overwrite, pattern)
-    _rehearse(target)
+    _check_folder(target, overwrite, pattern)
+    _check_writable(target)
 
 
 def require_file(path: str | Path) -> Path:
-    """`path` as a Path, if it is a file with something in it.
-
-    Raises: FileNotFoundError, IsADirectoryError; ValueError for an empty file.
-    """
+    """`path` as a Path. Raises FileNotFoundError, IsADirectoryError; ValueError for an empty file."""
     path = Path(path)
     try:
         status = path.stat()
@@ -66,21 +61,20 @@ def require_file(path: str | Path) -> Path:
 
 @contextlib.contextmanager
 def atomic_output(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
-    """Yield a hidden, empty file beside `path`, with its suffix; it becomes `path` when the body ends well.
+    """Yields a hidden, empty file beside `path`, with its suffix, which becomes `path` when the body succeeds.
 
-    A symbolic link is written through. Raises: as `check_output_file`.
-    """
+    A symbolic link is written through. Raises as `check_output_file`."""
     target = _resolve(path)
-    _refuse_file(target, overwrite)
+    _check_file(target, overwrite)
     with _parents(target):
-        temporary = _temporary(target)
+        temporary = _temporary(target, target.suffix)
         with _plain_errors(target):
             temporary.touch(exist_ok=False)
             mode = temporary.stat().st_mode
         try:
             yield temporary
-            _refuse_file(target, overwrite)  # somebody may have written it while we computed
-            temporary.chmod(mode)  # some writers put a file of their own in its place, for its owner alone
+            _check_file(target, overwrite)  # another program may have written it meanwhile
+            temporary.chmod(mode)  # some writers replace it by a file that only its owner may read
             temporary.replace(target)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -89,41 +83,37 @@ def atomic_output(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | Path, overwrite: bool = False, pattern: str = FRAME_PATTERN) -> Iterator[Path]:
-    r"""Yield a hidden, empty folder beside `path`; it becomes `path` when the body ends well.
+    r"""Yields a hidden, empty folder beside `path`, which becomes `path` when the body succeeds.
 
-    `pattern` is a regular expression for the whole name of a file that this writer makes, such as
-    ``r"frame_\d+\.png"``. With ``overwrite`` a folder that holds only such files stays: new files move in,
-    stale ones go. A foreign file is never deleted: its presence is a FileExistsError.
+    `pattern` is a regular expression for the whole name of a file of this writer, such as ``r"frame_\d+\.png"``. With
+    ``overwrite`` a folder that holds only such files stays: new files move in, stale ones are deleted. A folder with
+    any other file raises FileExistsError.
     """
     target = _resolve(path)
-    _refuse_folder(target, overwrite, pattern)
+    _check_folder(target, overwrite, pattern)
     with _parents(target):
-        temporary = _temporary(target, suffix="")
+        temporary = _temporary(target)
         with _plain_errors(target):
             temporary.mkdir()
         try:
             yield temporary
-            _refuse_folder(target, overwrite, pattern)
-            _install(temporary, target, pattern)
+            _check_folder(target, overwrite, pattern)
+            if not target.exists():
+                temporary.replace(target)
+                return
+            names = {entry.name for entry in temporary.iterdir()}
+            for name in sorted(names):
+                (temporary / name).replace(target / name)
+            for entry in target.iterdir():
+                if entry.name not in names and _matches(entry, pattern):
+                    entry.unlink()
+            temporary.rmdir()
         except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)  # everything in it is ours
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
 
 
-def _install(temporary: Path, target: Path, pattern: str) -> None:
-    if not target.exists():
-        temporary.replace(target)
-        return
-    fresh = {entry.name for entry in temporary.iterdir()}
-    for name in sorted(fresh):
-        (temporary / name).replace(target / name)
-    for entry in target.iterdir():
-        if entry.name not in fresh and _is_ours(entry, pattern):
-            entry.unlink()
-    temporary.rmdir()
-
-
-def _refuse_file(target: Path, overwrite: bool) -> None:
+def _check_file(target: Path, overwrite: bool) -> None:
     if not _exists(target):
         return
     if target.is_dir():
@@ -134,31 +124,36 @@ def _refuse_file(target: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{target} exists; give another name or --overwrite (overwrite=True)")
 
 
-def _refuse_folder(target: Path, overwrite: bool, pattern: str) -> None:
+def _check_folder(target: Path, overwrite: bool, pattern: str) -> None:
     if not _exists(target):
         return
     if not target.is_dir():
         raise NotADirectoryError(f"{target} is a file, not a folder; give another output name")
     with _plain_errors(target):
         entries = sorted(target.iterdir())
-    foreign = [e.name for e in entries if not _is_ours(e, pattern)]
+    foreign = [entry.name for entry in entries if not _matches(entry, pattern)]
     if foreign:
-        raise FileExistsError(
-            f"{target} holds {foreign[0]!r}, which is not one of the frames this command writes; "
-            "nothing was touched: give an empty or a new folder"
-        )
+        raise FileExistsError(f"{target} holds {foreign[0]!r}, which is not a frame; give an empty or a new folder")
     if entries and not overwrite:
+        count = len(entries)
         raise FileExistsError(
-            f"{target} holds {len(entries)} frames already; give another name or --overwrite (overwrite=True)"
+            f"{target} holds {count} frames already; give another name or --overwrite (overwrite=True)"
         )
 
 
-def _is_ours(entry: Path, pattern: str) -> bool:
+def _check_writable(target: Path) -> None:
+    with _parents(target, keep=False), _plain_errors(target):
+        temporary = _temporary(target)
+        temporary.touch(exist_ok=False)
+        temporary.unlink()
+
+
+def _matches(entry: Path, pattern: str) -> bool:
     return bool(re.fullmatch(pattern, entry.name)) and entry.is_file() and not entry.is_symlink()
 
 
 def _exists(target: Path) -> bool:
-    """Like Path.exists, but a parent that is a file, or a name too long for the disk, is an error at once."""
+    """Like Path.exists, but a parent that is a file, or a name too long for the disk, is an error."""
     with _plain_errors(target):
         try:
             target.lstat()
@@ -174,62 +169,35 @@ def _resolve(path: str | Path) -> Path:
         return Path(os.path.realpath(path))
 
 
-def _temporary(target: Path, suffix: str | None = None) -> Path:
-    # Not the target's stem: a long name must stay within the disk's limit. The number tells whose it is.
-    suffix = target.suffix if suffix is None else suffix
+def _temporary(target: Path, suffix: str = "") -> Path:
+    # Without the stem of the target: a long name must stay within the limit of the disk.
     return target.parent / f".partial-{os.getpid()}-{secrets.token_hex(4)}{suffix}"
 
 
-def _make_parents(target: Path) -> list[Path]:
-    """Create the missing parent folders; the ones made, outermost first."""
+@contextlib.contextmanager
+def _parents(target: Path, keep: bool = True) -> Iterator[None]:
+    """Creates the missing parents, and removes those again, if empty, on any exception or without `keep`."""
     made: list[Path] = []
     try:
-        for folder in reversed([p for p in target.parents if not p.exists()]):
-            with _plain_errors(target), contextlib.suppress(FileExistsError):  # somebody else was quicker
+        for folder in reversed([parent for parent in target.parents if not parent.exists()]):
+            with _plain_errors(target), contextlib.suppress(FileExistsError):  # another process was faster
                 folder.mkdir()
                 made.append(folder)
-    except BaseException:
-        _remove_empty(made)
-        raise
-    return made
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in reversed(folders):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-
-
-@contextlib.contextmanager
-def _parents(target: Path) -> Iterator[None]:
-    """Create the missing parents; on any exception remove those again, and only those, and only if empty."""
-    made = _make_parents(target)
-    try:
         yield
-    except BaseException:
-        _remove_empty(made)
-        raise
-
-
-def _rehearse(target: Path) -> None:
-    """Create and remove a temporary where the output will go, and its parents with it."""
-    made = _make_parents(target)
-    try:
-        temporary = _temporary(target)
-        with _plain_errors(target):
-            temporary.touch(exist_ok=False)
-            temporary.unlink()
+        if keep:
+            made.clear()
     finally:
-        _remove_empty(made)
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 @contextlib.contextmanager
 def _plain_errors(target: Path) -> Iterator[None]:
-    """Turn a system error into one of the same class whose single line names the output and the way out."""
+    """Turns a system error into one line of the same class, with the output and the way out."""
     try:
         yield
-    except FileNotFoundError as error:  # also what /proc answers to mkdir
+    except FileNotFoundError as error:  # also what mkdir in /proc raises
         raise FileNotFoundError(f"cannot create {target}: {error.strerror}; give a folder that exists") from error
     except OSError as error:
-        message = f"cannot write {target}: {error.strerror or error}; give a place where you may write"
-        raise type(error)(message) from error
+        raise type(error)(f"cannot write {target}: {error.strerror or error}; give a writable place") from error

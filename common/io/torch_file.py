@@ -1,21 +1,18 @@
-"""Read the tensors of a PyTorch file without PyTorch, and without running what the file asks for.
+"""Read the tensors of a PyTorch file without PyTorch, and without running code of the file.
 
-A `.pt`/`.pth` file is a pickle plus raw storages, and a pickle is a program: it may name any function and
-call it. So the unpickler here answers only a short list of names (`_ALLOWED`), each with a stand-in of ours
-that can do no more than rebuild an array; any other name ends the reading with an error that says which.
-
-Three containers are known:
+A `.pt`/`.pth` file is a pickle plus raw storages, and a pickle is a program: it may name any function and call it. The
+unpickler here accepts only a short list of names (`_ALLOWED`), each with a stand-in that can only rebuild an array; any
+other name is an error. Three containers are known:
 
 | container | object graph | storages |
 | --- | --- | --- |
 | zip, by `torch.save` since 1.6 | `<name>/data.pkl` | `<name>/data/<key>` |
 | TorchScript, by `torch.jit.save` | the same; modules are objects of classes `__torch__...` | the same |
-| legacy, by `torch.save` before 1.6 | five pickles in a row | after them, in the order that the fifth tells |
+| legacy, by `torch.save` before 1.6 | five pickles in a row | after them, in the order of the fifth |
 
-A tensor is (storage, offset, size, stride), all counted in elements; several may share one storage. The
-result is flat: nested dicts and module attributes join their names with dots ("extract.convs.0.weight"),
-what is no tensor is left out, and a dict under the key "state_dict" is taken for the whole file, as in
-training checkpoints.
+A tensor is (storage, offset, size, stride), all counted in elements; several may share one storage. The result is flat:
+nested dicts and module attributes join their names with dots ("extract.convs.0.weight"), other objects are left out,
+and a dict under the key "state_dict" replaces the whole file, as in training checkpoints.
 """
 
 import pickle
@@ -45,23 +42,26 @@ _DTYPES = {
     "BoolStorage": np.bool_,
 }
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-_DEEPEST = 64  # modules inside modules; a pickle can also hold a loop
+_DEEPEST = 64  # nested modules; a pickle can also hold a loop
 _RESAVE = "re-save it as torch.save(model.state_dict(), 'weights.pth')"
 
 
 def read_torch(path: str | Path) -> dict[str, np.ndarray]:
-    """{dotted name: array} of every tensor in a PyTorch file, in the file's order, dtypes as stored
-    (bfloat16 as ml_dtypes'). The arrays are copies in C order, also of strided, expanded or shared tensors.
+    """{dotted name: array} of every tensor in a PyTorch file, in the order of the file, dtypes as stored (bfloat16 as
+    ml_dtypes'). The arrays are copies in C order, also of strided, expanded or shared tensors.
 
-    Raises FileNotFoundError for a missing file, IsADirectoryError for a folder, and ValueError for a file
-    that is cut short, is of another format, asks for a name that is not allowed, or holds no tensor; each
-    in one line. Nothing that the file names is ever called."""
+    Raises FileNotFoundError, IsADirectoryError; ValueError of one line for a file that is cut short, of another format,
+    names something that is not allowed, or holds no tensor."""
     path = require_file(path)
     try:
         root = _read_zip(path) if zipfile.is_zipfile(path) else _read_legacy(path)
         if isinstance(root, Mapping) and isinstance(root.get("state_dict"), Mapping):
             root = root["state_dict"]
-        tensors = _collect(root)
+        tensors: dict[str, np.ndarray] = {}
+        for name, view in _walk(root, "", _DEEPEST):
+            if name in tensors:
+                raise _Refused(f"two tensors are called {name}; {_RESAVE}")
+            tensors[name] = np.array(view, order="C")
     except _Refused as error:
         raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # a damaged pickle can fail with nearly any type
@@ -73,11 +73,11 @@ def read_torch(path: str | Path) -> dict[str, np.ndarray]:
 
 
 class _Refused(ValueError):
-    """The file is well formed, and we will not or cannot read it; the text says why in one line."""
+    """A well-formed file that is not read; the text has the reason in one line."""
 
 
 class _ScriptModule:
-    """A TorchScript object: whatever its class, all we keep is the dict of its attributes."""
+    """A TorchScript object of any class, reduced to the dict of its attributes."""
 
     __slots__ = ("attributes",)
 
@@ -86,7 +86,7 @@ class _ScriptModule:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Answers `_ALLOWED` names only; `storage(dtype, key, size)` gives the flat array a tensor looks into."""
+    """Accepts `_ALLOWED` names only; `storage(dtype, key, size)` gives the flat array of a storage."""
 
     def __init__(self, file: BufferedIOBase, storage: Callable[[Any, str, int], np.ndarray]):
         super().__init__(file, encoding="utf-8")
@@ -96,10 +96,10 @@ class _Unpickler(pickle.Unpickler):
         if module == "__torch__" or module.startswith("__torch__."):
             return _ScriptModule
         if module == "torch" and name in _DTYPES:
-            return name  # a bare word: there is nothing to call on it
+            return name
         if (module, name) in _ALLOWED:
             allowed = _ALLOWED[module, name]
-            # A pickle can also set attributes of what it named: let it have a throw-away function.
+            # A pickle can also set attributes of what it names: give it a function of its own.
             return allowed if isinstance(allowed, type) else lambda *args: allowed(*args)
         raise _Refused(f"refused to load: it asks for {module}.{name}, which is no tensor; {_RESAVE}")
 
@@ -110,16 +110,14 @@ class _Unpickler(pickle.Unpickler):
         return self._storage(np.dtype(_DTYPES[storage_type]), str(key), int(size))
 
 
-def _rebuild_tensor(
-    storage: np.ndarray, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any
-) -> np.ndarray:
+def _rebuild_tensor(storage: np.ndarray, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any):
     """A view, not a copy: the legacy container fills its storages after the tensors are rebuilt."""
     if not isinstance(storage, np.ndarray) or storage.ndim != 1 or not storage.flags.c_contiguous:
-        raise ValueError("a tensor of something else than a storage")  # an expanded tensor's size would lie
+        raise ValueError("a tensor of something else than a storage")  # the size of an expanded tensor is not real
     if len(size) != len(stride) or min((offset, *size, *stride)) < 0:
         raise ValueError(f"tensor of size {size}, stride {stride}, offset {offset}")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    if 0 not in size and last >= storage.size:  # as_strided would read memory that is not ours
+    if 0 not in size and last >= storage.size:  # as_strided would read foreign memory
         raise ValueError(f"tensor ends at element {last} of a storage of {storage.size}")
     bytes_stride = [step * storage.itemsize for step in stride]
     return np.lib.stride_tricks.as_strided(storage[offset:], size, bytes_stride, writeable=False)
@@ -165,7 +163,7 @@ def _read_legacy(path: Path) -> Any:
 
     def storage(dtype: Any, key: str, size: int) -> np.ndarray:
         if key not in storages:
-            if size * dtype.itemsize > limit:  # before any memory is asked for
+            if size * dtype.itemsize > limit:  # before memory is allocated
                 raise ValueError(f"storage {key} of {size} elements in a file of {limit} bytes")
             storages[key] = np.zeros(size, dtype)
         return storages[key]
@@ -173,27 +171,18 @@ def _read_legacy(path: Path) -> Any:
     with path.open("rb") as file:
         magic, _protocol, system, root, keys = (_Unpickler(file, storage).load() for _ in range(5))
         if magic != _LEGACY_MAGIC:
-            raise ValueError("its first bytes are another format's")
+            raise ValueError("not a PyTorch file by its first bytes")
         if not system["little_endian"]:
             raise _Refused(f"written on a big-endian machine; {_RESAVE} on another one")
         for key in keys:
-            file.read(8)  # the number of elements, which the graph has told already
+            file.read(8)  # the number of elements, known from the graph
             if file.readinto(storages[key].view(np.uint8).data) != storages[key].nbytes:
                 raise ValueError(f"the data of storage {key} end early")
     return root
 
 
-def _collect(root: Any) -> dict[str, np.ndarray]:
-    tensors: dict[str, np.ndarray] = {}
-    for name, view in _walk(root, "", _DEEPEST):
-        if name in tensors:
-            raise _Refused(f"two tensors are called {name}; {_RESAVE}")
-        tensors[name] = np.array(view, order="C")
-    return tensors
-
-
 def _walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Tensors of dicts and modules; lists are passed over (an optimiser keeps its groups in one)."""
+    """Tensors of dicts and modules; lists are skipped (an optimiser has its groups in one)."""
     if isinstance(value, np.ndarray):
         yield name or "tensor", value
     children = getattr(value, "attributes", None) if isinstance(value, _ScriptModule) else value

@@ -1,1 +1,1 @@
-"""What the networks of all systems share."""
+"""Network code that all systems share."""

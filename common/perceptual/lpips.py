@@ -1,26 +1,25 @@
-"""Perceptual distance: how different two pictures look, judged by a network's features (LPIPS and its relatives).
+"""LPIPS: perceptual distance of two images in the features of a network.
 
 Zhang et al., "The Unreasonable Effectiveness of Deep Features as a Perceptual Metric" (CVPR 2018, section 3), and its
-shift-tolerant variant by Ghildyal and Liu, "Shift-tolerant Perceptual Similarity Metric" (ECCV 2022): one pixel of
-misalignment, which nobody sees, is hardly counted. Stages of the distance between two pictures:
+shift-tolerant variant by Ghildyal and Liu, "Shift-tolerant Perceptual Similarity Metric" (ECCV 2022), in which an
+invisible misalignment of one pixel hardly counts. Stages:
 
-1. Scale: RGB in [0, 1] -> [-1, 1], minus SHIFT, over SCALE (ImageNet's mean and spread).
+1. Scale: RGB in [0, 1] -> [-1, 1], minus SHIFT, over SCALE (ImageNet's mean and standard deviation).
 2. A backbone gives five feature maps, each after its ReLU.
-3. Each pixel's feature vector is divided by its length; the two pictures' vectors are subtracted and squared.
-4. A head weighs the channels (weights >= 0, fitted to people's answers) and sums them; the mean over pixels is taken.
-5. The five means are added. 0 for equal pictures; typical distances of good in-betweens are 0.01 to 0.3.
+3. The feature vector of each pixel is divided by its length; the vectors of the two images are subtracted and squared.
+4. A head weighs the channels (weights >= 0, fitted to human judgements) and sums them; the mean over pixels is taken.
+5. The sum of the five means is 0 for equal images; typical distances of good in-betweens are 0.01 to 0.3.
 
 | backbone | pooling | weights |
 | --- | --- | --- |
 | st-alex, st-vgg | maximum, blur, then every second pixel | `python -m recipes.downloads.lpips`, 10 or 59 MB |
 | alex, vgg | plain maximum | a user's files: the heads of the package `lpips` and torchvision's backbone |
 
-Distances of different backbones cannot be compared: name the backbone beside the number. Written from the facts of
-the packages `lpips` 0.1.4 and `stlpips-pytorch` 0.0.2; tests/data/common/make_lpips.py runs these for comparison.
+Distances of different backbones cannot be compared: name the backbone beside the number. Written from the facts of the
+packages `lpips` 0.1.4 and `stlpips-pytorch` 0.0.2; tests/data/common/make_lpips.py runs these for comparison. Memory:
+the first feature map has 64 channels at full size (st-alex, st-vgg, vgg), about 1 kB per pixel of the image.
 
-Memory: the first feature map has 64 channels at full size (st-alex, st-vgg, vgg), some 1 kB per pixel of the picture.
-
-`load_lpips` reads the weights, whatever program wrote them:
+`load_lpips` reads the weights:
 
 | file | backbone | recognised by |
 | --- | --- | --- |
@@ -28,13 +27,9 @@ Memory: the first feature map has 64 channels at full size (st-alex, st-vgg, vgg
 | alex_shift_tolerant.pth, vgg_shift_tolerant.pth (`stlpips-pytorch`) | st-alex, st-vgg | tensors `....filt` |
 | `torch.save(lpips.LPIPS(...).state_dict(), ...)` | alex, vgg | tensors `net.slice...` |
 | lpips/weights/v0.1/alex.pth, vgg.pth: heads; torchvision's alexnet or vgg16 .pth beside it | alex, vgg | neither |
-
-PyTorch numbers the members of a `Sequential`, poolings and ReLUs included; `places` counts as it does.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -48,6 +43,7 @@ from jaxtyping import Array, Float
 
 from common.evaluation.metrics import Metric, Picture
 from common.io.torch_file import read_torch
+from common.perceptual.vgg import f32
 from common.weights.model_file import load_weights, save_weights
 from common.weights.porting import OIHW_TO_HWIO, Entry, Table, port, unflatten_like
 
@@ -76,7 +72,7 @@ class Conv:
 
 @dataclass(frozen=True)
 class Stage:
-    """What leads to one feature map: a maximum over `pool` pixels (0: none), a blur that halves, convolutions."""
+    """One feature map: maximum over `pool` pixels (0: none), a blur that halves, convolutions."""
 
     convs: tuple[Conv, ...]
     pool: int = 0
@@ -102,34 +98,32 @@ def vgg(tolerant: bool) -> tuple[Stage, ...]:
 BACKBONES = {"st-alex": alex(True), "st-vgg": vgg(True), "alex": alex(False), "vgg": vgg(False)}
 
 
-def conv_names(stages: tuple[Stage, ...]) -> list[tuple[str, Conv, int]]:
-    """(our name, convolution, channels that it takes), in the order of computation."""
-    found, inputs = [], 3
+def convolutions(stages: tuple[Stage, ...]) -> Iterator[tuple[str, Conv, int, str]]:
+    """(our name, convolution, input channels, PyTorch's name below `net.`), in the order of computation.
+
+    PyTorch numbers all members of a `Sequential`: poolings, blurs and ReLUs too."""
+    inputs, place = 3, 0
     for i, stage in enumerate(stages, 1):
+        place += bool(stage.pool) + stage.blur
         for j, conv in enumerate(stage.convs, 1):
-            found.append((f"stage{i}_conv{j}", conv, inputs))
+            yield f"stage{i}_conv{j}", conv, inputs, f"slice{i}.{place}"
             inputs = conv.width
-    return found
+            place += 2 + conv.blur
 
 
 def shapes(backbone: str) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
     """The parameters of a backbone and its heads, without values."""
-    stages = BACKBONES[backbone]
-    kernels = {
-        name: {"kernel": (conv.size, conv.size, inputs, conv.width), "bias": (conv.width,)}
-        for name, conv, inputs in conv_names(stages)
-    }
-    heads = {f"head{i}": {"kernel": (1, 1, stage.convs[-1].width, 1)} for i, stage in enumerate(stages, 1)}
-    return {
-        name: {leaf: jax.ShapeDtypeStruct(shape, np.float32) for leaf, shape in leaves.items()}
-        for name, leaves in (kernels | heads).items()
-    }
+    found: dict[str, dict[str, jax.ShapeDtypeStruct]] = {}
+    for name, conv, inputs, _ in convolutions(BACKBONES[backbone]):
+        found[name] = {"kernel": f32(conv.size, conv.size, inputs, conv.width), "bias": f32(conv.width)}
+    for i, stage in enumerate(BACKBONES[backbone], 1):
+        found[f"head{i}"] = {"kernel": f32(1, 1, stage.convs[-1].width, 1)}
+    return found
 
 
 @partial(jax.jit, static_argnums=0)
 def distance(backbone: str, params: Params, images: Float[Array, "b h w 3"], others: Maps) -> Float[Array, " b"]:
-    """Perceptual distance of pictures, RGB in [0, 1], to others that are known by their `unit_features`; compiled once
-    per size."""
+    """Distance of images, RGB in [0, 1], to the `unit_features` of others; compiled once per size."""
     total = jnp.zeros(images.shape[0])
     for i, (a, b) in enumerate(zip(unit_features(backbone, params, images), others, strict=True), 1):
         weights = params[f"head{i}"]["kernel"][0, 0, :, 0]
@@ -139,7 +133,7 @@ def distance(backbone: str, params: Params, images: Float[Array, "b h w 3"], oth
 
 @partial(jax.jit, static_argnums=0)
 def unit_features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> Maps:
-    """`features`, each pixel's vector divided by its length."""
+    """`features`, the vector of each pixel divided by its length."""
     maps = features(backbone, params, images)
     return [x / (jnp.sqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True)) + EPSILON) for x in maps]
 
@@ -150,7 +144,8 @@ def features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> 
     maps = []
     for i, stage in enumerate(BACKBONES[backbone], 1):
         if stage.pool:
-            x = _max_pool(x, stage.pool, stage.pool_stride)
+            window, steps = (1, stage.pool, stage.pool, 1), (1, stage.pool_stride, stage.pool_stride, 1)
+            x = lax.reduce_window(x, np.array(-np.inf, x.dtype), lax.max, window, steps, "VALID")
         if stage.blur:
             x = blur_and_halve(x)
         for j, conv in enumerate(stage.convs, 1):
@@ -173,17 +168,12 @@ def blur_and_halve(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
     return x
 
 
-def _max_pool(x: Float[Array, "b h w c"], size: int, stride: int) -> Float[Array, "b h2 w2 c"]:
-    window, steps = (1, size, size, 1), (1, stride, stride, 1)
-    return lax.reduce_window(x, np.array(-np.inf, x.dtype), lax.max, window, steps, "VALID")
-
-
 @dataclass(frozen=True)
 class Lpips(Metric):
     """Perceptual distance as a metric; the weights are read at first use.
 
-    The last target's features are kept (AlexNet: some 180 bytes per pixel), so that more
-    predictions for it cost half each.
+    The features of the last target are kept (AlexNet: about 180 bytes per pixel), which halves the cost of further
+    predictions for it.
 
     Attributes:
       weights: made by `python -m recipes.downloads.lpips`; or a .pth file of `stlpips-pytorch` or `lpips`.
@@ -196,7 +186,6 @@ class Lpips(Metric):
 
     @cached_property
     def network(self) -> tuple[str, Params]:
-        """(name of the backbone, parameters)."""
         if not Path(self.weights).exists():
             raise FileNotFoundError(
                 f"{self.weights} does not exist: `python -m recipes.downloads.lpips` makes data/lpips_alex.safetensors"
@@ -206,7 +195,6 @@ class Lpips(Metric):
 
     @cached_property
     def _last(self) -> dict[str, Any]:
-        """The last target and its features; none at first."""
         return {"target": None, "features": None}
 
     def prepare(self) -> None:
@@ -222,21 +210,20 @@ class Lpips(Metric):
 
 
 def load_lpips(path: str | Path, backbone: str | Path | None = None) -> tuple[str, Params]:
-    """(name of the backbone, parameters) of a file of the table above; `backbone` is torchvision's, for heads only.
+    """(name of the backbone, parameters) of a file in the table above; `backbone` is torchvision's, for heads only.
 
-    Raises FileNotFoundError, and ValueError for a file of another kind or with other tensors than expected.
-    """
+    Raises FileNotFoundError, and ValueError for a file of another kind or with other tensors."""
     if Path(path).suffix == ".safetensors":
         params, header = load_weights(path, expect_kind=KIND)
         name = header.config.get("backbone")
         if name not in BACKBONES:
-            raise ValueError(f"{path}: backbone {name!r} is unknown; there are {', '.join(BACKBONES)}")
+            raise ValueError(f"{path}: backbone {name!r} is unknown; choose one of {', '.join(BACKBONES)}")
         return name, unflatten_like(params, shapes(name))
     tensors = read_torch(path)
     if any(key.startswith("net.") for key in tensors):
         return from_torch(tensors)
     if backbone is None:
-        raise ValueError(f"{path} holds heads only: name torchvision's AlexNet or VGG-16 file as `backbone`, too")
+        raise ValueError(f"{path} holds heads only: give torchvision's AlexNet or VGG-16 file as `backbone`")
     return from_torch({**tensors, **read_torch(backbone)})
 
 
@@ -246,54 +233,37 @@ def save_lpips(path: str | Path, name: str, params: Params, metadata: Mapping[st
 
 
 def from_torch(tensors: Mapping[str, np.ndarray]) -> tuple[str, Params]:
-    """(name, parameters) of a state dict, every tensor accounted for. Raises ValueError that lists what is not."""
-    last = max((int(key.split(".")[-2]) for key in tensors if _is_conv(key)), default=0)
+    """(name, parameters) of a state dict. Raises ValueError with a list of all tensors that do not fit."""
+    convs = (key for key in tensors if key.startswith(("net.slice", "features.")) and key.endswith(".weight"))
+    last = max((int(key.split(".")[-2]) for key in convs), default=0)
     family = "vgg" if last > 14 else "alex"  # the last convolution: 10 or 13 in AlexNets, 28 or 32 in VGGs
     name = f"st-{family}" if any(key.endswith(".filt") for key in tensors) else family
-    _check_fixed(tensors)
-    whole = any(key.startswith("net.") for key in tensors)
-    target = shapes(name)
-    flat = port(tensors, table(name, whole), target, ignore=_is_no_weight)
-    return name, unflatten_like(flat, target)
-
-
-def table(name: str, whole: bool = True) -> Table:
-    """Our leaves -> their keys. `whole`: the distance's own state dict; else torchvision's backbone and heads."""
-    lines: dict[str, Entry] = {}
-    for stage, conv, place in places(name):
-        source = f"net.slice{stage}.{place}" if whole else f"features.{place}"
-        lines[f"stage{stage}_conv{conv}.kernel"] = Entry(f"{source}.weight", OIHW_TO_HWIO)
-        lines[f"stage{stage}_conv{conv}.bias"] = Entry(f"{source}.bias")
-    for i in range(len(BACKBONES[name])):
-        lines[f"head{i + 1}.kernel"] = Entry(f"lin{i}.model.1.weight", OIHW_TO_HWIO)
-    return lines
-
-
-def places(name: str) -> list[tuple[int, int, int]]:
-    """(stage, convolution, its index in PyTorch's list of layers); the first two from 1."""
-    found, place = [], 0
-    for i, stage in enumerate(BACKBONES[name], 1):
-        place += bool(stage.pool) + stage.blur
-        for j, conv in enumerate(stage.convs, 1):
-            found.append((i, j, place))
-            place += 2 + conv.blur  # itself, its blur and its ReLU
-    return found
-
-
-def _is_conv(key: str) -> bool:
-    return key.startswith(("net.slice", "features.")) and key.endswith(".weight")
-
-
-def _is_no_weight(key: str) -> bool:
-    """Constants (checked by `_check_fixed`), torchvision's classifier, and the second name of the heads in `lpips`."""
-    return key in FIXED or key.endswith(".filt") or key.startswith(("classifier.", "lins."))
-
-
-def _check_fixed(tensors: Mapping[str, np.ndarray]) -> None:
     for key, value in tensors.items():
         expected = BLUR if key.endswith(".filt") else np.reshape(FIXED.get(key, 0), (1, -1, 1, 1))
         if _is_constant(key) and not np.allclose(value, expected, atol=1e-6):
-            raise ValueError(f"{key} is not the constant that this distance is defined with: another version's file?")
+            raise ValueError(f"{key} is not the constant of this distance's definition: another version's file?")
+    whole = any(key.startswith("net.") for key in tensors)
+    target = shapes(name)
+    # Not weights: constants, torchvision's classifier, and the second name of the heads in `lpips`.
+    ported = port(
+        tensors,
+        table(name, whole),
+        target,
+        ignore=lambda key: _is_constant(key) or key.startswith(("classifier.", "lins.")),
+    )
+    return name, unflatten_like(ported, target)
+
+
+def table(name: str, whole: bool = True) -> Table:
+    """Our leaves -> their keys. `whole`: the state dict of the distance; else torchvision's backbone, and heads."""
+    lines: dict[str, Entry] = {}
+    for ours, *_, theirs in convolutions(BACKBONES[name]):
+        source = f"net.{theirs}" if whole else f"features.{theirs.partition('.')[2]}"
+        lines[f"{ours}.kernel"] = Entry(f"{source}.weight", OIHW_TO_HWIO)
+        lines[f"{ours}.bias"] = Entry(f"{source}.bias")
+    for i in range(len(BACKBONES[name])):
+        lines[f"head{i + 1}.kernel"] = Entry(f"lin{i}.model.1.weight", OIHW_TO_HWIO)
+    return lines
 
 
 def _is_constant(key: str) -> bool:

@@ -1,15 +1,15 @@
-"""VGG-16 and VGG-19 as measuring instruments: pictures in, activations out, nothing to train.
+"""VGG-16 and VGG-19 as frozen feature extractors.
 
-Two pictures that look alike excite the same filters of a network trained to name objects, even where their pixels
-differ. The perceptual and the style loss (`common/losses.py`) compare those activations.
+The features of a network trained on ImageNet agree for images that look alike, even where their pixels differ. The
+perceptual and the style loss (`common/losses.py`) compare them.
 
     network = load_vgg("data/vgg16.safetensors")                     # common/perceptual/vgg_weights.py
     network.features(images, ("conv1_2", "conv5_2"))                  # {name: activation}
 
 **Architecture** (Simonyan & Zisserman 2014, configurations D and E, without the classifier). Five blocks of 3x3
-convolutions, each zero-padded to keep the size and followed by ReLU; between the blocks a 2x2 pooling halves it:
+convolutions, each zero-padded to keep the size and followed by ReLU; 2x2 pooling between the blocks halves the size:
 
-| block | channels | convolutions of VGG-16 | of VGG-19 | size of its activations |
+| block | channels | convolutions of VGG-16 | of VGG-19 | size |
 | --- | --- | --- | --- | --- |
 | 1 | 64 | conv1_1 conv1_2 | the same | h x w |
 | 2 | 128 | conv2_1 conv2_2 | the same | h/2 x w/2 |
@@ -17,16 +17,15 @@ convolutions, each zero-padded to keep the size and followed by ReLU; between th
 | 4 | 512 | conv4_1 to conv4_3 | to conv4_4 | h/8 x w/8 |
 | 5 | 512 | conv5_1 to conv5_3 | to conv5_4 | h/16 x w/16 |
 
-A layer's name stands for its activation *after* ReLU. Any size works: the pooling rounds an odd side up, and its last
-window then holds only what is there (as in FILM's reference; torchvision and Keras round down).
+A layer's name stands for its activation *after* ReLU. Any size works: pooling rounds an odd side up, and its last
+window then holds only the pixels inside (as in FILM's reference; torchvision and Keras round down).
 
-**Pooling** is the average, as in FILM's reference (`losses/vgg19_loss.py`; Gatys et al. 2016 recommend it for
-smoother gradients), although the weights were trained with the maximum; `pooling="max"` gives that.
+**Pooling** is the average, as in FILM's reference (`losses/vgg19_loss.py`; Gatys et al. 2016 recommend it for smoother
+gradients), although the weights were trained with the maximum; `pooling="max"` gives that.
 
-**Input** is RGB in [0, 1]. The network sees `255 * RGB - mean`, the mean being ImageNet's. Files that expect another
-order or scale are turned into this convention when they are read, so it holds for all parameters here.
-
-Compute follows the parameters: `network.astype("bfloat16")` runs in bfloat16.
+**Input** is RGB in [0, 1], of which the network takes `255 * RGB - mean` with ImageNet's mean. Files with another order
+or scale are converted when they are read. The network computes in the dtype of its parameters, as after
+`network.astype("bfloat16")`.
 """
 
 from __future__ import annotations
@@ -51,13 +50,11 @@ MEAN = (123.68, 116.779, 103.939)  # RGB of ImageNet in [0, 255], as FILM's refe
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Vgg:
-    """Parameters and what must be known to use them. A pytree: give it to a jitted function as an argument, so that
-    its 59 or 80 MB are not compiled into the program.
+    """A pytree: give it to a jitted function as an argument, so that its 59 or 80 MB are not compiled into the program.
 
     Attributes:
-      params: convolutions by name, from conv1_1 on, as deep as is needed.
-      mean: what is subtracted from 255 * RGB.
-      pooling: "average" or "max".
+      params: convolutions by name, from conv1_1 on, as deep as needed.
+      mean: subtracted from 255 * RGB.
     """
 
     params: Params
@@ -66,116 +63,81 @@ class Vgg:
 
     @property
     def depth(self) -> int:
-        """16 or 19."""
         return depth_of(self.params)
 
-    def features(self, images: Float[Array, "b h w 3"], layers: Sequence[str]) -> dict[str, Float[Array, "b _ _ _"]]:
-        """`features` with this network's mean and pooling."""
-        return features(self.params, images, layers, mean=self.mean, pooling=self.pooling)
-
     def astype(self, dtype: Any) -> Vgg:
-        """The same network computing in `dtype`."""
         return replace(self, params=jax.tree.map(lambda x: jnp.asarray(x, dtype), self.params))
 
+    def features(self, images: Float[Array, "b h w 3"], layers: Sequence[str]) -> dict[str, Float[Array, "b _ _ _"]]:
+        """Activations of `layers` after ReLU, {name: b h' w' c} in the given order and the dtype of the parameters;
+        deeper layers are not computed. `images` are RGB in [0, 1], not clipped.
 
-def features(
-    params: Params,
-    images: Float[Array, "b h w 3"],
-    layers: Sequence[str],
-    *,
-    mean: Sequence[float] = MEAN,
-    pooling: Pooling = "average",
-) -> dict[str, Float[Array, "b _ _ _"]]:
-    """Activations of `layers` after ReLU, {name: b h' w' c} in the order asked for and in the dtype of `params`.
-    Nothing behind the deepest of them is computed.
-
-    Args:
-      images: RGB in [0, 1]; values outside are taken as they are.
-
-    Raises:
-      ValueError: a layer that is not in `params`, parameters that are no VGG, an unknown pooling.
-    """
-    if pooling not in get_args(Pooling):
-        raise ValueError(f"pooling is {pooling!r}; choose one of {', '.join(get_args(Pooling))}")
-    x = 255 * images.astype(jnp.float32) - jnp.asarray(mean, jnp.float32)
-    found = {}
-    for name in _path_to(layers, params):
-        if name.endswith("_1") and name != "conv1_1":
-            x = _pool(x, pooling)
-        x = jax.nn.relu(_convolve(x, **params[name]))
-        if name in layers:
-            found[name] = x
-    return {name: found[name] for name in layers}
+        Raises ValueError for unknown layers, parameters that are not VGG's, an unknown pooling."""
+        if self.pooling not in get_args(Pooling):
+            raise ValueError(f"pooling is {self.pooling!r}; choose one of {', '.join(get_args(Pooling))}")
+        names = layer_names(self.depth)[: len(self.params)]
+        unknown = [layer for layer in layers if layer not in names]
+        if unknown or not layers:
+            raise ValueError(f"no layer {', '.join(unknown) or 'given'}; choose from {', '.join(names)}")
+        x = 255 * images.astype(jnp.float32) - jnp.asarray(self.mean, jnp.float32)
+        found = {}
+        for name in names[: 1 + max(names.index(layer) for layer in layers)]:
+            if name.endswith("_1") and name != "conv1_1":
+                x = _pool(x, self.pooling)
+            kernel, bias = (jnp.asarray(self.params[name][leaf]) for leaf in ("kernel", "bias"))
+            x = jax.lax.conv_general_dilated(
+                x.astype(kernel.dtype), kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            x = jax.nn.relu(x + bias)
+            if name in layers:
+                found[name] = x
+        return {name: found[name] for name in layers}
 
 
 def layer_names(depth: int) -> tuple[str, ...]:
-    """("conv1_1", "conv1_2", "conv2_1", ...) from the picture on.
-
-    Raises ValueError for a depth other than 16 or 19."""
+    """("conv1_1", "conv1_2", "conv2_1", ...) from the image on."""
     if depth not in CONVOLUTIONS:
         raise ValueError(f"VGG-{depth} is not known; choose one of {', '.join(map(str, CONVOLUTIONS))}")
     return tuple(f"conv{b}_{i}" for b, n in enumerate(CONVOLUTIONS[depth], 1) for i in range(1, n + 1))
 
 
 def depth_of(params: Params) -> int:
-    """16 or 19, by the names; parameters that end before block 3 does could be both, and count as 16.
-
-    Raises ValueError if they are not the first convolutions of one of the two."""
+    """16 or 19, by the names; parameters that end before block 3 does could be both, and count as 16."""
     names = tuple(sorted(params))
     for depth in CONVOLUTIONS:
         if names and names == layer_names(depth)[: len(names)]:
             return depth
-    raise ValueError(f"no VGG: its convolutions are {', '.join(names) or 'none'}; expected conv1_1, conv1_2, ...")
+    raise ValueError(f"not a VGG: its convolutions are {', '.join(names) or 'none'}; expected conv1_1, conv1_2, ...")
+
+
+def f32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, np.float32)
 
 
 def param_shapes(depth: int) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
-    """The shapes of all parameters of one depth, float32; what a file must fill."""
+    """The parameters of one depth, without values."""
     shapes, inputs = {}, 3
     for name in layer_names(depth):
         width = WIDTHS[int(name[4]) - 1]
-        shapes[name] = {
-            "kernel": jax.ShapeDtypeStruct((3, 3, inputs, width), np.float32),
-            "bias": jax.ShapeDtypeStruct((width,), np.float32),
-        }
+        shapes[name] = {"kernel": f32(3, 3, inputs, width), "bias": f32(width)}
         inputs = width
     return shapes
 
 
 def random_vgg(depth: int, pooling: Pooling = "average", seed: int = 0) -> Vgg:
-    """A network that nobody trained (He-normal kernels): its features tell textures apart, not objects."""
+    """An untrained network (He-normal kernels): its features tell textures apart, not objects."""
     rng = np.random.default_rng(seed)
-
-    def draw(shape: tuple[int, ...]) -> np.ndarray:
-        return (np.sqrt(2 / np.prod(shape[:-1])) * rng.standard_normal(shape, np.float32)).astype(np.float32)
-
-    params = {
-        name: {"kernel": draw(leaves["kernel"].shape), "bias": np.zeros(leaves["bias"].shape, np.float32)}
-        for name, leaves in param_shapes(depth).items()
-    }
+    params: Params = {}
+    for name, leaves in param_shapes(depth).items():
+        shape = leaves["kernel"].shape
+        kernel = np.sqrt(2 / np.prod(shape[:-1])) * rng.standard_normal(shape, np.float32)
+        params[name] = {"kernel": kernel.astype(np.float32), "bias": np.zeros(leaves["bias"].shape, np.float32)}
     return Vgg(params, pooling=pooling)
 
 
-def _path_to(layers: Sequence[str], params: Params) -> tuple[str, ...]:
-    """The convolutions from the picture to the deepest of `layers`."""
-    names = layer_names(depth_of(params))[: len(params)]
-    unknown = [layer for layer in layers if layer not in names]
-    if unknown or not layers:
-        raise ValueError(f"no layer {', '.join(unknown) or 'asked for'}; choose from {', '.join(names)}")
-    return names[: 1 + max(names.index(layer) for layer in layers)]
-
-
-def _convolve(
-    x: Float[Array, "b h w i"], kernel: Float[Array | np.ndarray, "3 3 i o"], bias: Float[Array | np.ndarray, " o"]
-) -> Float[Array, "b h w o"]:
-    y = jax.lax.conv_general_dilated(
-        x.astype(kernel.dtype), jnp.asarray(kernel), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-    return y + bias
-
-
 def _pool(x: Float[Array, "b h w c"], pooling: Pooling) -> Float[Array, "b h2 w2 c"]:
-    """Halves the size, rounding up; a window over the border takes only what lies inside, as TensorFlow's "SAME" does:
-    repeating the last row of an odd height changes neither the mean nor the maximum of it."""
+    """Halves the size, rounding up; as in TensorFlow's "SAME", a window over the border takes only the pixels inside:
+    repeating the last row of an odd height changes neither its mean nor its maximum."""
     b, h, w, c = x.shape
     x = jnp.pad(x, ((0, 0), (0, h % 2), (0, w % 2), (0, 0)), mode="edge")
     windows = x.reshape(b, -(-h // 2), 2, -(-w // 2), 2, c)

@@ -1,11 +1,8 @@
-"""From an endless data set of examples to this process's batches: the last link of every task's data.
+"""From an endless data set of examples to the batches of this process: the last stage of every task's data.
 
 Everything is a function of the seed and a position (`grain.MapDataset`): example i is drawn from the seed and i alone.
-So a process takes every count-th batch, threads change no value, and an iterator that is set to a position goes on as
-if it had never stopped.
+So a process takes every count-th batch, threads change no value, and an iterator set to a position resumes exactly.
 """
-
-from __future__ import annotations
 
 import grain
 import jax
@@ -22,9 +19,8 @@ def batches(
     """The iterator of batches (dicts of arrays), with `get_state` and `set_state`.
 
     `dataset` repeats without end and gives dicts. `batch_size` is the global one, of which each of `process_count`
-    processes gets its equal part (defaults: what JAX says): the batches of all of them, put together in their order,
-    are those of one alone. `threads` prepare up to `buffer` batches ahead. Raises ValueError when the batch cannot be
-    divided.
+    processes gets its equal part (default: JAX's processes): their batches, joined in order, are those of one process.
+    `threads` prepare up to `buffer` batches ahead. Raises ValueError for a batch that cannot be divided.
     """
     index = jax.process_index() if process_index is None else process_index
     count = jax.process_count() if process_count is None else process_count

@@ -1,17 +1,15 @@
-"""Several processes, one run: JAX's own engine, started only when the config asks.
+"""Several processes, one run, by JAX's own engine; started only when the config asks for it.
 
-Every process runs the same command; on a cluster that JAX knows (Slurm, TPU pods) `cluster.auto=true` is all it
-takes, elsewhere each is told where the first one listens and which one it is:
+Every process runs the same command. On a cluster that JAX knows (Slurm, TPU pods) `cluster.auto=true` is enough,
+elsewhere each gets the address of process 0 and its own number:
 
     python train.py experiment=film_l1 cluster.coordinator=10.0.0.1:9876 cluster.processes=2 cluster.process=0
     python train.py experiment=film_l1 cluster.coordinator=10.0.0.1:9876 cluster.processes=2 cluster.process=1
 
 All devices of all processes form one mesh. Each process reads its own part of the data and takes part in checkpoints;
-only the first scores and writes logs, pictures and weights, while the others wait. The run folder has to lie on a disk
-that all of them share, or none could resume what the first has written.
+only the first evaluates and writes logs, pictures and weights, while the others wait. The run folder must be on a disk
+that all of them share, or none could resume from the files of the first.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import json
@@ -24,15 +22,15 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import multihost
 
 Result = TypeVar("Result")
-COMPILE_MS = 3_600_000  # how long a process waits for the others' compilers
+COMPILE_MS = 3_600_000  # time limit for the compilers of the other processes
 
 
 @dataclasses.dataclass(frozen=True)
 class ClusterConfig:
     """Attributes:
-    auto: find everything in the environment (Slurm, TPU pods, Open MPI).
-    coordinator: host:port where process 0 listens; None: one process.
-    processes, process: how many there are, and which one this is, from 0.
+    auto: take everything from the environment (Slurm, TPU pods, Open MPI).
+    coordinator: host:port of process 0; None: one process.
+    processes, process: their number, and which one this is, from 0.
     """
 
     auto: bool = False
@@ -44,11 +42,11 @@ class ClusterConfig:
         if self.coordinator is None and not self.auto and self.processes != 1:
             raise ValueError(f"cluster.processes is {self.processes}: give cluster.coordinator=HOST:PORT as well")
         if not 0 <= self.process < self.processes:
-            raise ValueError(f"cluster.process is {self.process}: it counts from 0 to {self.processes - 1}")
+            raise ValueError(f"cluster.process is {self.process}: give 0 to {self.processes - 1}")
 
 
 def join(config: ClusterConfig) -> None:
-    """Joins the other processes, before any array exists. Does nothing when there are none."""
+    """Joins the other processes, if there are any, before any array exists."""
     if config.auto:
         jax.distributed.initialize()
     elif config.coordinator is not None:
@@ -56,55 +54,45 @@ def join(config: ClusterConfig) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes."""
+    """Whether this is the process that writes."""
     return jax.process_index() == 0
 
 
-def own_name(name: str) -> str:
-    """`name` for a file of this process: as it is in the first, with the process's number in the others."""
-    stem, dot, suffix = name.rpartition(".")
-    return name if is_first() else f"{stem}_{jax.process_index()}{dot}{suffix}"
-
-
 def any_process(flag: bool) -> bool:
-    """Whether `flag` holds in any process; all have to ask at the same step."""
+    """Whether `flag` holds in any process. All processes must call it at the same step."""
     if jax.process_count() == 1:
         return flag
     return bool(multihost_utils.process_allgather(jax.numpy.asarray(flag)).any())
 
 
 def on_first(work: Callable[[], Result]) -> Result:
-    """What `work` returns in the first process, the only one that runs it; all have to ask, and wait.
+    """The result of `work`, which only the first process runs. All processes must call it, and wait.
 
-    The result has to survive JSON. An error is raised in the first process as it is, in the others as ValueError.
+    The result must be JSON. The first process raises an error as it is, the others as ValueError.
     """
     if jax.process_count() == 1:
         return work()
-    told, failure = {}, None
+    answer, failure = {}, None
     if is_first():
         try:
-            told = {"result": work()}
+            answer = {"result": work()}
         except Exception as error:
-            told, failure = {"error": f"{type(error).__name__}: {error}"}, error
-    told = json.loads(_from_first(json.dumps(told).encode()))
+            answer, failure = {"error": f"{type(error).__name__}: {error}"}, error
+    data = json.dumps(answer).encode()
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))  # of the first process
+    padded = np.frombuffer(data[:size].ljust(size), np.uint8)
+    answer = json.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).astype(np.uint8).tobytes())
     if failure is not None:
         raise failure
-    if "error" in told:
-        raise ValueError(f"the first process stopped with {told['error']}")
-    return told["result"]
-
-
-def _from_first(data: bytes) -> bytes:
-    """The first process's bytes, in all of them."""
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-    padded = np.frombuffer(data[:size].ljust(size), np.uint8)  # the others' are thrown away
-    return np.asarray(multihost_utils.broadcast_one_to_all(padded)).astype(np.uint8).tobytes()
+    if "error" in answer:
+        raise ValueError(f"the first process stopped with {answer['error']}")
+    return answer["result"]
 
 
 def compiled(function: Callable, *arguments: Any) -> Callable:
-    """`function`, a jitted one, ready to run on arguments of these shapes; with several processes, ready in all.
+    """`function`, a jitted one, compiled for arguments of these shapes; of several processes, in all of them.
 
-    Devices that talk to each other give up after half a minute, and a compiler on a busy machine takes longer."""
+    Devices that communicate time out after half a minute, and a compiler on a busy machine takes longer."""
     if jax.process_count() == 1:
         return function
     program = function.lower(*arguments).compile()
@@ -113,7 +101,7 @@ def compiled(function: Callable, *arguments: Any) -> Callable:
 
 
 def fetch(tree):
-    """Whole arrays on the host, also of leaves that are split over processes; all have to ask."""
+    """Whole arrays on the host, also of leaves that are split over processes. All processes must call it."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)

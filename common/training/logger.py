@@ -1,11 +1,8 @@
-"""What a run leaves to read: `metrics.jsonl` always, TensorBoard by default, Weights & Biases if asked, PNG pictures.
+"""Logs of a run: `metrics.jsonl` and PNG pictures always, TensorBoard by default, Weights & Biases on request.
 
-`metrics.jsonl` has one object per logged step. After a resume it goes on; lines of steps that will be done again are
-dropped first, so that a step never stands twice. Numbers that are not finite are written as null: JSON has no NaN.
-Of several processes only the first writes.
+`metrics.jsonl` has one object per logged step; numbers that are not finite are null, as JSON has no NaN. On resume the
+lines of steps that will be repeated are dropped. Of several processes only the first writes.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import json
@@ -13,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,15 +26,6 @@ Image = Float[np.ndarray, "h w 3"]
 WATCHED = ("loss", "grad_norm", "update_norm")  # metrics that end the run when they are not finite
 
 
-@runtime_checkable
-class Writer(Protocol):
-    """One place that numbers and pictures go to."""
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None: ...
-    def picture(self, step: int, name: str, picture: Image) -> None: ...
-    def close(self) -> None: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class LoggerConfig:
     """Attributes:
@@ -48,22 +36,20 @@ class LoggerConfig:
     tensorboard: bool = True
     wandb: str | None = None
 
-    def writers(self, folder: Path, step: int) -> list[Writer]:
-        """The writers of a run that (re)starts at `step`."""
-        writers: list[Writer] = [Files(folder, step)]
-        if self.tensorboard:
-            writers.append(TensorBoard(folder, step))
-        if self.wandb:
-            writers.append(WandB(folder, self.wandb))
-        return writers
-
 
 class Logger:
-    """Writes scalars and pictures of one run to all its writers."""
+    """Writes scalars and pictures of a run that (re)starts at `step` to all its writers."""
 
     def __init__(self, folder: Path, step: int = 0, config: LoggerConfig | None = None):
         config = config or LoggerConfig()
-        self.writers = config.writers(folder, step) if distributed.is_first() else []
+        self.writers: list[Any] = []
+        if not distributed.is_first():
+            return
+        self.writers.append(Files(folder, step))
+        if config.tensorboard:
+            self.writers.append(TensorBoard(folder, step))
+        if config.wandb:
+            self.writers.append(WandB(folder, config.wandb))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for writer in self.writers:
@@ -80,43 +66,43 @@ class Logger:
 
 
 class MetricWindow:
-    """The metrics of the steps since the last line of the log, read one step late.
+    """The metrics of the steps since the last log line, read one step late.
 
-    The step that has just been dispatched stays on the device; the one before it is read meanwhile. A value that is not
-    finite is thereby noticed one step after it happened, and before anything is saved. `latest` gives the step of the
-    newest checkpoint and `names` the examples of ids, for the error.
+    The step that was just dispatched runs on the device while the one before it is read, so a value that is not finite
+    is found one step later, and before anything is saved. `latest` gives the step of the newest checkpoint and `names`
+    the examples of ids, for the error.
     """
 
     def __init__(self, latest: Callable[[], int | None], names: Callable[[Any], Sequence[str]]):
         self.latest, self.names = latest, names
         self.clock = time.perf_counter()
         self.rows: list[dict[str, float]] = []
-        self.waiting: tuple[int, Any, Metrics] | None = None
+        self.pending: tuple[int, Any, Metrics] | None = None
 
     def add(self, step: int, ids: Any, metrics: Metrics) -> None:
         """Takes the metrics of `step`, just dispatched, and reads those of the step before."""
         self.check()
-        self.waiting = step, ids, metrics
+        self.pending = step, ids, metrics
 
     def check(self) -> None:
-        """Reads the step that waits. Raises FloatingPointError if one of `WATCHED` is not finite."""
-        if self.waiting is None:
+        """Reads the pending step. Raises FloatingPointError if one of `WATCHED` is not finite."""
+        if self.pending is None:
             return
-        (step, ids, metrics), self.waiting = self.waiting, None
+        (step, ids, metrics), self.pending = self.pending, None
         row = {name: float(value) for name, value in jax.device_get(metrics).items()}
         self.rows.append(row)
-        bad = [name for name in WATCHED if not math.isfinite(row[name])]
-        if bad:
-            examples = "" if ids is None else f" on {', '.join(self.names(np.asarray(ids).tolist()))}"
-            good = self.latest()
-            saved = "there is no checkpoint yet" if good is None else f"the last good checkpoint is of step {good}"
-            raise FloatingPointError(
-                f"{bad[0]} became {row[bad[0]]} at step {step}{examples}; {saved}: "
-                "lower optim.lr or set optim.clip, then start again"
-            )
+        bad = next((name for name in WATCHED if not math.isfinite(row[name])), None)
+        if bad is None:
+            return
+        examples = "" if ids is None else f" on {', '.join(self.names(np.asarray(ids).tolist()))}"
+        good = self.latest()
+        saved = "there is no checkpoint yet" if good is None else f"the last good checkpoint is of step {good}"
+        raise FloatingPointError(
+            f"{bad} became {row[bad]} at step {step}{examples}; {saved}: lower optim.lr or set optim.clip, then resume"
+        )
 
     def mean(self) -> dict[str, float]:
-        """Means since the last call, with the speed; waits for the newest step."""
+        """Means since the last call, with the steps per second; waits for the newest step."""
         self.check()
         values = {name: float(np.mean([row[name] for row in self.rows])) for name in self.rows[0]}
         now = time.perf_counter()
@@ -129,10 +115,12 @@ class Files:
     """`metrics.jsonl` and `pictures/NAME_STEP.png`."""
 
     def __init__(self, folder: Path, step: int):
-        self.folder = folder / "pictures"
-        self.path = folder / "metrics.jsonl"
-        self._keep_until(step)
-        self.stream = self.path.open("a")
+        self.folder, path = folder / "pictures", folder / "metrics.jsonl"
+        if path.exists():
+            lines = [line for line in path.read_text().splitlines() if _step(line) <= step]
+            with atomic_output(path, overwrite=True) as temporary:
+                temporary.write_text("".join(line + "\n" for line in lines))
+        self.stream = path.open("a")
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         finite = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
@@ -146,44 +134,34 @@ class Files:
     def close(self) -> None:
         self.stream.close()
 
-    def _keep_until(self, step: int) -> None:
-        if not self.path.exists():
-            return
-        lines = [line for line in self.path.read_text().splitlines() if _step(line) <= step]
-        with atomic_output(self.path, overwrite=True) as temporary:
-            Path(temporary).write_text("".join(line + "\n" for line in lines))
-
 
 class TensorBoard:
-    """Event files; those of steps that will be done again are marked as void."""
+    """Event files; those of steps that will be repeated are marked as void."""
 
     def __init__(self, folder: Path, step: int):
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+        self.close = self.writer.close
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self.writer.add_scalar(name.replace(" ", "_"), value, step)  # TensorBoard takes no blanks, and says so
+            self.writer.add_scalar(name.replace(" ", "_"), value, step)  # TensorBoard warns of blanks
 
     def picture(self, step: int, name: str, picture: Image) -> None:
         self.writer.add_image(name, np.clip(picture, 0, 1), step, dataformats="HWC")
 
-    def close(self) -> None:
-        self.writer.close()
-
 
 class WandB:
-    """Weights & Biases; the run's folder is its identity, so that a resumed run goes on there."""
+    """Weights & Biases; the folder of the run is its id, so that a resumed run continues there."""
 
     def __init__(self, folder: Path, project: str):
         try:
             import wandb  # type: ignore[import-not-found]
         except ImportError as error:
-            raise ImportError(
-                "logger.wandb needs the package wandb: pip install 'film-plugins-reveal[wandb]'"
-            ) from error
+            raise ImportError("logger.wandb needs wandb: pip install 'film-plugins-reveal[wandb]'") from error
         self.wandb: Any = wandb
         name = "-".join(folder.parts[-2:])
         self.run = wandb.init(project=project, id=name, name=name, dir=str(folder), resume="allow")
+        self.close = self.run.finish
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)
@@ -191,12 +169,9 @@ class WandB:
     def picture(self, step: int, name: str, picture: Image) -> None:
         self.run.log({name: self.wandb.Image(np.clip(picture, 0, 1))}, step=step)
 
-    def close(self) -> None:
-        self.run.finish()
-
 
 def _step(line: str) -> float:
     try:
         return float(json.loads(line)["step"])
     except (json.JSONDecodeError, KeyError):
-        return float("inf")  # a line that a crash cut short
+        return math.inf  # a line that a crash cut short

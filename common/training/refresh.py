@@ -1,33 +1,33 @@
-"""Arrays that follow the parameters at a distance: recomputed in the background, swapped as a whole.
+"""Refreshed arrays: recomputed from the parameters in the background, swapped as a whole.
 
-REVEAL's memory is one: its keys and values come from the network that is being trained, and there are far too many to
-encode in every step (Hu et al., CVPR 2023, after REALM's asynchronous index refresh). A task with such arrays is a
-`RefreshedTask`: `refresh_arrays` computes them, its loss reads them as `context.refreshed`. The trainer does the rest:
+REVEAL's memory is one: its keys and values come from the network in training, and there are too many to encode in every
+step (Hu et al., CVPR 2023, after REALM's asynchronous index refresh). A task with such arrays is a `RefreshedTask`:
+`refresh_arrays` computes them, its loss reads them as `context.refreshed`. The trainer does the rest:
 
-    step 300 is done -> a copy of the parameters (snapshot) -> `task.refresh_arrays(snapshot, frozen)` in a second thread
-    step 312 is done -> its arrays are ready: version 3, of step 300, read from step 313 on
+    step 300 ends -> a copy of the parameters (snapshot) -> `task.refresh_arrays(snapshot, frozen)` in a second thread
+    step 312 ends -> the arrays are ready: version 3, of step 300, used from step 313 on
 
-Steps in between go on with version 2; none waits, and none sees a mix of two versions. Shapes and placement are always
-the same, so the step is compiled once.
+The steps in between use version 2; none waits, and none sees a mix of two versions. Shapes and shardings never change,
+so the step is compiled once.
 
-The duration of a refresh depends on the clock, and with it what a step reads. A run that has to repeat itself sets
-`lag` (`task.RefreshConfig`): arrays are then swapped exactly that many steps after their snapshot, and the step waits
-if they are late. Checkpoints of such a run hold the arrays in use and those under way, and a resumed run equals the
-uninterrupted one bit for bit. Without a lag a checkpoint holds the version number alone, and a resumed run recomputes.
+Without a `lag` the duration of a refresh decides what a step reads, so no two runs are equal. With one
+(`task.RefreshConfig`), arrays are swapped exactly that many steps after their snapshot, and the step waits if they are
+late. Checkpoints of such a run hold the arrays in use and those under way, and a resumed run equals the uninterrupted
+one bit for bit. Without a lag a checkpoint holds the version number alone, and a resumed run recomputes.
 
-The second thread shares the devices with the steps, unless `spare` gives it devices of its own. It stops through a
-flag: at the end of a run `check_cancelled` raises `Cancelled` inside `refresh_arrays`. Several processes must start
-their programs in the same order: there a refresh runs in the main thread.
+The second thread shares the devices with the steps, unless `spare` gives it devices of its own. At the end of a run
+`check_cancelled` raises `Cancelled` inside `refresh_arrays`. Several processes must start their programs in the same
+order, so there a refresh runs in the main thread.
 """
 
-from __future__ import annotations
-
+import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,53 +40,54 @@ from common.training.task import HostIndexTask, Params, RefreshConfig, Refreshed
 
 log = logging.getLogger(__name__)
 PATIENCE = 30.0  # seconds that the end of a run waits for a cancelled refresh
-POLL = 0.002  # seconds between two looks at arrays that are being computed
+POLL = 0.002  # seconds between two checks whether arrays are ready
 
 
 class Cancelled(Exception):
-    """The run ends, and a refresh under way is no longer wanted."""
+    """The run ends during a refresh."""
 
 
-class Pending(NamedTuple):
-    """A version under way, and the thread that computes it (None: it is computed already)."""
+@dataclasses.dataclass
+class Pending:
+    """A version under way: the step of its parameters, and the thread that computes it (None: no thread)."""
 
     step: int
-    version: futures.Future
+    version: futures.Future = dataclasses.field(default_factory=futures.Future)
     thread: threading.Thread | None = None
+
+    def compute(self, work: Callable[[], Version]) -> None:
+        try:
+            self.version.set_result(work())
+        except BaseException as error:
+            self.version.set_exception(error)
 
 
 class NoRefresh:
-    """The refresh of a task without such arrays: does nothing."""
+    """The refresh of a task without such arrays, which does nothing: the interface of `Refresh`. The next step reads
+    `arrays`."""
 
     arrays: Any = None
 
-    def start(self, step: int, params: Params, checkpoints: Checkpoints) -> None:
-        """Computes the first arrays, or reads those of the checkpoint that the run resumes at `step`."""
-
-    def after_step(self, step: int, params: Params) -> None:
-        """Swaps what is due, and begins the next refresh if it is due."""
-
-    def check(self) -> None:
-        """Raises what failed on the host in finished steps."""
+    def start(self, step: int, params: Params, checkpoints: Checkpoints) -> None: ...
+    def after_step(self, step: int, params: Params) -> None: ...
+    def check(self) -> None: ...
+    def close(self) -> None: ...
 
     def scalars(self, step: int) -> dict[str, float]:
         """Numbers to log."""
         return {}
 
     def saved(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides the state, as arguments of `Checkpoints.save`."""
+        """Further arguments of `Checkpoints.save`."""
         return {}
-
-    def close(self) -> None:
-        """Cancels what is under way."""
 
 
 class Refresh(NoRefresh):
-    """The arrays of a `RefreshedTask`, on the training's mesh; `arrays` are those that the next step reads."""
+    """The arrays of a `RefreshedTask`, on the mesh of the training."""
 
     def __init__(self, task: RefreshedTask, config: RefreshConfig, mesh: Mesh, frozen: Any):
         if config.lag is None and jax.process_count() > 1:
-            raise ValueError("refresh.lag is null: several processes have to swap arrays at the same step; set a lag")
+            raise ValueError("refresh.lag is null: several processes must swap arrays at the same step; set a lag")
         self.task, self.config, self.mesh, self.spare = task, config, mesh, spare_mesh(config.spare)
         self.frozen = frozen if self.spare is None else jax.device_put(frozen, replicated(self.spare))
         self.current = Version(-1, 0, 0.0, None)
@@ -99,6 +100,7 @@ class Refresh(NoRefresh):
         return self.current.arrays
 
     def start(self, step: int, params: Params, checkpoints: Checkpoints) -> None:
+        """Computes the first arrays, or reads those of the checkpoint that the run resumes at `step`."""
         about = checkpoints.refresh(step) if step else None
         if about is not None and about["shapes"] is not None and self.config.lag is not None:
             return self._restore(about, step, params, checkpoints)
@@ -106,6 +108,7 @@ class Refresh(NoRefresh):
         self._swap(self._compute(number, step, self._snapshot(params)), step, params)
 
     def after_step(self, step: int, params: Params) -> None:
+        """Swaps arrays and begins the next refresh, if they are due."""
         self.check()
         self._swap_if_due(step, params)
         if step % self.config.every == 0:
@@ -114,6 +117,7 @@ class Refresh(NoRefresh):
                 self._swap_if_due(step, params)
 
     def check(self) -> None:
+        """Raises errors of finished steps on the host."""
         if isinstance(self.task, HostIndexTask):
             self.task.check()
 
@@ -132,12 +136,13 @@ class Refresh(NoRefresh):
         return {"refresh": about, "arrays": {"used": self.arrays} | ({"coming": pending.arrays} if pending else {})}
 
     def close(self) -> None:
+        """Cancels a refresh under way."""
         if self.pending is None:
             return
-        step, version, thread = self.pending
+        step, version = self.pending.step, self.pending.version
         self.cancelled.set()
-        if thread is not None:
-            thread.join(PATIENCE)
+        if self.pending.thread is not None:
+            self.pending.thread.join(PATIENCE)
         error = version.exception() if version.done() else Cancelled()
         if isinstance(error, Cancelled):
             log.info("the refresh of step %d is not done; the run ends without it", step)
@@ -156,31 +161,30 @@ class Refresh(NoRefresh):
         restored = checkpoints.arrays(step, target)
         versions = {name: Version(*about[name][:3], arrays=arrays) for name, arrays in restored.items()}
         self.current = versions["used"]
-        self._tell_host(params)
+        self._update_host(params)
         if "coming" in versions:
-            self.pending = Pending(versions["coming"].step, _done(versions["coming"]))
+            self.pending = Pending(versions["coming"].step)
+            self.pending.version.set_result(versions["coming"])
 
     def _swap_if_due(self, step: int, params: Params) -> None:
         if self.pending is None:
             return
-        lag = self.config.lag
-        if self.pending.version.done() if lag is None else step >= self.pending.step + lag:
-            version, self.pending = self.pending.version, None
-            self._swap(version.result(), step, params)  # raises what `refresh_arrays` raised
+        version, lag = self.pending.version, self.config.lag
+        if version.done() if lag is None else step >= self.pending.step + lag:
+            self.pending = None
+            self._swap(version.result(), step, params)  # raises an error of `refresh_arrays`
 
     def _swap(self, version: Version, step: int, params: Params) -> None:
-        """`params` are those that `step` computes."""
+        """`params` are the result of `step`."""
         before, now = _shapes(self.arrays), _shapes(version.arrays)
         if self.arrays is not None and before != now:
-            raise ValueError(
-                f"task.refresh_arrays gave {now} of step {version.step}, after {before}: shapes must not change"
-            )
+            raise ValueError(f"task.refresh_arrays gave {now} of step {version.step}, after {before}: keep the shapes")
         self.current = version
-        self._tell_host(params)
+        self._update_host(params)
         about = f"version {version.number} of step {version.step}, in use from step {step + 1}"
         log.info("refreshed arrays: %s (%.1f s)", about, version.seconds)
 
-    def _tell_host(self, params: Params) -> None:
+    def _update_host(self, params: Params) -> None:
         if isinstance(self.task, HostIndexTask):
             self.task.on_refresh(self.current, self.frozen, params)
 
@@ -191,11 +195,14 @@ class Refresh(NoRefresh):
             self.skipped = True
             return
         self.skipped = False
-        number, snapshot = self.current.number + 1, self._snapshot(params)
+        self.pending = Pending(step)
+        work = partial(self._compute, self.current.number + 1, step, self._snapshot(params))
         if self.config.lag == 0 or jax.process_count() > 1:
-            self.pending = Pending(step, _done(self._compute(number, step, snapshot)))
-        else:
-            self.pending = Pending(step, *_in_thread(lambda: self._compute(number, step, snapshot)))
+            self.pending.compute(work)
+        else:  # a daemon, which an executor's thread is not: no exit waits for it
+            compute = self.pending.compute
+            self.pending.thread = threading.Thread(target=compute, args=(work,), name="refresh", daemon=True)
+            self.pending.thread.start()
 
     def _snapshot(self, params: Params) -> Params:
         """A copy: the next step donates the memory of the parameters."""
@@ -206,25 +213,30 @@ class Refresh(NoRefresh):
     def _compute(self, number: int, step: int, params: Params) -> Version:
         clock = time.perf_counter()
         computed = self.task.refresh_arrays(params, self.frozen, self._check_cancelled)
-        _check_nested(computed)
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(computed)]
+        if not all(path and all(isinstance(key, DictKey) for key in path) for path in paths):  # a checkpoint's limit
+            kind = type(computed).__name__
+            raise ValueError(f"task.refresh_arrays gave a {kind}: give a dict of arrays, or of such dicts")
         arrays = jax.tree.map(lambda x: jax.device_put(x, self._sharding(x.shape)), computed)
-        while not all(leaf.is_ready() for leaf in jax.tree.leaves(arrays)):  # block_until_ready would not see the flag
+        while not all(leaf.is_ready() for leaf in jax.tree.leaves(arrays)):  # block_until_ready cannot be cancelled
             self._check_cancelled()
             time.sleep(POLL)
-        return Version(number, step, time.perf_counter() - clock, jax.block_until_ready(arrays))  # raises what failed
+        return Version(
+            number, step, time.perf_counter() - clock, jax.block_until_ready(arrays)
+        )  # raises an error of the device
 
     def _check_cancelled(self) -> None:
         if self.cancelled.is_set():
             raise Cancelled
 
     def _sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-        """Split along the first axis over all devices, if they divide it; else whole on each."""
+        """Split along the first axis over all devices, if they divide it; else replicated."""
         split = len(shape) > 0 and shape[0] % self.mesh.devices.size == 0
         return NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)) if split else PartitionSpec())
 
 
 def refresh_config(task: Task) -> RefreshConfig | None:
-    """How `task` wants its arrays refreshed; None if it has none."""
+    """The refresh settings of `task`; None without refreshed arrays."""
     return task.refresh if isinstance(task, RefreshedTask) else None
 
 
@@ -238,33 +250,5 @@ def make_refresh(task: Task, mesh: Mesh, frozen: Any) -> NoRefresh:
 
 
 def _shapes(arrays: Any) -> Any:
-    """Nested dicts like `arrays`, with lists such as [1024, 64, "float32"] for leaves: they survive JSON."""
+    """Nested dicts like `arrays` with leaves such as [1024, 64, "float32"], for JSON."""
     return jax.tree.map(lambda x: [*x.shape, str(x.dtype)], arrays)
-
-
-def _check_nested(arrays: Any) -> None:
-    """A checkpoint restores nothing but nested dicts unchanged."""
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(arrays)]
-    if not all(path and all(isinstance(key, DictKey) for key in path) for path in paths):
-        raise ValueError(f"task.refresh_arrays gave a {type(arrays).__name__}: give a dict of arrays, or of such dicts")
-
-
-def _done(version: Version) -> futures.Future:
-    future: futures.Future = futures.Future()
-    future.set_result(version)
-    return future
-
-
-def _in_thread(work: Callable[[], Version]) -> tuple[futures.Future, threading.Thread]:
-    """`work`'s result, and its thread: a daemon, which an executor's is not, so that no exit waits for it."""
-    future: futures.Future = futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    thread = threading.Thread(target=run, name="refresh", daemon=True)
-    thread.start()
-    return future, thread

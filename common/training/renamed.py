@@ -1,10 +1,8 @@
-"""Old names in configs, run folders and headers of weights: still read, under what they are called now.
+"""Old names in configs, run folders and headers of weights: still read, under their present names.
 
-`MODULES` maps the module of a `_target_`, `TARGETS` a whole one, `FIELDS` the fields of a target (by its new name), and
-`OVERRIDES` how an override on the command line begins.
+`MODULES` maps the module of a `_target_` (or the whole of it), `FIELDS` the fields of a target (by its present name),
+and `OVERRIDES` the beginning of an override on the command line.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +12,7 @@ MODULES = {
     "common.metrics": "common.evaluation.metrics",
     "common.objectives": "common.training.objectives",
     "common.training.renewal": "common.training.refresh",
+    "common.training.refresh.RenewalConfig": "common.training.task.RefreshConfig",
     "film.data": "film.data.triplet_batches",
     "film.data.reference_augment": "film.data.augment",
     "film.evaluation": "film.evaluation.triplet_evaluation",
@@ -61,9 +60,6 @@ MODULES = {
     "reveal.world.data": "recipes.small_world.data",
     "reveal.world.evaluation": "recipes.small_world.evaluation",
 }
-TARGETS: dict[str, str] = {
-    "common.training.refresh.RenewalConfig": "common.training.task.RefreshConfig",
-}
 FIELDS: dict[str, dict[str, str]] = {
     "reveal.training.joint.Joint": {"renewal": "refresh"},
     "film.evaluation.triplet_evaluation.FilmEvaluation": {"beside": "compare_with"},
@@ -72,7 +68,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "plugins.evaluation.comparison.ControlComparison": {"ways": "methods", "scores": "metrics"},
     "plugins.evaluation.control_fidelity.ControlEvaluation": {"scores": "metrics"},
 }
-OVERRIDES = {  # the first that fits
+OVERRIDES = {  # the first that matches
     "task.renewal": "task.refresh",
     "evaluation.beside=": "evaluation.compare_with=",
     "evaluation.ways.layout=": "evaluation.methods.plug_and_play=",
@@ -87,15 +83,15 @@ OVERRIDES = {  # the first that fits
 
 def target(path: str) -> str:
     """The present name of a class or preset: "film.data.TripletConfig" is "film.data.triplet_batches.TripletConfig"."""
-    parts = path.split(".")
-    first = next((i for i, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
-    module = ".".join(parts[:first])
-    present = ".".join([MODULES.get(module, module), *parts[first:]])
-    return TARGETS.get(present, present)
+    names = path.split(".")
+    first = next((i for i, name in enumerate(names) if name[:1].isupper()), len(names) - 1)  # of the class
+    module = ".".join(names[:first])
+    present = ".".join([MODULES.get(module, module), *names[first:]])
+    return MODULES.get(present, present)
 
 
 def node(old: Mapping[str, Any]) -> dict[str, Any]:
-    """A config node with a `_target_` as it would be written today. Nodes inside it are left alone."""
+    """A config node under its present `_target_` and field names. Nodes inside it are left alone."""
     if "_target_" not in old:
         return dict(old)
     path = target(str(old["_target_"]))
@@ -104,8 +100,9 @@ def node(old: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def override(word: str) -> str:
-    """A word of a command as it would be written today: "evaluation.beside=[a]" is "evaluation.compare_with=[a]"."""
-    signs = word[: len(word) - len(word.lstrip("+~"))]
-    rest = word.removeprefix(signs)
-    old = next((old for old in OVERRIDES if rest.startswith(old)), "")
-    return signs + OVERRIDES.get(old, "") + rest.removeprefix(old)
+    """The present form of an override: "evaluation.beside=[a]" is "evaluation.compare_with=[a]"."""
+    rest = word.lstrip("+~")
+    for old, new in OVERRIDES.items():
+        if rest.startswith(old):
+            return word[: len(word) - len(rest)] + new + rest.removeprefix(old)
+    return word

@@ -1,15 +1,14 @@
 """One step of training, as a pure function from a state and a batch to the next state.
 
-    split the batch into `accumulate` parts -> mean loss and gradient over them, one part in memory at a time
+    split the batch into `accumulate` microbatches -> mean loss and gradient over them, one in memory at a time
     -> optimiser -> parameters -> their running average
 
-Randomness needs no state: its key follows from the run's seed and the step. The seed is an argument like any other, so
-that runs that differ in nothing else are one program, compiled once.
+The random key follows from the run's seed and the step. The seed is an argument, so that runs that differ in nothing
+else share one compiled program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +18,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped, UInt32
 
+from common.training.mesh import Rules, shardings
 from common.training.optimizer import OptimConfig, stop_frozen_gradients
 from common.training.task import Batch, Context, Metrics, Params, Task
 
@@ -26,12 +26,12 @@ Seed = int | np.uint32 | UInt32[Array, ""]
 
 
 def as_seed(seed: int) -> np.uint32:
-    """A seed that a program takes as an argument: gives the key that the integer itself would."""
+    """`seed` as an argument of a compiled function, with the same key."""
     return np.uint32(seed & 0xFFFFFFFF)
 
 
 class TrainState(NamedTuple):
-    """Everything that a step changes. `ema` is the averaged parameters, or None."""
+    """All that a step changes; `ema` holds the averaged parameters, if there are any."""
 
     step: Int[Array, ""]
     params: Params
@@ -47,10 +47,19 @@ class TrainState(NamedTuple):
 def init_state(
     task: Task, tx: optax.GradientTransformation, optim: OptimConfig, seed: Seed, params: Params | None = None
 ) -> TrainState:
-    """The state before the first step: of `params`, or of the task's own `init`."""
+    """The state before the first step, of `params` or else of the task's `init`."""
     params = task.init(jax.random.key(seed)) if params is None else params
     ema = jax.tree.map(jnp.copy, params) if optim.ema else None
     return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), ema)
+
+
+def abstract_state(
+    task: Task, tx: optax.GradientTransformation, optim: OptimConfig, mesh: Mesh, rules: Rules
+) -> TrainState:
+    """The shapes, types and shardings of the state: the target that a checkpoint is restored to."""
+    shapes = jax.eval_shape(partial(init_state, task, tx, optim), np.uint32(0))
+    places = shardings(mesh, shapes, rules)
+    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, places)
 
 
 def train_step(
@@ -83,40 +92,38 @@ def train_step(
 
 
 def ema_decay(step: Int[Array, ""], most: float, power: float) -> Float[Array, ""]:
-    """The average's decay after `step` earlier steps, at most `most`: a young one must not remember the random start.
+    """Decay of the average after `step` steps, at most `most`; it starts low, to forget the random initialization.
 
-    It grows as (1 + step) / (10 + step), TensorFlow's, or, with a power above 0, as 1 - (1 + step)^-power: 2/3 is for
-    averages of a million steps, 3/4 for shorter ones (the warm-up of diffusers and k-diffusion).
+    It grows as (1 + step) / (10 + step), as in TensorFlow, or, with a power above 0, as 1 - (1 + step)^-power: 2/3 is
+    for averages of a million steps, 3/4 for shorter ones (the warm-up of diffusers and k-diffusion).
     """
-    grown = (1 + step) / (10 + step) if power == 0 else 1 - (1.0 + step) ** -power
-    return jnp.minimum(most, grown)
+    return jnp.minimum(most, (1 + step) / (10 + step) if power == 0 else 1 - (1.0 + step) ** -power)
 
 
 def gradient(
     loss_of: Callable, accumulate: int, params: Params, batch: Batch, context: Context
 ) -> tuple[Float[Array, ""], Metrics, Params]:
-    """Loss, metrics and gradient: their means over `accumulate` parts of the batch, computed one after the other."""
+    """Loss, metrics and gradient: their means over `accumulate` microbatches, computed one after the other."""
 
-    def part(batch: Batch, key: PRNGKeyArray):
+    def microbatch_gradient(batch: Batch, key: PRNGKeyArray):
         grad = jax.value_and_grad(loss_of, has_aux=True)
         (loss, metrics), grads = grad(params, batch, context._replace(key=key))
         return loss, metrics, grads
 
     if accumulate == 1:
-        return part(batch, context.key)
-    parts = jax.tree.map(lambda x: interleaved(x, accumulate), batch)
+        return microbatch_gradient(batch, context.key)
+    microbatches = jax.tree.map(lambda x: interleaved(x, accumulate), batch)
     keys = jax.random.split(context.key, accumulate)
-    zeros = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts), keys[0])
-    )
+    shapes = jax.eval_shape(microbatch_gradient, jax.tree.map(lambda x: x[0], microbatches), keys[0])
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-    def add(total: Any, one: tuple[Batch, PRNGKeyArray]):
-        return jax.tree.map(jnp.add, total, part(*one)), None
+    def add(total: Any, microbatch: tuple[Batch, PRNGKeyArray]):
+        return jax.tree.map(jnp.add, total, microbatch_gradient(*microbatch)), None
 
-    total, _ = jax.lax.scan(add, zeros, (parts, keys))
+    total, _ = jax.lax.scan(add, zeros, (microbatches, keys))
     return jax.tree.map(lambda x: x / accumulate, total)
 
 
-def interleaved(x: Shaped[Array, "b ..."], parts: int) -> Shaped[Array, "parts part ..."]:
-    """Splits a batch into parts of every `parts`-th example: each device's share then stays on that device."""
-    return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+def interleaved(x: Shaped[Array, "b ..."], count: int) -> Shaped[Array, "count part ..."]:
+    """Microbatches of every `count`-th example, so that the share of each device stays on that device."""
+    return x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1)

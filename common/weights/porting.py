@@ -1,24 +1,24 @@
-"""Strict porting of parameters: one table, three hard checks.
+"""Strict porting of parameters: one table, three checks.
 
-Another program's file is a flat mapping from its own key to an array. Ours is a *pure nested dict*
-(`nnx.to_pure_dict(nnx.state(model))`): keys are str or int, leaves are arrays. The flat view of it joins
-the keys with dots, so `tree["extractor"]["convs"][0]["kernel"]` is called "extractor.convs.0.kernel".
+The file of another program is a flat mapping from its own keys to arrays. Ours is a *pure nested dict*
+(`nnx.to_pure_dict(nnx.state(model))`) with str or int keys. Its flat view joins the keys with dots, so
+`tree["extractor"]["convs"][0]["kernel"]` is "extractor.convs.0.kernel".
 
-A table says, for each of our leaves, which of their keys fills it and how the axes are laid out there:
+A table has, for each of our leaves, the key that fills it and the layout of the axes there:
 
     table = {
         "extractor.convs.0.kernel": Entry("extract.convs.0.weight", OIHW_TO_HWIO),
-        "extractor.convs.0.bias": "extract.convs.0.bias",      # a bare key means: same layout
+        "extractor.convs.0.bias": Entry("extract.convs.0.bias"),      # the same layout
     }
 
-`port` reads the table from theirs to ours, `export` reads it backwards. Both hold it to three checks:
+`port` reads the table from theirs to ours, `export` reads it backwards. Both check that
 
-1. every source key is used exactly once (`ignore` names the keys that are no weights, e.g. optimiser slots);
+1. every source key is used exactly once (`ignore` names the keys that are not weights, e.g. optimiser slots);
 2. every target leaf is filled exactly once;
 3. every shape is equal after the layout change.
 
-A value that is NaN or infinite, or whose kind differs (an integer for a float), is an offender too. Nothing
-is filled in part: all offenders are raised together as one ValueError whose first line is a complete summary.
+NaN, infinity, or a value of another kind (an integer for a float) is an error too. Nothing is filled in part: one
+ValueError lists all offenders, with a complete summary in its first line.
 """
 
 import math
@@ -29,21 +29,18 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-ALIGNMENT = 64  # bytes; what XLA asks of a buffer on the processor
+ALIGNMENT = 64  # bytes, of a buffer of XLA on the processor
 Tree = Mapping[Any, Any]  # nested: str or int keys; leaves are arrays or jax.ShapeDtypeStruct
 
 
 class Layout(NamedTuple):
-    """Where each axis of ours lies in theirs; `axes` as for `np.transpose`, None for the same layout."""
+    """`axes` as for `np.transpose` of theirs to ours; None for the same layout."""
 
     name: str
     axes: tuple[int, ...] | None = None
 
     def to_ours(self, theirs: np.ndarray) -> np.ndarray:
         return theirs if self.axes is None else np.transpose(theirs, self.axes)
-
-    def to_theirs(self, ours: np.ndarray) -> np.ndarray:
-        return ours if self.axes is None else np.transpose(ours, np.argsort(self.axes))
 
     def fits(self, rank: int) -> bool:
         return self.axes is None or len(self.axes) == rank
@@ -61,22 +58,20 @@ class Entry(NamedTuple):
     layout: Layout = IDENTITY
 
 
-Table = Mapping[str, Entry | str]
+Table = Mapping[str, Entry]
 
 
-def make_table(lines: Iterable[tuple[str, Entry | str]]) -> dict[str, Entry]:
-    """(target, entry) pairs -> table. A dict would keep the last of two equal targets in silence; this raises
-    ValueError that names every target given twice."""
-    pairs = [(target, Entry(entry) if isinstance(entry, str) else entry) for target, entry in lines]
+def make_table(lines: Iterable[tuple[str, Entry]]) -> dict[str, Entry]:
+    """(target, entry) pairs -> table. Raises ValueError with each target given twice, where a dict keeps the last."""
+    pairs = list(lines)
     repeated = [target for target, count in Counter(target for target, _ in pairs).items() if count > 1]
     _refuse("table", "", {"target named more than once": repeated})
     return dict(pairs)
 
 
 def flatten(tree: Tree) -> dict[str, Any]:
-    """Nested dict -> {dotted path: leaf}, in the tree's order; a flat dict comes back unchanged.
-
-    Raises ValueError if two leaves get the same dotted path (0 beside "0", or "a.b" beside a -> b)."""
+    """Nested dict -> {dotted path: leaf} in the order of the tree; a flat dict is unchanged. Raises ValueError if two
+    leaves get the same path (0 beside "0", or "a.b" beside a -> b)."""
     leaves = list(_walk(tree))
     twice = [path for path, count in Counter(path for path, _ in leaves).items() if count > 1]
     _refuse("flattening", "", {"path of more than one leaf": twice})
@@ -84,22 +79,17 @@ def flatten(tree: Tree) -> dict[str, Any]:
 
 
 def unflatten_like(flat: Mapping[str, Any], target_tree: Tree) -> dict[Any, Any]:
-    """{dotted path: leaf} -> nested dict with exactly the keys of `target_tree`, its int keys included.
-
-    Raises one ValueError that lists every path that is missing, unknown, or of a shape unlike its leaf's."""
+    """{dotted path: leaf} -> nested dict with the keys of `target_tree`, its int keys included. Raises one ValueError
+    with every path that is missing, unknown, or of another shape."""
     target = flatten(target_tree)
-    common = [path for path in target if path in flat]
+    shapes = {path: (_shape(flat[path]), _shape(leaf)) for path, leaf in target.items() if path in flat}
     _refuse(
         "filling the parameters",
         f"{len(flat)} values for {len(target)} leaves",
         {
             "leaf without a value": [path for path in target if path not in flat],
             "value without a leaf": [path for path in flat if path not in target],
-            "shape differs": [
-                f"{path}: value {_shape(flat[path])}, leaf {_shape(target[path])}"
-                for path in common
-                if _shape(flat[path]) != _shape(target[path])
-            ],
+            "shape differs": [f"{path}: value {a}, leaf {b}" for path, (a, b) in shapes.items() if a != b],
         },
     )
     return _fill(flat, target_tree, "")
@@ -113,21 +103,19 @@ def port(
     place: Callable[[np.ndarray], Any] = lambda array: array,
 ) -> dict[str, Any]:
     """Their arrays -> ours, flat, in the layout, shape and dtype of `target` (nested or flat, arrays or
-    ShapeDtypeStructs: `nnx.eval_shape` spares the random weights). `unflatten_like` nests the result.
+    ShapeDtypeStructs: `nnx.eval_shape` needs no random weights). `unflatten_like` nests the result.
 
-    `place` takes each array as soon as it is converted, and what it returns is kept in its stead: one that moves the
-    array to a device holds the network and a single tensor in memory, not the network twice.
-
-    Raises one ValueError that lists all offenders of the checks in the module's docstring."""
-    entries, leaves = _entries(table), flatten(target)
-    problems = _coverage(entries, leaves)
+    `place` converts each array at once, and its result is kept instead: one that moves the array to a device holds the
+    network and a single tensor in memory, not the network twice. Raises one ValueError with all offenders."""
+    leaves = flatten(target)
+    problems = _coverage(table, leaves)
     problems["source key missing"] = [
-        f"{entry.source} (for {path})" for path, entry in entries.items() if entry.source not in source
+        f"{entry.source} (for {path})" for path, entry in table.items() if entry.source not in source
     ]
-    named = {entry.source for entry in entries.values()}
+    named = {entry.source for entry in table.values()}
     problems["source key not used"] = [key for key in source if key not in named and not ignore(key)]
     ported = {}
-    for path, entry in entries.items():
+    for path, entry in table.items():
         if path in leaves and entry.source in source:
             value, complaint = _convert(np.asarray(source[entry.source]), entry.layout, leaves[path])
             ported[path] = value if complaint else place(value)
@@ -138,14 +126,12 @@ def port(
 
 
 def export(params: Tree, table: Table) -> dict[str, np.ndarray]:
-    """Ours (nested or flat) -> their arrays by their keys: the inverse of `port`, dtype unchanged.
-
-    Raises one ValueError that lists every leaf without a line in the table, line without a leaf, key used
-    twice, array whose rank its layout cannot turn, and value that is not finite."""
-    entries, leaves = _entries(table), flatten(params)
-    problems = _coverage(entries, leaves)
+    """Ours (nested or flat) -> their arrays by their keys: the inverse of `port`, dtype unchanged. Raises one
+    ValueError with all offenders."""
+    leaves = flatten(params)
+    problems = _coverage(table, leaves)
     exported = {}
-    for path, entry in entries.items():
+    for path, entry in table.items():
         if path not in leaves:
             continue
         value = np.asarray(leaves[path])
@@ -155,18 +141,19 @@ def export(params: Tree, table: Table) -> dict[str, np.ndarray]:
         elif not all_finite(value):
             problems.setdefault("not finite", []).append(path)
         else:
-            exported[entry.source] = np.array(entry.layout.to_theirs(value), order="C")
-    _refuse("export", f"{len(leaves)} leaves, table has {len(entries)} lines", problems)
+            axes = None if entry.layout.axes is None else np.argsort(entry.layout.axes)
+            exported[entry.source] = np.array(value if axes is None else np.transpose(value, axes), order="C")
+    _refuse("export", f"{len(leaves)} leaves, table has {len(table)} lines", problems)
     return exported
 
 
 def all_finite(value: np.ndarray) -> bool:
-    """False if a float array (bfloat16 included) holds NaN or an infinity; True for every other kind."""
+    """Whether no float (bfloat16 included) is NaN or infinite."""
     return not is_float(value.dtype) or bool(np.isfinite(value).all())
 
 
 def is_float(dtype: Any) -> bool:
-    """NumPy does not count bfloat16 as floating; JAX's lattice does."""
+    """Whether it is a float; for NumPy, bfloat16 is not."""
     return bool(jnp.issubdtype(dtype, jnp.floating))
 
 
@@ -186,20 +173,15 @@ def _fill(flat: Mapping[str, Any], tree: Tree, prefix: str) -> dict[Any, Any]:
     }
 
 
-def _entries(table: Table) -> dict[str, Entry]:
-    return make_table(table.items())
-
-
 def _shape(leaf: Any) -> tuple[int, ...]:
     return tuple(np.shape(leaf) if not hasattr(leaf, "shape") else leaf.shape)
 
 
-def _coverage(entries: Mapping[str, Entry], leaves: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The offenders that the table and our leaves have before any array is looked at."""
-    uses = Counter(entry.source for entry in entries.values())
+def _coverage(table: Table, leaves: Mapping[str, Any]) -> dict[str, list[str]]:
+    uses = Counter(entry.source for entry in table.values())
     return {
-        "target leaf not filled": [path for path in leaves if path not in entries],
-        "target not in the model": [path for path in entries if path not in leaves],
+        "target leaf not filled": [path for path in leaves if path not in table],
+        "target not in the model": [path for path in table if path not in leaves],
         "source key used more than once": [key for key, count in uses.items() if count > 1],
     }
 
@@ -214,15 +196,14 @@ def _convert(theirs: np.ndarray, layout: Layout, leaf: Any) -> tuple[np.ndarray,
         return theirs, {"shape differs": f"{theirs.shape}{turned}, want {_shape(leaf)}"}
     if theirs.dtype != leaf.dtype and not (is_float(theirs.dtype) and is_float(leaf.dtype)):
         return theirs, {"kind differs": f"is {theirs.dtype}, want {leaf.dtype}"}
-    converted = _aligned(ours.shape, leaf.dtype)
+    converted = _aligned(ours.shape, np.dtype(leaf.dtype))
     with np.errstate(over="ignore"):  # an overflow of a narrower type shows up as an infinity below
         np.copyto(converted, ours, casting="unsafe")
     return converted, {} if all_finite(converted) else {"not finite": f"holds NaN or infinity as {leaf.dtype}"}
 
 
-def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array not yet written to, that JAX on the processor can take over without a copy."""
-    dtype = np.dtype(dtype)
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array that JAX on the processor can use without a copy."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
@@ -230,7 +211,7 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def _refuse(doing: str, totals: str, problems: Mapping[str, list[str]]) -> None:
-    """Raise one ValueError for all problems, if there are any: a headline with counts, then a line each."""
+    """Raises one ValueError for all problems, if there are any: a headline with counts, then a line each."""
     counts = {kind: len(offenders) for kind, offenders in problems.items() if offenders}
     if not counts:
         return

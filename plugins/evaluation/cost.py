@@ -24,7 +24,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from common.arithmetic import Work, count
 from plugins.control import contract, plug_and_play
 from plugins.control.contract import ControlNetwork, NetworkActs
 from plugins.control.plug_and_play import Injection, PlugAndPlay, follow
@@ -34,6 +33,7 @@ from plugins.diffusion.networks.vae import AutoencoderKL
 from plugins.diffusion.request import GUIDANCE
 from plugins.diffusion.samplers import Step
 from plugins.diffusion.steering import WITH, WITHOUT, Acts, steered
+from plugins.evaluation.flops import Work, count
 
 
 class Cost(NamedTuple):

@@ -1,4 +1,4 @@
-"""Each wrong key or value in a config is one line that says where, what and how else."""
+"""Each wrong key or value in a config is one line with its place, its value and the rule."""
 
 import dataclasses
 import sys
@@ -33,7 +33,7 @@ class Outer:
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    """Test modules are imported by path: give this one a name that a config can say."""
+    """Test modules are imported by path: give this one a name for configs."""
     monkeypatch.setitem(sys.modules, "config_toys", sys.modules[HERE])
 
 
@@ -49,22 +49,22 @@ def test_nested_nodes_become_objects_of_plain_values():
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "value"),
     [
-        ({"rate": "fast"}, "outer.rate is 'fast': it has to be float"),
-        ({"rate": True}, "outer.rate is True"),
-        ({"inner": {"_target_": "config_toys.Inner", "size": 1.5}}, "outer.inner.size is 1.5: it has to be int"),
-        ({"inner": {"_target_": "config_toys.Inner", "sise": 1}}, "outer.inner.sise .* did you mean size"),
-        ({"weight": 1}, "outer.weight is not a field of Outer: there are inner, rate"),
-        ({"inner": {"size": 1}}, "outer.inner is {'size': 1}: it has to be Inner"),
+        ({"rate": "fast"}, r"outer\.rate is 'fast'.* float"),
+        ({"rate": True}, r"outer\.rate is True.* float"),
+        ({"inner": {"_target_": "config_toys.Inner", "size": 1.5}}, r"outer\.inner\.size is 1\.5.* int"),
+        ({"inner": {"_target_": "config_toys.Inner", "sise": 1}}, r"outer\.inner\.sise .* size"),
+        ({"weight": 1}, r"outer\.weight .*Outer.* inner, rate"),
+        ({"inner": {"size": 1}}, r"outer\.inner is {'size': 1}.* Inner"),
         ({"corners": 5}, "outer.corners"),
         ({"on": "maybe"}, "outer.on"),
         ({"inner": {"_target_": "config_toys.Outsider"}}, "Outsider"),
-        ({"inner": {"_target_": "no_such_module.Inner"}}, "no_such_module.Inner': there is no such module"),
+        ({"inner": {"_target_": "no_such_module.Inner"}}, r"no_such_module\.Inner"),
     ],
 )
-def test_what_cannot_be_is_one_line(fields, said):
-    with pytest.raises(ValueError, match=said) as error:
+def test_invalid_fields_are_one_line(fields, value):
+    with pytest.raises(ValueError, match=value) as error:
         build(**fields)
     assert "\n" not in str(error.value)
 
@@ -79,6 +79,6 @@ def test_a_target_of_recipes_needs_a_clone(monkeypatch):
     assert "\n" not in str(error.value)
 
 
-def test_nothing_to_build_stays_what_it_is():
+def test_plain_nodes_are_unchanged():
     assert instantiate(None) is None
     assert instantiate(OmegaConf.create({"a": [1, {"b": 2}]})) == {"a": [1, {"b": 2}]}

@@ -1,5 +1,6 @@
-"""Terms find what they compare by path, weigh by the step, and share a perceptual network's pass."""
+"""Terms find their inputs by path, weigh by the step, and share the pass of a perceptual network; schedules."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -8,9 +9,23 @@ import numpy as np
 import pytest
 
 from common import losses
-from common.perceptual.vgg import Vgg as Network
-from common.perceptual.vgg import param_shapes
-from common.training.objectives import L1, L2, Charbonnier, Psnr, Scope, Ssim, Style, Term, Vgg, report, total
+from common.perceptual.vgg import random_vgg
+from common.training import objectives
+from common.training.objectives import (
+    L1,
+    L2,
+    Charbonnier,
+    Psnr,
+    Schedule,
+    Scope,
+    Ssim,
+    Style,
+    Term,
+    Vgg,
+    as_schedule,
+    report,
+    total,
+)
 from common.training.task import Context
 
 
@@ -49,8 +64,8 @@ def test_paths_lead_into_fields_and_entries():
 
 
 @pytest.mark.parametrize("path", ["output.picture", "batch.x9", "nowhere.image", "output.inner.third"])
-def test_a_path_that_leads_nowhere_names_what_there_is(path):
-    with pytest.raises(ValueError, match=r"is not one of .*(image|y|batch|half)"):
+def test_an_unknown_path_lists_the_names(path):
+    with pytest.raises(ValueError, match=rf"{path}.*(image|y|batch|half)"):
         L1(prediction=path)(scope())
 
 
@@ -63,29 +78,71 @@ def test_the_total_weighs_by_step_and_reports_the_plain_values():
     assert report({"psnr": Psnr()}, scope()).keys() == {"psnr"}
 
 
-def network(depth: int = 16) -> Network:
-    rng = np.random.default_rng(3)
-
-    def draw(shape):
-        scale = np.sqrt(2 / np.prod(shape[:-1])) if len(shape) > 1 else 0.01
-        return jnp.asarray(scale * rng.standard_normal(shape), jnp.float32)
-
-    return Network(jax.tree.map(lambda leaf: draw(leaf.shape), param_shapes(depth)))
-
-
 @pytest.mark.slow
-def test_perceptual_terms_and_their_shared_pass(monkeypatch):
-    calls, features = [], Network.features
-    monkeypatch.setattr(Network, "features", lambda self, *a: calls.append(1) or features(self, *a))
-    here = scope(frozen={"vgg": network()})
-    loss, values = total({"vgg": Vgg(), "style": Style(weight=2.0)}, here)
-    assert len(calls) == 2  # one pass for the prediction, one for the truth
-    pair = pictures(0), pictures(1), network()
+def test_perceptual_terms_share_their_pass(monkeypatch):
+    calls, features, network = [], losses.perceptual_features, random_vgg(16)
+    monkeypatch.setattr(objectives.losses, "perceptual_features", lambda *a: calls.append(1) or features(*a))
+    loss, values = total({"vgg": Vgg(), "style": Style(weight=2.0)}, scope(frozen={"vgg": network}))
+    assert len(calls) == 1
+    pair = pictures(0), pictures(1), network
     assert float(values["vgg"]) == pytest.approx(float(losses.vgg(*pair)), rel=1e-5)
     assert float(values["style"]) == pytest.approx(float(losses.style(*pair)), rel=1e-5)
     assert float(loss) == pytest.approx(float(values["vgg"]) + 2 * float(values["style"]), rel=1e-5)
 
 
-def test_a_network_that_is_not_loaded():
-    with pytest.raises(ValueError, match=r"'vgg' of a loss is not loaded .none is.: add it to task.networks"):
+def test_refusals_of_terms():
+    with pytest.raises(ValueError, match="'vgg'"):  # a network that is not loaded
         Vgg()(scope())
+    with pytest.raises(ValueError, match="'grad_norm'"):
+        total({"grad_norm": L1()}, scope())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ([[100, 2.0], [200, 4.0], [300, 1.0]], {0: 2, 100: 2, 150: 3, 200: 4, 250: 2.5, 300: 1, 10**6: 1}),
+        # TensorFlow's PiecewiseConstantDecay([1500000, 2000000], [1.0, 0.25, 0.0]), as in the reference's losses
+        (
+            {"kind": "step", "corners": [[0, 1.0], [1_500_000, 0.25], [2_000_000, 0.0]]},
+            {0: 1, 1: 1, 1_499_999: 1, 1_500_000: 1, 1_500_001: 0.25, 2_000_000: 0.25, 2_000_001: 0},
+        ),
+        # exact where float32 has no such step
+        *[
+            ({"kind": "step", "corners": [[0, 1.0], [at, 0.5]]}, {at - 1: 1, at: 1, at + 1: 0.5, 2**31 - 1: 0.5})
+            for at in (2**24 + 1, 2**31 - 8)
+        ],
+        ([[2**30 + 3, 0.0], [2**30 + 7, 8.0]], {2**30 + i: max(0, min(8, 2 * i - 6)) for i in range(2, 9)}),
+        ([[0, 1.0], [2**31 - 1, 3.0]], {0: 1, 2**30: 2, 2**31 - 1: 3}),
+        *[(value, {0: 3, 7: 3, 10**9: 3}) for value in (3, 3.0, [[7, 3.0]], Schedule([[5, 3.0]]))],
+    ],
+)
+def test_schedules(schedule, expected):
+    traced = jax.jit(as_schedule(schedule))
+    assert [float(traced(jnp.int32(step))) for step in expected] == pytest.approx(list(expected.values()))
+    assert hash(as_schedule(schedule)) == hash(as_schedule(schedule))
+    assert as_schedule(schedule) == as_schedule(schedule, "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        [[0, 1.0], [5, 2.0], [5, 3.0]],
+        [[9, 1.0], [5, 2.0]],
+        [[-1, 1.0]],
+        [[2**31, 1.0]],
+        [[0.5, 1.0]],
+        [[0, math.nan]],
+        [0, 1.0],
+        [[0, "much"]],
+        "linear",
+        None,
+        {"kind": "cubic", "corners": [[0, 1.0]]},
+        {"kind": "step"},
+        {"corners": [[0, 1.0]], "colour": 1},
+    ],
+)
+def test_invalid_schedules_are_refused_in_one_line(value):
+    with pytest.raises(ValueError, match=r"^loss\.vgg\.weight") as error:
+        as_schedule(value, "loss.vgg.weight")
+    assert "\n" not in str(error.value)

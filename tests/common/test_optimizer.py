@@ -1,4 +1,4 @@
-"""Optimisers against PyTorch, Keras and the papers' formulas; which parameters they move; learning rates and schedules.
+"""Optimisers against PyTorch, Keras and the papers' formulas; which parameters they move; learning rates.
 
 The golden numbers come from `problem` below: parameters cos(i), the gradient of step t is sin(i t) / 1000 + 1e-4, three
 steps. `torch.optim.AdamW(lr=0.1, weight_decay=0.5)` and `torch.optim.Adafactor(lr=0.01)` of PyTorch 2.15,
@@ -19,7 +19,6 @@ from hydra import compose, initialize_config_dir
 
 import common
 from common.training.config import instantiate
-from common.training.objectives import Schedule, as_schedule
 from common.training.optimizer import OPTIMIZERS, OptimConfig, make_optimizer, make_schedule, parameter_paths, trainable
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig
@@ -35,11 +34,11 @@ TORCH_ADAMW = [
     [0.5721535086631775, 0.19064143300056458, -0.46428412199020386],
     [-1.0066306591033936, -0.4984242916107178, 0.44049036502838135],
 ]
-TORCH_ADAFACTOR = {  # weight decay: some entries of (128, 130)
-    0.0: [0.9970220327377319, 0.5186482667922974, -0.3720596134662628, 0.41360053420066833],
-    0.5: [0.9821267127990723, 0.5108000636100769, -0.3665302097797394, 0.4073418974876404],
+TORCH_ADAFACTOR = {  # (shape, weight decay): some entries
+    ((4,), 0.0): [0.9766186475753784, 0.5220043063163757, -0.4155806303024292, -1.0018980503082275],
+    ((128, 130), 0.0): [0.9970220327377319, 0.5186482667922974, -0.3720596134662628, 0.41360053420066833],
+    ((128, 130), 0.5): [0.9821267127990723, 0.5108000636100769, -0.3665302097797394, 0.4073418974876404],
 }
-TORCH_ADAFACTOR_VECTOR = [0.9766186475753784, 0.5220043063163757, -0.4155806303024292, -1.0018980503082275]
 BIG = (128, 130)  # optax factors from 128 on
 
 
@@ -60,30 +59,25 @@ def move(config: OptimConfig, params, grads, steps=100):
     return params, state
 
 
-def test_adam_is_keras():
-    params, grads = problem((2, 3), scale=1e-3)
-    moved, _ = move(OptimConfig(lr=0.1), params, grads)
-    np.testing.assert_allclose(moved, KERAS_ADAM, rtol=1e-5)
+@pytest.mark.parametrize(
+    ("config", "scale", "expected"),
+    [
+        (OptimConfig(lr=0.1), 1e-3, KERAS_ADAM),
+        (OptimConfig("adamw", lr=0.1, weight_decay=0.5), 1.0, TORCH_ADAMW),
+    ],
+)
+def test_adam_is_keras_and_adamw_is_pytorchs(config, scale, expected):
+    params, grads = problem((2, 3), scale=scale)
+    np.testing.assert_allclose(move(config, params, grads)[0], expected, rtol=1e-5, atol=5e-6)
 
 
-def test_adamw_is_pytorchs():
-    params, grads = problem((2, 3))
-    moved, _ = move(OptimConfig("adamw", lr=0.1, weight_decay=0.5), params, grads)
-    np.testing.assert_allclose(moved, TORCH_ADAMW, atol=5e-6)
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.5])
-def test_adafactor_is_pytorchs_but_for_the_order_of_decay(decay):
-    params, grads = problem(BIG)
+@pytest.mark.parametrize(("shape", "decay"), TORCH_ADAFACTOR)
+def test_adafactor_is_pytorchs(shape, decay):
+    """Also in the order: the size of a step is of the parameter before the decay."""
+    params, grads = problem(shape)
     moved = np.asarray(move(OptimConfig("adafactor", lr=0.01, weight_decay=decay), params, grads)[0])
-    # PyTorch takes the size of a step from the parameter before the decay, and so do we: equal.
-    np.testing.assert_allclose(moved[[0, 0, 1, -1], [0, 1, 0, -1]], TORCH_ADAFACTOR[decay], rtol=1e-5)
-
-
-def test_adafactor_of_a_vector_is_pytorchs():
-    params, grads = problem((4,))
-    moved, _ = move(OptimConfig("adafactor", lr=0.01), params, grads)
-    np.testing.assert_allclose(moved, TORCH_ADAFACTOR_VECTOR, rtol=1e-5)
+    entries = moved if len(shape) == 1 else moved[[0, 0, 1, -1], [0, 1, 0, -1]]
+    np.testing.assert_allclose(entries, TORCH_ADAFACTOR[shape, decay], rtol=1e-5)
 
 
 def algorithm_4(x, grads, rho, d, relative):
@@ -147,10 +141,6 @@ def flat(tree):
     return dict(zip(jax.tree.leaves(parameter_paths(tree)), map(np.asarray, jax.tree.leaves(tree)), strict=True))
 
 
-def test_paths_join_keys():
-    assert jax.tree.leaves(parameter_paths(network()[0]))[:2] == ["encoder/convs/0/bias", "encoder/convs/0/kernel"]
-
-
 def test_a_multiplier_scales_the_update_exactly():
     """Weight decay too, and the first expression found decides. Powers of two: no rounding hides an error."""
     params, grads = network()
@@ -195,7 +185,7 @@ def test_a_frozen_network_trains_as_if_the_rest_were_alone():
     jax.tree.map(np.testing.assert_array_equal, {k: v for k, v in moved.items() if k != "encoder"}, alone)
 
 
-def test_trainable_says_what_moves():
+def test_trainable_parameters():
     moves = trainable([("^head/kernel$", 0.5), (".*", 0.0)], network()[0])
     assert [path for path, yes in flat(moves).items() if yes] == ["head/kernel"]
     shapes = jax.eval_shape(lambda: network()[0])
@@ -213,25 +203,22 @@ def test_decay_takes_lr_times_its_part_of_kernels_only(name):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "value"),
     [
-        (
-            {"multipliers": [["nosuch/", 0.5]]},
-            r"'nosuch/' is found in no path; paths are encoder/convs/0/bias, .* more$",
-        ),
+        ({"multipliers": [["nosuch/", 0.5]]}, r"'nosuch/'.* encoder/convs/0/bias"),
         ({"no_decay": ["gamma"]}, "no_decay: 'gamma'"),
-        ({"multipliers": [[".*", 0.5], ["^head", 0.1]]}, "'\\^head'; move it up"),
-        ({"multipliers": [[".*", 0]]}, "freeze every parameter"),
+        ({"multipliers": [[".*", 0.5], ["^head", 0.1]]}, r"'\^head'"),
+        ({"multipliers": [[".*", 0]]}, r"optim\.multipliers"),
     ],
 )
-def test_expressions_that_decide_nothing_are_refused(fields, said):
-    with pytest.raises(ValueError, match=said) as error:
+def test_expressions_that_decide_nothing_are_refused(fields, value):
+    with pytest.raises(ValueError, match=value) as error:
         make_optimizer(OptimConfig("adamw", **fields), 10).init(network()[0])
     assert "\n" not in str(error.value)
 
 
 def test_a_default_optimizers_state_is_as_in_earlier_checkpoints():
-    """Runs that began before expressions were known can go on: nothing is wrapped around what does not use them."""
+    """Old runs resume: expressions wrap nothing around an optimiser that does not use them."""
     params = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}
     adam = make_optimizer(OptimConfig(), 10).init(params)
     assert isinstance(adam, tuple) and isinstance(adam[0], optax.ScaleByAdamState)
@@ -260,15 +247,10 @@ def test_muon_moves_all_directions_alike_and_leaves_biases_to_adam():
     [
         ({}, {0: 0.1, 50: 0.1, 10**7: 0.1}),
         ({"warmup": 10}, {0: 0.0, 5: 0.05, 10: 0.1, 60: 0.1}),
-        (
-            {"schedule": "staircase", "decay_every": 10, "decay_rate": 0.5},
-            {0: 0.1, 9: 0.1, 10: 0.05, 19: 0.05, 20: 0.025},
-        ),
+        ({"schedule": "staircase", "decay_every": 10, "decay_rate": 0.5}, {0: 0.1, 9: 0.1, 10: 0.05, 20: 0.025}),
         ({"schedule": "cosine", "final_lr": 0.1}, {0: 0.1, 50: 0.055, 100: 0.01, 200: 0.01}),
         ({"schedule": "cosine", "warmup": 20}, {10: 0.05, 20: 0.1, 60: 0.05, 100: 0.0}),
         ({"schedule": "linear", "final_lr": 0.5}, {0: 0.1, 50: 0.075, 100: 0.05, 200: 0.05}),
-        ({"schedule": "linear", "warmup": 20}, {10: 0.05, 20: 0.1, 60: 0.05, 90: 0.0125, 100: 0.0}),
-        ({"schedule": "rsqrt", "timescale": 30}, {0: 0.1, 90: 0.05, 240: 0.1 / 3}),
         ({"schedule": "rsqrt", "timescale": 30, "warmup": 10}, {0: 0.0, 5: 0.05, 10: 0.1, 100: 0.05}),
         ({"schedule": "rsqrt", "timescale": 25, "warmup": 25}, {25: 0.1, 64: 0.0625, 100: 0.05}),  # T5: sqrt(25 / step)
         ({"schedule": "rsqrt", "timescale": 20, "cooldown": 50}, {0: 0.1, 50: 0.1 / 3.5**0.5, 60: 0.04, 100: 0.0}),
@@ -289,47 +271,47 @@ def test_the_papers_learning_rate():
 
 
 @pytest.mark.parametrize(
-    ("fields", "steps"),
-    [({"schedule": "cosine", "warmup": 10}, 10), ({"schedule": "linear", "warmup": 11}, 10), ({"cooldown": 11}, 10)],
+    "fields", [{"schedule": "cosine", "warmup": 10}, {"schedule": "linear", "warmup": 11}, {"cooldown": 11}]
 )
-def test_a_run_too_short_for_its_schedule_is_refused(fields, steps):
-    with pytest.raises(ValueError, match=r"in 10 steps: lower them or raise trainer\.steps") as error:
-        make_optimizer(OptimConfig(**fields), steps)
+def test_a_run_too_short_for_its_schedule_is_refused(fields):
+    with pytest.raises(ValueError, match="10 steps") as error:
+        make_optimizer(OptimConfig(**fields), 10)
     assert "\n" not in str(error.value)
-    make_optimizer(OptimConfig(**fields), steps + 2)
+    make_optimizer(OptimConfig(**fields), 12)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("field", "value"),
     [
-        ({"name": "sgd"}, "adafactor"),
-        ({"schedule": "square"}, "rsqrt"),
-        ({"momentum_dtype": "float16"}, "bfloat16"),
-        ({"lr": 0.0}, "optim.lr is 0.0"),
-        ({"lr": math.nan}, "above 0"),
-        ({"warmup": -1}, "optim.warmup is -1"),
-        ({"final_lr": 1.5}, "optim.final_lr is 1.5"),
-        ({"decay_every": 0}, "optim.decay_every"),
-        ({"decay_rate": 0.0}, "optim.decay_rate"),
-        ({"timescale": 0}, "optim.timescale"),
-        ({"cooldown": -5}, "optim.cooldown"),
-        ({"clip": -1.0}, "optim.clip"),
-        ({"weight_decay": -0.1}, "optim.weight_decay"),
-        ({"weight_decay": 0.1}, "choose optim.name=adamw"),
-        ({"momentum": 1.0}, "optim.momentum"),
-        ({"update_clip": -1.0}, "optim.update_clip"),
-        ({"ema": 1.0}, "optim.ema"),
-        ({"no_decay": ["(bias"]}, "not a regular expression"),
-        ({"no_decay": "bias"}, "has to be a list"),
-        ({"multipliers": [["a", -1]]}, "factor of 'a'"),
-        ({"multipliers": [["a", 1, 2]]}, "no pair"),
-        ({"multipliers": ["ab"]}, "no pair"),
-        ({"multipliers": [["[a", 1]]}, "not a regular expression"),
+        ("name", "sgd"),
+        ("schedule", "square"),
+        ("momentum_dtype", "float16"),
+        ("lr", 0.0),
+        ("lr", math.nan),
+        ("warmup", -1),
+        ("final_lr", 1.5),
+        ("decay_every", 0),
+        ("decay_rate", 0.0),
+        ("timescale", 0),
+        ("cooldown", -5),
+        ("clip", -1.0),
+        ("weight_decay", -0.1),
+        ("weight_decay", 0.1),  # adam has none
+        ("momentum", 1.0),
+        ("update_clip", -1.0),
+        ("ema", 1.0),
+        ("ema_power", -1.0),
+        ("no_decay", ["(bias"]),
+        ("no_decay", "bias"),
+        ("multipliers", [["a", -1]]),
+        ("multipliers", [["a", 1, 2]]),
+        ("multipliers", ["ab"]),
+        ("multipliers", [["[a", 1]]),
     ],
 )
-def test_values_that_cannot_be_are_refused_in_one_line(fields, said):
-    with pytest.raises(ValueError, match=said) as error:
-        OptimConfig(**fields)
+def test_invalid_values_are_refused_in_one_line(field, value):
+    with pytest.raises(ValueError, match=rf"optim\.{field}") as error:
+        OptimConfig(**{field: value})
     assert "\n" not in str(error.value)
 
 
@@ -341,63 +323,3 @@ def test_each_config_names_its_optimizer(name):
     assert isinstance(config, OptimConfig) and config.name == name
     assert config.multipliers == (("bias", 0.5),) and hash(config) == hash(dataclasses.replace(config))
     make_optimizer(config, 100_000)
-
-
-def values(schedule: Schedule, steps) -> list[float]:
-    """The schedule at `steps`, traced; the host's answer has to be the same."""
-    traced = [float(jax.jit(schedule)(jnp.int32(step))) for step in steps]
-    np.testing.assert_allclose([schedule.at(step) for step in steps], traced, rtol=1e-6)
-    return traced
-
-
-def test_a_linear_schedule_joins_its_corners():
-    schedule = as_schedule([[100, 2.0], [200, 4.0], [300, 1.0]])
-    assert values(schedule, (0, 100, 150, 200, 250, 300, 10**6)) == [2.0, 2.0, 3.0, 4.0, 2.5, 1.0, 1.0]
-
-
-def test_a_step_schedule_keeps_its_value_through_the_boundary():
-    """As TensorFlow's PiecewiseConstantDecay([1500000], [1.0, 0.25]) in the reference's losses."""
-    schedule = as_schedule({"kind": "step", "corners": [[0, 1.0], [1_500_000, 0.25], [2_000_000, 0.0]]})
-    steps = (0, 1, 1_499_999, 1_500_000, 1_500_001, 2_000_000, 2_000_001)
-    assert values(schedule, steps) == [1.0, 1.0, 1.0, 1.0, 0.25, 0.25, 0.0]
-
-
-@pytest.mark.parametrize("at", [2**24 + 1, 2**30 + 7, 2**31 - 8])
-def test_schedules_are_exact_where_float32_has_no_such_step(at):
-    step = Schedule([[0, 1.0], [at, 0.5]], "step")
-    assert values(step, (at - 1, at, at + 1, 2**31 - 1)) == [1.0, 1.0, 0.5, 0.5]
-    line = Schedule([[at - 4, 0.0], [at, 8.0]])
-    assert values(line, range(at - 5, at + 2)) == [0.0, 0.0, 2.0, 4.0, 6.0, 8.0, 8.0]
-    assert values(Schedule([[0, 1.0], [2**31 - 1, 3.0]]), (0, 2**30, 2**31 - 1)) == pytest.approx([1.0, 2.0, 3.0])
-
-
-@pytest.mark.parametrize("value", [3, 3.0, [[7, 3.0]], {"corners": [[0, 3]], "kind": "step"}, Schedule([[5, 3.0]])])
-def test_what_a_config_may_write(value):
-    schedule = as_schedule(value)
-    assert values(schedule, (0, 7, 10**9)) == [3.0, 3.0, 3.0]
-    assert hash(schedule) == hash(as_schedule(value)) and schedule == as_schedule(value, "elsewhere")
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ([], "has no corners"),
-        ([[0, 1.0], [5, 2.0], [5, 3.0]], "5 follows 5"),
-        ([[9, 1.0], [5, 2.0]], "steps have to rise"),
-        ([[-1, 1.0]], "whole step"),
-        ([[2**31, 1.0]], "whole step"),
-        ([[0.5, 1.0]], "whole step"),
-        ([[0, math.nan]], "finite"),
-        ([0, 1.0], "0 is no corner"),
-        ([[0, "much"]], "no corner"),
-        ("linear", "write a number"),
-        (None, "write a number"),
-        ({"kind": "cubic", "corners": [[0, 1.0]]}, "choose linear or step"),
-        ({"kind": "step"}, "corners and kind"),
-        ({"corners": [[0, 1.0]], "colour": 1}, "colour"),
-    ],
-)
-def test_schedules_that_cannot_be_are_refused_in_one_line(value, said):
-    with pytest.raises(ValueError, match=said) as error:
-        as_schedule(value, "loss.vgg.weight")
-    assert str(error.value).startswith("loss.vgg.weight") and "\n" not in str(error.value)

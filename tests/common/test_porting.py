@@ -20,7 +20,7 @@ from common.weights.porting import (
 
 TABLE = {
     "convs.0.kernel": Entry("body.0.weight", OIHW_TO_HWIO),
-    "convs.0.bias": "body.0.bias",
+    "convs.0.bias": Entry("body.0.bias"),
     "head.kernel": Entry("head.weight", OI_TO_IO),
 }
 TARGET = {
@@ -65,109 +65,69 @@ def test_porting_fills_a_module():
     theirs = {"w": draw.standard_normal((7, 6)), "b": draw.standard_normal(7)}
     graphdef, state = nnx.split(layer)
     tree = nnx.to_pure_dict(state)
-    flat = port(theirs, {"kernel": Entry("w", OI_TO_IO), "bias": "b"}, tree)
+    flat = port(theirs, {"kernel": Entry("w", OI_TO_IO), "bias": Entry("b")}, tree)
     ported = nnx.merge(graphdef, unflatten_like(flat, tree))
     x = draw.standard_normal((3, 6)).astype(np.float32)
     np.testing.assert_allclose(ported(x), x @ theirs["w"].T + theirs["b"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
-def test_floats_take_the_dtype_of_the_target(dtype):
+def test_floats_take_the_dtype_of_the_target_in_copies(dtype):
     theirs = {key: value.astype(dtype) for key, value in source().items()}
-    ours = port(theirs, TABLE, TARGET)
+    ours, expected = port(theirs, TABLE, TARGET), theirs["body.0.bias"].astype(np.float32)
     assert {value.dtype for value in ours.values()} == {np.dtype(np.float32)}
-    np.testing.assert_array_equal(ours["convs.0.bias"], theirs["body.0.bias"].astype(np.float32))
-
-
-def test_ported_arrays_are_copies():
-    theirs = source()
-    ours = port(theirs, TABLE, TARGET)
     theirs["body.0.bias"][:] = 9
-    assert not (ours["convs.0.bias"] == 9).any()
+    np.testing.assert_array_equal(ours["convs.0.bias"], expected)
 
 
-def break_unused(theirs, table):
-    theirs["body.1.weight"] = np.zeros(3, np.float32)
-    return "source key not used: body.1.weight"
-
-
-def break_missing(theirs, table):
-    del theirs["head.weight"]
-    return "source key missing: head.weight (for head.kernel)"
-
-
-def break_unfilled(theirs, table):
-    del table["convs.0.bias"], theirs["body.0.bias"]
-    return "target leaf not filled: convs.0.bias"
-
-
-def break_unknown_target(theirs, table):
-    table["convs.1.bias"] = "extra"
-    theirs["extra"] = np.zeros(5, np.float32)
-    return "target not in the model: convs.1.bias"
-
-
-def break_used_twice(theirs, table):
-    table["convs.0.bias"] = "body.0.weight"
-    return "source key used more than once: body.0.weight"
-
-
-def break_shape(theirs, table):
-    theirs["head.weight"] = theirs["head.weight"].T.copy()
-    return "shape differs: head.kernel: head.weight (6, 7) is (7, 6) after oi_to_io, want (6, 7)"
-
-
-def break_rank(theirs, table):
-    theirs["body.0.weight"] = np.zeros((5, 4), np.float32)
-    return "shape differs: convs.0.kernel: body.0.weight (5, 4), which oihw_to_hwio cannot turn"
-
-
-def break_finite(theirs, table):
-    theirs["body.0.bias"][3] = np.nan
-    return "not finite: convs.0.bias: body.0.bias"
-
-
-def break_kind(theirs, table):
+def disagreement(kind: str, theirs: dict, table: dict) -> str:
+    """Breaks the file or the table in one way; the line of the error."""
+    if kind == "unused":
+        theirs["body.1.weight"] = np.zeros(3, np.float32)
+        return "source key not used: body.1.weight"
+    if kind == "missing":
+        del theirs["head.weight"]
+        return "source key missing: head.weight (for head.kernel)"
+    if kind == "unfilled":
+        del table["convs.0.bias"], theirs["body.0.bias"]
+        return "target leaf not filled: convs.0.bias"
+    if kind == "unknown target":
+        table["convs.1.bias"], theirs["extra"] = Entry("extra"), np.zeros(5, np.float32)
+        return "target not in the model: convs.1.bias"
+    if kind == "used twice":
+        table["convs.0.bias"] = Entry("body.0.weight")
+        return "source key used more than once: body.0.weight"
+    if kind == "shape":
+        theirs["head.weight"] = theirs["head.weight"].T.copy()
+        return "shape differs: head.kernel: head.weight (6, 7)"
+    if kind == "rank":
+        theirs["body.0.weight"] = np.zeros((5, 4), np.float32)
+        return "shape differs: convs.0.kernel: body.0.weight (5, 4)"
+    if kind == "finite":
+        theirs["body.0.bias"][3] = np.nan
+        return "not finite: convs.0.bias: body.0.bias"
     theirs["body.0.bias"] = np.arange(5)
     return "kind differs: convs.0.bias: body.0.bias is int64, want float32"
 
 
-BREAKS = [
-    break_unused,
-    break_missing,
-    break_unfilled,
-    break_unknown_target,
-    break_used_twice,
-    break_shape,
-    break_rank,
-    break_finite,
-    break_kind,
-]
+KINDS = ["unused", "missing", "unfilled", "unknown target", "used twice", "shape", "rank", "finite", "kind"]
 
 
-@pytest.mark.parametrize("damage", BREAKS, ids=lambda damage: damage.__name__)
-def test_each_disagreement_is_named(damage):
+@pytest.mark.parametrize("kinds", [*([kind] for kind in KINDS), ["unused", "finite", "shape"]])
+def test_all_disagreements_are_named_in_one_error(kinds):
     theirs, table = source(), dict(TABLE)
-    expected = damage(theirs, table)
-    with pytest.raises(ValueError) as caught:
-        port(theirs, table, TARGET)
-    assert any(line.strip().startswith(expected) for line in str(caught.value).split("\n")[1:])
-
-
-def test_all_offenders_come_in_one_error():
-    theirs, table = source(), dict(TABLE)
-    expected = [break_unused(theirs, table), break_finite(theirs, table), break_shape(theirs, table)]
+    expected = [disagreement(kind, theirs, table) for kind in kinds]
     with pytest.raises(ValueError) as caught:
         port(theirs, table, TARGET)
     headline, *lines = str(caught.value).split("\n")
-    assert sorted(line.strip().split(":")[0] for line in lines) == sorted(e.split(":")[0] for e in expected)
-    assert "3 in all" in headline and "1 x not finite" in headline and "source has 4 keys" in headline
+    assert all(any(line.strip().startswith(start) for line in lines) for start in expected)
+    assert len(kinds) == 1 or (len(lines) == 3 and "3 in all" in headline and "1 x not finite" in headline)
 
 
 def test_overflow_of_a_narrower_target_is_not_finite():
     target = {"x": jax.ShapeDtypeStruct((2,), np.float16)}
     with pytest.raises(ValueError, match="not finite: x: a holds NaN or infinity as float16"):
-        port({"a": np.array([1.0, 1e6])}, {"x": "a"}, target)
+        port({"a": np.array([1.0, 1e6])}, {"x": Entry("a")}, target)
 
 
 def test_ignored_keys_may_stay_but_a_used_one_is_still_used():
@@ -176,23 +136,20 @@ def test_ignored_keys_may_stay_but_a_used_one_is_still_used():
     assert "head.kernel" in ours and len(ours) == 3
 
 
-def test_table_refuses_a_target_twice():
-    with pytest.raises(ValueError, match=r"target named more than once: a\.b"):
-        make_table([("a.b", "x"), ("c", "y"), ("a.b", "z")])
-    assert make_table([("a", "x")]) == {"a": Entry("x")}
+def lines_of(call) -> list[str]:
+    with pytest.raises(ValueError) as caught:
+        call()
+    return [line.strip() for line in str(caught.value).split("\n")[1:]]
 
 
-def test_export_lists_what_does_not_fit():
+def test_export_lists_all_that_does_not_fit():
     params = port(source(), TABLE, TARGET)
     params["more"] = np.zeros(2, np.float32)
     params["convs.0.bias"][0] = np.inf
     params["head.kernel"] = np.zeros(3, np.float32)
-    with pytest.raises(ValueError) as caught:
-        export(params, TABLE)
-    message = str(caught.value)
-    assert "target leaf not filled: more" in message
-    assert "not finite: convs.0.bias" in message
-    assert "head.kernel: oi_to_io cannot turn (3,)" in message
+    lines = lines_of(lambda: export(params, TABLE))
+    assert {"target leaf not filled: more", "not finite: convs.0.bias"} < set(lines) and len(lines) == 3
+    assert any("head.kernel" in line and "(3,)" in line for line in lines)
 
 
 def test_flatten_and_unflatten_keep_keys_and_order():
@@ -202,19 +159,17 @@ def test_flatten_and_unflatten_keep_keys_and_order():
     assert unflatten_like(dict(reversed(flat.items())), tree) == tree
 
 
-def test_flatten_refuses_two_leaves_of_one_path():
-    with pytest.raises(ValueError, match=r"path of more than one leaf: a\.0"):
-        flatten({"a": {0: 1.0, "0": 2.0}})
-
-
-def test_unflatten_lists_missing_unknown_and_misshapen():
+def test_repeated_missing_unknown_and_misshapen_paths_are_listed():
+    entry = Entry("x")
+    assert make_table([("a", entry)]) == {"a": entry}
+    assert lines_of(lambda: make_table([("a.b", entry), ("c", entry), ("a.b", entry)]))[0].endswith("a.b")
+    assert lines_of(lambda: flatten({"a": {0: 1.0, "0": 2.0}}))[0].endswith("a.0")
     flat = {"convs.0.kernel": np.zeros((3, 2, 4, 6)), "convs.0.bias": np.zeros(5), "tail": np.zeros(1)}
-    with pytest.raises(ValueError) as caught:
-        unflatten_like(flat, TARGET)
-    message = str(caught.value)
-    assert "leaf without a value: head.kernel" in message
-    assert "value without a leaf: tail" in message
-    assert "convs.0.kernel: value (3, 2, 4, 6), leaf (3, 2, 4, 5)" in message
+    assert lines_of(lambda: unflatten_like(flat, TARGET)) == [
+        "leaf without a value: head.kernel",
+        "value without a leaf: tail",
+        "shape differs: convs.0.kernel: value (3, 2, 4, 6), leaf (3, 2, 4, 5)",
+    ]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])

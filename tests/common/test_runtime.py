@@ -1,4 +1,4 @@
-"""What a program does with the processor's memory at its start."""
+"""Memory settings of a program."""
 
 import subprocess
 import sys
@@ -25,8 +25,8 @@ PROGRAM = """
 from common import runtime
 runtime.LONG_COMPILATION = 0.0
 trims = []
-heard = runtime._trim_after_compiling
-runtime._trim_after_compiling = lambda *args, **more: (trims.append(args[0]), heard(*args, **more))
+trim = runtime._trim_after_compiling
+runtime._trim_after_compiling = lambda *args, **more: (trims.append(args[0]), trim(*args, **more))
 runtime.setup()
 runtime.setup()
 import jax
@@ -36,8 +36,8 @@ print(trims.count("/jax/core/compile/backend_compile_duration"))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
-def test_a_program_hears_each_compilation_once(tmp_path):
-    """JAX's own event, under the name that JAX gives it today; a second setup adds no second listener."""
+def test_each_compilation_trims_once(tmp_path):
+    """By JAX's own event, under its present name; a second setup adds no second listener."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,

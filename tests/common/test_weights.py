@@ -1,4 +1,4 @@
-"""Weights files: what goes in comes out, the header tells the truth, every bad file is refused by name."""
+"""Weights files: round trips, the header, and refusals by name."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import common.weights.model_file
@@ -51,7 +52,9 @@ def with_header(path: Path, **text: str | None) -> Path:
 
 
 def test_round_trip_keeps_values_and_config(tmp_path):
-    flat, header = load_weights(save(tmp_path / "w.safetensors", metadata={"psnr": 35.5, "data": ["a", "b"]}))
+    path = save(tmp_path / "w.safetensors", metadata={"psnr": 35.5, "data": ["a", "b"]})
+    flat, header = load_weights(path)
+    np.testing.assert_array_equal(load_file(path)["convs.0.kernel"], params()["convs"][0]["kernel"])  # other programs
     np.testing.assert_array_equal(flat["convs.1.kernel"], params()["convs"][1]["kernel"])
     assert flat["scale"].shape == () and flat["scale"] == np.float32(0.1)
     assert flat["count"].dtype == np.int32 and flat["count"].tolist() == [2, 3]
@@ -59,11 +62,6 @@ def test_round_trip_keeps_values_and_config(tmp_path):
     assert (header.kind, header.config, header.dtype) == ("film", CONFIG, "float32")
     assert header.value_range == "[0, 1]" and header.metadata == {"psnr": 35.5, "data": ["a", "b"]}
     assert header.libraries["numpy"] == np.__version__ and header.git_commit == git_commit()
-
-
-def test_other_programs_can_read_the_tensors(tmp_path):
-    plain = load_file(save(tmp_path / "w.safetensors"))
-    np.testing.assert_array_equal(plain["convs.0.kernel"], params()["convs"][0]["kernel"])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -75,23 +73,22 @@ def test_narrow_floats_are_rounded_once_and_read_as_float32(tmp_path, dtype):
     np.testing.assert_array_equal(flat["convs.0.kernel"], expected)
     assert flat["convs.0.kernel"].dtype == np.float32 and header.dtype == dtype
     assert flat["count"].dtype == np.int32
-    assert load_weights(path, dtype=None)[0]["convs.0.kernel"].dtype == narrow
+    with safe_open(path, "np") as file:
+        assert file.get_tensor("convs.0.kernel").dtype == narrow
 
 
 def test_same_parameters_give_the_same_bytes_in_another_process(tmp_path):
-    """The library orders the header at random in each process: several must agree."""
+    """The library orders the header at random in each process."""
     program = (
         "import sys, numpy as np; from common.weights.model_file import save_weights\n"
         "save_weights(sys.argv[1], {'b': np.arange(3.), 'a': np.ones(2)}, kind='k', config={'z': 1, 'y': 2})"
     )
-    root = Path(common.weights.model_file.__file__).parents[1]
-    paths = [tmp_path / "one", tmp_path / "two"]
-    for path in paths:
-        environment = os.environ | {"PYTHONPATH": str(root)}
-        subprocess.run([sys.executable, "-c", program, str(path)], check=True, cwd=root, env=environment)
-    save_weights(tmp_path / "three", {"a": np.ones(2), "b": np.arange(3.0)}, kind="k", config={"y": 2, "z": 1})
-    assert paths[0].read_bytes() == paths[1].read_bytes() == (tmp_path / "three").read_bytes()
-    text = header_of(paths[0])[0]["__metadata__"]
+    root = Path(common.weights.model_file.__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "one")], check=True, cwd=root, env=environment)
+    save_weights(tmp_path / "two", {"a": np.ones(2), "b": np.arange(3.0)}, kind="k", config={"y": 2, "z": 1})
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    text = header_of(tmp_path / "one")[0]["__metadata__"]
     assert list(text) == sorted(text)
 
 
@@ -107,18 +104,18 @@ def test_existing_files_need_overwrite_and_no_scrap_is_left(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tree", "options", "message"),
+    ("tree", "options", "value"),
     [
-        ({"a": np.array([1.0, np.nan])}, {}, "a holds NaN or infinity"),
-        ({"a": np.array([7e4])}, {"dtype": "float16"}, "a holds NaN or infinity as float16"),
-        ({"a": np.ones(1)}, {"dtype": "float8"}, "dtype 'float8' is not known; choose one of float32"),
-        ({}, {}, "no parameters to save"),
-        ({"a": np.ones(1)}, {"metadata": {"x": np.ones(1)}}, "config and metadata must be"),
-        ({"a": np.ones(1)}, {"metadata": {"x": float("nan")}}, "config and metadata must be"),
+        ({"a": np.array([1.0, np.nan])}, {}, "a .*NaN"),
+        ({"a": np.array([7e4])}, {"dtype": "float16"}, "a .*float16"),
+        ({"a": np.ones(1)}, {"dtype": "float8"}, "'float8'"),
+        ({}, {}, "no parameters"),
+        ({"a": np.ones(1)}, {"metadata": {"x": np.ones(1)}}, "metadata"),
+        ({"a": np.ones(1)}, {"metadata": {"x": float("nan")}}, "metadata"),
     ],
 )
-def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path, tree, options, message):
-    with pytest.raises(ValueError, match=message) as caught:
+def test_invalid_parameters_are_refused_and_leave_nothing(tmp_path, tree, options, value):
+    with pytest.raises(ValueError, match=value) as caught:
         save_weights(tmp_path / "w", tree, kind="film", config={}, **options)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
@@ -140,41 +137,38 @@ def garbage(path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "value"),
     [
-        (foreign, "not written by this project; use `film convert"),
-        (cut, "not a safetensors file, or cut short"),
-        (garbage, "not a safetensors file, or cut short"),
-        (lambda path: with_header(save(path), format_version="2"), "format version 2 is newer than 1"),
-        (lambda path: with_header(save(path), config="{"), "its header cannot be read"),
-        (lambda path: with_header(save(path), config="[1]"), "config is no JSON object"),
-        (lambda path: with_header(save(path), libraries=None), "its header lacks 'libraries'"),
+        (foreign, "film convert"),
+        (cut, "safetensors"),
+        (garbage, "safetensors"),
+        (lambda path: with_header(save(path), format_version="2"), "2 .* 1"),
+        (lambda path: with_header(save(path), config="{"), "header"),
+        (lambda path: with_header(save(path), config="[1]"), "config"),
+        (lambda path: with_header(save(path), libraries=None), "'libraries'"),
     ],
     ids=["foreign", "cut", "garbage", "newer", "broken", "no-object", "incomplete"],
 )
-def test_files_that_are_not_ours_are_refused_in_one_line(tmp_path, make, message):
+def test_other_files_are_refused_in_one_line(tmp_path, make, value):
     path = make(tmp_path / "w.safetensors")
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=value) as caught:
         load_weights(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_missing_file_and_folder(tmp_path):
+def test_missing_file_folder_and_another_kind(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load_weights(tmp_path / "nowhere")
-    with pytest.raises(IsADirectoryError, match="is a folder"):
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
         load_weights(tmp_path)
-
-
-def test_kind_is_checked_when_asked(tmp_path):
     path = save(tmp_path / "w.safetensors")
     load_weights(path, expect_kind="film")
-    with pytest.raises(ValueError, match="weights of another model: kind is 'film', not 'unet'"):
+    with pytest.raises(ValueError, match="'film', not 'unet'"):
         load_weights(path, expect_kind="unet")
 
 
 def test_commit_is_that_of_the_file_s_own_checkout(tmp_path, monkeypatch):
-    """An installed copy inside somebody else's repository must not claim their commit."""
+    """An installed copy inside another repository must not claim its commit."""
     repository = tmp_path / "theirs"
     copy = repository / "weights.py"
     repository.mkdir()

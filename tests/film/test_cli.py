@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import recipe
 import safetensors.numpy
+from decoded_clips import probe, read_frames
 from PIL import Image
 from toy import CONFIG, assert_same_parameters, parameters, toy
 
 import film
 from common.io.images import read_image, to_uint8, write_image
-from common.io.video import probe, read_frames
 from common.weights.model_file import save_weights
 from film.cli import main
 from film.io.weights import load_with_metadata

@@ -14,7 +14,6 @@ from flax import nnx
 from networks import one_line
 from tiny_base import TEXT, diffusion_base, pixel_base, random
 
-from common.arithmetic import Work
 from plugins.control import ControlNet, MediaPipePlugin, PlugAndPlay, T2IAdapter, save
 from plugins.control.controlnet_config import ControlNetConfig
 from plugins.control.mediapipe_config import MediaPipeConfig
@@ -24,6 +23,7 @@ from plugins.diffusion.io.porting import blank
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.evaluation.comparison import ControlComparison
 from plugins.evaluation.cost import Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost, split
+from plugins.evaluation.flops import Work
 from plugins.metrics.features import INCEPTION
 from plugins.metrics.fidelity import EdgeF1, MaskIou
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer

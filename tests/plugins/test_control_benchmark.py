@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks import control
-from common.arithmetic import Work
 from plugins.evaluation.cost import Cost
+from plugins.evaluation.flops import Work
 
 COSTS = {
     "base": Cost(0, Work(), Work(1000)),

