@@ -8,7 +8,7 @@ Two numbers, both of operations on numbers with a fraction:
   PyTorch's counter call FLOP; a convolution's zeros at the border count as what they replace.
 - `others`: one for each element that an elementwise operation gives (a sum, a maximum, an exponential) or that a
   reduction reads. Norms, activations and softmax are in it, and a depthwise filter where it is computed as nine shifted
-  pictures (`plugins/control/convolutions.py`): two for each weight and pixel, as in a convolution. Moving, converting and
+  pictures (`plugins/control/mediapipe.py`): two for each weight and pixel, as in a convolution. Moving, converting and
   choosing numbers costs nothing here.
 
 Why not XLA's own count (`lowered.cost_analysis()`)? It takes the body of a loop once, however often it runs. Attention
