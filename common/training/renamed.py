@@ -36,6 +36,7 @@ MODULES = {
     "plugins.control.own_data": "plugins.data.own_batches",
     "plugins.control.t2i_adapter_config": "plugins.control.t2i_adapter",
     "plugins.control.task": "plugins.control.training.control_task",
+    "plugins.control.training.summaries": "plugins.control.training.control_task",
     "plugins.diffusion.autoencoder_task": "plugins.diffusion.training.autoencoder_task",
     "plugins.diffusion.data": "plugins.data.captioned_batches",
     "plugins.diffusion.objectives": "plugins.diffusion.training.losses",

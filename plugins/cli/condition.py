@@ -43,7 +43,7 @@ READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {  # suffixe
 
 
 def condition(command: Condition) -> None:
-    """Raises ValueError, OSError and ImportError."""
+    """Runs the command; user errors are ValueError, OSError and ImportError."""
     options = given_options(command)
     source, target = Path(command.input), Path(command.output)
     for name in READERS.keys() & options.keys():

@@ -24,7 +24,7 @@ SIDE = 512  # default of --size: Stable Diffusion's, and the article's
 
 
 def export(command: Export) -> None:
-    """Raises ValueError, OSError and ImportError."""
+    """Runs the command; user errors are ValueError, OSError and ImportError."""
     kind, size = check_options(command)
     target = Path(command.output)
     check_output_file(target, command.overwrite)

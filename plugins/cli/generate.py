@@ -40,7 +40,7 @@ Images = Iterable[Float[np.ndarray, "h w 3"]]
 
 
 def generate(command: Generate) -> None:
-    """Raises ValueError and OSError."""
+    """Runs the command; user errors are ValueError and OSError."""
     check_outputs(command)
     files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction)
     request = request_of(command, files)

@@ -10,7 +10,7 @@ from plugins.diffusion.samplers.schedules import Schedule
 
 
 def info(command: Info) -> None:
-    """Raises ValueError and OSError."""
+    """Runs the command; user errors are ValueError and OSError."""
     terminal.say(describe(read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction)))
 
 

@@ -57,7 +57,7 @@ COPIED = ("conv_in", "time_embedding", "down_blocks", "mid_block")  # from the U
 
 @dataclasses.dataclass(frozen=True)
 class ControlNetConfig:
-    """Architecture of a ControlNet, in the words of diffusers' `config.json`; the default is Stable Diffusion 1.x's.
+    """Architecture of a ControlNet, with diffusers' option names; the default is Stable Diffusion 1.x's.
 
     Attributes:
       in_channels ... freq_shift: those of the UNet that it controls, as in `UNetConfig`.

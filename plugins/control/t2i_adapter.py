@@ -45,7 +45,7 @@ FULL, LIGHT, XL = TYPES = ("full_adapter", "light_adapter", "full_adapter_xl")
 
 @dataclasses.dataclass(frozen=True)
 class T2IAdapterConfig:
-    """Architecture of an adapter, in the words of diffusers' `config.json`; the default is Stable Diffusion 1.x's.
+    """Architecture of an adapter, with diffusers' option names; the default is Stable Diffusion 1.x's.
 
     Attributes:
       in_channels: of the image: 3, or 1 for the sketch and canny adapters, which read the first channel alone.

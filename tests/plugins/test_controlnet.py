@@ -168,12 +168,9 @@ def test_pooled_conditions_are_averages_for_the_conditional_half(io):
     assert output.mid_residual.shape == io["mid"].shape and nnx.merge(graph, state).prompt_only
 
 
-def test_bases_that_fit():
+def test_a_base_of_another_size_fits():
     tiny = abstract(lambda: ControlNet(TINY, rngs=nnx.Rngs(0)))
     tiny.check(dataclasses.replace(SMALL, sample_size=7, out_channels=3), 4)
-    for base, reduction, value in ((SMALL, 8, "reduction 4 .*8"), (UNetConfig.sd15(), 4, "in_channels 3 .*4")):
-        with pytest.raises(ValueError, match=value):
-            tiny.check(base, reduction)
 
 
 def test_configs():

@@ -9,7 +9,6 @@ from networks import SMALL, abstract, fixture, folder, network
 from tiny_base import random
 
 from plugins.control import T2IAdapter, T2IAdapterConfig, contract, load
-from plugins.control.t2i_adapter import pixel_unshuffle
 from plugins.diffusion.networks.unet_config import UNetConfig
 
 PARITY = 1e-4
@@ -102,14 +101,6 @@ def test_published_sizes(config, side, parameters, shapes):
         whole.check(SD15, 8)
 
 
-def test_pixel_unshuffle_numbers_channels_as_pytorch():
-    x = np.arange(2 * 4 * 6 * 3).reshape(2, 4, 6, 3).astype(np.float32)
-    ours = pixel_unshuffle(jnp.asarray(x), 2)
-    assert ours.shape == (2, 2, 3, 12)
-    for channel, row, column in np.ndindex(3, 2, 2):
-        np.testing.assert_array_equal(ours[..., channel * 4 + row * 2 + column], x[:, row::2, column::2, channel])
-
-
 @pytest.mark.parametrize("kind", ["full_adapter", "light_adapter"])
 def test_new_ones_have_the_levels_shapes_at_odd_sizes(kind):
     """4 pixels per latent pixel, 5x7 latent pixels; unlike the other networks a new one has no zeros in its kernels."""
@@ -130,16 +121,6 @@ def test_one_channel_is_the_first():
     first, grey, turned = (encode(sketch, each)[0] for each in (image, image[..., :1].repeat(3, -1), image[..., ::-1]))
     np.testing.assert_array_equal(first, grey)
     assert np.abs(np.asarray(first - turned)).max() > 1e-3
-
-
-def test_odd_sides_are_averaged_over_the_pixels_inside():
-    level = random(T2IAdapter, T2IAdapterConfig(channels=(8, 8), num_res_blocks=1, downscale_factor=1)).adapter.body[1]
-    level.resnets = nnx.List([])
-    x = np.random.default_rng(0).random((2, 5, 7, 8), np.float32)
-    for (i, j), ours in zip(
-        np.ndindex(3, 4), np.asarray(level(jnp.asarray(x))).reshape(2, 12, 8).swapaxes(0, 1), strict=True
-    ):
-        np.testing.assert_allclose(ours, x[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].mean((1, 2)), atol=1e-6)
 
 
 def test_configs():

@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.io.files import atomic_output
+from common.io.images import contact_sheet
 from common.training.objectives import Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
 from plugins.control.contract import ControlNetwork
@@ -39,7 +40,6 @@ from plugins.control.controlnet import ControlNet
 from plugins.control.loading import load, save
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.t2i_adapter import T2IAdapter
-from plugins.control.training.summaries import ControlSheet
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers.predictions import add_noise, training_target
@@ -52,6 +52,34 @@ KINDS: dict[str, type[ControlNetwork]] = {
     "controlnet": ControlNet,
     "t2i_adapter": T2IAdapter,
 }
+TITLES = ("condition", "without", "with", "wrong")
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlSheet:
+    """The image summary, on the first `rows` conditions of a batch; `steps` and `guidance` as a pipeline's.
+
+    Columns: the condition; the output without control; with it; with the next example's condition, whose layout the
+    output should then have. Prompts are the batch's captions."""
+
+    rows: int = 4
+    steps: int = 20
+    guidance: float = 4.0
+
+    def __call__(
+        self, pipeline: Pipeline, network: ControlNetwork, batch: Mapping[str, Any]
+    ) -> dict[str, Float[np.ndarray, "h w 3"]]:
+        """{"samples": the sheet}; nothing without rows, or without tokens to read prompts from."""
+        rows = min(self.rows, len(batch["condition"]))
+        if rows == 0 or "tokens" not in batch:
+            return {}
+        prompts = [pipeline.tokenizer.decode(ids) for ids in np.asarray(batch["tokens"][:rows])]
+        conditions = np.asarray(batch["condition"][:rows], np.float32)
+        settings = ((None, conditions), (network, conditions), (network, np.roll(conditions, -1, 0)))
+        columns = [conditions, *(draw(pipeline, prompts, *setting, self) for setting in settings)]
+        cells = [column[i] for i in range(rows) for column in columns]
+        labels = [title if i == 0 else "" for i in range(rows) for title in TITLES]
+        return {"samples": contact_sheet(cells, columns=len(columns), labels=labels)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,3 +214,19 @@ class ControlTask:
         with atomic_output(target / "training.json", overwrite=True) as file:
             file.write_text(json.dumps(dict(metadata), indent=2, sort_keys=True) + "\n")
         return target
+
+
+def draw(
+    pipeline: Pipeline,
+    prompts: Sequence[str],
+    network: ControlNetwork | None,
+    conditions: Float[np.ndarray, "n h w 3"],
+    settings: Any,
+    strength: float = 1.0,
+) -> Float[np.ndarray, "n h w 3"]:
+    """An image of each prompt with its condition, or without control; seeds are 0, 1, ...; `settings` has `steps` and
+    `guidance`."""
+    controls = [] if network is None else [network.on(conditions, strength=strength)]
+    _, height, width, _ = conditions.shape
+    options: dict[str, Any] = {"steps": settings.steps, "guidance": settings.guidance, "height": height, "width": width}
+    return pipeline(prompts, seeds=range(len(prompts)), controls=controls, **options)
