@@ -133,8 +133,8 @@ class MediaPipePlugin(ControlNetwork):
         self.approach = nnx.List([block(*pair, 2) for pair in itertools.pairwise(widths[: approach + 1])])
         for i, (inputs, width) in enumerate(itertools.pairwise(widths[approach:])):
             stride = 2 if i > 0 or config.halvings > 1 else 1
-            further = [block(width, width, 1) for _ in range(config.depths[i] - 1)]
-            levels.append(nnx.List([block(inputs, width, stride), *further]))
+            first = block(inputs, width, stride)
+            levels.append(nnx.List([first, *(block(width, width, 1) for _ in range(config.depths[i] - 1))]))
         self.levels = nnx.List(levels)
         heads = zip(config.widths, config.outputs, strict=True)
         self.heads = nnx.List([zero_conv(width, output, rngs=rngs) for width, output in heads])
