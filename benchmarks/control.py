@@ -1,26 +1,26 @@
-"""What control adds to a run of Stable Diffusion 1.5's size: the article's overheads, measured and counted.
+"""What a control adds to a run at Stable Diffusion 1.5's size: the article's overheads, measured and counted.
 
-    python -m benchmarks.control                                  all ways; 5.2 GB of weights, and activations
-    python -m benchmarks.control --size tiny                      small networks through the same code, to try it out
+    python -m benchmarks.control                                  all methods; 5.2 GB of weights, and activations
+    python -m benchmarks.control --size tiny                      small networks through the same code, as a check
     python -m benchmarks.control --kinds plugin t2i_adapter
 
-Random weights, float32, a picture of 512x512 (64x64 latents), 77 tokens, guidance (two rows a call). Timed in turns,
-after a warm-up, medians of `--repeats`: the model's call as the sampler asks it, alone and with what each way puts into
-it; what a way does once; and what it does in each call beside the UNet, by itself. Nothing runs for 50 steps: a run is
+Random weights, float32, an image of 512x512 (64x64 latents), 77 tokens, guidance (two rows a call). Timed in turns,
+after a warm-up, medians of `--repeats`: the model's call as the sampler makes it, alone and with what each method adds;
+what a method computes once; and what it computes in each call beside the UNet, by itself. No run of 50 steps is timed:
 
     base                   steps x call
-    by parts               once + steps x (call + added)       the base's call, and what is added timed by itself
-    by calls               once + steps x (call with it)       which has the noise of whole calls in it
+    by parts               once + steps x (call + added)       the base's call, and the additions timed by themselves
+    by calls               once + steps x (call with it)       with the noise of whole calls
 
 and the overhead is over the base's run. **The rule: a run counts by parts where `added` is less than the spread of the
-base's calls, largest less smallest, else by calls.** A plugin's sums take milliseconds, and calls take seconds that
-vary by more: whole calls cannot tell its overhead from none, and may give a negative one. Both are printed. Parts are
-programs of their own, and what XLA fuses into a call costs less there.
+base's calls, largest less smallest, else by calls.** A plugin's sums take milliseconds, calls take seconds that vary by
+more: whole calls cannot distinguish its overhead from none, and may give a negative one. Both are printed. Parts are
+programs of their own; XLA fuses them into a call at a lower cost.
 
-- `added`: factors and sums of the features or residuals for both rows; a ControlNet's forward pass is in it. None for
-  Plug-and-Play, whose part is a third row inside the call.
-- `once`: the picture's encoder. For Plug-and-Play `inversion` + steps calls of one row: one is timed, all are counted.
-- GFLOP: of a picture's run (`plugins/evaluation/cost.py`), counted from shapes; the overhead of arithmetic, without noise.
+- `added`: scaling and sums of the features or residuals for both rows, with a ControlNet's forward pass. None for
+  Plug-and-Play, which adds a third row to the call.
+- `once`: encoding the condition. For Plug-and-Play `inversion` + steps calls of one row: one is timed, all are counted.
+- GFLOP: of an image's run (`plugins/evaluation/cost.py`), counted from shapes: the overhead without noise.
 
 The plugin and the T2I-Adapter add tensors of the same shapes, so they share the program of a call, and its time.
 """
@@ -48,10 +48,10 @@ from plugins.control.plug_and_play import INVERSION
 from plugins.evaluation import cost
 from plugins.evaluation.cost import Cost, Setting
 
-NETWORKS: dict[str, tuple[Any, Any]] = {
-    "plugin": (control.MediaPipePlugin, control.MediaPipeConfig),
-    "t2i_adapter": (control.T2IAdapter, control.T2IAdapterConfig),
-    "controlnet": (control.ControlNet, control.ControlNetConfig),
+NETWORKS: dict[str, type[control.ControlNetwork]] = {
+    "plugin": control.MediaPipePlugin,
+    "t2i_adapter": control.T2IAdapter,
+    "controlnet": control.ControlNet,
 }
 Kind = Literal["plugin", "t2i_adapter", "controlnet", "layout"]
 BASE, FEATURES, LAYOUT = "base", "features", "layout"
@@ -66,24 +66,24 @@ class Options:
     size: Literal["sd15", "tiny"] = "sd15"
     """Stable Diffusion 1.5's networks, or small ones with all their parts."""
     kinds: tuple[Kind, ...] = get_args(Kind)
-    """Ways to compare with the base; layout is Plug-and-Play."""
+    """Methods to compare with the base; layout is Plug-and-Play."""
     steps: int = 50
-    """Of the run that the numbers are scaled to."""
+    """Steps of the run that the numbers are for."""
     repeats: int = 3
     """Timed calls per number; the median counts."""
     inversion: int = INVERSION
-    """Steps of Plug-and-Play from a picture to its noise."""
+    """Steps of Plug-and-Play from an image to its noise."""
 
 
 class Prepared(NamedTuple):
-    """What is timed, by name ("base", "features", "controlnet", "plugin once", ...), and each way's arithmetic."""
+    """Timed programs by name ("base", "features", "controlnet", "plugin once", ...), and each method's arithmetic."""
 
     runs: dict[str, Callable[[], Any]]
     costs: dict[str, Cost]
 
 
 def prepare(options: Options) -> Prepared:
-    """All networks and their inputs; programs are compiled when they are first called."""
+    """All networks and their inputs; programs are compiled at their first call."""
     unet = random(diffusion.UNet, unet_config(options.size == "tiny"))
     vae = nnx.merge(*diffusion.porting.blank(diffusion.AutoencoderKL, vae_config(options.size)))  # it is only counted
     setting = Setting(unet, vae, unet.config.sample_size, unet.config.sample_size, TOKENS, True)
@@ -102,24 +102,24 @@ def prepare(options: Options) -> Prepared:
             runs |= {LAYOUT: call((acts,), (filled(arrays),)), f"{LAYOUT} once": call(negative=None)}
             costs[kind] = cost.plug_and_play_cost(setting, layout, diffusion.schedules.Schedule(), options.steps)
             continue
-        cls, config = NETWORKS[kind]
-        network = random(cls, config.for_unet(unet.config, UNIT))
+        cls = NETWORKS[kind]
+        network = random(cls, cls.config_class.for_unet(unet.config, UNIT))
         encoder, weights = cost.split(network)
         acts, arrays = cost.network_parts(setting, network)
         arrays = filled(arrays)
         runs[f"{kind} once"] = partial(contract.encode, encoder, weights, picture)
         runs[f"{kind} added"] = addition(encoder, arrays, jnp.repeat(x, 2, 0), jnp.concatenate([negative, states]))
-        runs.setdefault(called(kind), call((acts,), (arrays,)))
+        runs.setdefault(program_name(kind), call((acts,), (arrays,)))
         costs[kind] = cost.network_cost(setting, network)
     return Prepared(runs, costs)
 
 
 def addition(graph: Any, arrays: contract.Arrays, x: Any, context: Any) -> Callable[[], Any]:
-    """What a network does in a call beside the UNet: its tensors, times their factors, added to maps of both rows."""
+    """What a network computes in a call beside the UNet: its outputs, scaled and added to maps of both rows."""
 
     def tensors(arrays: contract.Arrays, x: Any, context: Any) -> list[Any]:
-        added = nnx.merge(graph, arrays.params).act(arrays.encoded, x, jnp.float32(500), context)
-        return added.times(arrays.gains).tensors()
+        output = nnx.merge(graph, arrays.params)(arrays.encoded, x, jnp.float32(500), context)
+        return jax.tree.leaves(output.scaled(arrays.gains))
 
     shapes = jax.eval_shape(tensors, arrays, x, context)
     maps = filled([cost.shape(len(x), *tensor.shape[1:]) for tensor in shapes])
@@ -128,13 +128,13 @@ def addition(graph: Any, arrays: contract.Arrays, x: Any, context: Any) -> Calla
 
 
 def random(network: Any, config: Any) -> Any:
-    """A network of that shape with small random weights, which takes less time than its own initial values."""
+    """A network with small random weights, which takes less time than its own initial values."""
     graph, params = diffusion.porting.blank(network, config)
     return nnx.merge(graph, filled(params, 0.02))
 
 
 def filled(tree: Any, scale: float = 1.0) -> Any:
-    """The tree with random numbers for what has only a shape yet."""
+    """The tree with random numbers for its abstract leaves."""
     rng = np.random.default_rng(0)
 
     def draw(leaf: Any) -> Any:
@@ -149,16 +149,16 @@ def vae_config(size: str) -> diffusion.VAEConfig:
     return diffusion.VAEConfig.sd() if size == "sd15" else diffusion.VAEConfig(block_out_channels=4 * (32,))
 
 
-def called(kind: str) -> str:
-    """The program of a call with that way: one for the two that add features of the same shapes."""
+def program_name(kind: str) -> str:
+    """Of a call with that method: the two that add features of the same shapes share one."""
     return FEATURES if kind in ("plugin", "t2i_adapter") else kind
 
 
 def row(kind: str, seconds: dict[str, list[float]], costs: dict[str, Cost], options: Options) -> dict[str, Any]:
-    """A way's line of the table."""
+    """A method's row of the table."""
     steps, median = options.steps, {name: statistics.median(several) for name, several in seconds.items()}
     base, work = steps * median[BASE], {name: costs[name].run(steps).total for name in (BASE, kind)}
-    once, own = median[f"{kind} once"], median[called(kind)]
+    once, own = median[f"{kind} once"], median[program_name(kind)]
     once *= options.inversion + steps if kind == LAYOUT else 1
     found = {"": kind, "parameters": costs[kind].parameters, "once s": once, "call s": own, "GFLOP": work[kind] / 1e9}
     run = whole = once + steps * own

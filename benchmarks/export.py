@@ -1,11 +1,11 @@
-"""How long an exported plugin takes on a processor: one line for each runtime and number of cores.
+"""Time of an exported plugin on a CPU: one line for each runtime and number of cores.
 
     python -m benchmarks.export                    for Stable Diffusion 1.5, 512x512; needs the extras export and onnx
     python -m benchmarks.export --plugin FOLDER    a trained one
-    python -m benchmarks.export --small            a tiny one through the same code, to try it out
+    python -m benchmarks.export --small            a tiny one through the same code, as a check
 
-`jit` is the plugin as training and pipelines call it, `stablehlo` and `onnx` are what `plugins export` writes; the
-latter is run by onnxruntime. Each case is a process of its own, held to as many cores as it has threads. One picture,
+`jit` is the plugin as training and pipelines call it, `stablehlo` and `onnx` are the files of `plugins export`; the
+latter runs in onnxruntime. Each case is a process of its own, bound to as many cores as it has threads. One image,
 float32, random weights unless a plugin is named.
 
 - `file MB`: the exported file; for `jit` the weights.

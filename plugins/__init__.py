@@ -1,4 +1,4 @@
-"""Control plugins: small networks that steer a frozen text-to-image diffusion model with a picture.
+"""Control plugins: small networks that control a frozen text-to-image diffusion model with an image.
 
     import plugins
     pipeline = plugins.diffusion.load("stable-diffusion-v1-5", "bfloat16")

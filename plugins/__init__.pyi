@@ -1,21 +1,3 @@
-from . import (
-    cli as cli,
-)
-from . import (
-    conditions as conditions,
-)
-from . import (
-    control as control,
-)
-from . import (
-    data as data,
-)
-from . import (
-    diffusion as diffusion,
-)
-from . import (
-    evaluation as evaluation,
-)
-from . import (
-    metrics as metrics,
-)
+from . import cli, conditions, control, data, diffusion, evaluation, metrics
+
+__all__ = ["cli", "conditions", "control", "data", "diffusion", "evaluation", "metrics"]

@@ -1,4 +1,4 @@
-"""The options of the `plugins` commands: a dataclass for each; `tyro` makes the command line and its help of them."""
+"""The options of the `plugins` commands, a dataclass for each, from which `tyro` makes command line and help."""
 
 from __future__ import annotations
 
@@ -13,24 +13,34 @@ PLUG_AND_PLAY = ("plug_and_play", "layout")  # the control that takes no plugin,
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Generate(GenerationConfig):
-    """Make images of a text."""
+class BaseOptions:
+    """Options for files of a base that do not contain everything."""
+
+    tokenizer: str | None = None
+    """A tokenizer's folder or OpenAI's list of merges (.gz): a single file has none."""
+    prediction: Literal["epsilon", "v_prediction", "sample"] | None = None
+    """Prediction type of the base, in place of its scheduler's: a single file of 2.x does not contain it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generate(BaseOptions, GenerationConfig):
+    """Generate images from a prompt."""
 
     prompt: str
-    """What the image shows."""
+    """Description of the image."""
     output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
     """image.png, .jpg or .webp for one image; a folder, numbered by seed, for any number."""
     negative: str = ""
-    """Negative prompt: what the image must not show."""
+    """Negative prompt: description of what to avoid."""
     base: str | None = None
     """A folder of diffusers, a single safetensors file, or a shipped name; None: the shipped base."""
     lora: tuple[str, ...] = ()
     """LoRA files, each with an optional weight: style.safetensors:0.8"""
     image: str | None = None
-    """Initial image; with --control, the image that conditions are made of."""
+    """Initial image; with --control, the source of conditions."""
     control: tuple[Literal["canny", "face", "holistic", "depth", "mask", "plug_and_play", "layout"], ...] = ()
-    """What of --image is kept: edges, a face, a person, depth, a silhouette, or features (plug_and_play, also called
-    layout)."""
+    """Conditions to make of --image: edges, a face, a person, depth, a silhouette; or plug_and_play (formerly layout),
+    which needs no plugin."""
     plugin: tuple[str, ...] = ()
     """One network for each control: a folder, a single file, or a shipped name; none: the shipped ones."""
     condition: tuple[str, ...] = ()
@@ -38,7 +48,7 @@ class Generate(GenerationConfig):
     control_strength: tuple[float, ...] = ()
     """Conditioning scale, one for all controls or one each; 0 disables a control, none given is 1."""
     control_steps: tuple[float, float] | None = None
-    """Share of the run in which controls act, as in 0 0.5 for its first half; None: the whole run."""
+    """Interval of the run in which controls are applied, as in 0 0.5 for its first half; None: the whole run."""
     prompt_only: bool = False
     """Apply controls to the conditional half of guidance only."""
     seed: int = 0
@@ -49,10 +59,6 @@ class Generate(GenerationConfig):
     """Type to compute in; bf16 is faster on accelerators and takes half the memory."""
     batch: int | None = None
     """Images computed at once; None: chosen by size and devices."""
-    tokenizer: str | None = None
-    """A tokenizer's folder or OpenAI's list of merges (.gz): a single file has none."""
-    prediction: Literal["epsilon", "v_prediction", "sample"] | None = None
-    """What the base predicts, in place of what its scheduler says: a single file of 2.x does not say."""
     sheet: str | None = None
     """Also write a contact sheet of all images to this file."""
     overwrite: bool = False
@@ -61,28 +67,24 @@ class Generate(GenerationConfig):
     """Print no plan and no progress bar."""
 
 
-@dataclasses.dataclass
-class Info:
-    """Print what a base is: components, sizes, what it predicts. Weights are not loaded."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Info(BaseOptions):
+    """Print components, sizes and prediction type of a base. Weights are not loaded."""
 
     base: tyro.conf.Positional[str | None] = None
     """A folder of diffusers, a single safetensors file, or a shipped name; None: the shipped base."""
-    tokenizer: str | None = None
-    """A tokenizer's folder or OpenAI's list of merges (.gz): a single file has none."""
-    prediction: Literal["epsilon", "v_prediction", "sample"] | None = None
-    """What the base predicts, in place of what its scheduler says."""
 
 
 @dataclasses.dataclass
 class Condition:
-    """Make condition images (edges, faces, persons, depth, masks) of an image or a folder."""
+    """Make condition images (edges, faces, persons, depth, masks) from an image or a folder."""
 
     kind: tyro.conf.Positional[Literal["canny", "face", "holistic", "depth", "mask"]]
     """Kind of condition."""
     input: tyro.conf.Positional[str]
     """An image, or a folder of images with its subfolders."""
     output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
-    """An image; for a folder a folder, where a.jpg becomes a.png. Existing files are not made again."""
+    """An image; for a folder a folder, where a.jpg becomes a.png. Existing files are kept."""
     low: float | None = None
     """canny: lower hysteresis threshold; None: 100."""
     high: float | None = None
@@ -93,11 +95,11 @@ class Condition:
     """face, holistic: a file of landmarks (.json, .npz), or a folder of files named as the images; without it
     mediapipe finds them."""
     depth: str | None = None
-    """depth: a map (.npy, .npz or a grey picture), or a folder of maps named as the images."""
+    """depth: a map (.npy, .npz or a grey image), or a folder of maps named as the images."""
     model: str | None = None
     """depth: an ONNX file that estimates it."""
     near: Literal["high", "low"] | None = None
-    """depth: whether what is near has high values, as inverse depth, or low ones, as distances; None: high."""
+    """depth: high for inverse depth (near pixels have high values), low for distances; None: high."""
     mask: str | None = None
     """mask: a grey image, white in the foreground, or a folder of them named as the images."""
     threshold: float | None = None
@@ -105,7 +107,7 @@ class Condition:
     overwrite: bool = False
     """Replace what exists."""
     quiet: bool = False
-    """Print no progress bar and no notes."""
+    """Print no progress bar and no warnings."""
 
 
 @dataclasses.dataclass
@@ -121,7 +123,7 @@ class Export:
     size: tuple[int, ...] | None = None
     """Size of the input images: one side, or width and height; None: 512, for features the image's."""
     picture: str | None = None
-    """features: the condition image; with --size, scaled to cover it and cropped from its middle."""
+    """features: the condition image; with --size, resized to cover it and cropped at the centre."""
     strength: float | None = None
     """features: conditioning scale; None: 1, as it was trained."""
     overwrite: bool = False

@@ -1,10 +1,10 @@
-"""`plugins condition`: from pictures on the disk to condition pictures beside them.
+"""`plugins condition`: condition images from images on disk.
 
-A picture becomes a picture. A folder becomes a folder with the same names, as PNG, and can be stopped and started
-again: what is there is not made again. One picture that fails (no face on it, a damaged file) does not stop the others:
-failures are told at the end, a line each, and kept in OUTPUT/failures.txt until a later run makes them good.
+An image becomes an image. A folder becomes a folder with the same names, as PNG, and can be stopped and restarted:
+existing outputs are kept. An image that fails (no face in it, a damaged file) does not stop the others: failures are
+reported at the end, a line each, and listed in OUTPUT/failures.txt until a later run succeeds.
 
-The command fails (exit code 2) when there is nothing to show for it: not one picture made, now or before.
+Exit code 2: there is no condition image at all, neither from this run nor from an earlier one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from plugins.cli.commands import Condition
 from plugins.conditions import depth, landmarks, mask
 from plugins.conditions.registry import emptiness, make
 
-REPORT = "failures.txt"
-HEAD = "# plugins condition: pictures it could not make"
-SHOWN = 20  # failures told on the terminal; the report holds all
-OPTIONS = {  # of each kind, by their names in the command and in `registry`
-    "canny": {"low": "low", "high": "high"},
-    "face": {"faces": "most", "landmarks": "landmarks"},
-    "holistic": {"landmarks": "landmarks"},
-    "depth": {"depth": "depth", "model": "model", "near": "near"},
-    "mask": {"mask": "mask", "threshold": "threshold"},
+REPORT, REPORT_HEADER = "failures.txt", "# plugins condition: pictures it could not make"
+SHOWN = 20  # failures reported on the terminal; the file lists all
+OPTIONS = {
+    "canny": ("low", "high"),
+    "face": ("faces", "landmarks"),
+    "holistic": ("landmarks",),
+    "depth": ("depth", "model", "near"),
+    "mask": ("mask", "threshold"),
 }
-PER_PICTURE: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {  # options that are files, and how to read one
+READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {  # suffixes and reader of options that are files
     "landmarks": (landmarks.SUFFIXES, landmarks.read_landmarks),
     "depth": (depth.SUFFIXES, depth.read_depth),
     "mask": (mask.SUFFIXES, mask.read_mask),
@@ -44,30 +43,30 @@ PER_PICTURE: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {  # opt
 
 
 def condition(command: Condition) -> None:
-    """Carries out the command. Raises ValueError, OSError and ImportError in one line."""
+    """Runs the command; user errors are ValueError, OSError and ImportError."""
     options = given_options(command)
     source, target = Path(command.input), Path(command.output)
-    for name in PER_PICTURE.keys() & options.keys():
-        _check_exists(f"--{name}", Path(options[name]), folder=source.is_dir())
+    for name in READERS.keys() & options.keys():
+        if source.is_dir() and not Path(options[name]).is_dir():
+            raise NotADirectoryError(f"--{name} {options[name]} is no folder; for a folder of pictures give one")
+        if not source.is_dir() and Path(options[name]).is_dir():
+            raise IsADirectoryError(f"--{name} {options[name]} is a folder; for one picture give one file")
     if source.is_dir():
-        many(command, options, source, target)
+        convert_folder(command, options, source, target)
     else:
         check_writable(target)
         check_output_file(target, command.overwrite)
-        write_image(target, made(command, _started(options), source, source.name), command.overwrite)
+        write_image(target, make_one(command, _with_model(options), source, source.name), command.overwrite)
 
 
 def given_options(command: Condition) -> dict[str, Any]:
-    """The options that were given, by the command's names. Raises ValueError for one of another kind."""
-    given = {}
-    for kind, names in OPTIONS.items():
-        for name in names:
-            value = getattr(command, name)
-            if value is not None and name not in OPTIONS[command.kind]:
-                of = " and ".join(kind for kind, names in OPTIONS.items() if name in names)
-                raise ValueError(f"--{name} is an option of {of}, not of {command.kind}; leave it out")
-            if value is not None:
-                given[name] = value
+    """The options of this kind that are given. Raises ValueError for one of another kind."""
+    names = dict.fromkeys(name for names in OPTIONS.values() for name in names)
+    given = {name: value for name in names if (value := getattr(command, name)) is not None}
+    for name in given:
+        if name not in OPTIONS[command.kind]:
+            kinds = " and ".join(kind for kind, names in OPTIONS.items() if name in names)
+            raise ValueError(f"--{name} is an option of {kinds}, not of {command.kind}; leave it out")
     if command.kind == "depth" and ("depth" in given) == ("model" in given):
         raise ValueError("depth is read from --depth MAPS or estimated by --model FILE.onnx: give one of them")
     if command.faces is not None and command.faces < 1:
@@ -75,51 +74,36 @@ def given_options(command: Condition) -> dict[str, Any]:
     return given
 
 
-def many(command: Condition, options: Mapping[str, Any], source: Path, target: Path) -> None:
-    """A folder to a folder."""
+def convert_folder(command: Condition, options: Mapping[str, Any], source: Path, target: Path) -> None:
+    """Makes the missing outputs, or all with --overwrite. Raises SystemExit(2) if every image fails."""
     if target.exists() and (not target.is_dir() or target.samefile(source)):
         raise ValueError(f"{target} is no folder of its own; for a folder of pictures give a new or another folder")
-    jobs = plan(source, target)
+    outputs = plan(source, target)
     report = target / REPORT
-    _check_report(report)
-    todo = {path: out for path, out in jobs.items() if command.overwrite or not out.exists()}
-    ready = _started(options) if todo else {}
+    if report.exists() and not report.read_text("utf-8", "replace").startswith(REPORT_HEADER):
+        raise FileExistsError(f"{report} exists and is not this command's; rename it, or give another folder")
+    todo = {path: output for path, output in outputs.items() if command.overwrite or not output.exists()}
+    options = _with_model(options) if todo else options
     failures: dict[str, str] = {}
     with tqdm(todo.items(), unit="picture", disable=True if command.quiet else None) as bar:
-        for path, out in bar:
+        for path, output in bar:
             name = path.relative_to(source)
             try:
-                picture = made(command, _for_picture(ready, name), path, name.as_posix())
+                image = make_one(command, _own_files(options, name), path, name.as_posix())
             except (ValueError, OSError) as error:
                 failures[name.as_posix()] = terminal.one_line(str(error)).replace("\n", " ")
                 continue
-            write_image(out, picture, command.overwrite)  # a full disk is no fault of this picture, and ends the run
-    _write_report(report, failures)
-    _report_counts(command, len(todo) - len(failures), len(jobs) - len(todo), failures, report)
-    if len(failures) == len(jobs):
+            write_image(output, image, command.overwrite)  # outside of `try`: a full disk ends the run
+    write_report(report, failures)
+    if not command.quiet:
+        kept = f", {len(outputs) - len(todo)} there before" * (len(todo) < len(outputs))
+        terminal.say(f"{len(todo) - len(failures)} made{kept}, {len(failures)} failed -> {command.output}")
+    if len(failures) == len(outputs):
         raise SystemExit(2)
 
 
-def made(command: Condition, options: Mapping[str, Any], source: Path, name: str) -> Float[np.ndarray, "h w 3"]:
-    """The condition picture of the file `source`; `name` begins notes."""
-    chosen = {
-        OPTIONS[command.kind][option]: PER_PICTURE[option][1](Path(value)) if option in PER_PICTURE else value
-        for option, value in options.items()
-    }
-
-    def note(line: str) -> None:
-        if line and not command.quiet:
-            tqdm.write(terminal.one_line(f"{name}: {line}"), file=sys.stderr)
-
-    if command.kind == "face":
-        chosen["note"] = note
-    picture = make(command.kind, read_image(source), **chosen)
-    note(emptiness(command.kind, picture))
-    return picture
-
-
 def plan(source: Path, target: Path) -> dict[Path, Path]:
-    """Every picture below `source`, in natural order, and what it becomes. Raises FileNotFoundError, ValueError."""
+    """Every image below `source`, in natural order, and its output. Raises FileNotFoundError, ValueError."""
     inside = target.resolve()
     found = [
         path
@@ -127,70 +111,66 @@ def plan(source: Path, target: Path) -> dict[Path, Path]:
         if path.suffix.lower() in READABLE
         and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(source).parts)
-        and inside not in path.resolve().parents  # the results of an earlier run are no pictures to take
+        and inside not in path.resolve().parents  # outputs of an earlier run are no inputs
     ]
     if not found:
         raise FileNotFoundError(f"no pictures found in {source}; known suffixes: {' '.join(READABLE)}")
-    jobs: dict[Path, Path] = {}
-    taken: dict[Path, Path] = {}
+    sources: dict[Path, Path] = {}
     for path in natsorted(found, key=str):
-        out = (target / path.relative_to(source)).with_suffix(".png")
-        if out in taken:
-            raise ValueError(f"{taken[out]} and {path} would both become {out}; rename one of them")
-        taken[out], jobs[path] = path, out
-    return jobs
+        output = (target / path.relative_to(source)).with_suffix(".png")
+        if output in sources:
+            raise ValueError(f"{sources[output]} and {path} would both become {output}; rename one of them")
+        sources[output] = path
+    return {path: output for output, path in sources.items()}
 
 
-def _started(options: Mapping[str, Any]) -> dict[str, Any]:
-    """With the model loaded, once for all pictures."""
-    ready = dict(options)
-    if "model" in ready:
-        from plugins.conditions.onnx_depth import OnnxDepth
+def make_one(command: Condition, options: Mapping[str, Any], path: Path, name: str) -> Float[np.ndarray, "h w 3"]:
+    """The condition image of a file; warnings begin with `name`."""
 
-        ready["model"] = OnnxDepth(ready["model"])
-    return ready
+    def warn(line: str) -> None:
+        if line and not command.quiet:
+            tqdm.write(terminal.one_line(f"{name}: {line}"), file=sys.stderr)
 
-
-def _for_picture(options: Mapping[str, Any], name: Path) -> dict[str, Any]:
-    """With the file of this picture in place of a folder. Raises FileNotFoundError."""
-    chosen = dict(options)
-    for option in PER_PICTURE.keys() & chosen.keys():
-        folder, suffixes = Path(chosen[option]), PER_PICTURE[option][0]
-        files = [file for suffix in suffixes if (file := (folder / name).with_suffix(suffix)).is_file()]
-        if not files:
-            stem = (folder / name).with_suffix("")
-            raise FileNotFoundError(f"--{option}: there is no {stem} with a suffix of {' '.join(suffixes)}")
-        chosen[option] = files[0]
-    return chosen
+    values = {key: READERS[key][1](Path(value)) if key in READERS else value for key, value in options.items()}
+    if command.kind == "face":
+        values = {"most" if key == "faces" else key: value for key, value in values.items()} | {"note": warn}
+    image = make(command.kind, read_image(path), **values)
+    warn(emptiness(command.kind, image))
+    return image
 
 
-def _check_exists(option: str, path: Path, folder: bool) -> None:
-    if folder and not path.is_dir():
-        raise NotADirectoryError(f"{option} {path} is no folder; for a folder of pictures give a folder of files")
-    if not folder and path.is_dir():
-        raise IsADirectoryError(f"{option} {path} is a folder; for one picture give one file")
-
-
-def _check_report(report: Path) -> None:
-    """Refuses early to replace a file that this command did not write."""
-    if report.exists() and not report.read_text("utf-8", "replace").startswith(HEAD):
-        raise FileExistsError(f"{report} exists and is not this command's; rename it, or give another folder")
-
-
-def _write_report(report: Path, failures: Mapping[str, str]) -> None:
+def write_report(report: Path, failures: Mapping[str, str]) -> None:
+    """Failures to the file and the first of them to stderr; without any the file is removed."""
+    lines = [f"{name}: {reason}" for name, reason in failures.items()]
     if failures:
         with atomic_output(report, overwrite=True) as temporary:
-            lines = [HEAD, *(f"{name}: {reason}" for name, reason in failures.items())]
-            temporary.write_text("\n".join(lines) + "\n", "utf-8", "backslashreplace")
+            temporary.write_text("\n".join([REPORT_HEADER, *lines]) + "\n", "utf-8", "backslashreplace")
     else:
-        report.unlink(missing_ok=True)  # of an earlier run, which this one has made good
+        report.unlink(missing_ok=True)
+    for line in lines[:SHOWN]:
+        terminal.complain(line)
+    if len(lines) > SHOWN:
+        terminal.complain(f"and {len(lines) - SHOWN} more, all in {report}")
 
 
-def _report_counts(command: Condition, made: int, kept: int, failures: Mapping[str, str], report: Path) -> None:
-    for name, reason in list(failures.items())[:SHOWN]:
-        terminal.complain(f"{name}: {reason}")
-    if len(failures) > SHOWN:
-        terminal.complain(f"and {len(failures) - SHOWN} more, all in {report}")
-    if not command.quiet:
-        before = f", {kept} there before" * (kept > 0)
-        terminal.say(f"{made} made{before}, {len(failures)} failed -> {command.output}")
+def _with_model(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options with the depth model loaded, once for all images."""
+    if "model" not in options:
+        return options
+    from plugins.conditions.onnx_depth import OnnxDepth
+
+    return {**options, "model": OnnxDepth(options["model"])}
+
+
+def _own_files(options: Mapping[str, Any], name: Path) -> dict[str, Any]:
+    """The options with the file of this image in place of a folder. Raises FileNotFoundError."""
+    own = dict(options)
+    for key in READERS.keys() & own.keys():
+        path, suffixes = Path(own[key]) / name, READERS[key][0]
+        files = [file for suffix in suffixes if (file := path.with_suffix(suffix)).is_file()]
+        if not files:
+            raise FileNotFoundError(
+                f"--{key}: there is no {path.with_suffix('')} with a suffix of {' '.join(suffixes)}"
+            )
+        own[key] = files[0]
+    return own

@@ -1,17 +1,16 @@
-"""The controls of `plugins generate`: from its words to what a pipeline is given.
+"""The controls of `plugins generate`, from its options.
 
-    --control canny --image photo.jpg                      the plugin that comes for it, on the photo's edges
-    --control canny depth --plugin A B --image photo.jpg   two at once
-    --plugin A --condition edges.png                       a condition picture as it is
-    --control plug_and_play --image photo.jpg              no plugin is needed
+    --control canny --image photo.jpg                      the shipped plugin, on the photo's edges
+    --control canny depth --plugin A B --image photo.jpg   two plugins
+    --plugin A --condition edges.png                       a finished condition image
+    --control plug_and_play --image photo.jpg              needs no plugin
 
-A photo is scaled to cover the picture that is asked for, and cropped from its middle, before its condition is made: a
-plugin saw conditions of pictures of that size.
+The photo is resized to cover the output's size and cropped at its centre before its condition is made, because plugins
+were trained on conditions of images of that size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -22,85 +21,80 @@ from common import terminal
 from common.io.images import read_image
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.conditions.registry import emptiness, make
-from plugins.control import pretrained
-from plugins.control.loading import load
+from plugins.control.loading import load, shipped_names
 from plugins.control.plug_and_play import PlugAndPlay
 from plugins.diffusion.io.base import Base
 
 
-def controls_of(command: Generate, base: Base) -> list[Any]:
-    """What `Pipeline` takes as `controls`. Raises ValueError and OSError in one line."""
-    kinds = check_words(command)
-    if not kinds:
-        return []
+def make_controls(command: Generate, base: Base) -> list[Any]:
+    """The `controls` of a pipeline. Raises ValueError and OSError."""
+    kinds = control_kinds(command)
+    if len(command.control_strength) not in (0, 1, len(kinds)):
+        given = f"{len(command.control_strength)} strengths for {len(kinds)} controls"
+        raise ValueError(f"--control-strength: {given}; give one for all, or one for each")
+    strengths = command.control_strength or (1.0,)
     height, width = command.height or base.side, command.width or base.side
-    strengths = spread(command.control_strength or (1.0,), len(kinds))
     steps = command.control_steps or (0.0, 1.0)
-    plugins, controls = list(command.plugin), []
-    for i, (kind, strength) in enumerate(zip(kinds, strengths, strict=True)):
+    plugins, conditions = iter(command.plugin), iter(command.condition)
+    controls = []
+    for i, kind in enumerate(kinds):
+        strength = strengths[i % len(strengths)]
         if kind in PLUG_AND_PLAY:
-            picture = covering(read_image(str(command.image)), height, width)
-            controls.append(PlugAndPlay(picture, strength=strength, steps=steps, prompt_only=command.prompt_only))
+            source = cover(read_image(str(command.image)), height, width)
+            controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
-        network = load(plugins.pop(0) if plugins else shipped(str(kind)))
-        picture = condition(command, kind, i, height, width)
-        half = command.prompt_only or None  # without the word it is as the network is meant
-        controls.append(network.on(picture, strength=strength, steps=steps, prompt_only=half))
+        network = load(next(plugins, None) or shipped_plugin(str(kind)))
+        if command.condition:
+            condition = cover(read_image(next(conditions)), height, width)
+        else:
+            condition = make_condition(command, str(kind), height, width)
+        prompt_only = command.prompt_only or None  # None: as the network was trained
+        controls.append(network.on(condition, strength=strength, steps=steps, prompt_only=prompt_only))
     return controls
 
 
-def check_words(command: Generate) -> list[str | None]:
-    """The kind of each control, None for a condition that is given as it is. ValueError for words that clash."""
+def control_kinds(command: Generate) -> list[str | None]:
+    """The kind of each control, None for a plugin with a finished condition. Raises ValueError if options conflict."""
     if not command.control and not command.plugin:
-        stray = [name for name in ("condition", "control_strength", "control_steps") if getattr(command, name)]
-        if stray or command.prompt_only:
-            name = (stray or ["prompt_only"])[0].replace("_", "-")
-            raise ValueError(f"--{name} is about a control; add --control canny, or --plugin FOLDER")
+        names = ("condition", "control_strength", "control_steps", "prompt_only")
+        if given := [name for name in names if getattr(command, name)]:
+            option = given[0].replace("_", "-")
+            raise ValueError(f"--{option} is an option of a control; add --control canny, or --plugin FOLDER")
         return []
     if command.strength is not None:
-        raise ValueError(f"--strength {command.strength:g} redraws a picture; a control takes --control-strength")
+        raise ValueError(f"--strength {command.strength:g} is for image to image; a control has --control-strength")
     kinds: list[str | None] = list(command.control) or [None] * len(command.plugin)
     networks = [kind for kind in kinds if kind not in PLUG_AND_PLAY]
-    if command.plugin and len(command.plugin) != len(networks):
-        raise ValueError(f"{len(command.plugin)} plugins for {len(networks)} controls; give one --plugin for each")
-    if command.condition and len(command.condition) != len(networks):
-        raise ValueError(f"{len(command.condition)} conditions for {len(networks)} controls; give one for each")
-    if command.image is None and (not command.condition or set(kinds) & {*PLUG_AND_PLAY}):
-        raise ValueError("a control needs a picture to look at; give --image PHOTO, or --condition EDGES")
+    for name, values in (("plugin", command.plugin), ("condition", command.condition)):
+        if values and len(values) != len(networks):
+            raise ValueError(f"{len(values)} {name}s for {len(networks)} controls; give one --{name} for each")
+    if command.image is None and (not command.condition or len(networks) < len(kinds)):
+        raise ValueError("a control needs an image; give --image PHOTO, or --condition EDGES")
+    if not command.control and not command.condition:
+        raise ValueError(
+            "--plugin does not say which condition of --image it needs; add --control canny, or --condition"
+        )
     return kinds
 
 
-def condition(command: Generate, kind: str | None, i: int, height: int, width: int) -> Float[np.ndarray, "h w 3"]:
-    """The condition picture of control `i`: given, or made of the photo."""
-    if command.condition:
-        place = sum(other not in PLUG_AND_PLAY for other in command.control[:i])
-        return covering(read_image(command.condition[place]), height, width)
-    if kind is None:
-        raise ValueError("--plugin does not say what it looks for in --image; add --control canny, or give --condition")
-    picture = make(kind, covering(read_image(str(command.image)), height, width))
-    if (told := emptiness(kind, picture)) and not command.quiet:
-        terminal.complain(f"{command.image}: {told} (`plugins condition` has these options)")
-    return picture
+def make_condition(command: Generate, kind: str, height: int, width: int) -> Float[np.ndarray, "h w 3"]:
+    """The condition image of --image; warns if it is empty."""
+    condition = make(kind, cover(read_image(str(command.image)), height, width))
+    if (warning := emptiness(kind, condition)) and not command.quiet:
+        terminal.complain(f"{command.image}: {warning} (`plugins condition` has these options)")
+    return condition
 
 
-def shipped(kind: str) -> str:
-    """The plugin that comes for this kind. Raises FileNotFoundError if none does."""
-    name = f"{kind}-small"
-    if name not in pretrained.names():
-        there = ", ".join(pretrained.names()) or "none"
-        raise FileNotFoundError(f"no plugin for {kind} comes with the program ({there}); name one with --plugin")
+def shipped_plugin(kind: str) -> str:
+    """The name of the shipped plugin for this kind. Raises FileNotFoundError if there is none."""
+    name, names = f"{kind}-small", shipped_names()
+    if name not in names:
+        raise FileNotFoundError(f"no plugin for {kind} is shipped ({', '.join(names)} are); name one with --plugin")
     return name
 
 
-def spread(values: Sequence[float], count: int) -> list[float]:
-    """One for all, or one each. Raises ValueError."""
-    if len(values) not in (1, count):
-        raise ValueError(f"{len(values)} strengths for {count} controls; give one for all, or one for each")
-    return [float(values[i % len(values)]) for i in range(count)]
-
-
-def covering(image: Float[np.ndarray, "_ _ 3"], height: int, width: int) -> Float[np.ndarray, "h w 3"]:
-    """Scaled so that it covers height x width, and cut from its middle."""
+def cover(image: Float[np.ndarray, "_ _ 3"], height: int, width: int) -> Float[np.ndarray, "h w 3"]:
+    """Resized to cover height x width, and cropped at its centre."""
     h, w, _ = image.shape
     scale = max(height / h, width / w)
     size = max(width, round(w * scale)), max(height, round(h * scale))

@@ -1,70 +1,59 @@
-"""`plugins export`: from a trained plugin or adapter to a file that others run, or to its features of one picture.
+"""`plugins export`: a trained plugin or adapter as a file for other programs, or its features of one image.
 
     stablehlo   program and weights for XLA, any accelerator      plugin.stablehlo
     onnx        the same for onnxruntime, phones, browsers        plugin.onnx (extra `export`)
-    features    what it says about --picture, for PyTorch         edges.safetensors
+    features    its features of --picture, for PyTorch            edges.safetensors
 
-The format is told by --format or by the output's suffix. What would be refused in the end is refused before weights are
-read.
+The format is --format, or follows from the output's suffix. Options are checked before weights are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from common import terminal
 from common.io.files import atomic_output, check_output_file
 from common.io.images import read_image
 from plugins.cli.commands import Export
-from plugins.cli.controls import covering
-from plugins.control import export as formats
+from plugins.cli.controls import cover
+from plugins.control.export import save_features, to_onnx, to_stablehlo
 from plugins.control.loading import load
 
 SUFFIXES = {".stablehlo": "stablehlo", ".onnx": "onnx", ".safetensors": "features"}
-SIDE = 512  # of pictures, where none is asked for: Stable Diffusion's, and the article's
-WRITERS: Mapping[str, Any] = {"stablehlo": formats.to_stablehlo, "onnx": formats.to_onnx}
+SIDE = 512  # default of --size: Stable Diffusion's, and the article's
 
 
 def export(command: Export) -> None:
-    """Carries out the command. Raises ValueError, OSError and ImportError in one line."""
-    kind, size = format_of(command), size_of(command)
+    """Runs the command; user errors are ValueError, OSError and ImportError."""
+    kind, size = check_options(command)
     target = Path(command.output)
     check_output_file(target, command.overwrite)
     picture = None if command.picture is None else read_image(command.picture)
     network = load(command.plugin)
-    if kind == "features":
-        assert picture is not None
-        shown = picture if size is None else covering(picture, *size)
+    if picture is not None:
+        picture = picture if size is None else cover(picture, *size)
         strength = 1.0 if command.strength is None else command.strength
-        formats.save_features(target, network, shown, strength, overwrite=command.overwrite)
+        save_features(target, network, picture, strength, overwrite=command.overwrite)
     else:
-        data = WRITERS[kind](network, *(size or (SIDE, SIDE)))
+        data = (to_stablehlo if kind == "stablehlo" else to_onnx)(network, *(size or (SIDE, SIDE)))
         with atomic_output(target, command.overwrite) as temporary:
             temporary.write_bytes(data)
     if not command.quiet:
         terminal.say(f"{type(network).__name__} as {kind}, {target.stat().st_size / 1e6:,.2f} MB -> {target}")
 
 
-def format_of(command: Export) -> str:
-    """By its word, or by the suffix of the output. Raises ValueError, also for words that go with another format."""
+def check_options(command: Export) -> tuple[str, tuple[int, int] | None]:
+    """Format, and height and width where they are given. Raises ValueError, also for options of another format."""
     kind = command.format or SUFFIXES.get(Path(command.output).suffix.lower())
     if kind is None:
-        raise ValueError(f"{command.output} does not say the format; add --format {', '.join(SUFFIXES.values())}")
+        raise ValueError(f"{command.output} has no suffix of a format; add --format {', '.join(SUFFIXES.values())}")
     if kind == "features" and command.picture is None:
-        raise ValueError("features are of a picture; give its condition: --picture EDGES")
-    stray = [name for name in ("picture", "strength") if getattr(command, name) is not None]
-    if kind != "features" and stray:
-        raise ValueError(f"--{stray[0]} belongs to --format features; {kind} is the network, for any picture")
-    return kind
-
-
-def size_of(command: Export) -> tuple[int, int] | None:
-    """Height and width. Raises ValueError."""
+        raise ValueError("features are of an image; give its condition: --picture EDGES")
+    for name in ("picture", "strength"):
+        if kind != "features" and getattr(command, name) is not None:
+            raise ValueError(f"--{name} is an option of --format features; {kind} is the network, for any image")
     if command.size is None:
-        return None
+        return kind, None
     if len(command.size) not in (1, 2) or min(command.size) < 1:
-        said = " ".join(map(str, command.size))
-        raise ValueError(f"--size {said}: give one side in pixels, or WIDTH HEIGHT")
-    return command.size[-1], command.size[0]
+        raise ValueError(f"--size {' '.join(map(str, command.size))}: give one side in pixels, or WIDTH HEIGHT")
+    return kind, (command.size[-1], command.size[0])

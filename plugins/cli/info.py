@@ -1,4 +1,4 @@
-"""`plugins info`: what a base is, in a few lines, without its weights."""
+"""`plugins info`: a base's networks and settings in a few lines, without reading its weights."""
 
 from __future__ import annotations
 
@@ -10,37 +10,35 @@ from plugins.diffusion.samplers.schedules import Schedule
 
 
 def info(command: Info) -> None:
-    """Carries out the command. Raises ValueError and OSError in one line."""
-    terminal.say(about(read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction)))
+    """Runs the command; user errors are ValueError and OSError."""
+    terminal.say(describe(read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction)))
 
 
-def about(files: BaseFiles) -> str:
-    """One line for each component, and for what it makes."""
-    base = files.base
+def describe(files: BaseFiles) -> str:
+    """One line for each network and setting."""
+    base, shapes = files.base, _shapes(files.base)
     rows = {
-        kind: f"{part.parameters:,} parameters, stored as {part.dtype}, {_shape(kind, base)}"
-        for kind, part in files.components.items()
+        name: f"{network.parameters:,} parameters, stored as {network.dtype}, {shapes[name]}"
+        for name, network in files.components.items()
     }
     if base.vae is None:
         rows["vae"] = "none: the unet works on pixels"
     rows["tokenizer"] = f"{len(base.tokenizer.vocab):,} tokens; prompts of {base.length - 2}"
     rows["predicts"] = _prediction(base)
     rows["sampler"] = " ".join([base.sampler.name, *(f"{key}={value}" for key, value in base.sampler.options)])
-    rows["pictures"] = f"{base.side}x{base.side}; other sides too, multiples of {base.unit}"
+    rows["images"] = f"{base.side}x{base.side}; other sides too, multiples of {base.unit}"
     return "\n".join([str(files.path), *(f"{name:14}{text}" for name, text in rows.items())])
 
 
-def _shape(kind: str, base: Base) -> str:
-    if kind == "unet":
-        unet = base.unet
-        widths = "-".join(map(str, unet.block_out_channels))
-        return f"{widths}, {unet.in_channels} channels, text states of {unet.cross_attention_dim}"
-    if kind == "vae":
-        assert base.vae is not None
-        widths = "-".join(map(str, base.vae.block_out_channels))
-        return f"{widths}, {base.vae.latent_channels} channels at 1/{base.unit} of the side"
-    text = base.text_encoder
-    return f"{text.num_hidden_layers} layers of {text.hidden_size}"
+def _shapes(base: Base) -> dict[str, str]:
+    unet, vae, text = base.unet, base.vae, base.text_encoder
+    shapes = {"text_encoder": f"{text.num_hidden_layers} layers of {text.hidden_size}"}
+    widths = "-".join(map(str, unet.block_out_channels))
+    shapes["unet"] = f"{widths}, {unet.in_channels} channels, text states of {unet.cross_attention_dim}"
+    if vae is not None:
+        widths = "-".join(map(str, vae.block_out_channels))
+        shapes["vae"] = f"{widths}, {vae.latent_channels} channels at 1/{base.unit} of the side"
+    return shapes
 
 
 def _prediction(base: Base) -> str:

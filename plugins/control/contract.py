@@ -1,34 +1,35 @@
-"""The contract of all controls: what a network that steers a diffusion model is, and how it is put to use.
+"""The contract of all control networks: what a network computes, and how a pipeline applies it.
 
-A control network looks at a *condition picture* (edges, a face mesh, depth) and adds something inside the UNet:
+A control network reads a *condition image* (edges, a face mesh, depth) and adds tensors inside the UNet:
 
     network = control.load("canny-plugin")                       # or MediaPipePlugin.for_unet(unet.config, rngs=...)
     images = pipeline("a red apple", controls=[network.on(edges, strength=0.8)])
-    images = pipeline("a red apple", controls=[network.on(edges), other.on(depth, steps=(0, 0.5))])   # both, added
+    images = pipeline("a red apple", controls=[network.on(edges), other.on(depth, steps=(0, 0.5))])   # both are added
 
-Its work is in two halves:
+It computes in two stages:
 
-    encode(picture) -> encoded           once per picture: a MediaPipe plugin or T2I-Adapter does all its work here
-    act(encoded, x, t, context) -> Added in each call of the UNet: a ControlNet runs here
+    encode(image) -> encoded                           once per image: all of a MediaPipe plugin or a T2I-Adapter
+    network(encoded, x, t, context) -> ControlOutput   in each call of the UNet: a ControlNet's copy of the encoder
 
-so that inside the sampling loop everything that does not change is a constant, computed once for both halves of
-guidance, all steps, and with the same `Control` for all prompts and seeds too.
+`encoded` is a constant of the sampling loop: it is computed once for both halves of guidance and all steps, and with
+the same `Control` for all prompts and seeds.
 
-What every control understands:
+Settings of every control:
 
-- `strength`: a factor on everything it adds; 0 is as if it were not there, 1 as it was trained.
-- `levels`: a factor for each tensor it adds, finest first (`network.places` of them).
-- `steps`: the part of the run in which it acts, (0, 1) for all of it.
-- `prompt_only`: it acts on the half with the prompt and not on the one without, "guess mode".
+- `strength`: conditioning scale, a factor on all outputs; 0 disables the control, 1 is the trained strength.
+- `levels`: a further factor for each output, finest first (`network.num_outputs` of them).
+- `steps`: the interval of the run in which the control is applied; (0, 1) is the whole run.
+- `prompt_only`: guess mode, the control is applied to the conditional half of guidance only.
 
-The base network may be any of the same shape, with LoRAs merged into it or not.
+The base may be any network of the trained shape, with LoRAs merged into it or not.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -38,62 +39,69 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
+from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
 from plugins.diffusion.steering import WITH, WITHOUT, Effect, Rows
 
-GUESSES = ("diffusers", "original")
+GUESS_MODES = ("diffusers", "original")
 
 
-class Added(NamedTuple):
-    """What a control network adds to a call of the UNet, one row each (or one for all)."""
+class ControlOutput(NamedTuple):
+    """What a network adds to a call of the UNet, named as the UNet's arguments; a row each, or one for all."""
 
     level_features: tuple[Float[Array, "b h w c"], ...] = ()
     skip_residuals: tuple[Float[Array, "b h w c"], ...] = ()
     mid_residual: Float[Array, "b h w c"] | None = None
 
-    def tensors(self) -> list[Array]:
-        """All of them, finest first, the middle last."""
-        return [*self.level_features, *self.skip_residuals, *([] if self.mid_residual is None else [self.mid_residual])]
-
-    def times(self, gains: Float[Array, " n"]) -> Added:
-        """Each tensor times its factor."""
-        leaves, shape = jax.tree.flatten(self)
-        return jax.tree.unflatten(shape, [leaf * gains[i].astype(leaf.dtype) for i, leaf in enumerate(leaves)])
+    def scaled(self, gains: Float[Array, " n"]) -> ControlOutput:
+        """Each tensor times its factor: finest first, the middle last."""
+        leaves, structure = jax.tree.flatten(self)
+        return jax.tree.unflatten(structure, [leaf * gains[i].astype(leaf.dtype) for i, leaf in enumerate(leaves)])
 
 
 class ControlNetwork(nnx.Module):
-    """Base class of the networks. `config` says their shape; it is written beside their weights."""
+    """Base class of the networks. A subclass sets the attributes in its constructor.
+
+    Attributes:
+      config: the architecture, of `config_class`; saved beside the weights.
+      num_outputs: how many tensors the network adds.
+      reduction: pixels of the condition image per latent pixel and side.
+      prompt_only: whether it was trained for the conditional half of guidance only; the default of `on`.
+      every_step: whether a call computes; else it returns what `encode` has computed.
+    """
 
     config: Any
-    every_step: ClassVar[bool] = False  # whether `act` computes, or only hands on what `encode` found
+    num_outputs: int
+    reduction: int
+    prompt_only: bool = False
+    every_step: ClassVar[bool] = False
+    config_class: ClassVar[Any]
 
-    @property
-    def places(self) -> int:
-        """How many tensors it adds."""
+    def __init__(self, config: Any, *, rngs: nnx.Rngs):
         raise NotImplementedError
 
-    @property
-    def prompt_only(self) -> bool:
-        """Whether it is meant for the half of guidance with the prompt alone; `on` can say otherwise."""
-        return False
+    @classmethod
+    def for_unet(cls, unet: UNetConfig, reduction: int = 8, *, rngs: nnx.Rngs, **options: Any) -> Any:
+        """A new network for that UNet; arguments as `for_unet` of the config."""
+        return cls(cls.config_class.for_unet(unet, reduction, **options), rngs=rngs)
 
-    def check(self, unet: UNetConfig, unit: int) -> None:
-        """Raises ValueError in one line unless it fits that UNet, with `unit` pixels per latent pixel and side."""
+    def check(self, unet: UNetConfig, reduction: int) -> None:
+        """Raises ValueError unless it fits that UNet, with `reduction` pixels per latent pixel and side."""
         raise NotImplementedError
 
-    def encode(self, picture: Float[Array, "b h w 3"]) -> Any:
-        """The condition picture, in [0, 1] and of the image's size, as `act` wants it: arrays with b rows."""
+    def encode(self, image: Float[Array, "b h w 3"]) -> Any:
+        """The condition image, in [0, 1] and of the output's size, as arrays of b rows."""
         raise NotImplementedError
 
-    def act(
+    def __call__(
         self, encoded: Any, x: Float[Array, "b h w c"], t: Array, context: Float[Array, "b n d"], remat: bool = False
-    ) -> Added:
-        """What it adds for these noisy latents; without `every_step` the latents are not looked at.
+    ) -> ControlOutput:
+        """What it adds for these noisy latents; without `every_step` that is `encoded`, whatever the latents are.
 
-        remat: a gradient keeps only what enters each block that computes here, and computes the rest again."""
-        raise NotImplementedError
+        remat: a gradient keeps only the inputs of each block and computes the rest again."""
+        return ControlOutput(level_features=encoded)
 
     def on(
         self,
@@ -104,17 +112,17 @@ class ControlNetwork(nnx.Module):
         steps: Sequence[int | float] = (0.0, 1.0),
         prompt_only: bool | None = None,
     ) -> Control:
-        """This network, looking at a picture: `h w 3` for all images or `b h w 3`, one each, in [0, 1].
+        """This network with a condition image, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1].
 
-        Raises ValueError in one line for settings that make no sense."""
-        factors = (1.0,) * self.places if levels is None else tuple(map(float, levels))
-        half = self.prompt_only if prompt_only is None else prompt_only
-        return Control(self, check_images(picture), float(strength), factors, tuple(map(float, steps)), half)
+        Raises ValueError for settings out of range."""
+        factors = (1.0,) * self.num_outputs if levels is None else tuple(map(float, levels))
+        only = self.prompt_only if prompt_only is None else prompt_only
+        return Control(self, check_images(picture), float(strength), factors, tuple(map(float, steps)), only)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Control:
-    """A control network with its picture and settings; made by `network.on(...)`."""
+    """A control network with its condition image and settings; made by `network.on(...)`."""
 
     network: ControlNetwork
     picture: Float[np.ndarray, "b h w 3"]
@@ -122,51 +130,52 @@ class Control:
     levels: tuple[float, ...]
     steps: tuple[float, ...]
     prompt_only: bool
-    _known: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    _cache: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     brings_source: ClassVar[bool] = False
 
     def __post_init__(self):
-        check_settings(self.strength, self.levels, self.steps, self.network.places)
+        check_settings(self.strength, self.levels, self.steps, self.network.num_outputs)
 
     def check(self, base: Any, request: Any) -> None:
-        """Raises ValueError in one line unless it fits the base and the request."""
+        """Raises ValueError unless it fits the base and the request."""
         self.network.check(base.unet, base.unit)
-        check_picture(self.picture, request)
+        check_condition(self.picture, request)
 
-    def prepare(self, run: Any, rows: np.ndarray) -> tuple[NetworkActs, Arrays]:
-        """For these images of a run: what becomes part of its program, and the arrays that the program gets."""
+    def prepare(self, run: Any, indices: np.ndarray) -> tuple[NetworkActs, Arrays]:
+        """For these images of a run: the static and the array arguments of its compiled function."""
         kinds = (WITH,) if self.prompt_only or not run.request.guided else (WITHOUT, WITH)
         graph, params = run.placed(self.network)
-        acts = NetworkActs(graph, kinds, self.steps == (0.0, 1.0))
         gains = jnp.asarray([self.strength * level for level in self.levels], jnp.float32)
-        start, end = (jnp.float32(part) for part in self.steps)
-        return acts, Arrays(params, self._encoded(graph, params, run, rows), gains, start, end)
+        start, end = map(jnp.float32, self.steps)
+        encoded = self._encoded(graph, params, run, indices)
+        return NetworkActs(graph, kinds, self.steps == (0.0, 1.0)), Arrays(params, encoded, gains, start, end)
 
-    def _encoded(self, graph: Any, params: Any, run: Any, rows: np.ndarray) -> Any:
-        """What the network makes of the picture; kept, if there is one for all images."""
-        one = len(self.picture) == 1
-        if one and self._known.get("params") is params:  # the same tree as long as nothing of it has changed
-            return self._known["encoded"]
-        picture = jnp.asarray(self.picture if one else self.picture[rows], jax.tree.leaves(params)[0].dtype)
-        encoded = encode(graph, params, picture if one else run.shared(picture))
-        if one:
-            self._known.update(params=params, encoded=encoded)
-        return encoded
+    def _encoded(self, graph: Any, params: Any, run: Any, indices: np.ndarray) -> Any:
+        """The encoded condition; cached if it is one for all images, as long as `params` is the same tree."""
+        dtype = jax.tree.leaves(params)[0].dtype
+        if len(self.picture) > 1:
+            return encode(graph, params, run.shared(jnp.asarray(self.picture[indices], dtype)))
+        if self._cache.get("params") is not params:
+            encoded = encode(graph, params, jnp.asarray(self.picture, dtype))
+            self._cache.update(params=params, encoded=encoded)
+        return self._cache["encoded"]
 
 
 class Arrays(NamedTuple):
-    """What may change without a new program."""
+    """What may change without a new compilation."""
 
     params: Any
     encoded: Any
-    gains: Float[Array, " places"]
+    gains: Float[Array, " outputs"]
     start: Float[Array, ""]
     end: Float[Array, ""]
 
 
 class NetworkActs(NamedTuple):
-    """How a control network acts in each call (`steering.Acts`)."""
+    """A control network's effect on a call of the UNet (`steering.Acts`).
+
+    `kinds` are the rows that it is applied to; `always` says that `steps` is the whole run."""
 
     graph: Any
     kinds: tuple[str, ...]
@@ -177,68 +186,83 @@ class NetworkActs(NamedTuple):
 
     def effect(self, arrays: Arrays, rows: Rows) -> Effect:
         network: ControlNetwork = nnx.merge(self.graph, arrays.params)
-        chosen = rows.chosen(self.kinds)
-        active = chosen.step.within(arrays.start, arrays.end)
+        rows = rows.chosen(self.kinds)
+        active = rows.step.within(arrays.start, arrays.end)
         if network.every_step:
-            added = self._computed(network, arrays.encoded, chosen, active)
+            output = self._computed(network, arrays.encoded, rows, active)
         else:
-            added = network.act(arrays.encoded, rows.x[:, 0], rows.step.t, rows.context[:, 0])
-            added = jax.tree.map(lambda tensor: tensor[:, None], added)
-        added = added.times(arrays.gains if self.always else jnp.where(active, arrays.gains, 0))
-        return Effect(self.kinds, added.level_features, added.skip_residuals, added.mid_residual)
+            output = network(arrays.encoded, rows.x[:, 0], rows.step.t, rows.context[:, 0])
+            output = jax.tree.map(lambda tensor: tensor[:, None], output)
+        output = output.scaled(arrays.gains if self.always else jnp.where(active, arrays.gains, 0))
+        return Effect(self.kinds, output.level_features, output.skip_residuals, output.mid_residual)
 
-    def _computed(self, network: ControlNetwork, encoded: Any, rows: Rows, active: Array) -> Added:
-        """From the latents of this call, if it acts in this call at all; b k h w c."""
+    def _computed(self, network: ControlNetwork, encoded: Any, rows: Rows, active: Array) -> ControlOutput:
+        """The output for these latents, `b k h w c`; zeros without any computation outside of the interval."""
         b, k = rows.x.shape[:2]
 
-        def run() -> Added:
-            x, context = (part.reshape(b * k, *part.shape[2:]) for part in (rows.x, rows.context))
-            pictures = jax.tree.map(lambda e: e if len(e) == 1 else jnp.repeat(e, k, axis=0), encoded)
-            added = network.act(pictures, x, rows.step.t, context)
-            return jax.tree.map(lambda tensor: tensor.reshape(b, k, *tensor.shape[1:]), added)
+        def call() -> ControlOutput:
+            x, context = (array.reshape(b * k, *array.shape[2:]) for array in (rows.x, rows.context))
+            repeated = jax.tree.map(lambda e: e if len(e) == 1 else jnp.repeat(e, k, axis=0), encoded)
+            output = network(repeated, x, rows.step.t, context)
+            return jax.tree.map(lambda tensor: tensor.reshape(b, k, *tensor.shape[1:]), output)
 
         if self.always:
-            return run()
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(run))
-        return lax.cond(active, run, lambda: nothing)
+            return call()
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(call))
+        return lax.cond(active, call, lambda: zeros)
 
 
-def guess_levels(places: int, kind: str = "diffusers") -> tuple[float, ...]:
-    """Factors for a ControlNet that has to guess without a prompt: fine levels count less; to go with `prompt_only`.
+def guess_levels(count: int, mode: str = "diffusers") -> tuple[float, ...]:
+    """`levels` of a ControlNet in guess mode, to go with `prompt_only`: fine levels count less.
 
     diffusers: from 0.1 to 1 in equal ratios; original: 0.825 to the power of the distance from the middle. Raises
-    ValueError for another name."""
-    if kind not in GUESSES:
-        raise ValueError(f"guess mode {kind!r} is not known; choose {' or '.join(GUESSES)}")
-    if kind == "original":
-        return tuple(0.825 ** (places - 1 - i) for i in range(places))
-    return tuple(map(float, np.logspace(-1, 0, places)))
+    ValueError for another mode."""
+    if mode not in GUESS_MODES:
+        raise ValueError(f"guess mode {mode!r} is unknown; choose {' or '.join(GUESS_MODES)}")
+    if mode == "original":
+        return tuple(0.825 ** (count - 1 - i) for i in range(count))
+    return tuple(map(float, np.logspace(-1, 0, count)))
+
+
+def zero_conv(inputs: int, outputs: int, size: int = 1, *, padding: int = 0, rngs: nnx.Rngs) -> Conv:
+    """A zero convolution (2302.05543, section 3.1): all weights start at 0, so a new network changes nothing."""
+    conv = Conv(inputs, outputs, size, padding=padding, rngs=rngs)
+    conv.kernel = nnx.Param(jnp.zeros_like(conv.kernel[...]))
+    return conv
+
+
+def check_fit(name: str, found: Mapping[str, Any], base: Mapping[str, Any]) -> None:
+    """Raises ValueError, which lists what differs, unless a network of that name has the base's values."""
+    differ = [f"{key} {found[key]} instead of {base[key]}" for key in found if found[key] != base[key]]
+    if differ:
+        raise ValueError(f"this {name} does not fit the base: {'; '.join(differ)}; use one trained for this base")
 
 
 def check_settings(
-    strength: int | float, levels: Sequence[int | float], steps: Sequence[int | float], places: int
+    strength: int | float, levels: Sequence[int | float], steps: Sequence[int | float], num_outputs: int
 ) -> None:
-    """Raises ValueError in one line."""
+    """Raises ValueError for settings of a control that are out of range."""
     if not (math.isfinite(strength) and all(map(math.isfinite, levels))):
-        raise ValueError(f"strength={strength}, levels={tuple(levels)}: these are numbers; 1 is as it was trained")
-    if len(levels) != places:
-        raise ValueError(f"levels has {len(levels)} factors; this control adds {places} tensors, give one for each")
+        raise ValueError(f"strength={strength}, levels={tuple(levels)}: factors are finite; 1 is the trained strength")
+    if len(levels) != num_outputs:
+        raise ValueError(f"levels has {len(levels)} factors; this control has {num_outputs} outputs, give one for each")
     if len(steps) != 2 or not 0 <= steps[0] < steps[1] <= 1:
-        raise ValueError(f"steps={tuple(steps)} has to be a part of the run: (0, 1) is all, (0, 0.5) its first half")
+        raise ValueError(
+            f"steps={tuple(steps)} is no interval of the run: (0, 1) is all of it, (0, 0.5) its first half"
+        )
 
 
-def check_picture(picture: Float[np.ndarray, "b h w 3"], request: Any) -> None:
-    """Raises ValueError in one line unless the condition is of the image's size, and one for all or one each."""
-    count, height, width, _ = picture.shape
+def check_condition(image: Float[np.ndarray, "b h w 3"], request: Any) -> None:
+    """Raises ValueError unless the condition image has the request's size, and is one for all outputs or one each."""
+    count, height, width, _ = image.shape
     if (height, width) != (request.height, request.width):
-        asked = f"{request.width}x{request.height}"
-        raise ValueError(f"condition is {width}x{height}, the image {asked}; resize one of them")
+        size = f"{request.width}x{request.height}"
+        raise ValueError(f"the condition is {width}x{height}, the output {size}; resize one of them")
     if count not in (1, len(request.seeds)):
         raise ValueError(f"{count} conditions for {len(request.seeds)} images; give one for all, or one for each")
 
 
-def _encode(graph: Any, params: Any, picture: Float[Array, "b h w 3"]) -> Any:
-    return nnx.merge(graph, params).encode(picture)
-
-
-encode = jax.jit(_encode, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
+def encode(graph: Any, params: Any, image: Float[Array, "b h w 3"]) -> Any:
+    """`ControlNetwork.encode`, compiled."""
+    return nnx.merge(graph, params).encode(image)

@@ -1,27 +1,30 @@
 """ControlNet (Zhang, Rao and Agrawala, "Adding Conditional Control to Text-to-Image Diffusion Models", 2302.05543).
 
-A copy of the UNet's encoder looks at the noisy latents, the time and the text as the UNet does, and at a picture
-besides; what it makes of them is added to the skips and the middle of the UNet, which itself stays as it was.
+A trainable copy of the UNet's encoder reads what the UNet reads, and a condition image; its results are added to the
+UNet's skips and middle, and the UNet itself stays frozen.
 
-    condition picture, b h w 3 in [0, 1]
-      hint encoder      convolutions, each second one of stride 2; SiLU between      once per picture (`encode`)
+    condition image, b h w 3 in [0, 1]
+      hint encoder      convolutions, every second one of stride 2, SiLU between     once per image (`encode`)
     noisy latents
-      conv_in           + the hint                                                   at every step (`act`)
-      down_blocks       the UNet's, weights copied at the start, every result kept: 12 with four levels of two
+      conv_in           + the hint                                                   in every step
+      down_blocks       the UNet's, weights copied: 12 results with four levels of two
       mid_block
-      13 zero convolutions: 1x1, one for each result, all weights 0 at the start  -> + the UNet's skips and middle
+      13 zero convolutions, 1x1, one for each result  -> + the UNet's skips and middle
 
-Zero convolutions (section 3.1) let a copy of a good network be trained without harm to it: in the first step nothing is
-added, bit for bit; yet their gradient is not zero, since their inputs are not. The hint encoder ends in one too.
+Zero convolutions (section 3.1) protect the copy at the start of training: nothing is added in the first step, bit for
+bit, yet their gradient is not zero, because their inputs are not. The hint encoder ends in one too.
 
-Attributes are called as diffusers' tensors, so `porting.py` needs no table of its own. At SD 1.5 there are 361,279,120
+Attributes have diffusers' tensor names, so `porting.py` needs no table of its own. At SD 1.5 there are 361,279,120
 parameters, 1,086,480 of them in the hint encoder, and a step costs 34 % more than the UNet's alone.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -31,22 +34,176 @@ from flax import nnx
 from jaxtyping import Array, Float, Num
 
 from common.nn.remat import remat as rematerialised
-from plugins.control.contract import Added, ControlNetwork
-from plugins.control.controlnet_config import ControlNetConfig
-from plugins.control.convolutions import silent
-from plugins.control.fitting import check_fit
+from plugins.control.contract import ControlNetwork, ControlOutput, check_fit, zero_conv
 from plugins.diffusion.io.porting import blank
+from plugins.diffusion.networks import json_config, unet_config
+from plugins.diffusion.networks.json_config import positive
 from plugins.diffusion.networks.layers import Conv, silu
 from plugins.diffusion.networks.unet import TimeEmbedding, UNet, sinusoid
 from plugins.diffusion.networks.unet_blocks import MidLevel, down_levels, go_down, whole
-from plugins.diffusion.networks.unet_config import UNetConfig
+from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
 
-COPIED = ("conv_in", "time_embedding", "down_blocks", "mid_block")  # of the UNet
-SILENT = ("controlnet_down_blocks", "controlnet_mid_block")
+ARCHITECTURE = "ControlNetModel"
+UNET_OPTIONS = ("act_fn", "addition_embed_type", "class_embed_type", "downsample_padding", "encoder_hid_dim")
+UNET_OPTIONS += ("encoder_hid_dim_type", "mid_block_scale_factor", "mid_block_type", "num_attention_heads")
+UNET_OPTIONS += ("num_class_embeds", "only_cross_attention", "resnet_time_scale_shift")
+FIXED: dict[str, tuple] = {"conditioning_channels": (3,), **{key: unet_config.FIXED[key] for key in UNET_OPTIONS}}
+HINT_WIDTHS = (16, 32, 96, 256)
+CHANNEL_ORDERS = ("rgb", "bgr")
+COPIED = ("conv_in", "time_embedding", "down_blocks", "mid_block")  # from the UNet
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlNetConfig:
+    """Architecture of a ControlNet, with diffusers' option names; the default is Stable Diffusion 1.x's.
+
+    Attributes:
+      in_channels ... freq_shift: those of the UNet that it controls, as in `UNetConfig`.
+      conditioning_embedding_out_channels: widths of the hint encoder, one for each resolution. The image is halved
+        between them: four widths make 8 pixels per latent pixel, Stable Diffusion's.
+      controlnet_conditioning_channel_order: "bgr" for a network trained on images as OpenCV reads them.
+      global_pool_conditions: residuals are averaged over space, which keeps content and drops layout (the "shuffle"
+        networks). They were trained for the conditional half of guidance: `prompt_only` is their default.
+    """
+
+    in_channels: int = 4
+    block_out_channels: Sequence[int] = (320, 640, 1280, 1280)
+    down_block_types: Sequence[str] = (*3 * DOWN_TYPES[:1], DOWN_TYPES[1])
+    layers_per_block: int = 2
+    cross_attention_dim: int = 768
+    attention_head_dim: int | Sequence[int] = 8
+    norm_num_groups: int = 32
+    norm_eps: float = 1e-5
+    use_linear_projection: bool = False
+    transformer_layers_per_block: int = 1
+    flip_sin_to_cos: bool = True
+    freq_shift: int | float = 0
+    conditioning_embedding_out_channels: Sequence[int] = HINT_WIDTHS
+    controlnet_conditioning_channel_order: str = "rgb"
+    global_pool_conditions: bool = False
+
+    def __post_init__(self):
+        json_config.freeze_lists(self)
+        hints, order = self.conditioning_embedding_out_channels, self.controlnet_conditioning_channel_order
+        rules = [
+            (isinstance(hints, tuple) and positive(hints), "conditioning_embedding_out_channels are positive"),
+            (order in CHANNEL_ORDERS, f"controlnet_conditioning_channel_order is {' or '.join(CHANNEL_ORDERS)}"),
+        ]
+        json_config.check(self, rules)
+        _ = self.encoder  # checks the rest
+
+    @property
+    def encoder(self) -> UNetConfig:
+        """A UNet with this encoder."""
+        up: dict[str, str] = dict(zip(DOWN_TYPES, UP_TYPES, strict=True))
+        up_types = tuple(up.get(kind, kind) for kind in self.down_block_types[::-1])
+        return UNetConfig(**_shared_fields(self, UNetConfig), up_block_types=up_types)
+
+    @classmethod
+    def sd15(cls) -> ControlNetConfig:
+        """For Stable Diffusion 1.x."""
+        return cls()
+
+    @classmethod
+    def for_unet(cls, unet: UNetConfig, reduction: int = 8) -> ControlNetConfig:
+        """For that UNet, with `reduction` pixels per latent pixel. Raises ValueError unless it is a power of 2."""
+        halvings = math.log2(reduction) if reduction > 0 else -1
+        if halvings < 0 or halvings != int(halvings):
+            raise ValueError(f"reduction={reduction}: a hint encoder halves the image; choose 1, 2, 4, 8, ...")
+        hints = (HINT_WIDTHS + HINT_WIDTHS[-1:] * int(halvings))[: int(halvings) + 1]
+        return cls(**_shared_fields(unet, cls), conditioning_embedding_out_channels=hints)
+
+    @classmethod
+    def from_json(cls, mapping: Mapping[str, Any]) -> ControlNetConfig:
+        return json_config.read(cls, mapping, ARCHITECTURE, FIXED)
+
+    def to_json(self) -> dict[str, Any]:
+        return json_config.write(self, ARCHITECTURE, FIXED)
+
+
+class ControlNet(ControlNetwork):
+    """The network; `ControlNet.from_unet(unet, rngs=...)` makes a new one to train."""
+
+    config: ControlNetConfig
+    config_class: ClassVar[Any] = ControlNetConfig
+    every_step: ClassVar[bool] = True
+
+    def __init__(self, config: ControlNetConfig, *, rngs: nnx.Rngs):
+        encoder = config.encoder
+        widths = encoder.block_out_channels
+        skips = [width for _, _, width in encoder.skip_shapes(1, 1)]
+        self.config, self.num_outputs, self.prompt_only = config, len(skips) + 1, config.global_pool_conditions
+        self.reduction = 2 ** (len(config.conditioning_embedding_out_channels) - 1)
+        self.conv_in = Conv(encoder.in_channels, widths[0], padding=1, rngs=rngs)
+        self.time_embedding = TimeEmbedding(widths[0], 4 * widths[0], rngs=rngs)
+        self.controlnet_cond_embedding = HintEncoder(config, rngs=rngs)
+        self.down_blocks = nnx.List(down_levels(encoder, rngs=rngs))
+        self.mid_block = MidLevel(encoder, rngs=rngs)
+        self.controlnet_down_blocks = nnx.List([zero_conv(width, width, rngs=rngs) for width in skips])
+        self.controlnet_mid_block = zero_conv(widths[-1], widths[-1], rngs=rngs)
+
+    @classmethod
+    def from_unet(
+        cls, unet: UNet, reduction: int = 8, *, config: ControlNetConfig | None = None, rngs: nnx.Rngs
+    ) -> ControlNet:
+        """A new network with the UNet's encoder, which changes nothing yet.
+
+        The weights are copies: training this network, with its buffers donated, leaves the UNet as it is.
+
+        Args:
+          unet: the UNet that it controls; parameters have its type.
+          reduction: pixels per latent pixel and side, a power of 2: 8 for Stable Diffusion.
+          config: in place of the one of UNet and reduction, for another hint encoder.
+
+        Raises:
+          ValueError: no such reduction, or a config that does not fit this UNet.
+        """
+        config = config or ControlNetConfig.for_unet(unet.config, reduction)
+        graph, abstract = blank(cls, config)
+        network = nnx.merge(graph, abstract)
+        network.check(unet.config, network.reduction)
+        source = nnx.to_pure_dict(nnx.state(unet))
+        dtype = source["conv_in"]["kernel"].dtype
+        params: dict[Any, Any] = {name: jax.device_put(source[name], may_alias=False) for name in COPIED}
+        params["controlnet_cond_embedding"] = _init_hint_encoder(rngs.params(), config, dtype)
+        for name in abstract.keys() - params.keys():  # the zero convolutions
+            params[name] = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, dtype)), abstract[name])
+        return nnx.merge(graph, params)
+
+    def check(self, unet: UNetConfig, reduction: int) -> None:
+        names = ("in_channels", "block_out_channels", "layers_per_block", "cross_attention_dim")
+        found, base = ({name: getattr(config, name) for name in names} for config in (self.config, unet))
+        check_fit("ControlNet", found | {"reduction": self.reduction}, base | {"reduction": reduction})
+
+    def encode(self, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
+        """The hint; no other part reads the image."""
+        if self.config.controlnet_conditioning_channel_order == "bgr":
+            image = image[..., ::-1]
+        return self.controlnet_cond_embedding(image)
+
+    def __call__(
+        self,
+        encoded: Float[Array, "_ h w c"],
+        x: Float[Array, "b h w i"],
+        t: Num[Array, ...],
+        context: Float[Array, "b n d"],
+        remat: bool = False,
+    ) -> ControlOutput:
+        """Residuals of all skips and the middle, computed in the type of the latents."""
+        config, stage = self.config, rematerialised if remat else whole
+        t, width = jnp.broadcast_to(t, x.shape[:1]), config.block_out_channels[0]
+        waves = sinusoid(t, width, cosine_first=config.flip_sin_to_cos, shift=config.freq_shift)
+        time, context = self.time_embedding(waves.astype(x.dtype)), context.astype(x.dtype)
+        x = self.conv_in(x) + encoded.astype(x.dtype)
+        x, skips = go_down(self.down_blocks, x, time, context, [None] * len(self.down_blocks), stage)
+        middle = self.controlnet_mid_block(self.mid_block(x, time, context, stage))
+        residuals = [conv(skip) for conv, skip in zip(self.controlnet_down_blocks, skips, strict=True)]
+        output = ControlOutput(skip_residuals=tuple(residuals), mid_residual=middle)
+        return jax.tree.map(_pooled, output) if config.global_pool_conditions else output
 
 
 class HintEncoder(nnx.Module):
-    """Picture -> a map of the latents' size and the first level's width; the last convolution starts as nothing."""
+    """Image -> a map of the latents' size and the first level's width."""
 
     def __init__(self, config: ControlNetConfig, *, rngs: nnx.Rngs):
         widths = config.conditioning_embedding_out_channels
@@ -56,119 +213,28 @@ class HintEncoder(nnx.Module):
             blocks.append(Conv(width, width, padding=1, rngs=rngs))
             blocks.append(Conv(width, wider, stride=2, padding=1, rngs=rngs))
         self.blocks = nnx.List(blocks)
-        self.conv_out = silent(Conv(widths[-1], config.block_out_channels[0], padding=1, rngs=rngs))
+        self.conv_out = zero_conv(widths[-1], config.block_out_channels[0], 3, padding=1, rngs=rngs)
 
-    def __call__(self, picture: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
-        x = silu(self.conv_in(picture))
+    def __call__(self, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
+        x = silu(self.conv_in(image))
         for block in self.blocks:
             x = silu(block(x))
         return self.conv_out(x)
 
 
-class ControlNet(ControlNetwork):
-    """The network; `ControlNet.from_unet(unet, rngs=...)` makes a new one that is ready to be trained."""
-
-    config: ControlNetConfig
-    every_step: ClassVar[bool] = True
-
-    def __init__(self, config: ControlNetConfig, *, rngs: nnx.Rngs):
-        encoder = config.encoder
-        widths = encoder.block_out_channels
-        self.config = config
-        self.conv_in = Conv(encoder.in_channels, widths[0], padding=1, rngs=rngs)
-        self.time_embedding = TimeEmbedding(widths[0], 4 * widths[0], rngs=rngs)
-        self.controlnet_cond_embedding = HintEncoder(config, rngs=rngs)
-        self.down_blocks = nnx.List(down_levels(encoder, rngs=rngs))
-        self.mid_block = MidLevel(encoder, rngs=rngs)
-        skips = [width for _, _, width in encoder.skip_shapes(1, 1)]
-        self.controlnet_down_blocks = nnx.List([silent(Conv(width, width, 1, rngs=rngs)) for width in skips])
-        self.controlnet_mid_block = silent(Conv(widths[-1], widths[-1], 1, rngs=rngs))
-
-    @classmethod
-    def from_unet(
-        cls, unet: UNet, reduction: int = 8, *, config: ControlNetConfig | None = None, rngs: nnx.Rngs
-    ) -> ControlNet:
-        """A new one with the UNet's encoder, that changes nothing yet.
-
-        The weights are copies: training this network, with its buffers donated, leaves the UNet alone.
-
-        Args:
-          unet: what it is to steer; its parameters' type is this network's.
-          reduction: pixels per latent pixel and side, a power of 2: 8 for Stable Diffusion.
-          config: in place of the one that belongs to UNet and reduction, for another hint encoder.
-
-        Raises:
-          ValueError: no such reduction, or a config that is not for this UNet.
-        """
-        config = config or ControlNetConfig.for_unet(unet.config, reduction)
-        check_encoder(config, unet.config)
-        theirs = nnx.to_pure_dict(nnx.state(unet))
-        dtype = theirs["conv_in"]["kernel"].dtype
-        graph, abstract = blank(cls, config)
-        zeros = {name: abstract[name] for name in SILENT}
-        params: dict[Any, Any] = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, dtype)), zeros)
-        params |= {name: jax.device_put(theirs[name], may_alias=False) for name in COPIED}
-        params["controlnet_cond_embedding"] = _new_hints(rngs.params(), config, dtype)
-        return nnx.merge(graph, params)
-
-    @property
-    def prompt_only(self) -> bool:
-        """As diffusers does it: control without space (`global_pool_conditions`) speaks to the prompt's half alone."""
-        return self.config.global_pool_conditions
-
-    @property
-    def places(self) -> int:
-        return self.config.skips + 1
-
-    def check(self, unet: UNetConfig, unit: int) -> None:
-        check_encoder(self.config, unet)
-        check_fit("ControlNet", {"pixels per latent pixel": self.config.reduction}, {"pixels per latent pixel": unit})
-
-    def encode(self, picture: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
-        """The hint: the only part that looks at the picture, and it looks at nothing else."""
-        if self.config.controlnet_conditioning_channel_order == "bgr":
-            picture = picture[..., ::-1]
-        return self.controlnet_cond_embedding(picture)
-
-    def act(
-        self,
-        encoded: Float[Array, "_ h w c"],
-        x: Float[Array, "b h w i"],
-        t: Num[Array, ...],
-        context: Float[Array, "b n d"],
-        remat: bool = False,
-    ) -> Added:
-        """All skips and the middle; computed in the type of the latents."""
-        stage = rematerialised if remat else whole
-        time, context = self._embed(t, x), context.astype(x.dtype)
-        x = self.conv_in(x) + encoded.astype(x.dtype)
-        x, skips = go_down(self.down_blocks, x, time, context, [None] * self.config.encoder.levels, stage)
-        middle = self.controlnet_mid_block(self.mid_block(x, time, context, stage))
-        residuals = [conv(skip) for conv, skip in zip(self.controlnet_down_blocks, skips, strict=True)]
-        if self.config.global_pool_conditions:
-            residuals, middle = [pooled(residual) for residual in residuals], pooled(middle)
-        return Added(skip_residuals=tuple(residuals), mid_residual=middle)
-
-    def _embed(self, t: Num[Array, ...], x: Float[Array, "b h w i"]) -> Float[Array, "b e"]:
-        encoder, t = self.config.encoder, jnp.broadcast_to(t, x.shape[:1])
-        width, order, shift = encoder.block_out_channels[0], encoder.flip_sin_to_cos, encoder.freq_shift
-        return self.time_embedding(sinusoid(t, width, cosine_first=order, shift=shift).astype(x.dtype))
-
-
-def pooled(x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
-    """The average over space, everywhere."""
+def _pooled(x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
+    """The average over space, in every place."""
     return jnp.broadcast_to(x.mean(axis=(1, 2), keepdims=True), x.shape)
 
 
-def check_encoder(config: ControlNetConfig, unet: UNetConfig) -> None:
-    """Raises ValueError in one line unless what it adds has the shapes of that UNet, and it reads the same text."""
-    names = ("in_channels", "block_out_channels", "layers_per_block", "cross_attention_dim")
-    found, base = ({name: getattr(c, name) for name in names} for c in (config, unet))
-    check_fit("ControlNet", found, base)
+def _shared_fields(config: Any, other: type) -> dict[str, Any]:
+    """The fields of `config` that the class `other` has too."""
+    names = {field.name for field in dataclasses.fields(other)}
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in names}
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def _new_hints(key: jax.Array, config: ControlNetConfig, dtype: Any) -> dict[Any, Any]:
-    """The parameters of a new hint encoder; one program for all draws."""
+def _init_hint_encoder(key: jax.Array, config: ControlNetConfig, dtype: Any) -> dict[Any, Any]:
+    """Parameters of a new hint encoder; one compilation for all keys."""
     params = nnx.to_pure_dict(nnx.state(HintEncoder(config, rngs=nnx.Rngs(key))))
     return jax.tree.map(lambda leaf: leaf.astype(dtype), params)

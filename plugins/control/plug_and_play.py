@@ -1,14 +1,14 @@
-"""Plug-and-Play: keep a picture's layout by lending its features to another prompt's run (Tumanyan et al., 2211.12572).
+"""Plug-and-Play: keep an image's layout by injecting its features into the run of another prompt (2211.12572).
 
-Nothing is trained. The base itself has to say what the picture looks like from inside:
+(Tumanyan et al., "Plug-and-Play Diffusion Features for Text-Driven Image-to-Image Translation".) Nothing is trained:
 
-1. *Invert* (DDIM backwards, empty prompt): the noise from which the base would make this very picture.
-2. *Follow*: from that noise forwards again, so that the picture's latents at each step of the coming run are known.
-3. *Generate* from the same noise, with the new prompt. In each call the picture's latents ride along as a row of their
-   own, and its values replace those of the other rows in two kinds of places, on the way up:
+1. *Inversion* (DDIM backwards, empty prompt): the noise from which the base generates this very image.
+2. *Reconstruction* from that noise, which gives the image's latents at each step of the coming run.
+3. *Generation* from the same noise with the new prompt. In each call the image's latents are a row of their own, the
+   source, whose values on the UNet's way up replace those of the other rows:
 
-       features of one residual block       for the first 80 % of the steps: where things are
-       queries and keys of self-attention   for the first 50 %: which places belong together
+       features of one residual block       in the first 80 % of the steps: the layout
+       queries and keys of self-attention   in the first 50 %: which regions belong together
 
 The release takes features of the fifth of twelve residual blocks on the way up, and attention from there on; in Stable
 Diffusion 1.x that is `up_blocks.1.resnets.1` and `attn1` of `up_blocks.1.attentions.1` to `up_blocks.3.attentions.2`.
@@ -16,8 +16,8 @@ In other networks it is the block a third of the way up.
 
     image = pipeline("a silver horse", controls=[PlugAndPlay(photo)], sampler="ddim")
 
-The price: a row more in every call (half as much again with guidance), and `inversion` + steps calls beforehand, once
-for each picture. It runs with DDIM, whose way back is known. All seeds give the same: the noise is the picture's.
+Cost: one row more in every call (half as much again with guidance), and once per image `inversion` + steps calls. It
+needs DDIM, whose inversion is known. All seeds give the same image, because the noise is the source image's.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from plugins.control.contract import check_picture, check_settings
+from plugins.control.contract import check_condition, check_settings
 from plugins.diffusion.networks.unet_config import UP_TYPES, UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step, ddim, ddim_inversion
 from plugins.diffusion.steering import WITH, WITHOUT, Effect, Rows, steered
 
-INVERSION = 200  # steps; the release takes 999, the round trip's error falls as one over their number
+INVERSION = 200  # steps; the release takes 999, the error of the round trip falls as one over their number
 
 
-class Place(NamedTuple):
-    """Where values are replaced: the tap's names of them, and for which first part of the run."""
+class InjectionLayer(NamedTuple):
+    """The taps' names of values that are replaced, and the share of the run in which they are."""
 
     names: tuple[str, ...]
     until: float
@@ -51,17 +51,17 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlugAndPlay:
-    """A picture whose layout the run keeps. Raises ValueError in one line for settings that make no sense.
+    """A source image whose layout the output keeps. Raises ValueError for settings out of range.
 
     Attributes:
-      picture: `h w 3` for all images, or `b h w 3`, one each, in [0, 1].
-      features: the part of the run in which the residual block's features are replaced.
-      attention: the part of the run in which queries and keys are replaced.
-      inversion: steps from the picture to its noise, up to 1000.
-      strength: 1 replaces, 0 leaves alone, between them values are mixed.
-      levels: a factor on `strength` for each place (`places`), the features first.
-      steps: the part of the run in which it acts at all.
-      prompt_only: the half of guidance without the prompt is left alone.
+      picture: the source, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1].
+      features: share of the run in which the residual block's features are replaced.
+      attention: share of the run in which queries and keys are replaced.
+      inversion: steps from the image to its noise, up to 1000.
+      strength: 1 replaces values, 0 keeps them, in between they are mixed.
+      levels: a factor on `strength` for each of `injection_layers`, the features first.
+      steps: the interval of the run in which it is applied at all.
+      prompt_only: it is applied to the conditional half of guidance only.
     """
 
     picture: Any
@@ -72,89 +72,86 @@ class PlugAndPlay:
     levels: Sequence[int | float] | None = None
     steps: Sequence[int | float] = (0.0, 1.0)
     prompt_only: bool = False
-    _known: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
-    _of: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False)  # parameters it was made with
+    _cache: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     brings_source: ClassVar[bool] = True
 
     def __post_init__(self):
         object.__setattr__(self, "picture", check_images(self.picture))
         check_settings(self.strength, self.levels or (), self.steps, len(self.levels or ()))
-        for name, part in (("features", self.features), ("attention", self.attention)):
-            if not 0 <= part <= 1:
-                raise ValueError(f"{name}={part} has to be a part of the run, from 0 to 1")
+        for name, share in (("features", self.features), ("attention", self.attention)):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name}={share} is no share of the run; give a number from 0 to 1")
         if isinstance(self.inversion, bool) or not isinstance(self.inversion, int) or self.inversion < 1:
-            raise ValueError(f"inversion={self.inversion!r} has to be a number of steps; {INVERSION} is the default")
+            raise ValueError(f"inversion={self.inversion!r} is no number of steps; the default is {INVERSION}")
 
-    def places(self, unet: UNetConfig) -> list[Place]:
-        """In that UNet: the features' first, then each self-attention's."""
-        blocks = blocks_of_the_way_up(unet)
+    def injection_layers(self, unet: UNetConfig) -> list[InjectionLayer]:
+        """The layers of that UNet: the residual block first, then each self-attention."""
+        blocks = [(level, i) for level in range(unet.levels) for i in range(unet.layers_per_block + 1)]
         blocks = blocks[len(blocks) // 3 :]
-        level, i, _ = blocks[0]
-        places = [Place((f"up_blocks.{level}.resnets.{i}",), self.features)]
-        for level, i, looks in blocks:
-            for depth in range(unet.transformer_layers_per_block if looks else 0):
-                inside = f"up_blocks.{level}.attentions.{i}.transformer_blocks.{depth}.attn1"
-                places.append(Place((f"{inside}.to_q", f"{inside}.to_k"), self.attention))
-        return places
+        level, i = blocks[0]
+        layers = [InjectionLayer((f"up_blocks.{level}.resnets.{i}",), self.features)]
+        for level, i in blocks:
+            if unet.up_block_types[level] == UP_TYPES[0]:
+                for depth in range(unet.transformer_layers_per_block):
+                    attention = f"up_blocks.{level}.attentions.{i}.transformer_blocks.{depth}.attn1"
+                    layers.append(InjectionLayer((f"{attention}.to_q", f"{attention}.to_k"), self.attention))
+        return layers
 
     def check(self, base: Any, request: Any) -> None:
-        """Raises ValueError in one line unless it fits the base and the request."""
-        check_picture(self.picture, request)
-        places = len(self.places(base.unet))
-        if self.levels is not None and len(self.levels) != places:
-            raise ValueError(f"levels has {len(self.levels)} factors; Plug-and-Play has {places} places in this base")
+        """Raises ValueError unless it fits the base and the request."""
+        check_condition(self.picture, request)
+        count = len(self.injection_layers(base.unet))
+        if self.levels is not None and len(self.levels) != count:
+            raise ValueError(f"levels has {len(self.levels)} factors; Plug-and-Play has {count} layers in this base")
         if request.sampler.name != ddim.name or dict(request.sampler.options).get("eta", 0):
-            raise ValueError(f"Plug-and-Play follows DDIM, not {request.sampler.name}; ask for the sampler ddim")
+            raise ValueError(f"Plug-and-Play needs DDIM with eta 0, not {request.sampler.name}; use the sampler ddim")
         if request.image is not None:
-            raise ValueError("Plug-and-Play starts from its own picture's noise; leave out the image to start from")
-        ddim_inversion.plan(base.schedule, self.inversion)  # a schedule that cannot be gone back is told here
+            raise ValueError("Plug-and-Play starts from its source image's noise; give no initial image")
+        ddim_inversion.plan(base.schedule, self.inversion)  # raises for a schedule without an inversion
 
-    def prepare(self, run: Any, rows: np.ndarray) -> tuple[Injection, Arrays]:
-        """For these images of a run: what becomes part of its program, and the arrays that the program gets."""
-        places = self.places(run.pipeline.base.unet)
+    def prepare(self, run: Any, indices: np.ndarray) -> tuple[Injection, Arrays]:
+        """For these images of a run: the static and the array arguments of its compiled function."""
+        layers = self.injection_layers(run.pipeline.base.unet)
         kinds = (WITH,) if self.prompt_only or not run.request.guided else (WITHOUT, WITH)
-        levels = self.levels or (1.0,) * len(places)
-        gains = jnp.asarray([self.strength * level for level in levels], jnp.float32)
-        until = jnp.asarray([place.until for place in places], jnp.float32)
-        window = jnp.asarray(self.steps, jnp.float32)
-        acts = Injection(tuple(place.names for place in places), kinds)
-        return acts, Arrays(self._trajectory(run, rows), gains, until, window)
+        gains = [self.strength * level for level in self.levels or (1.0,) * len(layers)]
+        settings = (gains, [layer.until for layer in layers], self.steps)
+        arrays = Arrays(self._trajectory(run, indices), *(jnp.asarray(values, jnp.float32) for values in settings))
+        return Injection(tuple(layer.names for layer in layers), kinds), arrays
 
-    def begin(self, run: Any, rows: np.ndarray) -> Float[Array, "b h w c"]:
-        """The noise that leads to the picture."""
-        noise = self._trajectory(run, rows)[0]
-        return jnp.broadcast_to(noise, (len(rows), *noise.shape[1:]))
+    def begin(self, run: Any, indices: np.ndarray) -> Float[Array, "b h w c"]:
+        """The noise of the source image."""
+        noise = self._trajectory(run, indices)[0]
+        return jnp.broadcast_to(noise, (len(indices), *noise.shape[1:]))
 
-    def _trajectory(self, run: Any, rows: np.ndarray) -> Float[Array, "steps b h w c"]:
-        """The picture's latents before each step and after the last; kept for the images that were last asked for."""
-        rows = np.zeros(1, int) if len(self.picture) == 1 else rows
+    def _trajectory(self, run: Any, indices: np.ndarray) -> Float[Array, "steps b h w c"]:
+        """The source's latents before each step and after the last; cached as long as the networks are the same."""
+        indices = np.zeros(1, int) if len(self.picture) == 1 else indices
         networks = [run.params[name] for name in ("unet", "vae", "text_encoder")]
-        key = (run.pipeline.schedule, run.request.steps, run.request.clip_skip, tuple(map(int, rows)))
-        same = len(networks) == len(self._of) and all(a is b for a, b in zip(networks, self._of, strict=True))
-        if not same or key not in self._known:
-            self._of[:] = networks  # kept, so that other trees cannot be taken for them
-            self._known.clear()
-            programs = run.pipeline.compiled
-            latents = programs.encode_image(run.params["vae"], jnp.asarray(self.picture[rows]))
+        if any(a is not b for a, b in zip(networks, self._cache.get("networks", [None] * 3), strict=True)):
+            self._cache.clear()
+            self._cache["networks"] = networks
+        key = (run.pipeline.schedule, run.request.steps, run.request.clip_skip, tuple(map(int, indices)))
+        if key not in self._cache:
+            compiled = run.pipeline.compiled
+            latents = compiled.encode_image(run.params["vae"], jnp.asarray(self.picture[indices]))
             settings = {"schedule": run.pipeline.schedule, "inversion": self.inversion, "steps": run.request.steps}
-            self._known[key] = follow(
-                programs.graphs["unet"], run.params["unet"], latents, run.states([""]), **settings
-            )
-        return self._known[key]
+            unet = compiled.graphs["unet"], run.params["unet"]
+            self._cache[key] = reconstruct(*unet, latents, run.states([""]), **settings)
+        return self._cache[key]
 
 
 class Arrays(NamedTuple):
-    """What may change without a new program."""
+    """What may change without a new compilation."""
 
     trajectory: Float[Array, "steps b h w c"]
-    gains: Float[Array, " places"]
-    until: Float[Array, " places"]
-    window: Float[Array, " 2"]
+    gains: Float[Array, " layers"]
+    until: Float[Array, " layers"]
+    interval: Float[Array, " 2"]
 
 
 class Injection(NamedTuple):
-    """How it acts in each call (`steering.Acts`): `names` for each place, the rows of `kinds` receive."""
+    """Plug-and-Play's effect on a call of the UNet (`steering.Acts`): `names` of each layer, `kinds` of its rows."""
 
     names: tuple[tuple[str, ...], ...]
     kinds: tuple[str, ...]
@@ -163,28 +160,28 @@ class Injection(NamedTuple):
         return arrays.trajectory[step.index]
 
     def effect(self, arrays: Arrays, rows: Rows) -> Effect:
-        acting = rows.step.within(arrays.window[0], arrays.window[1])
+        active = rows.step.within(arrays.interval[0], arrays.interval[1])
         gains = {}
         for i, names in enumerate(self.names):
-            gain = jnp.where(acting & rows.step.within(0.0, arrays.until[i]), arrays.gains[i], 0)
+            gain = jnp.where(active & rows.step.within(0.0, arrays.until[i]), arrays.gains[i], 0)
             gains |= dict.fromkeys(names, gain)
-        receives = np.array([kind in self.kinds for kind in rows.kinds])
+        targets = np.array([kind in self.kinds for kind in rows.kinds])
 
         def tap(name: str, value: Array) -> Array:
-            return inject(value, gains[name], receives) if name in gains else value
+            return inject(value, gains[name], targets) if name in gains else value
 
         return Effect(self.kinds, tap=tap)
 
 
-def inject(value: Float[Array, "rows ..."], gain: Float[Array, ""], receives: np.ndarray) -> Float[Array, "rows ..."]:
-    """Mix each picture's first row, its source, into those of its rows that receive."""
-    grouped = value.reshape(-1, len(receives), *value.shape[1:])
-    share = (gain * receives).astype(value.dtype).reshape(1, -1, *(1,) * (value.ndim - 1))
+def inject(value: Float[Array, "rows ..."], gain: Float[Array, ""], targets: np.ndarray) -> Float[Array, "rows ..."]:
+    """Mix the first row of each image, its source, into the `targets` among its rows."""
+    grouped = value.reshape(-1, len(targets), *value.shape[1:])
+    share = (gain * targets).astype(value.dtype).reshape(1, -1, *(1,) * (value.ndim - 1))
     return (share * grouped[:, :1] + (1 - share) * grouped).reshape(value.shape)
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("schedule", "inversion", "steps"))
-def follow(
+def reconstruct(
     graph: Any,
     params: Any,
     latents: Float[Array, "b h w c"],
@@ -194,16 +191,12 @@ def follow(
     inversion: int,
     steps: int,
 ) -> Float[Array, "steps b h w c"]:
-    """Latents to their noise in `inversion` steps, and back in `steps`: the samples before each and after the last."""
+    """Latents to their noise in `inversion` steps and back in `steps`: the samples before each step and after the last.
+
+    `empty`: text states of the empty prompt."""
     dtype = jax.tree.leaves(params)[0].dtype
     states = jnp.broadcast_to(empty, (len(latents), *empty.shape[1:]))
     model = steered(nnx.merge(graph, params), dtype, states, None, jnp.float32(1), 0.0)
     noise = ddim_inversion(model, latents, schedule, steps=inversion)
     _, samples = ddim(model, noise, schedule, steps=steps, trajectory=True)
     return samples
-
-
-def blocks_of_the_way_up(unet: UNetConfig) -> list[tuple[int, int, bool]]:
-    """(level, number in it, whether a transformer follows) of each residual block, in the order of computation."""
-    each = range(unet.layers_per_block + 1)
-    return [(level, i, kind == UP_TYPES[0]) for level, kind in enumerate(unet.up_block_types) for i in each]

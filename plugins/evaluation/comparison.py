@@ -34,9 +34,8 @@ import numpy as np
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Metric
 from common.evaluation.score_table import markdown
-from plugins.control import pretrained
 from plugins.control.contract import ControlNetwork
-from plugins.control.loading import load
+from plugins.control.loading import find, load
 from plugins.control.plug_and_play import INVERSION, PlugAndPlay
 from plugins.data.controlled_batches import ControlledConfig
 from plugins.data.own_batches import OwnPicturesConfig
@@ -175,7 +174,7 @@ class ControlComparison(Evaluation):
         for name, value in self.methods.items():
             try:
                 if value:
-                    found[name] = None if name == PLUG_AND_PLAY else pretrained.find(str(value))
+                    found[name] = None if name == PLUG_AND_PLAY else find(str(value))
             except FileNotFoundError as error:
                 raise FileNotFoundError(f"evaluation.methods.{name}: {error}") from error
         return found

@@ -18,7 +18,7 @@ from common.evaluation.metrics import Metric
 from common.training.task import Params
 from plugins.control.contract import ControlNetwork
 from plugins.control.loading import load
-from plugins.control.training.summaries import draw
+from plugins.control.training.control_task import draw
 from plugins.data.controlled_batches import ControlledConfig
 from plugins.data.own_batches import OwnPicturesConfig
 from plugins.diffusion import pipeline as bases

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 
 from plugins.control import contract, plug_and_play
 from plugins.control.contract import ControlNetwork, NetworkActs
-from plugins.control.plug_and_play import Injection, PlugAndPlay, follow
+from plugins.control.plug_and_play import Injection, PlugAndPlay, reconstruct
 from plugins.diffusion.compiled import encode_image
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import AutoencoderKL
@@ -95,7 +95,7 @@ def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, st
     encoder, weights = (None, {}) if setting.vae is None else split(setting.vae)
 
     def path(params: Any, latents: Any, empty: Any) -> Any:
-        return follow(graph, params, latents, empty, schedule=schedule, inversion=control.inversion, steps=steps)
+        return reconstruct(graph, params, latents, empty, schedule=schedule, inversion=control.inversion, steps=steps)
 
     encoded = count(lambda weights, picture: encode_image(encoder, weights, picture), weights, setting.picture)
     once = encoded.plus(count(path, params, setting.latents, setting.states))
@@ -107,15 +107,15 @@ def network_parts(setting: Setting, network: ControlNetwork) -> tuple[Acts, cont
     graph, params = split(network)
     encoded = jax.eval_shape(lambda params, picture: nnx.merge(graph, params).encode(picture), params, setting.picture)
     acts = NetworkActs(graph, setting.kinds(network.prompt_only), True)
-    return acts, contract.Arrays(params, encoded, shape(network.places), shape(), shape())
+    return acts, contract.Arrays(params, encoded, shape(network.num_outputs), shape(), shape())
 
 
 def plug_and_play_parts(setting: Setting, control: PlugAndPlay, steps: int) -> tuple[Acts, plug_and_play.Arrays]:
     """The same of Plug-and-Play; all of its arrays are shapes."""
-    places = control.places(setting.unet.config)
-    acts = Injection(tuple(place.names for place in places), setting.kinds(control.prompt_only))
+    layers = control.injection_layers(setting.unet.config)
+    acts = Injection(tuple(layer.names for layer in layers), setting.kinds(control.prompt_only))
     trajectory = shape(steps + 1, *setting.latents.shape)
-    return acts, plug_and_play.Arrays(trajectory, shape(len(places)), shape(len(places)), shape(2))
+    return acts, plug_and_play.Arrays(trajectory, shape(len(layers)), shape(len(layers)), shape(2))
 
 
 def one_call(

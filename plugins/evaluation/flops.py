@@ -8,7 +8,7 @@ Two numbers, both of floating point operations:
   call this FLOP; the zeros at the border of a convolution count as pixels.
 - `others`: one for each element that an elementwise operation gives (a sum, a maximum, an exponential) or that a
   reduction reads: norms, activations, softmax, and a depthwise filter computed as nine shifted images
-  (`plugins/control/convolutions.py`), as two for each weight and pixel. Moving, converting and selecting is free.
+  (`plugins/control/mediapipe.py`), as two for each weight and pixel. Moving, converting and selecting is free.
 
 XLA's own count (`lowered.cost_analysis()`) takes the body of a loop once, but attention over a large image and samplers
 are loops (`lax.map`, `lax.scan`) of known length. Without loops and borders the two agree. Of branches the largest

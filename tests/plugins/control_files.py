@@ -1,5 +1,5 @@
 """Control networks as their first releases name tensors, written down a second time: made by counting, as their
-constructors do, where `plugins/control/names.py` decodes. (name in the release, name in diffusers, shape)."""
+constructors do, where `plugins/control/single_file.py` decodes. (name in the release, name in diffusers, shape)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin, a picture and a call of a UNet: what `tests/data/plugins/make_features.py` and the tests both compute."""
+"""A plugin, an image and a call of a UNet, shared by `tests/data/plugins/make_features.py` and the tests."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import numpy as np
 from networks import SMALL, normal
 from tiny_base import random
 
-from plugins.control.mediapipe import MediaPipePlugin
-from plugins.control.mediapipe_config import MediaPipeConfig
+from plugins.control.mediapipe import MediaPipeConfig, MediaPipePlugin
 from plugins.diffusion.networks.unet import UNet
 
-# As Stable Diffusion's, transformers in all levels but the last; and with none in the first, as in our own small base.
+# As Stable Diffusion's, with transformers in all levels but the last; as the small base's, without them in the first.
 UNETS = {
     "usual": dataclasses.replace(
         SMALL,
@@ -38,7 +37,7 @@ class Case(NamedTuple):
 
 
 def features_case(name: str) -> Case:
-    """One picture, wider than high, for two rows of latents."""
+    """One image, wider than high, for two rows of latents."""
     config, rng = UNETS[name], np.random.default_rng(11)
     plugin = random(MediaPipePlugin, MediaPipeConfig.for_unet(config, 8))
     picture = rng.random((64, 128, 3), np.float32)

@@ -15,9 +15,9 @@ from networks import one_line
 from tiny_base import TEXT, diffusion_base, pixel_base, random
 
 from plugins.control import ControlNet, MediaPipePlugin, PlugAndPlay, T2IAdapter, save
-from plugins.control.controlnet_config import ControlNetConfig
-from plugins.control.mediapipe_config import MediaPipeConfig
-from plugins.control.t2i_adapter_config import T2IAdapterConfig
+from plugins.control.controlnet import ControlNetConfig
+from plugins.control.mediapipe import MediaPipeConfig
+from plugins.control.t2i_adapter import T2IAdapterConfig
 from plugins.data.controlled_batches import ControlledConfig
 from plugins.diffusion.io.porting import blank
 from plugins.diffusion.networks.unet import UNet, UNetConfig

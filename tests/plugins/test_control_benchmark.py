@@ -1,4 +1,4 @@
-"""The overheads' benchmark: its rule on made-up seconds, and all of it at the size of a test."""
+"""The benchmark of overheads: its rule on given seconds, and all of it with tiny networks."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_small_additions_count_by_parts_and_large_ones_by_whole_calls():
 
 
 @pytest.mark.slow
-def test_all_of_it_in_small(capsys):
+def test_all_methods_with_tiny_networks(capsys):
     control.main(control.Options(size="tiny", repeats=1, inversion=2, steps=3))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -1,4 +1,4 @@
-"""The plugins that ship: small, the default of `--control`, and they are obeyed on a picture that comes with them."""
+"""The shipped plugins: small, the default of `--control`, and effective on a bundled image."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from test_plugins_cli import leave_the_process_alone  # noqa: F401
 
 from common.io.images import read_image
 from plugins import diffusion
-from plugins.cli.controls import covering
+from plugins.cli.controls import cover
 from plugins.cli.main import main
 from plugins.conditions.registry import make
-from plugins.control import load, pretrained
+from plugins.control.loading import load, shipped_names
 from plugins.diffusion.io.pretrained import WEIGHTS
 from plugins.metrics.fidelity import EdgeF1, MaskIou
 
@@ -28,12 +28,12 @@ def pipeline():
 
 @pytest.fixture(scope="module")
 def picture() -> np.ndarray:
-    return covering(read_image(APPLE), 64, 64)
+    return cover(read_image(APPLE), 64, 64)
 
 
-def test_they_are_small_and_have_cards():
+def test_they_are_small_and_have_model_cards():
     names = [f"{kind}-small" for kind in KINDS]
-    assert pretrained.names() == names
+    assert shipped_names() == names
     files = [path for name in names for path in (WEIGHTS / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 5e6
     for name in names:
@@ -41,8 +41,8 @@ def test_they_are_small_and_have_cards():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_is_obeyed(kind, pipeline, picture):
-    """Better than the base alone and than another condition, whose pictures follow that one instead."""
+def test_outputs_have_the_layout_of_the_condition(kind, pipeline, picture):
+    """More than the base alone, and than with another condition, whose outputs have that one's layout."""
     score, network = KINDS[kind], load(f"{kind}-small")
     shown = {"own": picture, "other": picture[::-1].copy()}
 
@@ -51,12 +51,12 @@ def test_a_picture_is_obeyed(kind, pipeline, picture):
         return np.mean([score(image, shown[target]) for image in images])
 
     own, other = (network.on(make(kind, image)) for image in shown.values())
-    alone, steered, wrong = mean("own"), mean("own", own), mean("own", other)
-    assert steered > max(alone, wrong) + 0.15, (alone, steered, wrong)
+    alone, controlled, wrong = mean("own"), mean("own", own), mean("own", other)
+    assert controlled > max(alone, wrong) + 0.15, (alone, controlled, wrong)
     assert mean("other", other) > wrong + 0.15
 
 
-def test_the_command_finds_the_plugin_by_its_kind(tmp_path, monkeypatch, picture):
+def test_the_command_uses_the_shipped_plugin_of_a_kind(tmp_path, monkeypatch, picture):
     monkeypatch.chdir(tmp_path)
     words = ["--control", "mask", "--image", str(APPLE), "--steps", str(STEPS), "--quiet"]
     main(["generate", "--prompt", "green apple, 3d emoji", *words, "-o", "apple.png"])

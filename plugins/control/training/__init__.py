@@ -1,1 +1,1 @@
-"""The training task of controls and its image summaries."""
+"""The training task of control networks."""

@@ -1,19 +1,19 @@
-"""What training a control optimises: the frozen base's own objective, with the condition picture at hand.
+"""The training task of control networks: the frozen base's own objective, with a condition image.
 
-    condition -> control -> features or residuals -.
-    picture, t, noise -> x_t -------------------> UNet(x_t, t, words) -> compared with the truth
+    condition -> control network -> features or residuals -.
+    image, t, noise -> x_t -----------------------> UNet(x_t, t, text states) -> loss against noise, v or x_0
 
-Only the control learns. The base brings UNet, text encoder, autoencoder and schedule, and is never changed; gradients
-pass through its activations (features enter at the encoder), so `remat` is what saves memory. Timesteps:
+Only the control network learns. The base brings UNet, text encoder, autoencoder and schedule; gradients pass through
+its activations, because features enter at the encoder, so `remat` is the way to save memory. Timesteps:
 
-- uniform, spread evenly over each batch, as base models are trained;
+- uniform, stratified over each batch, as base models are trained;
 - cubic, t = (1 - u^3) T (T2I-Adapter, 2302.08453, section 3.4): most draws at the noisy end, where the layout is
-  decided and where a control has the most to say.
+  decided and a control has most effect.
 
-The loss of such a training tells next to nothing: noise is as hard to predict with a condition as without, but for the
-layout's small part. Look at the fidelity instead (`evaluation.py`).
+The loss hardly shows whether a control works, because all but the layout is as hard to predict with a condition as
+without: look at the fidelity (`plugins/evaluation/control_fidelity.py`).
 
-Batches are those of a base (`plugins/diffusion/training/denoising_task.py`), and `condition`, `b H W 3` in [0, 1].
+Batches are those of a base (`plugins/diffusion/training/denoising_task.py`), with `condition`, `b H W 3` in [0, 1].
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,17 +32,14 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.io.files import atomic_output
+from common.io.images import contact_sheet
 from common.training.objectives import Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
 from plugins.control.contract import ControlNetwork
 from plugins.control.controlnet import ControlNet
-from plugins.control.controlnet_config import ControlNetConfig
 from plugins.control.loading import load, save
 from plugins.control.mediapipe import MediaPipePlugin
-from plugins.control.mediapipe_config import MediaPipeConfig
 from plugins.control.t2i_adapter import T2IAdapter
-from plugins.control.t2i_adapter_config import T2IAdapterConfig
-from plugins.control.training.summaries import ControlSheet
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers.predictions import add_noise, training_target
@@ -50,28 +47,56 @@ from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.denoising_task import DTYPES, Denoised, DenoisingTask, latents_of, spread_timesteps
 from plugins.diffusion.training.losses import Denoising
 
-KINDS: dict[str, tuple[Any, Any]] = {
-    "mediapipe": (MediaPipePlugin, MediaPipeConfig),
-    "controlnet": (ControlNet, ControlNetConfig),
-    "t2i_adapter": (T2IAdapter, T2IAdapterConfig),
+KINDS: dict[str, type[ControlNetwork]] = {
+    "mediapipe": MediaPipePlugin,
+    "controlnet": ControlNet,
+    "t2i_adapter": T2IAdapter,
 }
+TITLES = ("condition", "without", "with", "wrong")
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlSheet:
+    """The image summary, on the first `rows` conditions of a batch; `steps` and `guidance` as a pipeline's.
+
+    Columns: the condition; the output without control; with it; with the next example's condition, whose layout the
+    output should then have. Prompts are the batch's captions."""
+
+    rows: int = 4
+    steps: int = 20
+    guidance: float = 4.0
+
+    def __call__(
+        self, pipeline: Pipeline, network: ControlNetwork, batch: Mapping[str, Any]
+    ) -> dict[str, Float[np.ndarray, "h w 3"]]:
+        """{"samples": the sheet}; nothing without rows, or without tokens to read prompts from."""
+        rows = min(self.rows, len(batch["condition"]))
+        if rows == 0 or "tokens" not in batch:
+            return {}
+        prompts = [pipeline.tokenizer.decode(ids) for ids in np.asarray(batch["tokens"][:rows])]
+        conditions = np.asarray(batch["condition"][:rows], np.float32)
+        settings = ((None, conditions), (network, conditions), (network, np.roll(conditions, -1, 0)))
+        columns = [conditions, *(draw(pipeline, prompts, *setting, self) for setting in settings)]
+        cells = [column[i] for i in range(rows) for column in columns]
+        labels = [title if i == 0 else "" for i in range(rows) for title in TITLES]
+        return {"samples": contact_sheet(cells, columns=len(columns), labels=labels)}
 
 
 @dataclasses.dataclass(frozen=True)
 class ControlTask:
-    """The training objective of a control.
+    """The training objective of a control network.
 
     Attributes:
       base: the frozen base: a folder, a single file, or a shipped name.
       kind: mediapipe, controlnet or t2i_adapter.
-      shape: the network's; None: what fits the base.
+      shape: the network's config; None: the default for the base.
       timesteps: uniform or cubic.
       losses: named terms that are added up; metrics: named terms that are only logged.
-      min_snr: gamma of min-SNR weights (2303.09556); 0 weighs all timesteps alike.
-      start_from: weights of such a control to train further. None: new ones, a ControlNet from the base's encoder.
-      dtype: what the networks compute in, float32 or bfloat16. Parameters and losses stay float32.
-      remat: a gradient keeps only what enters each block of UNet and ControlNet: less memory, more time.
-      samples: what the run's picture shows.
+      min_snr: gamma of min-SNR weights (2303.09556); 0 weights all timesteps alike.
+      start_from: weights of such a network to train further. None: new ones, a ControlNet from the base's encoder.
+      dtype: of the computation, float32 or bfloat16. Parameters and losses stay float32.
+      remat: a gradient keeps only the inputs of each block of UNet and ControlNet: less memory, more time.
+      samples: the image summary.
     """
 
     base: str
@@ -87,18 +112,16 @@ class ControlTask:
     samples: ControlSheet = dataclasses.field(default_factory=ControlSheet)
 
     def __post_init__(self):
-        if self.kind not in KINDS:
-            raise ValueError(f"task.kind is {self.kind!r}: choose {', '.join(KINDS)}")
-        if self.timesteps not in ("uniform", "cubic"):
-            raise ValueError(f"task.timesteps is {self.timesteps!r}: choose uniform or cubic")
+        choices = {"kind": tuple(KINDS), "timesteps": ("uniform", "cubic"), "dtype": DTYPES}
+        for name, known in choices.items():
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"task.{name} is {value!r}: choose {', '.join(known)}")
         if not self.losses:
             raise ValueError("task.losses is empty: list plugins.diffusion.training.losses.Denoising at least")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"task.dtype is {self.dtype!r}: choose {' or '.join(DTYPES)}")
 
     @functools.cached_property
     def pipeline(self) -> Pipeline:
-        """The base, read when it is first needed, be it while a program is traced."""
+        """The base, read on first use, which may be while a function is traced."""
         with jax.ensure_compile_time_eval():
             return bases.load(self.base)
 
@@ -107,25 +130,27 @@ class ControlTask:
         """The base's noise. Raises ValueError for a base of flow matching."""
         schedule = self.pipeline.schedule
         if not isinstance(schedule, Schedule):
-            raise ValueError(f"task.base={self.base} was trained by flow matching; controls are trained on noise here")
+            raise ValueError(
+                f"task.base={self.base} was trained by flow matching; name a base that was trained on noise"
+            )
         return schedule
 
     @functools.cached_property
     def denoising(self) -> DenoisingTask:
-        """The base's objective: its graphs, text states and weights."""
+        """The base's objective: its graphs, text states and loss weights."""
         base = self.pipeline.base
         return DenoisingTask(base.unet, self.schedule, base.text_encoder, min_snr=self.min_snr, dtype=self.dtype)
 
     @functools.cached_property
     def config(self) -> Any:
-        """The network's shape."""
+        """The network's architecture."""
         base = self.pipeline.base
-        return self.shape or KINDS[self.kind][1].for_unet(base.unet, base.unit)
+        return self.shape or KINDS[self.kind].config_class.for_unet(base.unet, base.unit)
 
     @functools.cached_property
     def graph(self) -> nnx.GraphDef:
-        """The network without its numbers; checked against the base."""
-        network = nnx.eval_shape(lambda: self._new(nnx.Rngs(0)))
+        """The network without parameters, checked against the base."""
+        network = nnx.eval_shape(lambda: KINDS[self.kind](self.config, rngs=nnx.Rngs(0)))
         network.check(self.pipeline.base.unet, self.pipeline.base.unit)
         return nnx.graphdef(network)
 
@@ -133,7 +158,7 @@ class ControlTask:
         return nnx.merge(self.graph, params)
 
     def init(self, key: PRNGKeyArray) -> Params:
-        return nnx.to_pure_dict(nnx.state(self._new(nnx.Rngs(key))))
+        return nnx.to_pure_dict(nnx.state(KINDS[self.kind](self.config, rngs=nnx.Rngs(key))))
 
     def start(self) -> Params | None:
         """From a file, or for a ControlNet from the base's encoder."""
@@ -152,41 +177,21 @@ class ControlTask:
         return {name: tree for name, tree in self.pipeline.compiled.params().items() if tree}
 
     def forward(self, params: Params, batch: Batch, context: Context) -> Denoised:
-        """One noisy view of each example, and what base and control make of it."""
-        draw, shift, noise_key = jax.random.split(context.key, 3)
+        """One noisy view of each example, and the prediction of the base with the control."""
+        encode_key, t_key, noise_key = jax.random.split(context.key, 3)
         base, schedule, frozen = self.denoising, self.schedule, context.frozen
-        clean = latents_of(self.pipeline.vae, batch, frozen, draw)
-        t = self.draw(shift, len(clean))
+        clean = latents_of(self.pipeline.vae, batch, frozen, encode_key)
+        t = self.draw_timesteps(t_key, len(clean))
         noise = jax.random.normal(noise_key, clean.shape, clean.dtype)
         noisy, target = (f(schedule, clean, noise, t) for f in (add_noise, training_target))
         states = jnp.asarray(batch["states"], self.dtype) if "states" in batch else base.states(frozen, batch)
-        answer = self.predict(params, frozen, noisy, t, states, jnp.asarray(batch["condition"]))
-        return Denoised(answer.astype(jnp.float32), target, base.weights(t), t)
+        network, unet = self.network(params), nnx.merge(base.graphs["unet"], frozen["unet"])
+        x, condition = noisy.astype(self.dtype), jnp.asarray(batch["condition"]).astype(self.dtype)
+        features, residuals, middle = network(network.encode(condition), x, t, states, remat=self.remat)
+        prediction = unet(x, t, states, features or None, residuals or None, middle, remat=self.remat)
+        return Denoised(prediction.astype(jnp.float32), target, base.weights(t), t)
 
-    def predict(
-        self,
-        params: Params,
-        frozen: Mapping[str, Any],
-        noisy: Float[Array, "b h w c"],
-        t: Int[Array, " b"],
-        states: Float[Array, "b n d"],
-        condition: Float[Array, "b h2 w2 3"],
-    ) -> Float[Array, "b h w c"]:
-        """The base's answer, with the control."""
-        control, unet = self.network(params), nnx.merge(self.denoising.graphs["unet"], frozen["unet"])
-        x = noisy.astype(self.dtype)
-        added = control.act(control.encode(condition.astype(self.dtype)), x, t, states, remat=self.remat)
-        return unet(
-            x,
-            t,
-            states,
-            added.level_features or None,
-            added.skip_residuals or None,
-            added.mid_residual,
-            remat=self.remat,
-        )
-
-    def draw(self, key: PRNGKeyArray, count: int) -> Int[Array, " count"]:
+    def draw_timesteps(self, key: PRNGKeyArray, count: int) -> Int[Array, " count"]:
         """Timesteps of a batch."""
         steps = self.schedule.num_train_timesteps
         t = spread_timesteps(key, count, steps)
@@ -210,5 +215,18 @@ class ControlTask:
             file.write_text(json.dumps(dict(metadata), indent=2, sort_keys=True) + "\n")
         return target
 
-    def _new(self, rngs: nnx.Rngs) -> ControlNetwork:
-        return KINDS[self.kind][0](self.config, rngs=rngs)
+
+def draw(
+    pipeline: Pipeline,
+    prompts: Sequence[str],
+    network: ControlNetwork | None,
+    conditions: Float[np.ndarray, "n h w 3"],
+    settings: Any,
+    strength: float = 1.0,
+) -> Float[np.ndarray, "n h w 3"]:
+    """An image of each prompt with its condition, or without control; seeds are 0, 1, ...; `settings` has `steps` and
+    `guidance`."""
+    controls = [] if network is None else [network.on(conditions, strength=strength)]
+    _, height, width, _ = conditions.shape
+    options: dict[str, Any] = {"steps": settings.steps, "guidance": settings.guidance, "height": height, "width": width}
+    return pipeline(prompts, seeds=range(len(prompts)), controls=controls, **options)
