@@ -29,10 +29,11 @@ MODULES = {
     "film.task": "film.training.interpolation_task",
     "film.tfrecord": "film.data.record_sources",
     "plugins.control.comparison": "plugins.evaluation.comparison",
-    "plugins.control.data": "plugins.data.controlled_batches",
+    "plugins.control.data": "plugins.data.captioned_batches",
     "plugins.control.evaluation": "plugins.evaluation.control_fidelity",
     "plugins.control.own_data": "plugins.data.own_batches",
     "plugins.control.task": "plugins.control.training.control_task",
+    "plugins.data.controlled_batches": "plugins.data.captioned_batches",
     "plugins.diffusion.autoencoder_task": "plugins.diffusion.training.autoencoder_task",
     "plugins.diffusion.data": "plugins.data.captioned_batches",
     "plugins.diffusion.objectives": "plugins.diffusion.training.losses",
@@ -58,6 +59,7 @@ MODULES = {
 }
 TARGETS: dict[str, str] = {
     "common.training.refresh.RenewalConfig": "common.training.task.RefreshConfig",
+    "plugins.data.captioned_batches.ControlledConfig": "plugins.data.captioned_batches.CaptionedConfig",
 }
 FIELDS: dict[str, dict[str, str]] = {
     "reveal.training.joint.Joint": {"renewal": "refresh"},

@@ -1,90 +1,59 @@
-"""One captioned picture, and how it becomes a thumbnail.
+"""Prepared folders of captioned images: what `recipes.captioned_pictures` and `recipes.shapes` write.
 
-Transparent pictures are put on white first and shrunk by averaging areas after that; as both are linear, this equals
-shrinking colours weighted by their alpha, so that no hidden colour bleeds into an edge.
+A folder holds `images.npy` uint8 [n s s 3] and `index.json`, {"pictures": [{label, style, tags, mirror, split, ...}]};
+`mirror`: the caption fits the mirror image too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from pathlib import Path
+from typing import Any
 
-import cv2
 import numpy as np
-from jaxtyping import Float, UInt8
 
-from common.io.images import image_size, read_image, to_uint8
-
-MAX_PIXELS = 20_000_000  # Open Clip Art has a few of 168 megapixels
-INK = 0.97  # darker than this in any channel is not background
-LEAST_INK = 48  # a smaller drawing would have to be blown up
-MARGIN = 1 / 32  # white on each side of a drawing that was cut out
-COLOURLESS = 0.04  # mean distance between the largest and the smallest channel, over what is not background
 SIDED = {"left", "right", "leftwards", "rightwards", "east", "west", "clockwise", "counterclockwise", "anticlockwise"}
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A thumbnail with what is known about it. `mirror`: its mirror image fits the caption just as well."""
+class CaptionedPictures:
+    """One split of a prepared folder, None: all; pixels stay on disk until they are accessed.
 
-    image: UInt8[np.ndarray, "s s 3"]
-    label: str
-    style: str
-    tags: tuple[str, ...]
-    group: str
-    source: str
-    mirror: bool = True
+    An example is `image` uint8 [s s 3] and `id`, its number in the folder.
+    Raises FileNotFoundError for another folder, ValueError for an unknown split.
+    """
+
+    def __init__(self, folder: str | Path, split: str | None) -> None:
+        folder = Path(folder)
+        if not (folder / "index.json").is_file():
+            raise FileNotFoundError(
+                f"{folder}: no captioned images here; `python -m recipes.captioned_pictures` writes them"
+            )
+        self.entries: list[dict[str, Any]] = json.loads((folder / "index.json").read_text("utf-8"))["pictures"]
+        self.images = np.load(folder / "images.npy", mmap_mode="r")
+        if len(self.images) != len(self.entries):
+            raise ValueError(f"{folder}: {len(self.images)} images, {len(self.entries)} captions: prepare it again")
+        self.ids = [i for i, entry in enumerate(self.entries) if split in (None, entry["split"])]
+        if not self.ids:
+            known = ", ".join(sorted({entry["split"] for entry in self.entries}))
+            raise ValueError(f"split {split!r} is not in {folder}: choose {known}")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"image": self.images[self.ids[index]], "id": np.int64(self.ids[index])}
+
+    def caption(self, index: int) -> str:
+        """The whole caption: label and style."""
+        entry = self.entries[self.ids[index]]
+        return caption(entry["label"], entry["style"])
 
 
 def caption(label: str, style: str = "", tag: str = "") -> str:
-    """What a user would type: "red apple, fruit, 3d emoji"; parts may be missing."""
-    return ", ".join(part for part in (label, tag, style) if part)
-
-
-def straight(text: str) -> str:
-    """Typographic apostrophes as a keyboard has them, no double quotes, single blanks."""
-    return " ".join(text.translate({0x2018: "'", 0x2019: "'", 0x201C: "", 0x201D: "", 0x22: ""}).split())
+    """A prompt as users type it: "red apple, fruit, 3d emoji"; fields may be empty."""
+    return ", ".join(field for field in (label, tag, style) if field)
 
 
 def is_sided(text: str) -> bool:
     """Whether a label tells left from right."""
     return not SIDED.isdisjoint(text.lower().replace("-", " ").split())
-
-
-def decode(content: bytes, size: int, trim: bool) -> UInt8[np.ndarray, "size size 3"] | None:
-    """A picture file in memory as a thumbnail; `trim`: cut to the drawing and centred anew.
-
-    None when it has more than MAX_PIXELS, cannot be read, or is empty or smaller than LEAST_INK when trimmed."""
-    try:
-        width, height = image_size(content)
-        image = read_image(content) if width * height <= MAX_PIXELS else None
-    except ValueError:  # damaged: a few clip arts are
-        return None
-    image = _drawing(image) if trim and image is not None else image
-    return None if image is None else to_uint8(_square(image, size, MARGIN if trim else 0.0))
-
-
-def is_colourless(image: UInt8[np.ndarray, "s s 3"]) -> bool:
-    """Black, white and grey only."""
-    pixels = image.reshape(-1, 3).astype(np.float32) / 255
-    ink = pixels[pixels.min(axis=-1) < INK]
-    return len(ink) > 0 and float(np.ptp(ink, axis=-1).mean()) < COLOURLESS
-
-
-def _drawing(image: Float[np.ndarray, "h w 3"]) -> Float[np.ndarray, "h2 w2 3"] | None:
-    """The picture without its white border; None when too little remains."""
-    ink = image.min(axis=-1) < INK
-    ys, xs = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
-    if not len(ys) or max(np.ptp(ys), np.ptp(xs)) + 1 < LEAST_INK:
-        return None
-    return image[ys[0] : ys[-1] + 1, xs[0] : xs[-1] + 1]
-
-
-def _square(image: Float[np.ndarray, "h w 3"], size: int, margin: float) -> Float[np.ndarray, "size size 3"]:
-    """Padded with white to a square, with `margin` (share of the side) all around, then resized."""
-    height, width = image.shape[:2]
-    side = round(max(height, width) / (1 - 2 * margin))
-    top, left = (side - height) // 2, (side - width) // 2
-    square = np.ones((side, side, 3), np.float32)
-    square[top : top + height, left : left + width] = image
-    method = cv2.INTER_AREA if side >= size else cv2.INTER_CUBIC
-    return np.clip(cv2.resize(square, (size, size), interpolation=method), 0, 1)

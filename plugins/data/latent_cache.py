@@ -1,21 +1,17 @@
-"""Outputs of frozen networks on a data set, computed once: latents of images, text states of captions.
+"""Outputs of frozen networks on a dataset, computed once: latents of images, text states of captions.
 
     python -m plugins.data.latent_cache data/captioned64 runs/diffusion_small_vae/weights data/latents64
-
-or, of pictures of your own in any layout of `plugins.data`, cut out of their middle,
-
     python -m plugins.data.latent_cache my/pictures SD15 data/mine_latents --size 512
 
-writes
+The second line takes any source of `plugins.data`, cropped to squares from the centre. Written are
 
-    mean.npy, std.npy     float16 [n 2 h w c]: the autoencoder's distribution for each picture, as it is and mirrored
-    vae/                  the autoencoder with the scaling factor that brings these latents to a standard deviation of 1
+    mean.npy, std.npy     float16 [n 2 h w c]: the autoencoder's distribution for each image, as it is and flipped
+    vae/                  the autoencoder with the scaling factor that gives these latents a standard deviation of 1
     states.npy            float16 [n+1 l d], with --text: states of each whole caption, and last of the empty one
     index.json            what it was made of
 
-Training then neither encodes nor holds the autoencoder's activations (`DenoisingTask`, and the `latents` of
-`CaptionedConfig` and `OwnPicturesConfig`).
-Latents are drawn anew from their distribution in every step; the published recipes do so too.
+Training then neither encodes nor holds the autoencoder's activations (`DenoisingTask`, and `latents` of
+`plugins.data.batches`). Latents are drawn anew from their distribution in every step, as in the published recipes.
 """
 
 from __future__ import annotations
@@ -23,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +27,29 @@ import jax
 import numpy as np
 import tyro
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, UInt8
 from tqdm import tqdm
 
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder
-from plugins.data.captioned import caption
-from plugins.data.crop import Squares
-from plugins.data.opening import open_source
+from plugins.data import Source, open_source
+from plugins.data.captioned import CaptionedPictures
+from plugins.data.crop import cut, square
 from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_vae, save_component
 from plugins.diffusion.networks.vae import AutoencoderKL
 
-MEAN, STD, STATES = "mean.npy", "std.npy", "states.npy"
+MEAN, STD, STATES, INDEX = "mean.npy", "std.npy", "states.npy", "index.json"
+
+
+class Squares:
+    """The centre of each image of a source, as if in one array uint8 [n size size 3]."""
+
+    def __init__(self, source: Source, size: int) -> None:
+        self.source, self.shape = source, (len(source), size, size, 3)
+
+    def __getitem__(self, rows: Iterable[int | np.integer]) -> UInt8[np.ndarray, "_n _s _s 3"]:
+        images = [self.source[int(row)].image for row in rows]
+        return np.stack([cut(image, square(image.shape), self.shape[1]) for image in images])
 
 
 def write_cache(
@@ -52,23 +60,23 @@ def write_cache(
     batch: int = 32,
     size: int | None = None,
 ) -> float:
-    """Writes `folder`; returns the scaling factor.
+    """Writes `folder`, a new one; returns the scaling factor.
 
     Args:
-      pictures: a folder that `recipes.captioned_pictures` wrote; with `size`, what `plugins.data.open_source` opens.
+      pictures: a prepared folder (`captioned`); with `size`, a path for `plugins.data.open_source`.
       vae: a folder or file with an autoencoder.
-      folder: a new folder.
-      text: a base whose text encoder and tokenizer read the captions; None: no states.
-      batch: pictures at once.
-      size: side of the squares that are cut out of pictures of your own; their captions vary, so they have no states.
+      text: a base whose tokenizer and text encoder encode the captions; None: no states.
+      batch: images at once.
+      size: side of the squares cropped from own images, whose captions vary, so they have no states.
 
-    Raises FileExistsError, FileNotFoundError, and ValueError for pictures that the autoencoder cannot take.
+    Raises FileExistsError, FileNotFoundError, and ValueError for images that the autoencoder cannot take.
     """
     check_output_folder(folder)
     if size is not None and text is not None:
-        raise ValueError("states are of one caption each, pictures of your own may have several: leave out text")
+        raise ValueError("states are of one caption each, own images may have several: leave out text")
     if size is None:
-        images, captions = _prepared(Path(pictures))
+        prepared = CaptionedPictures(pictures, None)
+        images, captions = prepared.images, [prepared.caption(i) for i in range(len(prepared))]
     else:
         images, captions = Squares(open_source(pictures), size), []
     network = load_vae(vae)
@@ -80,21 +88,14 @@ def write_cache(
             _write_states(text, [*captions, ""], part / STATES, batch)
         about = {"pictures": str(pictures), "vae": str(vae), "text": text and str(text), "scaling_factor": scale}
         about |= {} if size is None else {"size": size}
-        (part / "index.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+        (part / INDEX).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
     return scale
 
 
-def _prepared(folder: Path) -> tuple[np.ndarray, list[str]]:
-    """The pictures and whole captions of a folder of `recipes.captioned_pictures`."""
-    entries = json.loads((folder / "index.json").read_text("utf-8"))["pictures"]
-    captions = [caption(entry["label"], entry["style"]) for entry in entries]
-    return np.load(folder / "images.npy", mmap_mode="r"), captions
-
-
 def _write_latents(vae: AutoencoderKL, images: np.ndarray | Squares, folder: Path, batch: int) -> float:
-    """The two files; the standard deviation of latents drawn from what is in them."""
-    unit = vae.config.reduction
-    shape = (len(images), 2, images.shape[1] // unit, images.shape[2] // unit, vae.config.latent_channels)
+    """The two files; returns the standard deviation of latents drawn from their distributions."""
+    unit, (count, height, width, _) = vae.config.reduction, images.shape
+    shape = (count, 2, height // unit, width // unit, vae.config.latent_channels)
     mean, std = (np.lib.format.open_memmap(folder / name, "w+", np.float16, shape) for name in (MEAN, STD))
     graph, state = nnx.split(vae)
 
@@ -104,19 +105,18 @@ def _write_latents(vae: AutoencoderKL, images: np.ndarray | Squares, folder: Pat
         return posterior.mean, posterior.std
 
     squares = total = 0.0
-    for start in tqdm(range(0, len(images), batch), unit="batch", desc="latents", disable=None):
-        rows = np.minimum(np.arange(start, start + batch), len(images) - 1)  # the last batch is filled up
-        taken = slice(start, min(start + batch, len(images)))
+    for start in tqdm(range(0, count, batch), unit="batch", desc="latents", disable=None):
+        rows = np.minimum(np.arange(start, start + batch), count - 1)  # the last batch is filled up
+        taken = slice(start, min(start + batch, count))
         for side in range(2):
             image = images[rows][:, :, :: -1 if side else 1].astype(np.float32) / 255
             found = [np.asarray(value)[: taken.stop - start] for value in encode(state, image)]
             mean[taken, side], std[taken, side] = found
             squares += np.sum(np.square(found[0], dtype=np.float64) + np.square(found[1], dtype=np.float64))
             total += np.sum(found[0], dtype=np.float64)
-    count = mean.size
     mean.flush()
     std.flush()
-    return float(np.sqrt(squares / count - (total / count) ** 2))
+    return float(np.sqrt(squares / mean.size - (total / mean.size) ** 2))
 
 
 def _write_states(text: str | Path, captions: list[str], path: Path, batch: int) -> None:
@@ -134,26 +134,29 @@ def _write_states(text: str | Path, captions: list[str], path: Path, batch: int)
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """A folder that `write_cache` wrote; arrays stay on disk until a row is asked for.
+    """A folder that `write_cache` wrote for `count` images; arrays stay on disk until a row is accessed.
 
-    Raises FileNotFoundError when it is no such folder, ValueError when it belongs to another number of pictures."""
+    Raises FileNotFoundError for another folder, or one without the wanted `states`; ValueError for another number of
+    images, or another `size` of own images.
+    """
 
     folder: Path
     count: int
+    size: int | None = None
+    states: bool = False
 
     def __post_init__(self):
         if not (self.folder / MEAN).is_file():
             hint = f"`python -m plugins.data.latent_cache PICTURES VAE {self.folder}` writes them"
             raise FileNotFoundError(f"{self.folder}: no latents here; {hint}")
         if len(self.mean) != self.count:
-            raise ValueError(
-                f"{self.folder}: latents of {len(self.mean)} pictures, there are {self.count}; cache again"
-            )
-
-    @functools.cached_property
-    def about(self) -> dict[str, Any]:
-        """What it was made of."""
-        return json.loads((self.folder / "index.json").read_text("utf-8"))
+            raise ValueError(f"{self.folder}: latents of {len(self.mean)} images, not of {self.count}; cache again")
+        if self.states and not (self.folder / STATES).is_file():
+            raise FileNotFoundError(f"{self.folder}: no {STATES} here; cache again with --text BASE")
+        if self.size is not None:
+            size = json.loads((self.folder / INDEX).read_text("utf-8")).get("size")
+            if size != self.size:
+                raise ValueError(f"{self.folder}: latents of {size} pixels a side, size is {self.size}; cache again")
 
     @functools.cached_property
     def mean(self) -> np.ndarray:
@@ -164,11 +167,13 @@ class Cache:
         return np.load(self.folder / STD, mmap_mode="r")
 
     @functools.cached_property
-    def states(self) -> np.ndarray:
-        """Raises FileNotFoundError when no text encoder was given."""
-        if not (self.folder / STATES).is_file():
-            raise FileNotFoundError(f"{self.folder}: no {STATES} here; cache again with --text BASE")
+    def text_states(self) -> np.ndarray:
         return np.load(self.folder / STATES, mmap_mode="r")
+
+    def latents(self, number: int, flip: bool) -> dict[str, np.ndarray]:
+        """The distribution of one image's latents, as a batch holds it."""
+        place = number, int(flip)
+        return {"latents_mean": np.array(self.mean[place]), "latents_std": np.array(self.std[place])}
 
 
 def main(
@@ -180,7 +185,7 @@ def main(
     size: int | None = None,
 ) -> None:
     """Write the latents of PICTURES by VAE, and the text states of their captions by TEXT, to FOLDER. SIZE: side of the
-    squares cut out of PICTURES of your own."""
+    squares cropped from PICTURES of your own."""
     print(f"{folder}: scaling factor {write_cache(pictures, vae, folder, text, batch, size):.5f}")
 
 

@@ -4,13 +4,13 @@ import astronaut
 import cv2
 import numpy as np
 import pytest
+from plugins.conditions.mirror import mirror
 
 from plugins import conditions
 from plugins.conditions import connections
 from plugins.conditions.canny import canny
 from plugins.conditions.drawing import draw_face, draw_holistic
 from plugins.conditions.landmarks import Landmarks
-from plugins.conditions.mirror import mirror
 
 SIZE = (512, 512)
 GROUPS = {group.name: group for group in connections.FACE}

@@ -18,7 +18,7 @@ from plugins.control.controlnet import ControlNet
 from plugins.control.loading import load
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.training.control_task import ControlTask
-from plugins.data.controlled_batches import ControlledConfig
+from plugins.data.captioned_batches import CaptionedConfig
 from plugins.evaluation.control_fidelity import ControlEvaluation
 from plugins.metrics.fidelity import MaskIou
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
@@ -164,7 +164,7 @@ def pictures(tmp_path_factory):
 
 
 def test_batches_bring_the_condition_of_their_picture(pictures):
-    data = ControlledConfig(pictures, batch_size=4, length=16, buffer=1, condition="canny", vary={"low": [20, 60]})
+    data = CaptionedConfig(pictures, batch_size=4, length=16, buffer=1, condition="canny", vary={"low": [20, 60]})
     batch = next(data.batches(0))
     assert batch["condition"].shape == (4, SIDE, SIDE, 3) and batch["condition"].dtype == np.float32
     for image, condition in zip(batch["image"], batch["condition"], strict=True):
@@ -174,15 +174,15 @@ def test_batches_bring_the_condition_of_their_picture(pictures):
         for edge, inside in zip((ys, xs), dark, strict=True):
             assert abs(edge.min() - inside.min()) <= 1 and abs(edge.max() - inside.max()) <= 1
     np.testing.assert_array_equal(batch["condition"], next(data.batches(0))["condition"])
-    ControlledConfig(pictures, condition="face", options={"most": 2})  # nothing is looked for yet
+    CaptionedConfig(pictures, condition="face", options={"most": 2})  # nothing is looked for yet
     with pytest.raises(ValueError, match=r"vary\.low is"):
-        ControlledConfig(pictures, vary={"low": [60, 20]})
+        CaptionedConfig(pictures, condition="canny", vary={"low": [60, 20]})
     with pytest.raises(ValueError, match="canny has no option 'sigma'"):
-        ControlledConfig(pictures, options={"sigma": 1})
+        CaptionedConfig(pictures, condition="canny", options={"sigma": 1})
 
 
 def test_the_evaluation_puts_three_rows_side_by_side(base, pictures, tmp_path):
-    data = ControlledConfig(pictures, split="unseen", batch_size=2, length=16)
+    data = CaptionedConfig(pictures, split="unseen", batch_size=2, length=16, condition="canny")
     evaluation = ControlEvaluation(data, {"area": MaskIou()}, base, 4, 4, (0.0, 1.0), steps=2, rows=2)
     names = evaluation.prepare()
     assert names == ["area/with control", "area/no control", "area/wrong control"]

@@ -1,0 +1,156 @@
+"""Batches of captioned images, with a condition image for a control's training or without for a base's.
+
+A batch of b images of s pixels, captions of at most n tokens:
+
+    image       float32 [b s s 3]   RGB in [0, 1]
+    tokens      int32   [b n]       start, caption, end, padding (`plugins.diffusion.io.tokenizer`)
+    id          int64   [b]         number of the image in its source, whatever the split; `names` gives its name
+    condition   float32 [b s s 3]   in [0, 1], if `condition` names a kind (`plugins.conditions`)
+
+A condition is made of the image in the batch, so it always fits. With a cache (`latent_cache`), `latents_mean` and
+`latents_std` [b h w c] replace the image, both float16.
+
+Random are the order, the caption (an empty one with probability `drop`: the unconditional half of classifier-free
+guidance, Ho and Salimans, 2022, section 3.2), a flip where left and right mean nothing, and options in `vary`. The same
+seed gives the same batches for any number of threads and processes. The iterator's state is small and plain, and after
+`set_state` the very next batch follows.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grain
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from common.training.batches import batches
+from plugins.conditions.registry import make, maker_of
+from plugins.data.latent_cache import Cache
+from plugins.diffusion.io.tokenizer import Tokenizer
+
+Example = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureBatches(ABC):
+    """The options that all sources share.
+
+    Attributes:
+      condition: a kind of `plugins.conditions.registry`; None: no condition images.
+      options: of the condition. vary: options drawn uniformly between two numbers for each image: {low: [50, 150]}.
+      drop: probability of an empty caption.
+      mirror: flip every second image, where the caption allows it.
+      latents: folder that `plugins.data.latent_cache` wrote; None: images.
+      length: tokens of a caption, start and end included.
+      batch_size: images per batch, over all processes.
+      threads: readers inside this process. buffer: batches that they prepare ahead.
+    """
+
+    condition: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    vary: Mapping[str, Any] = field(default_factory=dict)
+    drop: float | int = 0.1
+    mirror: bool = False
+    latents: str | None = None
+    length: int = 24
+    batch_size: int = 64
+    threads: int = 1
+    buffer: int = 8
+
+    def __post_init__(self) -> None:
+        if min(self.batch_size, self.threads, self.buffer) < 1 or self.length < 3:
+            raise ValueError(
+                f"batch_size {self.batch_size}, threads {self.threads}, buffer {self.buffer} must be 1 or more,"
+                f" length {self.length} 3 or more"
+            )
+        if not 0 <= self.drop <= 1:
+            raise ValueError(f"drop {self.drop} is a probability: it must be in [0, 1]")
+        wrong = [name for name, ends in self.vary.items() if len(ends) != 2 or not ends[0] <= ends[1]]
+        if wrong:
+            raise ValueError(f"vary.{wrong[0]} is {self.vary[wrong[0]]}: give the lowest and the highest value")
+        self._check_condition()
+
+    def _check_condition(self) -> None:
+        if self.condition is not None:
+            maker_of(self.condition, [*self.options, *self.vary])
+
+    @property
+    @abstractmethod
+    def pictures(self) -> Any:
+        """The split: `len`, `ids` in the source, examples with `image` uint8 [s s 3] by index, and `caption(index)`."""
+
+    @property
+    @abstractmethod
+    def text(self) -> Tokenizer:
+        """The captions' tokenizer."""
+
+    @abstractmethod
+    def names(self, ids: Iterable[int | np.integer]) -> list[str]:
+        """The names of the images with these ids."""
+
+    @abstractmethod
+    def _open_cache(self, folder: Path) -> Cache:
+        """The cache of the whole source."""
+
+    @abstractmethod
+    def _draw(self, index: int, rng: np.random.Generator) -> tuple[str, bool]:
+        """A random caption of an image, and whether to flip it."""
+
+    @functools.cached_property
+    def cache(self) -> Cache | None:
+        """Outputs of frozen networks on the images, computed once."""
+        return None if self.latents is None else self._open_cache(Path(self.latents))
+
+    def batches(
+        self, seed: int, process_index: int | None = None, process_count: int | None = None
+    ) -> grain.DatasetIterator:
+        """The endless stream of this seed, or this process's part of it (defaults: JAX's).
+
+        Raises FileNotFoundError, ImportError for missing files or extras; ValueError for an empty split, or a batch
+        that is larger than the split or cannot be divided.
+        """
+        pictures, *_ = self.pictures, self.text, self.cache  # fails early on missing files
+        if self.batch_size > len(pictures):
+            raise ValueError(f"batch_size {self.batch_size} exceeds the {len(pictures)} images of the split: lower it")
+        # Indices, not images: the crop is drawn before the image is resized.
+        dataset = grain.MapDataset.range(len(pictures)).seed(seed).shuffle().repeat().random_map(self._prepare)
+        return batches(dataset, self.batch_size, self.threads, self.buffer, process_index, process_count)
+
+    def conditioned(
+        self, example: Example, flip: bool = False, rng: np.random.Generator | None = None
+    ) -> Float[np.ndarray, "h w 3"]:
+        """The condition of an example of `pictures`; without `rng`, varied options take the middle of their range."""
+        if self.condition is None:
+            raise ValueError("condition is null: name one, such as condition=canny")
+        drawn = {name: float((a + b) / 2 if rng is None else rng.uniform(a, b)) for name, (a, b) in self.vary.items()}
+        return make(self.condition, as_float(example["image"], flip), **self.options, **drawn)
+
+    def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Example:
+        number = self.pictures.ids[index]
+        caption, flip = self._draw(int(index), rng)
+        batch = {"id": np.int64(number), **self._text_inputs(number, caption)}
+        if self.cache is not None:
+            batch |= self.cache.latents(number, flip)
+            if self.condition is None:
+                return batch
+        example = self._example(int(index), rng)
+        if self.cache is None:
+            batch["image"] = as_float(example["image"], flip)
+        return batch if self.condition is None else batch | {"condition": self.conditioned(example, flip, rng)}
+
+    def _example(self, index: int, rng: np.random.Generator) -> Example:
+        return self.pictures[index]
+
+    def _text_inputs(self, number: int, caption: str) -> Example:
+        return {"tokens": self.text(caption, self.length)[0]}
+
+
+def as_float(image: UInt8[np.ndarray, "h w 3"], flip: bool) -> Float[np.ndarray, "h w 3"]:
+    """In [0, 1], flipped left to right or not."""
+    return (image[:, ::-1] if flip else image).astype(np.float32) / 255
