@@ -226,5 +226,5 @@ def test_quality_is_shown_under_the_name_of_its_features(made, monkeypatch):
         images = {"Base": held.images, "Base + noise": noise[:4]}
         rows = evaluation._rows(diffusion_base(), [tables.Method(title) for title in images], held, images)
         base, other = (row["quality"] for row in rows)
-        assert list(base)[0] == distance and base[distance] < 1e-6 < other[distance]
+        assert next(iter(base)) == distance and base[distance] < 1e-6 < other[distance]
         assert f"| {distance} |" in tables.table(rows) and {*base} <= {*tables.flat_row(rows[0])}

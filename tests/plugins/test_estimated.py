@@ -85,13 +85,11 @@ def test_points_that_were_not_found():
     assert np.isnan(metrics.pck(some, NAN * target)) and np.isnan(metrics.nme(some, NAN * target, "box"))
 
 
-NO_FACE = np.full((200, 200, 3), 0.5, np.float32)
+NO_FACE = astronaut.marked((200, 200))
 
 
 def with_face(left: float) -> np.ndarray:
-    image, start = NO_FACE.copy(), round(left * 200)
-    image[60:120, start : start + 60] = [1, 0, 0]
-    return image
+    return astronaut.marked((200, 200), (round(200 * left), 60, 60, 60))
 
 
 def test_a_face_is_scored_where_there_is_one(monkeypatch):

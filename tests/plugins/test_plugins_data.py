@@ -1,4 +1,4 @@
-"""Batches of captioned images from both sources: right, repeatable, resumable, the same for all numbers of processes."""
+"""Batches of captioned images: right, repeatable, resumable, the same for any number of processes, both sources."""
 
 import dataclasses
 import json
