@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +39,6 @@ from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, l
 from plugins.diffusion.networks.vae import AutoencoderKL
 
 MEAN, STD, STATES, INDEX = "mean.npy", "std.npy", "states.npy", "index.json"
-
-
-class Squares:
-    """The centre of each image of a source, as if in one array uint8 [n size size 3]."""
-
-    def __init__(self, source: Source, size: int) -> None:
-        self.source, self.shape = source, (len(source), size, size, 3)
-
-    def __getitem__(self, rows: Iterable[int | np.integer]) -> UInt8[np.ndarray, "_n _s _s 3"]:
-        images = [self.source[int(row)].image for row in rows]
-        return np.stack([cut(image, square(image.shape), self.shape[1]) for image in images])
 
 
 def write_cache(
@@ -76,12 +65,14 @@ def write_cache(
         raise ValueError("states are of one caption each, own images may have several: leave out text")
     if size is None:
         prepared = CaptionedPictures(pictures, None)
-        images, captions = prepared.images, [prepared.caption(i) for i in range(len(prepared))]
+        count, captions = len(prepared), [prepared.caption(i) for i in range(len(prepared))]
+        read = prepared.images.__getitem__
     else:
-        images, captions = Squares(open_source(pictures), size), []
+        source = open_source(pictures)
+        count, captions, read = len(source), [], functools.partial(_squares, source, size)
     network = load_vae(vae)
     with atomic_folder(folder) as part:
-        scale = 1 / _write_latents(network, images, part, batch)
+        scale = 1 / _write_latents(network, read, count, part, batch)
         config = dataclasses.replace(network.config, scaling_factor=scale, shift_factor=None)
         save_component(part / "vae", network, config)
         if text is not None:
@@ -92,9 +83,16 @@ def write_cache(
     return scale
 
 
-def _write_latents(vae: AutoencoderKL, images: np.ndarray | Squares, folder: Path, batch: int) -> float:
+def _squares(source: Source, size: int, rows: np.ndarray) -> UInt8[np.ndarray, "b s s 3"]:
+    images = [source[int(row)].image for row in rows]
+    return np.stack([cut(image, square(image.shape), size) for image in images])
+
+
+def _write_latents(
+    vae: AutoencoderKL, read: Callable[[np.ndarray], np.ndarray], count: int, folder: Path, batch: int
+) -> float:
     """The two files; returns the standard deviation of latents drawn from their distributions."""
-    unit, (count, height, width, _) = vae.config.reduction, images.shape
+    unit, (height, width, _) = vae.config.reduction, read(np.arange(1)).shape[1:]
     shape = (count, 2, height // unit, width // unit, vae.config.latent_channels)
     mean, std = (np.lib.format.open_memmap(folder / name, "w+", np.float16, shape) for name in (MEAN, STD))
     graph, state = nnx.split(vae)
@@ -106,13 +104,12 @@ def _write_latents(vae: AutoencoderKL, images: np.ndarray | Squares, folder: Pat
 
     squares = total = 0.0
     for start in tqdm(range(0, count, batch), unit="batch", desc="latents", disable=None):
-        rows = np.minimum(np.arange(start, start + batch), count - 1)  # the last batch is filled up
-        taken = slice(start, min(start + batch, count))
-        for side in range(2):
-            image = images[rows][:, :, :: -1 if side else 1].astype(np.float32) / 255
-            found = [np.asarray(value)[: taken.stop - start] for value in encode(state, image)]
-            mean[taken, side], std[taken, side] = found
-            squares += np.sum(np.square(found[0], dtype=np.float64) + np.square(found[1], dtype=np.float64))
+        images = read(np.minimum(np.arange(start, start + batch), count - 1))  # the last batch is filled up
+        rows = slice(start, min(start + batch, count))
+        for side, image in enumerate((images, images[:, :, ::-1])):
+            found = [np.asarray(x)[: rows.stop - start] for x in encode(state, image.astype(np.float32) / 255)]
+            mean[rows, side], std[rows, side] = found
+            squares += sum(np.sum(np.square(x, dtype=np.float64)) for x in found)
             total += np.sum(found[0], dtype=np.float64)
     mean.flush()
     std.flush()

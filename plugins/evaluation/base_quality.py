@@ -52,7 +52,7 @@ from plugins.diffusion.pipeline import Pipeline, load
 from plugins.diffusion.request import Request, make_request
 from plugins.diffusion.training.summaries import SampleSheet
 from plugins.metrics.frechet import FEWEST, frechet_distance
-from plugins.metrics.kernels import kid
+from plugins.metrics.quality import kid
 
 ON_A_PAGE = 64
 NOTE = "Features of EfficientNet-Lite0: not comparable with published FID or KID."

@@ -40,7 +40,7 @@ from plugins.control.plug_and_play import INVERSION, PlugAndPlay
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
-from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost
+from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, plug_and_play_cost
 from plugins.evaluation.held_out import HeldOut, HeldOutEvaluation, Images
 from plugins.metrics.anchors import Mean, score_rows
 from plugins.metrics.quality import NEIGHBOURS, compare
@@ -129,7 +129,15 @@ class ControlComparison(HeldOutEvaluation):
                 raise ValueError(f"{method.title}: {error}") from error
         images = {method.title: self._generate(pipeline, method, held) for method in methods}
         rows = self._rows(pipeline, methods, held, images)
-        notes = self._notes(len(held.images))
+        device, quality = jax.devices()[0].device_kind, None if self.quality is None else self.quality.name
+        notes = [
+            f"{len(held.images)} images of the split {self.data.split}, {self.steps} steps of DDIM, guidance"
+            f" {self.guidance:g}.",
+            f"Seconds are medians of {self.rounds} runs of one image, methods in turns, on {device}.",
+            f"Quality is in the features of {quality}; compare it within this table only."
+            if quality
+            else "Quality was left out: evaluation.quality is null.",
+        ]
         shown = "\n".join([table(rows), "", *notes])
         self.write_sheet(output, held, {title.removeprefix(PLUS): each for title, each in images.items()})
         output.write_text("table.md", shown)
@@ -138,8 +146,8 @@ class ControlComparison(HeldOutEvaluation):
             "condition": self.data.condition,
             "methods": {name: path and str(path) for name, path in paths.items()},
             "sampler": SAMPLER,
-            "device": jax.devices()[0].device_kind,
-            "quality": None if self.quality is None else self.quality.name,
+            "device": device,
+            "quality": quality,
         }
         output.write_json("results.json", about | {"notes": notes, "rows": rows})
         return shown
@@ -190,8 +198,8 @@ class ControlComparison(HeldOutEvaluation):
                 "once": cost.once.total / 1e9,
                 "seconds": seconds,
                 "timings": timings[method.title],
-                "time_overhead": overhead(seconds, first["seconds"]),
-                "gflop_overhead": overhead(gflop, first["gflop"]),
+                "time_overhead": 100 * (seconds / first["seconds"] - 1),
+                "gflop_overhead": 100 * (gflop / first["gflop"] - 1),
                 "fidelity": {name: mean._asdict() for name, mean in fidelity[method.title].items()},
                 "quality": {},
             }
@@ -199,18 +207,6 @@ class ControlComparison(HeldOutEvaluation):
                 row["quality"] = compare(self.quality.name, self.quality(images[method.title]), truth)
             rows.append(row)
         return rows
-
-    def _notes(self, count: int) -> list[str]:
-        """The settings of the table, in sentences."""
-        quality = "Quality was left out: evaluation.quality is null."
-        if self.quality is not None:
-            quality = f"Quality is in the features of {self.quality.name}; compare it within this table only."
-        device = jax.devices()[0].device_kind
-        return [
-            f"{count} images of the split {self.data.split}, {self.steps} steps of DDIM, guidance {self.guidance:g}.",
-            f"Seconds are medians of {self.rounds} runs of one image, methods in turns, on {device}.",
-            quality,
-        ]
 
 
 def flat_row(row: Row) -> Row:
@@ -227,7 +223,7 @@ def table(rows: Sequence[Row]) -> str:
     lines = []
     for i, row in enumerate(rows):
         costs = [f"{row['parameters']:,}", number(row["gflop"]), f"{row['seconds']:.3f}"]
-        costs += ["", ""] if i == 0 else [percent(row["time_overhead"]), percent(row["gflop_overhead"])]
+        costs += [f"{number(row[name], '+')} %" if i else "" for name in ("time_overhead", "gflop_overhead")]
         scores = [Mean(**mean).text() for mean in row["fidelity"].values()]
         distances = [f"{row['quality'][name]:.2f}" for name in frechet]
         for name in kernels:
@@ -236,11 +232,6 @@ def table(rows: Sequence[Row]) -> str:
     return markdown([*COLUMNS, *rows[0]["fidelity"], *frechet, *(f"{name} x 1000" for name in kernels)], lines)
 
 
-def number(value: float) -> str:
-    """Three digits at least."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def percent(value: float) -> str:
-    """With its sign."""
-    return f"{value:+,.0f} %" if abs(value) >= 100 else f"{value:+.3g} %"
+def number(value: float, sign: str = "") -> str:
+    """At least three digits; `sign` "+": with its sign."""
+    return f"{value:{sign},.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"

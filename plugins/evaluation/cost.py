@@ -12,6 +12,7 @@ sampler's own sums are left out, as they are the same for all methods.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -92,9 +93,7 @@ def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, st
     graph, params = split(setting.unet)
     encoder, weights = (None, {}) if setting.vae is None else split(setting.vae)
 
-    def path(params: Any, latents: Any, empty: Any) -> Any:
-        return follow(graph, params, latents, empty, schedule=schedule, inversion=control.inversion, steps=steps)
-
+    path = functools.partial(follow, graph, schedule=schedule, inversion=control.inversion, steps=steps)
     encoded = count(lambda weights, picture: encode_image(encoder, weights, picture), weights, setting.picture)
     once = encoded.plus(count(path, params, setting.latents, setting.states))
     return Cost(0, once, _call_work(setting, *plug_and_play_parts(setting, control, steps)))
@@ -148,11 +147,6 @@ def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
     return seconds
 
 
-def overhead(value: int | float, base: int | float) -> float:
-    """How far `value` exceeds the base, in percent."""
-    return 100 * (value / base - 1)
-
-
 def split(network: nnx.Module) -> tuple[Any, Any]:
     """Graph, and parameters as a pure nested dict."""
     graph, state = nnx.split(network)
@@ -168,7 +162,5 @@ def _call_work(setting: Setting, acts: Acts | None = None, arrays: Any = None) -
     graph, params = split(setting.unet)
     negative = setting.states if setting.guided else None
 
-    def call(params: Any, x: Any, states: Any, negative: Any, steering: Any) -> Any:
-        return one_call(graph, params, x, states, negative, steering, acts=() if acts is None else (acts,))
-
+    call = functools.partial(one_call, graph, acts=() if acts is None else (acts,))
     return count(call, params, setting.latents, setting.states, negative, () if acts is None else (arrays,))

@@ -6,7 +6,7 @@ number means anything without anchors.
 | question | compares | modules |
 | --- | --- | --- |
 | fidelity | each image with its target | `fidelity` (edges, masks), `estimated` (depth, landmarks), `colours` |
-| quality | a set of images with a real set | `features`, then `frechet`, `kernels`, `quality` |
+| quality | a set of images with a real set | `features`, then `frechet`, `quality` |
 | against what | control, no control, wrong control | `anchors` |
 
     from plugins import metrics

@@ -215,9 +215,7 @@ def in_pixels(points: Float[np.ndarray, "k _"], image: Picture) -> Points:
 
 
 def _detect(find: Callable[[Any], Landmarks], image: Picture) -> Landmarks | None:
-    if not np.isfinite(image).all():
-        return None
     try:
-        return find(image)
+        return find(image) if np.isfinite(image).all() else None
     except ValueError:  # nothing is there
         return None

@@ -1,16 +1,27 @@
-"""Quality of a set of images: precision and recall, CLIP score, and one row of all distances to real images.
+"""Quality of a set of images: kernel distances, precision and recall, CLIP score; and a row of all distances.
 
-| function | better | what it is |
-| --- | --- | --- |
-| `frechet.frechet_distance` | lower | distance of means and covariances (FID, 1706.08500) |
-| `kernels.kid` | lower, 0 | squared MMD with a polynomial kernel (1801.01401) |
-| `kernels.cmmd` | lower, 0 | squared MMD in CLIP's embedding with a Gaussian kernel (2401.09603) |
-| `precision_recall` | higher, 1 | do the images look real? are all real ones covered? (1904.06991) |
-| `clip_score` | higher | mean cosine of each image and its text (2104.08718) |
+**Kernel distances.** The squared maximum mean discrepancy, with a kernel k as the similarity of two images' features
+(Gretton et al., JMLR 2012, equation 3):
 
-The features decide what a number may be called: `FID` and `KID` stand for Inception's of 2015, `CMMD` for CLIP's.
-`compare` puts the network's name in their place for all others, which cannot be compared with them. Published numbers
-also hold for one set of real images, one resizing and one number of images only.
+    MMD^2 = mean k(a, a') + mean k(b, b') - 2 mean k(a, b)        a, a' and b, b' different images
+
+Without the terms of an image with itself the expectation does not depend on the number of images, so it is the distance
+to trust for a few hundred. It is 0 on average for sets of the same distribution, and may be negative.
+
+| name | features | kernel k(x, y) | paper |
+| --- | --- | --- | --- |
+| KID | Inception's, d = 2048 | (x.y / d + 1)^3 | Bińkowski et al., 1801.01401, section 4 |
+| CMMD | CLIP's, of unit length | 1000 exp(-D / (2 sigma^2)), D = squared distance | Jayasumana et al., 2401.09603 |
+
+`kid` takes all pairs at once. The published program averages over random subsets, which has the same expectation, a
+larger variance, and a spread that is no error bar, as subsets share images. CMMD takes sigma = 10 and the embeddings of
+ViT-L/14 at 336 pixels; as unit vectors are at most 2 apart, it is at most 2 x 1000 x (1 - exp(-1/50)) = 39.6. Its
+program (google-research/cmmd), unlike the paper, keeps the terms of an image with itself, which adds about
+1000 (1 - mean k) / n for each set, some 5/n: `unbiased=False` gives that number.
+
+**Names.** `FID` and `KID` stand for Inception's features of 2015, `CMMD` for CLIP's; `compare` puts the network's name
+in their place for all others, which cannot be compared with published numbers. Those also hold for one set of real
+images, one resizing and one number of images only. All is computed in float64; memory: matrices of n x m.
 """
 
 from __future__ import annotations
@@ -22,9 +33,17 @@ from jaxtyping import Float
 
 from plugins.metrics.features import INCEPTION
 from plugins.metrics.frechet import checked, frechet_distance
-from plugins.metrics.kernels import kid, squared_distances, unit
 
-NEIGHBOURS = 3  # of the paper
+DEGREE = 3  # of KID's kernel
+SIGMA, SCALE = 10.0, 1000.0  # of CMMD
+NEIGHBOURS = 3  # of the paper of precision and recall
+
+
+class Estimate(NamedTuple):
+    """A number and its standard error."""
+
+    value: float
+    error: float
 
 
 class PrecisionRecall(NamedTuple):
@@ -32,6 +51,31 @@ class PrecisionRecall(NamedTuple):
 
     precision: float
     recall: float
+
+
+def kid(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"]) -> Estimate:
+    """Kernel distance of two sets of features, with the jackknife's standard error: from how the value changes as each
+    image in turn is left out (Efron and Stein, 1981). Raises as `checked`."""
+    a, b = checked(a), checked(b)
+    own_a, own_b, across = ((x @ y.T / a.shape[1] + 1) ** DEGREE for x, y in ((a, a), (b, b), (a, b)))
+    (n, m), rows_a, rows_b = across.shape, _sums_of_others(own_a), _sums_of_others(own_b)
+    sum_a, sum_b, both = rows_a.sum(), rows_b.sum(), across.sum()
+    value = sum_a / (n * (n - 1)) + sum_b / (m * (m - 1)) - 2 * both / (n * m)
+    without_a = (sum_a - 2 * rows_a) / ((n - 1) * (n - 2)) - 2 * (both - across.sum(axis=1)) / ((n - 1) * m)
+    without_b = (sum_b - 2 * rows_b) / ((m - 1) * (m - 2)) - 2 * (both - across.sum(axis=0)) / (n * (m - 1))
+    variance = (n - 1) * np.var(without_a) + (m - 1) * np.var(without_b)
+    return Estimate(float(value), float(np.sqrt(variance)))
+
+
+def cmmd(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"], unbiased: bool = True) -> float:
+    """CMMD of two sets of image embeddings, which are normalised first. Raises as `checked` and `unit`."""
+    a, b = unit(checked(a)), unit(checked(b))
+    own_a, own_b, across = (np.exp(-squared_distances(x, y) / (2 * SIGMA**2)) for x, y in ((a, a), (b, b), (a, b)))
+    if not unbiased:
+        return SCALE * float(own_a.mean() + own_b.mean() - 2 * across.mean())
+    n, m = across.shape
+    within = _sums_of_others(own_a).sum() / (n * (n - 1)) + _sums_of_others(own_b).sum() / (m * (m - 1))
+    return SCALE * float(within - 2 * across.sum() / (n * m))
 
 
 def precision_recall(
@@ -62,10 +106,8 @@ def radii(features: Float[np.ndarray, "n d"], k: int) -> Float[np.ndarray, " n"]
 
 
 def clip_score(images: Float[np.ndarray, "n d"], texts: Float[np.ndarray, "n d"]) -> float:
-    """Mean cosine of CLIP's embeddings of each image and its own text, in [-1, 1]; around 0.3 for good pairs.
-
-    Raw: some multiply it by 100, and the paper by 2.5 after clipping at 0. Raises as `checked` and `unit`.
-    """
+    """Mean cosine of CLIP's embeddings of each image and its own text (2104.08718), in [-1, 1]; around 0.3 for good
+    pairs. Raw: some multiply it by 100, and the paper by 2.5 after clipping at 0. Raises as `checked` and `unit`."""
     images, texts = (unit(checked(x, 1)) for x in (images, texts))
     return float(np.mean(np.sum(images * texts, axis=1)))
 
@@ -74,11 +116,25 @@ def compare(name: str, generated: Float[np.ndarray, "n d"], real: Float[np.ndarr
     """All distances of two sets of features by the extractor `name`, under the titles that they may have."""
     published = name == INCEPTION
     frechet, kernel = ("FID", "KID") if published else (f"Fréchet {name}", f"kernel distance {name}")
-    distance, shares = kid(generated, real), precision_recall(generated, real)
-    return {
-        frechet: frechet_distance(generated, real),
-        kernel: distance.value,
-        f"{kernel} error": distance.error,
-        "precision": shares.precision,
-        "recall": shares.recall,
-    }
+    distance, error = kid(generated, real)
+    scores = {frechet: frechet_distance(generated, real), kernel: distance, f"{kernel} error": error}
+    return scores | precision_recall(generated, real)._asdict()
+
+
+def squared_distances(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+    """|a - b|^2 for each pair of rows, at least 0 despite rounding."""
+    norms = np.sum(a * a, axis=1)[:, None] + np.sum(b * b, axis=1)
+    return np.maximum(norms - 2 * a @ b.T, 0)
+
+
+def unit(embeddings: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+    """Rows at unit length. Raises ValueError for a row of length 0."""
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    if not lengths.all():
+        raise ValueError(f"embedding {int(lengths.argmin())} is all 0 and has no direction; look at its image or text")
+    return embeddings / lengths
+
+
+def _sums_of_others(kernels: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
+    """Row sums without the diagonal."""
+    return kernels.sum(axis=1) - np.diagonal(kernels)

@@ -25,7 +25,7 @@ from plugins.diffusion.io.porting import blank
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.evaluation import comparison as tables
 from plugins.evaluation.comparison import ControlComparison
-from plugins.evaluation.cost import Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost, split
+from plugins.evaluation.cost import Setting, base_cost, interleaved, network_cost, plug_and_play_cost, split
 from plugins.metrics.features import INCEPTION, FeatureExtractor
 from plugins.metrics.fidelity import EdgeF1, MaskIou
 
@@ -93,7 +93,6 @@ def test_runs_are_timed_in_turns_after_a_warm_up():
     seen: list[str] = []
     found = interleaved({name: lambda name=name: seen.append(name) for name in "ab"}, 2)
     assert "".join(seen) == "ababab" and [len(times) for times in found.values()] == [2, 2]
-    assert overhead(1.5, 1.0) == 50
 
 
 CORNERS = FeatureExtractor("corners", lambda images: images[:, :2, :2].reshape(len(images), -1).astype(np.float32))
