@@ -18,12 +18,10 @@ seed gives the same batches for any number of threads and processes. The iterato
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grain
 import numpy as np
@@ -31,10 +29,20 @@ from jaxtyping import Float, UInt8
 
 from common.training.batches import batches
 from plugins.conditions.registry import make, maker_of
+from plugins.data.crop import Frame
 from plugins.data.latent_cache import Cache
+from plugins.data.record import Record, Source
 from plugins.diffusion.io.tokenizer import Tokenizer
 
-Example = dict[str, Any]
+Batch = dict[str, Any]
+
+
+class Example(NamedTuple):
+    """A record's image, as a square in `frame`; None: the whole image."""
+
+    record: Record
+    image: UInt8[np.ndarray, "s s 3"]
+    frame: Frame | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,30 +90,31 @@ class PictureBatches(ABC):
 
     @property
     @abstractmethod
-    def pictures(self) -> Any:
-        """The split: `len`, `ids` in the source, examples with `image` uint8 [s s 3] by index, and `caption(index)`."""
+    def source(self) -> Source:
+        """The images of all splits."""
+
+    @property
+    @abstractmethod
+    def ids(self) -> list[int]:
+        """The indices of the split's images in the source."""
 
     @property
     @abstractmethod
     def text(self) -> Tokenizer:
         """The captions' tokenizer."""
 
+    @property
     @abstractmethod
-    def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        """The names of the images with these ids."""
-
-    @abstractmethod
-    def _open_cache(self, folder: Path) -> Cache:
-        """The cache of the whole source."""
-
-    @abstractmethod
-    def _draw(self, index: int, rng: np.random.Generator) -> tuple[str, bool]:
-        """A random caption of an image, and whether to flip it."""
-
-    @functools.cached_property
     def cache(self) -> Cache | None:
         """Outputs of frozen networks on the images, computed once."""
-        return None if self.latents is None else self._open_cache(Path(self.latents))
+
+    @abstractmethod
+    def _draw(self, number: int, rng: np.random.Generator) -> tuple[str, bool]:
+        """A random caption of an image, and whether to flip it."""
+
+    def names(self, ids: Iterable[int | np.integer]) -> list[str]:
+        """The names of the images with these ids."""
+        return [self.source[int(number)].stored.name for number in ids]
 
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None
@@ -115,39 +124,40 @@ class PictureBatches(ABC):
         Raises FileNotFoundError, ImportError for missing files or extras; ValueError for an empty split, or a batch
         that is larger than the split or cannot be divided.
         """
-        pictures, *_ = self.pictures, self.text, self.cache  # fails early on missing files
-        if self.batch_size > len(pictures):
-            raise ValueError(f"batch_size {self.batch_size} exceeds the {len(pictures)} images of the split: lower it")
-        # Indices, not images: the crop is drawn before the image is resized.
-        dataset = grain.MapDataset.range(len(pictures)).seed(seed).shuffle().repeat().random_map(self._prepare)
+        ids, *_ = self.ids, self.text, self.cache  # fails early on missing files
+        if self.batch_size > len(ids):
+            raise ValueError(f"batch_size {self.batch_size} exceeds the {len(ids)} images of the split: lower it")
+        dataset = grain.MapDataset.range(len(ids)).seed(seed).shuffle().repeat().random_map(self._prepare)
         return batches(dataset, self.batch_size, self.threads, self.buffer, process_index, process_count)
+
+    def example(self, number: int, rng: np.random.Generator | None = None) -> Example:
+        """An image of the source; with `rng` its crop may be random."""
+        record = self.source[number]
+        return Example(record, record.image)
 
     def conditioned(
         self, example: Example, flip: bool = False, rng: np.random.Generator | None = None
     ) -> Float[np.ndarray, "h w 3"]:
-        """The condition of an example of `pictures`; without `rng`, varied options take the middle of their range."""
+        """The condition of an example; without `rng`, varied options take the middle of their range."""
         if self.condition is None:
             raise ValueError("condition is null: name one, such as condition=canny")
         drawn = {name: float((a + b) / 2 if rng is None else rng.uniform(a, b)) for name, (a, b) in self.vary.items()}
-        return make(self.condition, as_float(example["image"], flip), **self.options, **drawn)
+        return make(self.condition, as_float(example.image, flip), **self.options, **drawn)
 
-    def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Example:
-        number = self.pictures.ids[index]
-        caption, flip = self._draw(int(index), rng)
+    def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Batch:
+        number = self.ids[index]
+        caption, flip = self._draw(number, rng)
         batch = {"id": np.int64(number), **self._text_inputs(number, caption)}
         if self.cache is not None:
             batch |= self.cache.latents(number, flip)
             if self.condition is None:
                 return batch
-        example = self._example(int(index), rng)
+        example = self.example(number, rng)
         if self.cache is None:
-            batch["image"] = as_float(example["image"], flip)
+            batch["image"] = as_float(example.image, flip)
         return batch if self.condition is None else batch | {"condition": self.conditioned(example, flip, rng)}
 
-    def _example(self, index: int, rng: np.random.Generator) -> Example:
-        return self.pictures[index]
-
-    def _text_inputs(self, number: int, caption: str) -> Example:
+    def _text_inputs(self, number: int, caption: str) -> Batch:
         return {"tokens": self.text(caption, self.length)[0]}
 
 

@@ -6,47 +6,78 @@ A folder holds `images.npy` uint8 [n s s 3] and `index.json`, {"pictures": [{lab
 
 from __future__ import annotations
 
+import functools
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import UInt8
 
+from common.data.stored import Stored
+from plugins.data.record import Record, Source
+
+INDEX, IMAGES = "index.json", "images.npy"
 SIDED = {"left", "right", "leftwards", "rightwards", "east", "west", "clockwise", "counterclockwise", "anticlockwise"}
 
 
-class CaptionedPictures:
-    """One split of a prepared folder, None: all; pixels stay on disk until they are accessed.
+@dataclass(frozen=True)
+class CaptionedPictures(Source):
+    """All images of a prepared folder; a record's caption is label and style."""
 
-    An example is `image` uint8 [s s 3] and `id`, its number in the folder.
-    Raises FileNotFoundError for another folder, ValueError for an unknown split.
-    """
+    folder: str | Path
 
-    def __init__(self, folder: str | Path, split: str | None) -> None:
-        folder = Path(folder)
-        if not (folder / "index.json").is_file():
+    @functools.cached_property
+    def entries(self) -> list[dict[str, Any]]:
+        """The metadata. Raises FileNotFoundError for another folder."""
+        index = Path(self.folder) / INDEX
+        if not index.is_file():
             raise FileNotFoundError(
-                f"{folder}: no captioned images here; `python -m recipes.captioned_pictures` writes them"
+                f"{self.folder}: no captioned images here; `python -m recipes.captioned_pictures` writes them"
             )
-        self.entries: list[dict[str, Any]] = json.loads((folder / "index.json").read_text("utf-8"))["pictures"]
-        self.images = np.load(folder / "images.npy", mmap_mode="r")
-        if len(self.images) != len(self.entries):
-            raise ValueError(f"{folder}: {len(self.images)} images, {len(self.entries)} captions: prepare it again")
-        self.ids = [i for i, entry in enumerate(self.entries) if split in (None, entry["split"])]
-        if not self.ids:
+        return json.loads(index.read_text("utf-8"))["pictures"]
+
+    @functools.cached_property
+    def images(self) -> UInt8[np.ndarray, "n s s 3"]:
+        """Pixels, on disk until they are accessed. Raises ValueError for other than one image an entry."""
+        images = np.load(Path(self.folder) / IMAGES, mmap_mode="r")
+        if len(images) != len(self.entries):
+            raise ValueError(f"{self.folder}: {len(images)} images, {len(self.entries)} captions: prepare it again")
+        return images
+
+    def split(self, name: str) -> list[int]:
+        """The indices of a split. Raises ValueError for an unknown one."""
+        found = [index for index, entry in enumerate(self.entries) if entry["split"] == name]
+        if not found:
             known = ", ".join(sorted({entry["split"] for entry in self.entries}))
-            raise ValueError(f"split {split!r} is not in {folder}: choose {known}")
+            raise ValueError(f"split {name!r} is not in {self.folder}: choose {known}")
+        return found
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.images)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"image": self.images[self.ids[index]], "id": np.int64(self.ids[index])}
+    def __getitem__(self, index: int) -> Record:
+        entry = self.entries[index]
+        return Record(entry["label"], Pixels(self, index), (caption(entry["label"], entry["style"]),))
 
-    def caption(self, index: int) -> str:
-        """The whole caption: label and style."""
-        entry = self.entries[self.ids[index]]
-        return caption(entry["label"], entry["style"])
+
+@dataclass(frozen=True)
+class Pixels(Stored):
+    """An image of a prepared folder."""
+
+    source: CaptionedPictures
+    index: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.source.folder} picture {self.index}: {self.source.entries[self.index]['label']}"
+
+    def read(self) -> bytes:
+        return self.decode().tobytes()
+
+    def decode(self) -> UInt8[np.ndarray, "h w 3"]:
+        return self.source.images[self.index]
 
 
 def caption(label: str, style: str = "", tag: str = "") -> str:

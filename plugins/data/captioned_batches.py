@@ -13,13 +13,13 @@ With `states`, the text states of whole captions [b n d], float16, replace the t
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from plugins.data.batches import Example, PictureBatches
+from plugins.data.batches import Batch, PictureBatches
 from plugins.data.captioned import CaptionedPictures, caption
 from plugins.data.latent_cache import Cache
 from plugins.diffusion.io.tokenizer import Tokenizer
@@ -53,18 +53,20 @@ class CaptionedConfig(PictureBatches):
             raise ValueError("states are read from the folder latents, for whole captions: set tag=0 and plain=0")
 
     @functools.cached_property
-    def pictures(self) -> CaptionedPictures:
-        return CaptionedPictures(self.folder, self.split)
+    def source(self) -> CaptionedPictures:
+        return CaptionedPictures(self.folder)
+
+    @functools.cached_property
+    def ids(self) -> list[int]:
+        return self.source.split(self.split)
 
     @functools.cached_property
     def text(self) -> Tokenizer:
         return Tokenizer.from_folder(self.tokenizer or Path(self.folder) / "tokenizer")
 
-    def _open_cache(self, folder: Path) -> Cache:
-        return Cache(folder, len(self.pictures.entries), states=self.states)
-
-    def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        return [f"{self.folder} picture {number}: {self.pictures.entries[int(number)]['label']}" for number in ids]
+    @functools.cached_property
+    def cache(self) -> Cache | None:
+        return None if self.latents is None else Cache(Path(self.latents), len(self.source), states=self.states)
 
     def compose(self, label: str, style: str, tags: Sequence[str], rng: np.random.Generator) -> str:
         """A random caption (module docstring)."""
@@ -73,12 +75,12 @@ class CaptionedConfig(PictureBatches):
             return ""
         return caption(label, "" if plain else style, str(rng.choice(list(tags))) if tagged and tags else "")
 
-    def _draw(self, index: int, rng: np.random.Generator) -> tuple[str, bool]:
-        entry = self.pictures.entries[self.pictures.ids[index]]
+    def _draw(self, number: int, rng: np.random.Generator) -> tuple[str, bool]:
+        entry = self.source.entries[number]
         flip = bool(self.mirror and entry["mirror"] and rng.random() < 0.5)
         return self.compose(entry["label"], entry["style"], entry["tags"], rng), flip
 
-    def _text_inputs(self, number: int, caption: str) -> Example:
+    def _text_inputs(self, number: int, caption: str) -> Batch:
         if self.states and self.cache is not None:
             return {"states": np.array(self.cache.text_states[number if caption else -1])}
         return super()._text_inputs(number, caption)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ import jax
 import numpy as np
 import tyro
 from flax import nnx
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float
 from tqdm import tqdm
 
 from common import terminal
@@ -63,19 +62,14 @@ def write_cache(
     check_output_folder(folder)
     if size is not None and text is not None:
         raise ValueError("states are of one caption each, own images may have several: leave out text")
-    if size is None:
-        prepared = CaptionedPictures(pictures, None)
-        count, captions = len(prepared), [prepared.caption(i) for i in range(len(prepared))]
-        read = prepared.images.__getitem__
-    else:
-        source = open_source(pictures)
-        count, captions, read = len(source), [], functools.partial(_squares, source, size)
+    source = CaptionedPictures(pictures) if size is None else open_source(pictures)
     network = load_vae(vae)
     with atomic_folder(folder) as part:
-        scale = 1 / _write_latents(network, read, count, part, batch)
+        scale = 1 / _write_latents(network, source, size, part, batch)
         config = dataclasses.replace(network.config, scaling_factor=scale, shift_factor=None)
         save_component(part / "vae", network, config)
         if text is not None:
+            captions = [source[index].captions[0] for index in range(len(source))]
             _write_states(text, [*captions, ""], part / STATES, batch)
         about = {"pictures": str(pictures), "vae": str(vae), "text": text and str(text), "scaling_factor": scale}
         about |= {} if size is None else {"size": size}
@@ -83,17 +77,11 @@ def write_cache(
     return scale
 
 
-def _squares(source: Source, size: int, rows: np.ndarray) -> UInt8[np.ndarray, "b s s 3"]:
-    images = [source[int(row)].image for row in rows]
-    return np.stack([cut(image, square(image.shape), size) for image in images])
-
-
-def _write_latents(
-    vae: AutoencoderKL, read: Callable[[np.ndarray], np.ndarray], count: int, folder: Path, batch: int
-) -> float:
+def _write_latents(vae: AutoencoderKL, source: Source, size: int | None, folder: Path, batch: int) -> float:
     """The two files; returns the standard deviation of latents drawn from their distributions."""
-    unit, (height, width, _) = vae.config.reduction, read(np.arange(1)).shape[1:]
-    shape = (count, 2, height // unit, width // unit, vae.config.latent_channels)
+    count, size = len(source), size or len(source[0].image)
+    side = size // vae.config.reduction
+    shape = (count, 2, side, side, vae.config.latent_channels)
     mean, std = (np.lib.format.open_memmap(folder / name, "w+", np.float16, shape) for name in (MEAN, STD))
     graph, state = nnx.split(vae)
 
@@ -104,8 +92,10 @@ def _write_latents(
 
     squares = total = 0.0
     for start in tqdm(range(0, count, batch), unit="batch", desc="latents", disable=None):
-        images = read(np.minimum(np.arange(start, start + batch), count - 1))  # the last batch is filled up
         rows = slice(start, min(start + batch, count))
+        images = [source[index].image for index in range(start, rows.stop)]
+        images = np.stack([cut(image, square(image.shape), size) for image in images])
+        images = np.concatenate([images, np.zeros((batch - len(images), *images.shape[1:]), np.uint8)])  # one shape
         for side, image in enumerate((images, images[:, :, ::-1])):
             found = [np.asarray(x)[: rows.stop - start] for x in encode(state, image.astype(np.float32) / 255)]
             mean[rows, side], std[rows, side] = found

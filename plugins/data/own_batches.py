@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -77,41 +76,57 @@ class OwnPicturesConfig(PictureBatches):
             raise ValueError(f"a flip of {self.condition!r} is not known, only of {known}: set mirror=false")
 
     @functools.cached_property
-    def pictures(self) -> OwnPictures:
-        source = open_source(self.path) if isinstance(self.path, str) else self.path
-        return OwnPictures(source, self.split, self.unseen, self.size)
+    def source(self) -> Source:
+        return open_source(self.path) if isinstance(self.path, str) else self.path
+
+    @functools.cached_property
+    def ids(self) -> list[int]:
+        """Raises ValueError for an empty split."""
+        count = len(self.source)
+        held_out = [self.split != "all" and share(self.source[index].key) < self.unseen for index in range(count)]
+        ids = [index for index, out in enumerate(held_out) if out == (self.split == "unseen")]
+        if not ids:
+            hint = "raise" if self.split == "unseen" else "lower"
+            raise ValueError(
+                f"split {self.split!r} is empty: unseen {self.unseen} of {count} images; {hint} unseen, or add images"
+            )
+        return ids
 
     @functools.cached_property
     def text(self) -> Tokenizer:
         return Tokenizer.from_folder(find(self.tokenizer))
 
-    def _open_cache(self, folder: Path) -> Cache:
-        return Cache(folder, len(self.pictures.source), size=self.size)
-
-    def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        return [f"{self.path} picture {number}: {self.pictures.source[int(number)].key}" for number in ids]
+    @functools.cached_property
+    def cache(self) -> Cache | None:
+        return None if self.latents is None else Cache(Path(self.latents), len(self.source), size=self.size)
 
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None
     ) -> grain.DatasetIterator:
         """As `PictureBatches.batches`; ValueError also for a missing condition image, if all have to be stored."""
         if self.condition is not None and self.stored:
-            for index in range(len(self.pictures)):
-                self._stored_condition(self.pictures.record(index), self.condition)
+            for number in self.ids:
+                self._stored_condition(self.source[number], self.condition)
         return super().batches(seed, process_index, process_count)
+
+    def example(self, number: int, rng: np.random.Generator | None = None) -> Example:
+        record = self.source[number]
+        image = record.image
+        frame = square(image.shape, rng if self.crop == "random" else None)
+        return Example(record, cut(image, frame, self.size), frame)
 
     def conditioned(
         self, example: Example, flip: bool = False, rng: np.random.Generator | None = None
     ) -> Float[np.ndarray, "h w 3"]:
         """As `PictureBatches.conditioned`, or the stored one. ValueError names the image's key."""
-        record: Record = example["record"]
-        stored = None if self.condition is None else self._stored_condition(record, self.condition)
+        record, kind, frame = example.record, self.condition, example.frame
+        stored = None if kind is None else self._stored_condition(record, kind)
         try:
-            if stored is None:
+            if kind is None or stored is None or frame is None:
                 return super().conditioned(example, flip, rng)
             whole = stored.decode()
-            part = cut(whole, example["frame"].within(whole.shape), self.size).astype(np.float32) / 255
-            return mirror(str(self.condition), part) if flip else part
+            part = cut(whole, frame.within(whole.shape), self.size).astype(np.float32) / 255
+            return mirror(kind, part) if flip else part
         except ValueError as error:
             raise ValueError(f"picture {record.key}: {error}") from error
 
@@ -124,50 +139,11 @@ class OwnPicturesConfig(PictureBatches):
             raise ValueError(f"picture {record.key} has no stored condition {kind!r} (it has {kinds}): {hint}")
         return found
 
-    def _draw(self, index: int, rng: np.random.Generator) -> tuple[str, bool]:
-        captions = self.pictures.record(index).captions
+    def _draw(self, number: int, rng: np.random.Generator) -> tuple[str, bool]:
+        captions = self.source[number].captions
         caption = captions[rng.integers(len(captions))] if captions else ""
         flip = bool(self.mirror and rng.random() < 0.5 and not is_sided(caption))
         return "" if rng.random() < self.drop else caption, flip
-
-    def _example(self, index: int, rng: np.random.Generator) -> Example:
-        return self.pictures.example(index, rng if self.crop == "random" else None)
-
-
-class OwnPictures:
-    """One split of a source as squares. An example is `image` uint8 [s s 3], `id`, `frame` (the crop) and `record`."""
-
-    def __init__(self, source: Source, split: Split, unseen: float | int, size: int) -> None:
-        self.source, self.size = source, size
-        held_out = [split != "all" and share(source[index].key) < unseen for index in range(len(source))]
-        self.ids = [index for index, out in enumerate(held_out) if out == (split == "unseen")]
-        if not self.ids:
-            hint = "raise unseen" if split == "unseen" else "lower unseen"
-            raise ValueError(f"split {split!r} is empty: unseen {unseen} of {len(source)} images; {hint}, or add some")
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: int) -> Example:
-        return self.example(index)
-
-    def example(self, index: int, rng: np.random.Generator | None = None) -> Example:
-        """Cropped from the centre; with `rng` at random."""
-        record = self.record(index)
-        image = record.image
-        frame = square(image.shape, rng)
-        return {
-            "image": cut(image, frame, self.size),
-            "frame": frame,
-            "id": np.int64(self.ids[index]),
-            "record": record,
-        }
-
-    def record(self, index: int) -> Record:
-        return self.source[self.ids[index]]
-
-    def caption(self, index: int) -> str:
-        return next(iter(self.record(index).captions), "")
 
 
 def share(key: str) -> float:

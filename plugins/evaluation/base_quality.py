@@ -71,13 +71,11 @@ class Real(NamedTuple):
     @classmethod
     def read(cls, folder: str, splits: Sequence[str]) -> Real:
         """All images of these splits. Raises as `CaptionedPictures`."""
-        parts = [CaptionedPictures(folder, split) for split in splits]
-        entries = [part.entries[number] for part in parts for number in part.ids]
-        return cls(
-            np.concatenate([part.images[part.ids] for part in parts]),
-            [caption(entry["label"], entry["style"]) for entry in entries],
-            [(entry["style"], entry["group"]) for entry in entries],
-        )
+        source = CaptionedPictures(folder)
+        ids = [index for split in splits for index in source.split(split)]
+        entries = [source.entries[index] for index in ids]
+        captions = [caption(entry["label"], entry["style"]) for entry in entries]
+        return cls(source.images[ids], captions, [(entry["style"], entry["group"]) for entry in entries])
 
 
 @dataclasses.dataclass(frozen=True)

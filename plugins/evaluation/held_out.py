@@ -50,12 +50,11 @@ class HeldOutEvaluation(Evaluation):
 
     def held_out(self, count: int) -> HeldOut:
         """The first images of the split in a fixed random order; fewer than `count` if the split has no more."""
-        pictures = self.data.pictures
-        chosen = [int(i) for i in np.random.default_rng(0).permutation(len(pictures))[:count]]
-        examples = [pictures[i] for i in chosen]
-        images = np.stack([example["image"] for example in examples]).astype(np.float32) / 255
+        ids = self.data.ids
+        examples = [self.data.example(ids[i]) for i in np.random.default_rng(0).permutation(len(ids))[:count]]
+        images = np.stack([example.image for example in examples]).astype(np.float32) / 255
         conditions = np.stack([self.data.conditioned(example) for example in examples])
-        return HeldOut(images, [pictures.caption(i) for i in chosen], conditions)
+        return HeldOut(images, [next(iter(example.record.captions), "") for example in examples], conditions)
 
     def prepare_metrics(self) -> None:
         """Opens the metrics' files."""

@@ -72,11 +72,11 @@ def test_a_batch_is_what_the_docstring_says(folder):
         "id": ((4,), "int64"),
     }
     for image, tokens, number in zip(batch["image"], batch["tokens"], batch["id"], strict=True):
-        whole = data.pictures.source[int(number)].image
+        whole = data.source[int(number)].image
         np.testing.assert_array_equal(image, cut(whole, square(whole.shape), SIZE).astype(np.float32) / 255)
         expected = {f"thing {number}", "an apple"} if number else {"left hand"}
         assert data.text.decode(tokens) in expected
-    assert data.names([3]) == [f"{folder} picture 3: 3"]
+    assert data.names([3]) == [str(folder / "images" / "3.png")]
     assert set(next(config(folder).batches(0))) == {"image", "tokens", "id"}
     assert len(config(folder, tokenizer=None).text.vocab) == 2048  # the shipped base's
 
@@ -101,7 +101,7 @@ def test_image_and_condition_are_cropped_and_flipped_alike(folder, crop):
 def test_a_flipped_face_exchanges_its_colours(folder):
     data = config(folder, condition="face", mirror=True, drop=0)
     for image, condition, number in triples(data, 6):
-        flipped = not np.array_equal(image, data.pictures[int(number)]["image"].astype(np.float32) / 255)
+        flipped = not np.array_equal(image, data.example(int(number)).image.astype(np.float32) / 255)
         np.testing.assert_array_equal(condition, image[..., [0, 2, 1]] if flipped else image)
 
 
@@ -140,17 +140,17 @@ def test_made_conditions_vary(folder):
     data = config(folder, condition="canny", stored=False, vary={"low": [5, 60]}, batch_size=8)
     first, second = (batch["condition"][np.argsort(batch["id"])] for batch in take(data.batches(0), 2))
     assert not np.array_equal(first, second)
-    expected = make("canny", data.pictures[1]["image"].astype(np.float32) / 255, low=32.5)
-    np.testing.assert_array_equal(data.conditioned(data.pictures[1]), expected)
+    expected = make("canny", data.example(1).image.astype(np.float32) / 255, low=32.5)
+    np.testing.assert_array_equal(data.conditioned(data.example(1)), expected)
 
 
 def test_held_out_images_stay_out_and_stay_the_same(folder):
-    splits = {split: set(config(folder, split=split, unseen=0.7).pictures.ids) for split in ("train", "unseen", "all")}
+    splits = {split: set(config(folder, split=split, unseen=0.7).ids) for split in ("train", "unseen", "all")}
     assert splits["all"] == set(range(COUNT)) == splits["train"] | splits["unseen"]
     assert not splits["train"] & splits["unseen"] and splits["unseen"] == {2, 6, 7}
     drawn = take(config(folder, unseen=0.7).batches(0), 5)
     assert {int(number) for batch in drawn for number in batch["id"]} == splits["train"]
-    assert set(config(folder, split="unseen", unseen=0.8).pictures.ids) >= splits["unseen"]
+    assert set(config(folder, split="unseen", unseen=0.8).ids) >= splits["unseen"]
 
 
 def test_an_evaluation_takes_own_images(folder):
@@ -161,7 +161,7 @@ def test_an_evaluation_takes_own_images(folder):
     )
     for image, prompt, condition in zip(*held, strict=True):
         number = 0 if prompt == "left hand" else int(prompt.removeprefix("thing "))
-        np.testing.assert_array_equal(image, data.pictures[number]["image"].astype(np.float32) / 255)
+        np.testing.assert_array_equal(image, data.example(number).image.astype(np.float32) / 255)
         np.testing.assert_array_equal(condition, make("canny", image, low=5, high=20))
 
 
@@ -169,7 +169,6 @@ def test_damaged_images_and_missing_captions(folder, tmp_path):
     write(tmp_path / "a.png", np.zeros((20, 20, 3), np.uint8))
     data = config(folder, tmp_path, batch_size=1, drop=0)
     np.testing.assert_array_equal(next(data.batches(0))["tokens"], data.text([""], 12))
-    assert data.pictures.caption(0) == ""
     (tmp_path / "a.png").write_bytes((folder / "images" / "1.png").read_bytes()[:200])
     with pytest.raises(ValueError, match=r"a\.png"):
         next(data.batches(0))

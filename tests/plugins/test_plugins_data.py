@@ -64,7 +64,7 @@ def test_a_batch_is_what_the_docstring_says(folder):
         assert data.text.decode(tokens) == f"thing {' '.join(str(number))} , 3 d emoji"
         assert number >= HELD  # none of the other split
     assert data.names([5, 6]) == [f"{folder} picture 5: thing 5", f"{folder} picture 6: thing 6"]
-    assert CaptionedPictures(folder, "unseen").caption(1) == "thing 1, 3d emoji"
+    assert CaptionedPictures(folder)[1].captions == ("thing 1, 3d emoji",)
     tokens = next(config(folder, drop=1).batches(0))["tokens"]
     np.testing.assert_array_equal(tokens, [[data.text.start_id] + [data.text.end_id] * 15] * 5)
 
@@ -165,10 +165,10 @@ def test_missing_files_are_refused(folder, tmp_path):
     (tmp_path / "index.json").write_text(Path(folder, "index.json").read_text())
     np.save(tmp_path / "images.npy", np.zeros((3, SIZE, SIZE, 3), np.uint8))
     with pytest.raises(ValueError, match=r"3 .* 24 "):
-        CaptionedPictures(tmp_path, "train")
+        len(CaptionedPictures(tmp_path))
     data = own(folder)
     with pytest.raises(ValueError, match="condition is null"):
-        data.conditioned(data.pictures[0])
+        data.conditioned(data.example(0))
 
 
 @pytest.mark.parametrize(
