@@ -7,9 +7,7 @@ down to 60 px of width without squares, down to 20 px with them.
 
 Many small squares give many chances of a false face, so the detector's threshold is higher there: of 60 photographs
 (animals, buildings, landscapes) 9 had a "face" in squares of a quarter at mediapipe's threshold of 0.5 and 2 at 0.75,
-one of them Mount Rushmore, while all small faces were still found.
-
-Images are downscaled to 1,280 px first, which changes nothing else, as landmarks are fractions.
+one of them Mount Rushmore, while all small faces were still found. Images are downscaled to 1,280 px first.
 """
 
 from __future__ import annotations
@@ -37,12 +35,8 @@ SMALLEST = 32  # px; smaller squares hold no face that could be drawn
 
 
 def find_faces(image: Float[np.ndarray, "h w 3"], most: int | None = 1) -> Landmarks:
-    """The faces of an RGB image in [0, 1], largest first.
-
-    `most`: the wanted number, at which the search for smaller ones stops; all faces seen by then are returned, for
-    `Landmarks.largest` to choose from. None: all faces, to the smallest.
-    Raises ValueError when there is none, ImportError without mediapipe.
-    """
+    """The faces of an RGB image in [0, 1], largest first. The search for smaller ones stops at `most` (None: never); all
+    faces seen by then are returned. Raises ValueError when there is none, ImportError without mediapipe."""
     if most is not None and most < 1:
         raise ValueError(f"most is {most} faces: give 1 or more, or None for all")
     pixels = np.ascontiguousarray(to_uint8(shrink(image, LONGEST)))
@@ -57,7 +51,7 @@ def find_faces(image: Float[np.ndarray, "h w 3"], most: int | None = 1) -> Landm
 
 
 def find_holistic(image: Float[np.ndarray, "h w 3"]) -> Landmarks:
-    """Body, hands and face of one person. Raises ValueError when there is nobody, ImportError without mediapipe."""
+    """Body, hands and face of one person. Raises as `find_faces`."""
     found = _process(_holistic(), np.ascontiguousarray(to_uint8(shrink(image, LONGEST))))
     names = {"faces": "face", "pose": "pose", "left_hand": "left_hand", "right_hand": "right_hand"}
     lists = {name: getattr(found, f"{theirs}_landmarks") for name, theirs in names.items()}

@@ -73,12 +73,11 @@ class Landmarks:
 
     def mirrored(self) -> Landmarks:
         """Those of the image flipped left to right: a left eye becomes a right eye, a left hand the right hand."""
-        return Landmarks(
-            faces=_flip(self.faces)[:, FACE_SWAP],
-            pose=None if self.pose is None else _flip(self.pose)[POSE_SWAP],
-            left_hand=None if self.right_hand is None else _flip(self.right_hand)[HAND_SWAP],
-            right_hand=None if self.left_hand is None else _flip(self.left_hand)[HAND_SWAP],
+        pose, left, right = (
+            None if points is None else _flip(points)[table]
+            for points, table in ((self.pose, POSE_SWAP), (self.right_hand, HAND_SWAP), (self.left_hand, HAND_SWAP))
         )
+        return Landmarks(_flip(self.faces)[:, FACE_SWAP], pose, left, right)
 
 
 def read_landmarks(path: str | Path) -> Landmarks:
@@ -98,7 +97,7 @@ def read_landmarks(path: str | Path) -> Landmarks:
 
 
 def write_landmarks(path: str | Path, landmarks: Landmarks, overwrite: bool = False) -> None:
-    """The suffix decides between JSON and npz. Raises ValueError for another, FileExistsError, other OSErrors."""
+    """As JSON or npz, by the suffix. Raises ValueError for another suffix; FileExistsError, other OSErrors."""
     path = _with_suffix(Path(path))
     fields = {name: getattr(landmarks, name) for name in SHAPES}
     with atomic_output(path, overwrite) as temporary:

@@ -7,8 +7,7 @@
     make("mask", image, threshold=0.1)                or mask=map
     mirror("face", condition)                         flips a condition image
 
-A new kind is a function from an image to a condition image of its size, a line in CONDITIONS, and one in SIDED if its
-colours tell left from right.
+A new kind is a function from an image to a condition image of its size and a line in CONDITIONS.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ def face(
     most: int | None = 1,
     note: Callable[[str], None] | None = None,
 ) -> Image:
-    """The `most` largest faces, detected if no landmarks are given; `note` gets a line about faces left out.
-
-    Raises as `find_faces`.
-    """
+    """The `most` largest faces, detected if no landmarks are given; `note` gets a line about faces left out."""
     if most is not None and most < 1:
         raise ValueError(f"most is {most} faces: give 1 or more")
     found = find_faces(image, most) if landmarks is None else landmarks
@@ -54,7 +50,7 @@ def face(
 
 
 def holistic(image: Image, *, landmarks: Landmarks | None = None) -> Image:
-    """One person, detected if no landmarks are given. Raises as `find_holistic`."""
+    """One person, detected if no landmarks are given."""
     return draw_holistic(find_holistic(image) if landmarks is None else landmarks, image.shape[:2])
 
 
@@ -82,7 +78,7 @@ CONDITIONS: Mapping[str, Callable[..., Image]] = {
     "depth": depth,
     "mask": mask,
 }
-SIDED = ("face", "holistic")  # their colours tell left from right
+SIDED = ("face", "holistic")  # kinds whose colours tell left from right
 EMPTY: Mapping[str, str] = {  # the warning about a black condition image
     "canny": "no edge was found, so the condition is empty; lower low and high",
     "mask": "nothing stands out from the background, so the condition is empty; lower threshold, or give a mask",
@@ -112,11 +108,8 @@ def maker_of(kind: str, options: Iterable[str] = ()) -> Callable[..., Image]:
 
 
 def mirror(kind: str, condition: Float[np.ndarray, "*b h w 3"]) -> Float[np.ndarray, "*b h w 3"]:
-    """The condition image of the flipped image, for training with random flips.
-
-    In a flipped face or person the other eye is the left one, so green and blue change places too; `connections` has
-    colours for which this is all. Without it a plugin would learn that colours mean nothing.
-    """
+    """The condition image of the flipped image. In a flipped face or person the other eye is the left one, so green and
+    blue change places too: without it a plugin would learn that colours mean nothing."""
     maker_of(kind)
     flipped = condition[..., ::-1, :]
     return np.ascontiguousarray(flipped[..., [0, 2, 1]] if kind in SIDED else flipped)

@@ -8,12 +8,11 @@ A batch of b images of s pixels, captions of at most n tokens:
     condition   float32 [b s s 3]   in [0, 1], if `condition` names a kind (`plugins.conditions`)
 
 A condition is made of the image in the batch, so it always fits. With a cache (`latent_cache`), `latents_mean` and
-`latents_std` [b h w c] replace the image, both float16.
+`latents_std` [b h w c], float16, replace the image. Empty captions are the unconditional half of classifier-free
+guidance (Ho and Salimans, 2022, section 3.2).
 
-Random are the order, the caption (an empty one with probability `drop`: the unconditional half of classifier-free
-guidance, Ho and Salimans, 2022, section 3.2), a flip where left and right mean nothing, and options in `vary`. The same
-seed gives the same batches for any number of threads and processes. The iterator's state is small and plain, and after
-`set_state` the very next batch follows.
+The same seed gives the same batches for any number of threads and processes. The iterator's state is small and plain,
+and after `set_state` the very next batch follows.
 """
 
 from __future__ import annotations
@@ -72,16 +71,14 @@ class PictureBatches(ABC):
     buffer: int = 8
 
     def __post_init__(self) -> None:
-        if min(self.batch_size, self.threads, self.buffer) < 1 or self.length < 3:
-            raise ValueError(
-                f"batch_size {self.batch_size}, threads {self.threads}, buffer {self.buffer} must be 1 or more,"
-                f" length {self.length} 3 or more"
-            )
+        for name, least in {"batch_size": 1, "threads": 1, "buffer": 1, "length": 3}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} {getattr(self, name)} must be {least} or more")
         if not 0 <= self.drop <= 1:
             raise ValueError(f"drop {self.drop} is a probability: it must be in [0, 1]")
-        wrong = [name for name, ends in self.vary.items() if len(ends) != 2 or not ends[0] <= ends[1]]
-        if wrong:
-            raise ValueError(f"vary.{wrong[0]} is {self.vary[wrong[0]]}: give the lowest and the highest value")
+        for name, ends in self.vary.items():
+            if len(ends) != 2 or not ends[0] <= ends[1]:
+                raise ValueError(f"vary.{name} is {ends}: give the lowest and the highest value")
         self._check_condition()
 
     def _check_condition(self) -> None:

@@ -48,7 +48,7 @@ class CaptionedConfig(PictureBatches):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (0 <= self.tag <= 1 and 0 <= self.plain <= 1):
-            raise ValueError(f"tag {self.tag} and plain {self.plain} are probabilities: they must be in [0, 1]")
+            raise ValueError(f"tag {self.tag}, plain {self.plain} are probabilities: they must be in [0, 1]")
         if self.states and (self.latents is None or self.tag or self.plain):
             raise ValueError("states are read from the folder latents, for whole captions: set tag=0 and plain=0")
 

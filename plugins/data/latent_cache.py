@@ -56,8 +56,6 @@ def write_cache(
       text: a base whose tokenizer and text encoder encode the captions; None: no states.
       batch: images at once.
       size: side of the squares cropped from own images, whose captions vary, so they have no states.
-
-    Raises FileExistsError, FileNotFoundError, and ValueError for images that the autoencoder cannot take.
     """
     check_output_folder(folder)
     if size is not None and text is not None:
@@ -121,11 +119,8 @@ def _write_states(text: str | Path, captions: list[str], path: Path, batch: int)
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """A folder that `write_cache` wrote for `count` images; arrays stay on disk until a row is accessed.
-
-    Raises FileNotFoundError for another folder, or one without the wanted `states`; ValueError for another number of
-    images, or another `size` of own images.
-    """
+    """A folder that `write_cache` wrote for `count` images, of `size` if they are own ones, with `states` or not. Arrays
+    stay on disk until a row is accessed. Raises FileNotFoundError or ValueError for another folder."""
 
     folder: Path
     count: int

@@ -6,11 +6,9 @@
     record.captions     texts, maybe none
     record.conditions   {kind: stored image}; `.decode()` reads it
 
-A record knows only where its data lie; each access reads and decodes anew and keeps nothing. So training that makes its
-conditions opens no stored ones, a list of a million records is small, and threads share a source without a lock. A
-`Source` is a frozen dataclass that touches the disk at its first use.
-
-Layouts whose condition images have no kind (Hugging Face, fill50k) use UNNAMED, which stands for any kind.
+Each access reads and decodes anew and keeps nothing. So training that makes its conditions opens no stored ones, a list
+of a million records is small, and threads share a source without a lock. A `Source` is a frozen dataclass that touches
+the disk at its first use.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from jaxtyping import UInt8
 
 from common.data.stored import File, Stored
 
-UNNAMED = "condition"
+UNNAMED = "condition"  # a kind that stands for any, for layouts that name none (Hugging Face, fill50k)
 CAPTIONS = ("caption", "captions", "text", "prompt")  # JSON fields; the first that is there counts
 
 

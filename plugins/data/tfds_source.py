@@ -60,9 +60,7 @@ class TfdsPictures(Source):
         try:
             return tfds.builder(self.dataset, data_dir=self.data_dir)
         except (tfds.core.DatasetNotFoundError, ValueError) as error:  # their messages list all names, or none
-            raise FileNotFoundError(
-                f"{self.dataset}: no folder with {INFO}, and no dataset that tfds knows; give one of them"
-            ) from error
+            raise FileNotFoundError(f"{self.dataset}: no folder with {INFO}, and no dataset of tfds") from error
 
     @functools.cached_property
     def rows(self) -> Any:

@@ -56,7 +56,7 @@ Row = dict[str, Any]
 
 
 class Method(NamedTuple):
-    """A row: a network, Plug-and-Play's number of inversion steps, or neither for the base."""
+    """A row: a network, Plug-and-Play's inversion steps, or neither for the base."""
 
     title: str
     network: ControlNetwork | None = None
@@ -102,9 +102,9 @@ class ControlComparison(HeldOutEvaluation):
                 raise ValueError(f"evaluation.methods.{name} is {value!r}: it must be {rule}")
         if not any(methods.values()):
             raise ValueError("evaluation.methods is empty: give weights, as evaluation.methods.plugin=PATH")
-        if min(self.count, self.rows, self.rounds) < 1:
-            numbers = f"count is {self.count}, rows {self.rows}, rounds {self.rounds}"
-            raise ValueError(f"evaluation.{numbers}: give 1 or more of each")
+        for name in ("count", "rows", "rounds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"evaluation.{name} is {getattr(self, name)}: give 1 or more")
 
     def files(self) -> Sequence[str]:
         return ("results.json", "table.csv", "table.md", "sheet.png")

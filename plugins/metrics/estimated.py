@@ -21,18 +21,16 @@ nobody, the score is NaN, which means leave out (`anchors`).
     s, t = argmin mean (s p + t - y)^2 with s >= 0         RMSE = sqrt mean (s p + t - y)^2
                                                            abs-rel = mean |s p + t - y| / y
 
-With a negative scale, near taken for far would be as good as the truth. A best scale of 0, also for a constant
-prediction, makes the shift the target's mean, so RMSE is at most the target's standard deviation: the score of no
-information. abs-rel leaves out pixels with a target below 0.01.
+A negative scale would make near for far as good as the truth. A scale of 0 makes the shift the target's mean, so RMSE
+is at most the target's standard deviation, the score of no information. abs-rel leaves out targets below 0.01.
 
-**Landmarks** are `k 2`, (x, y) in pixels; a point that was not found is NaN. NME is the mean distance / size of the
-target over the points found. PCK is the share of points within `threshold` x size, where a missing point is a wrong
-one. Target points that are NaN are left out of both. The size is
+**Landmarks** are `k 2`, (x, y) in pixels, NaN where not found. NME is the mean distance / size of the target over the
+points found. PCK is the share of points within `threshold` x size, where a missing point is a wrong one. Target points
+that are NaN are left out of both. The size is
 
 - "eyes": between the outer corners of the eyes (inter-ocular; Sagonas et al., "300 faces in-the-wild", 2013): points 33
   and 263 of MediaPipe's 478, 36 and 45 of the 68 of 300-W;
-- "box": the diagonal of the box around the target's points, for bodies. Yang and Ramanan's PCK (2013) takes the longer
-  side, so it is not the same number.
+- "box": the diagonal of the target's bounding box, for bodies. Yang and Ramanan's PCK (2013) takes the longer side.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ A `FeatureExtractor` has a `name` and maps RGB images in [0, 1], `b h w 3`, to f
 torchvision's Inception is another network. No package ships its weights or CLIP's; whoever has them exports them
 (`torch.onnx.export`) and installs the extra `onnx`.
 
-Resizing changes a distance more than many models differ (Parmar et al., 2104.11222), so each network has one method.
-In all of them an image is first rounded to 8 bits, as a PNG file would:
+Resizing changes a distance more than many models differ (Parmar et al., 2104.11222), so each network has one method,
+after rounding to 8 bits as in a PNG file:
 
 - `clean_fid`: clean-fid's "clean" mode. Each channel as floats from 0 to 255 to 299x299 with Pillow's bicubic filter,
-  which antialiases; the aspect is not kept, nothing is rounded or clipped afterwards; then (x - 128) / 128. The ONNX
-  file starts after that: it takes values around [-1, 1] at 299x299.
+  which antialiases; the aspect is not kept, nothing is rounded or clipped afterwards; then (x - 128) / 128, which is
+  what the ONNX file takes.
 - `clip_resize`: OpenAI's. The shorter side to 224 or 336 with Pillow's bicubic filter on 8 bits, a centre crop, [0, 1],
   then CLIP's mean and standard deviation. CMMD's own program crops first: the same for square images.
 - EfficientNet-Lite0 resizes by itself (`common/perceptual/efficientnet.py`).

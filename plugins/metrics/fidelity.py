@@ -11,16 +11,15 @@
 | `MaskIou` | higher, to 1 | intersection over union of the foregrounds (`plugins.conditions.mask.foreground`) |
 
 An object compares a generated image with the real one that its condition was made of, both RGB in [0, 1]. Where only
-the condition exists, `EdgeF1(target="condition")` reads it as an edge map, bright on dark; its extractor then differs
-from the metric's, so that even the real image stays below 1 (with Canny 100/200, unblurred: 0.74 on the held-out images
-of data/captioned64). An image with NaN scores NaN. `estimated` has metrics of depth and landmarks, `anchors` the rows
-that give any of these numbers a meaning.
+the condition exists, `EdgeF1(target="condition")` reads it as an edge map, bright on dark; even the real image then
+stays below 1, as the extractors differ (with Canny 100/200, unblurred: 0.74 on the held-out images of
+data/captioned64). An image with NaN scores NaN. `estimated` has metrics of depth and landmarks; `anchors` explains how
+to read any of these numbers.
 
 **Edges** are binary maps of one extractor: grey, a Gaussian blur of 1.5 px, Canny with thresholds 120 and 240. The
-tolerance is along rows and columns (chessboard distance): one map is dilated by a square of side 2 x tolerance + 1, the
-other is not, so no pixel counts twice. Without the blur Canny makes edges of the noise in generated images. Mean F1
-with tolerance 1 on the 275 held-out images of data/captioned64 (64x64), against the same image with noise and against
-another image:
+tolerance is along rows and columns: one map is dilated by a square of side 2 x tolerance + 1. Without the blur Canny
+makes edges of the noise in generated images. Mean F1 with tolerance 1 on the 275 held-out images of data/captioned64
+(64x64), against the same image with noise and against another image:
 
 | extractor | noise 20/255 | noise 40/255 | another image |
 | --- | ---: | ---: | ---: |
@@ -31,9 +30,8 @@ another image:
 The blur costs edges of low contrast: 3 % of those images have none left. Two empty maps score 1 and distance 0; an
 empty one and another score 0 and the image's diagonal.
 
-**Masks.** Noise of the size of the threshold counts as foreground: with 20/255 of it, held-out images of
-data/captioned64 have a mean IoU of 0.68 with themselves, while two different clean ones have 0.40. Two empty masks
-score 1.
+**Masks.** Noise of the size of the threshold counts as foreground: with 20/255 of it, those images have a mean IoU of
+0.68 with themselves, while two different clean ones have 0.40. Two empty masks score 1.
 """
 
 from __future__ import annotations

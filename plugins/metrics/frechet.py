@@ -4,8 +4,7 @@ With the mean m and the covariance C of each set's features (Heusel et al., 1706
 
     |m1 - m2|^2 + tr C1 + tr C2 - 2 tr (C1 C2)^(1/2)
 
-The last trace is computed without a root of the product, which is not symmetric and whose root is inexact for singular
-covariances (`scipy.linalg.sqrtm` may return complex numbers). Two ways, both real:
+The last trace needs no root of the product, which `scipy.linalg.sqrtm` may make complex for singular covariances:
 
 - From features. With centred features as rows, C1 = A'A and C2 = B'B, the eigenvalues of C1 C2 other than 0 are those
   of (AB')(AB')', so the trace is the sum of the singular values of AB'. Exact also for fewer images than features.
@@ -70,10 +69,7 @@ class Statistics:
 
 
 def frechet_distance(a: Features | Statistics, b: Features | Statistics) -> float:
-    """Fréchet distance of two sets, each given as features or statistics; 0 for equal sets, never negative.
-
-    Raises as `checked`; ValueError for different numbers of features.
-    """
+    """Fréchet distance of two sets, each given as features or statistics; 0 for equal sets, never negative."""
     widths = [len(x.mean) if isinstance(x, Statistics) else x.shape[1] for x in (a, b)]
     if widths[0] != widths[1]:
         raise ValueError(f"sets of {widths[0]} and {widths[1]} features; both must come from one network")

@@ -25,12 +25,8 @@ def test_edges_equal_the_reference():
         np.testing.assert_array_equal(edges, np.repeat(mask[..., None], 3, -1).astype(np.float32))
     counts = [canny(image, *thresholds).sum() for thresholds in ((300, 400), (100, 200), (20, 40), (0, 0))]
     assert counts == sorted(counts) and counts[0] > 0
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 3), (1, 7, 3), (33, 17, 3)])
-def test_images_without_edges_are_black(shape):
-    edges = canny(np.full(shape, 0.3, np.float32))
-    assert edges.shape == shape and not edges.any()
+    for shape in ((1, 1, 3), (1, 7, 3), (33, 17, 3)):
+        assert canny(np.full(shape, 0.3, np.float32)).tolist() == np.zeros(shape).tolist()
 
 
 def test_the_connections_are_those_of_mediapipe():
@@ -77,17 +73,6 @@ def test_the_mirror_keeps_the_mesh():
     assert swapped(astronaut.connections()["FACEMESH_NOSE"], connections.FACE_SWAP) <= mesh
 
 
-def test_the_mirror_fits_the_face():
-    """A reflection of space takes each landmark near its partner: within 2 px of 512."""
-    for name in ("face478", "holistic_face478"):
-        points = astronaut.reference()[name].astype(np.float64)
-        partner = points[connections.FACE_SWAP]
-        u, _, v = np.linalg.svd((points - points.mean(0)).T @ (partner - partner.mean(0)))
-        moved = (points - points.mean(0)) @ (u @ v) + partner.mean(0)
-        assert np.linalg.det(u @ v) < 0
-        assert np.linalg.norm(moved - partner, axis=-1).max() * 512 < 2
-
-
 def near(mask: np.ndarray) -> np.ndarray:
     """Within one pixel of the mask."""
     return cv2.dilate(mask.astype(np.uint8), np.ones((3, 3), np.uint8)).astype(bool)
@@ -104,14 +89,6 @@ def test_a_mirrored_drawing_is_the_drawing_of_mirrored_landmarks(kind, size):
             mask, partner = ((np.rint(255 * image) == colour).all(-1) for image in (one, other))
             # where lines of two colours cross, the visible pixels of the lower one depend on rounding
             assert (mask & ~near(partner)).sum() <= 0.02 * mask.sum() + 1, colour
-
-
-def test_a_flip_without_exchanged_colours_would_be_wrong():
-    drawn, truth = draw_face(astronaut.face(), SIZE), draw_face(astronaut.face().mirrored(), SIZE)
-    green = near((truth == [0, 1, 0]).all(-1))
-    for image, share in ((mirror("face", drawn), 1.0), (drawn[:, ::-1], 0.0)):
-        found = (image == [0, 1, 0]).all(-1)
-        assert green[found].mean() == share and found.any()
 
 
 @pytest.mark.parametrize("kind", list(conditions.CONDITIONS))

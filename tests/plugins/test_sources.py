@@ -9,7 +9,6 @@ import cv2
 import numpy as np
 import pytest
 from networks import one_line
-from PIL import Image
 
 from common.data.files import expand
 from plugins.data import FolderPictures, JsonlPictures, Source, TfdsPictures, WebDatasetPictures, open_source
@@ -128,18 +127,6 @@ def test_a_flat_folder_with_captions_beside(tmp_path):
     source = open_source(tmp_path)
     assert [source[i].captions for i in range(3)] == [(), ("a dog",), ()]
     assert [list(source[i].conditions) for i in range(3)] == [[], [], ["depth"]]
-
-
-def test_orientation_and_alpha_are_undone(tmp_path):
-    turned = Image.fromarray(image_of(0))
-    exif = turned.getexif()
-    exif[0x0112] = 6  # a quarter turn clockwise makes it upright
-    turned.save(tmp_path / "a.png", exif=exif)
-    transparent = np.dstack([image_of(1), np.zeros((6, 8), np.uint8)])
-    Image.fromarray(transparent).save(tmp_path / "b.png")
-    source = open_source(tmp_path)
-    np.testing.assert_array_equal(source[0].image, np.rot90(image_of(0), -1))
-    np.testing.assert_array_equal(source[1].image, np.full((6, 8, 3), 255, np.uint8))
 
 
 def test_folders_that_cannot_be_paired(tmp_path):
