@@ -35,8 +35,8 @@ SMALLEST = 32  # px; smaller squares hold no face that could be drawn
 
 
 def find_faces(image: Float[np.ndarray, "h w 3"], most: int | None = 1) -> Landmarks:
-    """The faces of an RGB image in [0, 1], largest first. The search for smaller ones stops at `most` (None: never); all
-    faces seen by then are returned. Raises ValueError when there is none, ImportError without mediapipe."""
+    """The faces of an RGB image in [0, 1], largest first. The search for smaller ones stops at `most` faces, with None
+    never; it returns all faces seen by then. Raises ValueError when there is none, ImportError without mediapipe."""
     if most is not None and most < 1:
         raise ValueError(f"most is {most} faces: give 1 or more, or None for all")
     pixels = np.ascontiguousarray(to_uint8(shrink(image, LONGEST)))

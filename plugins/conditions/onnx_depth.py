@@ -43,7 +43,7 @@ class OnnxDepth:
         rows, columns = self.input_size(height, width)
         interpolation = cv2.INTER_AREA if rows * columns < height * width else cv2.INTER_CUBIC
         resized = (cv2.resize(image, (columns, rows), interpolation=interpolation) - self.mean) / self.std
-        found = as_map(self.model.run(np.float32(resized)[None]), self.path)
+        found = as_map(self.model.run(resized[None].astype(np.float32)), self.path)
         return np.asarray(cv2.resize(found, (width, height), interpolation=cv2.INTER_CUBIC))
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:

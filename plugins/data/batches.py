@@ -49,6 +49,7 @@ class PictureBatches(ABC):
     """The options that all sources share.
 
     Attributes:
+      split: of the source.
       condition: a kind of `plugins.conditions.registry`; None: no condition images.
       options: of the condition. vary: options drawn uniformly between two numbers for each image: {low: [50, 150]}.
       drop: probability of an empty caption.
@@ -59,6 +60,7 @@ class PictureBatches(ABC):
       threads: readers inside this process. buffer: batches that they prepare ahead.
     """
 
+    split: str = "train"
     condition: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     vary: Mapping[str, Any] = field(default_factory=dict)

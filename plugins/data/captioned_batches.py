@@ -30,15 +30,13 @@ class CaptionedConfig(PictureBatches):
     """Prepared images in batches; further options as `PictureBatches`.
 
     Attributes:
-      folder: the prepared folder.
-      split: train, unseen, unseen_style or test.
+      folder: the prepared folder. split: train, unseen, unseen_style or test.
       tokenizer: folder of a CLIP vocabulary; None: the one in `folder`.
       tag, plain: probabilities of a tag in the caption, and of no style in it.
       states: read text states from `latents`; they are of whole captions, so `tag` and `plain` must be 0.
     """
 
     folder: str = "data/captioned64"
-    split: str = "train"
     tokenizer: str | None = None
     tag: float | int = 0.3
     plain: float | int = 0.1

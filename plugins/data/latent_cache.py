@@ -119,8 +119,8 @@ def _write_states(text: str | Path, captions: list[str], path: Path, batch: int)
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """A folder that `write_cache` wrote for `count` images, of `size` if they are own ones, with `states` or not. Arrays
-    stay on disk until a row is accessed. Raises FileNotFoundError or ValueError for another folder."""
+    """A folder that `write_cache` wrote for `count` images, of `size` if they are own ones, with `states` or without.
+    Arrays stay on disk until a row is accessed. Raises FileNotFoundError or ValueError for another folder."""
 
     folder: Path
     count: int

@@ -48,7 +48,7 @@ class OwnPicturesConfig(PictureBatches):
     """
 
     path: str | Source
-    split: Split = "train"
+    split: Split = field(default="train", kw_only=True)
     unseen: float | int = 0.05
     size: int = 64
     crop: Literal["centre", "random"] = "centre"

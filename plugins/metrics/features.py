@@ -105,7 +105,8 @@ def clean_fid(image: UInt8[np.ndarray, "h w 3"]) -> Float[np.ndarray, "s s 3"]:
     """299x299, (x - 128) / 128; see the module."""
     size = (INCEPTION_SIDE, INCEPTION_SIDE)
     channels = [Image.fromarray(np.ascontiguousarray(image[..., i], np.float32)) for i in range(3)]
-    return (np.stack([each.resize(size, Image.Resampling.BICUBIC) for each in channels], axis=-1) - 128) / 128
+    resized = [np.asarray(channel.resize(size, Image.Resampling.BICUBIC)) for channel in channels]
+    return (np.stack(resized, axis=-1) - 128) / 128
 
 
 def clip_resize(image: UInt8[np.ndarray, "h w 3"], side: int = CLIP_SIDE) -> Float[np.ndarray, "s s 3"]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -53,9 +54,11 @@ class Statistics:
         """An .npz file. Raises as `common.io.files.atomic_output`; ValueError for another suffix."""
         if Path(path).suffix != ".npz":
             raise ValueError(f"{path}: statistics are .npz files; give it that suffix")
-        count = {} if self.count is None else {"n": np.int64(self.count)}
+        arrays: dict[str, Any] = {"mu": self.mean, "sigma": self.covariance}
+        if self.count is not None:
+            arrays["n"] = np.int64(self.count)
         with atomic_output(path, overwrite=overwrite) as temporary:
-            np.savez(temporary, mu=self.mean, sigma=self.covariance, **count)
+            np.savez(temporary, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Statistics:
