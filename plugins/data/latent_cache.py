@@ -94,9 +94,9 @@ def _write_latents(vae: AutoencoderKL, source: Source, size: int | None, folder:
         images = [source[index].image for index in range(start, rows.stop)]
         images = np.stack([cut(image, square(image.shape), size) for image in images])
         images = np.concatenate([images, np.zeros((batch - len(images), *images.shape[1:]), np.uint8)])  # one shape
-        for side, image in enumerate((images, images[:, :, ::-1])):
+        for flip, image in enumerate((images, images[:, :, ::-1])):
             found = [np.asarray(x)[: rows.stop - start] for x in encode(state, image.astype(np.float32) / 255)]
-            mean[rows, side], std[rows, side] = found
+            mean[rows, flip], std[rows, flip] = found
             squares += sum(np.sum(np.square(x, dtype=np.float64)) for x in found)
             total += np.sum(found[0], dtype=np.float64)
     mean.flush()

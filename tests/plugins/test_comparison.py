@@ -195,7 +195,7 @@ def test_old_names_are_read(made):
         ({"methods": {"plug_and_play": "photo.png"}}, ValueError, r"photo\.png"),
         ({"methods": {"plugin": True}}, ValueError, r"plugin is True"),
         ({"count": 3}, ValueError, "^3 "),
-        ({"rounds": 0}, ValueError, "rounds 0"),
+        ({"rounds": 0}, ValueError, "rounds is 0"),
     ],
 )
 def test_settings_that_are_refused_before_any_work(made, tmp_path, monkeypatch, changes, error, value):
