@@ -1,4 +1,4 @@
-"""From a picture to what a plugin is shown of it: edges, a face's lines, a person's pose, depth, or a mask.
+"""Condition images for a control: edges, the lines of a face, a person's pose, depth, or a mask.
 
     from plugins import conditions
 
@@ -6,10 +6,10 @@
     face = conditions.make("face", image)                            # needs mediapipe, the extra `landmarks`
     face = conditions.make("face", image, landmarks=landmarks)       # does not
     depth = conditions.make("depth", image, depth=conditions.read_depth("depth.npy"))
+    flipped = conditions.mirror("face", face)                        # left stays left
 
-A condition picture has its source's size and shows only what shall be kept: a generated picture follows its lines and
-is free in all else. All kinds but the mask are those that MediaPipe's diffusion plugins were trained with. `registry`
-holds them by name, `mirror` flips one so that left stays left.
+A condition image has its source's size. The generated image follows its lines and is free elsewhere. MediaPipe trained
+diffusion plugins on all kinds but the mask.
 """
 
 import lazy_loader

@@ -1,8 +1,8 @@
-"""The edges of a picture, white on black (Canny, "A computational approach to edge detection", 1986).
+"""The edges of an image, white on black (Canny, "A computational approach to edge detection", 1986).
 
-As MediaPipe's plugin for edges was trained: the picture in grey, OpenCV's Canny with thresholds 100 and 200, stretched
-to [0, 1]. An edge starts where the gradient of the bytes is above `high` and goes on while it is above `low`; the
-gradient is |dx| + |dy|, or with `l2` the root of the squares' sum. Lower thresholds show more.
+The condition of MediaPipe's edge plugin: the image in grey, OpenCV's Canny with thresholds 100 and 200, scaled to
+[0, 1]. An edge starts where the gradient of the 8-bit values exceeds `high` and continues while it exceeds `low`. The
+gradient is |dx| + |dy|, or the Euclidean norm with `l2`. Lower thresholds give more edges.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ def canny(
     aperture: int = 3,
     l2: bool = False,
 ) -> Float[np.ndarray, "h w 3"]:
-    """Edges of an RGB picture in [0, 1]; `aperture` is the side of the Sobel filters. Raises ValueError."""
+    """The edges of an RGB image in [0, 1]; `aperture` is the side of the Sobel filters."""
     if not 0 <= low <= high < np.inf:
-        raise ValueError(
-            f"thresholds {low:g} and {high:g}: low may not be below 0 nor above high; {LOW:g} and {HIGH:g}"
-            " are customary"
-        )
+        raise ValueError(f"thresholds {low:g} and {high:g}: must rise from 0; defaults: {LOW:g}, {HIGH:g}")
     if aperture not in APERTURES:
         raise ValueError(f"aperture {aperture} is not one of {', '.join(map(str, APERTURES))}")
     grey = cv2.cvtColor(to_uint8(image), cv2.COLOR_RGB2GRAY)
     edges = cv2.Canny(grey, low, high, apertureSize=aperture, L2gradient=l2)
-    # Edges are 0 or 255 already, so that stretching is a threshold; a picture without any stays black.
+    # Edges are 0 or 255, so MediaPipe's min-max scaling is a threshold; an image without edges stays black.
     return np.repeat((edges > 0)[..., None], 3, axis=-1).astype(np.float32)

@@ -1,15 +1,13 @@
-"""Finding landmarks with MediaPipe 0.10.14, the last release whose package holds its models (extra `landmarks`).
+"""Landmark detection with MediaPipe 0.10.14, the last release whose package holds its models (extra `landmarks`).
 
-Its face mesh looks for faces in the whole picture at 128 px, so that a face narrower than about a tenth of the picture
-is missed: of a portrait that hardly matters, of a group it does. When fewer faces are found than asked for, squares of
-a half and then of a quarter of the longer side are searched as well, overlapping by a half. Measured with one face on
-plain grey, 512 px: all are found down to 60 px wide without squares, down to 20 px with them.
+The face mesh looks for faces in the whole image at 128 px and misses a face narrower than about a tenth of the image:
+enough for a portrait, not for a group. While fewer faces are found than wanted, squares of a half and then of a quarter
+of the longer side are searched too, overlapping by a half. Measured with one face on plain grey, 512 px: all are found
+down to 60 px of width without squares, down to 20 px with them.
 
-Many small squares are many chances to take something else for a face, so in them the detector has to be surer: of 60
-photographs (animals, buildings, landscapes) 9 had a "face" in squares of a quarter at mediapipe's threshold of 0.5 and
-2 at 0.75, one of them Mount Rushmore, while small faces were found all the same.
-
-Pictures are shrunk to 1,280 px first; landmarks are fractions, so nothing else changes.
+Many small squares give many chances of a false face, so the detector's threshold is higher there: of 60 photographs
+(animals, buildings, landscapes) 9 had a "face" in squares of a quarter at mediapipe's threshold of 0.5 and 2 at 0.75,
+one of them Mount Rushmore, while all small faces were still found. Images are downscaled to 1,280 px first.
 """
 
 from __future__ import annotations
@@ -28,70 +26,59 @@ from common.io.images import shrink, to_uint8
 from plugins.conditions.landmarks import Landmarks, boxes, by_size, no_faces
 
 LONGEST = 1280  # px
-AT_ONCE = 16  # faces that one search may give
-SAME = 0.3  # intersection over union from which on two boxes are of one face
-SURE, SURER = 0.5, 0.75  # least score of a detected face: in the whole picture, which is the default, and in squares
-MARGIN = 0.01  # share of a square; a face that comes so near its edge may go on beyond
-PARTS = (2, 4)  # the longer side divided by these gives the squares
-Extent = Float[np.ndarray, "4"]  # left, top, right, bottom
-SMALLEST = 32  # px; smaller squares show no face that could be drawn
+MAX_FACES = 16  # of one search
+OVERLAP = 0.3  # intersection over union from which on two boxes are of one face
+CONFIDENCE, SQUARE_CONFIDENCE = 0.5, 0.75  # detection thresholds: mediapipe's default, and in squares
+MARGIN = 0.01  # share of a square; a face this close to its edge may be cut off
+DIVISORS = (2, 4)  # of the longer side: the sides of the squares
+SMALLEST = 32  # px; smaller squares hold no face that could be drawn
 
 
 def find_faces(image: Float[np.ndarray, "h w 3"], most: int | None = 1) -> Landmarks:
-    """The faces of an RGB picture in [0, 1], largest first.
-
-    `most`: how many are wanted; small ones are searched for until there are as many. All that were seen on the way are
-    given, for `Landmarks.largest` to choose from. None: all, to the smallest.
-    Raises ValueError when there is none, ImportError without mediapipe.
-    """
+    """The faces of an RGB image in [0, 1], largest first. The search for smaller ones stops at `most` faces, with None
+    never; it returns all faces seen by then. Raises ValueError when there is none, ImportError without mediapipe."""
     if most is not None and most < 1:
-        raise ValueError(f"{most} faces are wanted; 1 or more can be found")
+        raise ValueError(f"most is {most} faces: give 1 or more, or None for all")
     pixels = np.ascontiguousarray(to_uint8(shrink(image, LONGEST)))
     faces = no_faces()
-    for part in (1, *PARTS):
-        faces = distinct(np.concatenate([faces, *_search(pixels, part)]))
+    for divisor in (1, *DIVISORS):
+        faces = distinct(np.concatenate([faces, *_search(pixels, divisor)]))
         if most is not None and len(faces) >= most:
             break
     if not len(faces):
-        raise ValueError("no face was found; give a picture that shows one larger, or its landmarks")
+        raise ValueError("no face was found; give an image with a larger face, or its landmarks")
     return Landmarks(faces=by_size(faces))
 
 
 def find_holistic(image: Float[np.ndarray, "h w 3"]) -> Landmarks:
-    """Body, hands and face of one person. Raises ValueError when there is nobody, ImportError without mediapipe."""
-    pixels = np.ascontiguousarray(to_uint8(shrink(image, LONGEST)))
-    found = _process(_holistic(), pixels)
-    names = {"face": "faces", "pose": "pose", "left_hand": "left_hand", "right_hand": "right_hand"}
-    lists = {ours: getattr(found, f"{theirs}_landmarks") for theirs, ours in names.items()}
-    parts = {name: _points(points, name == "pose") for name, points in lists.items() if points is not None}
-    landmarks = Landmarks.of(parts, source="mediapipe")
+    """Body, hands and face of one person. Raises as `find_faces`."""
+    found = _process(_holistic(), np.ascontiguousarray(to_uint8(shrink(image, LONGEST))))
+    names = {"faces": "face", "pose": "pose", "left_hand": "left_hand", "right_hand": "right_hand"}
+    lists = {name: getattr(found, f"{theirs}_landmarks") for name, theirs in names.items()}
+    fields = {name: _points(points, name == "pose") for name, points in lists.items() if points is not None}
+    landmarks = Landmarks.of(fields, source="mediapipe")
     if landmarks.empty:
-        raise ValueError("no person was found; give a picture that shows one larger, or their landmarks")
+        raise ValueError("no person was found; give an image with a larger one, or their landmarks")
     return landmarks
 
 
 def distinct(faces: Float[np.ndarray, "n 478 3"]) -> Float[np.ndarray, "m 478 3"]:
-    """The same without those that lie where an earlier one does."""
+    """The faces without those whose box overlaps an earlier one's: greedy non-maximum suppression."""
     box = boxes(faces)
+    area = np.prod(box[:, 2:] - box[:, :2], axis=-1)
     kept: list[int] = []
     for i in range(len(faces)):
-        if all(overlap(box[i], box[k]) < SAME for k in kept):
+        low, high = np.maximum(box[i, :2], box[kept, :2]), np.minimum(box[i, 2:], box[kept, 2:])
+        common = np.prod(np.maximum(high - low, 0), axis=-1)
+        if (common <= OVERLAP * (area[i] + area[kept] - common)).all():
             kept.append(i)
     return faces[kept]
 
 
-def overlap(a: Extent, b: Extent) -> float:
-    """Intersection of two boxes over their union."""
-    low, high = np.maximum(a[:2], b[:2]), np.minimum(a[2:], b[2:])
-    common = np.prod(np.maximum(high - low, 0))
-    union = np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2]) - common
-    return float(common / max(union, 1e-12))
-
-
-def squares(height: int, width: int, part: int) -> Iterator[tuple[int, int, int, int]]:
-    """top, left, bottom, right of squares that cover the picture; 1: the picture itself."""
-    side = -(-max(height, width) // part)
-    if part == 1:
+def squares(height: int, width: int, divisor: int) -> Iterator[tuple[int, int, int, int]]:
+    """top, left, bottom, right of squares that cover the image; for 1 the image itself."""
+    side = -(-max(height, width) // divisor)
+    if divisor == 1:
         yield 0, 0, height, width
     elif side >= SMALLEST:
         for top in _starts(height, side):
@@ -100,21 +87,22 @@ def squares(height: int, width: int, part: int) -> Iterator[tuple[int, int, int,
 
 
 def _starts(length: int, side: int) -> list[int]:
-    """Where pieces of `side` begin that cover `length`, half a piece or less apart."""
+    """First pixels of windows of `side` that cover `length`, at most half a window apart."""
     steps = max(0, -(-2 * (length - side) // side))
     return [round(i * (length - side) / steps) for i in range(steps + 1)] if steps else [0]
 
 
-def _search(pixels: UInt8[np.ndarray, "h w 3"], part: int) -> Iterator[Float[np.ndarray, "1 478 3"]]:
+def _search(pixels: UInt8[np.ndarray, "h w 3"], divisor: int) -> Iterator[Float[np.ndarray, "1 478 3"]]:
+    """The faces in squares, as fractions of the whole image."""
     height, width = pixels.shape[:2]
-    for top, left, bottom, right in squares(height, width, part):
-        piece = np.ascontiguousarray(pixels[top:bottom, left:right])
+    mesh = _face_mesh(CONFIDENCE if divisor == 1 else SQUARE_CONFIDENCE)
+    for top, left, bottom, right in squares(height, width, divisor):
         scale = np.array([(right - left) / width, (bottom - top) / height, (right - left) / width])
         shift = np.array([left / width, top / height, 0])
         inner = np.array([left > 0, top > 0, right < width, bottom < height])
-        for face in _process(_face_mesh(SURE if part == 1 else SURER), piece).multi_face_landmarks or []:
+        for face in _process(mesh, np.ascontiguousarray(pixels[top:bottom, left:right])).multi_face_landmarks or []:
             points = _points(face)[None]
-            # A face that a square cuts is distorted; one of the squares beside has all of it.
+            # A face that a square cuts off is distorted; one of the neighbouring squares has all of it.
             if not (inner & (boxes(points)[0] * [-1, -1, 1, 1] > np.array([0, 0, 1, 1]) - MARGIN)).any():
                 yield (points * scale + shift).astype(np.float32)
 
@@ -126,45 +114,40 @@ def _points(found: Any, visibility: bool = False) -> Float[np.ndarray, "n c"]:
 
 
 def require_mediapipe() -> Any:
-    """The package. Raises ImportError in one line when it is missing, or comes without models."""
-    os.environ.setdefault("GLOG_minloglevel", "2")  # its log tells on stderr of every graph it starts
+    """The package. Raises ImportError when it is missing, or holds no models."""
+    way_out = "install the extra 'landmarks' (docs/conditions.md), or give landmarks by --landmarks FILE.json|.npz"
+    os.environ.setdefault("GLOG_minloglevel", "2")  # it logs every graph it starts to stderr
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import mediapipe  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ImportError(
-            f"landmarks are found by mediapipe, which cannot be imported ({error}); install the extra 'landmarks' "
-            "(docs/conditions.md), or give landmarks by --landmarks FILE.json|.npz"
-        ) from error
+        raise ImportError(f"landmarks need mediapipe, which cannot be imported: {error}; {way_out}") from error
     if not hasattr(mediapipe, "solutions"):
-        raise ImportError(
-            f"mediapipe {mediapipe.__version__} carries no models; install the extra 'landmarks', which is 0.10.14 "
-            "(docs/conditions.md), or give landmarks by --landmarks FILE.json|.npz"
-        )
+        raise ImportError(f"mediapipe {mediapipe.__version__} holds no models, 0.10.14 does; {way_out}")
     return mediapipe
 
 
-_ONE_BY_ONE = threading.Lock()  # a graph takes one picture at a time
+_LOCK = threading.Lock()  # a graph takes one image at a time
 
 
 def _process(graph: Any, pixels: UInt8[np.ndarray, "h w 3"]) -> Any:
-    with _ONE_BY_ONE, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # protobuf's, of how mediapipe calls it
+    with _LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # protobuf's, of mediapipe's own calls
         return graph.process(pixels)
 
 
 @functools.cache
-def _face_mesh(least: float) -> Any:
-    """Kept, as it takes ten times as long to start as to use."""
+def _face_mesh(confidence: float) -> Any:
+    """Kept, as starting it takes ten times as long as using it."""
     return require_mediapipe().solutions.face_mesh.FaceMesh(
-        static_image_mode=True, refine_landmarks=True, max_num_faces=AT_ONCE, min_detection_confidence=least
+        static_image_mode=True, refine_landmarks=True, max_num_faces=MAX_FACES, min_detection_confidence=confidence
     )
 
 
 @functools.cache
 def _holistic() -> Any:
-    # The package holds the models of complexity 1 only; 0 and 2 would be downloaded.
+    # The package holds only the models of complexity 1; 0 and 2 would be downloaded.
     return require_mediapipe().solutions.holistic.Holistic(
         static_image_mode=True, model_complexity=1, refine_face_landmarks=True
     )

@@ -1,36 +1,59 @@
-"""Pictures of your own, with captions and condition pictures: every layout that people have, behind one contract.
+"""Images with captions and condition images, in every layout that people have, read through one interface.
 
     from plugins.data import open_source
 
     source = open_source("my/pictures")
-    source[0].image, source[0].captions, source[0].conditions["canny"]     # decoded when asked for
+    source[0].image, source[0].captions, source[0].conditions["canny"].decode()     # read when accessed
 
-| what is given                          | layout                                                                     |
+| path                                   | layout                                                                     |
 | -------------------------------------- | -------------------------------------------------------------------------- |
-| a folder                               | images/1.jpg, captions/1.txt, conditions/canny/1.png   (`folder`)          |
-| a folder of pictures                   | 1.jpg, 1.txt beside it                                 (`folder`)          |
-| x.jsonl                                | {"image", "caption", "conditions": {"canny": path}}    (`jsonl`)           |
-| metadata.jsonl, or its folder          | {"file_name", "text", "conditioning_image_file_name"}  (`jsonl`)           |
-| prompt.json, or its folder             | {"source", "target", "prompt"}, of fill50k             (`jsonl`)           |
-| x.tar, a folder of them, x-{00..99}.tar | 1.jpg, 1.txt or 1.json, 1.canny.png                   (`webdataset`)      |
+| a folder                               | images/1.jpg, captions/1.txt, conditions/canny/1.png   (`folder_source`)   |
+| a folder of images                     | 1.jpg, 1.txt beside it                                 (`folder_source`)   |
+| x.jsonl                                | {"image", "caption", "conditions": {"canny": path}}    (`jsonl_source`)    |
+| metadata.jsonl, or its folder          | {"file_name", "text", "conditioning_image_file_name"}  (`jsonl_source`)    |
+| prompt.json, or its folder             | {"source", "target", "prompt"}, of fill50k             (`jsonl_source`)    |
+| x.tar, a folder of them, x-{00..99}.tar | 1.jpg, 1.txt or 1.json, 1.canny.png             (`webdataset_source`) |
 | tfds:NAME, a folder that tfds prepared | features by name                                       (`tfds_source`)     |
 
-`record` says what a record is, and `plugins.data.own_batches` makes batches of them.
+`own_batches` makes batches of a source; `captioned_batches` of the prepared folders of the shipped weights.
 """
 
-from plugins.data.folder_source import FolderPictures
-from plugins.data.jsonl_source import JsonlPictures
-from plugins.data.opening import open_source
+from __future__ import annotations
+
+from pathlib import Path
+
+from common.data.files import BRACES
+from plugins.data.folder_source import IMAGES, FolderPictures
+from plugins.data.jsonl_source import NAMES, JsonlPictures
 from plugins.data.record import Record, Source
-from plugins.data.tfds_source import TfdsPictures
+from plugins.data.tfds_source import INFO, TfdsPictures
 from plugins.data.webdataset_source import WebDatasetPictures
 
-__all__ = [
-    "FolderPictures",
-    "JsonlPictures",
-    "Record",
-    "Source",
-    "TfdsPictures",
-    "WebDatasetPictures",
-    "open_source",
-]
+__all__ = ["FolderPictures", "JsonlPictures", "Record", "Source", "TfdsPictures", "WebDatasetPictures", "open_source"]
+
+TFDS = "tfds:"  # before the name of a dataset
+
+
+def open_source(path: str | Path, split: str | None = None) -> Source:
+    """The source of a path in the table above; little is read before its first use.
+
+    `split` is one of a tfds dataset (default: train), else the name of a folder in `path`. Raises FileNotFoundError for
+    a missing path, ValueError for an unknown layout.
+    """
+    text = str(path)
+    if text.startswith(TFDS) or (Path(path) / INFO).is_file():
+        return TfdsPictures(text.removeprefix(TFDS), split or "train")
+    path = Path(path) if split is None else Path(path) / split
+    if path.is_dir():
+        lists = [path / name for name in NAMES if (path / name).is_file()]
+        if lists:
+            return JsonlPictures(lists[0])
+        tars = not (path / IMAGES).is_dir() and any(path.glob("*.tar"))
+        return WebDatasetPictures(path) if tars else FolderPictures(path)
+    if path.suffix == ".tar" or BRACES.search(text) or "*" in text:
+        return WebDatasetPictures(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; check the name")
+    if path.suffix not in (".jsonl", ".json"):
+        raise ValueError(f"{path} has no known layout; give a folder, a .jsonl, a .tar, or {TFDS}NAME")
+    return JsonlPictures(path)

@@ -1,90 +1,90 @@
-"""One captioned picture, and how it becomes a thumbnail.
+"""Prepared folders of captioned images: what `recipes.captioned_pictures` and `recipes.shapes` write.
 
-Transparent pictures are put on white first and shrunk by averaging areas after that; as both are linear, this equals
-shrinking colours weighted by their alpha, so that no hidden colour bleeds into an edge.
+A folder holds `images.npy` uint8 [n s s 3] and `index.json`, {"pictures": [{label, style, tags, mirror, split, ...}]};
+`mirror`: the caption fits the mirror image too.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import cv2
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 
-from common.io.images import image_size, read_image, to_uint8
+from common.data.stored import Stored
+from plugins.data.record import Record, Source
 
-MAX_PIXELS = 20_000_000  # Open Clip Art has a few of 168 megapixels
-INK = 0.97  # darker than this in any channel is not background
-LEAST_INK = 48  # a smaller drawing would have to be blown up
-MARGIN = 1 / 32  # white on each side of a drawing that was cut out
-COLOURLESS = 0.04  # mean distance between the largest and the smallest channel, over what is not background
+INDEX, IMAGES = "index.json", "images.npy"
 SIDED = {"left", "right", "leftwards", "rightwards", "east", "west", "clockwise", "counterclockwise", "anticlockwise"}
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A thumbnail with what is known about it. `mirror`: its mirror image fits the caption just as well."""
+class CaptionedPictures(Source):
+    """All images of a prepared folder; a record's caption is label and style."""
 
-    image: UInt8[np.ndarray, "s s 3"]
-    label: str
-    style: str
-    tags: tuple[str, ...]
-    group: str
-    source: str
-    mirror: bool = True
+    folder: str | Path
+
+    @functools.cached_property
+    def entries(self) -> list[dict[str, Any]]:
+        """The metadata. Raises FileNotFoundError for another folder."""
+        index = Path(self.folder) / INDEX
+        if not index.is_file():
+            raise FileNotFoundError(
+                f"{self.folder}: no captioned images here; `python -m recipes.captioned_pictures` writes them"
+            )
+        return json.loads(index.read_text("utf-8"))["pictures"]
+
+    @functools.cached_property
+    def images(self) -> UInt8[np.ndarray, "n s s 3"]:
+        """Pixels, on disk until they are accessed. Raises ValueError for other than one image an entry."""
+        images = np.load(Path(self.folder) / IMAGES, mmap_mode="r")
+        if len(images) != len(self.entries):
+            raise ValueError(f"{self.folder}: {len(images)} images, {len(self.entries)} captions: prepare it again")
+        return images
+
+    def split(self, name: str) -> list[int]:
+        """The indices of a split. Raises ValueError for an unknown one."""
+        found = [index for index, entry in enumerate(self.entries) if entry["split"] == name]
+        if not found:
+            known = ", ".join(sorted({entry["split"] for entry in self.entries}))
+            raise ValueError(f"split {name!r} is not in {self.folder}: choose {known}")
+        return found
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Record:
+        entry = self.entries[index]
+        return Record(entry["label"], Pixels(self, index), (caption(entry["label"], entry["style"]),))
+
+
+@dataclass(frozen=True)
+class Pixels(Stored):
+    """An image of a prepared folder."""
+
+    source: CaptionedPictures
+    index: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.source.folder} picture {self.index}: {self.source.entries[self.index]['label']}"
+
+    def read(self) -> bytes:
+        return self.decode().tobytes()
+
+    def decode(self) -> UInt8[np.ndarray, "h w 3"]:
+        return self.source.images[self.index]
 
 
 def caption(label: str, style: str = "", tag: str = "") -> str:
-    """What a user would type: "red apple, fruit, 3d emoji"; parts may be missing."""
-    return ", ".join(part for part in (label, tag, style) if part)
-
-
-def straight(text: str) -> str:
-    """Typographic apostrophes as a keyboard has them, no double quotes, single blanks."""
-    return " ".join(text.translate({0x2018: "'", 0x2019: "'", 0x201C: "", 0x201D: "", 0x22: ""}).split())
+    """A prompt as users type it: "red apple, fruit, 3d emoji"; fields may be empty."""
+    return ", ".join(field for field in (label, tag, style) if field)
 
 
 def is_sided(text: str) -> bool:
     """Whether a label tells left from right."""
     return not SIDED.isdisjoint(text.lower().replace("-", " ").split())
-
-
-def decode(content: bytes, size: int, trim: bool) -> UInt8[np.ndarray, "size size 3"] | None:
-    """A picture file in memory as a thumbnail; `trim`: cut to the drawing and centred anew.
-
-    None when it has more than MAX_PIXELS, cannot be read, or is empty or smaller than LEAST_INK when trimmed."""
-    try:
-        width, height = image_size(content)
-        image = read_image(content) if width * height <= MAX_PIXELS else None
-    except ValueError:  # damaged: a few clip arts are
-        return None
-    image = _drawing(image) if trim and image is not None else image
-    return None if image is None else to_uint8(_square(image, size, MARGIN if trim else 0.0))
-
-
-def is_colourless(image: UInt8[np.ndarray, "s s 3"]) -> bool:
-    """Black, white and grey only."""
-    pixels = image.reshape(-1, 3).astype(np.float32) / 255
-    ink = pixels[pixels.min(axis=-1) < INK]
-    return len(ink) > 0 and float(np.ptp(ink, axis=-1).mean()) < COLOURLESS
-
-
-def _drawing(image: Float[np.ndarray, "h w 3"]) -> Float[np.ndarray, "h2 w2 3"] | None:
-    """The picture without its white border; None when too little remains."""
-    ink = image.min(axis=-1) < INK
-    ys, xs = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
-    if not len(ys) or max(np.ptp(ys), np.ptp(xs)) + 1 < LEAST_INK:
-        return None
-    return image[ys[0] : ys[-1] + 1, xs[0] : xs[-1] + 1]
-
-
-def _square(image: Float[np.ndarray, "h w 3"], size: int, margin: float) -> Float[np.ndarray, "size size 3"]:
-    """Padded with white to a square, with `margin` (share of the side) all around, then resized."""
-    height, width = image.shape[:2]
-    side = round(max(height, width) / (1 - 2 * margin))
-    top, left = (side - height) // 2, (side - width) // 2
-    square = np.ones((side, side, 3), np.float32)
-    square[top : top + height, left : left + width] = image
-    method = cv2.INTER_AREA if side >= size else cv2.INTER_CUBIC
-    return np.clip(cv2.resize(square, (size, size), interpolation=method), 0, 1)

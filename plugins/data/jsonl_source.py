@@ -1,14 +1,14 @@
-"""Pictures that a file of JSON lines names, one object a line; paths are relative to that file.
+"""Images listed in a file of JSON lines, one object a line; paths are relative to that file.
 
-| written by                         | picture     | captions  | condition pictures                                |
+| written by                         | image       | captions  | condition images                                  |
 | ---------------------------------- | ----------- | --------- | ------------------------------------------------- |
 | you                                | `image`     | `caption` | `conditions`: {"canny": "edges/1.png"}            |
 | Hugging Face, `metadata.jsonl`     | `file_name` | `text`    | `conditioning_image_file_name`, `depth_file_name` |
 | ControlNet's fill50k `prompt.json` | `target`    | `prompt`  | `source`                                          |
 
-Captions are a text or a list of texts, and may be called caption, captions, text or prompt in each. A condition picture
-of the last two that names no kind (`source`, `conditioning_image`, with or without `_file_name`) stands for any. Other
-fields are passed over. The key of a record is its picture's path as it is written.
+Captions are a text or a list of texts, in caption, captions, text or prompt. A condition image of the last two without
+a kind (`source`, `conditioning_image`, with or without `_file_name`) stands for any. Other fields are ignored. A key is
+the image's path as written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from common.data.stored import File
 from common.io.files import require_file
 from plugins.data.record import UNNAMED, Listed, Record, captions_in
 
-NAMES = ("metadata.jsonl", "prompt.json")  # what such a file is called when a folder is given
+NAMES = ("metadata.jsonl", "prompt.json")  # looked for in a folder
 PICTURES = ("image", "file_name", "image_file_name", "target")
 SUFFIX = "_file_name"
 NO_KIND = ("conditioning_image", "conditioning_image_file_name", "conditioning", "source")
@@ -32,7 +32,7 @@ NO_KIND = ("conditioning_image", "conditioning_image_file_name", "conditioning",
 
 @dataclass(frozen=True)
 class JsonlPictures(Listed):
-    """The pictures that one file names (module docstring)."""
+    """The images of one file."""
 
     file: str | Path
 
@@ -43,38 +43,31 @@ class JsonlPictures(Listed):
         lines = enumerate(File(path).text().splitlines(), 1)
         records = tuple(_record(line, path.parent, f"{path} line {number}") for number, line in lines if line.strip())
         if not records:
-            raise ValueError(f"{path}: no line in it; write one JSON object a line")
+            raise ValueError(f"{path} has no line; write one JSON object a line")
         return records
 
 
 def _record(line: str, folder: Path, where: str) -> Record:
-    entry = _parsed(line, where)
-    picture = next((entry[name] for name in PICTURES if entry.get(name) is not None), None)
-    if picture is None:
-        have = ", ".join(entry) or "nothing"
-        raise ValueError(f"{where}: no picture; name it as one of {', '.join(PICTURES)} (it has {have})")
-    stored = {kind: _file(folder, path, where) for kind, path in _conditions(entry, where)}
-    return Record(str(picture), _file(folder, picture, where), captions_in(entry, where), stored)
-
-
-def _parsed(line: str, where: str) -> dict[str, Any]:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: no JSON ({error}); write one object a line") from error
+        raise ValueError(f"{where}: not JSON ({error}); write one object a line") from error
     if not isinstance(entry, dict):
         raise ValueError(f"{where}: {line.strip()[:40]!r} is no JSON object; write one object a line")
-    return entry
+    image = next((entry[name] for name in PICTURES if entry.get(name) is not None), None)
+    if image is None:
+        fields = ", ".join(entry) or "nothing"
+        raise ValueError(f"{where}: no image; name it as one of {', '.join(PICTURES)} (it has {fields})")
+    conditions = {kind: _file(folder, path, where) for kind, path in _conditions(entry, where)}
+    return Record(str(image), _file(folder, image, where), captions_in(entry, where), conditions)
 
 
 def _conditions(entry: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-    """(kind, path) of the condition pictures; a field that is null is none."""
+    """(kind, path) of the condition images; null is none."""
     named = entry.get("conditions") or {}
     if not isinstance(named, dict):
         raise ValueError(f'{where}: conditions is {named!r}; write {{"canny": "edges/1.png"}}')
-    for kind, path in named.items():
-        if path is not None:
-            yield kind, path
+    yield from ((kind, path) for kind, path in named.items() if path is not None)
     for name, path in entry.items():
         if path is not None and name in NO_KIND:
             yield UNNAMED, path
@@ -84,7 +77,7 @@ def _conditions(entry: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any
 
 def _file(folder: Path, path: Any, where: str) -> File:
     if not isinstance(path, str):
-        raise ValueError(f"{where}: {path!r} is no path of a picture; write it as a text")
+        raise ValueError(f"{where}: {path!r} is no path of an image; write it as a text")
     if not (folder / path).is_file():
         raise FileNotFoundError(f"{where}: {folder / path} does not exist; paths are relative to {folder}")
     return File(folder / path)

@@ -1,21 +1,17 @@
-"""Outputs of frozen networks on a data set, computed once: latents of images, text states of captions.
+"""Outputs of frozen networks on a dataset, computed once: latents of images, text states of captions.
 
     python -m plugins.data.latent_cache data/captioned64 runs/diffusion_small_vae/weights data/latents64
-
-or, of pictures of your own in any layout of `plugins.data`, cut out of their middle,
-
     python -m plugins.data.latent_cache my/pictures SD15 data/mine_latents --size 512
 
-writes
+The second line takes any source of `plugins.data`, cropped to squares from the centre. Written are
 
-    mean.npy, std.npy     float16 [n 2 h w c]: the autoencoder's distribution for each picture, as it is and mirrored
-    vae/                  the autoencoder with the scaling factor that brings these latents to a standard deviation of 1
+    mean.npy, std.npy     float16 [n 2 h w c]: the autoencoder's distribution for each image, as it is and flipped
+    vae/                  the autoencoder with the scaling factor that gives these latents a standard deviation of 1
     states.npy            float16 [n+1 l d], with --text: states of each whole caption, and last of the empty one
     index.json            what it was made of
 
-Training then neither encodes nor holds the autoencoder's activations (`DenoisingTask`, and the `latents` of
-`CaptionedConfig` and `OwnPicturesConfig`).
-Latents are drawn anew from their distribution in every step; the published recipes do so too.
+Training then neither encodes nor holds the autoencoder's activations (`DenoisingTask`, and `latents` of
+`plugins.data.batches`). Latents are drawn anew from their distribution in every step, as in the published recipes.
 """
 
 from __future__ import annotations
@@ -35,13 +31,13 @@ from tqdm import tqdm
 
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder
-from plugins.data.captioned import caption
-from plugins.data.crop import Squares
-from plugins.data.opening import open_source
+from plugins.data import Source, open_source
+from plugins.data.captioned import CaptionedPictures
+from plugins.data.crop import cut, square
 from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_vae, save_component
 from plugins.diffusion.networks.vae import AutoencoderKL
 
-MEAN, STD, STATES = "mean.npy", "std.npy", "states.npy"
+MEAN, STD, STATES, INDEX = "mean.npy", "std.npy", "states.npy", "index.json"
 
 
 def write_cache(
@@ -52,49 +48,38 @@ def write_cache(
     batch: int = 32,
     size: int | None = None,
 ) -> float:
-    """Writes `folder`; returns the scaling factor.
+    """Writes `folder`, a new one; returns the scaling factor.
 
     Args:
-      pictures: a folder that `recipes.captioned_pictures` wrote; with `size`, what `plugins.data.open_source` opens.
+      pictures: a prepared folder (`captioned`); with `size`, a path for `plugins.data.open_source`.
       vae: a folder or file with an autoencoder.
-      folder: a new folder.
-      text: a base whose text encoder and tokenizer read the captions; None: no states.
-      batch: pictures at once.
-      size: side of the squares that are cut out of pictures of your own; their captions vary, so they have no states.
-
-    Raises FileExistsError, FileNotFoundError, and ValueError for pictures that the autoencoder cannot take.
+      text: a base whose tokenizer and text encoder encode the captions; None: no states.
+      batch: images at once.
+      size: side of the squares cropped from own images, whose captions vary, so they have no states.
     """
     check_output_folder(folder)
     if size is not None and text is not None:
-        raise ValueError("states are of one caption each, pictures of your own may have several: leave out text")
-    if size is None:
-        images, captions = _prepared(Path(pictures))
-    else:
-        images, captions = Squares(open_source(pictures), size), []
+        raise ValueError("states are of one caption each, own images may have several: leave out text")
+    source = CaptionedPictures(pictures) if size is None else open_source(pictures)
     network = load_vae(vae)
     with atomic_folder(folder) as part:
-        scale = 1 / _write_latents(network, images, part, batch)
+        scale = 1 / _write_latents(network, source, size, part, batch)
         config = dataclasses.replace(network.config, scaling_factor=scale, shift_factor=None)
         save_component(part / "vae", network, config)
         if text is not None:
+            captions = [source[index].captions[0] for index in range(len(source))]
             _write_states(text, [*captions, ""], part / STATES, batch)
         about = {"pictures": str(pictures), "vae": str(vae), "text": text and str(text), "scaling_factor": scale}
         about |= {} if size is None else {"size": size}
-        (part / "index.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+        (part / INDEX).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
     return scale
 
 
-def _prepared(folder: Path) -> tuple[np.ndarray, list[str]]:
-    """The pictures and whole captions of a folder of `recipes.captioned_pictures`."""
-    entries = json.loads((folder / "index.json").read_text("utf-8"))["pictures"]
-    captions = [caption(entry["label"], entry["style"]) for entry in entries]
-    return np.load(folder / "images.npy", mmap_mode="r"), captions
-
-
-def _write_latents(vae: AutoencoderKL, images: np.ndarray | Squares, folder: Path, batch: int) -> float:
-    """The two files; the standard deviation of latents drawn from what is in them."""
-    unit = vae.config.reduction
-    shape = (len(images), 2, images.shape[1] // unit, images.shape[2] // unit, vae.config.latent_channels)
+def _write_latents(vae: AutoencoderKL, source: Source, size: int | None, folder: Path, batch: int) -> float:
+    """The two files; returns the standard deviation of latents drawn from their distributions."""
+    count, size = len(source), size or len(source[0].image)
+    side = size // vae.config.reduction
+    shape = (count, 2, side, side, vae.config.latent_channels)
     mean, std = (np.lib.format.open_memmap(folder / name, "w+", np.float16, shape) for name in (MEAN, STD))
     graph, state = nnx.split(vae)
 
@@ -104,19 +89,19 @@ def _write_latents(vae: AutoencoderKL, images: np.ndarray | Squares, folder: Pat
         return posterior.mean, posterior.std
 
     squares = total = 0.0
-    for start in tqdm(range(0, len(images), batch), unit="batch", desc="latents", disable=None):
-        rows = np.minimum(np.arange(start, start + batch), len(images) - 1)  # the last batch is filled up
-        taken = slice(start, min(start + batch, len(images)))
-        for side in range(2):
-            image = images[rows][:, :, :: -1 if side else 1].astype(np.float32) / 255
-            found = [np.asarray(value)[: taken.stop - start] for value in encode(state, image)]
-            mean[taken, side], std[taken, side] = found
-            squares += np.sum(np.square(found[0], dtype=np.float64) + np.square(found[1], dtype=np.float64))
+    for start in tqdm(range(0, count, batch), unit="batch", desc="latents", disable=None):
+        rows = slice(start, min(start + batch, count))
+        images = [source[index].image for index in range(start, rows.stop)]
+        images = np.stack([cut(image, square(image.shape), size) for image in images])
+        images = np.concatenate([images, np.zeros((batch - len(images), *images.shape[1:]), np.uint8)])  # one shape
+        for flip, image in enumerate((images, images[:, :, ::-1])):
+            found = [np.asarray(x)[: rows.stop - start] for x in encode(state, image.astype(np.float32) / 255)]
+            mean[rows, flip], std[rows, flip] = found
+            squares += sum(np.sum(np.square(x, dtype=np.float64)) for x in found)
             total += np.sum(found[0], dtype=np.float64)
-    count = mean.size
     mean.flush()
     std.flush()
-    return float(np.sqrt(squares / count - (total / count) ** 2))
+    return float(np.sqrt(squares / mean.size - (total / mean.size) ** 2))
 
 
 def _write_states(text: str | Path, captions: list[str], path: Path, batch: int) -> None:
@@ -134,26 +119,26 @@ def _write_states(text: str | Path, captions: list[str], path: Path, batch: int)
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """A folder that `write_cache` wrote; arrays stay on disk until a row is asked for.
-
-    Raises FileNotFoundError when it is no such folder, ValueError when it belongs to another number of pictures."""
+    """A folder that `write_cache` wrote for `count` images, of `size` if they are own ones, with `states` or without.
+    Arrays stay on disk until a row is accessed. Raises FileNotFoundError or ValueError for another folder."""
 
     folder: Path
     count: int
+    size: int | None = None
+    states: bool = False
 
     def __post_init__(self):
         if not (self.folder / MEAN).is_file():
             hint = f"`python -m plugins.data.latent_cache PICTURES VAE {self.folder}` writes them"
             raise FileNotFoundError(f"{self.folder}: no latents here; {hint}")
         if len(self.mean) != self.count:
-            raise ValueError(
-                f"{self.folder}: latents of {len(self.mean)} pictures, there are {self.count}; cache again"
-            )
-
-    @functools.cached_property
-    def about(self) -> dict[str, Any]:
-        """What it was made of."""
-        return json.loads((self.folder / "index.json").read_text("utf-8"))
+            raise ValueError(f"{self.folder}: latents of {len(self.mean)} images, not of {self.count}; cache again")
+        if self.states and not (self.folder / STATES).is_file():
+            raise FileNotFoundError(f"{self.folder}: no {STATES} here; cache again with --text BASE")
+        if self.size is not None:
+            size = json.loads((self.folder / INDEX).read_text("utf-8")).get("size")
+            if size != self.size:
+                raise ValueError(f"{self.folder}: latents of {size} pixels a side, size is {self.size}; cache again")
 
     @functools.cached_property
     def mean(self) -> np.ndarray:
@@ -164,11 +149,13 @@ class Cache:
         return np.load(self.folder / STD, mmap_mode="r")
 
     @functools.cached_property
-    def states(self) -> np.ndarray:
-        """Raises FileNotFoundError when no text encoder was given."""
-        if not (self.folder / STATES).is_file():
-            raise FileNotFoundError(f"{self.folder}: no {STATES} here; cache again with --text BASE")
+    def text_states(self) -> np.ndarray:
         return np.load(self.folder / STATES, mmap_mode="r")
+
+    def latents(self, number: int, flip: bool) -> dict[str, np.ndarray]:
+        """The distribution of one image's latents, as a batch holds it."""
+        place = number, int(flip)
+        return {"latents_mean": np.array(self.mean[place]), "latents_std": np.array(self.std[place])}
 
 
 def main(
@@ -180,7 +167,7 @@ def main(
     size: int | None = None,
 ) -> None:
     """Write the latents of PICTURES by VAE, and the text states of their captions by TEXT, to FOLDER. SIZE: side of the
-    squares cut out of PICTURES of your own."""
+    squares cropped from PICTURES of your own."""
     print(f"{folder}: scaling factor {write_cache(pictures, vae, folder, text, batch, size):.5f}")
 
 

@@ -1,11 +1,11 @@
-"""Pictures of tensorflow-datasets, by random access (`tfds.data_source`); TensorFlow itself is not needed.
+"""Images of tensorflow-datasets, by random access (`tfds.data_source`); TensorFlow itself is not needed.
 
     TfdsPictures("coco_captions", caption="captions/text")
-    TfdsPictures("tf_flowers", caption="label")                          the names of its classes as captions
+    TfdsPictures("tf_flowers", caption="label")                          its class names as captions
     TfdsPictures("data/mine", conditions={"depth": "depth_picture"})     a prepared folder, with dataset_info.json
 
-The data set has to be prepared as ArrayRecord (`tfds build --file_format=array_record`). A feature inside another is
-written with a slash. The key of a record is its number.
+The dataset must be prepared as ArrayRecord (`tfds build --file_format=array_record`). A nested feature is written with
+a slash. A key is the record's number.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ INFO = "dataset_info.json"
 
 @dataclass(frozen=True)
 class TfdsPictures(Source):
-    """One split of a data set (module docstring).
+    """One split of a dataset.
 
     Attributes:
       dataset: a name, `name:1.0.0`, or a prepared folder.
       split: such as train, or train[:90%].
-      image: the feature with the picture.
-      caption: the feature with texts or class labels; None: there are no captions.
-      conditions: the features with condition pictures, by kind.
-      data_dir: where tfds keeps prepared data sets, if that is not the default.
+      image: the feature of the image.
+      caption: the feature of texts or class labels; None: no captions.
+      conditions: the features of condition images, by kind.
+      data_dir: where tfds keeps prepared datasets, if not in its default folder.
     """
 
     dataset: str
@@ -46,39 +46,35 @@ class TfdsPictures(Source):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Record:
-        stored = {kind: Cell(self, index, feature) for kind, feature in self.conditions.items()}
+        conditions = {kind: Cell(self, index, feature) for kind, feature in self.conditions.items()}
         texts = () if self.caption is None else functools.partial(self.texts, index)
-        return Record(f"{index:08d}", Cell(self, index, self.image), texts, stored)
+        return Record(f"{index:08d}", Cell(self, index, self.image), texts, conditions)
 
     @functools.cached_property
     def builder(self) -> Any:
-        """Raises FileNotFoundError when there is no such data set."""
+        """Raises FileNotFoundError for an unknown dataset."""
         import tensorflow_datasets as tfds  # takes two seconds
 
         if (Path(self.dataset) / INFO).is_file():
             return tfds.builder_from_directory(self.dataset)
         try:
             return tfds.builder(self.dataset, data_dir=self.data_dir)
-        except (tfds.core.DatasetNotFoundError, ValueError) as error:  # with all the names there are; no name at all
-            raise FileNotFoundError(
-                f"{self.dataset}: no folder with {INFO}, and no data set that tfds knows; give one of them"
-            ) from error
+        except (tfds.core.DatasetNotFoundError, ValueError) as error:  # their messages list all names, or none
+            raise FileNotFoundError(f"{self.dataset}: no folder with {INFO}, and no dataset of tfds") from error
 
     @functools.cached_property
     def rows(self) -> Any:
-        """The `tfds.data_source`, pictures left as files. Raises as `builder`; ValueError for a missing feature."""
-        pictures = [self.image, *self.conditions.values()]
-        wanted = [name for name in (*pictures, self.caption) if name is not None]
-        missing = [name for name in wanted if name.partition("/")[0] not in self.builder.info.features]
+        """The `tfds.data_source`, images left encoded. Raises as `builder`; ValueError for a missing feature."""
+        images = [self.image, *self.conditions.values()]
+        known = self.builder.info.features
+        missing = [name for name in (*images, self.caption or self.image) if name.partition("/")[0] not in known]
         if missing:
-            features = ", ".join(sorted(self.builder.info.features))
-            raise ValueError(f"{self.dataset}: no feature {missing[0]!r}; choose of {features}")
+            raise ValueError(f"{self.dataset}: no feature {missing[0]!r}; choose of {', '.join(sorted(known))}")
         import tensorflow_datasets as tfds
 
+        decoders = dict.fromkeys(images, tfds.decode.SkipDecoding())
         try:
-            return self.builder.as_data_source(
-                split=self.split, decoders={name: tfds.decode.SkipDecoding() for name in pictures}
-            )
+            return self.builder.as_data_source(split=self.split, decoders=decoders)
         except NotImplementedError as error:
             raise ValueError(f"{self.dataset} has no random access; prepare it as array_record") from error
 
@@ -87,9 +83,9 @@ class TfdsPictures(Source):
         assert self.caption is not None
         first, *inner = self.caption.split("/")
         found: Any = self.rows[index][first]
-        feature = self.builder.info.features[first]
         for name in inner:
             found = [each[name] for each in found] if isinstance(found, list) else found[name]
+        feature = self.builder.info.features[first]
         if hasattr(feature, "int2str"):
             return (feature.int2str(int(found)),)
         texts = [found] if isinstance(found, bytes | str) else list(found)
@@ -98,7 +94,7 @@ class TfdsPictures(Source):
 
 @dataclass(frozen=True)
 class Cell(Stored):
-    """A picture in a record."""
+    """An encoded image in a record."""
 
     source: TfdsPictures
     index: int

@@ -1,1 +1,1 @@
-"""Scores of diffusion bases and of controls."""
+"""Evaluations of diffusion bases (`base_quality`) and of controls (`control_fidelity`, `comparison`)."""

@@ -1,33 +1,31 @@
-"""Quality of a base: distances of its images to real ones that it never saw, with anchors to read them by.
+"""Quality of a base: distances of its images to held-out real ones, with anchors to read them by.
 
     python eval.py evaluation=base_quality weights=runs/diffusion_small/weights
     python eval.py evaluation=base_quality weights=diffusion-small evaluation.pictures=data/captioned64
 
-Stages:
-
-1. The reference: the held-out images of a folder (`unseen` labels, and labels unseen in one style).
-2. The base draws an image for each of their captions, with fixed seeds; 64 of them go into `page.png`.
+1. The reference: the held-out images of a prepared folder (`unseen` labels, and labels unseen in one style).
+2. The base generates an image for each of their captions, with fixed seeds; 64 of them are in `page.png`.
 3. Every image becomes 1280 features of EfficientNet-Lite0 (`common/perceptual/efficientnet.py`).
-4. Fréchet distance and kernel distance (`plugins/metrics/`) of each set to the reference, into `results.json`.
+4. Fréchet and kernel distance (`plugins/metrics/`) of each set to the reference are written to `results.json`.
 
-| row | what it is | how to read it |
+| row | images | how to read it |
 | --- | --- | --- |
-| base | what the base drew | |
-| training pictures | real ones of the same styles and subjects, other labels | the floor: no base draws better |
+| base | generated | |
+| training pictures | real ones of the same styles and subjects, other labels | the floor: no base does better |
 | ... through its autoencoder | the same, encoded and decoded by the base's VAE | the floor for its UNet |
 | test pictures | the split `test`: real, of another kind | the score of real but wrong images |
 | mean colours | each held-out image as one plain colour | colours without a drawing |
-| noise | uniform | nothing at all |
+| noise | uniform | no information |
 
-All rows have as many images as the base drew, as far as there are, because the Fréchet distance shrinks as sets grow. A
-base's images that are larger than the real ones are first shrunk to their size; all are rounded to 8 bits.
+All rows have as many images as the base generated, if the folder has them, because the Fréchet distance shrinks as sets
+grow. Generated images larger than the real ones are downscaled to their size; all are rounded to 8 bits.
 
 **These are not the published FID and KID**, which use Inception's features and tens of thousands of images: compare
-them with other rows of this program on the same folder only. A few hundred images tell a good base from a bad one by
-the kernel distance and its error; they do not tell two good ones apart.
+them with other rows of this program on the same folder only. With a few hundred images the kernel distance and its
+error separate a good base from a bad one, not two good ones.
 
-For scale, KID x 1000 of 275 pictures on data/captioned64 (November 2026): floor 0 to 2, test pictures 68, mean colours
-313, noise 587; the floor's pictures blurred by 0.8 or 1.2 pixels 11 or 29, with noise of 5/255 on them 46.
+For scale, KID x 1000 of 275 images on data/captioned64 (November 2026): floor 0 to 2, test pictures 68, mean colours
+313, noise 587; the floor's images blurred by 0.8 or 1.2 pixels 11 or 29, with noise of 5/255 on them 46.
 """
 
 from __future__ import annotations
@@ -47,14 +45,14 @@ from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown
 from common.io.images import contact_sheet, from_uint8, shrink, to_uint8
 from common.perceptual.efficientnet import EfficientNet, load_efficientnet
-from plugins.data.captioned_batches import CaptionedPictures
+from plugins.data.captioned import CaptionedPictures, caption
 from plugins.diffusion.compiled import chunk_size, in_chunks, make_layout
 from plugins.diffusion.io.folder import read_base
 from plugins.diffusion.pipeline import Pipeline, load
 from plugins.diffusion.request import Request, make_request
 from plugins.diffusion.training.denoising_task import SampleSheet
 from plugins.metrics.frechet import FEWEST, frechet_distance
-from plugins.metrics.kernels import kid
+from plugins.metrics.quality import kid
 
 ON_A_PAGE = 64
 NOTE = "Features of EfficientNet-Lite0: not comparable with published FID or KID."
@@ -73,24 +71,22 @@ class Real(NamedTuple):
     @classmethod
     def read(cls, folder: str, splits: Sequence[str]) -> Real:
         """All images of these splits. Raises as `CaptionedPictures`."""
-        parts = [CaptionedPictures(folder, split) for split in splits]
-        entries = [part.entries[number] for part in parts for number in part.ids]
-        return cls(
-            np.stack([part[i]["image"] for part in parts for i in range(len(part))]),
-            [part.caption(i) for part in parts for i in range(len(part))],
-            [(entry["style"], entry["group"]) for entry in entries],
-        )
+        source = CaptionedPictures(folder)
+        ids = [index for split in splits for index in source.split(split)]
+        entries = [source.entries[index] for index in ids]
+        captions = [caption(entry["label"], entry["style"]) for entry in entries]
+        return cls(source.images[ids], captions, [(entry["style"], entry["group"]) for entry in entries])
 
 
 @dataclasses.dataclass(frozen=True)
 class BaseQuality(Evaluation):
-    """Real images, and how the base draws.
+    """Real images, and the settings of the generated ones.
 
     Attributes:
-      pictures: a folder that `recipes.captioned_pictures` wrote.
-      held_out, train, test: its splits, by what they are for.
-      features: weights made by `python -m recipes.downloads.efficientnet`.
-      count: images that the base draws; None: one for each held-out caption. More take the captions in turn.
+      pictures: a prepared folder.
+      held_out, train, test: its splits by their purpose.
+      features: weights that `python -m recipes.downloads.efficientnet` writes.
+      count: generated images; None: one for each held-out caption. More reuse the captions in turn.
       steps, guidance, sampler: as a pipeline's; defaults are those of the sheets of a training.
       seed: of the first image, the next ones count up; also chooses the real images.
       batch: images at once.
@@ -112,16 +108,14 @@ class BaseQuality(Evaluation):
         return ("results.json", "page.png")
 
     def evaluate(self, weights: str, output: Output) -> str:
-        """Scores a base: what `plugins.diffusion.load` takes."""
+        """Scores a base: a folder, a file or a name that `plugins.diffusion.load` takes."""
         held, train, test = (Real.read(self.pictures, splits) for splits in (self.held_out, self.train, self.test))
         network = load_efficientnet(self.features)
         count = len(held.images) if self.count is None else self.count
         if count < FEWEST or len(held.images) < FEWEST:
             raise ValueError(f"{count} images and {len(held.images)} held-out ones: a distance takes {FEWEST} or more")
         if not 0 <= self.seed <= 2**32 - count:
-            raise ValueError(
-                f"seed {self.seed}: {count} seeds from there have to be whole numbers from 0 to {2**32 - 1}"
-            )
+            raise ValueError(f"seed {self.seed}: it and the next {count} must be whole numbers from 0 to {2**32 - 1}")
         base = read_base(weights).base
         captions = [held.captions[i % len(held.captions)] for i in range(count)]
         settings = {"steps": self.steps, "guidance": self.guidance, "sampler": self.sampler}
@@ -132,8 +126,8 @@ class BaseQuality(Evaluation):
                 f"warning: {len(request.truncated)} captions are too long; the first: {request.truncated[0]}"
             )
         pipeline = load(weights)
-        images = draw(pipeline, request, held.images.shape[1], self.batch)
-        shown = np.linspace(0, count - 1, min(ON_A_PAGE, count)).round().astype(int)  # at even distances, not chosen
+        images = generate(pipeline, request, held.images.shape[1], self.batch)
+        shown = np.linspace(0, count - 1, min(ON_A_PAGE, count)).round().astype(int)  # evenly spaced, not chosen
         page = contact_sheet([from_uint8(images[i]) for i in shown], 8, [captions[int(i)] for i in shown])
         rows = distances(network, held.images, anchors(pipeline, images, held, train, test, self.seed))
         settings |= {"sampler": request.sampler.name, "seed": self.seed}
@@ -144,24 +138,24 @@ class BaseQuality(Evaluation):
         return f"{table(rows)}\nDistances to {len(held.images)} held-out pictures. {NOTE}"
 
 
-def draw(pipeline: Pipeline, request: Request, side: int, batch: int | None = None) -> Bytes:
-    """The images of a request, no larger than `side`."""
+def generate(pipeline: Pipeline, request: Request, side: int, batch: int | None = None) -> Bytes:
+    """The images of a request, downscaled to `side`."""
+    images: list[Any] = []
     with tqdm(total=len(request.seeds), unit="picture", desc="base", disable=None) as bar:
-        drawn = []
-        for images in pipeline.run(request, batch=batch, stepwise=False):
-            drawn += [to_uint8(shrink(image, side)) for image in images]
-            bar.update(len(images))
-    return np.stack(drawn)
+        for some in pipeline.run(request, batch=batch, stepwise=False):
+            images += [to_uint8(shrink(image, side)) for image in some]
+            bar.update(len(some))
+    return np.stack(images)
 
 
 def anchors(
-    pipeline: Pipeline, drawn: Bytes, held: Real, train: Real, test: Real, seed: int
+    pipeline: Pipeline, generated: Bytes, held: Real, train: Real, test: Real, seed: int
 ) -> Iterator[tuple[str, Bytes]]:
-    """(name, images) of each row of the table, one after the other; `drawn` by the base."""
-    rng, count, shape = np.random.default_rng(seed), len(drawn), held.images.shape[1:]
+    """(name, images) of each row of the table."""
+    rng, count, shape = np.random.default_rng(seed), len(generated), held.images.shape[1:]
     turns = np.arange(count) % len(held.images)
     like = train.images[matched([held.kinds[i] for i in turns], train.kinds, rng)]
-    yield "base", drawn
+    yield "base", generated
     yield "training pictures", like
     if pipeline.vae is not None and shape[0] % pipeline.base.unit == 0 and len(like):
         yield "training pictures through its autoencoder", through_autoencoder(pipeline, like)
@@ -171,27 +165,27 @@ def anchors(
     yield "noise", rng.integers(0, 256, (count, *shape), np.uint8)
 
 
-def matched(wanted: Sequence[Hashable], there: Sequence[Hashable], rng: np.random.Generator) -> list[int]:
-    """For each kind wanted, in turn, the index of another image of that kind, drawn without replacement; none where
-    there are no more."""
+def matched(wanted: Sequence[Hashable], available: Sequence[Hashable], rng: np.random.Generator) -> list[int]:
+    """For each wanted kind, in turn, the index of an image of that kind, drawn without replacement while there are
+    any."""
     waiting = defaultdict(list)
-    for place in rng.permutation(len(there)):
-        waiting[there[place]].append(int(place))
+    for index in rng.permutation(len(available)):
+        waiting[available[index]].append(int(index))
     return [waiting[kind].pop() for kind in wanted if waiting[kind]]
 
 
 def through_autoencoder(pipeline: Pipeline, images: Bytes) -> Bytes:
     """The images encoded and decoded by the base's VAE; sides are multiples of its `unit`."""
-    programs, (_, height, width, _) = pipeline.compiled, images.shape
-    vae, chunk = programs.params()["vae"], chunk_size(len(images), height * width)
-    latents = in_chunks(partial(programs.encode_image, vae), from_uint8(images), chunk, None)
-    return to_uint8(in_chunks(partial(programs.decode, vae), latents, chunk, None))
+    compiled, (_, height, width, _) = pipeline.compiled, images.shape
+    vae, chunk = compiled.params()["vae"], chunk_size(len(images), height * width)
+    latents = in_chunks(partial(compiled.encode_image, vae), from_uint8(images), chunk, None)
+    return to_uint8(in_chunks(partial(compiled.decode, vae), latents, chunk, None))
 
 
-def distances(network: EfficientNet, reference: Bytes, named: Iterable[tuple[str, Bytes]]) -> list[Row]:
-    """The distances of each set to the reference; sets too small for one are left out."""
+def distances(network: EfficientNet, reference: Bytes, sets: Iterable[tuple[str, Bytes]]) -> list[Row]:
+    """The distances of each set to the reference, without sets that are too small."""
     truth, rows = network.embed(reference), []
-    for name, images in named:
+    for name, images in sets:
         if len(images) >= FEWEST:
             features = network.embed(images)
             kernel = kid(features, truth)
@@ -202,9 +196,8 @@ def distances(network: EfficientNet, reference: Bytes, named: Iterable[tuple[str
 
 def table(rows: Sequence[Row]) -> str:
     """The rows in Markdown."""
-    kernels = [f"{1000 * row['kid']:.2f} ± {1000 * row['kid_error']:.2f}" for row in rows]
-    lines = [
-        [row["pictures"], str(row["count"]), f"{row['frechet']:.2f}", kernel]
-        for row, kernel in zip(rows, kernels, strict=True)
-    ]
+    lines = []
+    for row in rows:
+        kernel = f"{1000 * row['kid']:.2f} ± {1000 * row['kid_error']:.2f}"
+        lines.append([row["pictures"], str(row["count"]), f"{row['frechet']:.2f}", kernel])
     return markdown(["pictures", "count", "Fréchet", "KID x 1000"], lines)

@@ -1,20 +1,20 @@
-"""The article's table: a base alone and with each method of control; what each costs and what each gives.
+"""The article's table: the base alone and with each control method; cost and scores of each.
 
     python eval.py evaluation=control_methods weights=runs/control_canny/weights
     python eval.py evaluation=control_methods evaluation.methods.plugin=A evaluation.methods.controlnet=B
 
 | column | what it is |
 | --- | --- |
-| parameters | that the method adds; Plug-and-Play reads the base itself and adds none |
-| GFLOP | of one image's run: all calls of the UNet, and what the method computes beforehand (`cost.py`) |
+| parameters | of the method; Plug-and-Play reads the base itself and adds none |
+| GFLOP | of one image: all calls of the UNet, and what the method computes before them (`cost.py`) |
 | seconds | from prompt and condition to the image: median of several runs, one image at a time, methods in turns |
 | overhead | of time and of GFLOP, relative to the base alone |
-| fidelity | each score's mean over the held-out images, with its standard error (`plugins/metrics/fidelity.py`) |
-| quality | distance of the images to the held-out ones, in the features of a network (`plugins/metrics/quality.py`) |
+| fidelity | each metric's mean over the held-out images, with its standard error (`plugins/metrics/fidelity.py`) |
+| quality | distances to the held-out images in the features of a network (`plugins/metrics/quality.py`) |
 
-All rows have the prompts, seeds and steps in common, and DDIM, because Plug-and-Play needs it. The base's row is the
-anchor of fidelity: what the prompt gives by itself. Plug-and-Play is given the held-out image, the others the condition
-made of it: it knows more, so its fidelity stands for itself. Only Inception's distance is called FID.
+All rows share prompts, seeds and steps, and DDIM, which Plug-and-Play needs. The base's row is the anchor of fidelity:
+what the prompt gives by itself. Plug-and-Play gets the held-out image, the others only its condition, so its fidelity
+is not comparable. Only the distance in Inception's features is called FID.
 
 Runs are timed with new conditions: what a control caches for the next prompt does not count.
 """
@@ -31,30 +31,23 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from common.evaluation.evaluation import Evaluation, Output, provenance
-from common.evaluation.metrics import Metric
+from common.evaluation.evaluation import Output
 from common.evaluation.score_table import markdown
 from plugins.control.contract import ControlNetwork
 from plugins.control.loading import find, load
 from plugins.control.plug_and_play import INVERSION, PlugAndPlay
-from plugins.data.controlled_batches import ControlledConfig
-from plugins.data.own_batches import OwnPicturesConfig
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
-from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost
-from plugins.evaluation.held_out import HeldOut, Images, held_out, sheet
+from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, plug_and_play_cost
+from plugins.evaluation.held_out import HeldOut, HeldOutEvaluation, Images
 from plugins.metrics.anchors import Mean, score_rows
 from plugins.metrics.quality import NEIGHBOURS, compare
 
 SAMPLER = "ddim"
 BASE, PLUS = "Base", "Base + "
 PLUG_AND_PLAY, OLD_PLUG_AND_PLAY = "plug_and_play", "layout"
-TITLES = {
-    "controlnet": "ControlNet",
-    "t2i_adapter": "T2I-Adapter",
-    PLUG_AND_PLAY: "Plug-and-Play",
-}  # others: their name
+TITLES = {"controlnet": "ControlNet", "t2i_adapter": "T2I-Adapter", PLUG_AND_PLAY: "Plug-and-Play"}  # others: their key
 COLUMNS = ("model", "parameters", "GFLOP", "seconds", "overhead, time", "overhead, GFLOP")
 NUMBERS = ("model", "parameters", "gflop", "once", "seconds", "time_overhead", "gflop_overhead")
 ERROR = " error"  # ends the name of a standard error
@@ -62,7 +55,7 @@ Row = dict[str, Any]
 
 
 class Method(NamedTuple):
-    """A row: its title; a network, steps back to an image's noise for Plug-and-Play, or neither for the base."""
+    """A row: a network, Plug-and-Play's inversion steps, or neither for the base."""
 
     title: str
     network: ControlNetwork | None = None
@@ -82,30 +75,19 @@ class Method(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ControlComparison(Evaluation):
-    """Methods of control, held-out images and settings.
+class ControlComparison(HeldOutEvaluation):
+    """Settings as `HeldOutEvaluation`.
 
     Attributes:
-      data: the held-out images; their split, condition and options count, nothing is drawn at random.
-      metrics: by name, objects that compare an image with the real one (`plugins.metrics.fidelity`).
       methods: by row, the weights of a control, or null for no such row; `plug_and_play` is true or null.
-      base: a folder, a single file or a shipped name; None: the shipped default.
-      quality: an extractor of `plugins.metrics.features`; None: quality is left out.
-      count: images of a row. rows: of them on the sheet.
-      steps, guidance: as a pipeline's. seed: of the first image, the next ones count up.
-      inversion: steps of Plug-and-Play from an image to its noise.
+      quality: an extractor of `plugins.metrics.features`; None: no quality columns.
+      seed: of the first image; the next ones count up.
+      inversion: Plug-and-Play's steps from an image to its noise.
       rounds: timed runs of each row.
     """
 
-    data: ControlledConfig | OwnPicturesConfig
-    metrics: Mapping[str, Metric]
-    methods: Mapping[str, str | bool | None]
-    base: str | None = None
+    methods: Mapping[str, str | bool | None] = dataclasses.field(default_factory=dict)
     quality: Any = None
-    count: int = 128
-    rows: int = 8
-    steps: int = 20
-    guidance: float = 4.0
     seed: int = 0
     inversion: int = INVERSION
     rounds: int = 5
@@ -114,30 +96,29 @@ class ControlComparison(Evaluation):
         methods = {PLUG_AND_PLAY if name == OLD_PLUG_AND_PLAY else name: value for name, value in self.methods.items()}
         object.__setattr__(self, "methods", methods)
         for name, value in methods.items():
-            if isinstance(value, str) if name == PLUG_AND_PLAY else isinstance(value, bool):
+            if isinstance(value, str if name == PLUG_AND_PLAY else bool):
                 rule = "true or null" if name == PLUG_AND_PLAY else "weights or null"
-                raise ValueError(f"evaluation.methods.{name} is {value!r}: it has to be {rule}")
+                raise ValueError(f"evaluation.methods.{name} is {value!r}: it must be {rule}")
         if not any(methods.values()):
             raise ValueError("evaluation.methods is empty: give weights, as evaluation.methods.plugin=PATH")
-        if min(self.count, self.rows, self.rounds) < 1:
-            numbers = f"count is {self.count}, rows {self.rows}, rounds {self.rounds}"
-            raise ValueError(f"evaluation.{numbers}: give 1 or more of each")
+        for name in ("count", "rows", "rounds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"evaluation.{name} is {getattr(self, name)}: give 1 or more")
 
     def files(self) -> Sequence[str]:
         return ("results.json", "table.csv", "table.md", "sheet.png")
 
     def evaluate(self, weights: str, output: Output) -> str:
-        """Writes all rows; `weights` is a part of `methods`, by interpolation in the config."""
-        places = self._places()
+        """Writes all rows; `weights` is one of `methods`, by interpolation in the config."""
+        paths = self._paths()
         bases.read_base(self.base)
-        for metric in self.metrics.values():
-            metric.prepare()
-        held = held_out(self.data, self.count)
+        self.prepare_metrics()
+        held = self.held_out(self.count)
         if self.quality is not None and len(held.prompts) <= NEIGHBOURS:
             rule = f"quality takes {NEIGHBOURS + 1} or more; raise evaluation.count, or set quality=null"
             raise ValueError(f"{len(held.prompts)} held-out images: {rule}")
         pipeline, methods = bases.load(self.base), [Method(BASE)]
-        for name, path in places.items():
+        for name, path in paths.items():
             title = PLUS + TITLES.get(name, name)
             methods.append(Method(title, inversion=self.inversion) if path is None else Method(title, load(path)))
         for method in methods:
@@ -145,31 +126,33 @@ class ControlComparison(Evaluation):
                 make_request(pipeline.base, **self._request(held), controls=method.controls(held))
             except ValueError as error:
                 raise ValueError(f"{method.title}: {error}") from error
-        drawn = {method.title: self._draw(pipeline, method, held) for method in methods}
-        rows = self._rows(pipeline, methods, held, drawn)
-        notes = self._notes(len(held.images))
+        images = {method.title: self._generate(pipeline, method, held) for method in methods}
+        rows = self._rows(pipeline, methods, held, images)
+        device, quality = jax.devices()[0].device_kind, None if self.quality is None else self.quality.name
+        notes = [
+            f"{len(held.images)} images of the split {self.data.split}, {self.steps} steps of DDIM, guidance"
+            f" {self.guidance:g}.",
+            f"Seconds are medians of {self.rounds} runs of one image, methods in turns, on {device}.",
+            f"Quality is in the features of {quality}; compare it within this table only."
+            if quality
+            else "Quality was left out: evaluation.quality is null.",
+        ]
         shown = "\n".join([table(rows), "", *notes])
-        columns = {"picture": held.images, "condition": held.conditions}
-        columns |= {title.removeprefix(PLUS): images for title, images in drawn.items()}  # columns are narrow
-        output.write_image("sheet.png", sheet(columns, self.rows))
+        self.write_sheet(output, held, {title.removeprefix(PLUS): each for title, each in images.items()})
         output.write_text("table.md", shown)
         output.write_csv("table.csv", [flat_row(row) for row in rows])
-        names = ("base", "steps", "guidance", "seed", "inversion", "rounds")
-        about = {
-            "pictures": len(held.images),
-            "split": self.data.split,
+        about = self.about(weights, held, "seed", "inversion", "rounds") | {
             "condition": self.data.condition,
-            "ways": {name: path and str(path) for name, path in places.items()},
-            **{name: getattr(self, name) for name in names},
+            "methods": {name: path and str(path) for name, path in paths.items()},
             "sampler": SAMPLER,
-            "device": jax.devices()[0].device_kind,
-            "quality": None if self.quality is None else self.quality.name,
+            "device": device,
+            "quality": quality,
         }
-        output.write_json("results.json", provenance(weights) | about | {"notes": notes, "rows": rows})
+        output.write_json("results.json", about | {"notes": notes, "rows": rows})
         return shown
 
-    def _places(self) -> dict[str, Path | None]:
-        """Where the weights of each row are. Raises FileNotFoundError that names the row."""
+    def _paths(self) -> dict[str, Path | None]:
+        """The weights of each row; None: Plug-and-Play. Raises FileNotFoundError that names the row."""
         found: dict[str, Path | None] = {}
         for name, value in self.methods.items():
             try:
@@ -180,27 +163,27 @@ class ControlComparison(Evaluation):
         return found
 
     def _request(self, held: HeldOut) -> dict[str, Any]:
-        """What all rows ask of the pipeline."""
+        """The arguments of a pipeline that all rows share."""
         _, height, width, _ = held.images.shape
-        seeds = range(self.seed, self.seed + len(held.prompts))
-        how = {"steps": self.steps, "guidance": self.guidance, "sampler": SAMPLER, "height": height, "width": width}
-        return {"prompts": held.prompts, "seeds": seeds, **how}
+        size = {"height": height, "width": width, "seeds": range(self.seed, self.seed + len(held.prompts))}
+        return {"prompts": held.prompts, "steps": self.steps, "guidance": self.guidance, "sampler": SAMPLER, **size}
 
-    def _draw(self, pipeline: Pipeline, method: Method, held: HeldOut) -> Images:
+    def _generate(self, pipeline: Pipeline, method: Method, held: HeldOut) -> Images:
         return pipeline(**self._request(held), controls=method.controls(held))
 
     def _rows(
-        self, pipeline: Pipeline, methods: Sequence[Method], held: HeldOut, drawn: Mapping[str, Images]
+        self, pipeline: Pipeline, methods: Sequence[Method], held: HeldOut, images: Mapping[str, Images]
     ) -> list[Row]:
-        """Costs, fidelity and quality of each method; the base comes first, the others are compared with it.
+        """Costs, fidelity and quality of each method; overheads are relative to the first, the base.
 
-        `once` is the part of `gflop` before the first call, `timings` are all the seconds that were measured."""
-        runs = {method.title: functools.partial(self._draw, pipeline, method, held.first(1)) for method in methods}
+        `once` is the share of `gflop` before the first call, `timings` are all measured seconds.
+        """
+        runs = {method.title: functools.partial(self._generate, pipeline, method, held.first(1)) for method in methods}
         timings = interleaved(runs, self.rounds)
         base, (_, height, width, _) = pipeline.base, held.images.shape
         sides = height // base.unit, width // base.unit
         setting = Setting(pipeline.unet, pipeline.vae, *sides, base.length, self.guidance != 1)
-        fidelity = {row.name: row.scores for row in score_rows(self.metrics, held.images, drawn)}
+        fidelity = {row.name: row.scores for row in score_rows(self.metrics, held.images, images)}
         truth: Any = None if self.quality is None else self.quality(held.images)
         rows: list[Row] = []
         for method in methods:
@@ -214,32 +197,19 @@ class ControlComparison(Evaluation):
                 "once": cost.once.total / 1e9,
                 "seconds": seconds,
                 "timings": timings[method.title],
-                "time_overhead": overhead(seconds, first["seconds"]),
-                "gflop_overhead": overhead(gflop, first["gflop"]),
+                "time_overhead": 100 * (seconds / first["seconds"] - 1),
+                "gflop_overhead": 100 * (gflop / first["gflop"] - 1),
                 "fidelity": {name: mean._asdict() for name, mean in fidelity[method.title].items()},
                 "quality": {},
             }
             if self.quality is not None:
-                row["quality"] = compare(self.quality.name, self.quality(drawn[method.title]), truth)
+                row["quality"] = compare(self.quality.name, self.quality(images[method.title]), truth)
             rows.append(row)
         return rows
 
-    def _notes(self, count: int) -> list[str]:
-        """How the table was made, in sentences."""
-        settings = f"{self.steps} steps of DDIM, guidance {self.guidance:g}."
-        device = jax.devices()[0].device_kind
-        quality = "Quality was left out: evaluation.quality is null."
-        if self.quality is not None:
-            quality = f"Quality is in the features of {self.quality.name}; compare it within this table only."
-        return [
-            f"{count} images of the split {self.data.split}, {settings}",
-            f"Seconds are medians of {self.rounds} runs of one image, methods in turns, on {device}.",
-            quality,
-        ]
-
 
 def flat_row(row: Row) -> Row:
-    """A line of a CSV file: one number under each name."""
+    """A line of a CSV file: one number a column."""
     means = {name: mean["value"] for name, mean in row["fidelity"].items()}
     errors = {f"{name}{ERROR}": mean["error"] for name, mean in row["fidelity"].items()}
     return {name: row[name] for name in NUMBERS} | means | errors | row["quality"]
@@ -252,7 +222,7 @@ def table(rows: Sequence[Row]) -> str:
     lines = []
     for i, row in enumerate(rows):
         costs = [f"{row['parameters']:,}", number(row["gflop"]), f"{row['seconds']:.3f}"]
-        costs += ["", ""] if i == 0 else [percent(row["time_overhead"]), percent(row["gflop_overhead"])]
+        costs += [f"{number(row[name], '+')} %" if i else "" for name in ("time_overhead", "gflop_overhead")]
         scores = [Mean(**mean).text() for mean in row["fidelity"].values()]
         distances = [f"{row['quality'][name]:.2f}" for name in frechet]
         for name in kernels:
@@ -261,11 +231,6 @@ def table(rows: Sequence[Row]) -> str:
     return markdown([*COLUMNS, *rows[0]["fidelity"], *frechet, *(f"{name} x 1000" for name in kernels)], lines)
 
 
-def number(value: float) -> str:
-    """Three digits at least."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def percent(value: float) -> str:
-    """With its sign."""
-    return f"{value:+,.0f} %" if abs(value) >= 100 else f"{value:+.3g} %"
+def number(value: float, sign: str = "") -> str:
+    """At least three digits; `sign` "+": with its sign."""
+    return f"{value:{sign},.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"

@@ -5,16 +5,14 @@ A run calls the model `calls` times, and each call has a row for both halves of 
     once       before the first call: an image encoder; for Plug-and-Play inversion to noise and back
     call       in every call: a ControlNet, sums in the UNet, a third row for Plug-and-Play
 
-so its run takes once + calls x call, where `call` is the work of the steered model as the sampler calls it
-(`steering.py`): base, control and guidance together. Both are counted on shapes (`common/arithmetic.py`): nothing is
-computed. Text encoder, decoder and the sampler's own sums are left out, as they are the same for all.
-
-Seconds are measured in turns (`interleaved`): one run of each method, then again, so that a machine that grows slower
-does so for all of them.
+so its run takes once + calls x call, where `call` is the work of the steered model (`steering.py`): base, control and
+guidance together. Both are counted on shapes (`common/arithmetic.py`) without computing. Text encoder, decoder and the
+sampler's own sums are left out, as they are the same for all methods.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -37,7 +35,7 @@ from plugins.evaluation.flops import Work, count
 
 
 class Cost(NamedTuple):
-    """Of one image. `parameters` are those that the method adds; `call` is the whole call, the base's part included."""
+    """Of one image. `parameters` are the method's own; `call` includes the base."""
 
     parameters: int
     once: Work
@@ -50,7 +48,8 @@ class Cost(NamedTuple):
 class Setting(NamedTuple):
     """A request to a base: an image of `height` x `width` latents, `tokens` of text, with guidance or without.
 
-    The networks may be abstract (`porting.blank`). No `vae`: latents are pixels."""
+    The networks may be abstract (`porting.blank`). Without `vae` latents are pixels.
+    """
 
     unet: UNet
     vae: AutoencoderKL | None
@@ -78,7 +77,6 @@ class Setting(NamedTuple):
 
 
 def base_cost(setting: Setting) -> Cost:
-    """The base alone."""
     return Cost(0, Work(), _call_work(setting))
 
 
@@ -86,11 +84,12 @@ def network_cost(setting: Setting, network: ControlNetwork) -> Cost:
     """With a ControlNet, a T2I-Adapter or a plugin."""
     graph, params = split(network)
     once = count(lambda params, picture: nnx.merge(graph, params).encode(picture), params, setting.picture)
-    return Cost(parameters(network), once, _call_work(setting, *network_parts(setting, network)))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
+    return Cost(parameters, once, _call_work(setting, *network_parts(setting, network)))
 
 
 def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, steps: int) -> Cost:
-    """With Plug-and-Play, whose `once` is encoding its image, inversion to noise, and `steps` back from there."""
+    """With Plug-and-Play; `once` encodes its image, inverts it to noise, and takes `steps` back from there."""
     graph, params = split(setting.unet)
     encoder, weights = (None, {}) if setting.vae is None else split(setting.vae)
 
@@ -103,7 +102,7 @@ def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, st
 
 
 def network_parts(setting: Setting, network: ControlNetwork) -> tuple[Acts, contract.Arrays]:
-    """What a run compiles in, and its arrays: the network's own parameters, else shapes."""
+    """The static part of a steered call, and its arrays: the network's own parameters, else shapes."""
     graph, params = split(network)
     encoded = jax.eval_shape(lambda params, picture: nnx.merge(graph, params).encode(picture), params, setting.picture)
     acts = NetworkActs(graph, setting.kinds(network.prompt_only), True)
@@ -137,7 +136,8 @@ def one_call(
 
 
 def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each run, `rounds` of them, all in turns; once before, not counted, each is compiled and warmed up."""
+    """Seconds of each run in `rounds` turns, so that a machine that slows down does so for all of them; a first call of
+    each, for compilation, is not counted."""
     for run in runs.values():
         jax.block_until_ready(run())
     seconds: dict[str, list[float]] = {name: [] for name in runs}
@@ -147,15 +147,6 @@ def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
             jax.block_until_ready(run())
             seconds[name].append(time.perf_counter() - start)
     return seconds
-
-
-def overhead(value: int | float, base: int | float) -> float:
-    """By how much `value` exceeds the base, in percent."""
-    return 100 * (value / base - 1)
-
-
-def parameters(network: nnx.Module) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(network)))
 
 
 def split(network: nnx.Module) -> tuple[Any, Any]:
@@ -173,7 +164,5 @@ def _call_work(setting: Setting, acts: Acts | None = None, arrays: Any = None) -
     graph, params = split(setting.unet)
     negative = setting.states if setting.guided else None
 
-    def call(params: Any, x: Any, states: Any, negative: Any, steering: Any) -> Any:
-        return one_call(graph, params, x, states, negative, steering, acts=() if acts is None else (acts,))
-
+    call = functools.partial(one_call, graph, acts=() if acts is None else (acts,))
     return count(call, params, setting.latents, setting.states, negative, () if acts is None else (arrays,))

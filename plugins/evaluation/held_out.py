@@ -1,16 +1,18 @@
-"""The held-out images that controls are compared on: always the same ones, with captions and conditions."""
+"""Held-out images, and the settings and outputs that all evaluations of controls on them share."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from common.evaluation.evaluation import Evaluation, Output, provenance
+from common.evaluation.metrics import Metric
 from common.io.images import contact_sheet
-from plugins.data.controlled_batches import ControlledConfig
-from plugins.data.own_batches import OwnPicturesConfig
+from plugins.data.batches import PictureBatches
 
 Images = Float[np.ndarray, "n h w 3"]
 
@@ -26,18 +28,48 @@ class HeldOut(NamedTuple):
         return HeldOut(self.images[:count], self.prompts[:count], self.conditions[:count])
 
 
-def held_out(data: ControlledConfig | OwnPicturesConfig, count: int) -> HeldOut:
-    """The first images of the split in a fixed random order; fewer than `count` if the split has no more."""
-    source = data.pictures
-    chosen = np.random.default_rng(0).permutation(len(source))[:count]
-    examples = [source[int(i)] for i in chosen]
-    images = np.stack([example["image"] for example in examples]).astype(np.float32) / 255
-    conditions = np.stack([data.conditioned(example) for example in examples])
-    return HeldOut(images, [source.caption(int(i)) for i in chosen], conditions)
+@dataclasses.dataclass(frozen=True)
+class HeldOutEvaluation(Evaluation):
+    """An evaluation of controls on held-out images.
 
+    Attributes:
+      data: the images; only their split, condition and options count, nothing is random.
+      metrics: by name, objects that compare an image with the real one (`plugins.metrics.fidelity`).
+      base: a folder, a single file or a shipped name; None: the shipped default.
+      count: images of a row. rows: images on the sheet.
+      steps, guidance: as a pipeline's.
+    """
 
-def sheet(columns: Mapping[str, Images], rows: int) -> Float[np.ndarray, "_h _w 3"]:
-    """The first images of each column, under its name."""
-    rows = min(rows, *map(len, columns.values()))
-    cells = [images[i] for i in range(rows) for images in columns.values()]
-    return contact_sheet(cells, columns=len(columns), labels=[*columns, *[""] * (len(cells) - len(columns))])
+    data: PictureBatches
+    metrics: Mapping[str, Metric]
+    base: str | None = None
+    count: int = 128
+    rows: int = dataclasses.field(default=8, kw_only=True)
+    steps: int = dataclasses.field(default=20, kw_only=True)
+    guidance: float = dataclasses.field(default=4.0, kw_only=True)
+
+    def held_out(self, count: int) -> HeldOut:
+        """The first images of the split in a fixed random order; fewer than `count` if the split has no more."""
+        ids = self.data.ids
+        examples = [self.data.example(ids[i]) for i in np.random.default_rng(0).permutation(len(ids))[:count]]
+        images = np.stack([example.image for example in examples]).astype(np.float32) / 255
+        conditions = np.stack([self.data.conditioned(example) for example in examples])
+        return HeldOut(images, [next(iter(example.record.captions), "") for example in examples], conditions)
+
+    def prepare_metrics(self) -> None:
+        """Opens the metrics' files."""
+        for metric in self.metrics.values():
+            metric.prepare()
+
+    def write_sheet(self, output: Output, held: HeldOut, generated: Mapping[str, Images]) -> None:
+        """`sheet.png`: the first held-out images, their conditions and what was generated, a column each."""
+        columns = {"picture": held.images, "condition": held.conditions, **generated}
+        rows = min(self.rows, len(held.images))
+        cells = [images[i] for i in range(rows) for images in columns.values()]
+        labels = [*columns, *[""] * (len(cells) - len(columns))]
+        output.write_image("sheet.png", contact_sheet(cells, columns=len(columns), labels=labels))
+
+    def about(self, weights: str, held: HeldOut, *names: str) -> dict[str, Any]:
+        """The header of `results.json`: provenance, the images, and the settings of these names."""
+        settings = {name: getattr(self, name) for name in ("base", "steps", "guidance", *names)}
+        return provenance(weights) | {"pictures": len(held.images), "split": self.data.split} | settings

@@ -1,21 +1,20 @@
-"""How well a controlled model obeys its condition, and how good its pictures are.
+"""Metrics of controlled generation: fidelity to the condition, and quality of the images.
 
-Two questions that pull against each other: a picture may follow every edge and look like nothing, or look fine and
-ignore them. Both are answered beside anchors, because no number of either kind means anything alone.
+The two conflict: an image may follow every edge and look like nothing, or look fine and ignore the condition. Neither
+number means anything without anchors.
 
 | question | compares | modules |
 | --- | --- | --- |
-| fidelity | each picture with its target | `fidelity`, `estimated`: of `edge_maps`, `masks`, `depth`, `landmarks` |
-| quality | a set of pictures with a real set | `features`, then `quality` (made of `frechet` and `kernels`) |
+| fidelity | each image with its target | `fidelity` (edges, masks), `estimated` (depth, landmarks), `colours` |
+| quality | a set of images with a real set | `features`, then `frechet`, `quality` |
 | against what | control, no control, wrong control | `anchors` |
 
     from plugins import metrics
-    metrics.edge_f1(metrics.edges(picture), metrics.edges(real)).f1
+    metrics.edge_f1(metrics.edges(image), metrics.edges(real)).f1
     network = metrics.features.lite0()
-    metrics.compare(network.name, network(pictures), network(real))
+    metrics.compare(network.name, network(images), network(real))
 
-Pictures are RGB in [0, 1]; all is NumPy, except for the networks of features. Names are imported when they are first
-used (PEP 562), as in `plugins.diffusion`.
+Images are RGB in [0, 1]; all but the networks is NumPy. Names are imported at their first use.
 """
 
 import lazy_loader

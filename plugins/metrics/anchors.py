@@ -1,24 +1,24 @@
-"""What a number about control means: the same number without control, and with the wrong one.
+"""Anchors of a fidelity score: the same score without control, and with a wrong condition.
 
-An edge F1 of 0.6 is good where pictures without control get 0.3, and nothing where they get 0.6. So control is never
-scored alone. One set of targets, three sets of pictures for the same prompts and seeds:
+An edge F1 of 0.6 is good where images without control get 0.3, and nothing where they get 0.6. So control is never
+scored alone. One set of targets, three sets of images from the same prompts and seeds:
 
-| row | the picture was drawn with | how to read it |
+| row | generated with | how to read it |
 | --- | --- | --- |
 | with control | its own condition | the score |
-| no control | none: the base alone | what the prompt gives by itself; control must be well above |
-| wrong control | another picture's condition | should be no better than "no control", and far below the first |
+| no control | the base alone | what the prompt gives; control must be well above |
+| wrong control | another image's condition | no better than "no control", and far below the first |
 
-Wrong conditions are dealt by a fixed `derangement`, so that none keeps its own and two evaluations compare alike.
-Where the first and the third row are close, the plugin changes pictures but does not steer them.
+A fixed `derangement` gives each image another one's condition, so that two evaluations are comparable. Where the first
+and the third row are close, the plugin changes images but does not control them.
 
     other = derangement(len(conditions), seed=0)
     wrong = draw(prompts, conditions[other])
-    rows = with_anchors({"edge F1": EdgeF1()}, pictures, controlled, uncontrolled, wrong)
-    print(table(rows))                          # for people
+    rows = with_anchors({"edge F1": EdgeF1()}, images, controlled, uncontrolled, wrong)
+    print(table(rows))
     log(flat(rows))                             # {"edge F1/with control": 0.71, ...}
 
-A score that is NaN (no face found, say) is left out of its mean; `count` says how many were not.
+A score of NaN (no face found, say) is left out of its mean; `count` is the number of others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from common.evaluation.score_table import markdown
 
 WITH, WITHOUT, WRONG = "with control", "no control", "wrong control"
 
-Score = Callable[[Any, Any], float]  # (picture, target) -> number
+Score = Callable[[Any, Any], float]  # (image, target) -> number
+Examples = Sequence[Any] | np.ndarray
 
 
 class Mean(NamedTuple):
@@ -49,16 +50,14 @@ class Mean(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One kind of pictures and its mean of each score."""
+    """A set of images and its mean of each score."""
 
     name: str
     scores: dict[str, Mean]
 
 
 def derangement(n: int, seed: int = 0) -> Int[np.ndarray, " n"]:
-    """For each of n places another one, no place twice: a random cycle through all (Sattolo, 1986).
-
-    The same for the same seed. Raises ValueError for n below 2."""
+    """A permutation of n indices without fixed points: a random cycle through all (Sattolo, 1986)."""
     if n < 2:
         raise ValueError(f"{n} conditions cannot be exchanged; a wrong one for each takes 2 or more")
     cycle = np.random.default_rng(seed).permutation(n)
@@ -68,36 +67,28 @@ def derangement(n: int, seed: int = 0) -> Int[np.ndarray, " n"]:
 
 
 def with_anchors(
-    scores: Mapping[str, Score],
-    targets: Sequence[Any] | np.ndarray,
-    controlled: Sequence[Any] | np.ndarray,
-    uncontrolled: Sequence[Any] | np.ndarray,
-    wrong: Sequence[Any] | np.ndarray,
+    scores: Mapping[str, Score], targets: Examples, controlled: Examples, uncontrolled: Examples, wrong: Examples
 ) -> list[Row]:
-    """The three rows of the table above: each picture scored against its own target, also the wrongly controlled.
-
-    Raises ValueError unless there are as many pictures of each kind as targets, and some."""
-    kinds = {WITH: controlled, WITHOUT: uncontrolled, WRONG: wrong}
-    counts = {"targets": len(targets), **{name: len(pictures) for name, pictures in kinds.items()}}
+    """The three rows of the table above: each image scored against its own target, the wrongly controlled ones too."""
+    sets = {WITH: controlled, WITHOUT: uncontrolled, WRONG: wrong}
+    counts = {"targets": len(targets), **{name: len(images) for name, images in sets.items()}}
     if len(set(counts.values())) > 1 or not len(targets):
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
-        raise ValueError(f"{listed}: give one picture of each kind for each target, and at least one")
-    return score_rows(scores, targets, kinds)
+        raise ValueError(f"{listed}: give one image of each set for each target, and at least one")
+    return score_rows(scores, targets, sets)
 
 
-def score_rows(
-    scores: Mapping[str, Score], targets: Sequence[Any] | np.ndarray, kinds: Mapping[str, Sequence[Any] | np.ndarray]
-) -> list[Row]:
-    """A row for each kind of pictures, one picture for each target."""
+def score_rows(scores: Mapping[str, Score], targets: Examples, sets: Mapping[str, Examples]) -> list[Row]:
+    """A row for each set of images, one image for each target."""
     return [
-        Row(name, {key: mean_score(score, pictures, targets) for key, score in scores.items()})
-        for name, pictures in kinds.items()
+        Row(name, {key: mean_score(score, images, targets) for key, score in scores.items()})
+        for name, images in sets.items()
     ]
 
 
-def mean_score(score: Score, pictures: Sequence[Any] | np.ndarray, targets: Sequence[Any] | np.ndarray) -> Mean:
-    """The mean over pairs, without those that are NaN; NaN if all are."""
-    values = np.array([float(score(*pair)) for pair in zip(pictures, targets, strict=True)])
+def mean_score(score: Score, images: Examples, targets: Examples) -> Mean:
+    """The mean over pairs without those that are NaN; NaN if all are."""
+    values = np.array([float(score(*pair)) for pair in zip(images, targets, strict=True)])
     values = values[~np.isnan(values)]
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return Mean(float(np.mean(values)) if len(values) else math.nan, error, len(values))
@@ -109,11 +100,11 @@ def flat(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def table(rows: Sequence[Row], digits: int = 3) -> str:
-    """Rows for people, in Markdown: mean ± standard error, and how many pictures where not all could be scored."""
+    """Markdown: mean ± standard error, and the number of images where not all could be scored."""
     most = max(mean.count for row in rows for mean in row.scores.values())
     lines = []
     for row in rows:
-        short = [f" ({mean.count} of {most})" if mean.count < most else "" for mean in row.scores.values()]
-        cells = [mean.text(digits) + note for mean, note in zip(row.scores.values(), short, strict=True)]
+        counts = [f" ({mean.count} of {most})" if mean.count < most else "" for mean in row.scores.values()]
+        cells = [mean.text(digits) + count for mean, count in zip(row.scores.values(), counts, strict=True)]
         lines.append([row.name, *cells])
     return markdown(["pictures", *rows[0].scores], lines)

@@ -1,9 +1,9 @@
-"""Does a thing have the colour that its prompt names?
+"""Colour names: does an object have the colour that its prompt names?
 
-Every pixel of the foreground (`conditions.mask.foreground`) goes to the named colour nearest to it in CIELAB (CIE 1976, white
-D65), where Euclidean distances are roughly what people see; the name that most pixels go to is the picture's colour.
-Names are English's eleven basic colour terms (Berlin and Kay, 1969) with sRGB values that stand for them. A picture
-without foreground has no colour, and is wrong whatever was asked for.
+Each pixel of the foreground (`plugins.conditions.mask.foreground`) is assigned to the named colour nearest to it in
+CIELAB (CIE 1976, white D65), where Euclidean distances approximate perceived ones; the most frequent name is the
+image's colour. Names are the eleven basic colour terms of English (Berlin and Kay, 1969) with typical sRGB values. An
+image without foreground has no colour, and is wrong for every prompt.
 """
 
 from __future__ import annotations
@@ -29,22 +29,19 @@ COLOURS = {
 }
 
 
-def lab(rgb: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
+def lab(rgb: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
     """sRGB in [0, 1] as L* in [0, 100], a* and b*."""
-    rows = np.ascontiguousarray(rgb, np.float32).reshape(1, -1, 3)
-    return cv2.cvtColor(rows, cv2.COLOR_RGB2LAB).reshape(rgb.shape)
+    return cv2.cvtColor(np.ascontiguousarray(rgb, np.float32)[None], cv2.COLOR_RGB2LAB)[0]
 
 
 def nearest_colours(rgb: Float[np.ndarray, "n 3"]) -> Int[np.ndarray, " n"]:
-    """For each colour in [0, 1], the place in COLOURS of the one nearest to it."""
+    """Indices in COLOURS of the nearest to each colour in [0, 1]."""
     named = lab(np.array(list(COLOURS.values()), np.float32) / 255)
     return np.linalg.norm(lab(rgb)[:, None] - named, axis=-1).argmin(axis=1)
 
 
 def dominant_colour(image: Float[np.ndarray, "h w 3"], mask: Bool[np.ndarray, "h w"] | None = None) -> str | None:
-    """The name most pixels of the mask (by default the foreground) go to, the first in COLOURS among equals; None for
-    an empty one."""
+    """The most frequent name in the mask (default: the foreground), the first in COLOURS among equals; None for an
+    empty one."""
     chosen = image[foreground(image) if mask is None else mask]
-    if not len(chosen):
-        return None
-    return list(COLOURS)[int(np.bincount(nearest_colours(chosen)).argmax())]
+    return list(COLOURS)[int(np.bincount(nearest_colours(chosen)).argmax())] if len(chosen) else None

@@ -1,46 +1,142 @@
-"""Fidelity by way of an estimator: is the depth right, are the face and the body where they should be?
+"""Fidelity by an estimator: depth errors by a depth model, landmark errors by MediaPipe.
 
-What a generated picture shows has to be estimated: by a depth model (a user's ONNX file) or by MediaPipe (extra
-`landmarks`). The same estimator reads the real picture, so that its own bias stands on both sides.
-
-    scores:
+    metrics:
       depth: {_target_: plugins.metrics.estimated.DepthRmse, model: midas.onnx}
       face:  {_target_: plugins.metrics.estimated.FaceNme}
       found: {_target_: plugins.metrics.estimated.FaceFound}
 
-| object | better | what it is | home |
-| --- | --- | --- | --- |
-| `DepthRmse` | lower | RMSE of depth in [0, 1], after the best scale and shift | `depth.py` |
-| `FaceNme` | lower | mean distance of 478 points, in distances between the eyes; NaN without a face | `landmarks.py` |
-| `FaceFound` | higher | 1 if a face was found, else 0: to be read beside `FaceNme` | `landmarks.py` |
-| `PosePck` | higher | share of the body's points within a tenth of its box; 0 where nobody was found | `landmarks.py` |
+| object | better | what it is |
+| --- | --- | --- |
+| `DepthRmse` | lower | RMSE of depth in [0, 1], after the best scale and shift; a user's ONNX file |
+| `FaceNme` | lower | mean distance of 478 points, in distances between the eyes; NaN without a face; 0.05 is good |
+| `FaceFound` | higher | 1 if a face was found, else 0; give it beside `FaceNme` |
+| `PosePck` | higher | share of the body's points within a tenth of the box's diagonal; 0 where nobody was found |
 
-Where the real picture shows no face or nobody there is nothing to obey: NaN, which means leave out (`anchors.py`).
+The same estimator reads the generated and the real image, so its bias is in both. Where the real image shows no face or
+nobody, the score is NaN, which means leave out (`anchors`).
+
+**Depth.** Estimators give relative depth of unknown unit and zero, so a prediction p is first fitted to the target y
+(Ranftl et al., 1907.01341, section 5):
+
+    s, t = argmin mean (s p + t - y)^2 with s >= 0         RMSE = sqrt mean (s p + t - y)^2
+                                                           abs-rel = mean |s p + t - y| / y
+
+A negative scale would make near for far as good as the truth. A scale of 0 makes the shift the target's mean, so RMSE
+is at most the target's standard deviation, the score of no information. abs-rel leaves out targets below 0.01.
+
+**Landmarks** are `k 2`, (x, y) in pixels, NaN where not found. NME is the mean distance / size of the target over the
+points found. PCK is the share of points within `threshold` x size, where a missing point is a wrong one. Target points
+that are NaN are left out of both. The size is
+
+- "eyes": between the outer corners of the eyes (inter-ocular; Sagonas et al., "300 faces in-the-wild", 2013): points 33
+  and 263 of MediaPipe's 478, 36 and 45 of the 68 of 300-W;
+- "box": the diagonal of the target's bounding box, for bodies. Yang and Ramanan's PCK (2013) takes the longer side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from common.evaluation.metrics import Metric, Picture
 from plugins.conditions import detection
 from plugins.conditions.depth import normalise
 from plugins.conditions.landmarks import Landmarks
 from plugins.conditions.onnx_depth import OnnxDepth
-from plugins.metrics.depth import depth_errors
-from plugins.metrics.landmarks import THRESHOLD, nme, pck
+
+SMALLEST = 0.01  # of a target that abs-rel divides by
+EYES = (33, 263)  # of MediaPipe's face mesh
+THRESHOLD = 0.1
 
 Points = Float[np.ndarray, "k 2"]
+AnyPoints = Float[np.ndarray, "_k 2"]  # as many as the others, which is checked with a better message
+Size = Literal["eyes", "box"]
+
+
+class DepthErrors(NamedTuple):
+    """Errors after the fit, lower is better, and the fit."""
+
+    rmse: float
+    abs_rel: float
+    scale: float
+    shift: float
+
+
+def depth_errors(
+    predicted: Float[np.ndarray, "h w"], target: Float[np.ndarray, "_h _w"], mask: Bool[np.ndarray, "h w"] | None = None
+) -> DepthErrors:
+    """The errors over the pixels of `mask` (default: all), of two maps with the same sign, near high or near low."""
+    if predicted.shape != target.shape:
+        raise ValueError(f"depth maps of {predicted.shape} and {target.shape}: resize one of them first")
+    chosen = np.ones(target.shape, bool) if mask is None else mask
+    p, y = (depth[chosen].astype(np.float64) for depth in (predicted, target))
+    if not len(y) or not np.isfinite([p, y]).all():
+        raise ValueError(f"{len(y)} pixels of depth: give one or more, all finite; mask out unknown ones")
+    scale, shift = fit(p, y)
+    error, far = np.abs(scale * p + shift - y), y >= SMALLEST
+    abs_rel = float(np.mean(error[far] / y[far])) if far.any() else float("nan")
+    return DepthErrors(float(np.sqrt(np.mean(error**2))), abs_rel, scale, shift)
+
+
+def fit(p: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """The least-squares scale, 0 or more, and shift that bring p to y."""
+    centred = p - p.mean()
+    # The rounding of the mean leaves a constant map with some spread, and a division by it would amplify noise.
+    flat = np.ptp(p) <= np.finfo(np.float64).eps * np.abs(p).max()
+    scale = 0.0 if flat else max(0.0, float(centred @ (y - y.mean())) / float(centred @ centred))
+    return scale, float(y.mean() - scale * p.mean())
+
+
+def nme(predicted: Points, target: AnyPoints, normalise: Size = "eyes", eyes: tuple[int, int] = EYES) -> float:
+    """Normalised mean error of one image; NaN without points. Raises ValueError for two numbers of points, or as
+    `target_size`."""
+    distances = _distances(predicted, target) / target_size(target, normalise, eyes)
+    return float(np.nanmean(distances)) if np.isfinite(distances).any() else float("nan")
+
+
+def pck(
+    predicted: Points,
+    target: AnyPoints,
+    threshold: float = THRESHOLD,
+    normalise: Size = "box",
+    eyes: tuple[int, int] = EYES,
+) -> float:
+    """Share of correct keypoints, at most `threshold` sizes away; NaN without target points. Raises as `nme`."""
+    close = _distances(predicted, target) <= threshold * target_size(target, normalise, eyes)  # NaN is not close
+    known = np.isfinite(target).all(axis=-1)
+    return float(np.mean(close[known])) if known.any() else float("nan")
+
+
+def target_size(target: Points, normalise: Size, eyes: tuple[int, int] = EYES) -> float:
+    """The normaliser of distances; NaN without target points. Raises ValueError for one that is unknown or 0."""
+    if normalise not in ("eyes", "box"):
+        raise ValueError(f"normalise={normalise!r}: choose eyes or box")
+    if normalise == "eyes" and max(eyes) >= len(target):
+        raise ValueError(f"eyes={eyes} are not among {len(target)} points; give their numbers, or normalise='box'")
+    known = target[np.isfinite(target).all(axis=-1)]
+    if normalise == "box" and not len(known):
+        return float("nan")
+    start, end = target[list(eyes)] if normalise == "eyes" else (known.min(axis=0), known.max(axis=0))
+    size = float(np.linalg.norm(end - start))
+    if not size > 0:
+        raise ValueError(f"the target's {normalise} measure {size}; NME and PCK need a size above 0: leave it out")
+    return size
+
+
+def _distances(predicted: Points, target: AnyPoints) -> Float[np.ndarray, " k"]:
+    """Of each point to its target, NaN where either is unknown."""
+    if predicted.shape != target.shape:
+        raise ValueError(f"landmarks of {predicted.shape} and {target.shape}: both must come from one model")
+    return np.linalg.norm(predicted.astype(np.float64) - target, axis=-1)
 
 
 @dataclass(frozen=True)
 class DepthRmse(Metric):
-    """`depth_errors` of `model`, an ONNX file, on both pictures."""
+    """The RMSE of `depth_errors` by `model`, an ONNX file, on both images."""
 
     model: str
     higher_is_better: ClassVar[bool] = False
@@ -59,13 +155,13 @@ class DepthRmse(Metric):
 
 
 @dataclass(frozen=True)
-class _OfLandmarks(Metric):
+class _LandmarkMetric(Metric):
     def prepare(self) -> None:
         detection.require_mediapipe()
 
 
 @dataclass(frozen=True)
-class FaceNme(_OfLandmarks):
+class FaceNme(_LandmarkMetric):
     """`nme` of the largest faces."""
 
     higher_is_better: ClassVar[bool] = False
@@ -76,7 +172,7 @@ class FaceNme(_OfLandmarks):
 
 
 @dataclass(frozen=True)
-class FaceFound(_OfLandmarks):
+class FaceFound(_LandmarkMetric):
     """Whether there is a face; its mean is the detection rate."""
 
     higher_is_better: ClassVar[bool] = True
@@ -86,7 +182,7 @@ class FaceFound(_OfLandmarks):
 
 
 @dataclass(frozen=True)
-class PosePck(_OfLandmarks):
+class PosePck(_LandmarkMetric):
     """`pck` of the body, in sizes of its box."""
 
     threshold: float | int = THRESHOLD
@@ -101,26 +197,23 @@ class PosePck(_OfLandmarks):
 
 def face_points(image: Picture) -> Points | None:
     """The largest face's points in pixels, None without a face."""
-    found = _found(detection.find_faces, image)
+    found = _detect(detection.find_faces, image)
     return None if found is None else in_pixels(found.faces[0], image)
 
 
 def pose_points(image: Picture) -> Points | None:
     """The body's points in pixels, None without a body."""
-    found = _found(detection.find_holistic, image)
+    found = _detect(detection.find_holistic, image)
     return None if found is None or found.pose is None else in_pixels(found.pose, image)
 
 
 def in_pixels(points: Float[np.ndarray, "k _"], image: Picture) -> Points:
-    """x and y of fractions of a picture."""
-    height, width = image.shape[:2]
-    return points[:, :2].astype(np.float32) * np.array([width, height], np.float32)
+    """x and y from fractions of the image."""
+    return points[:, :2].astype(np.float32) * np.array(image.shape[1::-1], np.float32)
 
 
-def _found(find: Callable[[Any], Landmarks], image: Picture) -> Landmarks | None:
-    if not np.isfinite(image).all():
-        return None
+def _detect(find: Callable[[Any], Landmarks], image: Picture) -> Landmarks | None:
     try:
-        return find(image)
+        return find(image) if np.isfinite(image).all() else None
     except ValueError:  # nothing is there
         return None

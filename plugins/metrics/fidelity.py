@@ -1,42 +1,136 @@
-"""How well a picture obeys its condition: named objects that a config lists, as `common.evaluation.metrics`.
+"""Agreement of an image with its condition: F1 and chamfer distance of edges, IoU of foregrounds.
 
     metrics:
       edges: {_target_: plugins.metrics.fidelity.EdgeF1}
       area:  {_target_: plugins.metrics.fidelity.MaskIou}
 
-| object | better | what it is | home |
-| --- | --- | --- | --- |
-| `EdgeF1` | higher | F1 of the edges, 1 pixel of tolerance | `edge_maps.py` |
-| `EdgeDistance` | lower | chamfer distance of the edges, in pixels | `edge_maps.py` |
-| `MaskIou` | higher | overlap of what stands on plain ground | `masks.py` |
+| object | better | what it is |
+| --- | --- | --- |
+| `EdgeF1` | higher, to 1 | harmonic mean of precision and recall of edge pixels within a tolerance |
+| `EdgeDistance` | lower, px | chamfer: mean distance to the nearest edge of the other map, both ways |
+| `MaskIou` | higher, to 1 | intersection over union of the foregrounds (`plugins.conditions.mask.foreground`) |
 
-An object compares a generated picture with the real one that its condition was made of, both RGB in [0, 1] and `h w 3`.
-Where there is only the condition, `EdgeF1(target="condition")` takes it for an edge map, bright on dark: the extractor
-that made it is then another one than the score's, so that even the real picture does not reach 1 (with Canny 100/200,
-unblurred: 0.74 on the held-out pictures of data/captioned64).
+An object compares a generated image with the real one that its condition was made of, both RGB in [0, 1]. Where only
+the condition exists, `EdgeF1(target="condition")` reads it as an edge map, bright on dark; even the real image then
+stays below 1, as the extractors differ (with Canny 100/200, unblurred: 0.74 on the held-out images of
+data/captioned64). An image with NaN scores NaN. `estimated` has metrics of depth and landmarks; `anchors` explains how
+to read any of these numbers.
 
-Depth and landmarks need an estimator as well: their objects are in `estimated.py`. Named colours (`colours.py`) are
-functions only: they need a word. A number of any of them means little alone: see `anchors.py`.
+**Edges** are binary maps of one extractor: grey, a Gaussian blur of 1.5 px, Canny with thresholds 120 and 240. The
+tolerance is along rows and columns: one map is dilated by a square of side 2 x tolerance + 1. Without the blur Canny
+makes edges of the noise in generated images. Mean F1 with tolerance 1 on the 275 held-out images of data/captioned64
+(64x64), against the same image with noise and against another image:
 
-A picture with NaN in it scores NaN, never a good score.
+| extractor | noise 20/255 | noise 40/255 | another image |
+| --- | ---: | ---: | ---: |
+| Canny 100/200, no blur | 0.947 | 0.698 | 0.393 |
+| Canny 120/240, no blur | 0.960 | 0.791 | 0.381 |
+| this one | 0.958 | 0.927 | 0.225 |
+
+The blur costs edges of low contrast: 3 % of those images have none left. Two empty maps score 1 and distance 0; an
+empty one and another score 0 and the image's diagonal.
+
+**Masks.** Noise of the size of the threshold counts as foreground: with 20/255 of it, those images have a mean IoU of
+0.68 with themselves, while two different clean ones have 0.40. Two empty masks score 1.
 """
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+import cv2
 import numpy as np
+from jaxtyping import Bool, Float
 
 from common.evaluation.metrics import Metric, Picture
+from common.io.images import to_uint8
 from plugins.conditions.mask import THRESHOLD, foreground
-from plugins.metrics import edge_maps
-from plugins.metrics.masks import iou
+
+BLUR = 1.5  # standard deviation in pixels
+LOW, HIGH = 120, 240  # Canny's thresholds
+TOLERANCE = 1  # pixels
+
+Mask = Bool[np.ndarray, "h w"]
+AnyMask = Bool[np.ndarray, "_h _w"]  # must have the other's size, which is checked with a better message
+
+
+class EdgeScore(NamedTuple):
+    """Agreement of two edge maps, in [0, 1].
+
+    Attributes:
+      precision: share of predicted edge pixels with a target pixel within the tolerance.
+      recall: share of target edge pixels with a predicted pixel within the tolerance.
+      f1: their harmonic mean.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+
+
+def edges(
+    image: Float[np.ndarray, "h w 3"], blur: int | float = BLUR, low: int | float = LOW, high: int | float = HIGH
+) -> Mask:
+    """The edges of an RGB image in [0, 1]; `blur` 0 disables the blur. Only scores of equal settings are comparable."""
+    if blur < 0 or not 0 <= low <= high:
+        raise ValueError(f"blur={blur}, low={low}, high={high}: blur >= 0 and 0 <= low <= high must hold")
+    grey = cv2.cvtColor(np.asarray(image, np.float32), cv2.COLOR_RGB2GRAY)
+    if blur:
+        side = 2 * math.ceil(3 * blur) + 1  # OpenCV's own choice depends on the type of the values
+        grey = cv2.GaussianBlur(grey, (side, side), blur)
+    return cv2.Canny(to_uint8(grey), low, high) > 0
+
+
+def lines(condition: Float[np.ndarray, "h w 3"]) -> Mask:
+    """The edge map in a condition image: pixels above 0.5 in any channel."""
+    return np.asarray(condition).max(axis=-1) > 0.5
+
+
+def edge_f1(predicted: Mask, target: AnyMask, tolerance: int = TOLERANCE) -> EdgeScore:
+    """Precision, recall and F1 of edge pixels."""
+    _check_sizes(predicted, target)
+    if tolerance < 0:
+        raise ValueError(f"tolerance={tolerance} pixels must be 0 or more; the default is {TOLERANCE}")
+    if not predicted.any() or not target.any():
+        both = float(predicted.any() == target.any())
+        return EdgeScore(both, both, both)
+    square = np.ones((2 * tolerance + 1, 2 * tolerance + 1), np.uint8)
+    near_target, near_predicted = (cv2.dilate(edges.astype(np.uint8), square) > 0 for edges in (target, predicted))
+    precision, recall = float(near_target[predicted].mean()), float(near_predicted[target].mean())
+    total = precision + recall
+    return EdgeScore(precision, recall, 2 * precision * recall / total if total else 0.0)
+
+
+def chamfer(predicted: Mask, target: AnyMask) -> float:
+    """Mean Euclidean distance in pixels to the nearest edge of the other map, the mean of both directions."""
+    _check_sizes(predicted, target)
+    if not predicted.any() or not target.any():
+        return 0.0 if predicted.any() == target.any() else math.hypot(*predicted.shape)
+    to_predicted, to_target = (
+        cv2.distanceTransform((~edges).astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
+        for edges in (predicted, target)
+    )
+    return float(to_target[predicted].mean(dtype=np.float64) + to_predicted[target].mean(dtype=np.float64)) / 2
+
+
+def iou(predicted: Mask, target: AnyMask) -> float:
+    """Intersection over union of two masks, in [0, 1]."""
+    _check_sizes(predicted, target)
+    union = np.count_nonzero(predicted | target)
+    return np.count_nonzero(predicted & target) / union if union else 1.0
+
+
+def _check_sizes(predicted: np.ndarray, target: np.ndarray) -> None:
+    if predicted.shape != target.shape:
+        raise ValueError(f"maps of {predicted.shape} and {target.shape}: resize the images to one size first")
 
 
 @dataclass(frozen=True)
-class _OfEdges(Metric):
-    """What `target` pictures are: "picture", or "condition" for an edge map."""
+class _EdgeMetric(Metric):
+    """`target`: what the second argument is, "picture", or "condition" for an edge map."""
 
     target: str = "picture"
 
@@ -44,36 +138,36 @@ class _OfEdges(Metric):
         if self.target not in ("picture", "condition"):
             raise ValueError(f"target is {self.target!r}: choose picture or condition")
 
-    def _maps(self, prediction: Picture, target: Picture) -> tuple[edge_maps.Edges, edge_maps.Edges]:
-        read = edge_maps.edges if self.target == "picture" else edge_maps.lines
-        return edge_maps.edges(prediction), read(target)
-
-
-@dataclass(frozen=True)
-class EdgeF1(_OfEdges):
-    """`edge_maps.edge_f1`."""
-
-    tolerance: int = edge_maps.TOLERANCE
-    higher_is_better: ClassVar[bool] = True
-
     def __call__(self, prediction: Picture, target: Picture) -> float:
         if not np.isfinite(prediction).all():
             return float("nan")
-        return edge_maps.edge_f1(*self._maps(prediction, target), self.tolerance).f1
+        return self.compare(edges(prediction), edges(target) if self.target == "picture" else lines(target))
+
+    @abstractmethod
+    def compare(self, prediction: Mask, target: AnyMask) -> float: ...
 
 
 @dataclass(frozen=True)
-class EdgeDistance(_OfEdges):
-    """`edge_maps.chamfer`."""
+class EdgeF1(_EdgeMetric):
+    """The F1 of `edge_f1`."""
+
+    tolerance: int = TOLERANCE
+    higher_is_better: ClassVar[bool] = True
+
+    def compare(self, prediction: Mask, target: AnyMask) -> float:
+        return edge_f1(prediction, target, self.tolerance).f1
+
+
+@dataclass(frozen=True)
+class EdgeDistance(_EdgeMetric):
+    """`chamfer`."""
 
     higher_is_better: ClassVar[bool] = False
     digits: ClassVar[int] = 2
     unit: ClassVar[str] = "px"
 
-    def __call__(self, prediction: Picture, target: Picture) -> float:
-        if not np.isfinite(prediction).all():
-            return float("nan")
-        return edge_maps.chamfer(*self._maps(prediction, target))
+    def compare(self, prediction: Mask, target: AnyMask) -> float:
+        return chamfer(prediction, target)
 
 
 @dataclass(frozen=True)

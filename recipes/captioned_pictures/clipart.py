@@ -21,7 +21,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from plugins.data.captioned import Picture, decode, is_colourless, is_sided
+from plugins.data.captioned import is_sided
+from recipes.captioned_pictures.thumbnails import Picture, decode, is_colourless
 from recipes.downloads.archives import Package, members
 
 PIXELS = Package("deb", "openclipart-png", "", "public domain (Open Clip Art Library)")

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from plugins.data.captioned import Picture, decode, is_sided, straight
+from plugins.data.captioned import is_sided
+from recipes.captioned_pictures.thumbnails import Picture, decode, straight
 from recipes.downloads.archives import Package, members
 from recipes.downloads.svg import render
 

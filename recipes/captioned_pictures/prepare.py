@@ -14,8 +14,9 @@ import numpy as np
 import tyro
 
 from common.io.files import atomic_folder, check_output_folder
-from plugins.data.captioned import Picture, caption
+from plugins.data.captioned import caption
 from recipes.captioned_pictures import clipart, emoji, splits, stamps
+from recipes.captioned_pictures.thumbnails import Picture
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 from recipes.downloads.archives import Package, about, obtain
 

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from jaxtyping import UInt8
 
-from plugins.data.captioned import Picture
+from recipes.captioned_pictures.thumbnails import Picture
 
 TRAIN, UNSEEN, UNSEEN_STYLE, TEST = "train", "unseen", "unseen_style", "test"
 CONCRETE = {"animals-nature", "food-drink", "travel-places", "activities", "objects"}

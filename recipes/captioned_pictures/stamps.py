@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from plugins.data.captioned import Picture, decode, is_sided, straight
+from plugins.data.captioned import is_sided
+from recipes.captioned_pictures.thumbnails import Picture, decode, straight
 from recipes.downloads.archives import Package, members
 
 STAMPS = Package("deb", "tuxpaint-stamps-default", "", "GPL-2 (Tux Paint)")

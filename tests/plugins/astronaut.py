@@ -1,6 +1,6 @@
-"""The photograph of the MediaPipe fixtures, and what the reference found in it (tests/data/plugins/make_astronaut.py).
+"""The photograph of the MediaPipe fixtures, and the reference's results for it (tests/data/plugins/make_astronaut.py).
 
-`fake_mediapipe` stands in for the package where only our own logic is tested: it finds red rectangles.
+`fake_mediapipe` replaces the package where only our own logic is tested: it finds red rectangles.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import cv2
 import numpy as np
 
 from common.io.images import read_image
+from plugins.conditions import detection
 from plugins.conditions.landmarks import Landmarks
 
 DATA = Path(__file__).parents[1] / "data" / "plugins"
-WIDEST = 0.12  # of a picture's longer side: faces narrower than this MediaPipe does not see
+NARROWEST = 0.12  # of an image's longer side: MediaPipe misses narrower faces
 
 
 @functools.cache
@@ -45,7 +46,7 @@ def face() -> Landmarks:
 
 
 def person() -> Landmarks:
-    """Pose and face as Holistic found them, and two hands that are made up: there are none to be seen."""
+    """Pose and face as Holistic found them, and two made-up hands: none are visible."""
     fan = np.linspace(0, 1, 21)
     hand = np.stack([0.1 + 0.1 * fan, 0.8 + 0.1 * np.sin(9 * fan), 0 * fan], axis=-1).astype(np.float32)
     pose = reference()["holistic_pose33"]
@@ -53,7 +54,7 @@ def person() -> Landmarks:
 
 
 def faces_of(*boxes: tuple[float, float, float, float]) -> np.ndarray:
-    """The photograph's face, put into each box of left, top, width, height (fractions of the picture)."""
+    """The photograph's face, put into each box of left, top, width, height (fractions of the image)."""
     mesh = reference()["face478"]
     low, high = mesh[:, :2].min(0), mesh[:, :2].max(0)
     unit = np.concatenate([(mesh[:, :2] - low) / (high - low), mesh[:, 2:]], axis=-1)
@@ -61,12 +62,20 @@ def faces_of(*boxes: tuple[float, float, float, float]) -> np.ndarray:
     return np.stack([unit * s + [x, y, 0] for s, (x, y, _, _) in zip(scales, boxes, strict=True)]).astype(np.float32)
 
 
+def marked(size: tuple[int, int], *boxes: tuple[int, int, int, int]) -> np.ndarray:
+    """A grey image with a red rectangle, a face to `FaceMesh`, at each left, top, width, height."""
+    image = np.full((*size, 3), 0.5, np.float32)
+    for left, top, width, height in boxes:
+        image[top : top + height, left : left + width] = [1, 0, 0]
+    return image
+
+
 def _as_list(points: np.ndarray) -> SimpleNamespace:
     return SimpleNamespace(landmark=[SimpleNamespace(x=p[0], y=p[1], z=p[2], visibility=p[-1]) for p in points])
 
 
 class FaceMesh:
-    """Finds rectangles of pure red that are not too small for the picture."""
+    """Finds rectangles of pure red that are not too small for the image."""
 
     def __init__(self, **options: Any) -> None:
         assert options["static_image_mode"] and options["refine_landmarks"] and options["max_num_faces"] >= 5
@@ -77,36 +86,31 @@ class FaceMesh:
         red = (pixels == [255, 0, 0]).all(-1).astype(np.uint8)
         parts = cv2.connectedComponentsWithStats(red)[2][1:, :4]
         scale = np.array([width, height, width, height])
-        boxes = [tuple(part / scale) for part in parts if part[2] >= WIDEST * max(height, width)]
+        boxes = [tuple(part / scale) for part in parts if part[2] >= NARROWEST * max(height, width)]
         return SimpleNamespace(multi_face_landmarks=[_as_list(f) for f in faces_of(*boxes)] if boxes else None)
 
 
 class Holistic:
-    """Finds the photograph's person in whatever is not black."""
+    """Finds the photograph's person in every image that is not black."""
 
     def __init__(self, **options: Any) -> None:
         assert options == {"static_image_mode": True, "model_complexity": 1, "refine_face_landmarks": True}
 
     def process(self, pixels: np.ndarray) -> SimpleNamespace:
-        who = person()
-        parts = {"face": who.faces[0], "pose": who.pose, "left_hand": None, "right_hand": who.right_hand}
-        seen = {name: points if pixels.any() else None for name, points in parts.items()}
+        found = person()
+        lists = {"face": found.faces[0], "pose": found.pose, "left_hand": None, "right_hand": found.right_hand}
+        seen = {name: points if pixels.any() else None for name, points in lists.items()}
         return SimpleNamespace(**{f"{n}_landmarks": None if p is None else _as_list(p) for n, p in seen.items()})
 
 
 def fake_mediapipe(monkeypatch: Any) -> None:
-    from plugins.conditions import detection
-
-    solutions = SimpleNamespace(
-        face_mesh=SimpleNamespace(FaceMesh=FaceMesh), holistic=SimpleNamespace(Holistic=Holistic)
-    )
+    mesh, holistic = SimpleNamespace(FaceMesh=FaceMesh), SimpleNamespace(Holistic=Holistic)
+    package = SimpleNamespace(solutions=SimpleNamespace(face_mesh=mesh, holistic=holistic))
     forget()
-    monkeypatch.setattr(detection, "require_mediapipe", lambda: SimpleNamespace(solutions=solutions))
+    monkeypatch.setattr(detection, "require_mediapipe", lambda: package)
 
 
 def forget() -> None:
-    """The detectors that were started before; called around a test that changes what they are."""
-    from plugins.conditions import detection
-
+    """Drops the started detectors; called around a test that replaces them."""
     detection._face_mesh.cache_clear()
     detection._holistic.cache_clear()

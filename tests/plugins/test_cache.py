@@ -1,103 +1,114 @@
-"""Latents and states computed once: they are what the networks say, and the loader hands them on."""
+"""Latents and text states computed once: they are the networks' outputs, and batches contain them."""
 
-import json
+import dataclasses
 
+import cv2
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from prepared import take, write_prepared
 
 from plugins.data.captioned_batches import CaptionedConfig
 from plugins.data.latent_cache import write_cache
+from plugins.data.own_batches import OwnPicturesConfig
 from plugins.diffusion import TextConfig, TextEncoder, load_vae, save_component
 from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
-VAE = VAEConfig(latent_channels=2, block_out_channels=(8, 8), layers_per_block=1, norm_num_groups=4)
+SIZE = 8
+VAE = VAEConfig(latent_channels=2, block_out_channels=(4, 4), layers_per_block=1, norm_num_groups=2)
 TEXT = TextConfig(520, 8, 16, 1, 2, max_position_embeddings=6, eos_token_id=519)
-LABELS = ("red apple", "dog", "green tree")
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3), np.uint8)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder of pictures, a base of networks, and the cache of what they say."""
+    """A prepared folder and the same images as a user's own, a base, and the caches of both."""
     folder = tmp_path_factory.mktemp("cache")
-    pictures = folder / "pictures"
-    pictures.mkdir()
-    images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
-    np.save(pictures / "images.npy", images)
-    fields = {"style": "3d emoji", "tags": [], "mirror": True, "split": "train", "source": "s", "group": "g"}
-    entries = [{"label": label, **fields} for label in LABELS]
-    (pictures / "index.json").write_text(json.dumps({"pictures": entries}))
-    write_tokenizer(pictures / "tokenizer", *train_bpe(list(LABELS), 520))
-    write_tokenizer(folder / "base" / "tokenizer", *train_bpe(list(LABELS), 520))
+    write_prepared(folder / "pictures", IMAGES, lambda i: {"split": "train"})
+    for kind in ("images", "conditions/canny"):
+        (folder / "own" / kind).mkdir(parents=True)
+        for number, image in enumerate(IMAGES):
+            cv2.imwrite(str(folder / "own" / kind / f"{number}.png"), image[..., ::-1])
+    write_tokenizer(folder / "base" / "tokenizer", *train_bpe(["thing 0, 3d emoji"], 520))
     save_component(folder / "base" / "text_encoder", TextEncoder(TEXT, rngs=nnx.Rngs(1)))
     save_component(folder / "vae", AutoencoderKL(VAE, rngs=nnx.Rngs(0)))
-    scale = write_cache(pictures, folder / "vae", folder / "latents", folder / "base", batch=2)
-    return folder, images, scale
+    write_cache(folder / "own", folder / "vae", folder / "own_latents", batch=2, size=SIZE)
+    scale = write_cache(folder / "pictures", folder / "vae", folder / "latents", folder / "base", batch=2)
+    return folder, scale
+
+
+def config(folder, **changes) -> CaptionedConfig:
+    plain = dict(batch_size=3, length=6, latents=str(folder / "latents"))
+    return CaptionedConfig(str(folder / "pictures"), **(plain | changes))
 
 
 def test_latents_are_the_autoencoders(made):
-    folder, images, _ = made
+    folder, scale = made
     mean, std = (np.load(folder / "latents" / name) for name in ("mean.npy", "std.npy"))
     assert mean.shape == std.shape == (3, 2, 4, 4, 2) and mean.dtype == np.float16
-    vae = load_vae(folder / "vae")
-    for side, flipped in enumerate((images, images[:, :, ::-1])):
-        posterior = vae.encode(2 * jnp.asarray(flipped, jnp.float32) / 255 - 1)
-        np.testing.assert_allclose(mean[:, side], posterior.mean, atol=2e-3)
-        np.testing.assert_allclose(std[:, side], posterior.std, atol=2e-3)
-
-
-def test_the_scaled_autoencoder_gives_unit_latents(made):
-    folder, _, scale = made
-    vae = load_vae(folder / "latents" / "vae")
-    assert vae.config.scaling_factor == pytest.approx(scale)
-    mean, std = (np.load(folder / "latents" / name).astype(np.float32) for name in ("mean.npy", "std.npy"))
+    graph, state = nnx.split(load_vae(folder / "vae"))
+    both = np.concatenate([IMAGES, IMAGES[:, :, ::-1]]).astype(np.float32) / 255
+    posterior = jax.jit(lambda state, image: nnx.merge(graph, state).encode(2 * image - 1))(state, both)
+    np.testing.assert_allclose(mean.swapaxes(0, 1).reshape(6, 4, 4, 2), posterior.mean, atol=2e-3)
+    np.testing.assert_allclose(std.swapaxes(0, 1).reshape(6, 4, 4, 2), posterior.std, atol=2e-3)
+    for name in ("mean.npy", "std.npy"):
+        np.testing.assert_array_equal(np.load(folder / "own_latents" / name), np.load(folder / "latents" / name))
+    scaled = load_vae(folder / "latents" / "vae")
+    assert scaled.config.scaling_factor == pytest.approx(scale)
     draws = mean + std * np.random.default_rng(1).standard_normal((400, *mean.shape), np.float32)
-    assert float(jnp.std(vae.to_latents(jnp.asarray(draws.reshape(-1, 4, 4, 2))))) == pytest.approx(1, abs=0.02)
+    assert float(jnp.std(scaled.to_latents(jnp.asarray(draws.reshape(-1, 4, 4, 2))))) == pytest.approx(1, abs=0.02)
 
 
-def test_the_loader_hands_them_on(made):
-    folder, _, _ = made
-    config = CaptionedConfig(str(folder / "pictures"), batch_size=3, length=6, latents=str(folder / "latents"))
-    mean = np.load(folder / "latents" / "mean.npy")
-    stream, sides = config.batches(0), set()
-    for _ in range(6):
-        batch = next(stream)
+def test_latents_replace_images(made):
+    folder, _ = made
+    mean, sides = np.load(folder / "latents" / "mean.npy"), set()
+    for batch in take(config(folder).batches(0), 6):
         assert set(batch) == {"latents_mean", "latents_std", "tokens", "id"}
         for row, number in zip(batch["latents_mean"], batch["id"], strict=True):
             sides.add(next(side for side in range(2) if np.array_equal(row, mean[number, side])))
     assert sides == {0, 1}
 
 
-def test_states_come_instead_of_tokens(made):
-    folder, _, _ = made
-    plain = dict(batch_size=3, length=6, tag=0.0, plain=0.0)
-    config = CaptionedConfig(str(folder / "pictures"), **plain, drop=0.5, latents=str(folder / "latents"), states=True)
-    states = np.load(folder / "latents" / "states.npy")
+def test_a_condition_fits_the_latents(made):
+    folder, _ = made
+    names = dict(latents=str(folder / "own_latents"), tokenizer=str(folder / "pictures" / "tokenizer"))
+    data = OwnPicturesConfig(str(folder / "own"), size=SIZE, batch_size=3, unseen=0, mirror=True, **names)
+    assert set(next(data.batches(0))) == {"latents_mean", "latents_std", "tokens", "id"}
+    mean = np.load(folder / "own_latents" / "mean.npy")
+    batch = next(dataclasses.replace(data, condition="canny", stored=True).batches(0))
+    for row, condition, number in zip(batch["latents_mean"], batch["condition"], batch["id"], strict=True):
+        flip = np.array_equal(row, mean[number, 1])  # the stored condition is the image itself
+        assert flip or np.array_equal(row, mean[number, 0])
+        image = IMAGES[number, :, ::-1] if flip else IMAGES[number]
+        np.testing.assert_array_equal(condition, image.astype(np.float32) / 255)
+    with pytest.raises(ValueError, match=r"8 .* 4"):
+        dataclasses.replace(data, size=4).batches(0)
+
+
+def test_states_replace_tokens(made):
+    folder, _ = made
+    states, seen = np.load(folder / "latents" / "states.npy"), set()
     assert states.shape == (4, 6, 8) and not np.array_equal(states[0], states[3])
-    stream, seen = config.batches(0), set()
-    for _ in range(6):
-        batch = next(stream)
+    for batch in take(config(folder, tag=0, plain=0, drop=0.5, states=True).batches(0), 6):
         for row, number in zip(batch["states"], batch["id"], strict=True):
             rows = [i for i in (number, 3) if np.array_equal(row, states[i])]
             seen.add(rows[0] == 3)
-            assert rows
     assert seen == {False, True}
 
 
-def test_captions_that_change_have_no_states(made):
-    with pytest.raises(ValueError, match="tag=0 and plain=0"):
-        CaptionedConfig(str(made[0] / "pictures"), latents="anything", states=True)
-
-
-def test_missing_or_foreign_latents_are_one_line(made, tmp_path):
-    folder = made[0]
-    config = CaptionedConfig(str(folder / "pictures"), batch_size=3, latents=str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="writes them"):
-        config.batches(0)
+def test_missing_or_foreign_caches_are_refused(made, tmp_path):
+    folder, _ = made
+    with pytest.raises(FileNotFoundError, match="latent_cache"):
+        config(folder, latents=str(tmp_path)).batches(0)
+    with pytest.raises(FileNotFoundError, match=r"states\.npy"):
+        config(folder, latents=str(folder / "own_latents"), states=True, tag=0, plain=0).batches(0)
     np.save(tmp_path / "mean.npy", np.zeros((2, 2, 4, 4, 2), np.float16))
-    with pytest.raises(ValueError, match="cache again"):
-        CaptionedConfig(str(folder / "pictures"), batch_size=3, latents=str(tmp_path)).batches(0)
+    with pytest.raises(ValueError, match=r"2 .* 3"):
+        config(folder, latents=str(tmp_path)).batches(0)
     with pytest.raises(FileExistsError):
         write_cache(folder / "pictures", folder / "vae", folder / "latents")
+    with pytest.raises(ValueError, match="text"):
+        write_cache(folder / "own", folder / "vae", tmp_path / "new", folder / "base", size=SIZE)

@@ -15,7 +15,7 @@ from tiny_base import diffusion_base, random
 from common.training.task import Context
 from plugins.control import load
 from plugins.control.training.control_task import KINDS, ControlTask
-from plugins.data.controlled_batches import ControlledConfig
+from plugins.data.captioned_batches import CaptionedConfig
 from plugins.evaluation.control_fidelity import ControlEvaluation
 from plugins.metrics.fidelity import MaskIou
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
@@ -159,7 +159,7 @@ def pictures(tmp_path_factory):
 
 
 def test_batches_have_the_condition_of_their_image(pictures):
-    data = ControlledConfig(pictures, batch_size=4, length=16, buffer=1, condition="canny", vary={"low": [20, 60]})
+    data = CaptionedConfig(pictures, batch_size=4, length=16, buffer=1, condition="canny", vary={"low": [20, 60]})
     batch = next(data.batches(0))
     assert batch["condition"].shape == (4, SIDE, SIDE, 3) and batch["condition"].dtype == np.float32
     for image, condition in zip(batch["image"], batch["condition"], strict=True):
@@ -168,14 +168,14 @@ def test_batches_have_the_condition_of_their_image(pictures):
         for edge, inside in zip(edges, dark, strict=True):
             assert abs(edge.min() - inside.min()) <= 1 and abs(edge.max() - inside.max()) <= 1
     np.testing.assert_array_equal(batch["condition"], next(data.batches(0))["condition"])
-    ControlledConfig(pictures, condition="face", options={"most": 2})  # mediapipe is not imported yet
+    CaptionedConfig(pictures, condition="face", options={"most": 2})  # mediapipe is not imported yet
     for options, value in (({"vary": {"low": [60, 20]}}, r"vary\.low"), ({"options": {"sigma": 1}}, "sigma")):
         with pytest.raises(ValueError, match=value):
-            ControlledConfig(pictures, **options)
+            CaptionedConfig(pictures, condition="canny", **options)
 
 
 def test_the_evaluation_has_two_anchors(base, pictures, tmp_path):
-    data = ControlledConfig(pictures, split="unseen", batch_size=2, length=16)
+    data = CaptionedConfig(pictures, split="unseen", batch_size=2, length=16, condition="canny")
     evaluation = ControlEvaluation(data, {"area": MaskIou()}, base, 4, 4, (0.0, 1.0), steps=2, rows=2)
     names = evaluation.prepare()
     assert names == ["area/with control", "area/no control", "area/wrong control"]

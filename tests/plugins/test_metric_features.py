@@ -1,9 +1,9 @@
-"""Extractors of features: resizing as published, files in both layouts, errors of one line.
+"""Feature extractors: resizing as published, ONNX files in both layouts, errors of one line.
 
-onnxruntime is an optional extra: a stand-in with its interface runs everywhere, the real one where it is installed.
+onnxruntime is an optional extra: a stand-in with its interface runs everywhere, the real one where it is installed
+(tests of `conditions.onnx_depth`).
 """
 
-import importlib.util
 import sys
 from types import SimpleNamespace
 
@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from networks import one_line
-from PIL import Image
 
 from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, save_efficientnet, shapes
 from plugins.metrics import features
@@ -20,32 +19,24 @@ RNG = np.random.default_rng(0)
 BYTES = RNG.integers(0, 256, (30, 40, 3), np.uint8)
 
 
-def session(inputs: dict, outputs: list[str], run, types: dict | None = None) -> type:
-    """A class like onnxruntime.InferenceSession; `run(feed)` gives all outputs."""
+@pytest.fixture
+def install(monkeypatch, tmp_path):
+    """Replaces onnxruntime by one that runs `run(feed)`; returns the path of its file."""
 
-    class Session:
-        def __init__(self, path: str, providers: list[str]):
-            assert providers == ["CPUExecutionProvider"]
-
-        def get_inputs(self):
+    def use(inputs: dict, outputs: list[str], run, types: dict | None = None):
+        def values():
             kinds = types or {}
             return [SimpleNamespace(name=k, shape=v, type=kinds.get(k, "tensor(int64)")) for k, v in inputs.items()]
 
-        def get_outputs(self):
-            return [SimpleNamespace(name=name) for name in outputs]
+        def session(path: str, providers: list[str]) -> SimpleNamespace:
+            assert providers == ["CPUExecutionProvider"]
+            return SimpleNamespace(
+                get_inputs=values,
+                get_outputs=lambda: [SimpleNamespace(name=name) for name in outputs],
+                run=lambda wanted, feed: [run(feed)[name] for name in wanted],
+            )
 
-        def run(self, wanted, feed):
-            return [run(feed)[name] for name in wanted]
-
-    return Session
-
-
-@pytest.fixture
-def install(monkeypatch, tmp_path):
-    """Puts a stand-in for onnxruntime in place; returns the path of its file."""
-
-    def use(cls: type):
-        monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=cls))
+        monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=session))
         (tmp_path / "net.onnx").write_bytes(b"net")
         return tmp_path / "net.onnx"
 
@@ -79,15 +70,14 @@ def resized(image: np.ndarray, height: int, width: int) -> np.ndarray:
 def test_clean_fid_is_bicubic_with_antialiasing_on_floats(shape):
     image = RNG.integers(0, 256, shape, np.uint8)
     found = features.clean_fid(image)
-    expected = resized(image, 299, 299)
     assert found.dtype == np.float32 and found.shape == (299, 299, 3)
-    np.testing.assert_allclose(found, (expected - 128) / 128, atol=1e-4)
+    np.testing.assert_allclose(found, (resized(image, 299, 299) - 128) / 128, atol=1e-4)
     assert not np.allclose(found * 128, np.rint(found * 128), atol=1e-3), "nothing is rounded afterwards"
 
 
 @pytest.mark.parametrize(("shape", "side"), [((300, 400, 3), 224), ((400, 300, 3), 224), ((35, 35, 3), 336)])
-def test_clip_takes_the_middle_square(shape, side):
-    image = RNG.integers(80, 176, shape, np.uint8)  # no overshoot, which Pillow cuts off after each direction
+def test_clip_takes_the_centre(shape, side):
+    image = RNG.integers(80, 176, shape, np.uint8)  # no overshoot, which Pillow clips after each direction
     found = features.clip_resize(image, side)
     scale = side / min(shape[:2])
     height, width = int(shape[0] * scale + 1e-9), int(shape[1] * scale + 1e-9)
@@ -112,7 +102,7 @@ def test_lite0_is_the_network_on_8_bits(tmp_path):
     extractor = features.lite0(tmp_path / "net.safetensors")
     assert extractor.name == "efficientnet-lite0" != features.INCEPTION
     images = RNG.integers(0, 256, (3, 20, 20, 3), np.uint8)
-    found = extractor((images / 255 + 0.001).astype(np.float32))  # what 8 bits cannot hold is gone
+    found = extractor((images / 255 + 0.001).astype(np.float32))  # what 8 bits cannot hold is lost
     np.testing.assert_array_equal(found, network.embed(images))
 
 
@@ -123,20 +113,20 @@ def means(feed: dict) -> dict:
     return {"pool": x.mean(axis=(2, 3), keepdims=True)}
 
 
-def test_inception_from_a_file_in_batches(install):
-    path = install(session({"x": ["b", 3, 299, 299]}, ["pool"], means))
+def test_image_networks_run_in_batches_and_both_layouts(install):
     images = RNG.random((5, 20, 24, 3), np.float32)
-    extractor = features.inception(path, batch=2)
-    found = extractor(images)
+    extractor = features.inception(install({"x": ["b", 3, 299, 299]}, ["pool"], means), batch=2)
     rows = [features.clean_fid(np.rint(image * 255).astype(np.uint8)).mean(axis=(0, 1)) for image in images]
+    found = extractor(images)
     assert extractor.name == "inception-2015-12-05" and found.shape == (5, 3)
     np.testing.assert_allclose(found, rows, atol=1e-5)
-
-
-def test_channels_may_come_last(install):
-    path = install(session({"x": [None, 224, 224, 3]}, ["a", "b"], lambda f: {"b": f["x"].mean(axis=(1, 2))}))
+    path = install({"x": [None, 224, 224, 3]}, ["a", "b"], lambda f: {"b": f["x"].mean(axis=(1, 2))})
     found = features.clip_images(path, output="b")(BYTES[None].astype(np.float32) / 255)
     np.testing.assert_allclose(found[0], features.clip_resize(BYTES).mean(axis=(0, 1)), atol=1e-5)
+
+
+def tokenizer(texts):
+    return np.array([[len(text), 1, 2, 3] for text in texts], np.int32)
 
 
 def test_texts_become_tokens_and_embeddings(install):
@@ -146,71 +136,26 @@ def test_texts_become_tokens_and_embeddings(install):
         return {"text_embeds": feed["input_ids"].astype(np.float32)}
 
     inputs = {"attention_mask": ["b", 4], "input_ids": ["b", 4]}
-    path = install(session(inputs, ["text_embeds", "hidden"], run, {"attention_mask": "tensor(int32)"}))
-
-    def tokenizer(texts):
-        return np.array([[len(text), 1, 2, 3] for text in texts], np.int32)
-
+    path = install(inputs, ["text_embeds", "hidden"], run, {"attention_mask": "tensor(int32)"})
     found = features.clip_texts(path, tokenizer, "text_embeds")(["a", "bcd"] * 20)
     assert found.shape == (40, 4) and found[:2, 0].tolist() == [1, 3]
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "said"),
+    ("make", "inputs", "outputs", "value"),
     [
-        ({"x": [1, 5]}, ["y"], "one batch of pictures"),
-        ({"x": [1, 3, 8, 8], "t": [1]}, ["y"], r"t \[1\]"),
-        ({"x": [1, 3, 8, 8]}, ["y", "z"], "output None is not among y, z"),
+        (features.inception, {"x": [1, 5]}, ["y"], r"x \[1, 5\]"),
+        (features.inception, {"x": [1, 3, 8, 8], "t": [1]}, ["y"], r"t \[1\]"),
+        (features.inception, {"x": [1, 3, 8, 8]}, ["y", "z"], "None.* y, z"),
+        (
+            lambda path: features.clip_texts(path, tokenizer),
+            {"input_ids": [1], "pixels": [1]},
+            ["y"],
+            "input_ids, pixels",
+        ),
     ],
 )
-def test_files_of_another_form_are_one_line(install, inputs, outputs, said):
-    path = install(session(inputs, outputs, means))
-    with pytest.raises(ValueError, match=said) as error:
-        features.inception(path)
+def test_files_of_another_form_are_refused(install, make, inputs, outputs, value):
+    with pytest.raises(ValueError, match=value) as error:
+        make(install(inputs, outputs, means))
     one_line(error)
-
-
-def test_text_towers_of_another_form_are_one_line(install):
-    path = install(session({"input_ids": [1], "pixel_values": [1]}, ["y"], means))
-    with pytest.raises(ValueError, match="input_ids, pixel_values") as error:
-        features.clip_texts(path, lambda texts: np.zeros((len(texts), 4), np.int32))
-    one_line(error)
-
-
-def test_a_missing_file_and_a_missing_package(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match=r"none\.onnx") as error:
-        features.inception(tmp_path / "none.onnx")
-    one_line(error)
-    (tmp_path / "net.onnx").write_bytes(b"net")
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r"film-plugins-reveal\[onnx\]") as missing:
-        features.inception(tmp_path / "net.onnx")
-    one_line(missing)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="the extra `onnx` is not installed")
-def test_a_real_file(tmp_path):
-    import onnx
-    from onnx import TensorProto, helper
-
-    nodes = [helper.make_node("GlobalAveragePool", ["x"], ["pool"])]
-    picture = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 3, 299, 299])
-    pooled = helper.make_tensor_value_info("pool", TensorProto.FLOAT, ["b", 3, 1, 1])
-    graph = helper.make_graph(nodes, "means", [picture], [pooled])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    onnx.save(model, tmp_path / "means.onnx")
-    found = features.inception(tmp_path / "means.onnx")(BYTES[None].astype(np.float32) / 255)
-    np.testing.assert_allclose(found[0], features.clean_fid(BYTES).mean(axis=(0, 1)), atol=1e-5)
-    (tmp_path / "broken.onnx").write_bytes(b"broken")
-    with pytest.raises(ValueError, match="is no network that onnxruntime reads") as error:
-        features.inception(tmp_path / "broken.onnx")
-    one_line(error)
-
-
-def test_pillow_is_what_the_resizing_is_done_with():
-    """8 bits and floats differ: the one rounds between the directions and clips, the other does neither."""
-    image = np.zeros((4, 4, 3), np.uint8)
-    image[:, 2:] = 255
-    found = features.clean_fid(image) * 128 + 128
-    assert found.max() > 256 and found.min() < -1, "the filter overshoots, and that is kept"
-    assert np.asarray(Image.fromarray(image).resize((299, 299), Image.Resampling.BICUBIC)).max() == 255

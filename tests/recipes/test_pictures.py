@@ -20,10 +20,10 @@ from shelf import (
     write_stamps,
 )
 
-from plugins.data.captioned import Picture
 from plugins.diffusion.io.tokenizer import Tokenizer
 from recipes.captioned_pictures import clipart, emoji, splits, stamps
 from recipes.captioned_pictures.prepare import Settings, prepare
+from recipes.captioned_pictures.thumbnails import Picture
 
 
 @pytest.fixture

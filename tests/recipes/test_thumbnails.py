@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from shelf import BLUE, GREEN, RED, encoded, png
 
-from plugins.data import captioned
+from plugins.data.captioned import caption, is_sided
+from recipes.captioned_pictures import thumbnails
 
 
 def test_hidden_colours_do_not_bleed_into_edges():
@@ -12,7 +13,7 @@ def test_hidden_colours_do_not_bleed_into_edges():
     image = np.zeros((128, 128, 4), np.uint8)
     image[..., :3] = RED[::-1]
     image[:, :65] = (*BLUE[::-1], 255)
-    thumbnail = captioned.decode(encoded(".png", image), 64, trim=False)
+    thumbnail = thumbnails.decode(encoded(".png", image), 64, trim=False)
     assert thumbnail is not None
     np.testing.assert_array_equal(thumbnail[:, :32], np.broadcast_to(BLUE, (64, 32, 3)))
     np.testing.assert_array_equal(thumbnail[:, 33:], 255)
@@ -23,7 +24,7 @@ def test_hidden_colours_do_not_bleed_into_edges():
 def test_a_drawing_is_cut_out_centred_and_squared():
     page = np.full((300, 500, 3), 255, np.uint8)
     page[20:60, 30:190] = GREEN[::-1]  # 160 by 40, in a corner
-    thumbnail = captioned.decode(encoded(".png", page), 64, trim=True)
+    thumbnail = thumbnails.decode(encoded(".png", page), 64, trim=True)
     assert thumbnail is not None
     ys, xs = np.nonzero(thumbnail.min(axis=-1) < 200)
     assert (xs.min(), xs.max()) == (2, 61)  # a margin of 1/32
@@ -32,19 +33,19 @@ def test_a_drawing_is_cut_out_centred_and_squared():
 
 @pytest.mark.parametrize("content", [png(RED, 40), encoded(".png", np.full((90, 90), 255, np.uint8)), b"no picture"])
 def test_pictures_without_a_drawing_are_left_out(content):
-    assert captioned.decode(content, 64, trim=True) is None
+    assert thumbnails.decode(content, 64, trim=True) is None
 
 
 def test_huge_pictures_are_left_out(monkeypatch):
-    monkeypatch.setattr(captioned, "MAX_PIXELS", 80 * 80 - 1)
-    assert captioned.decode(png(RED, 80), 64, trim=True) is None
-    assert captioned.decode(png(RED, 79), 64, trim=True) is not None
+    monkeypatch.setattr(thumbnails, "MAX_PIXELS", 80 * 80 - 1)
+    assert thumbnails.decode(png(RED, 80), 64, trim=True) is None
+    assert thumbnails.decode(png(RED, 79), 64, trim=True) is not None
 
 
 def test_captions():
-    assert captioned.caption("red apple", "3d emoji", "fruit") == "red apple, fruit, 3d emoji"
-    assert captioned.caption("A zebra.") == "A zebra."
-    assert [captioned.is_sided(text) for text in ("Left hand", "down-right arrow", "bright leftovers")] == [
+    assert caption("red apple", "3d emoji", "fruit") == "red apple, fruit, 3d emoji"
+    assert caption("A zebra.") == "A zebra."
+    assert [is_sided(text) for text in ("Left hand", "down-right arrow", "bright leftovers")] == [
         True,
         True,
         False,

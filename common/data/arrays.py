@@ -1,0 +1,29 @@
+"""Arrays in .npy and .npz files, read without pickles."""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from common.io.files import require_file
+
+
+@contextlib.contextmanager
+def open_arrays(path: str | Path) -> Iterator[Mapping[str, np.ndarray]]:
+    """The arrays of an .npz by name, each read at its look-up; the array of an .npy has the name "".
+
+    Raises FileNotFoundError; ValueError for whatever cannot be read, also inside the block: a damaged file, a pickled
+    object, a missing name.
+    """
+    path = require_file(path)
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        with contextlib.nullcontext({"": loaded}) if isinstance(loaded, np.ndarray) else loaded as arrays:
+            yield arrays
+    except (ValueError, TypeError, KeyError, AttributeError, OSError, EOFError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise ValueError(f"{path} has no such plain arrays ({reason}); write it again with NumPy") from error

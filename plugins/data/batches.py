@@ -1,0 +1,165 @@
+"""Batches of captioned images, with a condition image for a control's training or without for a base's.
+
+A batch of b images of s pixels, captions of at most n tokens:
+
+    image       float32 [b s s 3]   RGB in [0, 1]
+    tokens      int32   [b n]       start, caption, end, padding (`plugins.diffusion.io.tokenizer`)
+    id          int64   [b]         number of the image in its source, whatever the split; `names` gives its name
+    condition   float32 [b s s 3]   in [0, 1], if `condition` names a kind (`plugins.conditions`)
+
+A condition is made of the image in the batch, so it always fits. With a cache (`latent_cache`), `latents_mean` and
+`latents_std` [b h w c], float16, replace the image. Empty captions are the unconditional half of classifier-free
+guidance (Ho and Salimans, 2022, section 3.2).
+
+The same seed gives the same batches for any number of threads and processes. The iterator's state is small and plain,
+and after `set_state` the very next batch follows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import grain
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from common.training.batches import batches
+from plugins.conditions.registry import make, maker_of
+from plugins.data.crop import Frame
+from plugins.data.latent_cache import Cache
+from plugins.data.record import Record, Source
+from plugins.diffusion.io.tokenizer import Tokenizer
+
+Batch = dict[str, Any]
+
+
+class Example(NamedTuple):
+    """A record's image, as a square in `frame`; None: the whole image."""
+
+    record: Record
+    image: UInt8[np.ndarray, "s s 3"]
+    frame: Frame | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureBatches(ABC):
+    """The options that all sources share.
+
+    Attributes:
+      split: of the source.
+      condition: a kind of `plugins.conditions.registry`; None: no condition images.
+      options: of the condition. vary: options drawn uniformly between two numbers for each image: {low: [50, 150]}.
+      drop: probability of an empty caption.
+      mirror: flip every second image, where the caption allows it.
+      latents: folder that `plugins.data.latent_cache` wrote; None: images.
+      length: tokens of a caption, start and end included.
+      batch_size: images per batch, over all processes.
+      threads: readers inside this process. buffer: batches that they prepare ahead.
+    """
+
+    split: str = "train"
+    condition: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    vary: Mapping[str, Any] = field(default_factory=dict)
+    drop: float | int = 0.1
+    mirror: bool = False
+    latents: str | None = None
+    length: int = 24
+    batch_size: int = 64
+    threads: int = 1
+    buffer: int = 8
+
+    def __post_init__(self) -> None:
+        for name, least in {"batch_size": 1, "threads": 1, "buffer": 1, "length": 3}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} {getattr(self, name)} must be {least} or more")
+        if not 0 <= self.drop <= 1:
+            raise ValueError(f"drop {self.drop} is a probability: it must be in [0, 1]")
+        for name, ends in self.vary.items():
+            if len(ends) != 2 or not ends[0] <= ends[1]:
+                raise ValueError(f"vary.{name} is {ends}: give the lowest and the highest value")
+        self._check_condition()
+
+    def _check_condition(self) -> None:
+        if self.condition is not None:
+            maker_of(self.condition, [*self.options, *self.vary])
+
+    @property
+    @abstractmethod
+    def source(self) -> Source:
+        """The images of all splits."""
+
+    @property
+    @abstractmethod
+    def ids(self) -> list[int]:
+        """The indices of the split's images in the source."""
+
+    @property
+    @abstractmethod
+    def text(self) -> Tokenizer:
+        """The captions' tokenizer."""
+
+    @property
+    @abstractmethod
+    def cache(self) -> Cache | None:
+        """Outputs of frozen networks on the images, computed once."""
+
+    @abstractmethod
+    def _draw(self, number: int, rng: np.random.Generator) -> tuple[str, bool]:
+        """A random caption of an image, and whether to flip it."""
+
+    def names(self, ids: Iterable[int | np.integer]) -> list[str]:
+        """The names of the images with these ids."""
+        return [self.source[int(number)].stored.name for number in ids]
+
+    def batches(
+        self, seed: int, process_index: int | None = None, process_count: int | None = None
+    ) -> grain.DatasetIterator:
+        """The endless stream of this seed, or this process's part of it (defaults: JAX's).
+
+        Raises FileNotFoundError, ImportError for missing files or extras; ValueError for an empty split, or a batch
+        that is larger than the split or cannot be divided.
+        """
+        ids, *_ = self.ids, self.text, self.cache  # fails early on missing files
+        if self.batch_size > len(ids):
+            raise ValueError(f"batch_size {self.batch_size} exceeds the {len(ids)} images of the split: lower it")
+        dataset = grain.MapDataset.range(len(ids)).seed(seed).shuffle().repeat().random_map(self._prepare)
+        return batches(dataset, self.batch_size, self.threads, self.buffer, process_index, process_count)
+
+    def example(self, number: int, rng: np.random.Generator | None = None) -> Example:
+        """An image of the source; with `rng` its crop may be random."""
+        record = self.source[number]
+        return Example(record, record.image)
+
+    def conditioned(
+        self, example: Example, flip: bool = False, rng: np.random.Generator | None = None
+    ) -> Float[np.ndarray, "h w 3"]:
+        """The condition of an example; without `rng`, varied options take the middle of their range."""
+        if self.condition is None:
+            raise ValueError("condition is null: name one, such as condition=canny")
+        drawn = {name: float((a + b) / 2 if rng is None else rng.uniform(a, b)) for name, (a, b) in self.vary.items()}
+        return make(self.condition, as_float(example.image, flip), **self.options, **drawn)
+
+    def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Batch:
+        number = self.ids[index]
+        caption, flip = self._draw(number, rng)
+        batch = {"id": np.int64(number), **self._text_inputs(number, caption)}
+        if self.cache is not None:
+            batch |= self.cache.latents(number, flip)
+            if self.condition is None:
+                return batch
+        example = self.example(number, rng)
+        if self.cache is None:
+            batch["image"] = as_float(example.image, flip)
+        return batch if self.condition is None else batch | {"condition": self.conditioned(example, flip, rng)}
+
+    def _text_inputs(self, number: int, caption: str) -> Batch:
+        return {"tokens": self.text(caption, self.length)[0]}
+
+
+def as_float(image: UInt8[np.ndarray, "h w 3"], flip: bool) -> Float[np.ndarray, "h w 3"]:
+    """In [0, 1], flipped left to right or not."""
+    return (image[:, ::-1] if flip else image).astype(np.float32) / 255

@@ -1,0 +1,121 @@
+"""Procedural scenes: their depth is checked against geometry, captions against masks."""
+
+import cv2
+import numpy as np
+import pytest
+
+from plugins import conditions
+from recipes.captioned_pictures import scenes
+from recipes.captioned_pictures.scene_shapes import Ball, Box, meet_ground, unit
+
+
+def scene(number: int, size=(48, 64)) -> scenes.Scene:
+    return scenes.scene(np.random.default_rng([7, number]), size)
+
+
+def rays_of(number: int, size=(48, 64)) -> tuple[scenes.World, np.ndarray]:
+    world = scenes.draw_world(np.random.default_rng([7, number]))
+    return world, scenes.rays(world, *size, (0.5, 0.5))
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_depth_lies_on_the_surfaces(number):
+    """Along each ray by its depth: within 1e-4 of the surface of the ball, box or ground that the mask says."""
+    made, (world, direction) = scene(number), rays_of(number)
+    along = direction @ world.axes[2]
+    with np.errstate(invalid="ignore"):
+        place = world.eye + (made.depth.reshape(-1) / along)[:, None] * direction
+    hit = np.isfinite(made.depth.reshape(-1))
+    rest = hit & ~made.masks.any(0).reshape(-1)
+    assert rest.any() and np.abs(place[rest, 1]).max() < 1e-4 * made.depth.reshape(-1)[rest].max()
+    for thing, mask in zip(world.things, made.masks.reshape(len(world.things), -1), strict=True):
+        if isinstance(thing, Ball):
+            off = np.linalg.norm(place[mask] - thing.centre, axis=-1) - thing.radius
+        else:
+            off = (np.abs((place[mask] - thing.centre) @ thing.axes.T) - thing.half).max(-1)
+        assert np.abs(off).max(initial=0) < 1e-4
+
+
+def test_nothing_lies_before_what_is_seen():
+    """Points on the way to the surface are inside no thing."""
+    made, (world, direction) = scene(3), rays_of(3)
+    length = made.depth.reshape(-1) / (direction @ world.axes[2])
+    length = np.where(np.isfinite(length), length, 50)
+    for share in np.linspace(0.02, 0.99, 60):
+        place = world.eye + (share * length)[:, None] * direction
+        for thing in world.things:
+            if isinstance(thing, Ball):
+                assert (np.linalg.norm(place - thing.centre, axis=-1) > thing.radius - 1e-6).all()
+            else:
+                assert ((np.abs((place - thing.centre) @ thing.axes.T) - thing.half).max(-1) > -1e-6).all()
+
+
+def test_shapes_are_met_where_they_are():
+    forward = np.array([[0.0, 0.0, 1.0]])
+    ball, box = Ball(0.0, 0.0, 1.0), Box(0.0, 0.0, 2**0.5, 2.0, 1.0, 0.0)
+    start = np.array([0.0, 1, -5])
+    np.testing.assert_allclose(ball.meet(start, forward), 4)
+    np.testing.assert_allclose(box.meet(start, forward), 4)
+    np.testing.assert_allclose(Box(0.0, 0.0, 2**0.5, 2.0, 1.0, np.pi / 4).meet(start, forward), 5 - np.sqrt(2))
+    assert np.isinf(ball.meet(start, -forward)).all() and np.isinf(box.meet(start, -forward)).all()  # behind
+    beside = start + [1.01, 0, 0]
+    assert np.isinf(ball.meet(beside, forward)).all() and np.isinf(box.meet(beside, forward)).all()
+    np.testing.assert_allclose(ball.meet(np.array([0.0, 1, 0]), forward), 1)  # from inside
+    np.testing.assert_allclose(meet_ground(start, unit(np.array([[0, -1.0, 1]]))), np.sqrt(2))
+    assert np.isinf(meet_ground(start, forward)).all()
+
+
+def test_scenes_depend_on_the_seed_alone():
+    first, again, other = scene(0), scene(0), scene(1)
+    for name in ("image", "depth", "masks"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+    assert first.caption == again.caption and not np.array_equal(first.image, other.image)
+
+
+@pytest.mark.parametrize("size", [(48, 64), (64, 40), (1, 1)])
+def test_scenes_have_values_in_range(size):
+    for number in range(4):
+        made = scene(number, size)
+        assert made.image.shape == (*size, 3) and made.image.dtype == np.float32
+        assert made.image.min() >= 0 and made.image.max() <= 1
+        assert made.depth.shape == size and (made.depth > 0).all() and not np.isnan(made.depth).any()
+        assert made.masks.shape == (len(made.names), *size) and made.masks.sum(0).max() <= 1
+        assert np.isfinite(made.depth[made.masks.any(0)]).all()
+    assert scenes.scene(np.random.default_rng(0), 16).image.shape == (16, 16, 3)
+    with pytest.raises(ValueError, match="0x4"):
+        scenes.scene(np.random.default_rng(0), (4, 0))
+
+
+def test_captions_name_what_is_seen():
+    made = scene(0)
+    assert made.caption.endswith(f" on {made.ground}") and made.caption.count("ball") + made.caption.count("box") >= 1
+    blank = scenes.Scene(made.image, made.depth, np.zeros_like(made.masks), made.names, "sand")
+    assert blank.caption == "nothing on sand"
+    full = np.zeros((3, 48, 64), bool)
+    full[:, :9] = True
+    three = scenes.Scene(made.image, made.depth, full, ("red ball", "orange box", "blue box"), "snow")
+    assert three.caption == "a red ball, an orange box and a blue box on snow"
+
+
+def test_scenes_show_things_and_their_depth_is_a_condition():
+    seen = [scene(number) for number in range(8)]
+    assert np.mean([made.masks.any((1, 2)).mean() for made in seen]) > 0.8  # of the things, most are in view
+    for made in seen:
+        picture = conditions.draw_depth(made.depth, near="low")
+        assert picture.max() == 1 and (picture[~np.isfinite(made.depth)] == 0).all()
+        assert made.image.std() > 0.05
+
+
+def test_the_sheet_is_written(tmp_path):
+    scenes.main(tmp_path / "sheet.png", count=1, side=24)
+    assert (tmp_path / "sheet.png").stat().st_size > 0
+
+
+def test_edges_of_a_scene_lie_where_its_masks_end():
+    made = scene(2, (128, 128))
+    edges = conditions.make("canny", made.image, low=40, high=80)[..., 0] > 0
+    outline = np.zeros((128, 128), bool)
+    for mask in made.masks:
+        outline |= cv2.morphologyEx(mask.astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)).astype(bool)
+    near = cv2.dilate(edges.astype(np.uint8), np.ones((5, 5), np.uint8)).astype(bool)
+    assert near[outline].mean() > 0.7
