@@ -1,13 +1,12 @@
-"""What an answer rests on: leave each item out, and see how much less likely the same answer becomes.
+"""Leave-one-out attribution: how much less likely the same answer becomes without an item.
 
     effect_i = log p(answer | all items but i) - log p(answer | all items)
 
-Below 0 the item spoke for the answer, above 0 against it. One batch computes all: row 0 has every item, row i + 1 all
-but item i, whose place stays empty, so that the others keep their positions and the prior is shared among the rest as
-if it had not been found. Nothing is looked up in its stead.
+Below 0 the item supported the answer, above 0 it spoke against it. One batch computes all: row 0 has every item, row
+i + 1 all but item i, whose place stays empty, so that the others keep their positions and the prior is shared among the
+rest as if it had not been found. No other item takes its place.
 
-Attention shares (`fusion.attention_shares`) tell what was looked at; an item may be looked at for nothing. This tells
-what it did, to this one answer.
+Attention shares (`fusion.attention_shares`) show what was attended to, which need not have changed the answer.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from reveal.network.model import Query, Reveal
 
 
 class Attributed(NamedTuple):
-    """An answer and what it rests on.
+    """An answer and its attribution to the items.
 
     Attributes:
       tokens: of the answer, its end included.
       log_probability: of those tokens, with all items.
-      prior: what each item counted, mean 1 over those that are there.
-      shares: of the question's attention in the fusion, what each item got.
+      prior: retrieval prior of each item, mean 1 over those that are there.
+      shares: of the question's attention in the fusion, for each item.
       effects: of the items, by leaving each out; 0 where there is none.
     """
 

@@ -89,12 +89,12 @@ class Answering:
         tokens, images = (np.stack(column) for column in zip(*inputs, strict=True))
         answers = self._reader.ask(tokens, images, self.k, sources=self.sources, how=self.how)
         texts = map(self.assistant.processor.tokenizer.decode, answers.tokens)
-        found = zip(texts, answers.found.ids, answers.found.present, strict=True)
+        found = zip(texts, answers.retrieved.ids, answers.retrieved.present, strict=True)
         return [Prediction(text, ids[present].tolist()) for text, ids, present in found]
 
     def _alone(self, example: Example, read: Input) -> Prediction:
         answer = self.assistant.ask(read[1], example.question.text, self.k, self.sources, self.how)
-        return Prediction(answer.answer, [piece.item.id for piece in answer.pieces if piece.item.id is not None])
+        return Prediction(answer.answer, [one.item.id for one in answer.items if one.item.id is not None])
 
     def _two_hops(self, example: Example) -> bool:
         return self.assistant.processor.two_hops(example.question.text) is not None

@@ -31,7 +31,7 @@ from reveal.assistant import MOST_READ, Assistant
 from reveal.evaluation.answering import Answering
 from reveal.evaluation.benchmarks import Benchmark, Example
 from reveal.evaluation.provenance import MemoryProvenance, WeightsProvenance, recipe_of
-from reveal.memory.engines.registry import engine_of
+from reveal.memory.engines.engine import engine_of
 from reveal.memory.memory import Memory
 from reveal.network import weights as files
 from reveal.network.generator import Beam, Decoding, likeliest
@@ -53,7 +53,7 @@ class SetsEvaluation(Evaluation):
       memory: its folder, made by these weights (`reveal build`); None: answers without one.
       k: items to read; None: as many as in training, else 4.
       sources: names of those to search; None: all.
-      engine: that searches, as `memory.engines.registry.engine_of` says.
+      engine: that searches, as `memory.engines.engine.engine_of` says.
       tokenizer: the one of training; None: where `processor_of` finds it.
       names: of the network's sources, in order, if neither memory nor weights say.
       beams: beam width; 1 is greedy decoding. penalty: of short texts, for beams.
@@ -125,7 +125,7 @@ class SetsEvaluation(Evaluation):
         if self.memory is not None:
             Memory.load(self.memory, encoder=encoder)  # before an engine, which may be remote
             memory = Memory.load(self.memory, engine_of(self.engine, self.memory), encoder)
-        names = tuple(self.names) or (() if memory is None else memory.store.layout.sources)
+        names = tuple(self.names) or (() if memory is None else memory.layout.sources)
         assistant = Assistant(model, processor_of(file, model.config, header, self.tokenizer, names), memory)
         task = recipe_of(header).get("task")
         trained = task.get("k") if isinstance(task, Mapping) else None

@@ -63,7 +63,7 @@ class MemoryProvenance:
 
     @classmethod
     def of(cls, folder: str, memory: Memory) -> MemoryProvenance:
-        encoder, contents = memory.store.layout.encoder, memory.store.manifest.hash()
+        encoder, contents = memory.layout.encoder, memory.manifest.hash()
         return cls(folder, len(memory), memory.sources, memory.version, encoder, contents)
 
     def __str__(self) -> str:

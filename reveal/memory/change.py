@@ -1,6 +1,6 @@
-"""A change on its way: items in shards that no manifest names yet, and the ids of those that are to go.
+"""A change in progress: items in shards that no manifest names yet, and the ids of those to be deleted.
 
-    with store.changing() as change:            # one version more at the end, or nothing at all
+    with memory.changing() as change:            # one version more at the end, or nothing at all
         for items, keys, values in batches:
             change.add(items, keys, values)
 
@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from reveal.memory.builder import shard_name
-from reveal.memory.items import MOST_IDS, Item, ids_of, pack
-from reveal.memory.manifest import Manifest, ShardInfo
-from reveal.memory.shard_writer import new_shard, read_info, stored
-from reveal.memory.shards import Shard, tombstones
+from reveal.memory.folder import shard_name
+from reveal.memory.items import MOST_IDS, Item, ids_of
+from reveal.memory.manifest import Manifest
+from reveal.memory.shards import Shard, new_shard, read_info, rows_of
 from reveal.memory.snapshot import Snapshot
 
 
@@ -35,12 +34,12 @@ class Change:
     def __init__(self, before: Snapshot, version: int):
         self._before, self._version, self._next = before, version, before.manifest.next_id
         self._written: list[Shard] = []
-        self._gone: list[int] = []
+        self._deleted: list[int] = []
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
-        """New items; their ids. Raises ValueError for an id that is there, and as `Builder.add`; then nothing of this
-        call was written."""
-        ids = self._fresh(items)
+        """New items; their ids. Raises ValueError for an id that is there, and as `shards.rows_of`; then nothing of
+        this call was written."""
+        ids = self._with_new_ids(items)
         if min(ids, default=0) < 0:
             raise ValueError(f"id {min(ids)} is below 0, which stands for nothing found; give another, or none")
         home, _ = self._before.locate(ids_of(ids))
@@ -52,65 +51,58 @@ class Change:
 
     def edit(self, items: Sequence[Item], keys: Any, values: Any) -> None:
         """Items in the place of those with their ids. Raises ValueError for an id that is not there, and as
-        `Builder.add`; then nothing of this call was written."""
+        `shards.rows_of`; then nothing of this call was written."""
         ids = [item.id for item in items if item.id is not None]
         if len(ids) < len(items):
             raise ValueError("an item to edit has no id; give it the one that it has in the memory, or add it")
         self._before.find(ids)
         self._write(items, ids, keys, values)
-        self._gone += ids
+        self._deleted += ids
 
     def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
-        """Takes items out. Raises ValueError for an id that is not there."""
+        """Deletes items. Raises ValueError for an id that is not there."""
         self._before.find(ids)
-        self._gone += map(int, ids)
+        self._deleted += map(int, ids)
 
-    def manifest(self) -> Manifest | None:
-        """Of the next version, with the files it needs written; None: nothing has changed."""
-        if not self._written and not self._gone:
-            return None
-        before = self._before
-        home, row = before.find(self._gone)
-        infos = [*before.manifest.shards, *(shard.info for shard in self._written)]
-        for number in np.unique(home):
-            infos[number] = tombstones(before.shards[number], row[home == number], self._version)
-        return dataclasses.replace(before.manifest, version=self._version, next_id=self._next, shards=tuple(infos))
-
-    def begin_at(self, number: int) -> None:
+    def reserve(self, number: int) -> None:
         """Leaves the ids below to items that bring them: new ones are not smaller."""
         self._next = max(self._next, number)
 
-    def _fresh(self, items: Sequence[Item]) -> list[int]:
-        """Ids for all, new ones where an item has none."""
+    def manifest(self) -> Manifest | None:
+        """Of the next version, with the files it needs written; None: nothing has changed."""
+        if not self._written and not self._deleted:
+            return None
+        before = self._before
+        home, row = before.find(self._deleted)
+        infos = [*before.manifest.shards, *(shard.info for shard in self._written)]
+        for number in np.unique(home):
+            infos[number] = before.shards[number].delete(row[home == number], self._version)
+        return dataclasses.replace(before.manifest, version=self._version, next_id=self._next, shards=tuple(infos))
+
+    def _with_new_ids(self, items: Sequence[Item]) -> list[int]:
         first = max([self._next - 1, *(item.id for item in items if item.id is not None)]) + 1
         missing = sum(item.id is None for item in items)
         if missing and first + missing > MOST_IDS:
             raise ValueError(f"no id is left behind {first - 1}; give the items ids of their own")
-        following = iter(range(first, first + missing))
-        return [next(following) if item.id is None else item.id for item in items]
+        new = iter(range(first, first + missing))
+        return [next(new) if item.id is None else item.id for item in items]
 
     def _write(self, items: Sequence[Item], ids: list[int], keys: Any, values: Any) -> None:
         """A shard, in the order of ids."""
-        if not len(items) == len(keys) == len(values):
-            raise ValueError(f"{len(items)} items, {len(keys)} keys, {len(values)} values: give one of each")
         if not items:
             return
-        numbers, layout = ids_of(ids), self._before.layout
-        self._refuse_twice(np.sort(numbers))
+        before, numbers = self._before, ids_of(ids)
         order = np.argsort(numbers)
-        source = np.array([layout.number(item.source) for item in items])[order]
-        payloads = [pack(items[at]) for at in order]
-        keys, values = stored(layout, numbers, keys, values)
-        name: str = shard_name(self._version, len(self._written))
-        with new_shard(self._before.folder, name, layout) as writer:
-            versions = np.full(len(items), self._version, np.int32)
-            writer.append(numbers[order], source, versions, keys[order], values[order], payloads)
-        info: ShardInfo = read_info(self._before.folder / name)
-        self._written.append(Shard(self._before.folder, info, layout))
+        self._refuse_twice(numbers[order])
+        rows = rows_of(before.layout, items, numbers, self._version, keys, values)
+        name = shard_name(self._version, len(self._written))
+        with new_shard(before.folder, name, before.layout) as writer:
+            writer.append(rows.take(order))
+        self._written.append(Shard(before.folder, read_info(before.folder / name), before.layout))
         self._next = max(self._next, max(ids) + 1)
 
     def _refuse_twice(self, ids: Int[np.ndarray, " n"]) -> None:
-        """`ids` in order."""
+        """Raises ValueError for an id, of rising ones, that is there twice in this change."""
         twice = ids[1:][np.diff(ids) == 0]
         for shard in self._written:
             if not len(twice) and ids[0] <= shard.info.last and shard.info.first <= ids[-1]:

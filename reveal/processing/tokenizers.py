@@ -45,7 +45,7 @@ from common import terminal
 from common.io.files import atomic_output, check_output_file, require_file
 from reveal.network.config import PAD
 from reveal.processing.vocabulary import END, SPECIAL, START, Vocabulary
-from reveal.sources.texts import lines_of
+from reveal.sources.jsonl import lines_of
 
 SENTINELS, MULTIPLE = 100, 128
 SENTINEL = re.compile(r"<extra_id_(\d{1,2})>")

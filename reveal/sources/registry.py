@@ -1,16 +1,24 @@
 """A reader with its arguments, chosen by name: how a config names what it reads.
 
     knowledge:
-      - {_target_: reveal.sources.Items, reader: wit, path: data/wit, options: {images: data/wit_pictures}}
+      - {_target_: reveal.sources.Items, reader: wit, path: data/wit, options: {images: data/wit_images}}
       - {_target_: reveal.sources.Items, reader: wikidata, path: data/triples.tsv, options: {first_id: 40000000}}
+
+Beside the arguments of the reader's function, `options` has, where the reader takes them,
+
+| option | what |
+| --- | --- |
+| `images` | the folder of images that records name; None: without images, or those in the records |
+| `source` | name of the items' source, where the file names none |
+| `first_id` | added to the ids |
 
 Each iteration begins anew, and logs at its end how many records were left out, and why.
 
-A word of the command line names a source of knowledge too (`items_of`):
+A command-line argument names a source of knowledge too (`items_of`):
 
-    birds/                                          a folder of pictures and texts, or one that holds items.jsonl
+    birds/                                          a folder of images and texts, or one that holds items.jsonl
     items.jsonl                                     the general format
-    wit:wit_v1.train.tsv.gz,images=pictures         a reader of the package's table, what it reads, its options
+    wit:wit_v1.train.tsv.gz,images=folder           a reader of the package's table, its path, its options
     vqa:questions.json,annotations=answers.json,leave_out=OpenEnded_mscoco_val2014_questions.json,strict=true
 
 A comma begins an option only where a name and an equals sign follow, so paths may have commas. An option is read as
@@ -25,30 +33,56 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from reveal.memory.items import Item
 from reveal.sources import coco, evqa, folder, held_out, infoseek, jsonl, pairs, wikidata, wikidata_dump, wit, wit_tfds
-from reveal.sources.image_names import all_names, contents, picture_hash
-from reveal.sources.records import Question, Skips
+from reveal.sources.images import all_names
+from reveal.sources.records import Question, Record, Skips, as_item, as_question, usable
 
 log = logging.getLogger(__name__)
 OPTION = re.compile(r",(?=[a-z_]+=)")
 GENERAL = "items.jsonl"
 SWITCH = {"true": True, "false": False}
-GIVEN = ("path", "without", "skips")  # arguments that are no options
+REQUIRED = inspect.Parameter.empty
+
+
+class Reader(NamedTuple):
+    """A format.
+
+    Attributes:
+      records: (path, its own options, skips) -> records.
+      images: whether the option `images` is required or optional; own: records have their images; none: there are none.
+      source: default name of the items' source; None: of questions.
+      first_id: whether there is such an option.
+    """
+
+    records: Callable[..., Iterator[Record]]
+    images: Literal["required", "optional", "own", "none"]
+    source: str | None = None
+    first_id: bool = True
+
+    def options(self) -> dict[str, Any]:
+        """Names and defaults, REQUIRED without one; the reader's own come first."""
+        parameters = inspect.signature(self.records).parameters
+        known = {name: one.default for name, one in parameters.items() if name not in ("path", "skips")}
+        if self.images in ("required", "optional"):
+            known["images"] = REQUIRED if self.images == "required" else None
+        if self.source is not None:
+            known["source"] = self.source
+        return known | ({"first_id": 0} if self.first_id else {})
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class Source:
     """What items and questions have in common.
 
     Attributes:
       reader: its name, one of the package's table.
-      path: its first argument.
-      options: its other arguments, such as `images` and `first_id`.
-      leave_out: files of evaluation questions, whose pictures must not be read (`held_out.image_ids`), whatever file
-        names them; and folders of pictures that no item may have, to the byte, whatever they are called.
+      path: the file, folder or pattern.
+      options: its other arguments (module docstring).
+      leave_out: files of evaluation questions, whose images must not be read (`held_out.py`), whatever file names them;
+        and folders of images that no item may have, to the byte, whatever they are called.
       strict: a record that cannot be read is an error instead of being counted.
     """
 
@@ -58,35 +92,41 @@ class Reading:
     leave_out: Sequence[str] = ()
     strict: bool = False
 
-    READERS: ClassVar[Mapping[str, Callable[..., Iterator[Any]]]] = {}
+    READERS: ClassVar[Mapping[str, Reader]] = {}
+    IMAGE_NEEDED: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a reader that there is not, and options that it has not or needs."""
+        """Raises ValueError for an unknown reader, and for options that it has not or needs."""
         if self.reader not in self.READERS:
             raise ValueError(f"reader is {self.reader!r}: choose one of {', '.join(self.READERS)}")
-        parameters = inspect.signature(self.READERS[self.reader]).parameters
-        known = {name: one for name, one in parameters.items() if name not in GIVEN}
+        known = self.READERS[self.reader].options()
         wrong = [name for name in self.options if name not in known]
-        needed = [name for name, one in known.items() if one.default is one.empty and name not in self.options]
-        if wrong or needed:
-            problem = f"{wrong[0]} is no option" if wrong else f"{needed[0]} is missing in options"
+        missing = [name for name, default in known.items() if default is REQUIRED and name not in self.options]
+        if wrong or missing:
+            problem = f"{wrong[0]} is no option" if wrong else f"{missing[0]} is missing in options"
             raise ValueError(f"reader {self.reader}, {self.path}: {problem}; it has {', '.join(known)}")
-        if self.leave_out and "without" not in parameters:
+        if self.leave_out and self.READERS[self.reader].images == "none":
             raise ValueError(f"reader {self.reader} reads no pictures, so none can be left out: set leave_out=[]")
 
     def read(self, skips: Skips) -> Iterator[Any]:
-        """The records; what is left out is counted in `skips`."""
-        options = dict(self.options)
-        if self.leave_out:
-            files = [file for file in self.leave_out if not Path(file).is_dir()]
-            names = frozenset[str]().union(*map(held_out.image_ids, files))
-            options["without"] = frozenset[str]().union(*map(all_names, names))
-        kept_out = contents([Path(place) for place in self.leave_out if Path(place).is_dir()])
-        for record in self.READERS[self.reader](self.path, **options, skips=skips):
-            if kept_out and picture_hash(record) in kept_out:
+        """The items or questions; what is left out is counted in `skips`."""
+        reader = self.READERS[self.reader]
+        own = inspect.signature(reader.records).parameters
+        options = {name: self.options.get(name, default) for name, default in reader.options().items()}
+        files = [file for file in self.leave_out if not Path(file).is_dir()]
+        names = {name for file in files for one in held_out.image_ids(file) for name in all_names(one)}
+        hashes = held_out.contents([Path(place) for place in self.leave_out if Path(place).is_dir()])
+        records = reader.records(self.path, **{name: options[name] for name in options if name in own}, skips=skips)
+        images = None if "images" in own else options.get("images")
+        for record in usable(records, images, skips, names, self.IMAGE_NEEDED):
+            made = self._made(record, options, skips)
+            if hashes and made is not None and held_out.image_hash(made) in hashes:
                 skips.held_out()
-            else:
-                yield record
+            elif made is not None:
+                yield made
+
+    def _made(self, record: Record, options: Mapping[str, Any], skips: Skips) -> Item | Question | None:
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
         skips = Skips(self.strict)
@@ -96,76 +136,77 @@ class Reading:
 
 
 @dataclasses.dataclass(frozen=True)
-class Items(Reading):
+class Items(Source):
     """A source of knowledge."""
 
-    READERS: ClassVar[Mapping[str, Callable[..., Iterator[Any]]]] = {
-        "jsonl": jsonl.items,
-        "folder": folder.items,
-        "wit": wit.items,
-        "wit_tfds": wit_tfds.items,
-        "cc12m": pairs.table_items,
-        "webdataset": pairs.tar_items,
-        "wikidata": wikidata.items,
-        "wikidata_dump": wikidata_dump.items,
-        "vqa": coco.vqa_items,
-        "coco": coco.caption_items,
-        "karpathy": coco.karpathy_items,
+    READERS: ClassVar[Mapping[str, Reader]] = {
+        "jsonl": Reader(jsonl.items, "own", "own", first_id=False),
+        "folder": Reader(folder.records, "own", "own"),
+        "wit": Reader(wit.items, "optional", "wit"),
+        "wit_tfds": Reader(wit_tfds.items, "optional", "wit"),
+        "cc12m": Reader(pairs.table, "required", "cc12m"),
+        "webdataset": Reader(pairs.tars, "own", "cc12m"),
+        "wikidata": Reader(wikidata.records, "none", "wikidata"),
+        "wikidata_dump": Reader(wikidata_dump.records, "optional", "wikidata"),
+        "vqa": Reader(coco.vqa_images, "optional", "vqa"),
+        "coco": Reader(coco.captions, "required", "coco"),
+        "karpathy": Reader(coco.karpathy_by_number, "required", "coco"),
     }
 
-    def __iter__(self) -> Iterator[Item]:
-        return super().__iter__()
+    def _made(self, record: Record, options: Mapping[str, Any], skips: Skips) -> Item | None:
+        return as_item(record, options["source"], options.get("first_id", 0), skips)
 
 
 @dataclasses.dataclass(frozen=True)
-class Questions(Reading):
+class Questions(Source):
     """A source of questions."""
 
-    READERS: ClassVar[Mapping[str, Callable[..., Iterator[Any]]]] = {
-        "jsonl": jsonl.questions,
-        "wit": wit.questions,
-        "wit_tfds": wit_tfds.questions,
-        "cc12m": pairs.table_questions,
-        "webdataset": pairs.tar_questions,
-        "vqa": coco.vqa_questions,
-        "aokvqa": coco.aokvqa_questions,
-        "coco": coco.captions,
-        "nocaps": coco.captions,
-        "karpathy": coco.karpathy,
-        "evqa": evqa.questions,
-        "infoseek": infoseek.questions,
+    READERS: ClassVar[Mapping[str, Reader]] = {
+        "jsonl": Reader(jsonl.questions, "own", first_id=False),
+        "wit": Reader(wit.questions, "required"),
+        "wit_tfds": Reader(wit_tfds.questions, "optional"),
+        "cc12m": Reader(pairs.table, "required"),
+        "webdataset": Reader(pairs.tars, "own"),
+        "vqa": Reader(coco.vqa, "required"),
+        "aokvqa": Reader(coco.aokvqa, "required"),
+        "coco": Reader(coco.captions, "required"),
+        "nocaps": Reader(coco.captions, "required"),
+        "karpathy": Reader(coco.karpathy, "required"),
+        "evqa": Reader(evqa.records, "required"),
+        "infoseek": Reader(infoseek.records, "required"),
     }
+    IMAGE_NEEDED: ClassVar[bool] = True
 
-    def __iter__(self) -> Iterator[Question]:
-        return super().__iter__()
+    def _made(self, record: Record, options: Mapping[str, Any], skips: Skips) -> Question:
+        return as_question(record, options.get("first_id", 0))
 
 
-def items_of(word: str, source: str | None = None) -> Items:
-    """The source of a word; `source` is the name of its items' source, where the word gives none.
+def items_of(argument: str, source: str | None = None) -> Items:
+    """The source of knowledge that a command-line argument names; `source` is the name of its items' source, where the
+    argument gives none.
 
-    Raises FileNotFoundError for a path that is not there; ValueError for a word that names no reader, and for options
-    that the reader has not or needs."""
-    reader, path, given = _parted(word)
-    known = inspect.signature(Items.READERS[reader]).parameters
-    options: dict[str, Any] = {} if source is None or "source" not in known else {"source": source}
+    Raises FileNotFoundError for a path that is not there; ValueError for an argument that names no reader, and for
+    options that the reader has not or needs."""
+    reader, path, given = _split(argument)
+    known = Items.READERS[reader].options()
+    options: dict[str, Any] = {} if source is None else {"source": source}
     leave_out, strict = [], False
     for name, text in given:
         if name == "leave_out":
             leave_out.append(text)
         elif name == "strict":
-            strict = bool(_value(name, text, False, word))
+            strict = bool(_value(name, text, False, argument))
         else:
-            default = known[name].default if name in known else None
-            options[name] = _value(name, text, default, word)
+            options[name] = _value(name, text, known.get(name), argument)
     return Items(reader, path, options, tuple(leave_out), strict)
 
 
-def _parted(word: str) -> tuple[str, str, list[tuple[str, str]]]:
+def _split(argument: str) -> tuple[str, str, list[tuple[str, str]]]:
     """Reader, path, options."""
-    before, colon, rest = word.partition(":")
+    before, colon, rest = argument.partition(":")
     named = bool(colon) and before in Items.READERS
-    path, *given = OPTION.split(rest if named else word)
-    options = [(name, text) for name, _, text in (part.partition("=") for part in given)]
+    path, *given = OPTION.split(rest if named else argument)
+    options = [(name, text) for name, _, text in (one.partition("=") for one in given)]
     if named:
         return before, path, options
     place = Path(path)
@@ -177,16 +218,16 @@ def _parted(word: str) -> tuple[str, str, list[tuple[str, str]]]:
         return "jsonl", path, options
     if not place.exists():
         raise FileNotFoundError(f"{path} does not exist; give a folder, an {GENERAL}, or READER:PATH")
-    raise ValueError(f"{path}: say what reads it, as in wit:{path}; readers are {', '.join(Items.READERS)}")
+    raise ValueError(f"{path}: name its reader, as in wit:{path}; readers are {', '.join(Items.READERS)}")
 
 
-def _value(name: str, text: str, default: Any, word: str) -> Any:
+def _value(name: str, text: str, default: Any, argument: str) -> Any:
     if isinstance(default, bool):
         if text not in SWITCH:
-            raise ValueError(f"{word}: {name}={text}: give true or false")
+            raise ValueError(f"{argument}: {name}={text}: give true or false")
         return SWITCH[text]
     if isinstance(default, int):
         if not text.isdigit():
-            raise ValueError(f"{word}: {name}={text}: give a whole number from 0")
+            raise ValueError(f"{argument}: {name}={text}: give a whole number from 0")
         return int(text)
     return text

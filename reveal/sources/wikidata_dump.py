@@ -6,7 +6,7 @@
     ]
 
 A claim's `mainsnak` holds its value: another entity, a date, an amount, a text. Left out are claims of rank
-"deprecated", those without a value, and addresses and numbers of other catalogues ("external-id"), which no picture
+"deprecated", those without a value, and addresses and numbers of other catalogues ("external-id"), which no image
 shows. `wikidata.py` says how facts are written; "pairs" is the default here: "France, capital: Paris, currency: euro".
 
 No package among the dependencies reads this dump. The file is read twice: labels of all entities and how often each is
@@ -21,27 +21,24 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.data.files import files_of
 from common.data.text import open_text, parse_json
-from reveal.memory.items import Item
-from reveal.sources.image_names import folder_of, is_among
-from reveal.sources.records import UNREADABLE, Skips, file_bytes
+from reveal.sources.records import Record, Skips
 from reveal.sources.wikidata import EMPTY, check_form, is_kept, linearised, listed, names_of, neighbourhood
 
-PICTURE = "P18"
+IMAGE = "P18"
 ENTITY = re.compile(r"[QPL]\d+")
-UNTOLD = ("external-id", "url", "commonsMedia", "globe-coordinate", "geo-shape", "tabular-data", "math")
+LEFT_OUT = ("external-id", "url", "commonsMedia", "globe-coordinate", "geo-shape", "tabular-data", "math")
 DAY, MONTH = 11, 10  # precisions of dates
 SUFFIXES = (".json.gz", ".json.bz2", ".json")
-STAYS = "and that stay as texts"
 Fact = tuple[str, str]  # relation, object or value
 
 
-def items(
+def records(
     path: str | Path,
     languages: str | Sequence[str] = "en",
     keep: str | Sequence[str] = "",
@@ -50,57 +47,41 @@ def items(
     form: str = "pairs",
     site: str = "",
     names: str | Path | None = None,
-    images: str | Path | None = None,
-    source: str = "wikidata",
-    first_id: int = 0,
-    without: Collection[str] = (),
-    skips: Skips | None = None,
-) -> Iterator[Item]:
-    """Items.
+    *,
+    skips: Skips,
+) -> Iterator[Record]:
+    """Items; one whose image of Commons is not there is a text alone.
 
     Args:
       path: a dump, a folder of parts of one, or a pattern.
       languages: of labels and texts, "en,de" or a list; the first that there is counts.
       keep: the relations to keep, "P36,P17" or a list; "": all.
       most: claims that an entity may be the object of, among those of the relations that are kept.
-      hops, form: as in `wikidata.items`.
+      hops, form: as in `wikidata.records`.
       site: of whose pages an entity needs one, such as enwiki; "": it needs none.
       names: table of labels, a line each of number and label, that go before the dump's.
-      images: folder of pictures of Commons, by name; an entity without one is text alone, and counted if the dump names
-        one. None: all are.
-      source: name of the items' source.
-      first_id: of line 0.
-      without: names of pictures that must not be there.
-      skips: where lines that are no entity, and entities without a label or a fact, are counted.
     """
-    skips, spoken, wanted, pictures = skips or Skips(), listed(languages), listed(keep), folder_of(images)
     check_form(hops, form)
-    known, counts, about = _first_pass(path, spoken, wanted, hops == 2)
-    named = known | dict(names_of(names))
+    spoken, wanted = listed(languages), listed(keep)
+    labels, counts, facts = _first_pass(path, spoken, wanted, hops == 2)
+    labels |= names_of(names)
     for number, where, entity in entities(path, skips):
-        own = str(entity["id"])
+        subject = str(entity["id"])
         if site and site not in mapping(entity.get("sitelinks")):
             continue
-        if own not in named:
+        if subject not in labels:
             skips.add(f"without a label in {' or '.join(spoken)}", where)
             continue
-        kept = [fact for fact in facts_of(entity, spoken, wanted) if counts[fact[1]] <= most]
-        near = neighbourhood(own, collections.ChainMap({own: kept}, about), hops)
+        own = [fact for fact in facts_of(entity, spoken, wanted) if counts[fact[1]] <= most]
+        near = neighbourhood(subject, collections.ChainMap({subject: own}, facts), hops)
         kept = {one: [fact for fact in some if counts[fact[1]] <= most] for one, some in near.items()}
-        worded = {one: [(of, in_words(thing, named)) for of, thing in some] for one, some in kept.items() if some}
-        text = linearised(worded, named, named, form) if kept else ""
-        if not text:
+        worded = {one: [(of, in_words(thing, labels)) for of, thing in some] for one, some in kept.items() if some}
+        text = linearised(worded, labels, labels, form) if worded else ""
+        image = (name,) if (name := image_name(entity)) else ()
+        if text:
+            yield Record(number, where, None, image, image, text_stays=True, fields={"text": text})
+        else:
             skips.add(EMPTY, where)
-            continue
-        name = picture_name(entity)
-        if name and is_among(name, without):
-            skips.held_out()
-            continue
-        found = pictures.find(name) if pictures and name else None
-        if pictures and name and found is None:
-            skips.add(f"whose picture is not there {STAYS}", f"{where} ({name})")
-        data = file_bytes(found, skips, where, f"{UNREADABLE} {STAYS}") if found else None
-        yield Item(source, {"text": text}, data, first_id + number)
 
 
 def _first_pass(
@@ -123,7 +104,7 @@ def _first_pass(
 def entities(
     path: str | Path, skips: Skips, kinds: Sequence[str] = ("item",)
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(number among items, what messages call it, the entity) of each line with one of these types."""
+    """(number among items, its name in messages, the entity) of each line with one of these types."""
     number = -1
     for file in files_of(path, *SUFFIXES):
         with open_text(file) as lines:
@@ -163,7 +144,7 @@ def value_of(snak: Mapping[str, Any], spoken: Sequence[str]) -> str:
     tells nothing."""
     data = mapping(snak.get("datavalue"))
     value, kind = data.get("value"), data.get("type")
-    if snak.get("snaktype") != "value" or snak.get("datatype") in UNTOLD:
+    if snak.get("snaktype") != "value" or snak.get("datatype") in LEFT_OUT:
         return ""
     if isinstance(value, str):
         return " ".join(value.split())
@@ -198,9 +179,9 @@ def date_of(time: str, precision: Any) -> str:
     return f"{text} BC" if sign == "-" else text
 
 
-def picture_name(entity: Mapping[str, Any]) -> str:
-    """What Commons calls its picture; "" if it has none."""
-    claims = mapping(entity.get("claims")).get(PICTURE)
+def image_name(entity: Mapping[str, Any]) -> str:
+    """Commons' name of its image; "" if it has none."""
+    claims = mapping(entity.get("claims")).get(IMAGE)
     for claim in claims if isinstance(claims, list) else ():
         snak = mapping(mapping(claim).get("mainsnak"))
         value = mapping(snak.get("datavalue")).get("value")

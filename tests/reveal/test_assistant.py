@@ -73,25 +73,25 @@ def likely(assistant, fused, tokens) -> float:
 
 
 def test_the_answer_is_the_networks_own(assistant, place, evidence):
-    ids = [piece.item.id for piece in evidence.pieces]
+    ids = [piece.item.id for piece in evidence.items]
     fused, found = by_hand(assistant, place, ids)
     assert found.ids[0].tolist() == ids
     generated = assistant.model.generate(fused, Beam(2, 4, 0))
     assert evidence.answer == WORLD.vocabulary.decode(np.asarray(generated.tokens[0])) != ""
     assert evidence.log_probability == pytest.approx(float(generated.log_probability[0]), abs=1e-4)
-    np.testing.assert_allclose([piece.prior for piece in evidence.pieces], fused.prior[0], atol=1e-5)
-    np.testing.assert_allclose([piece.score for piece in evidence.pieces], found.scores[0], atol=1e-5)
-    assert sum(piece.prior for piece in evidence.pieces) == pytest.approx(3, abs=1e-4)
-    assert 0 < sum(piece.share for piece in evidence.pieces) < 1
+    np.testing.assert_allclose([piece.prior for piece in evidence.items], fused.prior[0], atol=1e-5)
+    np.testing.assert_allclose([piece.score for piece in evidence.items], found.scores[0], atol=1e-5)
+    assert sum(piece.prior for piece in evidence.items) == pytest.approx(3, abs=1e-4)
+    assert 0 < sum(piece.attention for piece in evidence.items) < 1
     assert sum(evidence.gate.values()) == pytest.approx(1, abs=1e-5) and tuple(evidence.gate) == SOURCES
 
 
 def test_leaving_an_item_out_does_what_three_passes_without_it_do(assistant, place, evidence):
-    ids = [piece.item.id for piece in evidence.pieces]
+    ids = [piece.item.id for piece in evidence.items]
     fused = by_hand(assistant, place, ids)[0]
     tokens = np.asarray(assistant.model.generate(fused, Beam(2, 4, 0)).tokens[0])
     whole = likely(assistant, fused, tokens)
-    effects = [piece.effect for piece in evidence.pieces]
+    effects = [piece.effect for piece in evidence.items]
     expected = [likely(assistant, by_hand(assistant, place, set(ids) - {one})[0], tokens) - whole for one in ids]
     np.testing.assert_allclose(effects, expected, atol=1e-4)
     assert max(map(abs, expected)) > 1e-2  # or the comparison would say nothing
@@ -99,10 +99,10 @@ def test_leaving_an_item_out_does_what_three_passes_without_it_do(assistant, pla
 
 def test_without_a_memory_and_with_a_few_items(assistant, place):
     alone = assistant.ask(place / "asked.png", QUESTION, k=0)
-    assert alone.pieces == () and alone.version == 0 and alone.answer
+    assert alone.items == () and alone.version == 0 and alone.answer
     assert Assistant(assistant.model, assistant.processor).ask(place / "asked.png", QUESTION).answer == alone.answer
     only = assistant.ask(place / "asked.png", QUESTION, 2, sources=["vqa"])
-    assert {piece.item.source for piece in only.pieces} == {"vqa"}
+    assert {piece.item.source for piece in only.items} == {"vqa"}
     with pytest.raises(ValueError, match="there is no memory to look in: name one"):
         Assistant(assistant.model, assistant.processor).ask(place / "asked.png", QUESTION, 4)
 
@@ -192,7 +192,7 @@ def test_what_takes_two_hops_is_asked_as_two_questions(tmp_path):
     assert told.first_hop.as_json() == first.as_json() and first.first_hop is None
     assert told.as_json() == asking.ask(nothing(16), second, 3).as_json() | {"first_hop": first.as_json()}
     assert asking.ask(None, second, 3).as_json() == told.as_json() | {"first_hop": None}
-    ids = ", ".join(str(piece.item.id) for piece in first.pieces)
+    ids = ", ".join(str(piece.item.id) for piece in first.items)
     assert told.first_hop.line() == f"Which country is this? {first.answer or '(nothing)'} (items {ids})"
     assert sheet(told, flag).std() > 0
     plain = Assistant(model, dataclasses.replace(inputs, blank=None, hops={}), reader.memory)
@@ -236,13 +236,13 @@ def test_the_sheet_shows_everything(assistant, place, evidence):
     page = sheet(evidence, read_image(place / "asked.png"))
     assert page.shape[0] > 3 * FOUND and page.shape[2] == 3
     colours = {tuple(colour) for colour in (page.reshape(-1, 3) * 255).round().astype(int).tolist()}
-    effects = [piece.effect for piece in evidence.pieces]
+    effects = [piece.effect for piece in evidence.items]
     least = 2 / BAR * max(map(abs, effects))  # for a bar of one pixel
     assert (tuple(bytes.fromhex(BAD[1:])) in colours) == any(effect >= least for effect in effects)
     assert tuple(bytes.fromhex(GOOD[1:])) in colours  # bars of priors
-    shown = [piece for piece in evidence.pieces if piece.item.picture is not None]
+    shown = [piece for piece in evidence.items if piece.item.picture is not None]
     assert shown
-    strange = dataclasses.replace(evidence, question="", answer="", pieces=())
+    strange = dataclasses.replace(evidence, question="", answer="", items=())
     assert sheet(strange, None).shape[0] < page.shape[0]
 
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from assistants import workplace
 from own_files import json_lines, picture
+from reveal.memory.shards import ShardWriter
 
 from common.data.text import open_text
 from common.io.images import write_image
 from reveal.cli.main import main
-from reveal.memory import Store
-from reveal.memory.shard_writer import ShardWriter
+from reveal.memory import Memory
 from reveal.sources import wit
 from reveal.sources.records import decode_picture
 
@@ -30,7 +30,7 @@ SERVER = "http://127.0.0.1:9"  # the port where nobody listens
 KILLED = """
 import os, signal, sys
 from reveal.cli.main import main
-from reveal.memory.shard_writer import ShardWriter
+from reveal.memory.shards import ShardWriter
 append, calls = ShardWriter.append, []
 def dying(self, *arguments):
     append(self, *arguments)
@@ -142,7 +142,7 @@ def test_broken_rows_cost_themselves_alone(here, capsys):
         "without text": 1,
         "whose picture is damaged": 2,
     }
-    found = Store("m").items([0, 2, 3, 9, 10, 11])
+    found = Memory("m").items([0, 2, 3, 9, 10, 11])
     assert report["items"] == len(found) == 6 and [item.fields["page"] for item in found] == [
         'It says "kek" often',
         "A seabird",

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from assistants import items, workplace
 from own_files import json_lines
+from reveal.memory.memory import Memory as Stored
 
 from recipes.small_world.vocabulary import WorldVocabulary
 from reveal.build import memory_build
 from reveal.cli.main import main
-from reveal.memory import Store
+from reveal.memory import Memory
 from reveal.memory.builder import Builder
-from reveal.memory.store import Store as Stored
 from reveal.processing.vocabulary import Vocabulary
 
 
@@ -65,17 +65,17 @@ def test_an_addition_is_whole_or_not_at_all(here, capsys, monkeypatch):
     monkeypatch.setattr(memory_build, "CHANGE", memory_build.BATCH)
     many(here / "more.jsonl", range(100, 300))
     (here / "strange.jsonl").write_text('{"id": 50, "source": "web", "text": "home"}\n')
-    before = Store("facts").manifest
+    before = Memory("facts").manifest
     said = refused(capsys, *with_weights("add", "facts", "more.jsonl", "strange.jsonl"))
     assert "is of source 'web'" in said
-    assert Store("facts").manifest == before and not list(Path("facts").glob("v00002-*"))
+    assert Memory("facts").manifest == before and not list(Path("facts").glob("v00002-*"))
     with monkeypatch.context() as patch:
-        patch.setattr(Stored, "_save", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        patch.setattr(Stored, "_commit", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         said = refused(capsys, *with_weights("add", "facts", "more.jsonl"))
-    assert "this change was not made; make room and try again" in said and Store("facts").manifest == before
+    assert "this change was not made; make room and try again" in said and Memory("facts").manifest == before
     report = told(capsys, *with_weights("add", "facts", "more.jsonl"))
     assert (report["added"], report["items"], report["version"], report["ids"]) == (200, 220, 2, [100, 299])
-    Store("facts").verify()
+    Memory("facts").verify()
 
 
 @pytest.mark.parametrize("options", [[], ["--edit"]])
@@ -93,7 +93,7 @@ def test_a_text_takes_the_place_of_all_texts(here, capsys):
     json_lines(here / "page.jsonl", [{"id": 50, "source": "graph", "title": "home", "page": "attic", "year": 7}])
     told(capsys, *with_weights("add", "facts", "page.jsonl"))
     told(capsys, *with_weights("add", "facts", "--edit", "--id", "50", "--text", "friend cat"))
-    assert Store("facts").items([50])[0].fields == {"year": 7, "text": "friend cat"}
+    assert Memory("facts").items([50])[0].fields == {"year": 7, "text": "friend cat"}
     with pytest.raises(SystemExit):
         main(["add", "--help"])
     assert "--text replaces all texts" in " ".join(capsys.readouterr().out.replace("│", " ").split())
@@ -130,12 +130,12 @@ def test_a_source_that_is_named_twice_counts_once(here, capsys):
 
 def test_a_memory_is_compacted(here, capsys):
     told(capsys, "remove", "facts", "3", "4")
-    kept = Store("facts").items([5, 19])
+    kept = Memory("facts").items([5, 19])
     report = told(capsys, "compact", "facts")
     assert (report["items"], report["removed"], report["version"]) == (18, 2, 3)
     about = told(capsys, "info", "facts")
     assert about["dead"] == 0 and about["bytes"] == report["bytes"]
-    assert [item.fields for item in Store("facts").items([5, 19])] == [item.fields for item in kept]
+    assert [item.fields for item in Memory("facts").items([5, 19])] == [item.fields for item in kept]
     main(["compact", "facts"])
     said = capsys.readouterr().out
     assert said.startswith("0 rows of deleted and edited items removed") and said.endswith("18 items, version 4\n")

@@ -33,7 +33,7 @@ with warnings.catch_warnings():
     from reveal.evaluation.answering import Answering
     from reveal.evaluation.benchmarks import Captions, NoCaps
     from reveal.evaluation.memory_evaluation import SetsEvaluation
-    from reveal.memory.engines.registry import engine_of
+    from reveal.memory.engines.engine import engine_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -145,7 +145,7 @@ def test_answers_are_those_of_the_assistant(files, assistant):
         for question, answer in found[:3]:
             told = one.ask(question.question.image, question.question.text, k=2, how=Greedy(3))
             assert (told.first_hop is None) == (one is assistant or question.id == "v1")
-            assert answer.text == told.answer and answer.items == [piece.item.id for piece in told.pieces]
+            assert answer.text == told.answer and answer.items == [one.item.id for one in told.items]
 
 
 def run_one(files, place, out, **changes) -> tuple[dict, list[dict]]:

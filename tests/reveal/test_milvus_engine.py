@@ -10,11 +10,11 @@ pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")
 
 import pymilvus
+from reveal.memory.engines.engine import milvus as milvus_of
 
 from common.training.mesh import make_mesh
 from reveal.memory import ExactEngine, MilvusEngine, Rows
 from reveal.memory.engines.milvus_engine import ABANDONED, digest
-from reveal.memory.engines.registry import milvus as milvus_of
 
 
 def drawn(n: int, seed: int = 0):

@@ -14,7 +14,7 @@ from reveal.memory.items import Item
 from reveal.memory.memory import Memory
 from reveal.network.generator import Greedy
 from reveal.network.model import Reveal
-from reveal.reader import PART, Reader, reader_fingerprint
+from reveal.reader import BATCH, Reader, reader_fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -52,31 +52,33 @@ def test_the_best_items_of_each_question_are_found(reader, model, questions):
     tokens, image = asked(questions, slice(0, 7))
     told = reader.ask(tokens, image, k=5)
     query = model.encode_query(tokens, image)
-    store = reader.memory.store
+    store = reader.memory
     rows = store.rows()
     keys = np.asarray(rows.keys(0, len(rows)))
     scores = np.asarray(query.vector) @ keys.T + np.asarray(query.log_gate)[:, rows.source]
     best = np.argsort(-scores, axis=1, kind="stable")[:, :5]
-    np.testing.assert_allclose(told.found.scores, np.take_along_axis(scores, best, 1), atol=1e-5)
-    np.testing.assert_array_equal(told.found.ids, rows.ids[best])
+    np.testing.assert_allclose(told.retrieved.scores, np.take_along_axis(scores, best, 1), atol=1e-5)
+    np.testing.assert_array_equal(told.retrieved.ids, rows.ids[best])
     np.testing.assert_allclose(told.prior.mean(axis=1), 1, atol=1e-5)
     assert (told.shares > 0).all() and (told.shares.sum(axis=1) < 1).all()
     assert told.tokens.shape == (7, 8)
 
 
 def test_any_number_of_questions_is_answered_alike(reader, questions):
-    many = reader.ask(*asked(questions, np.arange(PART + 3) % len(questions["id"])), how=Greedy(2))
+    many = reader.ask(*asked(questions, np.arange(BATCH + 3) % len(questions["id"])), how=Greedy(2))
     few = reader.ask(*asked(questions, slice(0, 3)), how=Greedy(2))
     for whole, part in zip(
-        jax.tree.leaves(many[:1] + tuple(many.found[:3])), jax.tree.leaves(few[:1] + tuple(few.found[:3])), strict=True
+        jax.tree.leaves(many[:1] + tuple(many.retrieved[:3])),
+        jax.tree.leaves(few[:1] + tuple(few.retrieved[:3])),
+        strict=True,
     ):
         np.testing.assert_allclose(whole[:3], part, atol=1e-5)
-    assert many.tokens.shape == (PART + 3, 2)
+    assert many.tokens.shape == (BATCH + 3, 2)
 
 
 def test_without_a_memory_the_question_is_alone(model, questions):
     told = Reader(model).ask(*asked(questions, slice(0, 2)), k=0)
-    assert told.found.ids.shape == told.prior.shape == told.shares.shape == (2, 0)
+    assert told.retrieved.ids.shape == told.prior.shape == told.shares.shape == (2, 0)
     with pytest.raises(ValueError, match="k is 4, but there is no memory"):
         Reader(model).ask(*asked(questions, slice(0, 2)))
     with pytest.raises(ValueError, match="there is no memory to change"):
@@ -99,7 +101,7 @@ def test_what_is_added_and_edited_is_read_at_once(reader, questions):
 
 def test_sources_may_be_left_out(reader, questions):
     told = reader.ask(*asked(questions, slice(0, 4)), k=6, sources=["graph", "vqa"])
-    assert set(told.found.sources.ravel().tolist()) <= {0, 3}
+    assert set(told.retrieved.sources.ravel().tolist()) <= {0, 3}
 
 
 def test_a_memory_of_another_network_is_refused(reader, tmp_path):

@@ -19,7 +19,7 @@ from own_files import json_file, json_lines, picture, tar, wit_table
 from common import terminal
 from common.io.images import image_size, read_image
 from reveal.cli.main import main
-from reveal.memory import Store
+from reveal.memory import Memory
 from reveal.memory.builder import Builder
 from reveal.memory.manifest import read_manifest
 from reveal.network.model import Reveal
@@ -135,7 +135,7 @@ def test_a_memory_gives_way_to_another_only_when_asked(here, capsys):
     Path("facts/mine.txt").unlink()
     items(here, 20)
     assert told(capsys, *words, "--overwrite")["items"] == 20
-    assert len(Store("facts")) == 20 and not list(here.glob("*.building")) and not list(here.glob(".replaced*"))
+    assert len(Memory("facts")) == 20 and not list(here.glob("*.building")) and not list(here.glob(".replaced*"))
     Path("notes").mkdir()
     Path("notes/a.txt").write_text("home attic")
     assert "notes holds a.txt, which is no memory's" in refused(
@@ -185,7 +185,7 @@ def test_a_memory_is_changed_and_asked_again(here, capsys):
     assert told(capsys, *with_weights("search", "facts", "--text", "home ?", "-k", "151"))["items"]
     assert "id 150 is in facts already: --edit puts this item in its place" in refused(capsys, *words, "--id", "150")
     edited = told(capsys, *with_weights("add", "facts", "--edit", "--id", "3", "--text", "friend cat", "--quiet"))
-    item = Store("facts").items([3])[0]
+    item = Memory("facts").items([3])[0]
     assert edited["edited"] == 1 and edited["items"] == 151
     assert item.fields == {"text": "friend cat"} and item.source == "vqa" and item.picture is not None
     gone = told(capsys, "remove", "facts", "150", "3", "3")
@@ -209,7 +209,7 @@ def test_files_are_added_to_a_memory(here, capsys):
     picture(here / "birds" / "gull.png")
     (here / "birds" / "gull.txt").write_text("owner anna")
     report = told(capsys, *with_weights("add", "facts", "birds", "--source", "captions", "--quiet"))
-    assert report["ids"] == [300, 300] and Store("facts").items([300])[0].fields == {"text": "owner anna"}
+    assert report["ids"] == [300, 300] and Memory("facts").items([300])[0].fields == {"text": "owner anna"}
 
 
 def test_other_weights_are_refused_and_encode_a_memory_anew(here, capsys):
@@ -221,17 +221,17 @@ def test_other_weights_are_refused_and_encode_a_memory_anew(here, capsys):
     ):
         said = refused(capsys, *words, "facts", "--weights", other)
         assert "facts was made by encoder" in said and "`reveal refresh facts` encodes it anew" in said
-    before = Store("facts")
+    before = Memory("facts")
     texts = [item.fields for item in before.items(range(150))]
     report = told(capsys, "refresh", "facts", "--weights", other, "--quiet")
-    after = Store("facts")
+    after = Memory("facts")
     assert report["added"] == report["edited"] == 150 and report["version"] == 2
     assert after.layout.key_dim == 6 and after.layout.encoder != before.layout.encoder
     assert [item.fields for item in after.items(range(150))] == texts
     assert told(capsys, "ask", "asked.png", "food ?", "--memory", "facts", "--weights", other)["items"]
     assert "encoder" in refused(capsys, *with_weights("search", "facts", "--text", "food ?"))
     told(capsys, *with_weights("refresh", "facts", "--quiet"))
-    again = Store("facts")
+    again = Memory("facts")
     np.testing.assert_allclose(again.keys(range(150)), before_keys(here), atol=1e-6)
 
 
@@ -244,7 +244,7 @@ def save_other(here: Path, seed: int, **changes) -> str:
 def before_keys(here: Path) -> np.ndarray:
     """Of the memory as the first network built it."""
     main(with_weights("build", "items.jsonl", "-o", "first", "--quiet"))
-    return Store("first").keys(range(150))
+    return Memory("first").keys(range(150))
 
 
 def test_published_formats_become_memories(here, capsys):
@@ -275,7 +275,7 @@ def test_published_formats_become_memories(here, capsys):
         "vqa": 0,
     }
     assert report["ids"] == [0, 5] and report["left_out"] == {"whose picture is not there": 1, "that are no triples": 1}
-    found = Store("many").items(range(6))
+    found = Memory("many").items(range(6))
     assert [item.fields["text" if "text" in item.fields else "page"] for item in found] == [
         "A seabird",
         "a gull",

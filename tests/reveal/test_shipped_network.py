@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from reveal import pretrained
 from reveal.cli.main import main
-from reveal.memory import Store
+from reveal.memory import Memory
 
 FLAG = Path(__file__).parents[2] / "examples" / "estonia.png"
 QUESTION, CAPITAL = "What is the capital?", "Tallinn"
@@ -99,6 +99,6 @@ def test_the_card_counts_parameters_and_items():
         count = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
     card = (pretrained.DATA / "README.md").read_text("utf-8")
     assert (
-        f"a REVEAL network of {count:,} parameters" in card and f"| {len(Store(pretrained.memory())):,} items" in card
+        f"a REVEAL network of {count:,} parameters" in card and f"| {len(Memory(pretrained.memory())):,} items" in card
     )
     assert sum(file.stat().st_size for file in pretrained.DATA.rglob("*")) < 15e6

@@ -10,7 +10,7 @@ from reveal_networks import one_line
 from recipes.small_world.vocabulary import SPECIAL
 from reveal.processing import tokenizers
 from reveal.processing.tokenizers import Pieces, Tokenizer, Words, load, train
-from reveal.sources.texts import lines_of
+from reveal.sources.jsonl import lines_of
 
 TEXTS = [f"a {colour} {bird} eats {food} by the {place}." for colour in ("red", "blue", "grey") for bird in
          ("gull", "crow", "heron") for food in ("fish", "seeds", "worms") for place in ("sea", "lake")]  # fmt: skip

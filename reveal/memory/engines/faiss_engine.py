@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from reveal.memory.engines.engine import NOTHING, Found, Rows, check_search, merge
+from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_search, merge
 
 KINDS = ("flat", "ivfpq", "hnsw")
 EXTRA = "install the extra: pip install 'film-plugins-reveal[faiss]'"
@@ -75,7 +75,9 @@ class FaissEngine:
         self._parts, self._memory = parts, rows.memory
         self._sources, self._version, self._width = sources, version, rows.key_dim
 
-    def search(self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None) -> Found:
+    def search(
+        self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
+    ) -> SearchResult:
         """As `Engine`."""
         queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
         ids, scores, origins = [np.zeros((len(queries), 0), np.int64)], [np.zeros((len(queries), 0), np.float32)], []

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from reveal.memory.engines.engine import NOTHING, Found, Rows, check_search, merge
+from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_search, merge
 
 EXTRA = "install the extra: pip install 'film-plugins-reveal[milvus]'"
 CHUNK_BYTES = 16 * 2**20  # of keys in a request; a server takes 64 MB
@@ -149,7 +149,9 @@ class MilvusEngine:
                 self._call("drop_collection", self.collection)
             self.collection = whole
 
-    def search(self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None) -> Found:
+    def search(
+        self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
+    ) -> SearchResult:
         """As `Engine`. Raises also for k above what Milvus gives."""
         queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
         if k > MOST:
