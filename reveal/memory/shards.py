@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -92,7 +92,6 @@ class Shard:
         name = f"deleted-{version}.npy"
         with (self.folder / name).open("w+b") as file:
             np.save(file, np.packbits(~live))
-            file.flush()
             files = {key: value for key, value in self.info.files.items() if key != self.info.deleted}
             files[name] = _size_and_crc(file)
         counts = np.bincount(self.array("source")[live], minlength=len(self.info.counts)).tolist()
@@ -147,24 +146,22 @@ def rows_of(
 
 
 class ShardWriter:
-    """Appends rows to a new shard in an empty folder."""
+    """Appends rows to the empty files of a new shard, by their names."""
 
-    def __init__(self, folder: Path, layout: Layout):
-        self.rows, self._types = 0, _row_types(layout)
+    def __init__(self, files: Mapping[str, BinaryIO], layout: Layout):
+        self._files, self._types, self.rows = files, _row_types(layout), 0
         self._first, self._last, self._blob, self._counts = 0, -1, 0, np.zeros(len(layout.sources), np.int64)
-        self._payload = (folder / PAYLOAD).open("w+b")
-        self._arrays: dict[str, BinaryIO] = {name: (folder / f"{name}.npy").open("w+b") for name in ARRAYS}
         self._write_headers()
-        self._arrays["offsets"].write(np.zeros(1, np.int64).tobytes())
+        self._files["offsets.npy"].write(np.zeros(1, np.int64).tobytes())
 
     def append(self, rows: Rows) -> None:
         """Ids rise, also from call to call."""
         ids, lengths = rows.ids, [len(payload) for payload in rows.payloads]
         assert len(ids) and self._last < ids[0] and (np.diff(ids) > 0).all()
         arrays = rows._asdict() | {"offsets": self._blob + np.cumsum(lengths, dtype=np.int64)}
-        for name, file in self._arrays.items():
-            file.write(np.ascontiguousarray(arrays[name], self._types[name][0]).data)
-        self._payload.write(b"".join(rows.payloads))
+        for name, (dtype, _) in self._types.items():
+            self._files[f"{name}.npy"].write(np.ascontiguousarray(arrays[name], dtype).data)
+        self._files[PAYLOAD].write(b"".join(rows.payloads))
         self._first = self._first if self.rows else int(ids[0])
         self.rows, self._last, self._blob = self.rows + len(ids), int(ids[-1]), int(arrays["offsets"][-1])
         self._counts += np.bincount(rows.source, minlength=len(self._counts))
@@ -172,36 +169,26 @@ class ShardWriter:
     def finish(self, name: str) -> ShardInfo:
         """Writes the headers; the manifest's entry of a shard called `name`."""
         self._write_headers()
-        files = {f"{array}.npy": file for array, file in self._arrays.items()} | {PAYLOAD: self._payload}
-        for file in files.values():
-            file.flush()
-        sizes = {file_name: _size_and_crc(file) for file_name, file in files.items()}
-        return ShardInfo(name, self.rows, self._first, self._last, tuple(self._counts.tolist()), None, sizes)
-
-    def close(self) -> None:
-        for file in (*self._arrays.values(), self._payload):
-            file.close()
+        files = {file_name: _size_and_crc(file) for file_name, file in self._files.items()}
+        return ShardInfo(name, self.rows, self._first, self._last, tuple(self._counts.tolist()), None, files)
 
     def _write_headers(self) -> None:
         """At the beginning of the files; NumPy leaves room for any length, so that they can be written twice."""
         for name, (dtype, shape) in self._types.items():
-            rows = self.rows + (name == "offsets")
+            rows, file = self.rows + (name == "offsets"), self._files[f"{name}.npy"]
             fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, *shape)}
-            self._arrays[name].seek(0)
-            np.lib.format.write_array_header_1_0(self._arrays[name], fields)
+            file.seek(0)
+            np.lib.format.write_array_header_1_0(file, fields)
 
 
 @contextlib.contextmanager
 def new_shard(folder: Path, name: str, layout: Layout) -> Iterator[ShardWriter]:
     """A writer; the shard appears as `folder / name`, with its `shard.json`, when the body has ended well."""
-    with atomic_folder(folder / name) as temporary:
-        writer = ShardWriter(temporary, layout)
-        try:
-            yield writer
-            info = writer.finish(name)
-        finally:
-            writer.close()
-        (temporary / INFO).write_text(json.dumps(dataclasses.asdict(info)), "utf-8")
+    with atomic_folder(folder / name) as temporary, contextlib.ExitStack() as stack:
+        names = *(f"{array}.npy" for array in ARRAYS), PAYLOAD
+        writer = ShardWriter({one: stack.enter_context((temporary / one).open("w+b")) for one in names}, layout)
+        yield writer
+        (temporary / INFO).write_text(json.dumps(dataclasses.asdict(writer.finish(name))), "utf-8")
 
 
 def read_info(folder: Path) -> ShardInfo:
@@ -239,7 +226,7 @@ def _stored(name: str, array: Any, shape: tuple[int, ...], dtype: str, ids: np.n
 
 def _size_and_crc(file: BinaryIO) -> tuple[int, int]:
     """(bytes, CRC-32C) of a file."""
-    file.seek(0)
+    file.seek(0)  # and flush
     crc, size = google_crc32c.Checksum(), 0
     while chunk := file.read(CHUNK):
         crc.update(chunk)

@@ -100,7 +100,7 @@ def entries(
 
 
 def span_of(value: Any) -> Span | None:
-    """The numbers that count: the range, else what is within a tenth of the number; None where neither is told."""
+    """The numbers that count: the range, else what is within a tenth of the number; None where there is neither."""
     entry = value[0] if isinstance(value, list) and value else value
     if not isinstance(entry, Mapping):
         return None

@@ -22,22 +22,17 @@ from typing import Any
 from common.data.files import files_of
 from common.data.stored import Member
 from common.data.tar import IMAGES, key_and_suffix, members
-from common.data.text import open_text, parse_json
-from reveal.sources.records import MISSING, Record, Skips
+from common.data.text import parse_json
+from reveal.sources.records import MISSING, Record, Skips, numbered_lines
 
 NO_CAPTION = "without caption"
 
 
 def table(path: str | Path, *, skips: Skips) -> Iterator[Record]:
     """The lines of a table; images are found by the name or a hash of their address."""
-    number = -1
-    for file in files_of(path, ".tsv", ".tsv.gz"):
-        with open_text(file) as lines:
-            for place, line in enumerate(lines, 1):
-                number += 1
-                address, _, text = line.strip("\r\n").partition("\t")
-                caption = _caption(text)
-                yield Record(number, f"{file} line {place}", find=(address,), names=(address,), **caption)
+    for number, (where, line) in enumerate(numbered_lines(path, ".tsv", ".tsv.gz")):
+        address, _, text = line.strip("\r\n").partition("\t")
+        yield Record(number, where, find=(address,), names=(address,), **_caption(text))
 
 
 def tars(path: str | Path, *, skips: Skips) -> Iterator[Record]:

@@ -24,7 +24,9 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL.JpegImagePlugin import JpegImageFile
 
+from common.data.files import files_of
 from common.data.stored import Member
+from common.data.text import open_text
 from common.io.files import require_file
 from common.io.images import MAX_PIXELS, read_image, to_uint8
 from reveal.memory.items import Item
@@ -167,6 +169,14 @@ def as_question(record: Record, first_id: int = 0) -> Question:
     gold = None if record.gold is None else first_id + record.gold
     texts = record.text, record.answers, record.group
     return Question(first_id + record.number, record.image, *texts, gold, record.negatives)
+
+
+def numbered_lines(path: str | Path, *suffixes: str) -> Iterator[tuple[str, str]]:
+    """(its name in messages, the line) of each line of a text file, of a folder's files or of those of a pattern."""
+    for file in files_of(path, *suffixes):
+        with open_text(file) as lines:
+            for number, line in enumerate(lines, 1):
+                yield f"{file} line {number}", line
 
 
 def picture_bytes(picture: Picture) -> bytes:

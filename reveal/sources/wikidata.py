@@ -12,7 +12,7 @@ may go on to the facts about its objects, the second hop:
     pairs       France, capital: Paris, currency: euro; Paris, country: France
 
 No package among the dependencies reads these tables. Objects of more than 10,000 triples ("human", "male") distinguish
-nothing, and those triples are left out, as in the reference (`wikidata` utilities of scenic's knowledge_visual_language).
+nothing, and those triples are left out, as in the reference (scenic's knowledge_visual_language).
 A subject's triples may lie anywhere in the file, so all that are kept are held in the RAM: about 100 bytes each. Items
 have no image. Their ids are the order in which the subjects first appear, those that are left out counted too."""
 
@@ -23,9 +23,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from common.data.files import files_of
 from common.data.text import open_text
-from reveal.sources.records import Record, Skips
+from reveal.sources.records import Record, Skips, numbered_lines
 
 FORMS = ("sentences", "pairs")
 SECOND = 5  # facts about an object
@@ -71,15 +70,12 @@ def records(
 
 
 def triples(path: str | Path, skips: Skips) -> Iterator[tuple[str, str, str]]:
-    """The triples of all files."""
-    for file in files_of(path, ".tsv", ".txt", ".tsv.gz", ".txt.gz"):
-        with open_text(file) as lines:
-            for number, line in enumerate(lines, 1):
-                parts = [part.strip() for part in line.split("\t")]
-                if len(parts) == 3 and all(parts):
-                    yield parts[0], parts[1], parts[2]
-                elif line.strip():
-                    skips.add("that are no triples", f"{file} line {number}")
+    for where, line in numbered_lines(path, ".tsv", ".txt", ".tsv.gz", ".txt.gz"):
+        parts = [part.strip() for part in line.split("\t")]
+        if len(parts) == 3 and all(parts):
+            yield parts[0], parts[1], parts[2]
+        elif line.strip():
+            skips.add("that are no triples", where)
 
 
 def neighbourhood(subject: str, facts: Facts, hops: int) -> dict[str, list[tuple[str, str]]]:

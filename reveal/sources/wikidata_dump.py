@@ -25,16 +25,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.data.files import files_of
-from common.data.text import open_text, parse_json
-from reveal.sources.records import Record, Skips
+from common.data.text import parse_json
+from reveal.sources.records import Record, Skips, numbered_lines
 from reveal.sources.wikidata import EMPTY, check_form, is_kept, linearised, listed, names_of, neighbourhood
 
 IMAGE = "P18"
 ENTITY = re.compile(r"[QPL]\d+")
 LEFT_OUT = ("external-id", "url", "commonsMedia", "globe-coordinate", "geo-shape", "tabular-data", "math")
 DAY, MONTH = 11, 10  # precisions of dates
-SUFFIXES = (".json.gz", ".json.bz2", ".json")
 Fact = tuple[str, str]  # relation, object or value
 
 
@@ -91,8 +89,7 @@ def _first_pass(
     labels: dict[str, str] = {}
     counts, about = collections.Counter[str](), {}
     for _, _, entity in entities(path, Skips(), ("item", "property")):
-        label = label_of(entity.get("labels"), spoken)
-        if label:
+        if label := label_of(entity.get("labels"), spoken):
             labels[entity["id"]] = label
         facts = facts_of(entity, spoken, wanted) if entity.get("type") == "item" else []
         counts.update(thing for _, thing in facts if ENTITY.fullmatch(thing))  # texts and amounts would fill the RAM
@@ -106,23 +103,20 @@ def entities(
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """(number among items, its name in messages, the entity) of each line with one of these types."""
     number = -1
-    for file in files_of(path, *SUFFIXES):
-        with open_text(file) as lines:
-            for place, line in enumerate(lines, 1):
-                text = line.strip().rstrip(",")
-                if text in ("", "[", "]"):
-                    continue
-                where = f"{file} line {place}"
-                try:
-                    entity = parse_json(text)
-                except ValueError:
-                    entity = None
-                kind = entity.get("type") if isinstance(entity, dict) else None
-                number += kind == "item" or entity is None
-                if not isinstance(entity, dict) or not isinstance(entity.get("id"), str):
-                    skips.add("that are no entities", where)
-                elif kind in kinds:
-                    yield number, where, entity
+    for where, line in numbered_lines(path, ".json.gz", ".json.bz2", ".json"):
+        text = line.strip().rstrip(",")
+        if text in ("", "[", "]"):
+            continue
+        try:
+            entity = parse_json(text)
+        except ValueError:
+            entity = None
+        kind = entity.get("type") if isinstance(entity, dict) else None
+        number += kind == "item" or entity is None
+        if not isinstance(entity, dict) or not isinstance(entity.get("id"), str):
+            skips.add("that are no entities", where)
+        elif kind in kinds:
+            yield number, where, entity
 
 
 def facts_of(entity: Mapping[str, Any], spoken: Sequence[str], wanted: Sequence[str]) -> list[Fact]:
@@ -133,8 +127,7 @@ def facts_of(entity: Mapping[str, Any], spoken: Sequence[str], wanted: Sequence[
             continue
         stated = [claim for claim in claims if isinstance(claim, dict) and claim.get("rank") != "deprecated"]
         for claim in sorted(stated, key=lambda claim: claim.get("rank") != "preferred"):
-            text = value_of(mapping(claim.get("mainsnak")), spoken)
-            if text:
+            if text := value_of(mapping(claim.get("mainsnak")), spoken):
                 found.append((relation, text))
     return found
 

@@ -3,8 +3,8 @@
     ~/tensorflow_datasets/wit/1.1.0/          wit-train.tfrecord-00000-of-00500 ...
     ~/tensorflow_datasets/wit_kaggle/train_with_extended_features/1.0.2/      wit_kaggle-train.array_record-00000-of-...
 
-A file is a TFRecord (`common.io.tfrecord`) or an ArrayRecord; a record is a `tf.train.Example`, a map of names to lists.
-The names are those of the table's columns (`wit.py`), so an item is the same: texts by the same fields, an id by its
+A file is a TFRecord (`common.io.tfrecord`) or an ArrayRecord; a record is a `tf.train.Example`, a map of names to
+lists. The names are those of the table's columns (`wit.py`), so an item is the same: texts by the same fields, an id by its
 place in the split.
 
 `wit` has no images: they come from a folder, as for the table. `wit_kaggle` (5.4 million images in 100 languages)
@@ -66,15 +66,12 @@ def rows(path: str | Path, split: str, language: str, skips: Skips) -> Iterator[
     for file in files(path, split):
         for place, read in enumerate(records(file)):
             number, where = number + 1, f"{file} record {place}"
+            reason = "that are damaged"
             try:
-                data = read()
-            except ValueError:
-                skips.add("that are damaged", where)
-                continue
-            try:
+                data, reason = read(), "that are no tf.train.Example"
                 features = parse_example(data)
             except ValueError:
-                skips.add("that are no tf.train.Example", where)
+                skips.add(reason, where)
                 continue
             texts = {column: features.get(column, b"").decode("utf-8", "replace") for column in COLUMNS}
             reference = CAPTIONS["caption"]
@@ -105,16 +102,13 @@ def files(path: str | Path, split: str = "train") -> list[Path]:
 def records(path: Path) -> Iterator[Callable[[], bytes]]:
     """What reads each record of a file, or raises ValueError for a damaged one. Raises ValueError where the file breaks
     off."""
-    if KINDS[1] in path.name:
-        yield from _array_records(path)
+    if KINDS[1] not in path.name:
+        for span in scan(require_file(path)):
+            if span.length == BROKEN:
+                read_record(span)  # raises
+            yield functools.partial(read_record, span)
         return
-    for span in scan(require_file(path)):
-        if span.length == BROKEN:
-            read_record(span)  # raises
-        yield functools.partial(read_record, span)
 
-
-def _array_records(path: Path) -> Iterator[Callable[[], bytes]]:
     from array_record.python.array_record_module import ArrayRecordReader
 
     def read(number: int) -> bytes:
