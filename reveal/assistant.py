@@ -1,7 +1,7 @@
 """A trained network with its tokenizer and its memory: questions and items as texts and image files.
 
     assistant = Assistant.load("runs/world_joint", memory="facts")
-    evidence = assistant.ask("gull.jpg", "what does it eat?", k=4)    # `Evidence`: the answer and the items it was read from
+    evidence = assistant.ask("gull.jpg", "what does it eat?", k=4)    # `Evidence`: answer and items
     assistant.search(text="seabirds", k=10)
     assistant.encode([Item("wiki", {"text": "..."})])                 # keys and values, as memories take them
 

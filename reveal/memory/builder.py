@@ -5,9 +5,9 @@
             builder.add(items, *encode(items))
 
 Rows go to the disk as they come. A shard appears when it is whole, and the manifest when all are: until then no program
-takes the folder for a memory. After an interruption the same lines again keep the shards that are there; `count` is how
-many items those hold, and the source has to begin after them. Shards end at fixed rows however the items were batched,
-so that the result is the same to the byte, and its manifest has the same hash. One program at a time builds in a folder.
+takes the folder for a memory. After an interruption the same lines again keep the shards that are there; `count` is
+how many items those hold, and the source has to begin after them. Shards end at fixed rows however the items were
+batched, so that the result is the same to the byte. One program at a time builds in a folder.
 """
 
 from __future__ import annotations

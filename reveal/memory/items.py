@@ -4,10 +4,9 @@ An item comes from one source and has text fields, an image, or both:
 
     Item("wit", {"title": "Gull", "text": "A seabird ..."}, picture=Path("gull.jpg").read_bytes())
 
-The network encodes it as a key (to find it by) and a value (tokens to read it with); those are arrays, stored apart. The
-payload is what a person is shown, and what is encoded again after further training. Fields are anything that JSON
-holds. An image is the bytes of its file, or uint8 RGB; it is never decoded to floats, which take thirty times the space
-of a JPEG. As bytes:
+The network encodes it as a key (to find it by) and a value (tokens to read it with); those are arrays, stored apart.
+The payload is what a person is shown, and what is encoded again after further training. Fields are anything that JSON
+holds. An image is the bytes of its file, or uint8 RGB; floats would take thirty times the space of a JPEG. As bytes:
 
     length of the header (uint32, little-endian) | header: JSON in UTF-8 | image
 

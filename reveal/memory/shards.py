@@ -12,9 +12,9 @@
 | deleted-V.npy | uint8 [ceil(n / 8)] | one bit a row, set for those deleted at version V; absent while all are live |
 | shard.json | | the manifest's entry of the shard, by which an interrupted build resumes |
 
-A reader opens a file when it is asked for an array and closes it with the array, so a memory of a thousand shards needs
-no thousand open files. A writer appends to the files of a hidden folder; their headers get their lengths at the end, and
-the folder its name. So RAM holds the rows of one call, and a shard that can be seen is whole.
+A reader opens a file when it is asked for an array and closes it with the array, so a memory of a thousand shards
+needs no thousand open files. A writer appends to the files of a hidden folder; their headers get their lengths at the
+end, and the folder its name. So RAM holds the rows of one call, and a shard that can be seen is whole.
 """
 
 from __future__ import annotations

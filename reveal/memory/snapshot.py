@@ -1,7 +1,7 @@
 """One version of a memory on the disk, to read: the manifest at once, anything else where it is asked for.
 
-Nothing is held in RAM for an item. An id is found by bisection in the shards whose range it is in, its key, value and
-payload are read through maps of their files; so opening takes about a millisecond a shard, however large the shards are.
+Nothing is held in RAM for an item. An id is found by bisection in the shards whose range it is in; its key, value and
+payload are read through maps of their files. So opening takes about a millisecond a shard, however large it is.
 """
 
 from __future__ import annotations

@@ -38,13 +38,7 @@ Row = Mapping[str, Any]
 def vqa(
     path: str | Path, annotations: str | Path | None = None, answer: str = "answer", *, skips: Skips
 ) -> Iterator[Record]:
-    """The questions of VQA-v2 and OK-VQA.
-
-    Args:
-      path: of the questions.
-      annotations: of the answers; None: there are none (a test set).
-      answer: which entry of an annotator's is the answer.
-    """
+    """VQA-v2 and OK-VQA; `annotations` None is a test set, `answer` an entry of an annotator's answer."""
     answers_of: dict[Any, tuple[str, ...]] = {}
     if annotations is not None:
         for row in rows_of(read_json(annotations), "annotations", annotations):
@@ -98,8 +92,7 @@ def captions(path: str | Path, *, skips: Skips) -> Iterator[Record]:
 
 
 def karpathy(path: str | Path, splits: str | Sequence[str] = ("train", "restval"), *, skips: Skips) -> Iterator[Record]:
-    """COCO's captions in Karpathy's split (`dataset_coco.json`); training is usually on train and restval, also written
-    "train,restval"."""
+    """Karpathy's split of COCO's captions (`dataset_coco.json`); `splits` is a list or "train,restval"."""
     chosen = listed(splits)
     for number, row in enumerate(rows_of(read_json(path), "images", path)):
         where = f"{path} picture {number}"
@@ -149,7 +142,6 @@ def _described(number: int, where: str, row: Row, texts: Sequence[str], group: s
 
 
 def _image_of(number: int) -> dict[str, Any]:
-    """What a record says of COCO's image of a number."""
     return {"find": (number,), "names": (str(number),)}
 
 

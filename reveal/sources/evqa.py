@@ -12,8 +12,6 @@
 | `wikipedia_url` | the page that has the answer; of 2_hop the two pages, `|` between them |
 | `wikipedia_url_used_in_train` | True or False: whether training asks about that page |
 
-The files are plain .csv, read with `csv`; only the rules below are ours.
-
 Other columns (the evidence and its section, the category) are left unread. Cells may hold quotes, commas and line
 breaks; a quote that never ends is an error, for everything behind it would be one cell.
 
@@ -70,18 +68,9 @@ def records(
     *,
     skips: Skips,
 ) -> Iterator[Record]:
-    """The questions of a file.
-
-    Args:
-      path: a .csv, which may end in .gz.
-      names: a file, or some, with the file names of iNaturalist's images; none: they are called by their ids.
-      kinds: of questions to read.
-      most: images of a row that are asked about, at most 10; 1: the first one.
-
-    Raises:
-      OSError: a file is missing.
-      ValueError: the columns of another file; an unknown kind; `most` out of its range.
-    """
+    """The questions of a .csv or .csv.gz, of some `kinds`, about the first `most` images of each row; `names` are files
+    with the file names of iNaturalist's images. Raises ValueError for the columns of another file, an unknown kind, and
+    `most` out of its range."""
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not 1 <= most <= MOST:
         raise ValueError(f"kinds are {list(kinds)}, most is {most}: choose of {', '.join(KINDS)}, and 1 to {MOST}")
@@ -110,14 +99,14 @@ def entries(
     most: int = MOST,
     skips: Skips | None = None,
 ) -> Iterator[Entry]:
-    """The questions with what their evaluation needs; arguments and errors as for `records`."""
+    """The questions of `records` whose images are there."""
     skips = skips or Skips()
     for record in usable(records(path, names, kinds, most, skips=skips), images, skips, image_needed=True):
         yield Entry(as_question(record), *record.metadata)
 
 
 def written(answer: str) -> str:
-    """An answer as a text to write: the parts of a list with commas between them, which is how they are scored."""
+    """An answer as text: the parts of a list with commas between them, which is how they are scored."""
     return ", ".join(part.strip() for part in answer.split(PART) if part.strip())
 
 

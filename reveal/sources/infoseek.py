@@ -15,8 +15,6 @@ Two files more are joined by `data_id`:
 
 Without the first, a question with a range is numerical and any other counts as string, which scores the same.
 
-The three files are published as JSON lines and no package among the dependencies reads them.
-
 Images are OVEN's, `oven_04990048.jpg` in any folder. A question's id is the number of its line, from 0.
 """
 
@@ -61,12 +59,7 @@ class Entry(NamedTuple):
 def records(
     path: str | Path, types: str | Path | None = None, entities: str | Path | None = None, *, skips: Skips
 ) -> Iterator[Record]:
-    """The questions of a file, those without an answer too.
-
-    Args:
-      path: a .jsonl, which may end in .gz.
-      types, entities: the other two files; None: without.
-    """
+    """The questions of a .jsonl or .jsonl.gz, those without an answer too; `types` and `entities` are the other files."""
     kinds, things = _joined(types, "question_type", skips), _joined(entities, "entity_id", skips)
     seen: set[str] = set()
     for number, where, row in objects(path, skips):
@@ -93,7 +86,7 @@ def entries(
     entities: str | Path | None = None,
     skips: Skips | None = None,
 ) -> Iterator[Entry]:
-    """The questions with what their evaluation needs; arguments as for `records`."""
+    """The questions of `records` whose images are there."""
     skips = skips or Skips()
     for record in usable(records(path, types, entities, skips=skips), images, skips, image_needed=True):
         yield Entry(as_question(record), *record.metadata)

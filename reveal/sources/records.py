@@ -97,7 +97,7 @@ class Record(NamedTuple):
 
 
 class Skips:
-    """Counts records that are left out, by reason; `strict` raises ValueError for the first one instead."""
+    """Counts records that are left out, by reason; with `strict`, `add` raises ValueError instead."""
 
     def __init__(self, strict: bool = False):
         self.strict, self.counts = strict, collections.Counter[str]()
@@ -130,8 +130,8 @@ def usable(
 
     Args:
       images: folder of the images that records name; None: the records have them, or none.
-      without: names of images that must not be there (`images.all_names`).
-      image_needed: whether a record without an image cannot be used.
+      without: names of images to leave out (`images.all_names`).
+      image_needed: leave out records without an image.
     """
     folder = None if images is None else ImageFolder(images)
     for record in records:
@@ -164,7 +164,6 @@ def as_item(record: Record, source: str, first_id: int, skips: Skips) -> Item | 
 
 
 def as_question(record: Record, first_id: int = 0) -> Question:
-    """The question of a usable record that has an image."""
     assert record.image is not None
     gold = None if record.gold is None else first_id + record.gold
     texts = record.text, record.answers, record.group

@@ -75,10 +75,10 @@ class Reader(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What items and questions have in common.
+    """A reader and its arguments.
 
     Attributes:
-      reader: its name, one of the package's table.
+      reader: its name in the package's table.
       path: the file, folder or pattern.
       options: its other arguments (module docstring).
       leave_out: files of evaluation questions, whose images must not be read (`held_out.py`), whatever file names them;
@@ -96,7 +96,6 @@ class Source:
     IMAGE_NEEDED: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an unknown reader, and for options that it has not or needs."""
         if self.reader not in self.READERS:
             raise ValueError(f"reader is {self.reader!r}: choose one of {', '.join(self.READERS)}")
         known = self.READERS[self.reader].options()
@@ -109,7 +108,6 @@ class Source:
             raise ValueError(f"reader {self.reader} reads no pictures, so none can be left out: set leave_out=[]")
 
     def read(self, skips: Skips) -> Iterator[Any]:
-        """The items or questions; what is left out is counted in `skips`."""
         reader = self.READERS[self.reader]
         own = inspect.signature(reader.records).parameters
         options = {name: self.options.get(name, default) for name, default in reader.options().items()}
@@ -182,11 +180,8 @@ class Questions(Source):
 
 
 def items_of(argument: str, source: str | None = None) -> Items:
-    """The source of knowledge that a command-line argument names; `source` is the name of its items' source, where the
-    argument gives none.
-
-    Raises FileNotFoundError for a path that is not there; ValueError for an argument that names no reader, and for
-    options that the reader has not or needs."""
+    """The source of knowledge that a command-line argument names; `source` is its option where the argument gives none.
+    Raises FileNotFoundError for a path that is not there, ValueError for an argument without a reader, and as `Items`."""
     reader, path, given = _split(argument)
     known = Items.READERS[reader].options()
     options: dict[str, Any] = {} if source is None else {"source": source}
@@ -202,7 +197,6 @@ def items_of(argument: str, source: str | None = None) -> Items:
 
 
 def _split(argument: str) -> tuple[str, str, list[tuple[str, str]]]:
-    """Reader, path, options."""
     before, colon, rest = argument.partition(":")
     named = bool(colon) and before in Items.READERS
     path, *given = OPTION.split(rest if named else argument)

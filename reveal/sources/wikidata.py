@@ -43,10 +43,9 @@ def records(
     *,
     skips: Skips,
 ) -> Iterator[Record]:
-    """Items.
+    """Items of a table of triples, a folder of them, or a pattern.
 
     Args:
-      path: a table of triples, a folder of them, or a pattern.
       names: table of the names of subjects and objects. relations: of relations. None: they are words already.
       most: triples that an object may be in, among those of the relations that are kept.
       keep: the relations to keep, "P36,P17" or a list, as the triples have them; "": all.

@@ -9,7 +9,7 @@ A claim's `mainsnak` holds its value: another entity, a date, an amount, a text.
 "deprecated", those without a value, and addresses and numbers of other catalogues ("external-id"), which no image
 shows. `wikidata.py` says how facts are written; "pairs" is the default here: "France, capital: Paris, currency: euro".
 
-No package among the dependencies reads this dump. The file is read twice: labels of all entities and how often each is
+The file is read twice: labels of all entities and how often each is
 an object, then the entities again. The labels are held in the RAM, all of them; with `hops=2` so are the facts. A label
 is that of the first of `languages` that there is; those of a table, `names`, go before. The ids of items are the
 numbers of the lines of items, so they do not depend on what is kept.
@@ -48,10 +48,9 @@ def records(
     *,
     skips: Skips,
 ) -> Iterator[Record]:
-    """Items; one whose image of Commons is not there is a text alone.
+    """Items of a dump, a folder of parts of one, or a pattern; one whose image of Commons is not there is a text alone.
 
     Args:
-      path: a dump, a folder of parts of one, or a pattern.
       languages: of labels and texts, "en,de" or a list; the first that there is counts.
       keep: the relations to keep, "P36,P17" or a list; "": all.
       most: claims that an entity may be the object of, among those of the relations that are kept.

@@ -74,12 +74,7 @@ class Row(NamedTuple):
 
 
 def items(path: str | Path, language: str = "en", captions: bool = True, *, skips: Skips) -> Iterator[Record]:
-    """Items of a table, a folder of them, or a pattern.
-
-    Args:
-      language: of the rows.
-      captions: False: only the texts of the page.
-    """
+    """Items of a table, a folder of them, or a pattern; without `captions`, of the texts of the page alone."""
     return as_items(rows(path, language, skips), captions)
 
 
@@ -89,7 +84,6 @@ def questions(path: str | Path, language: str = "en", *, skips: Skips) -> Iterat
 
 
 def as_items(found: Iterable[Row], captions: bool) -> Iterator[Record]:
-    """An item of each row: of a table, or of the same data set as tfds prepares it."""
     columns = TEXTS | (CAPTIONS if captions else {})
     for row in found:
         fields = {name: text for name, column in columns.items() if (text := row.texts[column].strip())}
@@ -97,7 +91,6 @@ def as_items(found: Iterable[Row], captions: bool) -> Iterator[Record]:
 
 
 def as_questions(found: Iterable[Row]) -> Iterator[Record]:
-    """An image to describe of each row that has a caption."""
     for row in found:
         texts = tuple(text for column in CAPTIONS.values() if (text := row.texts[column].strip()))
         yield _record(row, answers=texts[:1], fault="" if texts else "without a caption", gold=row.number)
@@ -109,7 +102,6 @@ def _record(row: Row, **record: Any) -> Record:
 
 
 def rows(path: str | Path, language: str, skips: Skips) -> Iterator[Row]:
-    """The rows in the language; those with another number of columns are counted."""
     csv.field_size_limit(max(csv.field_size_limit(), LARGEST))
     number = -1
     for file in files_of(path, ".tsv.gz", ".tsv"):

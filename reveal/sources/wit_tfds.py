@@ -4,8 +4,7 @@
     ~/tensorflow_datasets/wit_kaggle/train_with_extended_features/1.0.2/      wit_kaggle-train.array_record-00000-of-...
 
 A file is a TFRecord (`common.io.tfrecord`) or an ArrayRecord; a record is a `tf.train.Example`, a map of names to
-lists. The names are those of the table's columns (`wit.py`), so an item is the same: texts by the same fields, an id by its
-place in the split.
+lists. The names are those of the table's columns (`wit.py`), so an item is the same; its id is its place in the split.
 
 `wit` has no images: they come from a folder, as for the table. `wit_kaggle` (5.4 million images in 100 languages)
 has them in its records, a blank one of one pixel where there is none, and for a caption "title [SEP] caption".
@@ -42,21 +41,13 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def items(
     path: str | Path, split: str = "train", language: str = "en", captions: bool = True, *, skips: Skips
 ) -> Iterator[Record]:
-    """Items of the prepared folder, or of one file of it.
-
-    Args:
-      split: whose files of a folder are read.
-      language, captions: as in `wit.items`.
-
-    Raises:
-      FileNotFoundError: no such folder, no file of the split, or one of its files is missing.
-      ValueError: a file that is damaged.
-    """
+    """Items of a split of the prepared folder, or of one file of it; `language` and `captions` are those of `wit.items`.
+    Raises ValueError for a damaged file, and as `files`."""
     return as_items(rows(path, split, language, skips), captions)
 
 
 def questions(path: str | Path, split: str = "train", language: str = "en", *, skips: Skips) -> Iterator[Record]:
-    """Images with the caption to write, and the row's item as gold. Arguments and errors as for `items`."""
+    """Images with the caption to write, and the row's item as gold."""
     return as_questions(rows(path, split, language, skips))
 
 
@@ -83,7 +74,7 @@ def rows(path: str | Path, split: str, language: str, skips: Skips) -> Iterator[
 
 
 def files(path: str | Path, split: str = "train") -> list[Path]:
-    """The files of a split, in their order. Raises FileNotFoundError as `items`."""
+    """The files of a split, in order. Raises FileNotFoundError if there are none, or if one is missing."""
     path = Path(path)
     if path.is_file():
         return [path]
@@ -100,8 +91,7 @@ def files(path: str | Path, split: str = "train") -> list[Path]:
 
 
 def records(path: Path) -> Iterator[Callable[[], bytes]]:
-    """What reads each record of a file, or raises ValueError for a damaged one. Raises ValueError where the file breaks
-    off."""
+    """A function for each record of a file that reads it, or raises ValueError for a damaged one."""
     if KINDS[1] not in path.name:
         for span in scan(require_file(path)):
             if span.length == BROKEN:

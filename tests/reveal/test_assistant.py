@@ -161,7 +161,7 @@ def test_a_recipe_says_how_to_read(tmp_path):
         with pytest.raises(ValueError, match=value):
             processor_of(file, model.config, other)
     assert processor_of(file, model.config, other, default_sources=SOURCES).sources == SOURCES
-    with pytest.raises(ValueError, match="100 tokens .* 224"):
+    with pytest.raises(ValueError, match=r"100 tokens .* 224"):
         processor_of(file, dataclasses.replace(model.config, vocab_size=100), header)
 
 

@@ -1,7 +1,6 @@
 """Sources as command-line arguments, folders of images and texts, ids of items, and their stored images."""
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest

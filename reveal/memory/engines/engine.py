@@ -8,18 +8,19 @@ the query, those of the source that is trusted least (both are what the referenc
 
 | engine | name | what for |
 | --- | --- | --- |
-| `ExactEngine` | exact | the default: in JAX, keys split over the devices; exact, and refreshed as fast as keys are copied |
-| `FaissEngine` | faiss, faiss:ivfpq, faiss:hnsw | the host's RAM: approximate indexes for millions of items (extra `faiss`) |
-| `MilvusEngine` | keys.db, http://host:19530 | a file or a server: more than a machine's RAM, several programs (`milvus`) |
+| `ExactEngine` | exact | the default: in JAX, keys split over the devices; refreshed as fast as keys are copied |
+| `FaissEngine` | faiss, faiss:ivfpq, faiss:hnsw | the host's RAM: approximate, for millions of items (extra `faiss`) |
+| `MilvusEngine` | keys.db, http://host:19530 | a file or a server: beyond a machine's RAM (extra `milvus`) |
 
-`update` gives an engine live items only, in the order of their ids. Among equal scores the smaller id comes first. Where
-fewer than k items may be chosen from, the rest is id -1, source -1, score -inf. `engine_of` names Milvus' collection by
-host and folder, so that it keeps a memory's keys from program to program.
+`update` gives an engine live items only, in the order of their ids. Among equal scores the smaller id comes first.
+Where fewer than k items may be chosen from, the rest is id -1, source -1, score -inf. `engine_of` names Milvus'
+collection by host and folder, so that it keeps a memory's keys from program to program.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import logging
 import platform
 from collections.abc import Callable, Sequence
@@ -114,6 +115,15 @@ class Engine(Protocol):
           log_gate: [b s], of all sources.
         """
         ...
+
+
+def optional(package: str, extra: str) -> Any:
+    """Imports a package. Raises ImportError that names the extra which installs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        install = f"pip install 'film-plugins-reveal[{extra}]'"
+        raise ImportError(f"{package} is not installed: install the extra: {install}") from error
 
 
 def engine_of(name: str, memory: str | Path) -> Engine | None:
