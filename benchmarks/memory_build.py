@@ -7,7 +7,7 @@
 An item is a key of 128 numbers of float32 and unit length, a value of 1 x 8 numbers of bfloat16, one of three sources,
 and a short text. Items are drawn in batches of 4,096, each from a seed of its own, so any of them can be drawn again.
 
-- build: `builder s` in `add` and `finish`, without drawing the items; `early MB`, `peak MB`: the most that the process held
+- build: `builder s` in `add` and `finish`, without drawing the items; `early MB`, `peak MB`: the most the process held
   beyond its start, when the first shard was written and at the end: the same, if RAM does not grow with the memory.
 - open: `Memory.load`, the median of `--processes` fresh processes; imports are not counted.
 - search: `keys s` to give `ExactEngine` the keys; `first s`, the first search, with compiling; `ms`, the median of the

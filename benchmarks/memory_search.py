@@ -103,7 +103,7 @@ class Task(NamedTuple):
 
 
 class Searcher(NamedTuple):
-    """An engine with its keys: finds ids [b k]; bytes of what is searched, and of the compiled program's temporaries."""
+    """An engine with its keys: ids [b k]; bytes of what is searched, and of the compiled program's temporaries."""
 
     search: Callable[[], Any]
     size: Callable[[], int]

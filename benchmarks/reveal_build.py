@@ -17,7 +17,7 @@ network is random and tiny: what is measured is everything around it. `reveal bu
 process of its own, three times: to the end, killed (SIGKILL) when half of the items were there, and again to the end.
 The program ends with an error where the last memory is not the first one, to its hash.
 
-- build: `wall s` of the process; `CPU s` of all its threads; `rows/s`, `items/s` of the build in it, without the start of
+- build: `wall s` of the process; `CPU s` of its threads; `rows/s`, `items/s` of the build in it, without the start of
   the program; `early MB`, `late MB`: RAM of the process in the second tenth of its time and in the last (medians);
   `peak MB`: the most ever.
 - left out: of the report of the first run.

@@ -41,13 +41,7 @@ Picture = str | Path | Float[np.ndarray, "s s 3"]
 
 
 class Assistant:
-    """A network that answers questions in text.
-
-    Args:
-      model: trained.
-      processor: how it reads.
-      memory: made by it; None: it answers alone.
-    """
+    """A trained network, its processor, and a memory that it made; None: it answers alone."""
 
     def __init__(self, model: Reveal, processor: Processor, memory: Memory | None = None):
         self.model, self.processor, self.memory = model, processor, memory
@@ -66,16 +60,13 @@ class Assistant:
         sources: Sequence[str] = (),
         default_sources: Sequence[str] = (),
     ) -> Assistant:
-        """Opens files.
+        """Opens files; raises OSError and ValueError, also for a memory that another network made.
 
         Args:
           path: weights, or the folder of a run; None: the shipped weights.
           tokenizer, sources, default_sources: as in `processor_of`; the sources' names are by default the memory's.
           memory: its folder, or the opened memory; None: none.
           engine: that searches it; None: the exact one, or that of the opened memory.
-
-        Raises:
-          OSError, ValueError: in one line; also for a memory that another network made.
         """
         file = pretrained.weights() if path is None else weights.file_of(path)
         model, header = weights.load_with_metadata(file)
@@ -96,32 +87,20 @@ class Assistant:
         """Answers, in two hops where `Processor.two_hops` has them: `Evidence.first_hop` is the first of them.
 
         Args:
-          image: a file, or an image of the network's size in [0, 1]; None: the question is all there is.
+          image: a file, or an image of the network's size in [0, 1]; None: a question about no image.
           question: "" asks for a description, of networks that were trained to give one.
           k: items to read; None: 4, or as many as there are; 0: none, as without a memory.
           sources: names of those to search; None: all.
-          how: the decoding; None: the likeliest text of four beams.
+          how: the decoding; None: beam search of width 4.
 
-        Raises:
-          ValueError: a question that is too long, more items than there are, an unknown source, a damaged image.
-          OSError: no such image.
+        Raises ValueError for a question that is too long, more items than there are, an unknown source, a damaged
+        image; OSError for a missing one.
         """
         hops = self.processor.two_hops(question) if image is not None else None
-        if hops is None:
-            return self._ask(image, question, k, sources, how)
-        first = self._ask(image, hops.about_image, k, sources, how)
-        second = self._ask(None, hops.about_answer.format(first.answer), k, sources, how)
-        return dataclasses.replace(second, first_hop=first)
-
-    def _ask(
-        self,
-        image: Picture | None,
-        question: str,
-        k: int | None,
-        sources: Sequence[str] | None,
-        how: Decoding | None,
-    ) -> Evidence:
-        """In one hop."""
+        if hops is not None:
+            first = self.ask(image, hops.about_image, k, sources, how)
+            second = self.ask(None, hops.about_answer.format(first.answer), k, sources, how)
+            return dataclasses.replace(second, first_hop=first)
         query = self.query(image, question)
         if k != 0:
             k = 0 if k is None and self.memory is None else self.items_to_find(k, MOST_READ, sources)
@@ -151,8 +130,7 @@ class Assistant:
         return list(zip(self._items(found), scores[found.present].tolist(), strict=True))
 
     def query(self, image: Picture | None, text: str) -> Query:
-        """The encoded question. What is not there has no tokens, but for the image where the network knows a blank
-        one."""
+        """The encoded question; in place of no image a network may have a blank one."""
         rows: dict[str, Any] = {}
         image = self.processor.blank if image is None else image
         tokens = self.processor.question(text)
@@ -167,7 +145,6 @@ class Assistant:
         return self._single.encode(items)
 
     def reader(self, batch: int) -> Reader:
-        """For many items or questions, `batch` at a time."""
         return Reader(self.model, self.memory, self.processor.items, batch)
 
     @functools.cached_property
@@ -175,13 +152,12 @@ class Assistant:
         return self.reader(1)
 
     def layout(self) -> Layout:
-        """Of a memory of this network."""
         return layout_of(self.model, self.processor.sources)
 
     def items_to_find(self, k: int | None, default: int, sources: Sequence[str] | None) -> int:
         """k, or for None the default or all there are. Raises ValueError for k below 1, or above what there is."""
         if self.memory is None:
-            raise ValueError("there is no memory to look in: name one, or ask with k=0")
+            raise ValueError("there is no memory to search: name one, or ask with k=0")
         counts = self.memory.sources
         for name in sources or ():
             self.memory.layout.number(name)
@@ -190,7 +166,7 @@ class Assistant:
             of = f" of {', '.join(sources)}" if sources else ""
             raise ValueError(f"k is {k}, the memory has {there:,} items{of}: ask for 1 to {there}")
         if there == 0:
-            raise ValueError("there is nothing to look in: the memory, or what --sources names of it, is empty")
+            raise ValueError("there is nothing to search: the memory, or what --sources names of it, is empty")
         return min(default, there) if k is None else k
 
     def _items(self, found: SearchResult) -> list[Item]:

@@ -24,21 +24,13 @@ from reveal.network.model import Query, Reveal
 
 
 class Attributed(NamedTuple):
-    """An answer and its attribution to the items.
+    """An answer and its attribution to the items."""
 
-    Attributes:
-      tokens: of the answer, its end included.
-      log_probability: of those tokens, with all items.
-      prior: retrieval prior of each item, mean 1 over those that are there.
-      shares: of the question's attention in the fusion, for each item.
-      effects: of the items, by leaving each out; 0 where there is none.
-    """
-
-    tokens: Int[Array, " o"]
-    log_probability: Float[Array, ""]
-    prior: Float[Array, " k"]
-    shares: Float[Array, " k"]
-    effects: Float[Array, " k"]
+    tokens: Int[Array, " o"]  # of the answer, its end included
+    log_probability: Float[Array, ""]  # of those tokens, with all items
+    prior: Float[Array, " k"]  # retrieval prior, mean 1 over the items that are there
+    shares: Float[Array, " k"]  # of the question's attention in the fusion
+    effects: Float[Array, " k"]  # of leaving each item out; 0 where there is none
 
 
 def answer(
@@ -59,9 +51,9 @@ def answer(
     fused = model.fuse(rows, every, score, there, shares=True)
     whole = fused._replace(states=fused.states[:1], mask=fused.mask[:1])
     tokens = model.generate(whole, how).tokens[0]
-    begun = jnp.concatenate([jnp.full((1,), model.config.bos, jnp.int32), tokens[:-1]])
-    logits = model.logits(fused, jnp.broadcast_to(begun, (k + 1, len(begun))))
-    gained = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[None, :, None], axis=-1)[..., 0]
-    likely = jnp.where(tokens == PAD, 0, gained).sum(axis=1)
+    inputs = jnp.concatenate([jnp.full((1,), model.config.bos, jnp.int32), tokens[:-1]])
+    logits = model.logits(fused, jnp.broadcast_to(inputs, (k + 1, len(inputs))))
+    per_token = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[None, :, None], axis=-1)[..., 0]
+    likely = jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
     shares = jnp.zeros((k,)) if fused.shares is None else fused.shares[0]
     return Attributed(tokens, likely[0], fused.prior[0], shares, jnp.where(present[0], likely[1:] - likely[0], 0))

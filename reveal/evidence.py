@@ -14,43 +14,26 @@ LONGEST = 60  # letters of an item's text in a table
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RetrievedItem:
-    """An item that an answer was read from.
-
-    Attributes:
-      item: itself, with text and image.
-      score: cosine of its key with the query, plus the log-probability of its source.
-      prior: retrieval prior, mean 1 over the items.
-      attention: share of the question's attention, 0 to 1; items and the question itself share 1.
-      effect: of leaving it out, on the answer's log-probability: below 0, it supported the answer.
-    """
+    """An item that an answer was read from."""
 
     item: Item
-    score: float
-    prior: float
-    attention: float
-    effect: float
+    score: float  # cosine of its key with the query, plus the log-probability of its source
+    prior: float  # retrieval prior, mean 1 over the items
+    attention: float  # share of the question's attention, 0 to 1; items and the question itself share 1
+    effect: float  # of leaving it out, on the answer's log-probability: below 0, it supported the answer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evidence:
-    """An answer and its items.
-
-    Attributes:
-      question, answer: texts.
-      log_probability: of the answer, its end included.
-      items: that were read, best first.
-      gate: probability of each source.
-      version: of the memory; 0: there was none.
-      first_hop: the question before, whose answer is part of this question; None: there was none.
-    """
+    """An answer and its items."""
 
     question: str
     answer: str
-    log_probability: float
-    items: tuple[RetrievedItem, ...]
-    gate: Mapping[str, float]
-    version: int
-    first_hop: Evidence | None = None
+    log_probability: float  # of the answer, its end included
+    items: tuple[RetrievedItem, ...]  # best first
+    gate: Mapping[str, float]  # probability of each source
+    version: int  # of the memory; 0: there was none
+    first_hop: Evidence | None = None  # the question before, whose answer is part of this question
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; of an image only whether there is one."""

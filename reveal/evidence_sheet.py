@@ -33,12 +33,11 @@ TEXT_LETTERS, TEXT_LINES = 58, 3
 
 
 def write_sheet(path: str | Path, evidence: Evidence, image: str | Path | None, overwrite: bool = False) -> None:
-    """Writes the sheet. Raises as `write_image`, and as `read_image` for the question's picture."""
     write_image(path, sheet(evidence, None if image is None else read_image(image)), overwrite)
 
 
 def sheet(evidence: Evidence, image: Float[np.ndarray, "_ _ 3"] | None) -> Float[np.ndarray, "h w 3"]:
-    """The picture: an answer, and the picture that was asked about."""
+    """The page: an answer, and the image of its question."""
     head = 2 * MARGIN + ASKED
     page = Image.new("RGB", (WIDTH, head + (FOUND + GAP) * len(evidence.items) + MARGIN), "white")
     draw = ImageDraw.Draw(page)
@@ -47,13 +46,13 @@ def sheet(evidence: Evidence, image: Float[np.ndarray, "_ _ 3"] | None) -> Float
         _paste(page, image, (MARGIN, MARGIN), ASKED)
         left += ASKED + GAP
     texts = [evidence.question] if evidence.first_hop is None else [evidence.first_hop.line(), evidence.question]
-    asked = [line for text in texts for line in textwrap.wrap(bare(text), 44)][:3] or ["(a description)"]
-    draw.multiline_text((left, MARGIN), "\n".join(asked), INK, _font(22), spacing=6)
+    lines = [line for text in texts for line in textwrap.wrap(bare(text), 44)][:3] or ["(a description)"]
+    draw.multiline_text((left, MARGIN), "\n".join(lines), INK, _font(22), spacing=6)
     answer = textwrap.wrap(bare(evidence.answer), 30)[:3] or ["(nothing)"]
     draw.multiline_text((left, MARGIN + 100), "\n".join(answer), GOOD, _font(32), spacing=6)
-    trust = sorted(evidence.gate.items(), key=lambda entry: -entry[1])[:4]
-    gate = ", ".join(f"{short(name, 16)} {100 * part:.0f} %" for name, part in trust)
-    note = f"log-probability {evidence.log_probability:.2f}\ntrust in sources: {gate}"
+    largest_sources = sorted(evidence.gate.items(), key=lambda entry: -entry[1])[:4]
+    gate = ", ".join(f"{short(name, 16)} {100 * probability:.0f} %" for name, probability in largest_sources)
+    note = f"log-probability {evidence.log_probability:.2f}\nsources: {gate}"
     draw.multiline_text((left, MARGIN + ASKED - 40), note, PALE, _font(15), spacing=6)
     most = max((one.prior for one in evidence.items), default=1.0)
     largest = max((abs(one.effect) for one in evidence.items), default=1.0)
@@ -83,20 +82,20 @@ def _row(
         ("attention", one.attention, f"{100 * one.attention:.1f} %"),
         ("left out", -one.effect / max(largest, 1e-9), f"{one.effect:+.2f}"),
     ]
-    for number, (name, part, said) in enumerate(bars):
-        _bar(draw, top + 8 + 34 * number, name, part, said, middle=name == "left out")
+    for number, (name, value, label) in enumerate(bars):
+        _bar(draw, top + 8 + 34 * number, name, value, label, middle=name == "left out")
 
 
-def _bar(draw: ImageDraw.ImageDraw, top: int, name: str, part: float, said: str, middle: bool) -> None:
-    """A bar from the left, or from its middle to either side; `part` is -1 to 1 of the room."""
+def _bar(draw: ImageDraw.ImageDraw, top: int, name: str, value: float, label: str, middle: bool) -> None:
+    """A bar from the left, or from its middle to either side; `value` is -1 to 1 of the room."""
     draw.text((BARS_AT - 8, top + 9), name, PALE, _font(14), anchor="rm")
     draw.rectangle([(BARS_AT, top), (BARS_AT + BAR, top + 18)], outline=LINE)
     room = BAR / 2 if middle else BAR
     start = BARS_AT + BAR / 2 if middle else BARS_AT
-    ends = sorted((start, start + room * float(np.clip(part, -1, 1))))
+    ends = sorted((start, start + room * float(np.clip(value, -1, 1))))
     if ends[1] - ends[0] >= 1:
-        draw.rectangle([(ends[0], top + 1), (ends[1], top + 17)], fill=GOOD if part >= 0 else BAD)
-    draw.text((BARS_AT + BAR + 10, top + 9), said, INK, _font(15), anchor="lm")
+        draw.rectangle([(ends[0], top + 1), (ends[1], top + 17)], fill=GOOD if value >= 0 else BAD)
+    draw.text((BARS_AT + BAR + 10, top + 9), label, INK, _font(15), anchor="lm")
 
 
 def _picture(item: Item) -> Float[np.ndarray, "h w 3"] | None:

@@ -36,33 +36,18 @@ BATCH = 64  # rows that are computed at a time
 
 
 class ReaderOutput(NamedTuple):
-    """Answers and the items that they were read from.
+    """Answers and the items that they were read from."""
 
-    Attributes:
-      tokens: of the answers.
-      retrieved: the items, best first.
-      prior: retrieval prior of each item, mean 1 over those that were found.
-      shares: of the question's attention in the fusion, for each item.
-      log_gate: log-probability of each source.
-    """
-
-    tokens: Int[np.ndarray, "b o"]
-    retrieved: SearchResult
-    prior: Float[np.ndarray, "b k"]
-    shares: Float[np.ndarray, "b k"]
-    log_gate: Float[np.ndarray, "b s"]
+    tokens: Int[np.ndarray, "b o"]  # of the answers
+    retrieved: SearchResult  # the items, best first
+    prior: Float[np.ndarray, "b k"]  # retrieval prior, mean 1 over the items that were found
+    shares: Float[np.ndarray, "b k"]  # of the question's attention in the fusion
+    log_gate: Float[np.ndarray, "b s"]  # log-probability of each source
 
 
 class Reader:
-    """A network with a memory that it made the keys of.
-
-    Args:
-      model: trained.
-      memory: encoded by this network (`Memory.load(folder, encoder=reader_fingerprint(model))` checks that), or None
-        to answer without.
-      read_item: for changes of the memory.
-      batch: rows that are computed at a time.
-    """
+    """A trained network with a memory that it encoded (`Memory.load(folder, encoder=reader_fingerprint(model))` checks
+    that), or without; `read_item` is for changes of the memory, `batch` the rows that are computed at a time."""
 
     def __init__(
         self, model: Reveal, memory: Memory | None = None, read_item: ReadItem | None = None, batch: int = BATCH
@@ -100,7 +85,6 @@ class Reader:
         return self.encode_rows(self.read_item(items))
 
     def encode_rows(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """`encode` of the output of `read_item`."""
         encoded = [_encode_item(self._graph, self._params, batch) for batch in _batches(rows, self._batch)]
         count = len(rows["tokens"])
         keys, values = (np.concatenate([np.asarray(x[i], np.float32) for x in encoded])[:count] for i in (0, 1))
@@ -119,11 +103,9 @@ class Reader:
         return self.memory
 
     def add(self, items: Sequence[Item]) -> list[int]:
-        """New items; their ids."""
         return self._changed().add(items, *self.encode(items))
 
     def edit(self, items: Sequence[Item]) -> None:
-        """Items in the place of those with their ids."""
         self._changed().edit(items, *self.encode(items))
 
     def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:

@@ -47,7 +47,7 @@ THREADS = min(8, os.cpu_count() or 1)
 
 
 class Changed(ValueError):
-    """The sources are not those that an interrupted build has read."""
+    """The sources are not those of the interrupted build."""
 
 
 def build(
@@ -71,10 +71,8 @@ def build(
       shard: items of a file.
       progress: show a bar.
 
-    Raises:
-      FileExistsError: as `Builder`.
-      Changed: the data is not what an interrupted build has read.
-      ValueError: ids that do not rise, a source that the network does not know; what was built until then stays.
+    Raises as `Builder`; Changed; ValueError for ids that do not rise and a source that the network does not know, and
+    what was built until then stays.
     """
     started = time.perf_counter()
     encoder = Encoder(assistant, Skips(any(source.strict for source in sources)), side, progress)
@@ -109,11 +107,9 @@ def add(
 ) -> Report:
     """Items into a memory: all of them, or none if anything is wrong.
 
-    Args: as for `build`; lines of .jsonl keep their ids unless `renumber`, other items get new ones.
-      edit: lines with an id that is there take that item's place.
-
-    Raises ValueError, before anything is encoded, for ids that are there, without `edit`, and for an id that a file
-    has twice."""
+    Lines of .jsonl keep their ids unless `renumber`, and with `edit` replace the items of those ids; other items get
+    new ids. Raises ValueError, before anything is encoded, for ids that are there, without `edit`, or twice in files.
+    """
     started, there = time.perf_counter(), memory.rows().ids
     encoder = Encoder(assistant, Skips(any(source.strict for source in sources)), side, progress)
     keep_ids = [source.reader == "jsonl" and not renumber for source in sources]
@@ -171,13 +167,7 @@ def refresh(memory: Memory, assistant: Assistant, progress: bool = False) -> Rep
 
 
 class Encoder:
-    """Turns a stream of items into batches with keys and values.
-
-    Args:
-      assistant: whose network encodes.
-      skips: where items that cannot be used are counted.
-      side, progress: as for `build`. Raises ValueError for a negative side.
-    """
+    """Turns a stream of items into batches with keys and values; `side` and `progress` are those of `build`."""
 
     def __init__(self, assistant: Assistant, skips: Skips, side: int | None, progress: bool = False):
         if side is not None and side < 0:

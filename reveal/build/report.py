@@ -13,31 +13,19 @@ from reveal.sources import Skips
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Counts of one run, and the state of the memory after it.
+    """Counts of one run, and the state of the memory after it."""
 
-    Attributes:
-      memory: its folder.
-      items: in the memory now.
-      added: written by this run. edited: of those, in the place of others.
-      resumed: items that an interrupted run had written.
-      left_out: records that were, by reason.
-      seconds: of this run.
-      counts: items of each source in the memory.
-      version, hash: of the memory.
-      ids: the first and the last that were written; None if nothing was.
-    """
-
-    memory: str
-    items: int
-    added: int
-    edited: int
-    resumed: int
-    left_out: Mapping[str, int]
-    seconds: float
-    counts: Mapping[str, int]
-    version: int
+    memory: str  # its folder
+    items: int  # in the memory now
+    added: int  # written by this run
+    edited: int  # of those, in the place of others
+    resumed: int  # written by an interrupted run
+    left_out: Mapping[str, int]  # records, by reason
+    seconds: float  # of this run
+    counts: Mapping[str, int]  # items of each source in the memory
+    version: int  # of the memory
     hash: str
-    ids: tuple[int, int] | None
+    ids: tuple[int, int] | None  # the first and the last that were written; None if nothing was
 
     @property
     def rate(self) -> float:

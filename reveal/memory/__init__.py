@@ -8,7 +8,7 @@ by, a value of a few tokens to read it with, and a payload: its texts and its im
 | `items` | an item and its payload |
 | `manifest`, `shards`, `folder` | the layout of the folder; its lock |
 | `builder` | writes a new memory, of any size, in the RAM of one batch |
-| `snapshot`, `change` | one version, to read; what becomes the next version |
+| `versions` | one version, to read; a change that becomes the next |
 | `memory` | reads, searches and changes a memory |
 | `engines` | exact search on devices, FAISS, Milvus |
 

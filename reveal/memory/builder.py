@@ -27,7 +27,7 @@ from common.io.files import atomic_output
 from reveal.memory.folder import LOCK, RECIPE, Lock, remove_partial, shard_name
 from reveal.memory.items import Item, ids_of
 from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest
-from reveal.memory.shards import Shard, ShardWriter, new_shard, read_info, rows_of
+from reveal.memory.shards import Shard, ShardWriter, new_shard, read_info, stored_rows
 
 SHARD = 65536  # rows
 
@@ -36,14 +36,12 @@ class Builder:
     """Writes a new memory.
 
     Args:
-      folder: of the memory; new, empty, or begun by the same layout and shard.
+      folder: new, empty, or begun with the same arguments.
       layout: what all items have in common.
       shard: rows of a shard.
       of: what it is built of, as JSON: another build does not resume here.
 
-    Raises:
-      FileExistsError: there is a memory already, one begun otherwise, or something else.
-      Busy: another program is building here.
+    Raises FileExistsError for any other folder, and `Busy` while another program is building here.
     """
 
     def __init__(self, folder: str | Path, layout: Layout, shard: int = SHARD, of: Mapping[str, Any] | None = None):
@@ -80,11 +78,9 @@ class Builder:
             yield from Shard(self.folder, info, self.layout).array("ids").tolist()
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> None:
-        """Appends items with their keys [n k] and values [n c d]. Ids, where items have them, rise.
-
-        Raises ValueError for an id that does not rise, and as `shards.rows_of`; then nothing of this call was written.
-        """
-        rows = rows_of(self.layout, items, self._numbered(items), 1, keys, values)
+        """Appends items with their keys [n k] and values [n c d]. Raises ValueError as `shards.stored_rows`, and for an
+        id that does not rise; then nothing of this call was written."""
+        rows = stored_rows(self.layout, items, self._numbered(items), 1, keys, values)
         start = 0
         while start < len(items):
             writer = self._writer()

@@ -36,14 +36,7 @@ class Busy(ValueError):
 class Lock:
     """The lock of a folder, held until it is closed or its program ends, killed or not.
 
-    Args:
-      folder: that is there.
-      doing: what is done to the folder, for the message: "building".
-      wait: until the program that holds it is done.
-
-    Raises:
-      Busy: another program holds it.
-    """
+    Raises `Busy`, with what the program is `doing` ("building"), while another one holds it, unless it is to `wait`."""
 
     def __init__(self, folder: Path, doing: str, wait: bool = False):
         self._path = folder / LOCK

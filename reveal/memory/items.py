@@ -30,19 +30,12 @@ MOST_IDS = 2**62
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """One item.
+    """One item."""
 
-    Attributes:
-      source: name of its source, one of the memory's.
-      fields: its texts, by name; JSON.
-      picture: bytes of an image file, or RGB; None: it has none.
-      id: its number, for life; None: the memory gives it the next one.
-    """
-
-    source: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    picture: bytes | UInt8[np.ndarray, "h w 3"] | None = None
-    id: int | None = None
+    source: str  # name, one of the memory's
+    fields: Mapping[str, Any] = field(default_factory=dict)  # texts by name; JSON
+    picture: bytes | UInt8[np.ndarray, "h w 3"] | None = None  # bytes of an image file, or RGB
+    id: int | None = None  # for life; None: the memory gives it the next one
 
 
 def ids_of(ids: Sequence[int] | Int[np.ndarray, ...]) -> Int[np.ndarray, ...]:

@@ -37,21 +37,13 @@ MOST_SOURCES = 255  # a source's number is a byte
 
 @dataclass(frozen=True)
 class Layout:
-    """What all items of a memory have in common. Raises ValueError for sizes, dtypes and sources of no memory.
+    """What all items of a memory have in common. Raises ValueError for sizes, dtypes and sources of no memory."""
 
-    Attributes:
-      encoder: fingerprint of the network that made keys and values.
-      sources: their names; an item keeps the number, so the order is for life.
-      key_dim: length of a key.
-      value_shape: (c, d) of a value.
-      key_dtype, value_dtype: "float32", "float16" or "bfloat16", as stored.
-    """
-
-    encoder: str
-    sources: tuple[str, ...]
+    encoder: str  # fingerprint of the network that made keys and values
+    sources: tuple[str, ...]  # names; an item keeps its source's number, so the order is for life
     key_dim: int
-    value_shape: tuple[int, int]
-    key_dtype: str = "float32"
+    value_shape: tuple[int, int]  # (c, d)
+    key_dtype: str = "float32"  # or float16, bfloat16: as stored
     value_dtype: str = "float32"
 
     def __post_init__(self):
@@ -72,24 +64,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """The manifest's entry of a shard.
+    """The manifest's entry of a shard."""
 
-    Attributes:
-      name: of its folder.
-      rows: in its files, deleted ones included.
-      first, last: ids; they rise within a shard.
-      counts: live items of each source.
-      deleted: name of the file of deletions; None: all rows are live.
-      files: {name: (bytes, CRC-32C)}.
-    """
-
-    name: str
-    rows: int
-    first: int
+    name: str  # of its folder
+    rows: int  # in its files, deleted ones included
+    first: int  # id; they rise within a shard
     last: int
-    counts: tuple[int, ...]
-    deleted: str | None
-    files: Mapping[str, tuple[int, int]]
+    counts: tuple[int, ...]  # live items of each source
+    deleted: str | None  # name of the file of deletions; None: all rows are live
+    files: Mapping[str, tuple[int, int]]  # name -> bytes, CRC-32C
 
     @property
     def live(self) -> int:
@@ -103,7 +86,7 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The fields of the table in the module's docstring."""
+    """The fields of the module's table."""
 
     layout: Layout
     version: int
@@ -114,9 +97,8 @@ class Manifest:
     @property
     def counts(self) -> dict[str, int]:
         """Live items of each source."""
-        return {
-            name: sum(shard.counts[number] for shard in self.shards) for number, name in enumerate(self.layout.sources)
-        }
+        counts = (sum(shard.counts[number] for shard in self.shards) for number in range(len(self.layout.sources)))
+        return dict(zip(self.layout.sources, counts, strict=True))
 
     def text(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n"

@@ -27,13 +27,12 @@ from jaxtyping import Int
 
 from common.io.files import atomic_folder
 from reveal.memory.builder import SHARD, Builder
-from reveal.memory.change import Change
 from reveal.memory.engines.engine import Engine, SearchResult
 from reveal.memory.folder import Lock, remove_partial, shard_name
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, Manifest, ShardInfo, read_manifest, write_manifest
-from reveal.memory.shards import new_shard, read_info, rows_of
-from reveal.memory.snapshot import Snapshot
+from reveal.memory.shards import new_shard, read_info, stored_rows
+from reveal.memory.versions import Change, Snapshot
 
 Encode = Callable[[list[Item]], tuple[np.ndarray, np.ndarray]]  # -> keys [n k], values [n c d]
 BATCH = 256  # items in RAM at a time where all are rewritten
@@ -151,7 +150,9 @@ class Memory(Snapshot):
                     ids = rows.ids[part]
                     items = self.items(ids)
                     keys, values = encode(items) if encode else (self.keys(ids), self.values(ids))
-                    writer.append(rows_of(layout, items, ids, version if encode else rows.versions[part], keys, values))
+                    writer.append(
+                        stored_rows(layout, items, ids, version if encode else rows.versions[part], keys, values)
+                    )
             infos.append(read_info(folder / name))
         return tuple(infos)
 

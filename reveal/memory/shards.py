@@ -111,8 +111,8 @@ class Shard:
             raise ValueError(f"{self.folder / name}.npy is damaged ({error}): copy the memory again") from error
 
 
-class Rows(NamedTuple):
-    """Rows as the files hold them; `payloads` are objects, so that all fields are indexed alike."""
+class StoredRows(NamedTuple):
+    """StoredRows as the files hold them; `payloads` are objects, so that all fields are indexed alike."""
 
     ids: Int[np.ndarray, " n"]
     source: Int[np.ndarray, " n"]
@@ -121,18 +121,18 @@ class Rows(NamedTuple):
     values: np.ndarray
     payloads: np.ndarray
 
-    def take(self, at: slice | Int[np.ndarray, " m"]) -> Rows:
-        return Rows(*(column[at] for column in self))
+    def take(self, at: slice | Int[np.ndarray, " m"]) -> StoredRows:
+        return StoredRows(*(column[at] for column in self))
 
 
-def rows_of(
+def stored_rows(
     layout: Layout,
     items: Sequence[Item],
     ids: Int[np.ndarray, " n"],
     version: int | Int[np.ndarray, " n"],
     keys: Any,
     values: Any,
-) -> Rows:
+) -> StoredRows:
     """Items with their keys [n k] and values [n c d].
 
     Raises ValueError for other numbers or shapes of them, an unknown source, keys and values that are not finite, or
@@ -142,7 +142,7 @@ def rows_of(
     payloads = np.array([pack(item) for item in items], object)
     keys = _stored("keys", keys, (n, layout.key_dim), layout.key_dtype, ids)
     values = _stored("values", values, (n, *layout.value_shape), layout.value_dtype, ids)
-    return Rows(ids, source, np.broadcast_to(np.int32(version), n), keys, values, payloads)
+    return StoredRows(ids, source, np.broadcast_to(np.int32(version), n), keys, values, payloads)
 
 
 class ShardWriter:
@@ -154,7 +154,7 @@ class ShardWriter:
         self._write_headers()
         self._files["offsets.npy"].write(np.zeros(1, np.int64).tobytes())
 
-    def append(self, rows: Rows) -> None:
+    def append(self, rows: StoredRows) -> None:
         """Ids rise, also from call to call."""
         ids, lengths = rows.ids, [len(payload) for payload in rows.payloads]
         assert len(ids) and self._last < ids[0] and (np.diff(ids) > 0).all()

@@ -41,23 +41,14 @@ NEXT, PART = "|", "&&"  # between answers, and between the parts of a list
 
 
 class Entry(NamedTuple):
-    """A question with what its evaluation needs.
+    """A question with what its evaluation needs."""
 
-    Attributes:
-      question: its answers are written out, lists with commas; its group is the kind.
-      references: the answers as the file has them.
-      kind: of the question, one of KINDS.
-      seen: whether training asks about the same page; None: the file does not say.
-      image: its id in its own set.
-      page: address of the page with the answer.
-    """
-
-    question: Question
-    references: tuple[str, ...]
-    kind: str
-    seen: bool | None
-    image: str
-    page: str
+    question: Question  # its answers are `written`, its group is the kind
+    references: tuple[str, ...]  # the answers as the file has them
+    kind: str  # one of KINDS
+    seen: bool | None  # whether training asks about the same page; None: unknown
+    image: str  # its id in its own set
+    page: str  # address of the page with the answer
 
 
 def records(

@@ -35,31 +35,21 @@ Span = tuple[float, float]
 
 
 class Entry(NamedTuple):
-    """A question with what its evaluation needs.
+    """A question with what its evaluation needs."""
 
-    Attributes:
-      question: its answers are those to show; its group is the split.
-      name: its `data_id`.
-      kind: one of KINDS.
-      split: unseen_question, unseen_entity; else what the file says.
-      references: the answers that count; () for numbers.
-      span: the least and the largest number that count; None for texts.
-      entity: Wikidata's id of the thing in the image; "" if unknown.
-    """
-
-    question: Question
-    name: str
-    kind: str
-    split: str
-    references: tuple[str, ...]
-    span: Span | None
-    entity: str
+    question: Question  # its answers are those to show, its group is the split
+    name: str  # `data_id`
+    kind: str  # one of KINDS
+    split: str  # one of SPLITS, else the file's
+    references: tuple[str, ...]  # the answers that count; () for numbers
+    span: Span | None  # the least and the largest number that count; None for texts
+    entity: str  # Wikidata's id of the thing in the image; "" if unknown
 
 
 def records(
     path: str | Path, types: str | Path | None = None, entities: str | Path | None = None, *, skips: Skips
 ) -> Iterator[Record]:
-    """The questions of a .jsonl or .jsonl.gz, those without an answer too; `types` and `entities` are the other files."""
+    """The questions of a .jsonl or .jsonl.gz, without an answer too; `types` and `entities` are the other files."""
     kinds, things = _joined(types, "question_type", skips), _joined(entities, "entity_id", skips)
     seen: set[str] = set()
     for number, where, row in objects(path, skips):

@@ -42,58 +42,35 @@ Picture = Path | bytes | Member  # a file, its bytes, or its place in a tar
 
 
 class Question(NamedTuple):
-    """A question about an image, or an image to describe.
+    """A question about an image, or an image to describe."""
 
-    Attributes:
-      id: number in its source.
-      image: the image.
-      text: the question; "" for an image to describe.
-      answers: of all annotators, equal ones as often as they were given; or all captions.
-      group: name of a part that is scored by itself: a split, NoCaps' domain, "difficult" of A-OKVQA; "" without one.
-      gold: id of the item with the answer, if known.
-      negatives: ids of items that are easily mistaken for it.
-    """
-
-    id: int
+    id: int  # number in its source
     image: Picture
-    text: str = ""
-    answers: tuple[str, ...] = ()
-    group: str = ""
-    gold: int | None = None
-    negatives: tuple[int, ...] = ()
+    text: str = ""  # "" for an image to describe
+    answers: tuple[str, ...] = ()  # of all annotators, equal ones as often as they were given; or all captions
+    group: str = ""  # scored by itself: a split, NoCaps' domain, "difficult" of A-OKVQA
+    gold: int | None = None  # id of the item with the answer, if known
+    negatives: tuple[int, ...] = ()  # ids of items that are easily mistaken for it
 
 
 class Record(NamedTuple):
-    """A record of a file, which may become an item, a question, or both.
+    """A record of a file, which may become an item, a question, or both."""
 
-    Attributes:
-      number: id in its source, before `first_id` is added.
-      where: its name in messages.
-      image: the image, where the record has it or its path.
-      find: else what the image may be called in the folder of images, the likeliest first.
-      names: of the image, for the leak rule (`images.py`).
-      fault: why the record cannot be used although its image is there; "" if it can.
-      text_stays: whether an item without its image is still one.
-      fields, source: of the item; source "": the reader's.
-      text, answers, group, gold, negatives: of the question.
-      metadata: whatever else an evaluation needs.
-    """
-
-    number: int
-    where: str
-    image: Picture | None = None
-    find: tuple[str | int, ...] = ()
-    names: tuple[str, ...] = ()
-    fault: str = ""
-    text_stays: bool = False
-    fields: Mapping[str, Any] = {}
-    source: str = ""
-    text: str = ""
+    number: int  # id in its source, before `first_id` is added
+    where: str  # its name in messages
+    image: Picture | None = None  # where the record has it or its path
+    find: tuple[str | int, ...] = ()  # else names of the image in the folder of images, the likeliest first
+    names: tuple[str, ...] = ()  # of the image, for the leak rule (`images.py`)
+    fault: str = ""  # why the record cannot be used although its image is there
+    text_stays: bool = False  # an item without its image is still one
+    fields: Mapping[str, Any] = {}  # of the item
+    source: str = ""  # of the item; "": the reader's
+    text: str = ""  # of the question, as all that follow
     answers: tuple[str, ...] = ()
     group: str = ""
     gold: int | None = None
     negatives: tuple[int, ...] = ()
-    metadata: tuple[Any, ...] = ()
+    metadata: tuple[Any, ...] = ()  # whatever else an evaluation needs
 
 
 class Skips:
@@ -104,7 +81,7 @@ class Skips:
 
     def add(self, reason: str, where: str) -> None:
         if self.strict:
-            raise ValueError(f"{where}: {reason}; mend it, or set strict=false to leave it out")
+            raise ValueError(f"{where}: {reason}; correct it, or set strict=false to leave it out")
         self.counts[reason] += 1
 
     def held_out(self) -> None:

@@ -48,19 +48,12 @@ REQUIRED = inspect.Parameter.empty
 
 
 class Reader(NamedTuple):
-    """A format.
+    """A format."""
 
-    Attributes:
-      records: (path, its own options, skips) -> records.
-      images: whether the option `images` is required or optional; own: records have their images; none: there are none.
-      source: default name of the items' source; None: of questions.
-      first_id: whether there is such an option.
-    """
-
-    records: Callable[..., Iterator[Record]]
-    images: Literal["required", "optional", "own", "none"]
-    source: str | None = None
-    first_id: bool = True
+    records: Callable[..., Iterator[Record]]  # (path, its own options, skips) -> records
+    images: Literal["required", "optional", "own", "none"]  # the option `images`, or where else images are
+    source: str | None = None  # default name of the items' source; None: of questions
+    first_id: bool = True  # whether there is such an option
 
     def options(self) -> dict[str, Any]:
         """Names and defaults, REQUIRED without one; the reader's own come first."""
@@ -75,22 +68,13 @@ class Reader(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A reader and its arguments.
+    """A reader and its arguments."""
 
-    Attributes:
-      reader: its name in the package's table.
-      path: the file, folder or pattern.
-      options: its other arguments (module docstring).
-      leave_out: files of evaluation questions, whose images must not be read (`held_out.py`), whatever file names them;
-        and folders of images that no item may have, to the byte, whatever they are called.
-      strict: a record that cannot be read is an error instead of being counted.
-    """
-
-    reader: str
-    path: str
+    reader: str  # its name in the package's table
+    path: str  # a file, folder or pattern
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    leave_out: Sequence[str] = ()
-    strict: bool = False
+    leave_out: Sequence[str] = ()  # files of evaluation questions and folders of images to keep out (`held_out.py`)
+    strict: bool = False  # a record that cannot be read is an error instead of being counted
 
     READERS: ClassVar[Mapping[str, Reader]] = {}
     IMAGE_NEEDED: ClassVar[bool] = False
@@ -181,7 +165,7 @@ class Questions(Source):
 
 def items_of(argument: str, source: str | None = None) -> Items:
     """The source of knowledge that a command-line argument names; `source` is its option where the argument gives none.
-    Raises FileNotFoundError for a path that is not there, ValueError for an argument without a reader, and as `Items`."""
+    Raises FileNotFoundError for a missing path, ValueError for an argument without a reader, and as `Items`."""
     reader, path, given = _split(argument)
     known = Items.READERS[reader].options()
     options: dict[str, Any] = {} if source is None else {"source": source}

@@ -59,17 +59,17 @@ def records(
       names: table of labels, a line each of number and label, that go before the dump's.
     """
     check_form(hops, form)
-    spoken, wanted = listed(languages), listed(keep)
-    labels, counts, facts = _first_pass(path, spoken, wanted, hops == 2)
+    languages, wanted = listed(languages), listed(keep)
+    labels, counts, facts = _first_pass(path, languages, wanted, hops == 2)
     labels |= names_of(names)
     for number, where, entity in entities(path, skips):
         subject = str(entity["id"])
         if site and site not in mapping(entity.get("sitelinks")):
             continue
         if subject not in labels:
-            skips.add(f"without a label in {' or '.join(spoken)}", where)
+            skips.add(f"without a label in {' or '.join(languages)}", where)
             continue
-        own = [fact for fact in facts_of(entity, spoken, wanted) if counts[fact[1]] <= most]
+        own = [fact for fact in facts_of(entity, languages, wanted) if counts[fact[1]] <= most]
         near = neighbourhood(subject, collections.ChainMap({subject: own}, facts), hops)
         kept = {one: [fact for fact in some if counts[fact[1]] <= most] for one, some in near.items()}
         worded = {one: [(of, in_words(thing, labels)) for of, thing in some] for one, some in kept.items() if some}
@@ -82,15 +82,15 @@ def records(
 
 
 def _first_pass(
-    path: str | Path, spoken: Sequence[str], wanted: Sequence[str], hold: bool
+    path: str | Path, languages: Sequence[str], wanted: Sequence[str], hold: bool
 ) -> tuple[dict[str, str], collections.Counter[str], dict[str, list[Fact]]]:
     """Labels of entities and relations, how often an entity is an object, and the facts of all if `hold`."""
     labels: dict[str, str] = {}
     counts, about = collections.Counter[str](), {}
     for _, _, entity in entities(path, Skips(), ("item", "property")):
-        if label := label_of(entity.get("labels"), spoken):
+        if label := label_of(entity.get("labels"), languages):
             labels[entity["id"]] = label
-        facts = facts_of(entity, spoken, wanted) if entity.get("type") == "item" else []
+        facts = facts_of(entity, languages, wanted) if entity.get("type") == "item" else []
         counts.update(thing for _, thing in facts if ENTITY.fullmatch(thing))  # texts and amounts would fill the RAM
         if hold and facts:
             about[entity["id"]] = facts
@@ -118,22 +118,21 @@ def entities(
             yield number, where, entity
 
 
-def facts_of(entity: Mapping[str, Any], spoken: Sequence[str], wanted: Sequence[str]) -> list[Fact]:
-    """What its claims say, those of rank "preferred" first within a relation."""
+def facts_of(entity: Mapping[str, Any], languages: Sequence[str], wanted: Sequence[str]) -> list[Fact]:
+    """Of its claims, those of rank "preferred" first within a relation."""
     found: list[Fact] = []
     for relation, claims in mapping(entity.get("claims")).items():
         if not is_kept(relation, wanted) or not isinstance(claims, list):
             continue
         stated = [claim for claim in claims if isinstance(claim, dict) and claim.get("rank") != "deprecated"]
         for claim in sorted(stated, key=lambda claim: claim.get("rank") != "preferred"):
-            if text := value_of(mapping(claim.get("mainsnak")), spoken):
+            if text := value_of(mapping(claim.get("mainsnak")), languages):
                 found.append((relation, text))
     return found
 
 
-def value_of(snak: Mapping[str, Any], spoken: Sequence[str]) -> str:
-    """The number of an entity, a value as text, or an amount and the number of its unit; "" for what is unknown, or
-    tells nothing."""
+def value_of(snak: Mapping[str, Any], languages: Sequence[str]) -> str:
+    """The number of an entity, a value as text, or an amount and the number of its unit; "" for the rest."""
     data = mapping(snak.get("datavalue"))
     value, kind = data.get("value"), data.get("type")
     if snak.get("snaktype") != "value" or snak.get("datatype") in LEFT_OUT:
@@ -150,13 +149,13 @@ def value_of(snak: Mapping[str, Any], spoken: Sequence[str]) -> str:
         unit = str(value.get("unit", "1")).rpartition("/")[2]
         amount = str(value.get("amount", "")).removeprefix("+")
         return amount if unit == "1" else f"{amount} {unit}"
-    if kind == "monolingualtext" and value.get("language") in spoken:
+    if kind == "monolingualtext" and value.get("language") in languages:
         return " ".join(str(value.get("text", "")).split())
     return ""
 
 
 def in_words(thing: str, named: Mapping[str, str]) -> str:
-    """An entity, or an amount, with the label in the place of the number."""
+    """An entity, or an amount with its unit, by the label."""
     amount, _, unit = thing.rpartition(" ")
     return f"{amount} {named[unit]}" if amount and unit in named else named.get(thing, thing)
 
@@ -182,9 +181,9 @@ def image_name(entity: Mapping[str, Any]) -> str:
     return ""
 
 
-def label_of(texts: Any, spoken: Sequence[str]) -> str:
+def label_of(texts: Any, languages: Sequence[str]) -> str:
     """Of {"en": {"value": ...}} the first language's that there is."""
-    values = (mapping(mapping(texts).get(language)).get("value") for language in spoken)
+    values = (mapping(mapping(texts).get(language)).get("value") for language in languages)
     return next((" ".join(value.split()) for value in values if isinstance(value, str) and value.strip()), "")
 
 

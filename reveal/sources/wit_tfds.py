@@ -41,7 +41,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def items(
     path: str | Path, split: str = "train", language: str = "en", captions: bool = True, *, skips: Skips
 ) -> Iterator[Record]:
-    """Items of a split of the prepared folder, or of one file of it; `language` and `captions` are those of `wit.items`.
+    """Items of a split of the prepared folder, or of one file of it; `language` and `captions` as in `wit.items`.
     Raises ValueError for a damaged file, and as `files`."""
     return as_items(rows(path, split, language, skips), captions)
 

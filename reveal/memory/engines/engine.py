@@ -36,24 +36,14 @@ NOTHING = -1  # the id, and the source, of what was not found
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Live items in the order of their ids; the keys are fetched in pieces.
+    """Live items in the order of their ids; the keys are fetched in pieces."""
 
-    Attributes:
-      ids: rising.
-      source: number of each item's source.
-      versions: of the memory when the item got its key; with the id it names the key.
-      keys: (start, stop) -> keys of those rows.
-      key_dim: length of a key.
-      memory: drawn name of the memory whose versions these are; keys of another name are other keys, whatever ids and
-        versions are.
-    """
-
-    ids: Int[np.ndarray, " n"]
-    source: Integer[np.ndarray, " n"]
-    versions: Integer[np.ndarray, " n"]
-    keys: Callable[[int, int], Any]
+    ids: Int[np.ndarray, " n"]  # rising
+    source: Integer[np.ndarray, " n"]  # numbers
+    versions: Integer[np.ndarray, " n"]  # of the memory when the item got its key: id and version identify the key
+    keys: Callable[[int, int], Any]  # (start, stop) -> keys of those rows
     key_dim: int
-    memory: str = ""
+    memory: str = ""  # drawn name of the memory; equal ids and versions of another one have other keys
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -76,19 +66,12 @@ class Rows:
 
 
 class SearchResult(NamedTuple):
-    """The best k items of each query, best first.
+    """The best k items of each query, best first."""
 
-    Attributes:
-      ids: -1 where there was none.
-      scores: with the gate; -inf where there was none.
-      sources: their numbers; -1 where there was none.
-      version: of the memory that was searched.
-    """
-
-    ids: Int[np.ndarray, "b k"]
-    scores: Float[np.ndarray, "b k"]
-    sources: Int[np.ndarray, "b k"]
-    version: int
+    ids: Int[np.ndarray, "b k"]  # -1 where there was none
+    scores: Float[np.ndarray, "b k"]  # with the gate; -inf where there was none
+    sources: Int[np.ndarray, "b k"]  # numbers; -1 where there was none
+    version: int  # of the memory that was searched
 
     @property
     def present(self) -> Bool[np.ndarray, "b k"]:
@@ -107,13 +90,8 @@ class Engine(Protocol):
     def search(
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
-        """The k best items of each query [b d]. Raises ValueError for shapes that do not fit, k below 1, a source that
-        is not there.
-
-        Args:
-          sources: the numbers of those to choose from; None: all.
-          log_gate: [b s], of all sources.
-        """
+        """The k best items of each query [b d], of some sources by their numbers, or of all; `log_gate` [b s] is of all
+        sources. Raises ValueError for shapes that do not fit, k below 1, a source that is not there."""
         ...
 
 

@@ -49,15 +49,10 @@ CHUNK = 65536  # keys that are fetched at a time
 
 
 class Index(NamedTuple):
-    """What a search needs, on the devices.
-
-    Attributes:
-      keys: split by rows over all devices of the mesh.
-      source: likewise; `sources` for a row that is padding.
-    """
+    """Keys and source numbers, split by rows over all devices of the mesh."""
 
     keys: Float[Array, "n d"]
-    source: Int[Array, " n"]
+    source: Int[Array, " n"]  # the number of sources for a row that is padding or deleted
 
 
 class Hits(NamedTuple):
@@ -105,11 +100,8 @@ def search(
 
     Args:
       index: from `place` on this mesh.
-      queries: of unit length, like keys.
       log_gate: of all sources that the index was placed with; -inf for those not to choose from.
-      mesh: of `common.training.mesh`.
-      split: the batch is split over the mesh, as `shard_batch` does, and so are the results; else all devices hold
-        all of both.
+      split: whether batch and results are split over the mesh, as `shard_batch` does; else all devices hold both.
     """
     devices = mesh.devices.size
     if split and len(queries) % devices:
@@ -145,14 +137,9 @@ def allow(log_gate: Float[Array, "b s"], sources: Sequence[int]) -> Float[Array,
 
 
 class ExactEngine:
-    """Keys on the devices, split over them by rows.
+    """Keys on the devices of a mesh, None: all; bfloat16 halves their memory and takes about 2 % of recall.
 
-    A search compiles once for each k and number of queries, rounded up to a power of two.
-
-    Args:
-      mesh: None: all devices.
-      dtype: of the keys on the devices; bfloat16 halves their memory and takes about 2 % of recall.
-    """
+    A search compiles once for each k and number of queries, rounded up to a power of two."""
 
     def __init__(self, mesh: Mesh | None = None, dtype: str = "float32"):
         self.mesh, self._dtype = mesh or make_mesh(), dtype

@@ -34,17 +34,13 @@ TRAINING = 100  # keys a centre is found from
 
 @dataclass(frozen=True)
 class FaissConfig:
-    """Attributes:
-    probes: lists of `ivfpq` that a query looks into.
-    refine: candidates per item asked for that are compared by their keys themselves.
-    links, breadth, depth: of `hnsw`: neighbours of a node, candidates while searching and while building.
-    """
+    """Settings of `ivfpq` and of `hnsw`."""
 
-    probes: int = 32
-    refine: int = 10
-    links: int = 32
-    breadth: int = 256
-    depth: int = 200
+    probes: int = 32  # ivfpq: lists that are searched
+    refine: int = 10  # ivfpq: candidates per result that are compared by their keys themselves
+    links: int = 32  # hnsw: neighbours of a node
+    breadth: int = 256  # hnsw: candidates while searching
+    depth: int = 200  # hnsw: candidates while building
 
 
 class FaissEngine:
