@@ -47,7 +47,7 @@ def tars(path: str | Path, *, skips: Skips) -> Iterator[Record]:
             about = _about(by_suffix)
             # With a suffix: keys are running numbers, which are not COCO's.
             names = (f"{key}.jpg" if image is None else image.member, str(about.get("url", "")))
-            caption = _caption(about.get("caption")) if image else {"fault": MISSING}
+            caption = _caption(about.get("caption")) | ({} if image else {"fault": MISSING})
             yield Record(number, f"{file} sample {key}", image, names=names, **caption)
 
 
