@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from assistants import WEIGHTS, files, items, output_of, program, refused, workplace
-from own_files import json_file, json_lines, picture, tar, wit_table
+from own_files import json_lines, picture
 
 from common.data.text import open_text
 from common.io.images import write_image
@@ -153,36 +153,6 @@ def test_broken_rows_cost_themselves_alone(here, capsys):
     assert found[1].fields["alt"] == '"a quote that never ends'
     line = refused(capsys, *words("wit:wit.tsv.gz,images=birds,source=passages,strict=true", output="n"))
     assert "wit.tsv.gz row 2" in line
-
-
-def test_published_formats_become_one_memory(here, capsys):
-    picture(here / "gull.png", 1, (300, 600))
-    one = (here / "gull.png").read_bytes()
-    wit_table(here / "wit.tsv.gz", [{"image_url": "https://x.org/gull.png", "context_page_description": "A seabird"}])
-    tar(here / "web.tar", {"1.png": one, "1.txt": b"a gull", "2.txt": b"no picture"})
-    Path("triples.tsv").write_text("gull\teats\tfish\nno triple\ngull\tis\tbird\n")
-    for number in (42, 7):
-        shutil.copy("gull.png", f"COCO_{number:012d}.png")
-    asked = [(1, 42, "what?"), (2, 7, "o?")]
-    json_file(here / "q.json", {"questions": [dict(question_id=q, image_id=i, question=text) for q, i, text in asked]})
-    json_file(here / "a.json", {"annotations": [dict(question_id=n, answers=[dict(answer="gull")]) for n in (1, 2)]})
-    json_file(here / "c.json", {"images": [{"id": 42}], "annotations": [{"image_id": 42, "caption": "a bird"}]})
-    read = ["wit:wit.tsv.gz,images=.,captions=false,source=passages", "webdataset:web.tar"]
-    read += ["wikidata:triples.tsv,source=graph", "vqa:q.json,annotations=a.json,images=.", "coco:c.json,images=."]
-    report = output_of(capsys, *words(*read, source="captions"))
-    assert report["counts"] == {"graph": 1, "passages": 1, "captions": 4, "vqa": 0}
-    assert report["ids"] == [0, 5] and report["left_out"] == {"whose picture is not there": 1, "that are no triples": 1}
-    found = Memory("m").items(range(6))
-    assert [item.fields.get("text", item.fields.get("page")) for item in found] == [
-        "A seabird",
-        "a gull",
-        "gull eats fish . gull is bird .",
-        "Question: what? Answer: gull",
-        "Question: o? Answer: gull",
-        "a bird",
-    ]
-    assert all(item.picture is None or item.picture[:2] == b"\xff\xd8" for item in found)  # shrunk to 256 pixels
-    assert max(len(item.picture or b"") for item in found) < len(one)
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress)])

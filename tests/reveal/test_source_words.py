@@ -8,6 +8,7 @@ from own_files import json_lines, picture
 from PIL import Image
 from reading import items, read
 
+from reveal.build import stored_items
 from reveal.build.stored_items import expected, numbered, shrunk
 from reveal.memory import Item
 from reveal.sources import Items, Skips
@@ -62,7 +63,7 @@ def test_an_argument_becomes_a_reader(tmp_path):
     assert items_of("wit:t.tsv,source=wiki", "web").options == {"source": "wiki"}
 
 
-def test_ids_rise_over_all_sources(tmp_path):
+def test_ids_rise_over_all_sources(tmp_path, monkeypatch):
     def lines(name: str, *ids: int) -> Items:
         return Items("jsonl", str(json_lines(tmp_path / name, [{"id": n, "text": "x"} for n in ids])))
 
@@ -75,7 +76,9 @@ def test_ids_rise_over_all_sources(tmp_path):
     for read_ids in (ids, expected):
         with pytest.raises(ValueError, match="id 1 comes after 2"):
             read_ids(mixed)
-    assert expected(mixed, renumber=True) == expected(first) == 2
+    assert expected(mixed, renumber=True) == expected(first) == 2 and expected(Items("wikidata", "x")) is None
+    monkeypatch.setattr(stored_items, "UNORDERED", ("jsonl",))
+    assert ids(mixed, later) == [0, 1, 2, 3]
 
 
 def test_large_images_shrink_and_others_stay_to_the_byte(tmp_path):
