@@ -4,7 +4,7 @@
       - {_target_: reveal.sources.Items, reader: wit, path: data/wit, options: {images: data/wit_images}}
       - {_target_: reveal.sources.Items, reader: wikidata, path: data/triples.tsv, options: {first_id: 40000000}}
 
-Beside the arguments of the reader's function, `options` has, where the reader takes them,
+Beside the arguments of the reader's function, `options` may have, as the table of formats says,
 
 | option | what |
 | --- | --- |
@@ -47,27 +47,28 @@ SWITCH = {"true": True, "false": False}
 REQUIRED = inspect.Parameter.empty
 
 
-class Reader(NamedTuple):
-    """A format."""
+class Format(NamedTuple):
+    """A format: the function that reads it, and which of the common options it has."""
 
     records: Callable[..., Iterator[Record]]  # (path, its own options, skips) -> records
     images: Literal["required", "optional", "own", "none"]  # the option `images`, or where else images are
     source: str | None = None  # default name of the items' source; None: of questions
     first_id: bool = True  # whether there is such an option
 
+    def common(self) -> dict[str, Any]:
+        """The common options with their defaults, REQUIRED without one."""
+        images = {"required": {"images": REQUIRED}, "optional": {"images": None}}.get(self.images, {})
+        return images | ({"source": self.source} if self.source else {}) | ({"first_id": 0} if self.first_id else {})
+
     def options(self) -> dict[str, Any]:
-        """Names and defaults, REQUIRED without one; the reader's own come first."""
+        """All options, those of the function first."""
         parameters = inspect.signature(self.records).parameters
-        known = {name: one.default for name, one in parameters.items() if name not in ("path", "skips")}
-        if self.images in ("required", "optional"):
-            known["images"] = REQUIRED if self.images == "required" else None
-        if self.source is not None:
-            known["source"] = self.source
-        return known | ({"first_id": 0} if self.first_id else {})
+        own = {name: one.default for name, one in parameters.items() if name not in ("path", "skips")}
+        return own | self.common()
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Reading:
     """A reader and its arguments."""
 
     reader: str  # its name in the package's table
@@ -76,7 +77,7 @@ class Source:
     leave_out: Sequence[str] = ()  # files of evaluation questions and folders of images to keep out (`held_out.py`)
     strict: bool = False  # a record that cannot be read is an error instead of being counted
 
-    READERS: ClassVar[Mapping[str, Reader]] = {}
+    READERS: ClassVar[Mapping[str, Format]] = {}
     IMAGE_NEEDED: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -92,22 +93,20 @@ class Source:
             raise ValueError(f"reader {self.reader} reads no pictures, so none can be left out: set leave_out=[]")
 
     def read(self, skips: Skips) -> Iterator[Any]:
-        reader = self.READERS[self.reader]
-        own = inspect.signature(reader.records).parameters
-        options = {name: self.options.get(name, default) for name, default in reader.options().items()}
+        reader, options = self.READERS[self.reader], dict(self.options)
+        common = {name: options.pop(name, default) for name, default in reader.common().items()}
         files = [file for file in self.leave_out if not Path(file).is_dir()]
         names = {name for file in files for one in held_out.image_ids(file) for name in all_names(one)}
         hashes = held_out.contents([Path(place) for place in self.leave_out if Path(place).is_dir()])
-        records = reader.records(self.path, **{name: options[name] for name in options if name in own}, skips=skips)
-        images = None if "images" in own else options.get("images")
-        for record in usable(records, images, skips, names, self.IMAGE_NEEDED):
-            made = self._made(record, options, skips)
+        records = reader.records(self.path, **options, skips=skips)
+        for record in usable(records, common.get("images"), skips, names, self.IMAGE_NEEDED):
+            made = self._made(record, common, skips)
             if hashes and made is not None and held_out.image_hash(made) in hashes:
                 skips.held_out()
             elif made is not None:
                 yield made
 
-    def _made(self, record: Record, options: Mapping[str, Any], skips: Skips) -> Item | Question | None:
+    def _made(self, record: Record, common: Mapping[str, Any], skips: Skips) -> Item | Question | None:
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
@@ -118,49 +117,49 @@ class Source:
 
 
 @dataclasses.dataclass(frozen=True)
-class Items(Source):
+class Items(Reading):
     """A source of knowledge."""
 
-    READERS: ClassVar[Mapping[str, Reader]] = {
-        "jsonl": Reader(jsonl.items, "own", "own", first_id=False),
-        "folder": Reader(folder.records, "own", "own"),
-        "wit": Reader(wit.items, "optional", "wit"),
-        "wit_tfds": Reader(wit_tfds.items, "optional", "wit"),
-        "cc12m": Reader(pairs.table, "required", "cc12m"),
-        "webdataset": Reader(pairs.tars, "own", "cc12m"),
-        "wikidata": Reader(wikidata.records, "none", "wikidata"),
-        "wikidata_dump": Reader(wikidata_dump.records, "optional", "wikidata"),
-        "vqa": Reader(coco.vqa_images, "optional", "vqa"),
-        "coco": Reader(coco.captions, "required", "coco"),
-        "karpathy": Reader(coco.karpathy_by_number, "required", "coco"),
+    READERS: ClassVar[Mapping[str, Format]] = {
+        "jsonl": Format(jsonl.items, "own", "own", first_id=False),
+        "folder": Format(folder.records, "own", "own"),
+        "wit": Format(wit.items, "optional", "wit"),
+        "wit_tfds": Format(wit_tfds.items, "optional", "wit"),
+        "cc12m": Format(pairs.table, "required", "cc12m"),
+        "webdataset": Format(pairs.tars, "own", "cc12m"),
+        "wikidata": Format(wikidata.records, "none", "wikidata"),
+        "wikidata_dump": Format(wikidata_dump.records, "optional", "wikidata"),
+        "vqa": Format(coco.vqa_images, "optional", "vqa"),
+        "coco": Format(coco.captions, "required", "coco"),
+        "karpathy": Format(coco.karpathy_by_number, "required", "coco"),
     }
 
-    def _made(self, record: Record, options: Mapping[str, Any], skips: Skips) -> Item | None:
-        return as_item(record, options["source"], options.get("first_id", 0), skips)
+    def _made(self, record: Record, common: Mapping[str, Any], skips: Skips) -> Item | None:
+        return as_item(record, common["source"], common.get("first_id", 0), skips)
 
 
 @dataclasses.dataclass(frozen=True)
-class Questions(Source):
+class Questions(Reading):
     """A source of questions."""
 
-    READERS: ClassVar[Mapping[str, Reader]] = {
-        "jsonl": Reader(jsonl.questions, "own", first_id=False),
-        "wit": Reader(wit.questions, "required"),
-        "wit_tfds": Reader(wit_tfds.questions, "optional"),
-        "cc12m": Reader(pairs.table, "required"),
-        "webdataset": Reader(pairs.tars, "own"),
-        "vqa": Reader(coco.vqa, "required"),
-        "aokvqa": Reader(coco.aokvqa, "required"),
-        "coco": Reader(coco.captions, "required"),
-        "nocaps": Reader(coco.captions, "required"),
-        "karpathy": Reader(coco.karpathy, "required"),
-        "evqa": Reader(evqa.records, "required"),
-        "infoseek": Reader(infoseek.records, "required"),
+    READERS: ClassVar[Mapping[str, Format]] = {
+        "jsonl": Format(jsonl.questions, "own", first_id=False),
+        "wit": Format(wit.questions, "required"),
+        "wit_tfds": Format(wit_tfds.questions, "optional"),
+        "cc12m": Format(pairs.table, "required"),
+        "webdataset": Format(pairs.tars, "own"),
+        "vqa": Format(coco.vqa, "required"),
+        "aokvqa": Format(coco.aokvqa, "required"),
+        "coco": Format(coco.captions, "required"),
+        "nocaps": Format(coco.captions, "required"),
+        "karpathy": Format(coco.karpathy, "required"),
+        "evqa": Format(evqa.records, "required"),
+        "infoseek": Format(infoseek.records, "required"),
     }
     IMAGE_NEEDED: ClassVar[bool] = True
 
-    def _made(self, record: Record, options: Mapping[str, Any], skips: Skips) -> Question:
-        return as_question(record, options.get("first_id", 0))
+    def _made(self, record: Record, common: Mapping[str, Any], skips: Skips) -> Question:
+        return as_question(record, common.get("first_id", 0))
 
 
 def items_of(argument: str, source: str | None = None) -> Items:
