@@ -24,7 +24,7 @@ from jaxtyping import Float
 
 from reveal import attribution, pretrained
 from reveal.evidence import Evidence, RetrievedItem
-from reveal.memory.engines.engine import Engine, SearchResult
+from reveal.memory.engines.engine import SearchResult
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, check_encoder
 from reveal.memory.memory import Memory
@@ -56,7 +56,6 @@ class Assistant:
         tokenizer: str | Path | None = None,
         memory: str | Path | Memory | None = None,
         *,
-        engine: Engine | None = None,
         sources: Sequence[str] = (),
         default_sources: Sequence[str] = (),
     ) -> Assistant:
@@ -65,13 +64,12 @@ class Assistant:
         Args:
           path: weights, or the folder of a run; None: the shipped weights.
           tokenizer, sources, default_sources: as in `processor_of`; the sources' names are by default the memory's.
-          memory: its folder, or the opened memory; None: none.
-          engine: that searches it; None: the exact one, or that of the opened memory.
+          memory: its folder, for the exact engine, or an opened memory; None: none.
         """
         file = pretrained.weights() if path is None else weights.file_of(path)
         model, header = weights.load_with_metadata(file)
         if memory is not None:
-            memory = memory if isinstance(memory, Memory) else Memory(memory, engine)
+            memory = memory if isinstance(memory, Memory) else Memory(memory)
             check_encoder(memory.layout, reader_fingerprint(model), memory.folder)
             sources = sources or memory.layout.sources
         return cls(model, processor_of(file, model.config, header, tokenizer, sources, default_sources), memory)
@@ -142,14 +140,10 @@ class Assistant:
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
         """Keys [n e] and values [n c d] of some items, one at a time. Raises ValueError for a damaged image."""
-        return self._single.encode(items)
+        return self.reader(1).encode(items)
 
     def reader(self, batch: int) -> Reader:
         return Reader(self.model, self.memory, self.processor.items, batch)
-
-    @functools.cached_property
-    def _single(self) -> Reader:
-        return self.reader(1)
 
     def layout(self) -> Layout:
         return layout_of(self.model, self.processor.sources)

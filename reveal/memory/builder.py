@@ -83,7 +83,10 @@ class Builder:
         rows = stored_rows(self.layout, items, self._numbered(items), 1, keys, values)
         start = 0
         while start < len(items):
-            writer = self._writer()
+            if self._open is None:
+                stack = contextlib.ExitStack()
+                self._open = stack, stack.enter_context(new_shard(self.folder, self._next_shard.name, self.layout))
+            writer = self._open[1]
             part = rows.take(slice(start, start + self._shard - writer.rows))
             writer.append(part)
             start, self._next = start + len(part.ids), int(part.ids[-1]) + 1
@@ -125,12 +128,6 @@ class Builder:
     @property
     def _next_shard(self) -> Path:
         return self.folder / shard_name(1, len(self._done))
-
-    def _writer(self) -> ShardWriter:
-        if self._open is None:
-            stack = contextlib.ExitStack()
-            self._open = stack, stack.enter_context(new_shard(self.folder, self._next_shard.name, self.layout))
-        return self._open[1]
 
     def _close(self) -> None:
         if self._open is not None:

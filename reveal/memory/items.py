@@ -38,7 +38,7 @@ class Item:
     id: int | None = None  # for life; None: the memory gives it the next one
 
 
-def ids_of(ids: Sequence[int] | Int[np.ndarray, ...]) -> Int[np.ndarray, ...]:
+def ids_of(ids: Sequence[int] | Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
     """As an array. Raises ValueError for a number too large for an id; those below 0 are for the caller to refuse."""
     if not isinstance(ids, np.ndarray) and (wrong := [number for number in ids if not -MOST_IDS < number < MOST_IDS]):
         raise ValueError(f"id {wrong[0]} is no item's: ids are 0 to 2^62 - 1")

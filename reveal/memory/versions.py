@@ -79,7 +79,7 @@ class Snapshot:
         """[n k]. Raises as `items`."""
         return _gather(self.shards, "keys", self.layout, *self.find(ids))
 
-    def values(self, ids: Sequence[int] | Int[np.ndarray, ...]) -> np.ndarray:
+    def values(self, ids: Sequence[int] | Int[np.ndarray, "*n"]) -> np.ndarray:
         """[... c d]: zeros where an id is -1, that is where nothing was found. Raises as `items`."""
         ids = ids_of(ids)
         values = np.zeros((*ids.shape, *self.layout.value_shape), DTYPES[self.layout.value_dtype])
@@ -199,22 +199,19 @@ class Change:
             return
         before, numbers = self._before, ids_of(ids)
         order = np.argsort(numbers)
-        self._refuse_twice(numbers[order])
+        rising = numbers[order]
+        twice = rising[1:][np.diff(rising) == 0]
+        for shard in self._written:
+            if not len(twice) and rising[0] <= shard.info.last and shard.info.first <= rising[-1]:
+                twice = rising[shard.find(rising) >= 0]
+        if len(twice):
+            raise ValueError(f"id {twice[0]} is there twice in one change; give each item an id of its own")
         rows = stored_rows(before.layout, items, numbers, self._version, keys, values)
         name = shard_name(self._version, len(self._written))
         with new_shard(before.folder, name, before.layout) as writer:
             writer.append(rows.take(order))
         self._written.append(Shard(before.folder, read_info(before.folder / name), before.layout))
         self._next = max(self._next, max(ids) + 1)
-
-    def _refuse_twice(self, ids: Int[np.ndarray, " n"]) -> None:
-        """Raises ValueError for an id, of rising ones, that is there twice in this change."""
-        twice = ids[1:][np.diff(ids) == 0]
-        for shard in self._written:
-            if not len(twice) and ids[0] <= shard.info.last and shard.info.first <= ids[-1]:
-                twice = ids[shard.find(ids) >= 0]
-        if len(twice):
-            raise ValueError(f"id {twice[0]} is there twice in one change; give each item an id of its own")
 
 
 def _gather(shards: Sequence[Shard], name: str, layout: Layout, home: np.ndarray, row: np.ndarray) -> np.ndarray:

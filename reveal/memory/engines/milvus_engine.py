@@ -115,13 +115,14 @@ class MilvusEngine:
         """The collection that holds these rows, made if it is not there whole."""
         self.collection = whole = f"{self._name}_{digest(rows)}"
         if self._call("has_collection", whole):
-            self._load()  # a server that was started anew has it on its disk only, and cannot count it there
+            # A server that was started again has it on its disk only, and cannot count it there.
+            self._call("load_collection", whole, timeout=LOADING)
             options = {"filter": "", "output_fields": ["count(*)"], "consistency_level": "Strong"}
             if int(self._call("query", whole, **options)[0]["count(*)"]) != len(rows):
                 self._call("drop_collection", whole)
         if not self._call("has_collection", whole):
             self._fill(rows, whole)
-            self._load()
+            self._call("load_collection", whole, timeout=LOADING)
 
     def _drop_others(self) -> None:
         """Drops collections of this name with other contents, and what killed programs have left."""
@@ -191,9 +192,6 @@ class MilvusEngine:
     def _call(self, name: str, *args: Any, timeout: int = DEADLINE, **options: Any) -> Any:
         """A request; without a deadline the client goes on asking a server that has gone for minutes."""
         return getattr(self._client, name)(*args, timeout=timeout, **options)
-
-    def _load(self) -> None:
-        self._call("load_collection", self.collection, timeout=LOADING)
 
     @contextlib.contextmanager
     def _plain_errors(self) -> Iterator[None]:
