@@ -47,8 +47,8 @@ def tars(path: str | Path, *, skips: Skips) -> Iterator[Record]:
             about = _about(by_suffix)
             # With a suffix: keys are running numbers, which are not COCO's.
             names = (f"{key}.jpg" if image is None else image.member, str(about.get("url", "")))
-            caption = _caption(about.get("caption")) | ({} if image else {"fault": MISSING})
-            yield Record(number, f"{file} sample {key}", image, names=names, **caption)
+            record = Record(number, f"{file} sample {key}", image, names=names, **_caption(about.get("caption")))
+            yield record if image else record._replace(fault=MISSING)
 
 
 def _caption(text: Any) -> dict[str, Any]:
