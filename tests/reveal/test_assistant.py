@@ -104,15 +104,6 @@ def test_without_a_memory_and_with_a_few_items(assistant, place):
         without.ask(place / "asked.png", QUESTION, 4)
 
 
-@pytest.mark.parametrize(
-    ("k", "sources", "value"),
-    [(41, None, "1 to 40"), (-1, None, "k is -1"), (40, ["graph"], "of graph: .* 1 to 10"), (2, ["web"], "'web'")],
-)
-def test_more_items_than_there_are(assistant, place, k, sources, value):
-    with pytest.raises(ValueError, match=value):
-        assistant.ask(place / "asked.png", QUESTION, k, sources)
-
-
 def test_searching_by_text_by_image_and_by_both(assistant, place):
     def ids(**query):
         return [item.id for item, _ in assistant.search(**query, k=5)]
@@ -121,8 +112,6 @@ def test_searching_by_text_by_image_and_by_both(assistant, place):
     assert len(found) == 2 and str(ids(text=QUESTION, image=place / "asked.png")) not in found
     scores = [score for _, score in assistant.search(text=QUESTION)]
     assert len(scores) == 10 and scores == sorted(scores, reverse=True)
-    with pytest.raises(ValueError):
-        assistant.search()
 
 
 def test_items_are_encoded_as_in_training(assistant):

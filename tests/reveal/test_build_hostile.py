@@ -19,7 +19,6 @@ from common.io.images import write_image
 from recipes.small_world.vocabulary import WorldVocabulary
 from reveal.cli.main import main
 from reveal.memory import Builder, Layout, Memory
-from reveal.memory.shards import ShardWriter
 from reveal.processing.vocabulary import Vocabulary
 from reveal.sources import wit
 from reveal.sources.records import decode_picture
@@ -73,10 +72,6 @@ def words(*sources: str, output: str = "m", **options: str | int) -> list[str]:
 
 def stop(*_):
     raise KeyboardInterrupt
-
-
-def full_disk(*_):
-    raise OSError(28, "No space left on device")
 
 
 def row_of(given: dict) -> dict[str, str]:
@@ -201,23 +196,7 @@ def test_a_killed_build_resumes_to_the_same_memory_and_report(here, capsys):
     assert files(here / "m") == files(here / "n") and "build.json" not in files(here / "m")
 
 
-def test_a_full_disk_stops_a_build_that_can_be_resumed(here, capsys, monkeypatch):
-    build = words("items.jsonl", shard=40)
-    with monkeypatch.context() as patch:
-        append, calls = ShardWriter.append, []
-
-        def third(self, *arguments):
-            calls.append(1)
-            (full_disk if len(calls) == 3 else append)(self, *arguments)
-
-        patch.setattr(ShardWriter, "append", third)
-        assert "for m (No space left on device)" in refused(capsys, *build)
-    assert not list(here.rglob(".partial-*")) and (here / "m" / "build.json").is_file()
-    report = output_of(capsys, *build)
-    assert report["resumed"] == 40 and report["items"] == 150
-
-
-def test_a_write_that_breaks_off_leaves_no_half_shard(here, capsys):
+def test_a_full_disk_leaves_no_half_shard_and_the_build_resumes(here, capsys):
     entries = [{"id": 0, "source": "vqa", "text": "home"}, {"id": 1, "source": "vqa", "image": "noise.jpg"}]
     write_image(here / "noise.jpg", np.random.default_rng(0).random((1200, 1200, 3), np.float32))
     json_lines(here / "large.jsonl", entries)
@@ -225,6 +204,7 @@ def test_a_write_that_breaks_off_leaves_no_half_shard(here, capsys):
     line = program(LIMITED, build, 2)
     assert "for m (File too large)" in line and line.count("\n") == 1
     assert [path.name for path in (here / "m").iterdir() if path.is_dir()] == ["v00001-00000"]
+    assert not list(here.rglob(".partial-*")) and (here / "m" / "build.json").is_file()
     report = output_of(capsys, *build)
     assert (report["resumed"], report["added"]) == (1, 1)
 
