@@ -14,13 +14,12 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
 
-from common.io.images import from_uint8, read_image, shrink, to_uint8, write_image
+from common.io.images import from_uint8, shrink, to_uint8
 from reveal.evidence import Evidence, RetrievedItem, short, text_of
 from reveal.memory.items import Item
 from reveal.sources.records import decode_picture
@@ -30,10 +29,6 @@ ASKED, FOUND = 240, 112  # sides of the question's picture, and of the items'
 BAR, BARS_AT = 150, 660  # length of a bar, and where bars begin
 INK, PALE, GOOD, BAD, LINE = "#1c1c1c", "#767676", "#2f6fb0", "#b8433a", "#dddddd"
 TEXT_LETTERS, TEXT_LINES = 58, 3
-
-
-def write_sheet(path: str | Path, evidence: Evidence, image: str | Path | None, overwrite: bool = False) -> None:
-    write_image(path, sheet(evidence, None if image is None else read_image(image)), overwrite)
 
 
 def sheet(evidence: Evidence, image: Float[np.ndarray, "_ _ 3"] | None) -> Float[np.ndarray, "h w 3"]:

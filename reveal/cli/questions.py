@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from common import terminal
 from common.io.files import check_output_file
-from common.io.images import check_writable, image_size
+from common.io.images import check_writable, image_size, read_image, write_image
 from reveal import pretrained
 from reveal.cli import commands
 from reveal.cli.commands import PROGRAM
@@ -55,9 +55,10 @@ def ask(command: commands.Ask) -> None:
     evidence = assistant.ask(image, command.question, command.k, _sources(command), decoding)
     _warn_of_unknown(assistant, command.question)
     if command.sheet is not None:
-        from reveal.evidence_sheet import write_sheet
+        from reveal.evidence_sheet import sheet
 
-        write_sheet(command.sheet, evidence, image, command.overwrite)
+        page = sheet(evidence, None if image is None else read_image(image))
+        write_image(command.sheet, page, command.overwrite)
     lines = [evidence.first_hop.line()] if evidence.first_hop else []
     lines += [evidence.table()] if evidence.items else []
     text = "\n".join([evidence.answer or "(nothing)", *(["", *lines] if lines else [])])

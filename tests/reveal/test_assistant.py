@@ -1,6 +1,7 @@
 """Questions in text: the answer, what each item did to it, and how a weights file says how its network reads."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from reveal.build.memory_build import build
 from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
 from reveal.memory.items import Item
 from reveal.network import weights
-from reveal.network.generator import Beam
+from reveal.network.generator import Beam, Greedy
 from reveal.network.model import Reveal
 from reveal.processing.item_arrays import network_input
 from reveal.processing.processor import Hops, Processor, processor_of
@@ -161,19 +162,19 @@ def test_a_question_of_two_hops_is_asked_as_two_questions(tmp_path):
     reader.build(tmp_path / "memory", LAND.real_items(about=range(3)), SOURCES_OF_LAND)
     questions = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops()}
     inputs = Processor(LAND.vocabulary, SOURCES_OF_LAND, 16, 44, 32, 16, blank=nothing(16), hops=questions)
-    assistant, flag = Assistant(model, inputs, reader.memory), LAND.evaluation("held_out", 1)["image"][0]
-    both = assistant.ask(flag, TWO_HOPS, 3)
-    first = assistant.ask(flag, "Which country is this?", 3)
+    flag, how = LAND.evaluation("held_out", 1)["image"][0], {"k": 3, "how": Greedy(4)}
+    ask = functools.partial(Assistant(model, inputs, reader.memory).ask, **how)
+    both, first = ask(flag, TWO_HOPS), ask(flag, "Which country is this?")
     second = f"Which language is spoken in {first.answer}?"
     assert both.first_hop.as_json() == first.as_json() and first.first_hop is None
-    assert both.as_json() == assistant.ask(nothing(16), second, 3).as_json() | {"first_hop": first.as_json()}
-    assert assistant.ask(None, second, 3).as_json() == both.as_json() | {"first_hop": None}
+    assert both.as_json() == ask(nothing(16), second).as_json() | {"first_hop": first.as_json()}
+    assert ask(None, second).as_json() == both.as_json() | {"first_hop": None}
     ids = ", ".join(str(one.item.id) for one in first.items)
     assert both.first_hop.line() == f"Which country is this? {first.answer or '(nothing)'} (items {ids})"
     assert sheet(both, flag).std() > 0
     plain = Assistant(model, dataclasses.replace(inputs, blank=None, hops={}), reader.memory)
-    assert plain.ask(flag, TWO_HOPS, 3).first_hop is None
-    assert plain.ask(None, second, 3).log_probability != both.log_probability
+    assert plain.ask(flag, TWO_HOPS, **how).first_hop is None
+    assert plain.ask(None, second, **how).log_probability != both.log_probability
 
 
 @pytest.mark.parametrize("place", ["header", "beside"])

@@ -6,16 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from assistants import WEIGHTS, files, output_of, refused, save, with_memory
-from flax import nnx
-from little_countries import COUNTRIES
-from little_countries import NETWORK as LAND
+from assistants import WEIGHTS, files, output_of, refused, with_memory
 from own_files import json_lines
 
-from common import terminal
 from common.io.images import image_size, read_image
+from reveal.assistant import Assistant
 from reveal.cli.main import main
-from reveal.network.model import Reveal
+from reveal.evidence import Evidence, RetrievedItem
+from reveal.memory import Item
 
 
 @pytest.fixture(autouse=True)
@@ -50,25 +48,18 @@ def test_asking_shows_the_items_of_the_answer(here, capsys):
     assert [int(line.split()[0]) for line in lines[3:]] == [item["id"] for item in answer["items"]]
     assert image_size("sheet.png")[0] == 960 and read_image("sheet.png").std() > 0
     assert "sheet.png" in refused(capsys, *words, "--memory", "facts", "--sheet", "sheet.png")
-    alone = output_of(capsys, *words, "--no-memory", "--beams", "1")
-    assert alone["items"] == [] and alone["memory"] is None
-    assert output_of(capsys, "ask", "-", "food ?", "--memory", "facts", "-k", "3", *WEIGHTS)["answer"]
+    alone = output_of(capsys, "ask", "-", "food ?", *WEIGHTS, "--no-memory", "--beams", "1")
+    assert alone["items"] == [] and alone["memory"] is None and alone["log_probability"] < 0
 
 
-def test_both_hops_are_shown(here, capsys):
-    """Of a network whose header lists the questions; `test_assistant.py` has what is asked."""
-    (here / "land").mkdir()
-    save(here / "land", Reveal(LAND, rngs=nnx.Rngs(0)), {}, {"processor": COUNTRIES.processor()})
-    question = "Which language is spoken in this country?"
-    words = ["ask", "asked.png", question, "--no-memory", "--weights", "land"]
-    answer = output_of(capsys, *words)
-    first = answer["first_hop"]
-    assert first["question"] == "Which country is this?" and first["items"] == [] and first["first_hop"] is None
-    assert answer["question"] == f"Which language is spoken in {first['answer']}?"
+def test_both_hops_are_shown(here, capsys, monkeypatch):
+    item = RetrievedItem(Item("graph", {"text": "a flag"}, id=7), 0.5, 1.0, 0.25, -2.0)
+    first = Evidence("which country ?", "Chad", -0.5, (item,), {"graph": 1.0}, 3)
+    monkeypatch.setattr(Assistant, "ask", lambda *_: Evidence("which language ?", "", -1.5, (), {}, 0, first))
+    words = ["ask", "asked.png", "which language ?", "--no-memory", *WEIGHTS]
+    assert output_of(capsys, *words)["first_hop"] == first.as_json()
     main(words)
-    shown = capsys.readouterr().out
-    terminal.say(f"{answer['answer'] or '(nothing)'}\n\n{first['question']} {first['answer'] or '(nothing)'}")
-    assert shown == capsys.readouterr().out
+    assert capsys.readouterr().out == "(nothing)\n\nwhich country ? Chad (items 7)\n"
 
 
 def test_searching(here, capsys):
@@ -77,7 +68,7 @@ def test_searching(here, capsys):
     found = output_of(capsys, *words, "--engine", "faiss")["items"]
     assert [item["id"] for item in found] == [item["id"] for item in exact]
     assert [item["score"] for item in found] == pytest.approx([item["score"] for item in exact], abs=1e-5)
-    main([*words, "--image", "asked.png", "-k", "2"])
+    main([*words, "-k", "2"])
     assert len(capsys.readouterr().out.splitlines()) == 3
     twice = [*words, "--sources", "graph,graph"]  # is one source, of 6 items
     assert len(output_of(capsys, *twice, "-k", "6")["items"]) == 6
