@@ -5,30 +5,28 @@
     python -m benchmarks.memory_build --folder memory      keeps the memory; else it is in a temporary folder that goes
 
 An item is a key of 128 numbers of float32 and unit length, a value of 1 x 8 numbers of bfloat16, one of three sources,
-and a short text. Items are drawn in batches of 4,096, each from a seed of its own: so nothing is held to check them
-with, and any of them can be drawn again. They go through `reveal.memory.Builder`, as items of a data set do.
+and a short text. Items are drawn in batches of 4,096, each from a seed of its own, so any of them can be drawn again.
 
-| table | what |
-| --- | --- |
-| build | `builder s`: in `add` and `finish`, without drawing the items. `early MB`, `peak MB`: the most that the process held beyond what it did before, when the first shard was written and at the end: the same, if RAM does not grow with the memory |
-| open | `Memory.load`: the median of `--processes` fresh processes; imports are not counted |
-| search | `keys s`: `ExactEngine` gets the keys. `first s`: the first search, with compiling. `ms`: median of the later ones. `held MB`: what is held after them beyond what was before `Memory.load`; `peak MB`: the most |
+- build: `builder s` in `add` and `finish`, without drawing the items; `early MB`, `peak MB`: the most the process held
+  beyond its start, when the first shard was written and at the end: the same, if RAM does not grow with the memory.
+- open: `Memory.load`, the median of `--processes` fresh processes; imports are not counted.
+- search: `keys s` to give `ExactEngine` the keys; `first s`, the first search, with compiling; `ms`, the median of the
+  later ones; `held MB` after them, beyond what was before `Memory.load`; `peak MB`, the most.
 
 Then 64 items spread over the memory, first and last among them, are drawn again: each is to be the nearest to its own
 key, with its id, source, text and value. The program ends with an error where one is not.
 
-Each table is measured in processes of its own. The files have just been written: they come from the cache of the system,
-no disk is measured. Memory is read from /proc (Linux); mapped pages of files count. Megabytes are 2^20 bytes.
+Each table is measured in processes of its own. The files have just been written: they come from the system's cache, no
+disk is measured. Memory is read from /proc (Linux); mapped pages of files count. Megabytes are 2^20 bytes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,16 +159,6 @@ def in_process(function: Callable, *arguments: Any) -> Any:
         return pool.submit(function, *arguments).result()
 
 
-@contextlib.contextmanager
-def place(folder: Path | None) -> Iterator[Path]:
-    """Where the memory goes: the folder, or one inside a temporary one."""
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        yield Path(temporary) / "memory"
-
-
 def tables(options: Options, folder: Path) -> None:
     row = in_process(build, folder, options.items, options.shard)
     heading("build", BUILD)
@@ -191,9 +179,9 @@ def main(options: Options) -> None:
         raise SystemExit("--items, --shard, --processes, --k and --repeats are 1 or more")
     if options.folder and options.folder.exists() and any(options.folder.iterdir()):
         raise SystemExit(f"--folder {options.folder} is not empty; give a new one")
-    with place(options.folder) as folder:
+    with tempfile.TemporaryDirectory() as temporary:
         try:
-            tables(options, folder)
+            tables(options, options.folder or Path(temporary) / "memory")
         except (OSError, ValueError) as error:
             raise SystemExit(str(error)) from None
 

@@ -7,8 +7,7 @@
 
 All keys have unit length; scores are inner products, float32. `random` keys are Gaussian: the hardest for approximate
 indexes. `clustered` ones are a centre and half as much noise, nearer to what networks make. Queries are drawn like keys
-and are none of them. The engines are those of `reveal/memory`, told of the keys by `update` and asked by `search`: what
-is measured is what a program gets.
+and are none of them. The engines are those of `reveal/memory`, through `update` and `search`.
 
 | row | what |
 | --- | --- |
@@ -95,7 +94,7 @@ class Options:
 
 
 class Task(NamedTuple):
-    """What an engine is given: the keys (`reveal.memory.Rows`), what it is going to be asked, a folder for files."""
+    """The keys (`reveal.memory.Rows`), the search, and a folder for files."""
 
     rows: Any
     queries: np.ndarray
@@ -104,13 +103,7 @@ class Task(NamedTuple):
 
 
 class Searcher(NamedTuple):
-    """An engine that knows its keys.
-
-    Attributes:
-      search: () -> ids [b k].
-      size: () -> bytes of what is searched.
-      planned: () -> bytes of temporaries that the compiled program asks for; None: nobody knows.
-    """
+    """An engine with its keys: ids [b k]; bytes of what is searched, and of the compiled program's temporaries."""
 
     search: Callable[[], Any]
     size: Callable[[], int]
@@ -146,10 +139,9 @@ def exact_engine() -> Build:
     import jax
 
     from common.training.mesh import make_mesh
-    from reveal.memory import ExactEngine
-    from reveal.memory.engines import exact_engine
+    from reveal.memory.engines import exact
 
-    engine = ExactEngine(make_mesh(1))
+    engine = exact.ExactEngine(make_mesh(1))
 
     def build(task: Task) -> Searcher:
         engine.update(task.rows, 1, 1)
@@ -158,7 +150,7 @@ def exact_engine() -> Build:
         return Searcher(
             lambda: engine.search(task.queries, task.k).ids,
             lambda: engine.index.keys.nbytes,
-            lambda: temporaries(exact_engine._search.lower(engine.index, task.queries, gate, task.k, engine.mesh)),
+            lambda: temporaries(exact._jitted.lower(engine.index, task.queries, gate, task.k, engine.mesh)),
         )
 
     return build
@@ -249,8 +241,8 @@ def cases(options: Options) -> list[Case]:
 _searcher: Searcher | None = None  # of this process
 
 
-def prepare(case: Case, queries: np.ndarray, k: int, folder: Path) -> dict[str, float]:
-    """Builds the engine of this process; what that took."""
+def prepare(case: Case, queries: np.ndarray, k: int, folder: Path) -> tuple[np.ndarray, dict[str, float]]:
+    """Builds the engine of this process and searches twice; the ids that it finds, and its costs."""
     global _searcher
     from common.runtime import keep_freed_memory
     from reveal.memory import Rows
@@ -260,23 +252,17 @@ def prepare(case: Case, queries: np.ndarray, k: int, folder: Path) -> dict[str, 
     numbers = np.arange(case.items), np.zeros(case.items, np.uint8), np.zeros(case.items, np.int32)
     rows = Rows(*numbers, partial(read, folder / KEYS, queries.shape[1]), queries.shape[1])
     before = held()
-    _searcher, seconds, _ = timed(lambda: build(Task(rows, queries, k, folder)))
-    return {"build s": seconds, "held MB": held() - before}
-
-
-def begin() -> tuple[np.ndarray, dict[str, float]]:
-    """The first two searches; the ids of one, and what they took."""
-    assert _searcher is not None
-    _, seconds, _ = timed(_searcher.search)
+    _searcher, building, _ = timed(lambda: build(Task(rows, queries, k, folder)))
+    row = {"build s": building, "held MB": held() - before, "first s": timed(_searcher.search)[1]}
     held()
     before = forget_peak()
     found = np.asarray(_searcher.search())
-    row = {"first s": seconds, "search MB": memory("VmHWM") - before, "key MB": _searcher.size() / MEGABYTE}
+    row |= {"search MB": memory("VmHWM") - before, "key MB": _searcher.size() / MEGABYTE}
     return found, row | ({"planned MB": _searcher.planned() / MEGABYTE} if _searcher.planned else {})
 
 
 def again() -> float:
-    """Seconds of one more."""
+    """Seconds of one more search."""
     assert _searcher is not None
     return timed(_searcher.search)[1]
 
@@ -357,10 +343,8 @@ def measure(options: Options, chosen: list[Case], folder: Path) -> list[dict[str
         pools = [stack.enter_context(ProcessPoolExecutor(1, context)) for _ in chosen]
         for case, pool in zip(chosen, pools, strict=True):
             print(f"{case.name}, {case.items:,} keys ...", file=sys.stderr, flush=True)
-            built = pool.submit(prepare, case, queries, options.k, folder).result()
-            found, searched = pool.submit(begin).result()
-            row = {"": case.name, "items": case.items, "recall": recall(found, wanted[case.items])}
-            rows.append(row | built | searched)
+            found, row = pool.submit(prepare, case, queries, options.k, folder).result()
+            rows.append(row | {"": case.name, "items": case.items, "recall": recall(found, wanted[case.items])})
         seconds: list[list[float]] = [[] for _ in chosen]
         for _ in range(options.repeats):
             for pool, several in zip(pools, seconds, strict=True):
@@ -376,16 +360,12 @@ def compared(rows: list[dict[str, Any]], seconds: list[list[float]]) -> list[dic
     return [row | {"to ours": row["ms"] / ours[row["items"]]} for row in timed]
 
 
-def check(options: Options) -> None:
+def main(options: Options) -> None:
     if min(options.queries, options.repeats, options.threads, options.width) < 1 or options.milvus_items < 0:
         raise SystemExit("--queries, --repeats, --threads and --width are 1 or more, --milvus-items 0 or more")
     fewest = min(options.items, options.milvus_items or options.items)
     if not 1 <= options.k <= fewest:
         raise SystemExit(f"--k is {options.k}: give 1 to {fewest}, the keys there are")
-
-
-def main(options: Options) -> None:
-    check(options)
     wanted = cases(options)
     with tempfile.TemporaryDirectory() as folder, cores(options.threads) as count:
         try:

@@ -86,7 +86,7 @@ class Ours:
         return [item.fields["text"] for item in self.memory.items(ids)]
 
     def keys(self) -> np.ndarray:
-        rows = self.memory.store.rows()
+        rows = self.memory.rows()
         return rows.keys(0, len(rows))
 
     def add(self, number: int, drawn: Batch) -> None:

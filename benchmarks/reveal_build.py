@@ -17,11 +17,11 @@ network is random and tiny: what is measured is everything around it. `reveal bu
 process of its own, three times: to the end, killed (SIGKILL) when half of the items were there, and again to the end.
 The program ends with an error where the last memory is not the first one, to its hash.
 
-| table | what |
-| --- | --- |
-| build | `wall s`: of the process. `CPU s`: of all its threads, which a busy machine leaves alone. `rows/s`, `items/s`: of the build in it, without the start of the program. `early MB`, `late MB`: what the process holds in the second tenth of its time, in the last (medians); `peak MB`: the most ever |
-| left out | what the report of the first run tells |
-| an item | bytes of the folder, by kind; the network has keys of 64 numbers and values of 4 x 32, both float32 |
+- build: `wall s` of the process; `CPU s` of its threads; `rows/s`, `items/s` of the build in it, without the start of
+  the program; `early MB`, `late MB`: RAM of the process in the second tenth of its time and in the last (medians);
+  `peak MB`: the most ever.
+- left out: of the report of the first run.
+- an item: bytes of the folder, by kind; the network has keys of 64 numbers and values of 4 x 32, both float32.
 
 Memory is read from /proc (Linux). Megabytes are 2^20 bytes.
 """
@@ -38,7 +38,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,11 @@ class Options:
 
 
 def words(rng: np.random.Generator, letters: str, count: int) -> list[str]:
-    """Words of a language that nobody speaks."""
+    """Words of random letters."""
     return ["".join(letters[n] for n in rng.integers(0, len(letters), rng.integers(2, 10))) for _ in range(count)]
 
 
-class Drawn:
+class Table:
     """A table's rows, always the same for a seed."""
 
     def __init__(self, seed: int, pictures: int):
@@ -92,8 +92,7 @@ class Drawn:
         return " ".join([known[n] for n in self._rng.integers(0, len(known), PHRASE)])
 
     def text(self, language: str, count: int) -> str:
-        of, size = (self.phrases, PHRASE) if count >= PHRASE else (self.languages, 1)
-        known = of[language]
+        known, size = (self.phrases[language], PHRASE) if count >= PHRASE else (self.languages[language], 1)
         return " ".join([known[n] for n in self._rng.integers(0, len(known), count // size)]) + "."
 
     def row(self) -> dict[str, str]:
@@ -102,6 +101,7 @@ class Drawn:
         number, title = int(rng.integers(self._pictures)), self.text(language, 3)
         missing = rng.random() < 1 / 40
         page = self.text(language, int(rng.integers(40, 160)) if rng.random() > 1 / 500 else 7000)
+        caption = self.text(language, int(rng.integers(3, 20))) if rng.random() < 0.5 else ""
         return dict.fromkeys(COLUMNS, "") | {
             "language": language,
             "page_url": f"https://{language}.wikipedia.org/wiki/{title[:-1].replace(' ', '_')}",
@@ -109,9 +109,7 @@ class Drawn:
             "page_title": title,
             "section_title": self.text(language, 2),
             "hierarchical_section_title": f"{title} / {self.text(language, 2)}",
-            "caption_reference_description": self.text(language, int(rng.integers(3, 20)))
-            if rng.random() < 0.5
-            else "",
+            "caption_reference_description": caption,
             "caption_attribution_description": f"English: {self.text('en', 8)}",
             "mime_type": "image/jpeg",
             "original_height": "1024",
@@ -130,26 +128,23 @@ class Drawn:
         for _ in range(count):
             row, luck = self.row(), self._rng.random()
             if luck < 0.01:
-                said = _plain(tuple(row.values())[: int(self._rng.integers(1, 16))])
+                line = _plain(list(row.values())[: int(self._rng.integers(1, 16))])
             elif luck < 0.02:
-                said = _plain(tuple((row | {"caption_alt_text_description": '"an open quote'}).values()))
+                line = _plain((row | {"caption_alt_text_description": '"an open quote'}).values())
             elif luck < 0.03:
-                spoken = "\n".join((row["context_section_description"], 'a "quoted" line', "\tand a tab"))
-                said = _quoted(tuple((row | {"context_section_description": spoken}).values()))
+                section = "\n".join((row["context_section_description"], 'a "quoted" line', "\tand a tab"))
+                file = io.StringIO()
+                writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+                writer.writerow((row | {"context_section_description": section}).values())
+                line = file.getvalue()
             else:
-                said = before if luck < 0.04 and before else _plain(tuple(row.values()))
-            before = said
-            yield said
+                line = before if luck < 0.04 and before else _plain(row.values())
+            before = line
+            yield line
 
 
-def _plain(cells: tuple[str, ...]) -> str:
+def _plain(cells: Iterable[str]) -> str:
     return "\t".join(cells) + "\n"
-
-
-def _quoted(cells: tuple[str, ...]) -> str:
-    file = io.StringIO()
-    csv.writer(file, delimiter="\t", lineterminator="\n").writerow(cells)
-    return file.getvalue()
 
 
 def draw_pictures(folder: Path, count: int, seed: int) -> None:
@@ -166,7 +161,7 @@ def draw_pictures(folder: Path, count: int, seed: int) -> None:
 
 def draw(place: Path, options: Options) -> None:
     """Table, pictures, tokenizer and a random network."""
-    drawn = Drawn(options.seed, options.pictures)
+    drawn = Table(options.seed, options.pictures)
     with gzip.open(place / "wit.tsv.gz", "wt", compresslevel=1, encoding="utf-8", newline="") as file:
         file.writelines(drawn.lines(options.rows))
     draw_pictures(place / "pictures", options.pictures, options.seed)
@@ -193,15 +188,15 @@ def save_network(place: Path, known: list[str], seed: int) -> None:
 
 
 class Run:
-    """`reveal build` in a process of its own; what it held of RAM, and what it said."""
+    """`reveal build` in a process of its own, its RAM and its report."""
 
     def __init__(self, place: Path, memory: Path, shard: int):
         words = ["build", f"wit:{place / 'wit.tsv.gz'},images={place / 'pictures'}", "-o", str(memory)]
         words += ["--weights", str(place), "--shard", str(shard), "--quiet", "--json"]
         self.memory, self.samples, self.peak, self.work = memory, [], 0.0, 0.0
-        self._start, self._said = time.perf_counter(), place / "said.json"
-        with self._said.open("wb") as said:
-            self._process = subprocess.Popen([sys.executable, "-m", "reveal", *words], stdout=said)
+        self._start, self._report = time.perf_counter(), place / "report.json"
+        with self._report.open("wb") as output:
+            self._process = subprocess.Popen([sys.executable, "-m", "reveal", *words], stdout=output)
 
     def watch(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Until it ends, or `stop` says to kill it; what it did. Raises ValueError where it failed."""
@@ -215,7 +210,7 @@ class Run:
         code = self._process.wait()
         if code and not killed:
             raise ValueError(f"reveal build ended with {code}")
-        report = {} if killed else json.loads(self._said.read_text("utf-8"))
+        report = {} if killed else json.loads(self._report.read_text("utf-8"))
         tenth = max(len(self.samples) // 10, 1)
         held = {"early MB": self.samples[tenth : 2 * tenth], "late MB": self.samples[-tenth:]}
         row = {name: statistics.median(some) for name, some in held.items() if some} | {"peak MB": self.peak}
@@ -262,14 +257,14 @@ def compared(place: Path, options: Options) -> tuple[Path, dict[str, Any]]:
 
 def of_an_item(memory: Path) -> dict[str, float]:
     """Bytes of the folder for each item, by kind."""
-    from reveal.memory.store import Store
+    from reveal.memory import Memory
 
-    store = Store(memory)
-    count, sizes = len(store), dict.fromkeys(("keys", "values", "payload", "rest"), 0)
+    opened = Memory(memory)
+    count, sizes = len(opened), dict.fromkeys(("keys", "values", "payload", "rest"), 0)
     for file in memory.rglob("*"):
         if file.is_file():
             sizes[file.stem if file.stem in sizes else "rest"] += file.stat().st_size
-    known = store.items(store.rows().ids[:: max(count // 2000, 1)])
+    known = opened.items(opened.rows().ids[:: max(count // 2000, 1)])
     pictures = sum(len(item.picture or b"") for item in known) / len(known)
     texts = sizes.pop("payload") / count - pictures
     kinds = {"key": sizes["keys"] / count, "value": sizes["values"] / count, "texts": texts, "picture": pictures}

@@ -33,7 +33,7 @@ def retrieval(answers: Any, questions: Mapping[str, np.ndarray], k: int) -> Scor
     """How often the item with the answer was found, and how often its source was trusted the most.
 
     `answers` is what `Reader.ask` returned with k items."""
-    ranked, gold = answers.found.ids, questions["gold"][:, None]
+    ranked, gold = answers.retrieved.ids, questions["gold"][:, None]
     return {
         "recall_1": recall_at_k(ranked, gold, 1),
         f"recall_{k}": recall_at_k(ranked, gold, k),

@@ -1,11 +1,11 @@
-"""A trained network with its tokenizer and its memory: questions and items as people have them.
+"""A trained network with its tokenizer and its memory: questions and items as texts and image files.
 
     assistant = Assistant.load("runs/world_joint", memory="facts")
-    told = assistant.ask("gull.jpg", "what does it eat?", k=4)        # `Evidence`: answer, items, what each did
+    evidence = assistant.ask("gull.jpg", "what does it eat?", k=4)    # `Evidence`: answer and items
     assistant.search(text="seabirds", k=10)
-    assistant.encode([Item("wiki", {"text": "..."})])            # keys and values, as memories take them
+    assistant.encode([Item("wiki", {"text": "..."})])                 # keys and values, as memories take them
 
-A question is one program to encode it, the search, and one program that answers and leaves out each item
+A question is one function to encode it, the search, and one function that answers and leaves out each item
 (`attribution.py`), each compiled once for each k.
 """
 
@@ -23,70 +23,56 @@ from flax import nnx
 from jaxtyping import Float
 
 from reveal import attribution, pretrained
-from reveal.evidence import Evidence, Piece
-from reveal.memory.engines.engine import Engine, Found
+from reveal.evidence import Evidence, RetrievedItem
+from reveal.memory.engines.engine import SearchResult
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, check_encoder
 from reveal.memory.memory import Memory
-from reveal.memory.store import Store
 from reveal.network import weights
 from reveal.network.generator import Decoding, likeliest
 from reveal.network.model import Query, Reveal
 from reveal.processing.processor import Processor, processor_of
-from reveal.reader import Reader, reader_fingerprint
+from reveal.reader import Reader, layout_of, reader_fingerprint, retrieve
 
-MOST_READ, MOST_FOUND = 4, 10  # items, where nobody says how many
-BEAMS = 4  # beginnings of an answer, likewise
-SMALL = 50_000_000  # parameters; up to here a processor compiles for longer than it computes
+MOST_READ, MOST_FOUND = 4, 10  # default k of `ask` and `search`
+BEAMS = 4  # default beam width
+SMALL = 50_000_000  # parameters; up to here a CPU compiles for longer than it computes
 Picture = str | Path | Float[np.ndarray, "s s 3"]
 
 
 class Assistant:
-    """A network that is asked in words.
-
-    Args:
-      model: trained.
-      processor: how it reads.
-      memory: made by it; None: it answers alone.
-    """
+    """A trained network, its processor, and a memory that it made; None: it answers alone."""
 
     def __init__(self, model: Reveal, processor: Processor, memory: Memory | None = None):
         self.model, self.processor, self.memory = model, processor, memory
         graph, state = nnx.split(model)
         self._params = nnx.to_pure_dict(state)
-        self._encode_query, self._answer = _programs(graph, sum(x.size for x in jax.tree.leaves(self._params)))
+        self._encode_query, self._answer = _compiled(graph, sum(x.size for x in jax.tree.leaves(self._params)))
 
     @classmethod
     def load(
         cls,
         path: str | Path | None = None,
         tokenizer: str | Path | None = None,
-        memory: str | Path | Store | None = None,
+        memory: str | Path | Memory | None = None,
         *,
-        engine: Engine | None = None,
         sources: Sequence[str] = (),
         default_sources: Sequence[str] = (),
     ) -> Assistant:
-        """Opens files.
+        """Opens files; raises OSError and ValueError, also for a memory that another network made.
 
         Args:
-          path: weights, or the folder of a run; None: those that come with the program.
+          path: weights, or the folder of a run; None: the shipped weights.
           tokenizer, sources, default_sources: as in `processor_of`; the sources' names are by default the memory's.
-          memory: its folder, or the opened store; None: none.
-          engine: that searches it; None: the exact one.
-
-        Raises:
-          OSError, ValueError: in one line; a memory that another network made is one.
+          memory: its folder, for the exact engine, or an opened memory; None: none.
         """
         file = pretrained.weights() if path is None else weights.file_of(path)
         model, header = weights.load_with_metadata(file)
-        opened = None
         if memory is not None:
-            store = memory if isinstance(memory, Store) else Store(memory)
-            check_encoder(store.layout, reader_fingerprint(model), store.folder)
-            opened = Memory(store, engine)
-            sources = sources or opened.store.layout.sources
-        return cls(model, processor_of(file, model.config, header, tokenizer, sources, default_sources), opened)
+            memory = memory if isinstance(memory, Memory) else Memory(memory)
+            check_encoder(memory.layout, reader_fingerprint(model), memory.folder)
+            sources = sources or memory.layout.sources
+        return cls(model, processor_of(file, model.config, header, tokenizer, sources, default_sources), memory)
 
     def ask(
         self,
@@ -96,47 +82,36 @@ class Assistant:
         sources: Sequence[str] | None = None,
         how: Decoding | None = None,
     ) -> Evidence:
-        """Answers, in two hops what `Processor.two_hops` takes apart: `Evidence.first_hop` is the first of them.
+        """Answers, in two hops where `Processor.two_hops` has them: `Evidence.first_hop` is the first of them.
 
         Args:
-          image: a file, or a picture of the network's size in [0, 1]; None: the question is all there is.
+          image: a file, or an image of the network's size in [0, 1]; None: a question about no image.
           question: "" asks for a description, of networks that were trained to give one.
           k: items to read; None: 4, or as many as there are; 0: none, as without a memory.
-          sources: names of those to look in; None: all.
-          how: to write; None: the likeliest text of four beams.
+          sources: names of those to search; None: all.
+          how: the decoding; None: beam search of width 4.
 
-        Raises:
-          ValueError: a question that is too long, more items than there are, an unknown source, a damaged picture.
-          OSError: no such picture.
+        Raises ValueError for a question that is too long, more items than there are, an unknown source, a damaged
+        image; OSError for a missing one.
         """
         hops = self.processor.two_hops(question) if image is not None else None
-        if hops is None:
-            return self._ask(image, question, k, sources, how)
-        first = self._ask(image, hops.about_image, k, sources, how)
-        second = self._ask(None, hops.about_answer.format(first.answer), k, sources, how)
-        return dataclasses.replace(second, first_hop=first)
-
-    def _ask(
-        self,
-        image: Picture | None,
-        question: str,
-        k: int | None,
-        sources: Sequence[str] | None,
-        how: Decoding | None,
-    ) -> Evidence:
-        """In one hop."""
+        if hops is not None:
+            first = self.ask(image, hops.about_image, k, sources, how)
+            second = self.ask(None, hops.about_answer.format(first.answer), k, sources, how)
+            return dataclasses.replace(second, first_hop=first)
         query = self.query(image, question)
-        found, values = self._read(query, k, sources)
-        scores = np.where(found.present, found.scores, 0).astype(np.float32)
+        if k != 0:
+            k = 0 if k is None and self.memory is None else self.items_to_find(k, MOST_READ, sources)
+        found, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
         how = how or likeliest(self.processor.answer_length, BEAMS)
-        told = jax.device_get(self._answer(self._params, query, values, scores, found.present, how))
-        items = self._memory.items(found.ids[found.present]) if found.present.any() else []
-        numbers = zip(*(x.tolist() for x in (scores[0], told.prior, told.shares, told.effects)), strict=True)
-        pieces = tuple(Piece(item, *number) for item, number in zip(items, numbers, strict=False))
+        output = jax.device_get(self._answer(self._params, query, values, scores, found.present, how))
+        columns = scores[0], output.prior, output.shares, output.effects
+        numbers = [[float(x[place]) for x in columns] for place in np.flatnonzero(found.present[0])]
+        items = [RetrievedItem(item, *row) for item, row in zip(self._items(found), numbers, strict=True)]
         gate = np.exp(np.asarray(query.log_gate[0], np.float64)).tolist()
+        answer = self.processor.tokenizer.decode(output.tokens), float(output.log_probability)
         names = dict(zip(self.processor.sources, gate, strict=True))
-        text = self.processor.tokenizer.decode(told.tokens)
-        return Evidence(question, text, float(told.log_probability), pieces, names, found.version)
+        return Evidence(question, *answer, tuple(items), names, found.version)
 
     def search(
         self,
@@ -145,16 +120,15 @@ class Assistant:
         k: int | None = None,
         sources: Sequence[str] | None = None,
     ) -> list[tuple[Item, float]]:
-        """The items that answer best, and their scores; k None: 10, or all there are. Raises as `ask`."""
+        """The items that match best, and their scores; k None: 10, or all there are. Raises as `ask`."""
         if image is None and not text.strip():
             raise ValueError("nothing to search by: give a text, a picture, or both")
-        found = self._found(self.query(image, text), self.items_to_find(k, MOST_FOUND, sources), sources)
-        items = self._memory.items(found.ids[found.present])
-        return list(zip(items, found.scores[found.present].tolist(), strict=True))
+        query, k = self.query(image, text), self.items_to_find(k, MOST_FOUND, sources)
+        found, _, scores = retrieve(self.memory, query, k, sources, self.model.config)
+        return list(zip(self._items(found), scores[found.present].tolist(), strict=True))
 
     def query(self, image: Picture | None, text: str) -> Query:
-        """What is looked up: the question as the network encodes it, with no token for what is not there, but for the
-        picture where the network knows one of nothing."""
+        """The encoded question; in place of no image a network may have a blank one."""
         rows: dict[str, Any] = {}
         image = self.processor.blank if image is None else image
         tokens = self.processor.question(text)
@@ -165,70 +139,48 @@ class Assistant:
         return self._encode_query(self._params, rows)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
-        """Keys [n e] and values [n c d] of some items, one at a time. Raises ValueError for a damaged picture."""
-        return self._one_by_one.encode(items)
+        """Keys [n e] and values [n c d] of some items, one at a time. Raises ValueError for a damaged image."""
+        return self.reader(1).encode(items)
 
-    def reader(self, part: int) -> Reader:
-        """For many items, `part` at a time."""
-        return Reader(self.model, self.memory, self.processor.items, part)
-
-    @functools.cached_property
-    def _one_by_one(self) -> Reader:
-        return self.reader(1)
+    def reader(self, batch: int) -> Reader:
+        return Reader(self.model, self.memory, self.processor.items, batch)
 
     def layout(self) -> Layout:
-        """Of a memory of this network."""
-        config = self.model.config
-        values = config.value_tokens, config.width
-        return Layout(reader_fingerprint(self.model), self.processor.sources, config.key_dim, values)
+        return layout_of(self.model, self.processor.sources)
 
     def items_to_find(self, k: int | None, default: int, sources: Sequence[str] | None) -> int:
-        """How many. Raises ValueError for k below 1, or above what there is."""
-        counts = self._memory.sources
+        """k, or for None the default or all there are. Raises ValueError for k below 1, or above what there is."""
+        if self.memory is None:
+            raise ValueError("there is no memory to search: name one, or ask with k=0")
+        counts = self.memory.sources
         for name in sources or ():
-            self._memory.store.layout.number(name)
+            self.memory.layout.number(name)
         there = sum(counts[name] for name in set(sources or counts))
         if k is not None and not 1 <= k <= there:
             of = f" of {', '.join(sources)}" if sources else ""
             raise ValueError(f"k is {k}, the memory has {there:,} items{of}: ask for 1 to {there}")
         if there == 0:
-            raise ValueError("there is nothing to look in: the memory, or what --sources names of it, is empty")
+            raise ValueError("there is nothing to search: the memory, or what --sources names of it, is empty")
         return min(default, there) if k is None else k
 
-    def _read(self, query: Query, k: int | None, sources: Sequence[str] | None) -> tuple[Found, np.ndarray]:
-        """What is found for a question, and the values [1 k c d] of it."""
-        config = self.model.config
-        if k == 0 or (k is None and self.memory is None):
-            nothing = np.zeros((1, 0), np.int64)
-            none = np.zeros((1, 0, config.value_tokens, config.width), np.float32)
-            return Found(nothing, np.zeros((1, 0), np.float32), nothing, 0), none
-        found = self._found(query, self.items_to_find(k, MOST_READ, sources), sources)
-        return found, np.asarray(self._memory.values(found.ids), np.float32)
-
-    def _found(self, query: Query, k: int, sources: Sequence[str] | None) -> Found:
-        return self._memory.search(np.asarray(query.vector), k, sources, np.asarray(query.log_gate))
-
-    @property
-    def _memory(self) -> Memory:
-        if self.memory is None:
-            raise ValueError("there is no memory to look in: name one, or ask with k=0")
-        return self.memory
+    def _items(self, found: SearchResult) -> list[Item]:
+        """The items of one query."""
+        return [] if self.memory is None else self.memory.items(found.ids[found.present])
 
 
 @functools.lru_cache(maxsize=4)
-def _programs(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any]:
-    """To encode a query, and to answer; compiled once for all networks of a shape.
+def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any]:
+    """The functions that encode a query and that answer; compiled once for all networks of a shape.
 
-    On a processor, LLVM's optimisations of a small network take longer than its computations ever will."""
+    On a CPU, LLVM's optimisations of a small network take longer than its computations ever will."""
     small = jax.default_backend() == "cpu" and parameters <= SMALL
     options = {"xla_backend_optimization_level": "0"} if small else None
-    encode = jax.jit(functools.partial(_encode_query, graph), compiler_options=options)
-    return encode, jax.jit(functools.partial(_answer, graph), static_argnums=5, compiler_options=options)
 
+    def encode_query(params: Any, rows: Any) -> Query:
+        return nnx.merge(graph, params).encode_query(**rows)
 
-def _encode_query(graph: nnx.GraphDef, params: Any, rows: Any) -> Query:
-    return nnx.merge(graph, params).encode_query(**rows)
+    def answer(params: Any, query: Any, values: Any, scores: Any, present: Any, how: Decoding) -> Any:
+        return attribution.answer(nnx.merge(graph, params), query, values, scores, present, how)
 
-
-def _answer(graph: nnx.GraphDef, params: Any, query: Any, values: Any, scores: Any, present: Any, how: Decoding) -> Any:
-    return attribution.answer(nnx.merge(graph, params), query, values, scores, present, how)
+    encode = jax.jit(encode_query, compiler_options=options)
+    return encode, jax.jit(answer, static_argnums=5, compiler_options=options)

@@ -1,13 +1,12 @@
-"""What an answer rests on: leave each item out, and see how much less likely the same answer becomes.
+"""Leave-one-out attribution: how much less likely the same answer becomes without an item.
 
     effect_i = log p(answer | all items but i) - log p(answer | all items)
 
-Below 0 the item spoke for the answer, above 0 against it. One batch computes all: row 0 has every item, row i + 1 all
-but item i, whose place stays empty, so that the others keep their positions and the prior is shared among the rest as
-if it had not been found. Nothing is looked up in its stead.
+Below 0 the item supported the answer, above 0 it spoke against it. One batch computes all: row 0 has every item, row
+i + 1 all but item i, whose place stays empty, so that the others keep their positions and the prior is shared among the
+rest as if it had not been found. No other item takes its place.
 
-Attention shares (`fusion.attention_shares`) tell what was looked at; an item may be looked at for nothing. This tells
-what it did, to this one answer.
+Attention shares (`fusion.attention_shares`) show what was attended to, which need not have changed the answer.
 """
 
 from __future__ import annotations
@@ -25,21 +24,13 @@ from reveal.network.model import Query, Reveal
 
 
 class Attributed(NamedTuple):
-    """An answer and what it rests on.
+    """An answer and its attribution to the items."""
 
-    Attributes:
-      tokens: of the answer, its end included.
-      log_probability: of those tokens, with all items.
-      prior: what each item counted, mean 1 over those that are there.
-      shares: of the question's attention in the fusion, what each item got.
-      effects: of the items, by leaving each out; 0 where there is none.
-    """
-
-    tokens: Int[Array, " o"]
-    log_probability: Float[Array, ""]
-    prior: Float[Array, " k"]
-    shares: Float[Array, " k"]
-    effects: Float[Array, " k"]
+    tokens: Int[Array, " o"]  # of the answer, its end included
+    log_probability: Float[Array, ""]  # of those tokens, with all items
+    prior: Float[Array, " k"]  # retrieval prior, mean 1 over the items that are there
+    shares: Float[Array, " k"]  # of the question's attention in the fusion
+    effects: Float[Array, " k"]  # of leaving each item out; 0 where there is none
 
 
 def answer(
@@ -60,9 +51,9 @@ def answer(
     fused = model.fuse(rows, every, score, there, shares=True)
     whole = fused._replace(states=fused.states[:1], mask=fused.mask[:1])
     tokens = model.generate(whole, how).tokens[0]
-    begun = jnp.concatenate([jnp.full((1,), model.config.bos, jnp.int32), tokens[:-1]])
-    logits = model.logits(fused, jnp.broadcast_to(begun, (k + 1, len(begun))))
-    gained = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[None, :, None], axis=-1)[..., 0]
-    likely = jnp.where(tokens == PAD, 0, gained).sum(axis=1)
+    inputs = jnp.concatenate([jnp.full((1,), model.config.bos, jnp.int32), tokens[:-1]])
+    logits = model.logits(fused, jnp.broadcast_to(inputs, (k + 1, len(inputs))))
+    per_token = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[None, :, None], axis=-1)[..., 0]
+    likely = jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
     shares = jnp.zeros((k,)) if fused.shares is None else fused.shares[0]
     return Attributed(tokens, likely[0], fused.prior[0], shares, jnp.where(present[0], likely[1:] - likely[0], 0))

@@ -1,4 +1,4 @@
-"""An answer with what it was read from, for people and for programs."""
+"""An answer with the items that it was read from, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,78 +13,48 @@ LONGEST = 60  # letters of an item's text in a table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Piece:
-    """An item that was found.
-
-    Attributes:
-      item: itself, with text and picture.
-      score: cosine of its key with the query, plus the logarithm of the trust in its source.
-      prior: what it counted in reading, mean 1.
-      share: of the question's attention, 0 to 1; items and the question itself share 1.
-      effect: of leaving it out, on the logarithm of the answer's probability: below 0, it spoke for the answer.
-    """
+class RetrievedItem:
+    """An item that an answer was read from."""
 
     item: Item
-    score: float
-    prior: float
-    share: float
-    effect: float
+    score: float  # cosine of its key with the query, plus the log-probability of its source
+    prior: float  # retrieval prior, mean 1 over the items
+    attention: float  # share of the question's attention, 0 to 1; items and the question itself share 1
+    effect: float  # of leaving it out, on the answer's log-probability: below 0, it supported the answer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evidence:
-    """An answer and where it is from.
-
-    Attributes:
-      question, answer: texts.
-      log_probability: of the answer, its end included.
-      pieces: the items that were read, best first.
-      gate: the trust in each source, 1 together.
-      version: of the memory; 0: there was none.
-      first_hop: what was asked before, and its answer put into this question; None: this is all that was asked.
-    """
+    """An answer and its items."""
 
     question: str
     answer: str
-    log_probability: float
-    pieces: tuple[Piece, ...]
-    gate: Mapping[str, float]
-    version: int
-    first_hop: Evidence | None = None
+    log_probability: float  # of the answer, its end included
+    items: tuple[RetrievedItem, ...]  # best first
+    gate: Mapping[str, float]  # probability of each source
+    version: int  # of the memory; 0: there was none
+    first_hop: Evidence | None = None  # the question before, whose answer is part of this question
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; a picture is only told to be there."""
-        pieces = [
-            as_json(piece.item)
-            | {"score": piece.score, "prior": piece.prior, "attention": piece.share, "effect": piece.effect}
-            for piece in self.pieces
-        ]
-        told = {name: getattr(self, name) for name in ("question", "answer", "log_probability", "version")}
+        """Plain values; of an image only whether there is one."""
+        numbers = ("score", "prior", "attention", "effect")
+        items = [as_json(one.item) | {name: getattr(one, name) for name in numbers} for one in self.items]
+        plain = {name: getattr(self, name) for name in ("question", "answer", "log_probability", "version")}
         first = None if self.first_hop is None else self.first_hop.as_json()
-        return told | {"gate": dict(self.gate), "items": pieces, "first_hop": first}
+        return plain | {"gate": dict(self.gate), "items": items, "first_hop": first}
 
     def line(self) -> str:
         """Question, answer, and the items' ids."""
-        ids = ", ".join(str(piece.item.id) for piece in self.pieces)
+        ids = ", ".join(str(one.item.id) for one in self.items)
         return f"{self.question} {self.answer or '(nothing)'}" + (f" (items {ids})" if ids else "")
 
     def table(self) -> str:
         """The items in columns."""
-        return columns(
-            COLUMNS,
-            [
-                (
-                    str(piece.item.id),
-                    piece.item.source,
-                    f"{piece.score:.3f}",
-                    f"{piece.prior:.2f}",
-                    f"{100 * piece.share:.1f} %",
-                    f"{piece.effect:+.3f}",
-                    short(text_of(piece.item)),
-                )
-                for piece in self.pieces
-            ],
-        )
+        rows = []
+        for one in self.items:
+            numbers = f"{one.score:.3f}", f"{one.prior:.2f}", f"{100 * one.attention:.1f} %", f"{one.effect:+.3f}"
+            rows.append((str(one.item.id), one.item.source, *numbers, short(text_of(one.item))))
+        return columns(COLUMNS, rows)
 
 
 def as_json(item: Item) -> dict[str, Any]:
@@ -94,7 +64,7 @@ def as_json(item: Item) -> dict[str, Any]:
 
 def text_of(item: Item) -> str:
     """All fields, for people."""
-    return " | ".join(value if isinstance(value, str) else str(value) for value in item.fields.values())
+    return " | ".join(map(str, item.fields.values()))
 
 
 def short(text: str, longest: int = LONGEST) -> str:

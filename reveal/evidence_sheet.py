@@ -1,9 +1,9 @@
-"""An answer and its evidence as one picture: what was asked on top, below it a row for each item that was read.
+"""An answer and its items as one image: the question on top, below it a row for each item that was read.
 
-A row has the item's picture, its number, source and text, and three bars:
+A row has the item's image, its id, source and text, and three bars:
 
-    prior        what it counted, up to the largest of all
-    attention    its share of what the question looked at, up to the whole
+    prior        retrieval prior, up to the largest of all
+    attention    share of the question's attention, up to the whole
     left out     how much less likely the answer is without it (to the right), or more likely (to the left, in red)
 
 Letters are drawn without their accents, which Pillow's font lacks, as it lacks all but Latin ones.
@@ -14,14 +14,13 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
 
-from common.io.images import from_uint8, read_image, shrink, to_uint8, write_image
-from reveal.evidence import Evidence, Piece, short, text_of
+from common.io.images import from_uint8, shrink, to_uint8
+from reveal.evidence import Evidence, RetrievedItem, short, text_of
 from reveal.memory.items import Item
 from reveal.sources.records import decode_picture
 
@@ -32,69 +31,66 @@ INK, PALE, GOOD, BAD, LINE = "#1c1c1c", "#767676", "#2f6fb0", "#b8433a", "#ddddd
 TEXT_LETTERS, TEXT_LINES = 58, 3
 
 
-def write_sheet(path: str | Path, told: Evidence, image: str | Path | None, overwrite: bool = False) -> None:
-    """Writes the sheet. Raises as `write_image`, and as `read_image` for the question's picture."""
-    write_image(path, sheet(told, None if image is None else read_image(image)), overwrite)
-
-
-def sheet(told: Evidence, image: Float[np.ndarray, "_ _ 3"] | None) -> Float[np.ndarray, "h w 3"]:
-    """The picture: an answer, and the picture that was asked about."""
+def sheet(evidence: Evidence, image: Float[np.ndarray, "_ _ 3"] | None) -> Float[np.ndarray, "h w 3"]:
+    """The page: an answer, and the image of its question."""
     head = 2 * MARGIN + ASKED
-    page = Image.new("RGB", (WIDTH, head + (FOUND + GAP) * len(told.pieces) + MARGIN), "white")
+    page = Image.new("RGB", (WIDTH, head + (FOUND + GAP) * len(evidence.items) + MARGIN), "white")
     draw = ImageDraw.Draw(page)
     left = MARGIN
     if image is not None:
         _paste(page, image, (MARGIN, MARGIN), ASKED)
         left += ASKED + GAP
-    texts = [told.question] if told.first_hop is None else [told.first_hop.line(), told.question]
-    asked = [line for text in texts for line in textwrap.wrap(bare(text), 44)][:3] or ["(a description)"]
-    draw.multiline_text((left, MARGIN), "\n".join(asked), INK, _font(22), spacing=6)
-    answer = textwrap.wrap(bare(told.answer), 30)[:3] or ["(nothing)"]
+    texts = [evidence.question] if evidence.first_hop is None else [evidence.first_hop.line(), evidence.question]
+    lines = [line for text in texts for line in textwrap.wrap(bare(text), 44)][:3] or ["(a description)"]
+    draw.multiline_text((left, MARGIN), "\n".join(lines), INK, _font(22), spacing=6)
+    answer = textwrap.wrap(bare(evidence.answer), 30)[:3] or ["(nothing)"]
     draw.multiline_text((left, MARGIN + 100), "\n".join(answer), GOOD, _font(32), spacing=6)
-    trust = sorted(told.gate.items(), key=lambda entry: -entry[1])[:4]
-    gate = ", ".join(f"{short(name, 16)} {100 * part:.0f} %" for name, part in trust)
-    note = f"log-probability {told.log_probability:.2f}\ntrust in sources: {gate}"
+    largest_sources = sorted(evidence.gate.items(), key=lambda entry: -entry[1])[:4]
+    gate = ", ".join(f"{short(name, 16)} {100 * probability:.0f} %" for name, probability in largest_sources)
+    note = f"log-probability {evidence.log_probability:.2f}\nsources: {gate}"
     draw.multiline_text((left, MARGIN + ASKED - 40), note, PALE, _font(15), spacing=6)
-    most = max((piece.prior for piece in told.pieces), default=1.0)
-    largest = max((abs(piece.effect) for piece in told.pieces), default=1.0)
-    for place, piece in enumerate(told.pieces):
-        _row(page, draw, piece, head + place * (FOUND + GAP), most, largest)
+    most = max((one.prior for one in evidence.items), default=1.0)
+    largest = max((abs(one.effect) for one in evidence.items), default=1.0)
+    for place, one in enumerate(evidence.items):
+        _row(page, draw, one, head + place * (FOUND + GAP), most, largest)
     return from_uint8(np.asarray(page))
 
 
-def _row(page: Image.Image, draw: ImageDraw.ImageDraw, piece: Piece, top: int, most: float, largest: float) -> None:
+def _row(
+    page: Image.Image, draw: ImageDraw.ImageDraw, one: RetrievedItem, top: int, most: float, largest: float
+) -> None:
     draw.line([(MARGIN, top - GAP // 2), (WIDTH - MARGIN, top - GAP // 2)], LINE)
-    picture = _picture(piece.item)
+    picture = _picture(one.item)
     if picture is None:
         draw.rectangle([(MARGIN, top), (MARGIN + FOUND - 1, top + FOUND - 1)], outline=LINE)
         draw.text((MARGIN + FOUND // 2, top + FOUND // 2), "text only", PALE, _font(14), anchor="mm")
     else:
         _paste(page, picture, (MARGIN, top), FOUND)
     left = MARGIN + FOUND + GAP
-    title = f"{piece.item.id}  {short(piece.item.source, 24)}"
+    title = f"{one.item.id}  {short(one.item.source, 24)}"
     draw.text((left, top), title, INK, _font(17))
-    draw.text((left, top + 24), f"score {piece.score:.3f}", PALE, _font(14))
-    lines = textwrap.wrap(bare(text_of(piece.item)), TEXT_LETTERS, max_lines=TEXT_LINES, placeholder=" ...")
+    draw.text((left, top + 24), f"score {one.score:.3f}", PALE, _font(14))
+    lines = textwrap.wrap(bare(text_of(one.item)), TEXT_LETTERS, max_lines=TEXT_LINES, placeholder=" ...")
     draw.multiline_text((left, top + 46), "\n".join(lines), INK, _font(15), spacing=5)
     bars = [
-        ("prior", piece.prior / max(most, 1e-9), f"{piece.prior:.2f}"),
-        ("attention", piece.share, f"{100 * piece.share:.1f} %"),
-        ("left out", -piece.effect / max(largest, 1e-9), f"{piece.effect:+.2f}"),
+        ("prior", one.prior / max(most, 1e-9), f"{one.prior:.2f}"),
+        ("attention", one.attention, f"{100 * one.attention:.1f} %"),
+        ("left out", -one.effect / max(largest, 1e-9), f"{one.effect:+.2f}"),
     ]
-    for number, (name, part, said) in enumerate(bars):
-        _bar(draw, top + 8 + 34 * number, name, part, said, middle=name == "left out")
+    for number, (name, value, label) in enumerate(bars):
+        _bar(draw, top + 8 + 34 * number, name, value, label, middle=name == "left out")
 
 
-def _bar(draw: ImageDraw.ImageDraw, top: int, name: str, part: float, said: str, middle: bool) -> None:
-    """A bar from the left, or from its middle to either side; `part` is -1 to 1 of the room."""
+def _bar(draw: ImageDraw.ImageDraw, top: int, name: str, value: float, label: str, middle: bool) -> None:
+    """A bar from the left, or from its middle to either side; `value` is -1 to 1 of the room."""
     draw.text((BARS_AT - 8, top + 9), name, PALE, _font(14), anchor="rm")
     draw.rectangle([(BARS_AT, top), (BARS_AT + BAR, top + 18)], outline=LINE)
     room = BAR / 2 if middle else BAR
     start = BARS_AT + BAR / 2 if middle else BARS_AT
-    ends = sorted((start, start + room * float(np.clip(part, -1, 1))))
+    ends = sorted((start, start + room * float(np.clip(value, -1, 1))))
     if ends[1] - ends[0] >= 1:
-        draw.rectangle([(ends[0], top + 1), (ends[1], top + 17)], fill=GOOD if part >= 0 else BAD)
-    draw.text((BARS_AT + BAR + 10, top + 9), said, INK, _font(15), anchor="lm")
+        draw.rectangle([(ends[0], top + 1), (ends[1], top + 17)], fill=GOOD if value >= 0 else BAD)
+    draw.text((BARS_AT + BAR + 10, top + 9), label, INK, _font(15), anchor="lm")
 
 
 def _picture(item: Item) -> Float[np.ndarray, "h w 3"] | None:

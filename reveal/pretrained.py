@@ -1,4 +1,4 @@
-"""Where the network and the memory lie that come with the program: `reveal/weights/countries/`. Needs no JAX."""
+"""Paths of the shipped weights and memory (`reveal/weights/countries/`). Needs no JAX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WEIGHTS, MEMORY = "weights.safetensors", "memory"
 
 
 def weights() -> Path:
-    """The file. Raises FileNotFoundError if none comes along."""
+    """The file. Raises FileNotFoundError if it is not installed."""
     path = DATA / WEIGHTS
     if not path.is_file():
         raise FileNotFoundError("no weights come with the program: name a file, or a run's folder, with --weights")
@@ -17,7 +17,7 @@ def weights() -> Path:
 
 
 def memory() -> Path:
-    """The folder. Raises FileNotFoundError if none comes along."""
+    """The folder. Raises FileNotFoundError if it is not installed."""
     path = DATA / MEMORY
     if not (path / "manifest.json").is_file():
         raise FileNotFoundError("no memory comes with the program: build one, and name it with --memory")

@@ -1,12 +1,12 @@
-"""Asking a trained network: encode the question, look it up, read what was found, write the answer.
+"""Batched answering with a memory: encode the questions, search, read what was retrieved, decode the answers.
 
     reader = Reader(model, memory, read_item)
-    told = reader.ask(tokens, image, k=4)                   # of any number of questions
-    memory.items(told.found.ids[0])                         # what the first answer was read from
-    reader.add([Item("kg", {"text": "..."})])          # encoded with this network; the next question has it
+    output = reader.ask(tokens, image, k=4)                 # any number of questions
+    memory.items(output.retrieved.ids[0])                   # what the first answer was read from
+    reader.add([Item("kg", {"text": "..."})])               # encoded with this network; the next question finds it
 
-A `ReadItem` makes of items what the network reads: {"tokens", "image", "has_image"}, as `Reveal.encode_item` takes
-them. Everything is computed in parts of one size, so that a program compiles once, whatever number of rows is asked.
+A `ReadItem` turns items into the network's input, {"tokens", "image", "has_image"}, as `Reveal.encode_item` takes them.
+Everything is computed in batches of one size, so that each function compiles once for any number of rows.
 """
 
 from __future__ import annotations
@@ -22,53 +22,39 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from reveal.memory.engines.engine import Engine, Found
+from reveal.memory.builder import Builder
+from reveal.memory.engines.engine import Engine, SearchResult
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, fingerprint
 from reveal.memory.memory import Memory
+from reveal.network.config import RevealConfig
 from reveal.network.generator import Decoding, Greedy
 from reveal.network.model import Query, Reveal
 
 ReadItem = Callable[[Sequence[Item]], Mapping[str, np.ndarray]]
-PART = 64  # rows that are computed at a time
+BATCH = 64  # rows that are computed at a time
 
 
-class Told(NamedTuple):
-    """Answers, and where they are from.
+class ReaderOutput(NamedTuple):
+    """Answers and the items that they were read from."""
 
-    Attributes:
-      tokens: of the answers.
-      found: the items that were read, best first.
-      prior: what each item counted, mean 1 over those that were found.
-      shares: of the question's attention in the fusion, what each item got.
-      log_gate: trust in each source.
-    """
-
-    tokens: Int[np.ndarray, "b o"]
-    found: Found
-    prior: Float[np.ndarray, "b k"]
-    shares: Float[np.ndarray, "b k"]
-    log_gate: Float[np.ndarray, "b s"]
+    tokens: Int[np.ndarray, "b o"]  # of the answers
+    retrieved: SearchResult  # the items, best first
+    prior: Float[np.ndarray, "b k"]  # retrieval prior, mean 1 over the items that were found
+    shares: Float[np.ndarray, "b k"]  # of the question's attention in the fusion
+    log_gate: Float[np.ndarray, "b s"]  # log-probability of each source
 
 
 class Reader:
-    """A network with a memory that it made the keys of.
-
-    Args:
-      model: trained.
-      memory: encoded by this network (`Memory.load(folder, encoder=reader_fingerprint(model))` checks that), or None
-        to answer without.
-      read_item: for changes of the memory.
-      part: rows that are computed at a time.
-    """
+    """A trained network with a memory that it encoded (`Memory.load(folder, encoder=reader_fingerprint(model))` checks
+    that), or without; `read_item` is for changes of the memory, `batch` the rows that are computed at a time."""
 
     def __init__(
-        self, model: Reveal, memory: Memory | None = None, read_item: ReadItem | None = None, part: int = PART
+        self, model: Reveal, memory: Memory | None = None, read_item: ReadItem | None = None, batch: int = BATCH
     ):
-        self.model, self.memory, self.read_item, self.part = model, memory, read_item, part
-        graph, state = nnx.split(model)
+        self.model, self.memory, self.read_item, self._batch = model, memory, read_item, batch
+        self._graph, state = nnx.split(model)
         self._params = nnx.to_pure_dict(state)
-        self._ask, self._item, self._fuse = (partial(f, graph) for f in (_encode_query, _encode_item, _fuse))
 
     def ask(
         self,
@@ -78,21 +64,19 @@ class Reader:
         *,
         sources: Sequence[str] | None = None,
         how: Decoding | None = None,
-    ) -> Told:
+    ) -> ReaderOutput:
         """Answers. Raises ValueError as `Memory.search`, and for k above 0 without a memory.
 
         Args:
           tokens, image: as `Reveal.encode_query`.
           k: items to read; 0: none.
-          sources: names of those to look in; None: all.
+          sources: names of those to search; None: all.
           how: `Greedy` or `Beam`; None: 8 tokens greedily.
         """
-        if k and self.memory is None:
-            raise ValueError(f"k is {k}, but there is no memory: give one, or ask with k=0")
         rows = {"tokens": tokens} | ({} if image is None else {"image": image})
-        told = [self._part(part, k, sources, how or Greedy(8)) for part in _parts(rows, self.part)]
-        whole = jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *told)
-        return Told(*whole)
+        outputs = [self._ask(batch, k, sources, how or Greedy(8)) for batch in _batches(rows, self._batch)]
+        whole = jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
+        return ReaderOutput(*whole)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of items, as memories take them."""
@@ -101,72 +85,82 @@ class Reader:
         return self.encode_rows(self.read_item(items))
 
     def encode_rows(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """`encode` of what `read_item` made."""
-        made = [self._item(self._params, part) for part in _parts(rows, self.part)]
+        encoded = [_encode_item(self._graph, self._params, batch) for batch in _batches(rows, self._batch)]
         count = len(rows["tokens"])
-        keys, values = (np.concatenate([np.asarray(x[i], np.float32) for x in made])[:count] for i in (0, 1))
+        keys, values = (np.concatenate([np.asarray(x[i], np.float32) for x in encoded])[:count] for i in (0, 1))
         return keys, values
 
     def build(
         self, folder: str | Path, items: Sequence[Item], sources: Sequence[str], engine: Engine | None = None
     ) -> Memory:
-        """A new memory of these items, which this reader asks from now on. Raises as `Builder`."""
-        from reveal.memory.builder import Builder
-
-        config = self.model.config
-        values = config.value_tokens, config.width
-        layout = Layout(reader_fingerprint(self.model), tuple(sources), config.key_dim, values)
+        """A new memory of these items, which this reader searches from now on. Raises as `Builder`."""
+        layout = layout_of(self.model, sources)
         with Builder(folder, layout) as builder:
-            for start in range(builder.count, len(items), 16 * PART):
-                part = items[start : start + 16 * PART]
+            for start in range(builder.count, len(items), 16 * BATCH):
+                part = items[start : start + 16 * BATCH]
                 builder.add(part, *self.encode(part))
         self.memory = Memory.load(folder, engine, layout.encoder)
         return self.memory
 
     def add(self, items: Sequence[Item]) -> list[int]:
-        """New items; their ids."""
-        return self._memory.add(items, *self.encode(items))
+        return self._changed().add(items, *self.encode(items))
 
     def edit(self, items: Sequence[Item]) -> None:
-        """Items in the place of those with their ids."""
-        self._memory.edit(items, *self.encode(items))
+        self._changed().edit(items, *self.encode(items))
 
     def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
-        """Takes items out."""
-        self._memory.delete(ids)
+        self._changed().delete(ids)
 
-    @property
-    def _memory(self) -> Memory:
+    def _changed(self) -> Memory:
         if self.memory is None:
             raise ValueError("there is no memory to change: build or load one")
         return self.memory
 
-    def _part(self, rows: Mapping[str, np.ndarray], k: int, sources: Sequence[str] | None, how: Decoding) -> Told:
-        query: Query = self._ask(self._params, rows)
-        b, config = len(query.vector), self.model.config
-        if k:
-            gate = np.asarray(query.log_gate)
-            found = self._memory.search(np.asarray(query.vector), k, sources, gate)
-            values = np.asarray(self._memory.values(found.ids), np.float32)
-        else:
-            nothing = np.zeros((b, 0), np.int64)
-            found = Found(nothing, np.zeros((b, 0), np.float32), nothing, 0)
-            values = np.zeros((b, 0, config.value_tokens, config.width), np.float32)
-        scores = np.where(found.present, found.scores, 0)
-        fused = self._fuse(self._params, query, values, scores.astype(np.float32), found.present)
-        shares = np.zeros((b, 0), np.float32) if fused.shares is None else fused.shares
+    def _ask(
+        self, rows: Mapping[str, np.ndarray], k: int, sources: Sequence[str] | None, how: Decoding
+    ) -> ReaderOutput:
+        query = _encode_query(self._graph, self._params, rows)
+        retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
+        fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
         tokens = self.model.generate(fused, how).tokens
-        prior, shares, gate = (np.asarray(x) for x in (fused.prior, shares, query.log_gate))
-        return Told(np.asarray(tokens), found, prior, shares, gate)
+        shares = np.zeros(scores.shape, np.float32) if fused.shares is None else fused.shares
+        return ReaderOutput(np.asarray(tokens), retrieved, *map(np.asarray, (fused.prior, shares, query.log_gate)))
+
+
+def retrieve(
+    memory: Memory | None, query: Query, k: int, sources: Sequence[str] | None, config: RevealConfig
+) -> tuple[SearchResult, Float[np.ndarray, "b k c d"], Float[np.ndarray, "b k"]]:
+    """The k best items of each query, their values, and their scores with 0 where there is none.
+
+    Raises ValueError as `Memory.search`, and for k above 0 without a memory."""
+    if k == 0:
+        shape = len(query.vector), 0
+        scores, ids = np.zeros(shape, np.float32), np.zeros(shape, np.int64)
+        return (
+            SearchResult(ids, scores, ids, 0),
+            np.zeros((*shape, config.value_tokens, config.width), np.float32),
+            scores,
+        )
+    if memory is None:
+        raise ValueError(f"k is {k}, but there is no memory: give one, or ask with k=0")
+    result = memory.search(np.asarray(query.vector), k, sources, np.asarray(query.log_gate))
+    scores = np.where(result.present, result.scores, 0).astype(np.float32)
+    return result, np.asarray(memory.values(result.ids), np.float32), scores
 
 
 def reader_fingerprint(model: Reveal) -> str:
-    """Names the network that made a memory's keys."""
+    """Identifies the network that made a memory's keys."""
     return fingerprint(nnx.to_pure_dict(nnx.state(model)))
 
 
-def _parts(rows: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, np.ndarray]]:
-    """Rows, `size` at a time; the last part is filled up with its first row."""
+def layout_of(model: Reveal, sources: Sequence[str]) -> Layout:
+    """The layout of a memory of this network, for sources in the order of its gate."""
+    config = model.config
+    return Layout(reader_fingerprint(model), tuple(sources), config.key_dim, (config.value_tokens, config.width))
+
+
+def _batches(rows: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, np.ndarray]]:
+    """Rows, `size` at a time; the last batch is filled up with its first row."""
     count = len(rows["tokens"])
     for start in range(0, count, size):
         at = np.arange(start, start + size)

@@ -51,7 +51,7 @@ from reveal.metrics.retrieval import recall_at_k
 from reveal.network import weights as files
 from reveal.network.generator import likeliest
 from reveal.network.model import Reveal
-from reveal.reader import Reader, Told
+from reveal.reader import Reader, ReaderOutput
 
 SHUFFLE = 0x73687566  # seeds which items exchange their values
 
@@ -157,11 +157,11 @@ class CountriesEvaluation(Evaluation):
         assert reader.memory is not None  # `reader` built one
         reader.memory.edit(items, keys, others)
 
-    def answer(self, reader: Reader, questions: Example, k: int | None = None, **how: Any) -> Told:
+    def answer(self, reader: Reader, questions: Example, k: int | None = None, **how: Any) -> ReaderOutput:
         how = {"how": likeliest(self.data.answer_length, self.beams)} | how
         return reader.ask(questions["tokens"], questions["image"], self.k if k is None else k, **how)
 
-    def right(self, answers: Told, questions: Example, atlas: Atlas | None = None) -> Bool[np.ndarray, " n"]:
+    def right(self, answers: ReaderOutput, questions: Example, atlas: Atlas | None = None) -> Bool[np.ndarray, " n"]:
         """Which answers are right, as the module's docstring says."""
         world, written = atlas or self.data.atlas, map(self.data.vocabulary.decode, answers.tokens)
         return np.array([
@@ -178,7 +178,7 @@ class CountriesEvaluation(Evaluation):
         if k == 0 or self.k == 0:
             return scores
         scores |= memory_scores.retrieval(answers, questions, self.k)
-        ranked, gold = answers.found.ids, questions["gold"][:, None]
+        ranked, gold = answers.retrieved.ids, questions["gold"][:, None]
         for number, source in enumerate(SOURCES):
             chosen = questions["source"] == number
             for k in (1, self.k) if chosen.any() else ():

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 from common.io.images import contact_sheet, from_uint8
 from reveal.evidence_sheet import bare
 from reveal.memory.items import Item
-from reveal.reader import Reader, Told
+from reveal.reader import Reader, ReaderOutput
 
 SIDE, LINES, LETTERS = 192, 6, 34  # pixels of a picture, lines under it, letters in a line
 ITEMS = 3  # of a question
@@ -30,7 +30,7 @@ def answer_sheet(
     data: Any,
     reader: Reader,
     questions: dict[str, np.ndarray],
-    answers: Told,
+    answers: ReaderOutput,
     right: Bool[np.ndarray, " n"],
     count: int = 5,
 ) -> Float[np.ndarray, "h w 3"]:
@@ -41,7 +41,7 @@ def answer_sheet(
     rows = [
         row for kind in (True, False) for row in spread(np.flatnonzero(right == kind), questions["relation"], count)
     ]
-    cells, best = [], min(ITEMS, answers.found.ids.shape[1])
+    cells, best = [], min(ITEMS, answers.retrieved.ids.shape[1])
     for row in rows:
         country, relation = data.of(questions["id"][row])
         said = [
@@ -50,7 +50,7 @@ def answer_sheet(
             f"known: {', '.join(data.atlas.answers(country, relation))}",
         ]
         cells.append(noted(questions["image"][row], said))
-        items = reader.memory.items(answers.found.ids[row, :best])
+        items = reader.memory.items(answers.retrieved.ids[row, :best])
         shares = answers.shares[row, :best]
         cells += [noted(_picture(item), _says(item, share)) for item, share in zip(items, shares, strict=True)]
     return contact_sheet(cells, columns=1 + best, gap=8)

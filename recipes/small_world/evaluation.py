@@ -33,11 +33,11 @@ from recipes.memory_scores import Scores
 from recipes.small_world.data import Example, WorldConfig
 from recipes.small_world.facts import RELATIONS, SOURCE_OF, SOURCES
 from recipes.small_world.knowledge import as_knowledge, read_items
-from reveal.memory.engines.engine import Engine, Found, Rows
+from reveal.memory.engines.engine import Engine, Rows, SearchResult
 from reveal.network import weights as files
 from reveal.network.config import PAD
 from reveal.network.model import Reveal
-from reveal.reader import Reader, Told
+from reveal.reader import Reader, ReaderOutput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,15 +135,17 @@ class RandomEngine:
     def update(self, rows: Rows, sources: int, version: int) -> None:
         self._rows, self._version = rows, version
 
-    def search(self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None) -> Found:
+    def search(
+        self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
+    ) -> SearchResult:
         rows = np.arange(len(self._rows))
         rows = rows if sources is None else rows[np.isin(self._rows.source, sources)]
         at = np.stack([self._rng.choice(rows, k, replace=False) for _ in range(len(queries))])
         rows_found = self._rows.ids[at], np.zeros(at.shape, np.float32), self._rows.source[at].astype(np.int64)
-        return Found(*rows_found, self._version)
+        return SearchResult(*rows_found, self._version)
 
 
-def correct(answers: Told, questions: Example) -> np.ndarray:
+def correct(answers: ReaderOutput, questions: Example) -> np.ndarray:
     """Where the written answer is the right one, end included."""
     answer = questions["answer"]
     written = np.pad(answers.tokens, ((0, 0), (0, max(0, answer.shape[1] - answers.tokens.shape[1]))))

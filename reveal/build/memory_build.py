@@ -1,17 +1,16 @@
 """From sources of knowledge to a memory, and into one that is there: a stream, in the RAM of a few batches.
 
-    build("facts", [items_of("wit:wit.tsv.gz,images=pictures")], assistant)
+    build("facts", [items_of("wit:wit.tsv.gz,images=folder")], assistant)
 
-1. Items come from the readers and get their numbers (`stored_items.py`)
-2. Images shrink to what is kept, and become what the network reads; what cannot be used is left out
-   and counted. Threads do this for the next items, in their order, while
-3. the network encodes this one
+1. Items come from the readers and get their ids (`stored_items.py`)
+2. Images shrink to the stored size and become the network's input; what cannot be used is left out and counted.
+   Threads do this for the next items, in their order, while
+3. the network encodes this batch
 4. `memory.Builder` writes it
 
-A build that was killed goes on where the last whole shard ends, and its result is the same to the byte. It refuses to
-go on with other sources, another network or tokenizer, and with data in which other items come, or another last one: of
-the items before it only the ids are compared. What is added to a memory is there whole, as one version more, or not at
-all.
+A build that was killed resumes after the last whole shard, and its result is the same to the byte. It refuses other
+sources, another network or tokenizer, and data in which other items come, or another last one: of the items before it
+only the ids are compared. What is added to a memory is there whole, as one version more, or not at all.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int
 from tqdm import tqdm
 
 from reveal.assistant import Assistant
-from reveal.build.report import Report
-from reveal.build.stored_items import expected, kept, numbered
+from reveal.build.report import Report, report_of
+from reveal.build.stored_items import expected, numbered, shrunk
 from reveal.memory.builder import Builder
 from reveal.memory.items import MOST_IDS, Item, ids_of, pack
 from reveal.memory.memory import Memory
-from reveal.memory.store import Store
 from reveal.processing.item_arrays import Row, row_of, stacked_input
 from reveal.sources import Items, Skips
 from reveal.sources.jsonl import objects
@@ -42,14 +41,13 @@ from reveal.sources.jsonl import objects
 BATCH = 64  # items that are encoded at a time
 CHANGE = 4096  # items of a shard that is added to a memory
 SHARD = 16384  # items that an interruption costs at most
-SIDE = 256  # pixels of a kept picture, or the network's if those are more
+SIDE = 256  # pixels of a stored image, or the network's if those are more
 GROUP, AHEAD = 16, 16  # items that a thread prepares at a time, and such groups that wait
 THREADS = min(8, os.cpu_count() or 1)
-Batch = tuple[list[Item], list[Row]]
 
 
 class Changed(ValueError):
-    """The sources are not those that an interrupted build has read."""
+    """The sources are not those of the interrupted build."""
 
 
 def build(
@@ -68,34 +66,33 @@ def build(
       folder: new, empty, or begun by the same call.
       sources: of items, whose `source` is one that the network knows.
       assistant: whose network encodes.
-      renumber: number all items as they come.
-      side: pixels of the longer side of kept pictures; 0: files as they are; None: 256, or the network's.
+      renumber: number all items in the order in which they are read.
+      side: pixels of the longer side of stored images; 0: files as they are; None: 256, or the network's.
       shard: items of a file.
       progress: show a bar.
 
-    Raises:
-      FileExistsError: as `Builder`.
-      Changed: the data is not what an interrupted build has read.
-      ValueError: ids that do not rise, a source that the network does not know; what was built until then stays.
+    Raises as `Builder`; Changed; ValueError for ids that do not rise and a source that the network does not know, and
+    what was built until then stays.
     """
-    started, side = time.perf_counter(), _side(assistant, side)
+    started = time.perf_counter()
+    encoder = Encoder(assistant, Skips(any(source.strict for source in sources)), side, progress)
     counts = [expected(source, renumber) for source in sources]
-    skips = Skips(any(source.strict for source in sources))
-    stream = numbered(sources, skips, renumber)
-    of = {"sources": [dataclasses.asdict(source) for source in sources], "renumber": renumber, "side": side}
+    stream = numbered(sources, encoder.skips, renumber)
+    of = {"sources": [dataclasses.asdict(source) for source in sources], "renumber": renumber, "side": encoder.side}
     of |= {"tokenizer": assistant.processor.tokenizer.digest, "item_length": assistant.processor.item_length}
     with Builder(folder, assistant.layout(), shard, of) as builder:
-        resumed, first, last = builder.count, None, None
-        rest = _after(builder, stream, assistant, skips, side)
-        total = sum(filter(None, counts)) if None not in counts else None
-        for items, keys, values in encoded(rest, assistant, skips, side, total, resumed, progress):
+        resumed, ids = builder.count, []
+        rest = _unwritten(builder, stream, encoder)
+        total = None if None in counts else sum(filter(None, counts))
+        for items, keys, values in encoder.batches(rest, total, resumed):
             builder.add(items, keys, values)
-            first, last = items[0].id if first is None else first, items[-1].id
+            ids += [items[0].id, items[-1].id]
         added = builder.count - resumed
         if not builder.count:
-            raise ValueError(f"nothing that can be used in {', '.join(source.path for source in sources)} ({skips})")
-    ids = None if first is None or last is None else (first, last)
-    return Report.of(Store(folder), started, skips, added=added, resumed=resumed, ids=ids)
+            paths = ", ".join(source.path for source in sources)
+            raise ValueError(f"nothing that can be used in {paths} ({encoder.skips})")
+    written = (ids[0], ids[-1]) if ids else None
+    return report_of(Memory(folder), started, encoder.skips, added=added, resumed=resumed, ids=written)
 
 
 def add(
@@ -110,169 +107,168 @@ def add(
 ) -> Report:
     """Items into a memory: all of them, or none if anything is wrong.
 
-    Args: as for `build`; lines of .jsonl keep their ids unless `renumber`, other items get new ones.
-      edit: lines with an id that is there take that item's place.
-
-    Raises ValueError, before anything is encoded, for ids that are there, without `edit`, and for an id that a file
-    has twice."""
-    started, side, there = time.perf_counter(), _side(assistant, side), memory.store.rows().ids
-    skips = Skips(any(source.strict for source in sources))
-    named = [source.reader == "jsonl" and not renumber for source in sources]
-    behind = _check_ids(memory, [source for source, keeps in zip(sources, named, strict=True) if keeps], there, edit)
-    streams = [
-        (item if keeps else dataclasses.replace(item, id=None) for item in source.read(skips))
-        for source, keeps in zip(sources, named, strict=True)
-    ]
-    whole = itertools.chain.from_iterable(streams)
+    Lines of .jsonl keep their ids unless `renumber`, and with `edit` replace the items of those ids; other items get
+    new ids. Raises ValueError, before anything is encoded, for ids that are there, without `edit`, or twice in files.
+    """
+    started, there = time.perf_counter(), memory.rows().ids
+    encoder = Encoder(assistant, Skips(any(source.strict for source in sources)), side, progress)
+    keep_ids = [source.reader == "jsonl" and not renumber for source in sources]
+    first_free = _check_ids(memory, list(itertools.compress(sources, keep_ids)), there, edit)
+    stream = (
+        item if keeps else dataclasses.replace(item, id=None)
+        for source, keeps in zip(sources, keep_ids, strict=True)
+        for item in source.read(encoder.skips)
+    )
     added, edited, ids = 0, 0, []
-    batches = encoded(whole, assistant, skips, side, None, 0, progress)
-    with memory.store.changing() as change:
-        change.begin_at(behind)
+    batches = encoder.batches(stream, None)
+    with memory.changing() as change:
+        change.reserve(first_free)
         while group := list(itertools.islice(batches, CHANGE // BATCH)):
-            items = [item for part, _, _ in group for item in part]
+            items = [item for batch, _, _ in group for item in batch]
             keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
             old = np.isin([-1 if item.id is None else item.id for item in items], there)
-            changed = [item for item, known in zip(items, old, strict=True) if known]
-            new = [item for item, known in zip(items, old, strict=True) if not known]
+            changed, new = list(itertools.compress(items, old)), list(itertools.compress(items, ~old))
             change.edit(changed, keys[old], values[old])
             ids += [item.id for item in changed if item.id is not None]
             ids += change.add(new, keys[~old], values[~old])
-            added, edited = added + len(items), edited + int(old.sum())
+            added, edited = added + len(items), edited + len(changed)
     written = (min(ids), max(ids)) if ids else None
-    return Report.of(memory.store, started, skips, added=added, edited=edited, ids=written)
+    return report_of(memory, started, encoder.skips, added=added, edited=edited, ids=written)
 
 
 def add_one(memory: Memory, item: Item, assistant: Assistant, edit: bool, side: int | None = None) -> Report:
     """One item, in the place of the one with its id if `edit`. Raises ValueError for an id that is there, without, and
     for an item that cannot be used."""
-    started, processor = time.perf_counter(), assistant.processor
-    if item.id is not None and not edit and item.id in memory.store.rows().ids:
-        raise ValueError(f"id {item.id} is in {memory.store.folder} already: --edit puts this item in its place")
-    item = kept(item, _side(assistant, side))
-    skips = Skips()
-    if row_of(item, processor.tokenizer, processor.item_length, processor.image_size, skips) is None:
-        raise ValueError(f"an item {next(iter(skips.counts))}: give it a text, or another picture")
-    (memory.edit if edit else memory.add)([item], *assistant.encode([item]))
-    last = memory.store.manifest.next_id - 1 if item.id is None else item.id
-    return Report.of(memory.store, started, added=1, edited=int(edit), ids=(last, last))
+    started = time.perf_counter()
+    if item.id is not None and not edit and item.id in memory.rows().ids:
+        raise ValueError(f"id {item.id} is in {memory.folder} already: --edit puts this item in its place")
+    encoder = Encoder(assistant, Skips(), side)
+    prepared = encoder.prepare(item, encoder.skips)
+    if prepared is None:
+        raise ValueError(f"an item {next(iter(encoder.skips.counts))}: give it a text, or another picture")
+    (memory.edit if edit else memory.add)([prepared[0]], *assistant.encode([prepared[0]]))
+    last = memory.manifest.next_id - 1 if item.id is None else item.id
+    return report_of(memory, started, added=1, edited=int(edit), ids=(last, last))
 
 
-def refresh(folder: str | Path, assistant: Assistant, progress: bool = False) -> Report:
+def refresh(memory: Memory, assistant: Assistant, progress: bool = False) -> Report:
     """Keys and values of all items anew, by this network, in one change. Raises ValueError if the memory has items of
     a source that the network does not know."""
-    started, store, layout = time.perf_counter(), Store(folder), assistant.layout()
-    reader = assistant.reader(BATCH)
-    with tqdm(total=len(store), unit="item", disable=None if progress else True) as bar:
+    started, layout, reader = time.perf_counter(), assistant.layout(), assistant.reader(BATCH)
+    with tqdm(total=len(memory), unit="item", disable=None if progress else True) as bar:
 
         def encode(items: list[Item]) -> tuple[np.ndarray, np.ndarray]:
-            made = reader.encode(items)
             bar.update(len(items))
-            return made
+            return reader.encode(items)
 
         shape = {"sources": layout.sources, "key_dim": layout.key_dim, "value_shape": layout.value_shape}
-        store.refresh(encode, layout.encoder, **shape)
-    return Report.of(store, started, added=len(store), edited=len(store))
+        memory.refresh(encode, layout.encoder, **shape)
+    return report_of(memory, started, added=len(memory), edited=len(memory))
 
 
-def encoded(
-    items: Iterable[Item],
-    assistant: Assistant,
-    skips: Skips,
-    side: int,
-    total: int | None,
-    done: int,
-    progress: bool,
-) -> Iterator[tuple[list[Item], np.ndarray, np.ndarray]]:
-    """Items as they are kept, with keys and values, a batch at a time; the next ones are read meanwhile.
+class Encoder:
+    """Turns a stream of items into batches with keys and values; `side` and `progress` are those of `build`."""
 
-    With some `done` the first batch begins where they end, for its place in a batch may decide how a row is rounded."""
-    processor, reader = assistant.processor, assistant.reader(BATCH)
-    lengths, before = (processor.item_length, processor.image_size), done % BATCH
-    batches = _batches(_prepared(items, assistant, skips, side), BATCH - before)
-    bar = tqdm(total=total, initial=done, unit="item", disable=None if progress else True)
-    with bar, ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, batches, None)
-        while (batch := following.result()) is not None:
+    def __init__(self, assistant: Assistant, skips: Skips, side: int | None, progress: bool = False):
+        if side is not None and side < 0:
+            raise ValueError(f"--picture-side {side}: give the pixels of the longer side, or 0 for files as they are")
+        self.assistant, self.skips, self._progress = assistant, skips, progress
+        self.side = max(SIDE, assistant.processor.image_size) if side is None else side
+
+    def prepare(self, item: Item, skips: Skips) -> tuple[Item, Row] | None:
+        """The item as it is stored, and the network's input; None, and counted, if it cannot be used."""
+        processor, item = self.assistant.processor, shrunk(item, self.side)
+        row = row_of(item, processor.tokenizer, processor.item_length, processor.image_size, skips)
+        return None if row is None else (item, row)
+
+    def batches(
+        self, items: Iterable[Item], total: int | None, done: int = 0
+    ) -> Iterator[tuple[list[Item], np.ndarray, np.ndarray]]:
+        """Items as they are stored, keys, values; the next batch is prepared meanwhile.
+
+        With some of `total` `done` the first batch begins where they end: a row's place in a batch may decide how it is
+        rounded."""
+        processor, reader = self.assistant.processor, self.assistant.reader(BATCH)
+        before = done % BATCH
+        batches = _batches(self._prepared(items), BATCH - before)
+        bar = tqdm(total=total, initial=done, unit="item", disable=None if self._progress else True)
+        with bar, ThreadPoolExecutor(1) as pool:
             following = pool.submit(next, batches, None)
-            rows = [batch[1][0]] * before + batch[1]
-            keys, values = reader.encode_rows(stacked_input(rows, *lengths))
-            yield batch[0], keys[before:], values[before:]
-            bar.update(len(batch[0]))
-            before = 0
+            while (batch := following.result()) is not None:
+                following = pool.submit(next, batches, None)
+                stored, rows = zip(*batch, strict=True)
+                rows = [rows[0]] * before + list(rows)
+                keys, values = reader.encode_rows(stacked_input(rows, processor.item_length, processor.image_size))
+                yield list(stored), keys[before:], values[before:]
+                bar.update(len(stored))
+                before = 0
 
+    def _prepared(self, items: Iterable[Item]) -> Iterator[tuple[Item, Row]]:
+        """The items that can be used, in their order, `AHEAD` groups ahead."""
 
-def _batches(prepared: Iterable[tuple[Item, Row]], first: int) -> Iterator[Batch]:
-    """So many as are encoded at a time, in the first batch `first`."""
-    stream, count = iter(prepared), first
-    while batch := list(itertools.islice(stream, count)):
-        yield [item for item, _ in batch], [row for _, row in batch]
-        count = BATCH
+        def prepare(group: list[Item]) -> tuple[list[tuple[Item, Row]], Mapping[str, int]]:
+            skips = Skips(self.skips.strict)
+            found = [self.prepare(item, skips) for item in group]
+            return [one for one in found if one is not None], skips.counts
 
+        def done(future: Future) -> list[tuple[Item, Row]]:
+            found, counts = future.result()
+            self.skips.merge(counts)
+            return found
 
-def _prepared(items: Iterable[Item], assistant: Assistant, skips: Skips, side: int) -> Iterator[tuple[Item, Row]]:
-    """Items that can be used, as they are kept, and what the network reads of them; in their order, `AHEAD` groups
-    ahead."""
-
-    def prepare(group: list[Item]) -> tuple[list[tuple[Item, Row]], Mapping[str, int]]:
-        own = Skips(skips.strict)
-        smaller = [kept(item, side) for item in group]
-        rows = [row_of(item, processor.tokenizer, processor.item_length, processor.image_size, own) for item in smaller]
-        return [(item, row) for item, row in zip(smaller, rows, strict=True) if row is not None], own.counts
-
-    def done(future: Future) -> list[tuple[Item, Row]]:
-        found, counts = future.result()
-        skips.merge(counts)
-        return found
-
-    processor, stream = assistant.processor, _known(items, assistant.processor.sources)
-    waiting = collections.deque[Future]()
-    with ThreadPoolExecutor(THREADS) as pool:
-        while group := list(itertools.islice(stream, GROUP)):
-            waiting.append(pool.submit(prepare, group))
-            if len(waiting) > AHEAD:
+        stream, waiting = self._known(items), collections.deque[Future]()
+        with ThreadPoolExecutor(THREADS) as pool:
+            while group := list(itertools.islice(stream, GROUP)):
+                waiting.append(pool.submit(prepare, group))
+                if len(waiting) > AHEAD:
+                    yield from done(waiting.popleft())
+            while waiting:
                 yield from done(waiting.popleft())
-        while waiting:
-            yield from done(waiting.popleft())
+
+    def _known(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items. Raises ValueError for a source that the network does not know."""
+        sources = self.assistant.processor.sources
+        for item in items:
+            if item.source not in sources:
+                raise ValueError(
+                    f"item {item.id} is of source {item.source!r}, this network knows {', '.join(sources)}: name one"
+                    " of these with --source or in the file"
+                )
+            yield item
 
 
-def _known(items: Iterable[Item], sources: Sequence[str]) -> Iterator[Item]:
-    """The items. Raises ValueError for a source that the network does not know."""
-    for item in items:
-        if item.source not in sources:
-            raise ValueError(
-                f"item {item.id} is of source {item.source!r}, this network knows {', '.join(sources)}: say which of"
-                " these it is like, with --source or in the file"
-            )
-        yield item
+def _batches(prepared: Iterator[tuple[Item, Row]], first: int) -> Iterator[list[tuple[Item, Row]]]:
+    """Batches, the first of `first` items."""
+    size = first
+    while batch := list(itertools.islice(prepared, size)):
+        yield batch
+        size = BATCH
 
 
-def _after(builder: Builder, stream: Iterator[Item], assistant: Assistant, skips: Skips, side: int) -> Iterator[Item]:
-    """What an interrupted build has not written yet; what it has left out is counted again. Raises `Changed` if what it
-    has is not what comes now."""
-    last, processor = builder.last(), assistant.processor
+def _unwritten(builder: Builder, stream: Iterator[Item], encoder: Encoder) -> Iterator[Item]:
+    """The items that an interrupted build has not written yet; what it has left out is counted again. Raises `Changed`
+    if what it has written is not what comes now."""
+
+    def changed(number: int | None) -> Changed:
+        what = f"the sources have changed since this build was interrupted (item {number} is another)"
+        return Changed(f"{builder.folder}: {what}: --overwrite begins anew")
+
+    last = builder.last()
     for number in builder.written():
         for item in stream:
             if item.id is None or item.id >= number:
                 break
-            small = kept(item, side)
-            if row_of(small, processor.tokenizer, processor.item_length, processor.image_size, skips) is not None:
-                raise _changed(builder, item.id)
+            if encoder.prepare(item, encoder.skips) is not None:
+                raise changed(item.id)
         else:
-            raise _changed(builder, number)
-        if item.id != number or (number == builder.next_id - 1 and pack(kept(item, side)) != last):
-            raise _changed(builder, number)
+            raise changed(number)
+        if item.id != number or (number == builder.next_id - 1 and pack(shrunk(item, encoder.side)) != last):
+            raise changed(number)
     yield from stream
 
 
-def _changed(builder: Builder, number: int) -> Changed:
-    return Changed(
-        f"{builder.folder}: the sources have changed since this build was interrupted (item {number} is another):"
-        " --overwrite begins anew"
-    )
-
-
-def _check_ids(memory: Memory, sources: Sequence[Items], there: np.ndarray, edit: bool) -> int:
-    """The number behind all ids of these .jsonl files. Raises ValueError for one that is in another of them, or, unless
+def _check_ids(memory: Memory, sources: Sequence[Items], there: Int[np.ndarray, " n"], edit: bool) -> int:
+    """The first id above all ids of these .jsonl files. Raises ValueError for one that is there twice, or, unless
     `edit`, in the memory."""
     seen = there[:0]
     for source in sources:
@@ -287,14 +283,8 @@ def _check_ids(memory: Memory, sources: Sequence[Items], there: np.ndarray, edit
         known = np.intersect1d(ids, there)
         if len(known) and not edit:
             raise ValueError(
-                f"{len(known)} ids of {source.path} are in {memory.store.folder} already, {known[0]} first: --edit puts"
+                f"{len(known)} ids of {source.path} are in {memory.folder} already, {known[0]} first: --edit puts"
                 " these items in the place of those, --renumber gives them new ids"
             )
         seen = np.union1d(seen, ids)
     return int(seen.max(initial=-1)) + 1
-
-
-def _side(assistant: Assistant, side: int | None) -> int:
-    if side is not None and side < 0:
-        raise ValueError(f"--picture-side {side}: give the pixels of the longer side, or 0 for files as they are")
-    return max(SIDE, assistant.processor.image_size) if side is None else side

@@ -5,73 +5,37 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from reveal.memory.store import Store
+from reveal.memory.memory import Memory
 from reveal.sources import Skips
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Counts of one run and the state of the memory after it.
+    """Counts of one run, and the state of the memory after it."""
 
-    Attributes:
-      memory: its folder.
-      items: in the memory now.
-      added: written by this run. edited: of those, in the place of others.
-      resumed: items that an interrupted run had written.
-      left_out: how many were, by reason.
-      seconds: of this run.
-      counts: items of each source in the memory.
-      version, hash: of the memory.
-      ids: the first and the last that were written; None if nothing was.
-    """
-
-    memory: str
-    items: int
-    added: int
-    edited: int
-    resumed: int
-    left_out: Mapping[str, int]
-    seconds: float
-    counts: Mapping[str, int]
-    version: int
+    memory: str  # its folder
+    items: int  # in the memory now
+    added: int  # written by this run
+    edited: int  # of those, in the place of others
+    resumed: int  # written by an interrupted run
+    left_out: Mapping[str, int]  # records, by reason
+    seconds: float  # of this run
+    counts: Mapping[str, int]  # items of each source in the memory
+    version: int  # of the memory
     hash: str
-    ids: tuple[int, int] | None
-
-    @classmethod
-    def of(
-        cls,
-        store: Store,
-        started: float,
-        skips: Skips | None = None,
-        *,
-        added: int = 0,
-        edited: int = 0,
-        resumed: int = 0,
-        ids: tuple[int, int] | None = None,
-    ) -> Report:
-        """Of a memory as it is now; `started` is of `time.perf_counter`."""
-        manifest, seconds = store.manifest, time.perf_counter() - started
-        left_out = {} if skips is None else dict(skips.counts)
-        state = manifest.counts, manifest.version, manifest.hash(), ids
-        return cls(str(store.folder), len(store), added, edited, resumed, left_out, seconds, *state)
+    ids: tuple[int, int] | None  # the first and the last that were written; None if nothing was
 
     @property
     def rate(self) -> float:
         """Items a second."""
         return self.added / max(self.seconds, 1e-9)
 
-    def at(self, folder: Path) -> Report:
-        """The same of a memory that was moved."""
-        return dataclasses.replace(self, memory=str(folder))
-
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"rate": self.rate}
 
     def __str__(self) -> str:
-        """Some lines."""
         ids = "" if self.ids is None else f", ids {self.ids[0]} to {self.ids[1]}"
         edited = f", {self.edited:,} in the place of others" if self.edited else ""
         lines = [f"{self.added:,} items in {self.seconds:.1f} s, {self.rate:,.1f} a second{ids}{edited}"]
@@ -80,3 +44,20 @@ class Report:
         lines += [f"left out: {count:,} {reason}" for reason, count in self.left_out.items()]
         counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items())
         return "\n".join([*lines, f"{self.memory}: {self.items:,} items ({counts}), version {self.version}"])
+
+
+def report_of(
+    memory: Memory,
+    started: float,
+    skips: Skips | None = None,
+    *,
+    added: int = 0,
+    edited: int = 0,
+    resumed: int = 0,
+    ids: tuple[int, int] | None = None,
+) -> Report:
+    """The report of a memory as it is now; `started` is of `time.perf_counter`."""
+    left_out = {} if skips is None else dict(skips.counts)
+    state = memory.sources, memory.version, memory.manifest.hash(), ids
+    seconds = time.perf_counter() - started
+    return Report(str(memory.folder), len(memory), added, edited, resumed, left_out, seconds, *state)

@@ -1,11 +1,11 @@
-"""Items as a new memory stores them: their numbers, and images no larger than anybody needs.
+"""Items as a new memory stores them: their ids, and images no larger than needed.
 
-**Numbers.** In a build they rise (`memory/builder.py`), and they are the same when an interrupted build goes on. So
+**Ids.** In a build they rise (`memory/builder.py`), and they are the same when an interrupted build resumes. So
 
-- items keep the numbers that their source gives them, for questions and people name items by them
-- a source whose numbers begin below those before it goes on behind them, all of it by the same amount
-- VQA's and COCO's images lie in any order of their numbers; those are numbered as they come, and so is everything
-  with `anew`
+- items keep the ids of their source, for questions and people name items by them
+- a source whose ids begin below those before it is shifted behind them, all of it by the same amount
+- VQA's and COCO's images lie in any order of their ids; those are numbered as they come, and so is everything with
+  `renumber`
 
 **Images.** A network sees 32 to 224 pixels, a person who asks where an answer is from a few hundred. The stored image
 is also the encoded one, so that encoding a memory again with the same network gives the same keys.
@@ -35,13 +35,13 @@ QUALITY = 90  # of JPEG
 JPEG = b"\xff\xd8"  # what one begins with
 
 
-def numbered(sources: Sequence[Items], skips: Skips, anew: bool = False) -> Iterator[Item]:
-    """All items with their numbers. Raises ValueError where a source's do not rise."""
+def numbered(sources: Sequence[Items], skips: Skips, renumber: bool = False) -> Iterator[Item]:
+    """All items with their ids. Raises ValueError where a source's do not rise."""
     last = -1
     for source in sources:
         shift = None
         for place, item in enumerate(source.read(skips)):
-            own = place if anew or source.reader in UNORDERED or item.id is None else item.id
+            own = place if renumber or source.reader in UNORDERED or item.id is None else item.id
             if shift is None:
                 shift = 0 if own > last else last + 1
             if own + shift <= last:
@@ -50,7 +50,7 @@ def numbered(sources: Sequence[Items], skips: Skips, anew: bool = False) -> Iter
             yield dataclasses.replace(item, id=last)
 
 
-def expected(source: Items, anew: bool = False) -> int | None:
+def expected(source: Items, renumber: bool = False) -> int | None:
     """About how many items a source has, where that is soon known; looks ahead for ids that do not rise."""
     if source.reader == "folder":
         return len(groups(Path(source.path)))
@@ -59,7 +59,7 @@ def expected(source: Items, anew: bool = False) -> int | None:
     count, last = 0, -1
     for number, _, entry in objects(source.path, Skips()):
         own = entry.get("id", number)
-        if not anew and isinstance(own, int):
+        if not renumber and isinstance(own, int):
             if own <= last:
                 raise ValueError(f"{source.path}: id {own} comes after {last}; {RISE}")
             last = own
@@ -67,10 +67,10 @@ def expected(source: Items, anew: bool = False) -> int | None:
     return count
 
 
-def kept(item: Item, longest: int) -> Item:
-    """The item with a picture of at most `longest` pixels a side, a JPEG if it had to shrink; 0: as it is.
+def shrunk(item: Item, longest: int) -> Item:
+    """The item with an image of at most `longest` pixels a side, a JPEG if it had to shrink; 0: as it is.
 
-    A picture that cannot be read stays as it is: whoever encodes it says so."""
+    An image that cannot be read stays as it is: whoever encodes it reports that."""
     if not isinstance(item.picture, bytes) or not longest or max(_size(item.picture)) <= longest:
         return item
     try:

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from common import terminal
 from common.io.files import require_file
 from common.io.images import image_size
 from reveal.cli import commands
 from reveal.cli.commands import PROGRAM
-from reveal.cli.opening import load_assistant, split_names, tell
+from reveal.cli.opening import load_assistant, split_names, write_result
 from reveal.memory.folder import bytes_on_disk, check_ours, discard, replace
 from reveal.memory.items import Item, ids_of, is_text
 from reveal.memory.manifest import NAME
-from reveal.memory.store import Store
+from reveal.memory.memory import Memory
 from reveal.sources.registry import items_of
 
 if TYPE_CHECKING:
     from reveal.build.report import Report
 
-GOES_ON = "the same command goes on from the last whole file"
-BUILDING = ".building"  # behind the name of a memory that is to take another's place
+RESUMES = "the same command resumes after the last whole file"
+BUILDING = ".building"  # suffix of a memory that is to take another's place
 
 
 def build(command: commands.Build) -> None:
-    """Raises as `construction.build`; FileExistsError also for a memory that is there."""
-    sources = [items_of(word, command.source) for word in command.inputs]
+    """Raises as `memory_build.build`; FileExistsError also for a memory that is there."""
+    sources = [items_of(argument, command.source) for argument in command.inputs]
     if not sources:
         raise ValueError("nothing to build of: give a folder, an items.jsonl, or READER:PATH")
     folder = target = Path(command.output)
@@ -42,113 +43,115 @@ def build(command: commands.Build) -> None:
             )
         check_ours(folder)
         target = _beside(folder)
-    assistant = load_assistant(command, names=split_names(command.names) or ())
+    assistant = load_assistant(command, names=split_names(command.names))
 
     from reveal.build import memory_build
 
-    how = {"renumber": command.renumber, "side": command.picture_side, "progress": not command.quiet}
-    shard = memory_build.SHARD if command.shard is None else command.shard
+    def run() -> Report:
+        shard = memory_build.SHARD if command.shard is None else command.shard
+        images = {"side": command.picture_side, "progress": not command.quiet}
+        return memory_build.build(target, sources, assistant, renumber=command.renumber, shard=shard, **images)
+
     if target != folder and (target / NAME).exists():
-        discard(target)  # of a program that was killed before this took the old one's place: of what, nobody knows
-    with _room(target, "make room, and the same command goes on from there"), terminal.stopping(GOES_ON):
+        discard(target)  # complete, but killed before it took the other's place: its sources are not known
+    with _room(target, "make room, and the same command resumes"), terminal.stopping(RESUMES):
         try:
-            report = memory_build.build(target, sources, assistant, **how, shard=shard)
+            report = run()
         except (FileExistsError, memory_build.Changed):
             if not command.overwrite or (target / NAME).exists():
                 raise
             discard(target)
-            report = memory_build.build(target, sources, assistant, **how, shard=shard)
+            report = run()
     if target != folder:
-        said = f"{PROGRAM}: {folder} is being changed by another program; waiting for its end"
-        with terminal.stopping(f"the new memory is whole: move {target} to {folder}"):
-            replace(folder, target, lambda: terminal.complain(said))
-    _tell_report(command, report, folder)
+        waiting = f"{PROGRAM}: {folder} is being changed by another program; waiting for its end"
+        with terminal.stopping(f"the new memory is complete: move {target} to {folder}"):
+            replace(folder, target, lambda: terminal.complain(waiting))
+    _write_report(command, report, str(folder))
 
 
 def add(command: commands.Add) -> None:
-    """Raises as `construction.add`."""
-    one = command.text is not None or command.image is not None
-    if one == bool(command.inputs) or (command.id is not None and not one):
+    """Raises as `memory_build.add`."""
+    single = command.text is not None or command.image is not None
+    if single == bool(command.inputs) or (command.id is not None and not single):
         raise ValueError("give sources, or one item with --text, --image or both; --id is of one item")
-    if command.edit and one and command.id is None:
+    if command.edit and single and command.id is None:
         raise ValueError("--edit needs --id: which item to put this in the place of")
-    sources = [items_of(word, command.source) for word in command.inputs]
-    item = _one_item(command, Store(command.memory)) if one else None
-    assistant = load_assistant(command, command.memory)
-    memory = assistant.memory
-    assert memory is not None
+    sources, memory = [items_of(argument, command.source) for argument in command.inputs], Memory(command.memory)
+    item = _single_item(command, memory) if single else None
+    assistant = load_assistant(command, memory)
 
     from reveal.build import memory_build
 
-    how = {"edit": command.edit, "renumber": command.renumber}
-    options = {"side": command.picture_side, "progress": not command.quiet}
     with _room(command.memory, "this change was not made; make room and try again"):
         if item is None:
-            report = memory_build.add(memory, sources, assistant, **how, **options)
+            how = {"edit": command.edit, "renumber": command.renumber, "side": command.picture_side}
+            report = memory_build.add(memory, sources, assistant, **how, progress=not command.quiet)
         else:
             report = memory_build.add_one(memory, item, assistant, command.edit, command.picture_side)
-    _tell_report(command, report, Path(command.memory))
+    _write_report(command, report, command.memory)
 
 
 def remove(command: commands.Remove) -> None:
-    """Raises ValueError for an id that is not there; then none is taken out."""
-    store = Store(command.memory)
-    if not command.ids:
+    """Raises ValueError for an id that is not there; then none is deleted."""
+    memory, ids = Memory(command.memory), list(dict.fromkeys(command.ids))
+    if not ids:
         raise ValueError("no item to take out: give its id, which `reveal search` and `reveal ask` print")
-    store.delete(list(dict.fromkeys(command.ids)))
-    count, version = len(set(command.ids)), store.manifest.version
-    told = {"memory": command.memory, "removed": count, "items": len(store), "version": version}
-    tell(command.json, f"{count:,} items taken out; {command.memory}: {len(store):,} items, version {version}", told)
+    memory.delete(ids)
+    size, version = len(memory), memory.version
+    data = {"memory": command.memory, "removed": len(ids), "items": size, "version": version}
+    text = f"{len(ids):,} items taken out; {command.memory}: {size:,} items, version {version}"
+    write_result(command.json, text, data)
 
 
 def refresh(command: commands.Refresh) -> None:
-    """Raises as `construction.refresh`."""
-    store = Store(command.memory)
-    assistant = load_assistant(command, names=split_names(command.names) or (), default_sources=store.layout.sources)
+    """Raises as `memory_build.refresh`."""
+    memory = Memory(command.memory)
+    assistant = load_assistant(command, names=split_names(command.names), default_sources=memory.layout.sources)
 
     from reveal.build import memory_build
 
     with _room(command.memory, "the memory is as it was; make room and try again"):
-        report = memory_build.refresh(command.memory, assistant, progress=not command.quiet)
-    _tell_report(command, report, Path(command.memory))
+        report = memory_build.refresh(memory, assistant, progress=not command.quiet)
+    _write_report(command, report, command.memory)
 
 
 def compact(command: commands.Compact) -> None:
-    """Raises as `Store`."""
-    store = Store(command.memory)
-    before, rows = bytes_on_disk(store.folder), sum(shard.rows for shard in store.manifest.shards)
+    """Raises as `Memory`."""
+    memory = Memory(command.memory)
+    before, rows = bytes_on_disk(memory.folder), sum(shard.rows for shard in memory.manifest.shards)
     with _room(command.memory, "the memory is as it was; make room and try again"):
-        store.compact()
-    size, dead, version = bytes_on_disk(store.folder), rows - len(store), store.manifest.version
-    told = {"memory": command.memory, "items": len(store), "removed": dead, "version": version, "bytes": size}
-    said = f"{dead:,} rows of deleted and edited items removed, {before / 1e6:,.1f} MB became {size / 1e6:,.1f} MB"
-    tell(command.json, f"{said}; {command.memory}: {len(store):,} items, version {version}", told)
+        memory.compact()
+    after, dead = bytes_on_disk(memory.folder), rows - len(memory)
+    data = {"memory": command.memory, "items": len(memory), "removed": dead, "version": memory.version, "bytes": after}
+    text = f"{dead:,} rows of deleted and edited items removed, {before / 1e6:,.1f} MB became {after / 1e6:,.1f} MB"
+    text += f"; {command.memory}: {len(memory):,} items, version {memory.version}"
+    write_result(command.json, text, data)
 
 
-def _one_item(command: commands.Add, store: Store) -> Item:
-    """The item of `reveal add --text --image`. Of an edited one a text takes the place of all texts, a picture that of
-    the picture, and the rest stays."""
+def _single_item(command: commands.Add, memory: Memory) -> Item:
+    """The item of `reveal add --text --image`. Of an edited one a text takes the place of all texts, an image that of
+    the image, and the rest stays."""
     ids_of([] if command.id is None else [command.id])
-    before = store.items([command.id])[0] if command.edit and command.id is not None else None
-    picture = None if command.image is None else require_file(command.image).read_bytes()
+    before = Item(command.source or "")
+    if command.edit and command.id is not None:
+        before = memory.items([command.id])[0]
+    fields, picture = dict(before.fields), before.picture
     if command.image is not None:
+        picture = require_file(command.image).read_bytes()
         image_size(command.image)
-    fields = {} if before is None else dict(before.fields)
     if command.text is not None:
         fields = {name: value for name, value in fields.items() if not is_text(value)} | {"text": command.text}
-    source = command.source or (before.source if before is not None else None)
-    names: tuple[str, ...] = store.layout.sources
-    if source is None and len(names) > 1:
+    names = memory.layout.sources
+    source = command.source or before.source or (names[0] if len(names) == 1 else "")
+    if not source:
         raise ValueError(f"which source is it like? --source, one of {', '.join(names)}")
-    source = source or next(iter(names))
-    store.layout.number(source)
-    kept = picture if picture is not None or before is None else before.picture
-    return Item(source, fields, kept, command.id)
+    memory.layout.number(source)
+    return Item(source, fields, picture, command.id)
 
 
 @contextlib.contextmanager
 def _room(folder: str | Path, way_out: str) -> Iterator[None]:
-    """A full disk, told with what follows from it."""
+    """The error of a full disk, with what follows from it."""
     try:
         yield
     except OSError as error:
@@ -158,12 +161,12 @@ def _room(folder: str | Path, way_out: str) -> Iterator[None]:
 
 
 def _beside(folder: Path) -> Path:
-    """Where a memory is built that is to take this one's place."""
+    """The folder in which a memory is built that is to take this one's place."""
     if folder.name in ("", ".."):
         raise ValueError(f"-o {folder} is to be replaced: go out of it, and give the folder by its name")
     return folder.with_name(folder.name + BUILDING)
 
 
-def _tell_report(command: Any, report: Report, folder: Path) -> None:
-    told = report.at(folder)
-    tell(command.json, str(told), told.as_json())
+def _write_report(command: commands.Build | commands.Add | commands.Refresh, report: Report, folder: str) -> None:
+    report = dataclasses.replace(report, memory=folder)
+    write_result(command.json, str(report), report.as_json())

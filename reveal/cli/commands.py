@@ -14,15 +14,29 @@ Flag = tyro.conf.FlagCreatePairsOff[bool]
 
 
 @dataclasses.dataclass(kw_only=True)
-class Network:
+class Printing:
+    """Option of all commands."""
+
+    json: Flag = False
+    """Print one JSON object."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class OfMemory:
+    """Argument of all commands that need a memory."""
+
+    memory: tyro.conf.Positional[str]
+    """Folder of the memory."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Network(Printing):
     """Options of all commands that need a network."""
 
     weights: str | None = None
     """Weights file, or folder of a run; None: the shipped weights."""
     tokenizer: str | None = None
     """Tokenizer of the training, x.model or x.json; None: the one beside the weights."""
-    json: Flag = False
-    """Print one JSON object."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -70,11 +84,9 @@ class Build(Reading, Network):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Add(Reading, Network):
+class Add(OfMemory, Reading, Network):
     """Add items to a memory, or edit some, without training."""
 
-    memory: tyro.conf.Positional[str]
-    """Folder of the memory."""
     inputs: tyro.conf.Positional[tuple[str, ...]] = ()
     """As for build; none with --text or --image."""
     text: str | None = None
@@ -88,23 +100,17 @@ class Add(Reading, Network):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Remove:
+class Remove(OfMemory, Printing):
     """Delete items from a memory."""
 
-    memory: tyro.conf.Positional[str]
-    """Folder of the memory."""
     ids: tyro.conf.Positional[tuple[int, ...]]
     """Ids of the items."""
-    json: Flag = False
-    """Print one JSON object."""
 
 
 @dataclasses.dataclass(kw_only=True)
-class Search(Searching):
+class Search(OfMemory, Searching):
     """List the items that match a text, an image, or both best."""
 
-    memory: tyro.conf.Positional[str]
-    """Folder of the memory."""
     text: str = ""
     """Query text."""
     image: str | None = None
@@ -132,21 +138,17 @@ class Ask(Searching):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Info:
+class Info(Printing):
     """Print the contents of a memory and the network that made it."""
 
     memory: tyro.conf.Positional[str | None] = None
     """Folder of the memory; None: the shipped one."""
-    json: Flag = False
-    """Print one JSON object."""
 
 
 @dataclasses.dataclass(kw_only=True)
-class Refresh(Network):
+class Refresh(OfMemory, Network):
     """Re-encode all items of a memory with other weights; the items themselves stay."""
 
-    memory: tyro.conf.Positional[str]
-    """Folder of the memory."""
     names: str | None = None
     """Names of the network's sources in order, as in a,b, for weights that have none."""
     quiet: Flag = False
@@ -154,10 +156,5 @@ class Refresh(Network):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Compact:
+class Compact(OfMemory, Printing):
     """Free the space of deleted and edited items."""
-
-    memory: tyro.conf.Positional[str]
-    """Folder of the memory."""
-    json: Flag = False
-    """Print one JSON object."""

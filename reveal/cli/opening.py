@@ -1,4 +1,4 @@
-"""What several commands of `reveal` share: opening the network, and printing text or JSON."""
+"""Shared by the commands of `reveal`: opening the network and its memory, and printing text or JSON."""
 
 from __future__ import annotations
 
@@ -11,56 +11,45 @@ from common import terminal
 from common.io.files import require_file
 from reveal import pretrained
 from reveal.cli import commands
-from reveal.memory.engines.registry import engine_of, milvus
-from reveal.memory.store import Store
+from reveal.memory.engines.engine import engine_of, milvus
+from reveal.memory.memory import Memory
 
 if TYPE_CHECKING:
     from reveal.assistant import Assistant
-    from reveal.memory.engines.engine import Engine
 
 
 def load_assistant(
     command: commands.Network,
-    memory: str | None = None,
+    memory: str | Memory | None = None,
     *,
     names: Sequence[str] = (),
     default_sources: Sequence[str] = (),
 ) -> Assistant:
-    """The network that a command names. What can be checked without JAX is checked first."""
-    store = None if memory is None else Store(memory)
-    path = require_file(_weights(command.weights))
+    """The network that a command names, with the memory. What can be checked without JAX is checked first."""
+    memory = Memory(memory) if isinstance(memory, str) else memory
+    weights = pretrained.weights() if command.weights is None else Path(command.weights)
+    weights = require_file(weights / pretrained.WEIGHTS if weights.is_dir() else weights)
     if command.tokenizer is not None:
         require_file(command.tokenizer)
-    engine = _engine(command, memory) if isinstance(command, commands.Searching) else None
+    if isinstance(command, commands.Searching):
+        if (command.milvus is None) == (command.engine == "milvus"):
+            raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
+        if memory is not None:
+            uri, folder = command.milvus, memory.folder
+            memory.engine = engine_of(command.engine, folder) if uri is None else milvus(uri, folder)
 
     from common.runtime import setup
     from reveal.assistant import Assistant
 
     setup()
-    how = {"engine": engine, "sources": names, "default_sources": default_sources}
-    return Assistant.load(path, command.tokenizer, store, **how)
+    return Assistant.load(weights, command.tokenizer, memory, sources=names, default_sources=default_sources)
 
 
-def _weights(name: str | None) -> Path:
-    if name is None:
-        return pretrained.weights()
-    return Path(name) / pretrained.WEIGHTS if Path(name).is_dir() else Path(name)
+def split_names(names: str | None) -> list[str]:
+    """The names in "a,b", each once."""
+    parts = () if names is None else (name.strip() for name in names.split(","))
+    return list(dict.fromkeys(filter(None, parts)))
 
 
-def _engine(command: commands.Searching, memory: str | None) -> Engine | None:
-    """None: the exact one, or no memory to search."""
-    if (command.milvus is None) == (command.engine == "milvus"):
-        raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
-    if memory is None:
-        return None
-    if command.milvus is not None:
-        return milvus(command.milvus, memory)
-    return engine_of(command.engine, memory)
-
-
-def split_names(names: str | None) -> list[str] | None:
-    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]
-
-
-def tell(as_json: bool, text: str, data: Mapping[str, Any]) -> None:
-    terminal.say(json.dumps(data) if as_json else text)  # ASCII, of which a terminal shows nothing escaped
+def write_result(as_json: bool, text: str, data: Mapping[str, Any]) -> None:
+    terminal.say(json.dumps(data) if as_json else text)  # JSON in ASCII: the terminal has nothing to escape

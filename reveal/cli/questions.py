@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from common import terminal
 from common.io.files import check_output_file
-from common.io.images import check_writable, image_size
+from common.io.images import check_writable, image_size, read_image, write_image
 from reveal import pretrained
 from reveal.cli import commands
 from reveal.cli.commands import PROGRAM
-from reveal.cli.opening import load_assistant, split_names, tell
+from reveal.cli.opening import load_assistant, split_names, write_result
 from reveal.evidence import as_json, columns, short, text_of
 from reveal.memory.folder import bytes_on_disk
-from reveal.memory.store import Store
+from reveal.memory.memory import Memory
 
 if TYPE_CHECKING:
     from reveal.assistant import Assistant
@@ -29,8 +29,8 @@ def search(command: commands.Search) -> None:
     found = assistant.search(command.image, command.text, command.k, _sources(command))
     _warn_of_unknown(assistant, command.text)
     rows = [(str(item.id), item.source, f"{score:.3f}", short(text_of(item))) for item, score in found]
-    told = {"memory": command.memory, "items": [as_json(item) | {"score": score} for item, score in found]}
-    tell(command.json, columns(("id", "source", "score", "text"), rows), told)
+    data = {"memory": command.memory, "items": [as_json(item) | {"score": score} for item, score in found]}
+    write_result(command.json, columns(("id", "source", "score", "text"), rows), data)
 
 
 def ask(command: commands.Ask) -> None:
@@ -51,48 +51,53 @@ def ask(command: commands.Ask) -> None:
     assistant = load_assistant(command, memory)
     from reveal.network.generator import likeliest
 
-    how = None if command.beams is None else likeliest(assistant.processor.answer_length, command.beams)
-    told = assistant.ask(image, command.question, command.k, _sources(command), how)
+    decoding = None if command.beams is None else likeliest(assistant.processor.answer_length, command.beams)
+    evidence = assistant.ask(image, command.question, command.k, _sources(command), decoding)
     _warn_of_unknown(assistant, command.question)
     if command.sheet is not None:
-        from reveal.evidence_sheet import write_sheet
+        from reveal.evidence_sheet import sheet
 
-        write_sheet(command.sheet, told, image, command.overwrite)
-    read = [told.first_hop.line()] if told.first_hop else []
-    read += [told.table()] if told.pieces else []
-    text = "\n".join([told.answer or "(nothing)", *(["", *read] if read else [])])
-    tell(command.json, text, told.as_json() | {"memory": memory})
+        page = sheet(evidence, None if image is None else read_image(image))
+        write_image(command.sheet, page, command.overwrite)
+    lines = [evidence.first_hop.line()] if evidence.first_hop else []
+    lines += [evidence.table()] if evidence.items else []
+    text = "\n".join([evidence.answer or "(nothing)", *(["", *lines] if lines else [])])
+    write_result(command.json, text, evidence.as_json() | {"memory": memory})
 
 
 def info(command: commands.Info) -> None:
-    """Raises as `Store`."""
-    store = Store(command.memory or pretrained.memory())
-    manifest, layout, size = store.manifest, store.layout, bytes_on_disk(store.folder)
+    """Raises as `Memory`."""
+    memory = Memory(command.memory or pretrained.memory())
+    manifest, layout, size = memory.manifest, memory.layout, bytes_on_disk(memory.folder)
     rows = sum(shard.rows for shard in manifest.shards)
-    dead, values = rows - len(store), f"{'x'.join(map(str, layout.value_shape))} {layout.value_dtype}"
-    told = {
-        "memory": str(store.folder),
-        "items": len(store),
-        "sources": manifest.counts,
-        "version": manifest.version,
+    dead, per_item = rows - len(memory), size / max(rows, 1)
+    data = {
+        "memory": str(memory.folder),
+        "items": len(memory),
+        "sources": memory.sources,
+        "version": memory.version,
         "encoder": layout.encoder,
         "key": [layout.key_dim, layout.key_dtype],
         "value": [*layout.value_shape, layout.value_dtype],
         "shards": len(manifest.shards),
         "dead": dead,
         "bytes": size,
-        "bytes_per_item": size / max(rows, 1),
+        "bytes_per_item": per_item,
         "hash": manifest.hash(),
     }
-    lines = [f"{store.folder}: {len(store):,} items, version {manifest.version}"]
-    lines += [f"  {name:20}{count:>12,}" for name, count in manifest.counts.items()]
+    key, value = (
+        f"{layout.key_dim} {layout.key_dtype}",
+        f"{'x'.join(map(str, layout.value_shape))} {layout.value_dtype}",
+    )
+    lines = [f"{memory.folder}: {len(memory):,} items, version {memory.version}"]
+    lines += [f"  {name:20}{count:>12,}" for name, count in memory.sources.items()]
     lines += [
         f"encoder   {layout.encoder}",
-        f"an item   key {layout.key_dim} {layout.key_dtype}, value {values}, {size / max(rows, 1):,.0f} bytes with all",
+        f"an item   key {key}, value {value}, {per_item:,.0f} bytes with all",
         f"disk      {size / 1e6:,.1f} MB in {len(manifest.shards):,} shards, {dead:,} rows deleted or edited",
         f"contents  {manifest.hash()}",
     ]
-    tell(command.json, "\n".join(lines), told)
+    write_result(command.json, "\n".join(lines), data)
 
 
 def _warn_of_unknown(assistant: Assistant, text: str) -> None:
@@ -101,6 +106,4 @@ def _warn_of_unknown(assistant: Assistant, text: str) -> None:
 
 
 def _sources(command: commands.Searching) -> list[str] | None:
-    """Each once: so many items are there to be asked for as they have."""
-    names = split_names(command.sources)
-    return None if names is None else list(dict.fromkeys(names))
+    return None if command.sources is None else split_names(command.sources)

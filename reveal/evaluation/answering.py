@@ -66,7 +66,7 @@ class Answering:
                     yield example, next(predictions)
                 else:
                     answer = self.assistant.ask(read[1], example.question.text, self.k, self.sources, self.how)
-                    ids = [piece.item.id for piece in answer.pieces if piece.item.id is not None]
+                    ids = [one.item.id for one in answer.items if one.item.id is not None]
                     yield example, Prediction(answer.answer, ids)
 
     def _batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
@@ -86,7 +86,7 @@ class Answering:
         tokens, images = (np.stack(column) for column in zip(*inputs, strict=True))
         answers = self._reader.ask(tokens, images, self.k, sources=self.sources, how=self.how)
         texts = map(self.assistant.processor.tokenizer.decode, answers.tokens)
-        found = zip(texts, answers.found.ids, answers.found.present, strict=True)
+        found = zip(texts, answers.retrieved.ids, answers.retrieved.present, strict=True)
         return [Prediction(text, ids[present].tolist()) for text, ids, present in found]
 
     @functools.cached_property

@@ -24,7 +24,6 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -32,7 +31,7 @@ from common.io.files import require_file
 from reveal.metrics import aokvqa, captions, vqa
 from reveal.metrics import evqa as evqa_metrics
 from reveal.metrics import infoseek as infoseek_metrics
-from reveal.sources import coco, evqa, infoseek
+from reveal.sources import Questions, coco, evqa, infoseek
 from reveal.sources.records import Question, Skips
 
 OWN_WORDS = "own tokenizer (not the Java PTB tokenizer)"
@@ -117,7 +116,8 @@ class Vqa(Benchmark):
         rows = coco.rows_of(coco.read_json(self.annotations), "annotations", self.annotations)
         types = {row.get("question_id"): row.get("answer_type") for row in rows}
         least = vqa.ENOUGH + (self.rules != "short")
-        for question in coco.vqa_questions(self.path, self.images, self.annotations, self.answer, skips=skips):
+        options = {"images": self.images, "annotations": self.annotations, "answer": self.answer}
+        for question in Questions("vqa", self.path, options).read(skips):
             answers = tuple(vqa.ten_answers(question.answers))
             if len(answers) < least:
                 skips.add(f"with fewer than {least} answers", f"{self.path} question {question.id}")
@@ -144,7 +144,7 @@ class AOkVqa(Benchmark):
 
     def examples(self, skips: Skips) -> Iterator[Example]:
         rows = coco.rows_of(coco.read_json(self.path), "questions", self.path)
-        for question in coco.aokvqa_questions(self.path, self.images, skips=skips):
+        for question in Questions("aokvqa", self.path, {"images": self.images}).read(skips):
             row, answers = rows[question.id], [text for text in question.answers if isinstance(text, str)]
             id = row.get("question_id", question.id)
             if not answers:
@@ -181,8 +181,8 @@ class Captions(Benchmark):
     EVALUATOR: ClassVar[str] = f"CIDEr-D, {OWN_WORDS}, idf of these references; BLEU-4 and ROUGE-L with the same words"
 
     def examples(self, skips: Skips) -> Iterator[Example]:
-        read = partial(coco.karpathy, splits=self.splits) if self.splits else coco.captions
-        for question in read(self.path, self.images, skips=skips):
+        reader, options = ("karpathy", {"splits": self.splits}) if self.splits else ("coco", {})
+        for question in Questions(reader, self.path, {"images": self.images, **options}).read(skips):
             if references := tuple(filter(None, question.answers)):
                 yield Example(question, question.id, references)
             else:

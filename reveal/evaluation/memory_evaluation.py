@@ -37,7 +37,7 @@ from common.weights.model_file import Metadata
 from reveal.assistant import MOST_READ, Assistant
 from reveal.evaluation.answering import Answering
 from reveal.evaluation.benchmarks import Benchmark, Example
-from reveal.memory.engines.registry import engine_of
+from reveal.memory.engines.engine import engine_of
 from reveal.memory.memory import Memory
 from reveal.network import weights as files
 from reveal.network.generator import Beam, Decoding, likeliest
@@ -76,7 +76,7 @@ def weights_provenance(file: Path, header: Metadata, encoder: str) -> tuple[dict
 
 def memory_provenance(folder: str, memory: Memory) -> tuple[dict[str, Any], str]:
     """A memory's present state, as a record and as a line."""
-    encoder, contents = memory.store.layout.encoder, memory.store.manifest.hash()
+    encoder, contents = memory.layout.encoder, memory.manifest.hash()
     counts = ", ".join(f"{name} {count:,}" for name, count in memory.sources.items())
     about = f"version {memory.version}, encoder {encoder}, contents {contents[:16]}"
     record = {"memory": folder, "items": len(memory), "sources": dict(memory.sources), "version": memory.version}
@@ -92,7 +92,7 @@ class SetsEvaluation(Evaluation):
     memory: str | None = None  # a folder built with these weights (`reveal build`); None: answers without one
     k: int | None = None  # items to read; None: as many as in training, else 4
     sources: Sequence[str] | None = None  # names of those to search; None: all
-    engine: str = "exact"  # as in `memory.engines.registry.engine_of`
+    engine: str = "exact"  # as in `memory.engines.engine.engine_of`
     tokenizer: str | None = None  # None: where `processor_of` finds it
     names: Sequence[str] = ()  # of the network's sources, in order, where neither memory nor weights have them
     beams: int = 1  # beam width; 1 is greedy decoding
@@ -151,7 +151,7 @@ class SetsEvaluation(Evaluation):
             Memory.load(self.memory, encoder=encoder)  # before an engine, which may be remote
             memory = Memory.load(self.memory, engine_of(self.engine, self.memory), encoder)
             record["memory"], about["memory"] = memory_provenance(str(self.memory), memory)
-        names = tuple(self.names) or (() if memory is None else memory.store.layout.sources)
+        names = tuple(self.names) or (() if memory is None else memory.layout.sources)
         assistant = Assistant(model, processor_of(file, model.config, header, self.tokenizer, names), memory)
         k = 0
         if memory is not None and self.k != 0:

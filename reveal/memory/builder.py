@@ -1,14 +1,13 @@
 """Builds a memory of any size in the RAM of one batch.
 
     with Builder("memory", layout) as builder:
-        for items in batches(source, start=builder.count):     # 0, or where an interrupted build goes on
+        for items in batches(source, start=builder.count):     # 0, or where an interrupted build resumes
             builder.add(items, *encode(items))
 
 Rows go to the disk as they come. A shard appears when it is whole, and the manifest when all are: until then no program
-takes the folder for a memory. After an interruption the same lines again keep the shards that are there; `count` says
+takes the folder for a memory. After an interruption the same lines again keep the shards that are there; `count` is
 how many items those hold, and the source has to begin after them. Shards end at fixed rows however the items were
-batched, so that the result is the same to the byte, and its manifest has the same hash. One program at a time builds in
-a folder (`lock.py`).
+batched, so that the result is the same to the byte. One program at a time builds in a folder.
 """
 
 from __future__ import annotations
@@ -16,37 +15,33 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
 from common.io.files import atomic_output
-from reveal.memory.items import Item, ids_of, pack
-from reveal.memory.lock import LOCK, Lock
+from reveal.memory.folder import LOCK, RECIPE, Lock, remove_partial, shard_name
+from reveal.memory.items import Item, ids_of
 from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest
-from reveal.memory.shard_writer import ShardWriter, new_shard, read_info, stored
-from reveal.memory.shards import Shard
+from reveal.memory.shards import Shard, ShardWriter, new_shard, read_info, stored_rows
 
 SHARD = 65536  # rows
-RECIPE = "build.json"
 
 
 class Builder:
     """Writes a new memory.
 
     Args:
-      folder: of the memory; new, empty, or begun by the same layout and shard.
+      folder: new, empty, or begun with the same arguments.
       layout: what all items have in common.
       shard: rows of a shard.
-      of: what it is built of, as JSON: another build does not go on here.
+      of: what it is built of, as JSON: another build does not resume here.
 
-    Raises:
-      FileExistsError: there is a memory already, one begun otherwise, or something else.
-      Busy: another program is building here.
+    Raises FileExistsError for any other folder, and `Busy` while another program is building here.
     """
 
     def __init__(self, folder: str | Path, layout: Layout, shard: int = SHARD, of: Mapping[str, Any] | None = None):
@@ -56,8 +51,8 @@ class Builder:
         recipe = {"layout": dataclasses.asdict(layout), "shard": shard}
         self._lock = _begin(self.folder, recipe if of is None else recipe | {"of": of})
         self._done: list[ShardInfo] = []
-        while (self.folder / shard_name(1, len(self._done))).is_dir():
-            self._done.append(read_info(self.folder / shard_name(1, len(self._done))))
+        while self._next_shard.is_dir():
+            self._done.append(read_info(self._next_shard))
         self._next = self._done[-1].last + 1 if self._done else 0
         self._open: tuple[contextlib.ExitStack, ShardWriter] | None = None
 
@@ -68,44 +63,38 @@ class Builder:
 
     @property
     def next_id(self) -> int:
-        """What the next item without an id is called; those of an interrupted build have smaller ones."""
+        """Id of the next item without one; those of an interrupted build have smaller ones."""
         return self._next
 
     def last(self) -> bytes | None:
-        """The payload of the last item that an interrupted build has left; None where it left none."""
+        """The payload of the last item of an interrupted build; None without one."""
         if not self._done:
             return None
         return Shard(self.folder, self._done[-1], self.layout).payloads([self._done[-1].rows - 1])[0]
 
     def written(self) -> Iterator[int]:
-        """The ids that an interrupted build has left, rising."""
+        """The ids of an interrupted build, rising."""
         for info in self._done:
-            yield from Shard(self.folder, info, self.layout).ids.tolist()
+            yield from Shard(self.folder, info, self.layout).array("ids").tolist()
 
-    def add(self, items: Sequence[Item], keys: np.ndarray, values: np.ndarray) -> None:
-        """Appends items with their keys [n k] and values [n c d]. Ids, where items have them, rise.
-
-        Raises ValueError for a source that is not in the layout, an id that does not rise, keys or values of another
-        shape or not finite, and what `pack` refuses; then nothing of this call was written."""
-        if not len(items) == len(keys) == len(values):
-            raise ValueError(f"{len(items)} items, {len(keys)} keys, {len(values)} values: give one of each")
-        if not items:
-            return
-        ids, payloads = self._numbered(items), [pack(item) for item in items]
-        source = np.array([self.layout.number(item.source) for item in items])
-        keys, values = stored(self.layout, ids, keys, values)
-        at = 0
-        while at < len(items):
-            writer = self._writer()
-            part = slice(at, at + self._shard - writer.rows)
-            version = np.ones(len(ids[part]), np.int32)
-            writer.append(ids[part], source[part], version, keys[part], values[part], payloads[part])
-            self._next, at = int(ids[part][-1]) + 1, at + len(ids[part])
+    def add(self, items: Sequence[Item], keys: Any, values: Any) -> None:
+        """Appends items with their keys [n k] and values [n c d]. Raises ValueError as `shards.stored_rows`, and for an
+        id that does not rise; then nothing of this call was written."""
+        rows = stored_rows(self.layout, items, self._numbered(items), 1, keys, values)
+        start = 0
+        while start < len(items):
+            if self._open is None:
+                stack = contextlib.ExitStack()
+                self._open = stack, stack.enter_context(new_shard(self.folder, self._next_shard.name, self.layout))
+            writer = self._open[1]
+            part = rows.take(slice(start, start + self._shard - writer.rows))
+            writer.append(part)
+            start, self._next = start + len(part.ids), int(part.ids[-1]) + 1
             if writer.rows == self._shard:
                 self._close()
 
     def finish(self) -> Manifest:
-        """Closes the last shard and writes the manifest; the builder is done with."""
+        """Closes the last shard and writes the manifest; the builder cannot be used any more."""
         self._close()
         manifest = Manifest(self.layout, 1, self._next, tuple(self._done))
         write_manifest(self.folder, manifest)
@@ -126,7 +115,7 @@ class Builder:
         finally:
             self._lock.remove()
 
-    def _numbered(self, items: Sequence[Item]) -> np.ndarray:
+    def _numbered(self, items: Sequence[Item]) -> Int[np.ndarray, " n"]:
         ids, last = [], self._next - 1
         for item in items:
             number = last + 1 if item.id is None else item.id
@@ -136,29 +125,15 @@ class Builder:
             last = number
         return ids_of(ids)
 
-    def _writer(self) -> ShardWriter:
-        if self._open is None:
-            stack = contextlib.ExitStack()
-            name = shard_name(1, len(self._done))
-            self._open = stack, stack.enter_context(new_shard(self.folder, name, self.layout))
-        return self._open[1]
+    @property
+    def _next_shard(self) -> Path:
+        return self.folder / shard_name(1, len(self._done))
 
     def _close(self) -> None:
         if self._open is not None:
             stack, self._open = self._open[0], None
             stack.close()
-            self._done.append(read_info(self.folder / shard_name(1, len(self._done))))
-
-
-def shard_name(version: int, number: int) -> str:
-    """Of the folder of a shard: by the version that wrote it."""
-    return f"v{version:05d}-{number:05d}"
-
-
-def remove_partial(folder: Path) -> None:
-    """What a killed writer of shards left."""
-    for left in folder.glob(".partial-*"):
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
+            self._done.append(read_info(self._next_shard))
 
 
 def _begin(folder: Path, recipe: dict) -> Lock:
@@ -175,7 +150,7 @@ def _begin(folder: Path, recipe: dict) -> Lock:
         _refuse_memory(folder)
         if path.read_text("utf-8") != text:
             raise FileExistsError(
-                f"{folder} was begun with another layout, or of other sources or another tokenizer ({RECIPE} tells);"
+                f"{folder} was begun with another layout, or of other sources or another tokenizer (see {RECIPE});"
                 " give another folder"
             )
         remove_partial(folder)

@@ -1,23 +1,74 @@
-"""A memory's folder as files: how large it is, whether all of it is ours, and how one takes another's place."""
+"""A memory's folder: its files, a lock on it, and how one memory takes another's place.
+
+.lock           held by the program that builds or changes the memory
+build.json      until a build is complete: what it is built of
+manifest.json   since then (`manifest.py`)
+v00001-00000/   shards (`shards.py`), by the version that wrote them and a number
+.partial-...    left by a writer that was killed
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from reveal.memory.builder import RECIPE
-from reveal.memory.lock import LOCK, Busy, Lock
 from reveal.memory.manifest import NAME
-from reveal.memory.shard_writer import INFO
-from reveal.memory.shards import ARRAYS, PAYLOAD
+from reveal.memory.shards import ARRAYS, INFO, PAYLOAD
 
-SHARD_NAME = re.compile(r"v\d{5,}-\d{5,}")
-TOMBSTONES = re.compile(r"deleted-\d+\.npy")
-PARTIAL = ".partial-"  # what a writer that was killed left
-IN_FOLDER, IN_SHARD = (NAME, RECIPE, LOCK), (*(f"{name}.npy" for name in ARRAYS), PAYLOAD, INFO)
+LOCK, RECIPE, PARTIAL = ".lock", "build.json", ".partial-"
+SHARD_NAME, DELETIONS = re.compile(r"v\d{5,}-\d{5,}"), re.compile(r"deleted-\d+\.npy")
+IN_SHARD = (*(f"{name}.npy" for name in ARRAYS), PAYLOAD, INFO)
+
+
+def shard_name(version: int, number: int) -> str:
+    return f"v{version:05d}-{number:05d}"
+
+
+class Busy(ValueError):
+    """Another program holds the lock."""
+
+
+class Lock:
+    """The lock of a folder, held until it is closed or its program ends, killed or not.
+
+    Raises `Busy`, with what the program is `doing` ("building"), while another one holds it, unless it is to `wait`."""
+
+    def __init__(self, folder: Path, doing: str, wait: bool = False):
+        self._path = folder / LOCK
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except (BlockingIOError, PermissionError) as error:
+            self.close()
+            raise Busy(f"another program is {doing} {folder}; try again when it is done") from error
+        if not os.fstat(self._file).st_nlink:  # removed by the program that had it until now
+            self.close()
+            raise Busy(f"another program was {doing} {folder} until now; try again")
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def remove(self) -> None:
+        """Closes it, and leaves no file."""
+        if self._file >= 0:
+            self._path.unlink(missing_ok=True)
+        self.close()
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def bytes_on_disk(folder: Path) -> int:
@@ -25,17 +76,24 @@ def bytes_on_disk(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+def remove_partial(folder: Path) -> None:
+    """Removes what killed writers of shards have left."""
+    for entry in folder.glob(f"{PARTIAL}*"):
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
 def check_ours(folder: Path) -> None:
     """Raises FileExistsError if there is anything in the folder that no memory has; nothing is touched."""
     for entry in sorted(folder.iterdir()):
-        if entry.name in IN_FOLDER or entry.name.startswith(PARTIAL):
+        if entry.name in (NAME, RECIPE, LOCK) or entry.name.startswith(PARTIAL):
             continue
-        inside = sorted(entry.iterdir()) if entry.is_dir() and SHARD_NAME.fullmatch(entry.name) else [entry]
-        foreign = [file for file in inside if file.name not in IN_SHARD and not TOMBSTONES.fullmatch(file.name)]
-        if foreign or entry in inside:
+        is_shard = entry.is_dir() and SHARD_NAME.fullmatch(entry.name)
+        files = sorted(entry.iterdir()) if is_shard else [entry]
+        foreign = [file for file in files if file.name not in IN_SHARD and not DELETIONS.fullmatch(file.name)]
+        if foreign or not is_shard:
+            file = (foreign or files)[0].relative_to(folder)
             raise FileExistsError(
-                f"{folder} holds {(foreign or inside)[0].relative_to(folder)}, which is no memory's; nothing was"
-                " touched: give another folder"
+                f"{folder} holds {file}, which is no memory's; nothing was touched: give another folder"
             )
 
 

@@ -1,15 +1,14 @@
-"""What a memory knows: an item of knowledge, and the bytes it is kept as.
+"""An item of knowledge, and its payload: the bytes that it is stored as.
 
-An item comes from one source and has text fields, a picture, or both:
+An item comes from one source and has text fields, an image, or both:
 
     Item("wit", {"title": "Gull", "text": "A seabird ..."}, picture=Path("gull.jpg").read_bytes())
 
-The network turns it into a key (to find it by) and a value (tokens to read it with); those are arrays, kept apart. The
-item itself, its *payload*, is what a person is shown, and what is encoded again when the network has learned more.
-Fields are anything that JSON holds. A picture is the bytes of its file, or uint8 RGB; it is never decoded to floats,
-which take thirty times the space of a JPEG. As bytes:
+The network encodes it as a key (to find it by) and a value (tokens to read it with); those are arrays, stored apart.
+The payload is what a person is shown, and what is encoded again after further training. Fields are anything that JSON
+holds. An image is the bytes of its file, or uint8 RGB; floats would take thirty times the space of a JPEG. As bytes:
 
-    length of the header (uint32, little-endian) | header: JSON in UTF-8 | picture
+    length of the header (uint32, little-endian) | header: JSON in UTF-8 | image
 
 with the header {"fields": {...}, "picture": null, "file" or [height, width]}.
 """
@@ -31,26 +30,16 @@ MOST_IDS = 2**62
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """One item.
+    """One item."""
 
-    Attributes:
-      source: the name of where it comes from, one of the memory's sources.
-      fields: its texts, by name; JSON.
-      picture: bytes of a picture file, or RGB; None: it has none.
-      id: its number, for life; None: the memory gives it the next one.
-    """
-
-    source: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    picture: bytes | UInt8[np.ndarray, "h w 3"] | None = None
-    id: int | None = None
+    source: str  # name, one of the memory's
+    fields: Mapping[str, Any] = field(default_factory=dict)  # texts by name; JSON
+    picture: bytes | UInt8[np.ndarray, "h w 3"] | None = None  # bytes of an image file, or RGB
+    id: int | None = None  # for life; None: the memory gives it the next one
 
 
-Knowledge = Item  # its name until November 2026
-
-
-def ids_of(ids: Sequence[int] | Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """As an array. Raises ValueError for an id that no item can have; below 0 there is none, which others say."""
+def ids_of(ids: Sequence[int] | Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
+    """As an array. Raises ValueError for a number too large for an id; those below 0 are for the caller to refuse."""
     if not isinstance(ids, np.ndarray) and (wrong := [number for number in ids if not -MOST_IDS < number < MOST_IDS]):
         raise ValueError(f"id {wrong[0]} is no item's: ids are 0 to 2^62 - 1")
     return np.asarray(ids, np.int64)
@@ -62,28 +51,25 @@ def is_text(value: Any) -> bool:
 
 
 def pack(item: Item) -> bytes:
-    """The payload. Raises ValueError for an item with nothing in it, for fields that are no JSON, and for a picture
-    that is neither bytes nor uint8 RGB."""
+    """The payload. Raises ValueError for an item with nothing in it, for fields that are no JSON, and for an image that
+    is neither bytes nor uint8 RGB."""
     picture = item.picture
     if not item.fields and picture is None:
         raise ValueError(f"an item of source {item.source!r} has neither fields nor a picture; leave it out")
-    kind, tail = None, b""
+    kind, image = None, b""
     if isinstance(picture, bytes):
-        kind, tail = "file", picture
+        kind, image = "file", picture
     elif picture is not None:
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-            raise ValueError(
-                f"a picture is {picture.dtype}{list(picture.shape)}; give bytes of a file or uint8 [h w 3]"
-            )
-        kind, tail = list(picture.shape[:2]), picture.tobytes()
+            found = f"{picture.dtype}{list(picture.shape)}"
+            raise ValueError(f"a picture is {found}; give bytes of a file or uint8 [h w 3]")
+        kind, image = list(picture.shape[:2]), picture.tobytes()
     try:
         header = json.dumps({"fields": dict(item.fields), "picture": kind}, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"fields of an item of source {item.source!r} are no JSON ({error}); give plain ones"
-        ) from error
-    packed = header.encode("utf-8", "surrogatepass")
-    return LENGTH.pack(len(packed)) + packed + tail
+        raise ValueError(f"fields of an item of source {item.source!r} are no JSON ({error})") from error
+    encoded = header.encode("utf-8", "surrogatepass")
+    return LENGTH.pack(len(encoded)) + encoded + image
 
 
 def unpack(payload: bytes, source: str, number: int) -> Item:
@@ -91,9 +77,9 @@ def unpack(payload: bytes, source: str, number: int) -> Item:
     try:
         (length,) = LENGTH.unpack_from(payload)
         header = json.loads(payload[LENGTH.size : LENGTH.size + length].decode("utf-8", "surrogatepass"))
-        kind, tail = header["picture"], payload[LENGTH.size + length :]
+        kind, image = header["picture"], payload[LENGTH.size + length :]
         if isinstance(kind, list):
-            return Item(source, header["fields"], np.frombuffer(tail, np.uint8).reshape(*kind, 3), number)
+            return Item(source, header["fields"], np.frombuffer(image, np.uint8).reshape(*kind, 3), number)
+        return Item(source, header["fields"], image if kind == "file" else None, number)
     except (struct.error, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"the payload of item {number} is damaged ({error}); copy the memory again") from error
-    return Item(source, header["fields"], tail if kind == "file" else None, number)

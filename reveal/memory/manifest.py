@@ -1,4 +1,4 @@
-"""The manifest: the one small file that says what a memory is, and that makes a change of it real.
+"""The manifest: the one small file that describes a memory, and that commits a change of it.
 
 `manifest.json` holds, without a date, so that the same items give the same bytes:
 
@@ -7,8 +7,8 @@
 | format | of this layout; a reader refuses a newer one |
 | version | of the contents: 1 when built, one more after each change |
 | layout | encoder (fingerprint of the network that made keys and values), shapes and dtypes of both, sources in order |
-| next_id | what the next item without an id of its own is called |
-| shards | name, rows, first and last id, live items per source, tombstones, size and CRC-32C of each file |
+| next_id | id of the next item without one of its own |
+| shards | name, rows, first and last id, live items per source, file of deletions, size and CRC-32C of each file |
 
 A change writes new files beside the old ones and then puts a new manifest in the old one's place, in one rename. What
 a manifest does not name does not exist; so a program that dies half-way leaves the memory as it was.
@@ -37,21 +37,13 @@ MOST_SOURCES = 255  # a source's number is a byte
 
 @dataclass(frozen=True)
 class Layout:
-    """What all items of a memory have in common. Raises ValueError for what no memory can be.
+    """What all items of a memory have in common. Raises ValueError for sizes, dtypes and sources of no memory."""
 
-    Attributes:
-      encoder: fingerprint of the network that made keys and values.
-      sources: their names; an item keeps the number, so the order is for life.
-      key_dim: length of a key.
-      value_shape: (c, d) of a value.
-      key_dtype, value_dtype: "float32", "float16" or "bfloat16", as stored.
-    """
-
-    encoder: str
-    sources: tuple[str, ...]
+    encoder: str  # fingerprint of the network that made keys and values
+    sources: tuple[str, ...]  # names; an item keeps its source's number, so the order is for life
     key_dim: int
-    value_shape: tuple[int, int]
-    key_dtype: str = "float32"
+    value_shape: tuple[int, int]  # (c, d)
+    key_dtype: str = "float32"  # or float16, bfloat16: as stored
     value_dtype: str = "float32"
 
     def __post_init__(self):
@@ -64,7 +56,7 @@ class Layout:
                 raise ValueError(f"dtype {dtype} is not one for a memory; choose one of {', '.join(DTYPES)}")
 
     def number(self, source: str) -> int:
-        """Of a source. Raises ValueError for one that the memory has not."""
+        """The number of a source. Raises ValueError for one that the memory has not."""
         if source not in self.sources:
             raise ValueError(f"source {source!r} is not in this memory; it has {', '.join(self.sources)}")
         return self.sources.index(source)
@@ -72,24 +64,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """A shard as the manifest knows it.
+    """The manifest's entry of a shard."""
 
-    Attributes:
-      name: of its folder.
-      rows: in its files, with those deleted since.
-      first, last: ids; they rise within a shard.
-      counts: live items of each source.
-      deleted: name of the file of tombstones; None: all live.
-      files: {name: (bytes, CRC-32C)}.
-    """
-
-    name: str
-    rows: int
-    first: int
+    name: str  # of its folder
+    rows: int  # in its files, deleted ones included
+    first: int  # id; they rise within a shard
     last: int
-    counts: tuple[int, ...]
-    deleted: str | None
-    files: Mapping[str, tuple[int, int]]
+    counts: tuple[int, ...]  # live items of each source
+    deleted: str | None  # name of the file of deletions; None: all rows are live
+    files: Mapping[str, tuple[int, int]]  # name -> bytes, CRC-32C
 
     @property
     def live(self) -> int:
@@ -103,7 +86,7 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The fields of the table in the module's docstring."""
+    """The fields of the module's table."""
 
     layout: Layout
     version: int
@@ -114,15 +97,14 @@ class Manifest:
     @property
     def counts(self) -> dict[str, int]:
         """Live items of each source."""
-        return {
-            name: sum(shard.counts[number] for shard in self.shards) for number, name in enumerate(self.layout.sources)
-        }
+        counts = (sum(shard.counts[number] for shard in self.shards) for number in range(len(self.layout.sources)))
+        return dict(zip(self.layout.sources, counts, strict=True))
 
     def text(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n"
 
     def hash(self) -> str:
-        """Names the contents: equal for equal items in equal shards, wherever and whenever they were written."""
+        """Of the contents: equal for equal items in equal shards, wherever and whenever they were written."""
         return hashlib.sha256(self.text().encode()).hexdigest()
 
 
@@ -148,7 +130,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def fingerprint(params: Mapping[str, Any]) -> str:
-    """Names a network by its parameters, a nested tree: equal for equal numbers, whatever file they came from."""
+    """Identifies a network by its parameters, a nested tree: equal for equal numbers, whatever file they came from."""
     from common.weights.porting import flatten  # needs JAX, which nothing else about a memory on the disk does
 
     digest = hashlib.sha256()
@@ -160,7 +142,7 @@ def fingerprint(params: Mapping[str, Any]) -> str:
 
 
 def check_encoder(layout: Layout, encoder: str | None, where: Path) -> None:
-    """Refuses a memory that another network made: its keys would answer by chance. None: any will do."""
+    """Raises ValueError for a memory that another network made: its keys would answer by chance. None: any will do."""
     if encoder is not None and encoder != layout.encoder:
         raise ValueError(
             f"{where} was made by encoder {layout.encoder}, this one is {encoder}: their keys cannot be compared;"

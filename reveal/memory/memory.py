@@ -1,120 +1,192 @@
-"""Memory: what the network may look up. A store on the disk, an engine to search it, one object.
+"""The memory: a folder on the disk that is opened in an instant, read where asked, searched, and changed in versions.
 
     memory = Memory.load("memory", encoder=fingerprint(params))
-    found = memory.search(queries, k=10, log_gate=gate)      # ids, scores, sources, version
-    values = memory.values(found.ids)                        # what the fusion reads
-    memory.items(found.ids[0])                               # what a person is shown
-    memory.add([Item("kg", {"text": "..."})], keys, values)       # no training; the next search has it
+    result = memory.search(queries, k=10, log_gate=gate)     # ids, scores, sources, version
+    values = memory.values(result.ids)                       # what the fusion reads
+    memory.items(result.ids[0])                              # what a person is shown
+    memory.add([Item("kg", {"text": "..."})], keys, values)  # no training; the next search finds it
+    memory.delete([17])                                      # a bit in a bitmap
 
-Keys come to the engine at the first search after a change.
+Each change is a new version (`manifest.py`): it is there whole, or not at all, and only one program changes a memory at
+a time. Rows of deleted and edited items stay in their files until `compact` writes the live ones anew. The engine gets
+the keys at the first search after a change.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import shutil
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from reveal.memory.builder import Builder
-from reveal.memory.engines.engine import NOTHING, Engine, Found
+from common.io.files import atomic_folder
+from reveal.memory.builder import SHARD, Builder
+from reveal.memory.engines.engine import Engine, SearchResult
+from reveal.memory.folder import Lock, remove_partial, shard_name
 from reveal.memory.items import Item
-from reveal.memory.manifest import DTYPES, Layout
-from reveal.memory.store import Encode, Store
+from reveal.memory.manifest import Layout, Manifest, ShardInfo, read_manifest, write_manifest
+from reveal.memory.shards import new_shard, read_info, stored_rows
+from reveal.memory.versions import Change, Snapshot
+
+Encode = Callable[[list[Item]], tuple[np.ndarray, np.ndarray]]  # -> keys [n k], values [n c d]
+BATCH = 256  # items in RAM at a time where all are rewritten
 
 _SEARCHED: weakref.WeakKeyDictionary[Engine, tuple[str, int]] = weakref.WeakKeyDictionary()
 
 
-class Memory:
-    """A store and an engine.
+class Memory(Snapshot):
+    """A memory's folder, to read, to search and to change.
 
     Args:
-      store: the folder.
+      folder, encoder: as `Snapshot`, and raises as it does.
       engine: that searches; None: `ExactEngine` over all devices. One that several memories have gets each one's keys
         anew when that is its turn.
     """
 
-    def __init__(self, store: Store, engine: Engine | None = None):
-        self.store, self._engine = store, engine
+    def __init__(self, folder: str | Path, engine: Engine | None = None, encoder: str | None = None):
+        super().__init__(folder, encoder)
+        self._engine = engine
 
     @classmethod
     def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> Memory:
-        """An empty one in a new folder. For many items, `Builder`. Raises FileExistsError."""
+        """An empty one in a new folder; for many items, see `Builder`. Raises FileExistsError."""
         Builder(folder, layout).finish()
-        return cls(Store(folder), engine)
+        return cls(folder, engine)
 
     @classmethod
     def load(cls, folder: str | Path, engine: Engine | None = None, encoder: str | None = None) -> Memory:
-        """Opens a folder; raises as `Store`."""
-        return cls(Store(folder, encoder), engine)
-
-    @property
-    def version(self) -> int:
-        return self.store.manifest.version
-
-    @property
-    def sources(self) -> dict[str, int]:
-        """Live items of each source, by name and in the order of their numbers."""
-        return self.store.manifest.counts
-
-    def __len__(self) -> int:
-        return len(self.store)
+        """Opens a folder; the same as the constructor."""
+        return cls(folder, engine, encoder)
 
     @property
     def engine(self) -> Engine:
         """The engine, up to date."""
         if self._engine is None:
-            from reveal.memory.engines.exact_engine import ExactEngine
+            from reveal.memory.engines.exact import ExactEngine
 
             self._engine = ExactEngine()
-        if _SEARCHED.get(self._engine) != (self.store.token, self.version):
+        if _SEARCHED.get(self._engine) != (self._token, self.version):
             _SEARCHED.pop(self._engine, None)  # an update that fails leaves keys of neither
-            self._engine.update(self.store.rows(), len(self.store.layout.sources), self.version)
-            _SEARCHED[self._engine] = self.store.token, self.version
+            self._engine.update(self.rows(), len(self.layout.sources), self.version)
+            _SEARCHED[self._engine] = self._token, self.version
         return self._engine
 
-    def search(self, query: Any, k: int, sources: Sequence[str] | None = None, log_gate: Any = None) -> Found:
+    @engine.setter
+    def engine(self, engine: Engine | None) -> None:
+        self._engine = engine
+
+    def search(self, query: Any, k: int, sources: Sequence[str] | None = None, log_gate: Any = None) -> SearchResult:
         """The k best items of each query [b d], of all sources or of those named; `log_gate` [b s] is of all sources.
         Raises ValueError for shapes that do not fit and for a source that is not there."""
-        numbers = None if sources is None else [self.store.layout.number(source) for source in sources]
+        numbers = None if sources is None else [self.layout.number(source) for source in sources]
         return self.engine.search(query, k, sources=numbers, log_gate=log_gate)
 
-    def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
-        """The items with those ids. Raises ValueError for one that is not there."""
-        return self.store.items(ids)
-
-    def values(self, ids: Int[np.ndarray, "*n"]) -> np.ndarray:
-        """[*n c d]: zeros where an id is -1, that is where nothing was found. Raises as `items`."""
-        there, layout = ids != NOTHING, self.store.layout
-        values = np.zeros((*ids.shape, *layout.value_shape), DTYPES[layout.value_dtype])
-        if there.any():
-            values[there] = self.store.values(ids[there])
-        return values
-
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
-        """New items; their ids. Raises as `Store.add`."""
-        return self.store.add(items, np.asarray(keys), np.asarray(values))
+        """New items, one version more; their ids. Raises as `Change.add`."""
+        with self.changing() as change:
+            return change.add(items, keys, values)
 
     def edit(self, items: Sequence[Item], keys: Any, values: Any) -> None:
-        """Items in the place of those with their ids. Raises as `Store.edit`."""
-        self.store.edit(items, np.asarray(keys), np.asarray(values))
+        """Items in the place of those with their ids, one version more. Raises as `Change.edit`."""
+        with self.changing() as change:
+            change.edit(items, keys, values)
 
     def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
-        """Takes items out. Raises as `Store.delete`."""
-        self.store.delete(ids)
+        """Deletes items, one version more. Raises as `Change.delete`."""
+        with self.changing() as change:
+            change.delete(ids)
 
-    def refresh(self, encode: Encode, encoder: str, **shape: Any) -> None:
-        """Encodes every item again: `encode` makes keys and values of items, `encoder` is its fingerprint, `shape` what
-        is otherwise with it (`Store.refresh`)."""
-        self.store.refresh(encode, encoder, **shape)
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[Change]:
+        """For many items: what the body adds, edits and deletes is one version more when it has ended well, and else
+        nothing. Raises ValueError if another program has changed the memory, or is changing it."""
+        with self._next_version() as version:
+            change = Change(self, version)
+            yield change
+            if (manifest := change.manifest()) is not None:
+                self._commit(manifest)
 
     def compact(self) -> None:
-        """Gives back the space of deleted and edited items."""
-        self.store.compact()
+        """Writes the live items anew, in the order of their ids, and removes all other files; one version more. Other
+        programs that have the memory open have to open it again."""
+        with self._next_version() as version:
+            shards = self._rewrite(self.folder, self.layout, version, None)
+            self._commit(dataclasses.replace(self.manifest, version=version, shards=shards))
+            self._remove_unnamed()
+
+    def refresh(self, encode: Encode, encoder: str, **shape: Any) -> None:
+        """Encodes every item again with a network of that fingerprint, one version more; as `compact` otherwise.
+
+        `shape` has the fields of `Layout` that differ in that network. Raises ValueError, before anything is encoded,
+        for `sources` that lack one of the items'."""
+        with self._next_version() as version:
+            layout = dataclasses.replace(self.layout, encoder=encoder, **shape)
+            for source in (name for name, count in self.sources.items() if count):
+                layout.number(source)
+            shards = self._rewrite(self.folder, layout, version, encode)
+            self._commit(dataclasses.replace(self.manifest, layout=layout, version=version, shards=shards))
+            self._remove_unnamed()
 
     def save(self, folder: str | Path) -> None:
-        """A compact copy in a new folder."""
-        self.store.save(folder)
+        """A compact copy of this version in a new folder."""
+        with atomic_folder(folder) as temporary:
+            shards = self._rewrite(temporary, self.layout, self.version, None)
+            write_manifest(temporary, dataclasses.replace(self.manifest, shards=shards))
+
+    def _rewrite(self, folder: Path, layout: Layout, version: int, encode: Encode | None) -> tuple[ShardInfo, ...]:
+        """Shards of the live items, in the order of ids, encoded anew or as they are."""
+        rows, infos = self.rows(), []
+        for first in range(0, len(rows), SHARD):
+            name, last = shard_name(version, len(infos)), min(first + SHARD, len(rows))
+            with new_shard(folder, name, layout) as writer:
+                for start in range(first, last, BATCH):
+                    part = slice(start, min(start + BATCH, last))
+                    ids = rows.ids[part]
+                    items = self.items(ids)
+                    keys, values = encode(items) if encode else (self.keys(ids), self.values(ids))
+                    writer.append(
+                        stored_rows(layout, items, ids, version if encode else rows.versions[part], keys, values)
+                    )
+            infos.append(read_info(folder / name))
+        return tuple(infos)
+
+    @contextlib.contextmanager
+    def _next_version(self) -> Iterator[int]:
+        """The number of the next version, while no other program changes the memory; what was written of one that does
+        not end well is removed."""
+        with Lock(self.folder, "changing"):
+            found = read_manifest(self.folder)
+            if found.version != self.version:
+                raise ValueError(f"{self.folder} is at version {found.version}, not {self.version}: load it again")
+            if found.hash() != self.manifest.hash():
+                raise ValueError(f"{self.folder} was replaced by another memory: load it again")
+            version = self.version + 1
+            remove_partial(self.folder)
+            self._remove_version(version)  # of a program that was killed
+            try:
+                yield version
+            except BaseException:
+                if read_manifest(self.folder).version < version:
+                    self._remove_version(version)
+                raise
+
+    def _commit(self, manifest: Manifest) -> None:
+        write_manifest(self.folder, manifest)
+        self._open(manifest)
+
+    def _remove_version(self, version: int) -> None:
+        for shard in self.folder.glob(f"v{version:05d}-*"):
+            shutil.rmtree(shard)
+
+    def _remove_unnamed(self) -> None:
+        """Removes shards that the manifest does not name."""
+        named = {info.name for info in self.manifest.shards}
+        for folder in self.folder.glob("v?????-?????"):
+            if folder.name not in named:
+                shutil.rmtree(folder)

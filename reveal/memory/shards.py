@@ -9,27 +9,34 @@
 | version.npy | int32 [n] | of the memory when the row was written |
 | offsets.npy | int64 [n + 1] | payload i is blob[offsets[i] : offsets[i + 1]] |
 | payload.bin | bytes | the payloads, one after the other (`items.py`) |
-| deleted-V.npy | uint8 [ceil(n / 8)] | one bit a row, set for those gone at version V; absent while all live |
+| deleted-V.npy | uint8 [ceil(n / 8)] | one bit a row, set for those deleted at version V; absent while all are live |
+| shard.json | | the manifest's entry of the shard, by which an interrupted build resumes |
 
-A reader opens a file when it is asked for an array and lets it go with the array, so a memory of a thousand shards
-needs no thousand open files.
+A reader opens a file when it is asked for an array and closes it with the array, so a memory of a thousand shards
+needs no thousand open files. A writer appends to the files of a hidden folder; their headers get their lengths at the
+end, and the folder its name. So RAM holds the rows of one call, and a shard that can be seen is whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import google_crc32c
 import numpy as np
 from jaxtyping import Bool, Int
 
+from common.io.files import atomic_folder
+from reveal.memory.items import Item, pack
 from reveal.memory.manifest import DTYPES, Layout, ShardInfo
 
+PAYLOAD, INFO = "payload.bin", "shard.json"
 ARRAYS = ("keys", "values", "ids", "source", "version", "offsets")
-PAYLOAD = "payload.bin"
-CHUNK = 2**20  # bytes read at a time where a whole file is
+CHUNK = 2**20  # bytes read at a time for a checksum
 
 
 class Shard:
@@ -46,37 +53,18 @@ class Shard:
                 raise FileNotFoundError(f"{path} is missing: the shard is damaged; copy the memory again")
             if (found := path.stat().st_size) != size:
                 raise ValueError(f"{path} has {found} bytes, the manifest says {size}: copy the memory again")
-        for name in ARRAYS:
-            rows = info.rows + (name == "offsets")
-            shape, dtype = form(layout, name)
-            array = self._array(name)
-            if array.shape != (rows, *shape) or array.dtype != dtype:
-                said = f"{dtype}{[rows, *shape]}"
-                raise ValueError(
-                    f"{self.folder / name}.npy holds {array.dtype}{list(array.shape)}, not {said}: copy it"
-                )
+        for name, (dtype, shape) in _row_types(layout).items():
+            array, shape = self._mapped(name), (info.rows + (name == "offsets"), *shape)
+            if array.shape != shape or array.dtype != dtype:
+                found = f"{array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
+                raise ValueError(f"{self.folder / name}.npy holds {found}: copy the memory again")
 
-    @property
-    def keys(self) -> np.ndarray:
-        """[n k], mapped."""
-        return self._array("keys").view(DTYPES[self._layout.key_dtype])
-
-    @property
-    def values(self) -> np.ndarray:
-        """[n c d], mapped."""
-        return self._array("values").view(DTYPES[self._layout.value_dtype])
-
-    @property
-    def ids(self) -> Int[np.ndarray, " n"]:
-        return self._array("ids")
-
-    @property
-    def source(self) -> np.ndarray:
-        return self._array("source")
-
-    @property
-    def version(self) -> np.ndarray:
-        return self._array("version")
+    def array(self, name: str) -> np.ndarray:
+        """One of `ARRAYS`, mapped."""
+        array = self._mapped(name)
+        if name in ("keys", "values"):
+            return array.view(DTYPES[self._layout.key_dtype if name == "keys" else self._layout.value_dtype])
+        return array
 
     def live(self) -> Bool[np.ndarray, " n"]:
         """Which rows are not deleted."""
@@ -86,68 +74,161 @@ class Shard:
         return ~np.unpackbits(bits, count=self.info.rows).astype(bool)
 
     def payloads(self, rows: Sequence[int] | Int[np.ndarray, " m"]) -> list[bytes]:
-        offsets, blob = self._array("offsets"), None
-        if self.info.files[PAYLOAD][0]:
+        offsets, blob = self._mapped("offsets"), np.zeros(0, np.uint8)
+        if self.info.files[PAYLOAD][0]:  # an empty file cannot be mapped
             blob = np.memmap(self.folder / PAYLOAD, np.uint8, "r")
-        return [b"" if blob is None else blob[offsets[row] : offsets[row + 1]].tobytes() for row in rows]
+        return [blob[offsets[row] : offsets[row + 1]].tobytes() for row in rows]
 
     def find(self, ids: Int[np.ndarray, " m"]) -> Int[np.ndarray, " m"]:
         """The rows of the ids; -1 for those that are not here, or deleted."""
-        own = self.ids
+        own = self._mapped("ids")
         rows = np.minimum(np.searchsorted(own, ids), self.info.rows - 1)
         return np.where((own[rows] == ids) & self.live()[rows], rows, -1)
+
+    def delete(self, rows: Int[np.ndarray, " m"], version: int) -> ShardInfo:
+        """Writes that live rows are deleted from `version` on; the new entry of the manifest."""
+        live = self.live()
+        live[rows] = False
+        name = f"deleted-{version}.npy"
+        with (self.folder / name).open("w+b") as file:
+            np.save(file, np.packbits(~live))
+            files = {key: value for key, value in self.info.files.items() if key != self.info.deleted}
+            files[name] = _size_and_crc(file)
+        counts = np.bincount(self.array("source")[live], minlength=len(self.info.counts)).tolist()
+        return dataclasses.replace(self.info, counts=tuple(counts), deleted=name, files=files)
 
     def verify(self) -> None:
         """Reads every file. Raises ValueError that names one whose bytes have changed."""
         for name, (_, crc) in self.info.files.items():
             with (self.folder / name).open("rb") as file:
-                if summary(file)[1] != crc:
+                if _size_and_crc(file)[1] != crc:
                     raise ValueError(f"{self.folder / name} has changed since it was written: copy the memory again")
 
-    def _array(self, name: str) -> Any:
+    def _mapped(self, name: str) -> Any:
         try:
             return np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError) as error:
             raise ValueError(f"{self.folder / name}.npy is damaged ({error}): copy the memory again") from error
 
 
-def tombstones(shard: Shard, rows: Int[np.ndarray, " m"], version: int) -> ShardInfo:
-    """Writes that `rows`, live until now, are gone from `version` on; the shard as the manifest will know it."""
-    live = shard.live()
-    live[rows] = False
-    name = f"deleted-{version}.npy"
-    with (shard.folder / name).open("w+b") as file:
-        np.save(file, np.packbits(~live))
-        file.flush()
-        written = summary(file)
-    counts = np.bincount(shard.source[live], minlength=len(shard.info.counts))
-    files = {key: value for key, value in shard.info.files.items() if key != shard.info.deleted}
-    info = shard.info
-    named = {**files, name: written}
-    return ShardInfo(info.name, info.rows, info.first, info.last, tuple(counts.tolist()), name, named)
+class StoredRows(NamedTuple):
+    """StoredRows as the files hold them; `payloads` are objects, so that all fields are indexed alike."""
+
+    ids: Int[np.ndarray, " n"]
+    source: Int[np.ndarray, " n"]
+    version: Int[np.ndarray, " n"]
+    keys: np.ndarray
+    values: np.ndarray
+    payloads: np.ndarray
+
+    def take(self, at: slice | Int[np.ndarray, " m"]) -> StoredRows:
+        return StoredRows(*(column[at] for column in self))
 
 
-def form(layout: Layout, name: str) -> tuple[tuple[int, ...], Any]:
-    """Shape of a row, and dtype, of an array of a shard."""
+def stored_rows(
+    layout: Layout,
+    items: Sequence[Item],
+    ids: Int[np.ndarray, " n"],
+    version: int | Int[np.ndarray, " n"],
+    keys: Any,
+    values: Any,
+) -> StoredRows:
+    """Items with their keys [n k] and values [n c d].
+
+    Raises ValueError for other numbers or shapes of them, an unknown source, keys and values that are not finite, or
+    not any more in the layout's dtype, and as `pack`."""
+    n = len(items)
+    source = np.array([layout.number(item.source) for item in items], np.uint8)
+    payloads = np.array([pack(item) for item in items], object)
+    keys = _stored("keys", keys, (n, layout.key_dim), layout.key_dtype, ids)
+    values = _stored("values", values, (n, *layout.value_shape), layout.value_dtype, ids)
+    return StoredRows(ids, source, np.broadcast_to(np.int32(version), n), keys, values, payloads)
+
+
+class ShardWriter:
+    """Appends rows to the empty files of a new shard, by their names."""
+
+    def __init__(self, files: Mapping[str, BinaryIO], layout: Layout):
+        self._files, self._types, self.rows = files, _row_types(layout), 0
+        self._first, self._last, self._blob, self._counts = 0, -1, 0, np.zeros(len(layout.sources), np.int64)
+        self._write_headers()
+        self._files["offsets.npy"].write(np.zeros(1, np.int64).tobytes())
+
+    def append(self, rows: StoredRows) -> None:
+        """Ids rise, also from call to call."""
+        ids, lengths = rows.ids, [len(payload) for payload in rows.payloads]
+        assert len(ids) and self._last < ids[0] and (np.diff(ids) > 0).all()
+        arrays = rows._asdict() | {"offsets": self._blob + np.cumsum(lengths, dtype=np.int64)}
+        for name, (dtype, _) in self._types.items():
+            self._files[f"{name}.npy"].write(np.ascontiguousarray(arrays[name], dtype).data)
+        self._files[PAYLOAD].write(b"".join(rows.payloads))
+        self._first = self._first if self.rows else int(ids[0])
+        self.rows, self._last, self._blob = self.rows + len(ids), int(ids[-1]), int(arrays["offsets"][-1])
+        self._counts += np.bincount(rows.source, minlength=len(self._counts))
+
+    def finish(self, name: str) -> ShardInfo:
+        """Writes the headers; the manifest's entry of a shard called `name`."""
+        self._write_headers()
+        files = {file_name: _size_and_crc(file) for file_name, file in self._files.items()}
+        return ShardInfo(name, self.rows, self._first, self._last, tuple(self._counts.tolist()), None, files)
+
+    def _write_headers(self) -> None:
+        """At the beginning of the files; NumPy leaves room for any length, so that they can be written twice."""
+        for name, (dtype, shape) in self._types.items():
+            rows, file = self.rows + (name == "offsets"), self._files[f"{name}.npy"]
+            fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, *shape)}
+            file.seek(0)
+            np.lib.format.write_array_header_1_0(file, fields)
+
+
+@contextlib.contextmanager
+def new_shard(folder: Path, name: str, layout: Layout) -> Iterator[ShardWriter]:
+    """A writer; the shard appears as `folder / name`, with its `shard.json`, when the body has ended well."""
+    with atomic_folder(folder / name) as temporary, contextlib.ExitStack() as stack:
+        names = *(f"{array}.npy" for array in ARRAYS), PAYLOAD
+        writer = ShardWriter({one: stack.enter_context((temporary / one).open("w+b")) for one in names}, layout)
+        yield writer
+        (temporary / INFO).write_text(json.dumps(dataclasses.asdict(writer.finish(name))), "utf-8")
+
+
+def read_info(folder: Path) -> ShardInfo:
+    """The `shard.json` of a shard."""
+    return ShardInfo.from_json(json.loads((folder / INFO).read_text("utf-8")))
+
+
+def _row_types(layout: Layout) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+    """Dtype in the file, and shape of a row, of each array."""
+    integers = {"ids": np.int64, "source": np.uint8, "version": np.int32, "offsets": np.int64}
     return {
-        "keys": ((layout.key_dim,), file_type(layout.key_dtype)),
-        "values": (tuple(layout.value_shape), file_type(layout.value_dtype)),
-        "ids": ((), np.dtype(np.int64)),
-        "source": ((), np.dtype(np.uint8)),
-        "version": ((), np.dtype(np.int32)),
-        "offsets": ((), np.dtype(np.int64)),
-    }[name]
+        "keys": (_file_dtype(layout.key_dtype), (layout.key_dim,)),
+        "values": (_file_dtype(layout.value_dtype), tuple(layout.value_shape)),
+    } | {name: (np.dtype(dtype), ()) for name, dtype in integers.items()}
 
 
-def summary(file: BinaryIO) -> tuple[int, int]:
+def _file_dtype(dtype: str) -> np.dtype:
+    return np.dtype(np.uint16 if dtype == "bfloat16" else DTYPES[dtype])
+
+
+def _stored(name: str, array: Any, shape: tuple[int, ...], dtype: str, ids: np.ndarray) -> np.ndarray:
+    """Keys or values as the files hold them."""
+    array = np.asarray(array)
+    if array.shape[:1] != shape[:1]:
+        raise ValueError(f"{shape[0]} items, {name} are {list(array.shape)}: give one row for each item")
+    if array.shape != shape:
+        raise ValueError(f"{name} are {list(array.shape)}, this memory's are {list(shape)}; use the encoder it names")
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflow is an infinity, which is reported
+        cast = array.astype(DTYPES[dtype], copy=False)
+    finite = np.isfinite(cast.astype(np.float32, copy=False)).reshape(len(ids), -1).all(1)
+    if not finite.all():
+        raise ValueError(f"{name} of item {ids[~finite][0]} are not finite as {dtype}; nothing was written")
+    return cast.view(_file_dtype(dtype))
+
+
+def _size_and_crc(file: BinaryIO) -> tuple[int, int]:
     """(bytes, CRC-32C) of a file."""
-    file.seek(0)
+    file.seek(0)  # and flush
     crc, size = google_crc32c.Checksum(), 0
     while chunk := file.read(CHUNK):
         crc.update(chunk)
         size += len(chunk)
     return size, int.from_bytes(crc.digest(), "big")
-
-
-def file_type(dtype: str) -> Any:
-    return np.dtype(np.uint16) if dtype == "bfloat16" else np.dtype(DTYPES[dtype])

@@ -43,7 +43,7 @@ from jaxtyping import Int
 from common import terminal
 from common.io.files import atomic_output, check_output_file, require_file
 from reveal.processing.vocabulary import END, PAD, SPECIAL, START, Vocabulary, until_end
-from reveal.sources.texts import lines_of
+from reveal.sources.jsonl import lines_of
 
 SENTINELS, MULTIPLE = 100, 128
 SENTINEL = re.compile(r"<extra_id_(\d{1,2})>")

@@ -1,79 +1,85 @@
-"""Encyclopedic-VQA: what an encyclopedia says of an animal, plant or landmark in a picture (Mensink et al., ICCV 2023).
+"""Encyclopedic-VQA: what an encyclopedia says of an animal, plant or landmark in an image (Mensink et al., ICCV 2023).
 
-`train.csv`, `val.csv` and `test.csv` have a header and a row for each question, which is asked of up to five pictures:
+`train.csv`, `val.csv` and `test.csv` have a header and a row for each question, which is asked of up to five images:
 
 | column | holds |
 | --- | --- |
 | `question` | the text |
 | `answer` | what annotators said, `|` between them; a list has `&&` between its parts |
 | `question_type` | templated, automatic, multi_answer (lists) or 2_hop |
-| `dataset_name` | inaturalist or landmarks: whose pictures |
-| `dataset_image_ids` | the pictures' ids, `|` between them |
+| `dataset_name` | inaturalist or landmarks: whose images |
+| `dataset_image_ids` | the images' ids, `|` between them |
 | `wikipedia_url` | the page that has the answer; of 2_hop the two pages, `|` between them |
 | `wikipedia_url_used_in_train` | True or False: whether training asks about that page |
-
-The files are plain .csv, read with `csv`; only the rules below are ours.
 
 Other columns (the evidence and its section, the category) are left unread. Cells may hold quotes, commas and line
 breaks; a quote that never ends is an error, for everything behind it would be one cell.
 
-**Pictures.** Those of Google Landmarks v2 are called by their id, in any folder. Those of iNaturalist 2021 are called
+**Images.** Those of Google Landmarks v2 are called by their id, in any folder. Those of iNaturalist 2021 are called
 otherwise: `names` are its `train.json` and `val.json`, {"images": [{"id", "file_name"}]}, or files {id: name}.
 
-Each picture of a row is a question. Its id is 10 times the row's number, from 0, and the picture's place in the row.
+Each image of a row is a question. Its id is 10 times the row's number, from 0, and the image's place in the row.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from common.data.text import open_text
 from common.io.files import require_file
 from reveal.sources.coco import read_json
-from reveal.sources.image_names import Pictures
-from reveal.sources.records import Question, Skips
+from reveal.sources.records import Question, Record, Skips, as_question, usable
 
 KINDS = ("templated", "automatic", "multi_answer", "2_hop")
 NEEDED = ("question", "answer", "question_type", "dataset_image_ids")
-MOST = 10  # pictures of a row
+MOST = 10  # images of a row
 LARGEST = 1 << 24  # bytes of a cell; Python's own limit is 128 KiB
 NEXT, PART = "|", "&&"  # between answers, and between the parts of a list
 
 
 class Entry(NamedTuple):
-    """A question with what its evaluation goes by.
+    """A question with what its evaluation needs."""
 
-    Attributes:
-      question: its answers are written out, lists with commas; its group is the kind.
-      references: the answers as the file has them.
-      kind: of the question, one of KINDS.
-      seen: whether training asks about the same page; None: the file does not say.
-      image: what the picture is called in its own set.
-      page: address of the page with the answer.
-    """
-
-    question: Question
-    references: tuple[str, ...]
-    kind: str
-    seen: bool | None
-    image: str
-    page: str
+    question: Question  # its answers are `written`, its group is the kind
+    references: tuple[str, ...]  # the answers as the file has them
+    kind: str  # one of KINDS
+    seen: bool | None  # whether training asks about the same page; None: unknown
+    image: str  # its id in its own set
+    page: str  # address of the page with the answer
 
 
-def questions(
+def records(
     path: str | Path,
-    images: str | Path,
     names: str | Sequence[str] = (),
     kinds: Sequence[str] = KINDS,
     most: int = MOST,
-    without: Collection[str] = (),
-    skips: Skips | None = None,
-) -> Iterator[Question]:
-    """Questions to train on; arguments as for `entries`."""
-    yield from (entry.question for entry in entries(path, images, names, kinds, most, without, skips))
+    *,
+    skips: Skips,
+) -> Iterator[Record]:
+    """The questions of a .csv or .csv.gz, of some `kinds`, about the first `most` images of each row; `names` are files
+    with the file names of iNaturalist's images. Raises ValueError for the columns of another file, an unknown kind, and
+    `most` out of its range."""
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not 1 <= most <= MOST:
+        raise ValueError(f"kinds are {list(kinds)}, most is {most}: choose of {', '.join(KINDS)}, and 1 to {MOST}")
+    file_names = names_of([names] if isinstance(names, str) else names)
+    for number, where, row in rows(path, skips):
+        answers = tuple(answer.strip() for answer in row["answer"].split(NEXT) if answer.replace(PART, " ").strip())
+        text, kind = row["question"].strip(), row["question_type"].strip()
+        if not text or not answers:
+            skips.add("without an answer" if text else "without a question", where)
+        elif kind not in KINDS:
+            skips.add("of an unknown question_type", where)
+        elif kind in kinds:
+            seen = {"true": True, "false": False}.get((row.get("wikipedia_url_used_in_train") or "").strip().lower())
+            question = {"text": text, "answers": tuple(map(written, answers)), "group": kind}
+            for place, image in enumerate(ids_of(row, where, skips)[:most]):
+                metadata = answers, kind, seen, image, row.get("wikipedia_url") or ""
+                lookup = {"find": (file_names.get(image, image),), "names": (image,), "metadata": metadata}
+                yield Record(MOST * number + place, f"{where} picture {image}", **lookup, **question)
 
 
 def entries(
@@ -82,58 +88,21 @@ def entries(
     names: str | Sequence[str] = (),
     kinds: Sequence[str] = KINDS,
     most: int = MOST,
-    without: Collection[str] = (),
     skips: Skips | None = None,
 ) -> Iterator[Entry]:
-    """The questions of a file.
-
-    Args:
-      path: a .csv, which may end in .gz.
-      images: folder of all pictures.
-      names: a file, or some, that say what iNaturalist's pictures are called; none: by their ids.
-      kinds: of questions to read.
-      most: pictures of a row that are asked about, at most 10; 1: the first one.
-      without: ids of pictures that must not be there.
-      skips: where rows without a question, an answer or the right columns, and pictures that are not there are counted.
-
-    Raises:
-      OSError: a file or folder is missing.
-      ValueError: the columns of another file; an unknown kind; `most` out of its range.
-    """
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown or not 1 <= most <= MOST:
-        raise ValueError(f"kinds are {list(kinds)}, most is {most}: choose of {', '.join(KINDS)}, and 1 to {MOST}")
-    skips, pictures = skips or Skips(), Pictures(images)
-    called = names_of([names] if isinstance(names, str) else names)
-    for number, where, row in rows(path, skips):
-        answers = tuple(answer.strip() for answer in row["answer"].split(NEXT) if answer.replace(PART, " ").strip())
-        kind = row["question_type"].strip()
-        if not row["question"].strip() or not answers:
-            skips.add("without an answer" if row["question"].strip() else "without a question", where)
-        elif kind not in KINDS:
-            skips.add("of an unknown question_type", where)
-        elif kind in kinds:
-            about = answers, kind, _truth(row.get("wikipedia_url_used_in_train"))
-            for place, image in enumerate(ids_of(row, where, skips)[:most]):
-                if image in without:
-                    skips.held_out()
-                    continue
-                picture = pictures.find(called.get(image, image))
-                if picture is None:
-                    skips.add("whose picture is not there", f"{where} picture {image}")
-                    continue
-                head = MOST * number + place, picture, row["question"].strip()
-                question = Question(*head, tuple(map(written, answers)), kind)
-                yield Entry(question, *about, image, row.get("wikipedia_url") or "")
+    """The questions of `records` whose images are there."""
+    skips = skips or Skips()
+    for record in usable(records(path, names, kinds, most, skips=skips), images, skips, image_needed=True):
+        yield Entry(as_question(record), *record.metadata)
 
 
 def written(answer: str) -> str:
-    """An answer as a text to write: the parts of a list with commas between them, which is how they are scored."""
+    """An answer as text: the parts of a list with commas between them, which is how they are scored."""
     return ", ".join(part.strip() for part in answer.split(PART) if part.strip())
 
 
 def rows(path: str | Path, skips: Skips) -> Iterator[tuple[int, str, dict[str, str]]]:
-    """(number of the row from 0, what messages call it, cells by column). Raises ValueError as `entries`."""
+    """(number of the row from 0, its name in messages, cells by column). Raises ValueError as `records`."""
     csv.field_size_limit(max(csv.field_size_limit(), LARGEST))
     with open_text(require_file(path), newline="") as lines:
         reader, number = csv.reader(lines, strict=True), -1
@@ -155,29 +124,25 @@ def rows(path: str | Path, skips: Skips) -> Iterator[tuple[int, str, dict[str, s
 
 
 def names_of(files: Sequence[str | Path]) -> dict[str, str]:
-    """What pictures are called, by their ids as texts. Raises OSError, and ValueError for files of another kind."""
-    called: dict[str, str] = {}
+    """File names of images by their ids as texts. Raises OSError, and ValueError for files of another kind."""
+    file_names: dict[str, str] = {}
     for file in files:
         content = read_json(file)
         images = content.get("images") if isinstance(content, Mapping) else None
         if isinstance(images, list):
             named = ((row.get("id"), row.get("file_name")) for row in images if isinstance(row, Mapping))
-            called |= {str(number): str(name) for number, name in named if number is not None and name}
+            file_names |= {str(number): str(name) for number, name in named if number is not None and name}
         elif isinstance(content, Mapping) and all(isinstance(name, str) for name in content.values()):
-            called |= {str(number): name for number, name in content.items()}
+            file_names |= {str(number): name for number, name in content.items()}
         else:
             raise ValueError(f"{file} names no pictures: give iNaturalist's train.json or val.json, or {{id: name}}")
-    return called
+    return file_names
 
 
 def ids_of(row: Mapping[str, str], where: str, skips: Skips) -> list[str]:
-    """The ids of a row's pictures; [], and counted, if there are none or too many."""
+    """The ids of a row's images; [], and counted, if there are none or too many."""
     ids = [image.strip() for image in row["dataset_image_ids"].split(NEXT) if image.strip()]
     if not ids or len(ids) > MOST:
         skips.add(f"with more than {MOST} pictures" if ids else "without a picture", where)
         return []
     return ids
-
-
-def _truth(cell: str | None) -> bool | None:
-    return {"true": True, "false": False}.get((cell or "").strip().lower())

@@ -1,51 +1,75 @@
-"""Which pictures a file of evaluation questions has: the names that must not come back in knowledge (`records`).
+"""The images of evaluation sets, which must not come back in knowledge: by their names and by their bytes.
 
-| file | a picture is called by |
+`image_ids` reads the names (`images.all_names`) from a file of questions or images:
+
+| file | an image is named by |
 | --- | --- |
 | .jsonl of the general format, InfoSeek's | `image_id`, else `image` |
 | .json of questions, of annotations, A-OKVQA's list | `image_id`, else `image` |
 | .json of "images": COCO's captions, NoCaps, Karpathy's split | file, addresses, `open_images_id`; COCO's number |
 | .csv of Encyclopedic-VQA | `dataset_image_ids` |
 
-The `id` of a question is no picture's, and the `id` of a picture only where it is COCO's: NoCaps numbers pictures of
-Open Images from 0. Addresses are compared with those of WIT and CC12M. Encyclopedic-VQA numbers iNaturalist's pictures,
-and COCO's that have such a number are left out as well. Lines of .jsonl that are no objects are nobody's question.
+The `id` of a question is no image's, and the `id` of an image only where it is COCO's: NoCaps numbers images of Open
+Images from 0. Addresses are compared with those of WIT and CC12M. Encyclopedic-VQA numbers iNaturalist's images, and
+COCO's that have such a number are left out as well. Lines of .jsonl that are no objects are nobody's question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from common.data.files import walk
+from common.data.stored import Member
+from common.io.images import READABLE
 from reveal.sources import coco, evqa, jsonl
-from reveal.sources.records import Skips
+from reveal.sources.records import Question, Skips, file_bytes
 
-KINDS = ("questions", "images", "annotations")
-READ = "give a .json or .jsonl of questions or pictures, Encyclopedic-VQA's .csv, or a folder of pictures"
+LISTS = ("questions", "images", "annotations")
+ACCEPTED = "give a .json or .jsonl of questions or pictures, Encyclopedic-VQA's .csv, or a folder of pictures"
 
 
 def image_ids(path: str | Path) -> frozenset[str]:
-    """The names: what `without` takes. Raises OSError, and ValueError for a file of another kind or without any."""
+    """The names. Raises OSError, and ValueError for a file of another kind or without any."""
     suffixes = Path(path).suffixes
     if ".csv" in suffixes:
         rows = evqa.rows(path, Skips())
         names = frozenset(name for _, where, row in rows for name in evqa.ids_of(row, where, Skips()))
     elif ".jsonl" in suffixes:
-        names = frozenset(map(jsonl.picture_name, (row for _, _, row in jsonl.objects(path, Skips()))))
+        names = frozenset(map(jsonl.image_name, (row for _, _, row in jsonl.objects(path, Skips()))))
     else:
-        names = frozenset(_names_in(path))
+        names = frozenset(_names_in_json(path))
     if not names - {""}:
-        raise ValueError(f"{path} names no pictures, so none would be left out: {READ}")
+        raise ValueError(f"{path} names no pictures, so none would be left out: {ACCEPTED}")
     return names - {""}
 
 
-def _names_in(path: str | Path) -> Iterable[str]:
+def _names_in_json(path: str | Path) -> Iterable[str]:
     try:
         data = coco.read_json(path)
     except ValueError as error:
-        raise ValueError(f"{error}; to leave out its pictures, {READ}") from error
-    kind = next((kind for kind in KINDS if isinstance(data, Mapping) and kind in data), "questions")
-    rows = coco.rows_of(data, kind, path)
-    if kind == "images":
-        return (name for row in rows for name in coco.picture_names(row))
-    return map(jsonl.picture_name, rows)
+        raise ValueError(f"{error}; to leave out its pictures, {ACCEPTED}") from error
+    name = next((name for name in LISTS if isinstance(data, Mapping) and name in data), "questions")
+    rows = coco.rows_of(data, name, path)
+    if name == "images":
+        return (one for row in rows for one in coco.image_names(row))
+    return map(jsonl.image_name, rows)
+
+
+def contents(folders: Sequence[Path]) -> frozenset[bytes]:
+    """SHA-256 of every image file in some folders and below; a link to nothing has no content. Raises OSError."""
+    found = set()
+    for path in (path for folder in folders for path in walk(folder, READABLE, hidden=True)):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(hashlib.sha256(path.read_bytes()).digest())
+    return frozenset(found)
+
+
+def image_hash(record: Any) -> bytes | None:
+    """SHA-256 of the image file of an item or a question; None: there is none that can be read."""
+    image = record.image if isinstance(record, Question) else record.picture
+    data = file_bytes(image, Skips(), "") if isinstance(image, Path | bytes | Member) else None
+    return None if data is None else hashlib.sha256(data).digest()

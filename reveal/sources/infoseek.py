@@ -1,4 +1,4 @@
-"""InfoSeek: questions that take looking up, about the thing in a picture (Chen et al., EMNLP 2023).
+"""InfoSeek: questions that take looking up, about the thing in an image (Chen et al., EMNLP 2023).
 
 A JSON object a line. The answer to show and those that count are two fields; the test and the human set have neither:
 
@@ -11,24 +11,21 @@ Two files more are joined by `data_id`:
 | file | a line | what for |
 | --- | --- | --- |
 | `infoseek_val_qtype.jsonl` | `data_id`, `question_type`: String, Numerical or Time | scores by kind |
-| `infoseek_val_withkb.jsonl` | `data_id`, `entity_id`, `entity_text` | what is in the picture |
+| `infoseek_val_withkb.jsonl` | `data_id`, `entity_id`, `entity_text` | the thing in the image |
 
 Without the first, a question with a range is numerical and any other counts as string, which scores the same.
 
-The three files are published as JSON lines and no package among the dependencies reads them.
-
-Pictures are OVEN's, `oven_04990048.jpg` in any folder. A question's id is the number of its line, from 0.
+Images are OVEN's, `oven_04990048.jpg` in any folder. A question's id is the number of its line, from 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reveal.sources.image_names import Pictures
 from reveal.sources.jsonl import objects
-from reveal.sources.records import Question, Skips
+from reveal.sources.records import Question, Record, Skips, as_question, usable
 
 KINDS = ("string", "time", "numerical")
 TOLERANCE = 0.1  # of a number that has no range
@@ -38,35 +35,38 @@ Span = tuple[float, float]
 
 
 class Entry(NamedTuple):
-    """A question with what its evaluation goes by.
+    """A question with what its evaluation needs."""
 
-    Attributes:
-      question: its answers are those to show; its group is the split.
-      name: its `data_id`.
-      kind: one of KINDS.
-      split: unseen_question, unseen_entity; else what the file says.
-      references: the answers that count; () for numbers.
-      span: the least and the largest number that count; None for texts.
-      entity: Wikidata's id of what is in the picture; "" if nobody says.
-    """
-
-    question: Question
-    name: str
-    kind: str
-    split: str
-    references: tuple[str, ...]
-    span: Span | None
-    entity: str
+    question: Question  # its answers are those to show, its group is the split
+    name: str  # `data_id`
+    kind: str  # one of KINDS
+    split: str  # one of SPLITS, else the file's
+    references: tuple[str, ...]  # the answers that count; () for numbers
+    span: Span | None  # the least and the largest number that count; None for texts
+    entity: str  # Wikidata's id of the thing in the image; "" if unknown
 
 
-def questions(
-    path: str | Path,
-    images: str | Path,
-    without: Collection[str] = (),
-    skips: Skips | None = None,
-) -> Iterator[Question]:
-    """Questions to train on; arguments as for `entries`."""
-    yield from (entry.question for entry in entries(path, images, without=without, skips=skips))
+def records(
+    path: str | Path, types: str | Path | None = None, entities: str | Path | None = None, *, skips: Skips
+) -> Iterator[Record]:
+    """The questions of a .jsonl or .jsonl.gz, without an answer too; `types` and `entities` are the other files."""
+    kinds, things = _joined(types, "question_type", skips), _joined(entities, "entity_id", skips)
+    seen: set[str] = set()
+    for number, where, row in objects(path, skips):
+        lacking = [name for name in ("data_id", "image_id", "question") if not isinstance(row.get(name), str)]
+        if lacking or row["data_id"] in seen:
+            skips.add(f"without {lacking[0]}" if lacking else "whose data_id came before", where)
+            continue
+        name, image = row["data_id"], row["image_id"]
+        seen.add(name)
+        span, references = span_of(row.get("answer_eval")), _texts(row.get("answer_eval"))
+        kind = kinds.get(name, "").lower()
+        kind = kind if kind in KINDS else "string" if span is None else "numerical"
+        split = row["data_split"] if isinstance(row.get("data_split"), str) else ""
+        split = next((one for one in SPLITS if split.endswith(one)), split)
+        question = {"text": row["question"].strip(), "answers": _texts(row.get("answer")), "group": split}
+        metadata = name, kind, split, references, span, things.get(name, "")
+        yield Record(number, where, None, (image,), (image,), metadata=metadata, **question)
 
 
 def entries(
@@ -74,51 +74,16 @@ def entries(
     images: str | Path,
     types: str | Path | None = None,
     entities: str | Path | None = None,
-    without: Collection[str] = (),
     skips: Skips | None = None,
 ) -> Iterator[Entry]:
-    """The questions of a file, those without an answer too.
-
-    Args:
-      path: a .jsonl, which may end in .gz.
-      images: folder of OVEN's pictures.
-      types, entities: the other two files; None: without.
-      without: ids of pictures that must not be there.
-      skips: where lines that are no question, `data_id`s that came before, and pictures that are not there are counted.
-
-    Raises:
-      OSError: a file or folder is missing.
-    """
-    skips, pictures = skips or Skips(), Pictures(images)
-    kinds, things = _joined(types, "question_type", skips), _joined(entities, "entity_id", skips)
-    seen: set[str] = set()
-    for number, where, row in objects(path, skips):
-        lacking = [name for name in ("data_id", "image_id", "question") if not isinstance(row.get(name), str)]
-        if lacking:
-            skips.add(f"without {lacking[0]}", where)
-            continue
-        name, image = row["data_id"], row["image_id"]
-        if name in seen:
-            skips.add("whose data_id came before", where)
-            continue
-        seen.add(name)
-        if image in without:
-            skips.held_out()
-            continue
-        picture = pictures.find(image)
-        if picture is None:
-            skips.add("whose picture is not there", where)
-            continue
-        span, references = span_of(row.get("answer_eval")), _texts(row.get("answer_eval"))
-        kind = kinds.get(name, "").lower()
-        kind = kind if kind in KINDS else "string" if span is None else "numerical"
-        split = _split(row.get("data_split"))
-        question = Question(number, picture, row["question"].strip(), _texts(row.get("answer")), split)
-        yield Entry(question, name, kind, split, references, span, things.get(name, ""))
+    """The questions of `records` whose images are there."""
+    skips = skips or Skips()
+    for record in usable(records(path, types, entities, skips=skips), images, skips, image_needed=True):
+        yield Entry(as_question(record), *record.metadata)
 
 
 def span_of(value: Any) -> Span | None:
-    """The numbers that count: the range, else what is within a tenth of the number; None where neither is told."""
+    """The numbers that count: the range, else what is within a tenth of the number; None where there is neither."""
     entry = value[0] if isinstance(value, list) and value else value
     if not isinstance(entry, Mapping):
         return None
@@ -138,11 +103,6 @@ def _joined(path: str | Path | None, field: str, skips: Skips) -> dict[str, str]
         return {}
     rows = (row for _, _, row in objects(path, skips))
     return {str(row["data_id"]): str(row[field]) for row in rows if "data_id" in row and field in row}
-
-
-def _split(value: Any) -> str:
-    value = value if isinstance(value, str) else ""
-    return next((split for split in SPLITS if value.endswith(split)), value)
 
 
 def _texts(value: Any) -> tuple[str, ...]:

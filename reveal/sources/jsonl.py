@@ -1,4 +1,4 @@
-"""The general format: JSON lines and a folder of pictures.
+"""The general format: JSON lines and a folder of images.
 
 Items of knowledge, one a line; every text that is not named here is a field of the item:
 
@@ -11,81 +11,69 @@ Questions, one a line; `answers` are those of all annotators, `gold` and `negati
     {"image": "q/2.jpg", "answer": "a gull over the sea", "group": "near", "negatives": [7, 9]}
 
 Without `id` the number of the line, from 0, counts, and without `source` the reader's; null is as if nothing were said.
-Pictures are sought in `images`, by default the folder of the file. `image_id` may say what the picture is called
-elsewhere, for the leak rule; else `image` does. A file may end in .gz. Lines with NaN or Infinity are no JSON.
+Images are sought in `images`, by default the folder of the file. `image_id` may say what the image is called elsewhere,
+for the leak rule; else `image` does. A file may end in .gz. Lines with NaN or Infinity are no JSON.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.data.text import open_text, parse_json
 from common.io.files import require_file
-from reveal.memory.items import MOST_IDS, Item
-from reveal.sources.image_names import is_among
-from reveal.sources.records import Question, Skips, file_bytes
+from reveal.memory.items import MOST_IDS
+from reveal.sources.records import MISSING, Record, Skips
 
-OWN = ("id", "image", "image_id", "source")  # what is no field of an item
+NO_FIELDS = ("id", "image", "image_id", "source")
+NO_TEXTS = ("image", "image_id", "source", "group")
 
 
-def items(
-    path: str | Path,
-    images: str | Path | None = None,
-    source: str = "own",
-    without: Collection[str] = (),
-    skips: Skips | None = None,
-) -> Iterator[Item]:
+def items(path: str | Path, images: str | Path | None = None, *, skips: Skips) -> Iterator[Record]:
     """The items of a file (module docstring)."""
-    skips = skips or Skips()
-    folder = Path(images) if images is not None else Path(path).parent
     for number, where, entry in objects(path, skips):
-        picture = _picture(entry, folder)
-        fields = {name: value for name, value in entry.items() if name not in OWN and value != ""}
-        if is_among(picture_name(entry), without):
-            skips.held_out()
-            continue
-        if picture is not None and not _is_there(picture):
-            skips.add("whose picture is not there", where)
-        elif not fields and picture is None:
-            skips.add("with neither text nor picture", where)
-        elif not _is_number(entry.get("id", number)) or not isinstance(entry.get("source", source), str):
-            skips.add("whose id is no whole number from 0 to 2^62 - 1, or whose source is no text", where)
-        else:
-            data = None if picture is None else file_bytes(picture, skips, where)
-            if data is not None or picture is None:
-                yield Item(entry.get("source", source), fields, data, entry.get("id", number))
+        image = _image(entry, path, images)
+        fields = {name: value for name, value in entry.items() if name not in NO_FIELDS and value != ""}
+        number, source = entry.get("id", number), entry.get("source", "")
+        fault = ""
+        if image is None and entry.get("image", "") != "":
+            fault = MISSING
+        elif not fields and image is None:
+            fault = "with neither text nor picture"
+        elif not _is_id(number) or not isinstance(source, str):
+            fault = "whose id is no whole number from 0 to 2^62 - 1, or whose source is no text"
+        yield Record(number, where, image, names=(image_name(entry),), fault=fault, fields=fields, source=source)
 
 
-def questions(
-    path: str | Path,
-    images: str | Path | None = None,
-    without: Collection[str] = (),
-    skips: Skips | None = None,
-) -> Iterator[Question]:
+def questions(path: str | Path, images: str | Path | None = None, *, skips: Skips) -> Iterator[Record]:
     """The questions of a file (module docstring)."""
-    skips = skips or Skips()
-    folder = Path(images) if images is not None else Path(path).parent
     for number, where, entry in objects(path, skips):
-        picture = _picture(entry, folder)
-        if is_among(picture_name(entry), without):
-            skips.held_out()
-            continue
-        if picture is None or not _is_there(picture):
-            skips.add("whose picture is not there", where)
-            continue
-        reason = _wrong(entry)
-        if reason:
-            skips.add(reason, where)
-            continue
-        about = entry.get("text", ""), _answers(entry), entry.get("group", ""), entry.get("gold")
-        yield Question(entry.get("id", number), picture, *about, tuple(entry.get("negatives", ())))
+        number, gold = entry.get("id", number), entry.get("gold")
+        text, group = entry.get("text", ""), entry.get("group", "")
+        answers = entry.get("answers", entry.get("answer", []))
+        answers = answers if isinstance(answers, list) else [answers]
+        negatives = entry.get("negatives", [])
+        negatives = negatives if isinstance(negatives, list) else [None]
+        fault = ""
+        if not all(isinstance(one, str) for one in (*answers, text, group)):
+            fault = "whose text, answers or group are no texts"
+        elif not all(map(_is_id, [number, 0 if gold is None else gold, *negatives])):
+            fault = "whose id, gold or negatives are no whole numbers from 0 to 2^62 - 1"
+        question = {
+            "text": text,
+            "answers": tuple(answers),
+            "group": group,
+            "gold": gold,
+            "negatives": tuple(negatives),
+        }
+        image = _image(entry, path, images)
+        yield Record(number, where, image, names=(image_name(entry),), fault=fault, **question)
 
 
 def objects(path: str | Path, skips: Skips) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(number of the line from 0, what messages call it, the object without nulls) of each line that is not empty."""
+    """(number of the line from 0, its name in messages, the object without nulls) of each line that is not empty."""
     with open_text(require_file(path)) as file:
         for number, line in enumerate(file):
             where = f"{path} line {number + 1}"
@@ -101,47 +89,57 @@ def objects(path: str | Path, skips: Skips) -> Iterator[tuple[int, str, dict[str
                 skips.add("that is no JSON object", where)
 
 
-def picture_name(entry: Mapping[str, Any]) -> str:
-    """What the picture of an entry is called for the leak rule; "": it has none."""
+def image_name(entry: Mapping[str, Any]) -> str:
+    """The name of an entry's image for the leak rule; "": it has none."""
     named = (entry.get(name) for name in ("image_id", "image"))
     return next((str(name) for name in named if name not in (None, "")), "")
 
 
-def _wrong(entry: Mapping[str, Any]) -> str:
-    """Why a question cannot be used; "" if it can."""
-    texts = [*_answers(entry), entry.get("text", ""), entry.get("group", "")]
-    if not all(isinstance(text, str) for text in texts):
-        return "whose text, answers or group are no texts"
-    negatives = entry.get("negatives", [])
-    numbers = [entry.get("id", 0), entry.get("gold", 0), *(negatives if isinstance(negatives, list) else [None])]
-    return (
-        "" if all(map(_is_number, numbers)) else "whose id, gold or negatives are no whole numbers from 0 to 2^62 - 1"
-    )
+def lines_of(paths: Sequence[Path]) -> Iterator[str]:
+    """All texts in some files, for a tokenizer: lines, and of .jsonl every text in each object, without those that name
+    images. Raises ValueError for a line of .jsonl that is no JSON."""
+    for path in paths:
+        with open_text(path) as file:
+            for line in filter(str.strip, file):
+                if ".jsonl" not in path.suffixes:
+                    yield line.strip()
+                    continue
+                try:
+                    yield from _texts(parse_json(line))
+                except ValueError as error:
+                    start = line.strip()[:40]
+                    raise ValueError(f"{path}: {start!r} is no JSON ({error}); write one object a line") from error
 
 
-def _answers(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    answers = entry.get("answers", entry.get("answer", []))
-    return tuple(answers) if isinstance(answers, list) else (answers,)
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            if name not in NO_TEXTS:
+                yield from _texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
 
 
-def _is_number(value: Any) -> bool:
+def _image(entry: Mapping[str, Any], path: str | Path, images: str | Path | None) -> Path | None:
+    """The image file of an entry; None: it names none, or one that is not there."""
+    if entry.get("image", "") == "":
+        return None
+    image = (Path(path).parent if images is None else Path(images)) / str(entry["image"])
+    try:
+        return image if image.is_file() else None
+    except OSError:  # such as a name that is too long for any file
+        return None
+
+
+def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_IDS
 
 
 def _finite(text: str) -> float:
-    """Raises ValueError."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text} is no number of JSON's")
     return number
-
-
-def _picture(entry: Mapping[str, Any], folder: Path) -> Path | None:
-    return folder / str(entry["image"]) if entry.get("image", "") != "" else None
-
-
-def _is_there(picture: Path) -> bool:
-    try:
-        return picture.is_file()
-    except OSError:  # such as a name that is too long for any
-        return False

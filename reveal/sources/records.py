@@ -1,10 +1,14 @@
-"""The contract of all readers: questions, stored images, and the count of what was left out.
+"""What all readers share: from the records of a file to items and questions, and the count of what was left out.
 
-A reader is a generator. It reads its file from the beginning to the end and holds one record, so a source may be larger
-than the RAM; and it opens no picture that nobody asks for.
+A reader is a generator of `Record`s. It reads its file from the beginning to the end and holds one record, so a source
+may be larger than the RAM; and it opens no image. The rest is the same for all of them:
 
-**What cannot be read** (a line that is no JSON, a picture that is not there) is left out and counted in a `Skips`, or
-with `Skips(strict=True)` raised. A file that is missing, or no file of that kind at all, is raised always.
+    usable        leaves out images of an evaluation set, looks up the image, and leaves out what has a fault
+    as_item       reads the image file
+    as_question   keeps the path of the image, or its place in a tar
+
+What cannot be read (a line that is no JSON, an image that is not there) is left out and counted in a `Skips`, or with
+`Skips(strict=True)` raised. A file that is missing, or no file of that kind at all, is always raised.
 """
 
 from __future__ import annotations
@@ -12,71 +16,143 @@ from __future__ import annotations
 import collections
 import errno
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL.JpegImagePlugin import JpegImageFile
 
+from common.data.files import files_of
 from common.data.stored import Member
+from common.data.text import open_text
 from common.io.files import require_file
 from common.io.images import MAX_PIXELS, read_image, to_uint8
+from reveal.memory.items import Item
+from reveal.sources.images import ImageFolder, is_among
 
 HELD_OUT = "whose picture is in an evaluation set"
+MISSING = "whose picture is not there"
 UNREADABLE = "whose picture cannot be read"
-NO_HANDLES = (errno.EMFILE, errno.ENFILE)  # too many open files: no fault of the one that is to be opened
-PLAIN = ("RGB", "L")  # kinds of JPEG that need no more than to be decoded
+TEXT_STAYS = "and that stay as texts"
+NO_HANDLES = (errno.EMFILE, errno.ENFILE)  # too many open files: the file to be opened is not at fault
 
-
-Picture = Path | bytes | Member  # a file, its bytes, or where they lie
+Picture = Path | bytes | Member  # a file, its bytes, or its place in a tar
 
 
 class Question(NamedTuple):
-    """Something to answer: a question, or a picture to describe.
+    """A question about an image, or an image to describe."""
 
-    Attributes:
-      id: its number in its source.
-      image: the picture.
-      text: the question; "" for a picture to describe.
-      answers: of all annotators, equal ones as often as they were given; or all captions.
-      group: a part that scores are told for: a split, NoCaps' domain, "difficult" of A-OKVQA; "" if there is none.
-      gold: the number of the item that has the answer, where somebody knows it.
-      negatives: numbers of items that have not, and are easily taken for it.
-    """
-
-    id: int
+    id: int  # number in its source
     image: Picture
-    text: str = ""
+    text: str = ""  # "" for an image to describe
+    answers: tuple[str, ...] = ()  # of all annotators, equal ones as often as they were given; or all captions
+    group: str = ""  # scored by itself: a split, NoCaps' domain, "difficult" of A-OKVQA
+    gold: int | None = None  # id of the item with the answer, if known
+    negatives: tuple[int, ...] = ()  # ids of items that are easily mistaken for it
+
+
+class Record(NamedTuple):
+    """A record of a file, which may become an item, a question, or both."""
+
+    number: int  # id in its source, before `first_id` is added
+    where: str  # its name in messages
+    image: Picture | None = None  # where the record has it or its path
+    find: tuple[str | int, ...] = ()  # else names of the image in the folder of images, the likeliest first
+    names: tuple[str, ...] = ()  # of the image, for the leak rule (`images.py`)
+    fault: str = ""  # why the record cannot be used although its image is there
+    text_stays: bool = False  # an item without its image is still one
+    fields: Mapping[str, Any] = {}  # of the item
+    source: str = ""  # of the item; "": the reader's
+    text: str = ""  # of the question, as all that follow
     answers: tuple[str, ...] = ()
     group: str = ""
     gold: int | None = None
     negatives: tuple[int, ...] = ()
+    metadata: tuple[Any, ...] = ()  # whatever else an evaluation needs
 
 
 class Skips:
-    """Counts records that are left out, by reason; `strict` raises ValueError for the first one instead."""
+    """Counts records that are left out, by reason; with `strict`, `add` raises ValueError instead."""
 
     def __init__(self, strict: bool = False):
         self.strict, self.counts = strict, collections.Counter[str]()
 
     def add(self, reason: str, where: str) -> None:
         if self.strict:
-            raise ValueError(f"{where}: {reason}; mend it, or set strict=false to leave it out")
+            raise ValueError(f"{where}: {reason}; correct it, or set strict=false to leave it out")
         self.counts[reason] += 1
 
     def held_out(self) -> None:
-        """Counts a record whose picture must not be there; that is no fault, and `strict` does not mind."""
+        """Counts a record whose image is in an evaluation set: no fault, so `strict` does not raise."""
         self.counts[HELD_OUT] += 1
 
     def merge(self, others: Mapping[str, int]) -> None:
-        """Adds what somebody else has counted."""
         self.counts.update(others)
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.counts.most_common())
         return f"{self.counts.total()} records left out" + (f" ({reasons})" if reasons else "")
+
+
+def usable(
+    records: Iterable[Record],
+    images: str | Path | None,
+    skips: Skips,
+    without: Collection[str] = (),
+    image_needed: bool = False,
+) -> Iterator[Record]:
+    """The records that can be used, with their images; the others are counted.
+
+    Args:
+      images: folder of the images that records name; None: the records have them, or none.
+      without: names of images to leave out (`images.all_names`).
+      image_needed: leave out records without an image.
+    """
+    folder = None if images is None else ImageFolder(images)
+    for record in records:
+        image = record.image
+        if image is None and folder is not None:
+            image = next((found for name in record.find if (found := folder.find(name))), None)
+        if any(is_among(name, without) for name in record.names):
+            skips.held_out()
+        elif image is None and record.text_stays:
+            if folder is not None and record.find:
+                skips.add(f"{MISSING} {TEXT_STAYS}", f"{record.where} ({record.find[0]})")
+            yield record
+        elif image is None and (image_needed or (folder is not None and record.find)):
+            skips.add(MISSING, record.where)
+        elif record.fault:
+            skips.add(record.fault, record.where)
+        else:
+            yield record._replace(image=image)
+
+
+def as_item(record: Record, source: str, first_id: int, skips: Skips) -> Item | None:
+    """The item of a usable record; None, and counted, if its image cannot be read."""
+    data = None
+    if record.image is not None:
+        reason = f"{UNREADABLE} {TEXT_STAYS}" if record.text_stays else UNREADABLE
+        data = file_bytes(record.image, skips, record.where, reason)
+        if data is None and not record.text_stays:
+            return None
+    return Item(record.source or source, record.fields, data, first_id + record.number)
+
+
+def as_question(record: Record, first_id: int = 0) -> Question:
+    assert record.image is not None
+    gold = None if record.gold is None else first_id + record.gold
+    texts = record.text, record.answers, record.group
+    return Question(first_id + record.number, record.image, *texts, gold, record.negatives)
+
+
+def numbered_lines(path: str | Path, *suffixes: str) -> Iterator[tuple[str, str]]:
+    """(its name in messages, the line) of each line of a text file, of a folder's files or of those of a pattern."""
+    for file in files_of(path, *suffixes):
+        with open_text(file) as lines:
+            for number, line in enumerate(lines, 1):
+                yield f"{file} line {number}", line
 
 
 def picture_bytes(picture: Picture) -> bytes:
@@ -89,7 +165,7 @@ def picture_bytes(picture: Picture) -> bytes:
 
 
 def file_bytes(picture: Picture, skips: Skips, where: str, reason: str = UNREADABLE) -> bytes | None:
-    """As `picture_bytes`; None, and counted, for a file that is empty, or cannot be read."""
+    """As `picture_bytes`; None, and counted, for a file that is empty or cannot be read."""
     try:
         return picture_bytes(picture)
     except (OSError, ValueError) as error:
@@ -99,19 +175,8 @@ def file_bytes(picture: Picture, skips: Skips, where: str, reason: str = UNREADA
         return None
 
 
-def file_text(path: Path, skips: Skips, where: str) -> str | None:
-    """The text of a file of UTF-8, without blanks around it; None, and counted, if it cannot be read."""
-    try:
-        return path.read_text("utf-8-sig", "replace").strip()
-    except OSError as error:
-        if error.errno in NO_HANDLES:
-            raise
-        skips.add("whose text cannot be read", f"{where} ({error})")
-        return None
-
-
 def decode_picture(picture: Picture, name: str) -> UInt8[np.ndarray, "h w 3"]:
-    """The picture, which messages call `name`. Raises OSError, ValueError."""
+    """The decoded image, which messages call `name`. Raises OSError, ValueError."""
     if isinstance(picture, Path):
         return to_uint8(read_image(picture))
     data = picture_bytes(picture)
@@ -121,13 +186,13 @@ def decode_picture(picture: Picture, name: str) -> UInt8[np.ndarray, "h w 3"]:
 
 
 def _plain_jpeg(data: bytes) -> UInt8[np.ndarray, "h w 3"] | None:
-    """What `read_image` makes of the commonest pictures, in a quarter of its time: JPEGs that nobody turned. None:
-    another kind, or damaged, so that `read_image` has to say what it is."""
+    """The result of `read_image` for upright grey and RGB JPEGs, in a quarter of its time. None: another kind, or
+    damaged, so that `read_image` has to tell."""
     try:
         with JpegImageFile(io.BytesIO(data)) as picture:  # not `Image.open`, whose limits and warnings are global
             width, height = picture.size
             turned = "exif" in picture.info or "xmp" in picture.info
-            if picture.mode not in PLAIN or turned or width * height > MAX_PIXELS:
+            if picture.mode not in ("RGB", "L") or turned or width * height > MAX_PIXELS:
                 return None
             return np.array(picture.convert("RGB"))
     except Exception:  # decoders fail in many classes

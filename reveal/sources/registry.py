@@ -1,16 +1,24 @@
 """A reader with its arguments, chosen by name: how a config names what it reads.
 
     knowledge:
-      - {_target_: reveal.sources.Items, reader: wit, path: data/wit, options: {images: data/wit_pictures}}
+      - {_target_: reveal.sources.Items, reader: wit, path: data/wit, options: {images: data/wit_images}}
       - {_target_: reveal.sources.Items, reader: wikidata, path: data/triples.tsv, options: {first_id: 40000000}}
+
+Beside the arguments of the reader's function, `options` may have, as the table of formats says,
+
+| option | what |
+| --- | --- |
+| `images` | the folder of images that records name; None: without images, or those in the records |
+| `source` | name of the items' source, where the file names none |
+| `first_id` | added to the ids |
 
 Each iteration begins anew, and logs at its end how many records were left out, and why.
 
-A word of the command line names a source of knowledge too (`items_of`):
+A command-line argument names a source of knowledge too (`items_of`):
 
-    birds/                                          a folder of pictures and texts, or one that holds items.jsonl
+    birds/                                          a folder of images and texts, or one that holds items.jsonl
     items.jsonl                                     the general format
-    wit:wit_v1.train.tsv.gz,images=pictures         a reader of the package's table, what it reads, its options
+    wit:wit_v1.train.tsv.gz,images=folder           a reader of the package's table, its path, its options
     vqa:questions.json,annotations=answers.json,leave_out=OpenEnded_mscoco_val2014_questions.json,strict=true
 
 A comma begins an option only where a name and an equals sign follow, so paths may have commas. An option is read as
@@ -25,68 +33,81 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from reveal.memory.items import Item
 from reveal.sources import coco, evqa, folder, held_out, infoseek, jsonl, pairs, wikidata, wikidata_dump, wit, wit_tfds
-from reveal.sources.image_names import all_names, contents, picture_hash
-from reveal.sources.records import Question, Skips
+from reveal.sources.images import all_names
+from reveal.sources.records import Question, Record, Skips, as_item, as_question, usable
 
 log = logging.getLogger(__name__)
 OPTION = re.compile(r",(?=[a-z_]+=)")
 GENERAL = "items.jsonl"
 SWITCH = {"true": True, "false": False}
-GIVEN = ("path", "without", "skips")  # arguments that are no options
+REQUIRED = inspect.Parameter.empty
+
+
+class Format(NamedTuple):
+    """A format: the function that reads it, and which of the common options it has."""
+
+    records: Callable[..., Iterator[Record]]  # (path, its own options, skips) -> records
+    images: Literal["required", "optional", "own", "none"]  # the option `images`, or where else images are
+    source: str | None = None  # default name of the items' source; None: of questions
+    first_id: bool = True  # whether there is such an option
+
+    def common(self) -> dict[str, Any]:
+        """The common options with their defaults, REQUIRED without one."""
+        images = {"required": {"images": REQUIRED}, "optional": {"images": None}}.get(self.images, {})
+        return images | ({"source": self.source} if self.source else {}) | ({"first_id": 0} if self.first_id else {})
+
+    def options(self) -> dict[str, Any]:
+        """All options, those of the function first."""
+        parameters = inspect.signature(self.records).parameters
+        own = {name: one.default for name, one in parameters.items() if name not in ("path", "skips")}
+        return own | self.common()
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What items and questions have in common.
+    """A reader and its arguments."""
 
-    Attributes:
-      reader: its name, one of the package's table.
-      path: its first argument.
-      options: its other arguments, such as `images` and `first_id`.
-      leave_out: files of evaluation questions, whose pictures must not be read (`held_out.image_ids`), whatever file
-        names them; and folders of pictures that no item may have, to the byte, whatever they are called.
-      strict: a record that cannot be read is an error instead of being counted.
-    """
-
-    reader: str
-    path: str
+    reader: str  # its name in the package's table
+    path: str  # a file, folder or pattern
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    leave_out: Sequence[str] = ()
-    strict: bool = False
+    leave_out: Sequence[str] = ()  # files of evaluation questions and folders of images to keep out (`held_out.py`)
+    strict: bool = False  # a record that cannot be read is an error instead of being counted
 
-    READERS: ClassVar[Mapping[str, Callable[..., Iterator[Any]]]] = {}
+    READERS: ClassVar[Mapping[str, Format]] = {}
+    IMAGE_NEEDED: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a reader that there is not, and options that it has not or needs."""
         if self.reader not in self.READERS:
             raise ValueError(f"reader is {self.reader!r}: choose one of {', '.join(self.READERS)}")
-        parameters = inspect.signature(self.READERS[self.reader]).parameters
-        known = {name: one for name, one in parameters.items() if name not in GIVEN}
+        known = self.READERS[self.reader].options()
         wrong = [name for name in self.options if name not in known]
-        needed = [name for name, one in known.items() if one.default is one.empty and name not in self.options]
-        if wrong or needed:
-            problem = f"{wrong[0]} is no option" if wrong else f"{needed[0]} is missing in options"
+        missing = [name for name, default in known.items() if default is REQUIRED and name not in self.options]
+        if wrong or missing:
+            problem = f"{wrong[0]} is no option" if wrong else f"{missing[0]} is missing in options"
             raise ValueError(f"reader {self.reader}, {self.path}: {problem}; it has {', '.join(known)}")
-        if self.leave_out and "without" not in parameters:
+        if self.leave_out and self.READERS[self.reader].images == "none":
             raise ValueError(f"reader {self.reader} reads no pictures, so none can be left out: set leave_out=[]")
 
     def read(self, skips: Skips) -> Iterator[Any]:
-        """The records; what is left out is counted in `skips`."""
-        options = dict(self.options)
-        if self.leave_out:
-            files = [file for file in self.leave_out if not Path(file).is_dir()]
-            names = frozenset[str]().union(*map(held_out.image_ids, files))
-            options["without"] = frozenset[str]().union(*map(all_names, names))
-        kept_out = contents([Path(place) for place in self.leave_out if Path(place).is_dir()])
-        for record in self.READERS[self.reader](self.path, **options, skips=skips):
-            if kept_out and picture_hash(record) in kept_out:
+        reader, options = self.READERS[self.reader], dict(self.options)
+        common = {name: options.pop(name, default) for name, default in reader.common().items()}
+        files = [file for file in self.leave_out if not Path(file).is_dir()]
+        names = {name for file in files for one in held_out.image_ids(file) for name in all_names(one)}
+        hashes = held_out.contents([Path(place) for place in self.leave_out if Path(place).is_dir()])
+        records = reader.records(self.path, **options, skips=skips)
+        for record in usable(records, common.get("images"), skips, names, self.IMAGE_NEEDED):
+            made = self._made(record, common, skips)
+            if hashes and made is not None and held_out.image_hash(made) in hashes:
                 skips.held_out()
-            else:
-                yield record
+            elif made is not None:
+                yield made
+
+    def _made(self, record: Record, common: Mapping[str, Any], skips: Skips) -> Item | Question | None:
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
         skips = Skips(self.strict)
@@ -99,73 +120,70 @@ class Reading:
 class Items(Reading):
     """A source of knowledge."""
 
-    READERS: ClassVar[Mapping[str, Callable[..., Iterator[Any]]]] = {
-        "jsonl": jsonl.items,
-        "folder": folder.items,
-        "wit": wit.items,
-        "wit_tfds": wit_tfds.items,
-        "cc12m": pairs.table_items,
-        "webdataset": pairs.tar_items,
-        "wikidata": wikidata.items,
-        "wikidata_dump": wikidata_dump.items,
-        "vqa": coco.vqa_items,
-        "coco": coco.caption_items,
-        "karpathy": coco.karpathy_items,
+    READERS: ClassVar[Mapping[str, Format]] = {
+        "jsonl": Format(jsonl.items, "own", "own", first_id=False),
+        "folder": Format(folder.records, "own", "own"),
+        "wit": Format(wit.items, "optional", "wit"),
+        "wit_tfds": Format(wit_tfds.items, "optional", "wit"),
+        "cc12m": Format(pairs.table, "required", "cc12m"),
+        "webdataset": Format(pairs.tars, "own", "cc12m"),
+        "wikidata": Format(wikidata.records, "none", "wikidata"),
+        "wikidata_dump": Format(wikidata_dump.records, "optional", "wikidata"),
+        "vqa": Format(coco.vqa_images, "optional", "vqa"),
+        "coco": Format(coco.captions, "required", "coco"),
+        "karpathy": Format(coco.karpathy_by_number, "required", "coco"),
     }
 
-    def __iter__(self) -> Iterator[Item]:
-        return super().__iter__()
+    def _made(self, record: Record, common: Mapping[str, Any], skips: Skips) -> Item | None:
+        return as_item(record, common["source"], common.get("first_id", 0), skips)
 
 
 @dataclasses.dataclass(frozen=True)
 class Questions(Reading):
     """A source of questions."""
 
-    READERS: ClassVar[Mapping[str, Callable[..., Iterator[Any]]]] = {
-        "jsonl": jsonl.questions,
-        "wit": wit.questions,
-        "wit_tfds": wit_tfds.questions,
-        "cc12m": pairs.table_questions,
-        "webdataset": pairs.tar_questions,
-        "vqa": coco.vqa_questions,
-        "aokvqa": coco.aokvqa_questions,
-        "coco": coco.captions,
-        "nocaps": coco.captions,
-        "karpathy": coco.karpathy,
-        "evqa": evqa.questions,
-        "infoseek": infoseek.questions,
+    READERS: ClassVar[Mapping[str, Format]] = {
+        "jsonl": Format(jsonl.questions, "own", first_id=False),
+        "wit": Format(wit.questions, "required"),
+        "wit_tfds": Format(wit_tfds.questions, "optional"),
+        "cc12m": Format(pairs.table, "required"),
+        "webdataset": Format(pairs.tars, "own"),
+        "vqa": Format(coco.vqa, "required"),
+        "aokvqa": Format(coco.aokvqa, "required"),
+        "coco": Format(coco.captions, "required"),
+        "nocaps": Format(coco.captions, "required"),
+        "karpathy": Format(coco.karpathy, "required"),
+        "evqa": Format(evqa.records, "required"),
+        "infoseek": Format(infoseek.records, "required"),
     }
+    IMAGE_NEEDED: ClassVar[bool] = True
 
-    def __iter__(self) -> Iterator[Question]:
-        return super().__iter__()
+    def _made(self, record: Record, common: Mapping[str, Any], skips: Skips) -> Question:
+        return as_question(record, common.get("first_id", 0))
 
 
-def items_of(word: str, source: str | None = None) -> Items:
-    """The source of a word; `source` is the name of its items' source, where the word gives none.
-
-    Raises FileNotFoundError for a path that is not there; ValueError for a word that names no reader, and for options
-    that the reader has not or needs."""
-    reader, path, given = _parted(word)
-    known = inspect.signature(Items.READERS[reader]).parameters
-    options: dict[str, Any] = {} if source is None or "source" not in known else {"source": source}
+def items_of(argument: str, source: str | None = None) -> Items:
+    """The source of knowledge that a command-line argument names; `source` is its option where the argument gives none.
+    Raises FileNotFoundError for a missing path, ValueError for an argument without a reader, and as `Items`."""
+    reader, path, given = _split(argument)
+    known = Items.READERS[reader].options()
+    options: dict[str, Any] = {} if source is None else {"source": source}
     leave_out, strict = [], False
     for name, text in given:
         if name == "leave_out":
             leave_out.append(text)
         elif name == "strict":
-            strict = bool(_value(name, text, False, word))
+            strict = bool(_value(name, text, False, argument))
         else:
-            default = known[name].default if name in known else None
-            options[name] = _value(name, text, default, word)
+            options[name] = _value(name, text, known.get(name), argument)
     return Items(reader, path, options, tuple(leave_out), strict)
 
 
-def _parted(word: str) -> tuple[str, str, list[tuple[str, str]]]:
-    """Reader, path, options."""
-    before, colon, rest = word.partition(":")
+def _split(argument: str) -> tuple[str, str, list[tuple[str, str]]]:
+    before, colon, rest = argument.partition(":")
     named = bool(colon) and before in Items.READERS
-    path, *given = OPTION.split(rest if named else word)
-    options = [(name, text) for name, _, text in (part.partition("=") for part in given)]
+    path, *given = OPTION.split(rest if named else argument)
+    options = [(name, text) for name, _, text in (one.partition("=") for one in given)]
     if named:
         return before, path, options
     place = Path(path)
@@ -177,16 +195,16 @@ def _parted(word: str) -> tuple[str, str, list[tuple[str, str]]]:
         return "jsonl", path, options
     if not place.exists():
         raise FileNotFoundError(f"{path} does not exist; give a folder, an {GENERAL}, or READER:PATH")
-    raise ValueError(f"{path}: say what reads it, as in wit:{path}; readers are {', '.join(Items.READERS)}")
+    raise ValueError(f"{path}: name its reader, as in wit:{path}; readers are {', '.join(Items.READERS)}")
 
 
-def _value(name: str, text: str, default: Any, word: str) -> Any:
+def _value(name: str, text: str, default: Any, argument: str) -> Any:
     if isinstance(default, bool):
         if text not in SWITCH:
-            raise ValueError(f"{word}: {name}={text}: give true or false")
+            raise ValueError(f"{argument}: {name}={text}: give true or false")
         return SWITCH[text]
     if isinstance(default, int):
         if not text.isdigit():
-            raise ValueError(f"{word}: {name}={text}: give a whole number from 0")
+            raise ValueError(f"{argument}: {name}={text}: give a whole number from 0")
         return int(text)
     return text

@@ -11,10 +11,10 @@ may go on to the facts about its objects, the second hop:
     sentences   gull instance of bird . gull parent taxon Larus .
     pairs       France, capital: Paris, currency: euro; Paris, country: France
 
-No package among the dependencies reads these tables. Objects of more than 10,000 triples ("human", "male") tell nothing
-apart, and those triples are left out, as in the reference (`wikidata` utilities of scenic's knowledge_visual_language).
+No package among the dependencies reads these tables. Objects of more than 10,000 triples ("human", "male") distinguish
+nothing, and those triples are left out, as in the reference (scenic's knowledge_visual_language).
 A subject's triples may lie anywhere in the file, so all that are kept are held in the RAM: about 100 bytes each. Items
-have no picture. Their ids are the order in which the subjects first appear, those that are left out counted too."""
+have no image. Their ids are the order in which the subjects first appear, those that are left out counted too."""
 
 from __future__ import annotations
 
@@ -23,18 +23,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from common.data.files import files_of
 from common.data.text import open_text
-from reveal.memory.items import Item
-from reveal.sources.records import Skips
+from reveal.sources.records import Record, Skips, numbered_lines
 
 FORMS = ("sentences", "pairs")
-SECOND = 5  # facts that are told about an object
+SECOND = 5  # facts about an object
 EMPTY = "of which only frequent objects are told"
 Facts = Mapping[str, Sequence[tuple[str, str]]]  # subject -> relation, object
 
 
-def items(
+def records(
     path: str | Path,
     names: str | Path | None = None,
     relations: str | Path | None = None,
@@ -42,54 +40,45 @@ def items(
     keep: str | Sequence[str] = "",
     hops: int = 1,
     form: str = "sentences",
-    source: str = "wikidata",
-    first_id: int = 0,
-    skips: Skips | None = None,
-) -> Iterator[Item]:
-    """Items.
+    *,
+    skips: Skips,
+) -> Iterator[Record]:
+    """Items of a table of triples, a folder of them, or a pattern.
 
     Args:
-      path: a table of triples, a folder of them, or a pattern.
       names: table of the names of subjects and objects. relations: of relations. None: they are words already.
       most: triples that an object may be in, among those of the relations that are kept.
       keep: the relations to keep, "P36,P17" or a list, as the triples have them; "": all.
-      hops: 2 tells also what is known of the objects, up to `SECOND` facts each.
-      form: how facts are written, one of `FORMS`.
-      source: name of the items' source.
-      first_id: of the first subject.
-      skips: where lines that are no triples, and subjects of which nothing is left, are counted.
+      hops: 2 adds the facts about the objects, up to `SECOND` of each.
+      form: one of `FORMS`.
     """
-    skips, wanted = skips or Skips(), listed(keep)
     check_form(hops, form)
-    named, related = names_of(names), names_of(relations)
+    wanted, subject_names, relation_names = listed(keep), names_of(names), names_of(relations)
     counts = collections.Counter(thing for _, relation, thing in triples(path, Skips()) if is_kept(relation, wanted))
-    about: dict[str, list[tuple[str, str]]] = {}
+    facts: dict[str, list[tuple[str, str]]] = {}
     for subject, relation, thing in triples(path, skips):
-        own = about.setdefault(subject, [])
+        own = facts.setdefault(subject, [])
         if counts[thing] <= most and is_kept(relation, wanted):
             own.append((sys.intern(relation), sys.intern(thing)))
-    for number, (subject, own) in enumerate(about.items()):
+    for number, (subject, own) in enumerate(facts.items()):
         if own:
-            text = linearised(neighbourhood(subject, about, hops), named, related, form)
-            yield Item(source, {"text": text}, None, first_id + number)
+            text = linearised(neighbourhood(subject, facts, hops), subject_names, relation_names, form)
+            yield Record(number, f"{path} subject {subject}", fields={"text": text})
         else:
             skips.add(EMPTY, f"{path} subject {subject}")
 
 
 def triples(path: str | Path, skips: Skips) -> Iterator[tuple[str, str, str]]:
-    """The triples of all files."""
-    for file in files_of(path, ".tsv", ".txt", ".tsv.gz", ".txt.gz"):
-        with open_text(file) as lines:
-            for number, line in enumerate(lines, 1):
-                parts = [part.strip() for part in line.split("\t")]
-                if len(parts) == 3 and all(parts):
-                    yield parts[0], parts[1], parts[2]
-                elif line.strip():
-                    skips.add("that are no triples", f"{file} line {number}")
+    for where, line in numbered_lines(path, ".tsv", ".txt", ".tsv.gz", ".txt.gz"):
+        parts = [part.strip() for part in line.split("\t")]
+        if len(parts) == 3 and all(parts):
+            yield parts[0], parts[1], parts[2]
+        elif line.strip():
+            skips.add("that are no triples", where)
 
 
 def neighbourhood(subject: str, facts: Facts, hops: int) -> dict[str, list[tuple[str, str]]]:
-    """What is told about a subject, and with 2 hops about each of its objects, of which only others are told again."""
+    """The facts about a subject, and with 2 hops about each of its objects, but not those that lead back to it."""
     found = {subject: list(facts[subject])}
     if hops == 2:
         for _, thing in facts[subject]:
@@ -111,7 +100,6 @@ def linearised(facts: Facts, names: Mapping[str, str], relations: Mapping[str, s
 
 
 def check_form(hops: int, form: str) -> None:
-    """Raises ValueError for what `items` cannot do."""
     if hops not in (1, 2) or form not in FORMS:
         raise ValueError(f"hops={hops}, form={form}: hops is 1 or 2, form one of {', '.join(FORMS)}")
 

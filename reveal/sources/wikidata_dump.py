@@ -6,10 +6,10 @@
     ]
 
 A claim's `mainsnak` holds its value: another entity, a date, an amount, a text. Left out are claims of rank
-"deprecated", those without a value, and addresses and numbers of other catalogues ("external-id"), which no picture
+"deprecated", those without a value, and addresses and numbers of other catalogues ("external-id"), which no image
 shows. `wikidata.py` says how facts are written; "pairs" is the default here: "France, capital: Paris, currency: euro".
 
-No package among the dependencies reads this dump. The file is read twice: labels of all entities and how often each is
+The file is read twice: labels of all entities and how often each is
 an object, then the entities again. The labels are held in the RAM, all of them; with `hops=2` so are the facts. A label
 is that of the first of `languages` that there is; those of a table, `names`, go before. The ids of items are the
 numbers of the lines of items, so they do not depend on what is kept.
@@ -21,27 +21,22 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.data.files import files_of
-from common.data.text import open_text, parse_json
-from reveal.memory.items import Item
-from reveal.sources.image_names import folder_of, is_among
-from reveal.sources.records import UNREADABLE, Skips, file_bytes
+from common.data.text import parse_json
+from reveal.sources.records import Record, Skips, numbered_lines
 from reveal.sources.wikidata import EMPTY, check_form, is_kept, linearised, listed, names_of, neighbourhood
 
-PICTURE = "P18"
+IMAGE = "P18"
 ENTITY = re.compile(r"[QPL]\d+")
-UNTOLD = ("external-id", "url", "commonsMedia", "globe-coordinate", "geo-shape", "tabular-data", "math")
+LEFT_OUT = ("external-id", "url", "commonsMedia", "globe-coordinate", "geo-shape", "tabular-data", "math")
 DAY, MONTH = 11, 10  # precisions of dates
-SUFFIXES = (".json.gz", ".json.bz2", ".json")
-STAYS = "and that stay as texts"
 Fact = tuple[str, str]  # relation, object or value
 
 
-def items(
+def records(
     path: str | Path,
     languages: str | Sequence[str] = "en",
     keep: str | Sequence[str] = "",
@@ -50,70 +45,52 @@ def items(
     form: str = "pairs",
     site: str = "",
     names: str | Path | None = None,
-    images: str | Path | None = None,
-    source: str = "wikidata",
-    first_id: int = 0,
-    without: Collection[str] = (),
-    skips: Skips | None = None,
-) -> Iterator[Item]:
-    """Items.
+    *,
+    skips: Skips,
+) -> Iterator[Record]:
+    """Items of a dump, a folder of parts of one, or a pattern; one whose image of Commons is not there is a text alone.
 
     Args:
-      path: a dump, a folder of parts of one, or a pattern.
       languages: of labels and texts, "en,de" or a list; the first that there is counts.
       keep: the relations to keep, "P36,P17" or a list; "": all.
       most: claims that an entity may be the object of, among those of the relations that are kept.
-      hops, form: as in `wikidata.items`.
+      hops, form: as in `wikidata.records`.
       site: of whose pages an entity needs one, such as enwiki; "": it needs none.
       names: table of labels, a line each of number and label, that go before the dump's.
-      images: folder of pictures of Commons, by name; an entity without one is text alone, and counted if the dump names
-        one. None: all are.
-      source: name of the items' source.
-      first_id: of line 0.
-      without: names of pictures that must not be there.
-      skips: where lines that are no entity, and entities without a label or a fact, are counted.
     """
-    skips, spoken, wanted, pictures = skips or Skips(), listed(languages), listed(keep), folder_of(images)
     check_form(hops, form)
-    known, counts, about = _first_pass(path, spoken, wanted, hops == 2)
-    named = known | dict(names_of(names))
+    languages, wanted = listed(languages), listed(keep)
+    labels, counts, facts = _first_pass(path, languages, wanted, hops == 2)
+    labels |= names_of(names)
     for number, where, entity in entities(path, skips):
-        own = str(entity["id"])
+        subject = str(entity["id"])
         if site and site not in mapping(entity.get("sitelinks")):
             continue
-        if own not in named:
-            skips.add(f"without a label in {' or '.join(spoken)}", where)
+        if subject not in labels:
+            skips.add(f"without a label in {' or '.join(languages)}", where)
             continue
-        kept = [fact for fact in facts_of(entity, spoken, wanted) if counts[fact[1]] <= most]
-        near = neighbourhood(own, collections.ChainMap({own: kept}, about), hops)
+        own = [fact for fact in facts_of(entity, languages, wanted) if counts[fact[1]] <= most]
+        near = neighbourhood(subject, collections.ChainMap({subject: own}, facts), hops)
         kept = {one: [fact for fact in some if counts[fact[1]] <= most] for one, some in near.items()}
-        worded = {one: [(of, in_words(thing, named)) for of, thing in some] for one, some in kept.items() if some}
-        text = linearised(worded, named, named, form) if kept else ""
-        if not text:
+        worded = {one: [(of, in_words(thing, labels)) for of, thing in some] for one, some in kept.items() if some}
+        text = linearised(worded, labels, labels, form) if worded else ""
+        image = (name,) if (name := image_name(entity)) else ()
+        if text:
+            yield Record(number, where, None, image, image, text_stays=True, fields={"text": text})
+        else:
             skips.add(EMPTY, where)
-            continue
-        name = picture_name(entity)
-        if name and is_among(name, without):
-            skips.held_out()
-            continue
-        found = pictures.find(name) if pictures and name else None
-        if pictures and name and found is None:
-            skips.add(f"whose picture is not there {STAYS}", f"{where} ({name})")
-        data = file_bytes(found, skips, where, f"{UNREADABLE} {STAYS}") if found else None
-        yield Item(source, {"text": text}, data, first_id + number)
 
 
 def _first_pass(
-    path: str | Path, spoken: Sequence[str], wanted: Sequence[str], hold: bool
+    path: str | Path, languages: Sequence[str], wanted: Sequence[str], hold: bool
 ) -> tuple[dict[str, str], collections.Counter[str], dict[str, list[Fact]]]:
     """Labels of entities and relations, how often an entity is an object, and the facts of all if `hold`."""
     labels: dict[str, str] = {}
     counts, about = collections.Counter[str](), {}
     for _, _, entity in entities(path, Skips(), ("item", "property")):
-        label = label_of(entity.get("labels"), spoken)
-        if label:
+        if label := label_of(entity.get("labels"), languages):
             labels[entity["id"]] = label
-        facts = facts_of(entity, spoken, wanted) if entity.get("type") == "item" else []
+        facts = facts_of(entity, languages, wanted) if entity.get("type") == "item" else []
         counts.update(thing for _, thing in facts if ENTITY.fullmatch(thing))  # texts and amounts would fill the RAM
         if hold and facts:
             about[entity["id"]] = facts
@@ -123,47 +100,42 @@ def _first_pass(
 def entities(
     path: str | Path, skips: Skips, kinds: Sequence[str] = ("item",)
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(number among items, what messages call it, the entity) of each line with one of these types."""
+    """(number among items, its name in messages, the entity) of each line with one of these types."""
     number = -1
-    for file in files_of(path, *SUFFIXES):
-        with open_text(file) as lines:
-            for place, line in enumerate(lines, 1):
-                text = line.strip().rstrip(",")
-                if text in ("", "[", "]"):
-                    continue
-                where = f"{file} line {place}"
-                try:
-                    entity = parse_json(text)
-                except ValueError:
-                    entity = None
-                kind = entity.get("type") if isinstance(entity, dict) else None
-                number += kind == "item" or entity is None
-                if not isinstance(entity, dict) or not isinstance(entity.get("id"), str):
-                    skips.add("that are no entities", where)
-                elif kind in kinds:
-                    yield number, where, entity
+    for where, line in numbered_lines(path, ".json.gz", ".json.bz2", ".json"):
+        text = line.strip().rstrip(",")
+        if text in ("", "[", "]"):
+            continue
+        try:
+            entity = parse_json(text)
+        except ValueError:
+            entity = None
+        kind = entity.get("type") if isinstance(entity, dict) else None
+        number += kind == "item" or entity is None
+        if not isinstance(entity, dict) or not isinstance(entity.get("id"), str):
+            skips.add("that are no entities", where)
+        elif kind in kinds:
+            yield number, where, entity
 
 
-def facts_of(entity: Mapping[str, Any], spoken: Sequence[str], wanted: Sequence[str]) -> list[Fact]:
-    """What its claims say, those of rank "preferred" first within a relation."""
+def facts_of(entity: Mapping[str, Any], languages: Sequence[str], wanted: Sequence[str]) -> list[Fact]:
+    """Of its claims, those of rank "preferred" first within a relation."""
     found: list[Fact] = []
     for relation, claims in mapping(entity.get("claims")).items():
         if not is_kept(relation, wanted) or not isinstance(claims, list):
             continue
         stated = [claim for claim in claims if isinstance(claim, dict) and claim.get("rank") != "deprecated"]
         for claim in sorted(stated, key=lambda claim: claim.get("rank") != "preferred"):
-            text = value_of(mapping(claim.get("mainsnak")), spoken)
-            if text:
+            if text := value_of(mapping(claim.get("mainsnak")), languages):
                 found.append((relation, text))
     return found
 
 
-def value_of(snak: Mapping[str, Any], spoken: Sequence[str]) -> str:
-    """The number of an entity, a value as text, or an amount and the number of its unit; "" for what is unknown, or
-    tells nothing."""
+def value_of(snak: Mapping[str, Any], languages: Sequence[str]) -> str:
+    """The number of an entity, a value as text, or an amount and the number of its unit; "" for the rest."""
     data = mapping(snak.get("datavalue"))
     value, kind = data.get("value"), data.get("type")
-    if snak.get("snaktype") != "value" or snak.get("datatype") in UNTOLD:
+    if snak.get("snaktype") != "value" or snak.get("datatype") in LEFT_OUT:
         return ""
     if isinstance(value, str):
         return " ".join(value.split())
@@ -177,13 +149,13 @@ def value_of(snak: Mapping[str, Any], spoken: Sequence[str]) -> str:
         unit = str(value.get("unit", "1")).rpartition("/")[2]
         amount = str(value.get("amount", "")).removeprefix("+")
         return amount if unit == "1" else f"{amount} {unit}"
-    if kind == "monolingualtext" and value.get("language") in spoken:
+    if kind == "monolingualtext" and value.get("language") in languages:
         return " ".join(str(value.get("text", "")).split())
     return ""
 
 
 def in_words(thing: str, named: Mapping[str, str]) -> str:
-    """An entity, or an amount, with the label in the place of the number."""
+    """An entity, or an amount with its unit, by the label."""
     amount, _, unit = thing.rpartition(" ")
     return f"{amount} {named[unit]}" if amount and unit in named else named.get(thing, thing)
 
@@ -198,9 +170,9 @@ def date_of(time: str, precision: Any) -> str:
     return f"{text} BC" if sign == "-" else text
 
 
-def picture_name(entity: Mapping[str, Any]) -> str:
-    """What Commons calls its picture; "" if it has none."""
-    claims = mapping(entity.get("claims")).get(PICTURE)
+def image_name(entity: Mapping[str, Any]) -> str:
+    """Commons' name of its image; "" if it has none."""
+    claims = mapping(entity.get("claims")).get(IMAGE)
     for claim in claims if isinstance(claims, list) else ():
         snak = mapping(mapping(claim).get("mainsnak"))
         value = mapping(snak.get("datavalue")).get("value")
@@ -209,9 +181,9 @@ def picture_name(entity: Mapping[str, Any]) -> str:
     return ""
 
 
-def label_of(texts: Any, spoken: Sequence[str]) -> str:
+def label_of(texts: Any, languages: Sequence[str]) -> str:
     """Of {"en": {"value": ...}} the first language's that there is."""
-    values = (mapping(mapping(texts).get(language)).get("value") for language in spoken)
+    values = (mapping(mapping(texts).get(language)).get("value") for language in languages)
     return next((" ".join(value.split()) for value in values if isinstance(value, str) and value.strip()), "")
 
 

@@ -1,19 +1,19 @@
-"""WIT: pictures of Wikipedia with what the page says about them (Srinivasan et al., SIGIR 2021).
+"""WIT: images of Wikipedia with what the page says about them (Srinivasan et al., SIGIR 2021).
 
 Ten gzipped tables of 17 columns with tabs between them and a header, 37.6 million rows in 108 languages, 25 GB. Rows
-name their picture by its address; a folder has those that were fetched, by name or by hash (`records.Pictures`).
+name their image by its address; a folder has those that were fetched, by name or by hash (`images.ImageFolder`).
 
 Of a row REVEAL makes an item, and for the warm start a question too:
 
     item        hierarchical title, section, page, and the three captions; 5,233,186 of them in the paper
-    question    describe the picture: the reference caption, else the alt text, else the attribution. Its gold item is
+    question    describe the image: the reference caption, else the alt text, else the attribution. Its gold item is
                 the row's own, which for that must not hold the captions: `captions=False`
 
 A field that has quotes around it may go on over several lines. A quote that never ends costs nothing else: the line
 that has it is read as it is, or left out, and the next one begins anew. A carriage return alone ends no row. These
 rules, which the published files need and `csv` alone does not have, are why this reader is written by hand.
 
-Ids are the numbers of rows, of all languages and through all files, so they do not depend on which pictures there are.
+Ids are the numbers of rows, of all languages and through all files, so they do not depend on which images there are.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from __future__ import annotations
 import collections
 import csv
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from common.data.files import files_of
 from common.data.text import open_text
-from reveal.memory.items import Item
-from reveal.sources.image_names import folder_of, is_among
-from reveal.sources.records import Picture, Question, Skips, file_bytes
+from reveal.sources.records import Record, Skips
 
 COLUMNS: tuple[str, ...] = (
     "language",
@@ -67,85 +65,43 @@ LONE_RETURN = re.compile(r"\r(?!\n)")  # which `csv` takes for the end of a row
 
 
 class Row(NamedTuple):
-    """A row: its number, its name in messages, its texts by column, and its picture where the file holds that."""
+    """A row: its number, its name in messages, its texts by column, and its image where the file holds that."""
 
     number: int
     where: str
     texts: dict[str, str]
-    picture: bytes | None = None
+    image: bytes | None = None
 
 
-def items(
-    path: str | Path,
-    images: str | Path | None = None,
-    language: str = "en",
-    captions: bool = True,
-    source: str = "wit",
-    first_id: int = 0,
-    without: Collection[str] = (),
-    skips: Skips | None = None,
-) -> Iterator[Item]:
-    """Items.
-
-    Args:
-      path: a table, a folder of them, or a pattern.
-      images: folder of the pictures; None: texts alone.
-      language: of the rows.
-      captions: False: only what the page says.
-      source: name of the items' source.
-      first_id: of row 0.
-      without: addresses of pictures that must not be there.
-      skips: where rows without picture, text or the right number of columns are counted.
-    """
-    skips = skips or Skips()
-    yield from as_items(rows(path, language, without, skips), images, captions, source, first_id, skips)
+def items(path: str | Path, language: str = "en", captions: bool = True, *, skips: Skips) -> Iterator[Record]:
+    """Items of a table, a folder of them, or a pattern; without `captions`, of the texts of the page alone."""
+    return as_items(rows(path, language, skips), captions)
 
 
-def questions(
-    path: str | Path,
-    images: str | Path,
-    language: str = "en",
-    first_id: int = 0,
-    without: Collection[str] = (),
-    skips: Skips | None = None,
-) -> Iterator[Question]:
-    """Pictures with the caption to write, and the id of the row's item as gold; arguments as for `items`."""
-    skips = skips or Skips()
-    yield from as_questions(rows(path, language, without, skips), images, first_id, skips)
+def questions(path: str | Path, language: str = "en", *, skips: Skips) -> Iterator[Record]:
+    """Images with the caption to write, and the row's item as gold."""
+    return as_questions(rows(path, language, skips))
 
 
-def as_items(
-    found: Iterable[Row], images: str | Path | None, captions: bool, source: str, first_id: int, skips: Skips
-) -> Iterator[Item]:
-    """An item of each row: of a table, or of the same data set as tfds prepares it."""
-    pictures, names = folder_of(images), TEXTS | (CAPTIONS if captions else {})
+def as_items(found: Iterable[Row], captions: bool) -> Iterator[Record]:
+    columns = TEXTS | (CAPTIONS if captions else {})
     for row in found:
-        fields = {name: row.texts[column].strip() for name, column in names.items() if row.texts[column].strip()}
-        picture: Picture | None = row.picture if pictures is None else pictures.find(row.texts["image_url"])
-        if pictures is not None and picture is None:
-            skips.add("whose picture is not there", row.where)
-        elif not fields:
-            skips.add("without text", row.where)
-        else:
-            data = None if picture is None else file_bytes(picture, skips, row.where)
-            if data is not None or picture is None:
-                yield Item(source, fields, data, first_id + row.number)
+        fields = {name: text for name, column in columns.items() if (text := row.texts[column].strip())}
+        yield _record(row, fields=fields, fault="" if fields else "without text")
 
 
-def as_questions(found: Iterable[Row], images: str | Path | None, first_id: int, skips: Skips) -> Iterator[Question]:
-    """A picture to describe of each row that has one and a caption."""
-    pictures = folder_of(images)
+def as_questions(found: Iterable[Row]) -> Iterator[Record]:
     for row in found:
-        caption = next((row.texts[column].strip() for column in CAPTIONS.values() if row.texts[column].strip()), "")
-        picture: Picture | None = row.picture if pictures is None else pictures.find(row.texts["image_url"])
-        if picture is None or not caption:
-            skips.add("whose picture is not there" if picture is None else "without a caption", row.where)
-        else:
-            yield Question(first_id + row.number, picture, answers=(caption,), gold=first_id + row.number)
+        texts = tuple(text for column in CAPTIONS.values() if (text := row.texts[column].strip()))
+        yield _record(row, answers=texts[:1], fault="" if texts else "without a caption", gold=row.number)
 
 
-def rows(path: str | Path, language: str, without: Collection[str], skips: Skips) -> Iterator[Row]:
-    """The rows in the language."""
+def _record(row: Row, **record: Any) -> Record:
+    address = row.texts["image_url"]
+    return Record(row.number, row.where, row.image, (address,), (address,), **record)
+
+
+def rows(path: str | Path, language: str, skips: Skips) -> Iterator[Row]:
     csv.field_size_limit(max(csv.field_size_limit(), LARGEST))
     number = -1
     for file in files_of(path, ".tsv.gz", ".tsv"):
@@ -155,14 +111,8 @@ def rows(path: str | Path, language: str, without: Collection[str], skips: Skips
                 number, where = number + 1, f"{file} row {place}"
                 if len(row) != len(COLUMNS):
                     skips.add(f"that have not {len(COLUMNS)} columns", where)
-                    continue
-                named = dict(zip(COLUMNS, row, strict=True))
-                if named["language"] != language:
-                    continue
-                if is_among(named["image_url"], without):
-                    skips.held_out()
-                else:
-                    yield Row(number, where, named)
+                elif (texts := dict(zip(COLUMNS, row, strict=True)))["language"] == language:
+                    yield Row(number, where, texts)
 
 
 def cells(lines: Iterable[str]) -> Iterator[list[str]]:

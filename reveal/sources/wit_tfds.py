@@ -3,17 +3,16 @@
     ~/tensorflow_datasets/wit/1.1.0/          wit-train.tfrecord-00000-of-00500 ...
     ~/tensorflow_datasets/wit_kaggle/train_with_extended_features/1.0.2/      wit_kaggle-train.array_record-00000-of-...
 
-A file is a TFRecord (`common.io.tfrecord`) or an ArrayRecord; a record is a `tf.train.Example`, a map of names to lists.
-The names are those of the table's columns (`wit.py`), so an item is the same: texts by the same fields, an id by its
-place in the split.
+A file is a TFRecord (`common.io.tfrecord`) or an ArrayRecord; a record is a `tf.train.Example`, a map of names to
+lists. The names are those of the table's columns (`wit.py`), so an item is the same; its id is its place in the split.
 
-`wit` has no pictures: they come from a folder, as for the table. `wit_kaggle` (5.4 million pictures in 100 languages)
+`wit` has no images: they come from a folder, as for the table. `wit_kaggle` (5.4 million images in 100 languages)
 has them in its records, a blank one of one pixel where there is none, and for a caption "title [SEP] caption".
 
 tfds' own `data_source` has no random access to TFRecord, the format in which both are published, and reads that only
 with TensorFlow; this reader needs neither TensorFlow nor dataset_info.json, and counts damaged records.
 
-Questions of `wit_kaggle` hold their pictures' bytes: name a split that fits into the RAM.
+Questions of `wit_kaggle` hold their images' bytes: name a split that fits into the RAM.
 """
 
 from __future__ import annotations
@@ -22,16 +21,14 @@ import contextlib
 import functools
 import re
 import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from natsort import natsorted
 
 from common.io.files import require_file
 from common.io.tfrecord import BROKEN, parse_example, read_record, scan
-from reveal.memory.items import Item
-from reveal.sources.image_names import is_among
-from reveal.sources.records import Question, Skips
+from reveal.sources.records import Record, Skips
 from reveal.sources.wit import CAPTIONS, COLUMNS, Row, as_items, as_questions
 
 KINDS = (".tfrecord", ".array_record")
@@ -42,77 +39,42 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def items(
-    path: str | Path,
-    images: str | Path | None = None,
-    split: str = "train",
-    language: str = "en",
-    captions: bool = True,
-    source: str = "wit",
-    first_id: int = 0,
-    without: Collection[str] = (),
-    skips: Skips | None = None,
-) -> Iterator[Item]:
-    """Items.
-
-    Args:
-      path: the prepared folder, or one file of it.
-      images: folder of the pictures of `wit`; None: those in the records, or texts alone.
-      split: whose files of a folder are read.
-      language, captions, source, first_id, without, skips: as in `wit.items`.
-
-    Raises:
-      FileNotFoundError: no such folder, no file of the split, or one of its files is missing.
-      ValueError: a file that is damaged.
-    """
-    skips = skips or Skips()
-    yield from as_items(rows(path, split, language, without, skips), images, captions, source, first_id, skips)
+    path: str | Path, split: str = "train", language: str = "en", captions: bool = True, *, skips: Skips
+) -> Iterator[Record]:
+    """Items of a split of the prepared folder, or of one file of it; `language` and `captions` as in `wit.items`.
+    Raises ValueError for a damaged file, and as `files`."""
+    return as_items(rows(path, split, language, skips), captions)
 
 
-def questions(
-    path: str | Path,
-    images: str | Path | None = None,
-    split: str = "train",
-    language: str = "en",
-    first_id: int = 0,
-    without: Collection[str] = (),
-    skips: Skips | None = None,
-) -> Iterator[Question]:
-    """Pictures with the caption to write, and the id of the row's item as gold. Arguments and errors as for `items`."""
-    skips = skips or Skips()
-    yield from as_questions(rows(path, split, language, without, skips), images, first_id, skips)
+def questions(path: str | Path, split: str = "train", language: str = "en", *, skips: Skips) -> Iterator[Record]:
+    """Images with the caption to write, and the row's item as gold."""
+    return as_questions(rows(path, split, language, skips))
 
 
-def rows(path: str | Path, split: str, language: str, without: Collection[str], skips: Skips) -> Iterator[Row]:
+def rows(path: str | Path, split: str, language: str, skips: Skips) -> Iterator[Row]:
     """The records of the split in that language; a damaged one is counted."""
     number = -1
     for file in files(path, split):
         for place, read in enumerate(records(file)):
             number, where = number + 1, f"{file} record {place}"
+            reason = "that are damaged"
             try:
-                data = read()
-            except ValueError:
-                skips.add("that are damaged", where)
-                continue
-            try:
+                data, reason = read(), "that are no tf.train.Example"
                 features = parse_example(data)
             except ValueError:
-                skips.add("that are no tf.train.Example", where)
+                skips.add(reason, where)
                 continue
             texts = {column: features.get(column, b"").decode("utf-8", "replace") for column in COLUMNS}
             reference = CAPTIONS["caption"]
             if not texts[reference] and BOTH in features:
                 texts[reference] = features[BOTH].decode("utf-8", "replace").rpartition(SEPARATOR)[2].strip()
-            if texts["language"] != language:
-                continue
-            if is_among(texts["image_url"], without):
-                skips.held_out()
-                continue
-            picture = features.get("image") or None
-            yield Row(number, where, texts, None if picture is None or is_blank(picture) else picture)
+            if texts["language"] == language:
+                image = features.get("image") or None
+                yield Row(number, where, texts, None if image is None or is_blank(image) else image)
 
 
 def files(path: str | Path, split: str = "train") -> list[Path]:
-    """The files of a split, in their order. Raises FileNotFoundError as `items`."""
+    """The files of a split, in order. Raises FileNotFoundError if there are none, or if one is missing."""
     path = Path(path)
     if path.is_file():
         return [path]
@@ -129,18 +91,14 @@ def files(path: str | Path, split: str = "train") -> list[Path]:
 
 
 def records(path: Path) -> Iterator[Callable[[], bytes]]:
-    """What reads each record of a file, or raises ValueError for a damaged one. Raises ValueError where the file breaks
-    off."""
-    if KINDS[1] in path.name:
-        yield from _array_records(path)
+    """A function for each record of a file that reads it, or raises ValueError for a damaged one."""
+    if KINDS[1] not in path.name:
+        for span in scan(require_file(path)):
+            if span.length == BROKEN:
+                read_record(span)  # raises
+            yield functools.partial(read_record, span)
         return
-    for span in scan(require_file(path)):
-        if span.length == BROKEN:
-            read_record(span)  # raises
-        yield functools.partial(read_record, span)
 
-
-def _array_records(path: Path) -> Iterator[Callable[[], bytes]]:
     from array_record.python.array_record_module import ArrayRecordReader
 
     def read(number: int) -> bytes:
@@ -156,6 +114,6 @@ def _array_records(path: Path) -> Iterator[Callable[[], bytes]]:
         raise ValueError(f"{path} is damaged or cut short ({error}); copy it again") from error
 
 
-def is_blank(picture: bytes) -> bool:
-    """Whether it is the one pixel that stands for no picture (a PNG's size is in bytes 16 to 24)."""
-    return picture[:8] == PNG and picture[16:24] == struct.pack(">II", *BLANK_SIZE)
+def is_blank(image: bytes) -> bool:
+    """Whether it is the one pixel that stands for no image (a PNG's size is in bytes 16 to 24)."""
+    return image[:8] == PNG and image[16:24] == struct.pack(">II", *BLANK_SIZE)

@@ -31,8 +31,7 @@ from common.training.mesh import make_mesh
 from common.training.task import Batch, Context, Metrics, Params, RefreshConfig, Version
 from reveal.memory.engines import exact
 from reveal.memory.engines.engine import NOTHING, Engine, Rows
-from reveal.memory.engines.exact import Hits, Index
-from reveal.memory.engines.exact_engine import ExactEngine
+from reveal.memory.engines.exact import ExactEngine, Hits, Index
 from reveal.network.heads import scores
 from reveal.network.model import Query, Reveal
 from reveal.training import device_memory

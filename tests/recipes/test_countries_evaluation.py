@@ -12,10 +12,10 @@ from common.io.images import image_size
 from recipes.countries.data import CountriesConfig
 from recipes.countries.facts import RELATIONS
 from recipes.countries.phrases import asked_of
-from reveal.memory.engines.engine import Found
+from reveal.memory.engines.engine import SearchResult
 from reveal.network import weights
 from reveal.network.model import Reveal
-from reveal.reader import Reader, Told
+from reveal.reader import Reader, ReaderOutput
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -28,11 +28,13 @@ EVALUATION = CountriesEvaluation(DATA, renderings=1)
 HELD_OUT = DATA.evaluation("held_out", 1)
 
 
-def answers(texts) -> Told:
+def answers(texts) -> ReaderOutput:
     """As if these had been written."""
     tokens = np.stack([DATA.ended(text) for text in texts])
     nothing, ids = np.zeros((len(tokens), 0), np.float32), np.zeros((len(tokens), 0), np.int64)
-    return Told(tokens, Found(ids, nothing, ids, 1), nothing, nothing, np.zeros((len(tokens), 4), np.float32))
+    return ReaderOutput(
+        tokens, SearchResult(ids, nothing, ids, 1), nothing, nothing, np.zeros((len(tokens), 4), np.float32)
+    )
 
 
 def question(name, relation) -> int:

@@ -33,7 +33,7 @@ def test_the_memory_belongs_to_the_weights_beside_it(folder):
     flag = COUNTRIES.atlas.flags[7]
     picture = looks.look(flag, 16, np.random.default_rng(0))
     told = assistant.ask(picture, "What is the capital?", k=4)
-    assert len(told.pieces) == 4 and told.first_hop is None
+    assert len(told.items) == 4 and told.first_hop is None
     assert assistant.ask(picture, "What is the currency of this country?").first_hop is not None
     assert set(assistant.memory.sources) == set(COUNTRIES.sources)
 
@@ -46,7 +46,7 @@ def test_items_are_as_the_world_tells_them(folder):
     assert [item.fields for item in kept] == [item.fields for item in some]
     assert all(isinstance(item.picture, bytes | None) and len(item.picture or b"") < 9216 for item in kept)
     keys, values = assistant.encode(some)
-    np.testing.assert_allclose(assistant.memory.store.keys(np.array([item.id for item in some])), keys, atol=1e-5)
+    np.testing.assert_allclose(assistant.memory.keys(np.array([item.id for item in some])), keys, atol=1e-5)
     stored = assistant.memory.values(np.array([item.id for item in some]))
     np.testing.assert_allclose(stored, values, atol=0.01 * np.abs(values).max())
 

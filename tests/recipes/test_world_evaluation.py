@@ -10,10 +10,10 @@ import pytest
 from flax import nnx
 from little_world import NETWORK, WORLD
 
-from reveal.memory.engines.engine import Found
+from reveal.memory.engines.engine import SearchResult
 from reveal.network import weights
 from reveal.network.model import Reveal
-from reveal.reader import Told
+from reveal.reader import ReaderOutput
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -49,7 +49,9 @@ def test_an_answer_has_to_be_whole():
 
 def answers(tokens):
     nothing, ids = np.zeros((3, 0), np.float32), np.zeros((3, 0), np.int64)
-    return Told(np.array(tokens), Found(ids, nothing, ids, 1), nothing, nothing, np.zeros((3, 4), np.float32))
+    return ReaderOutput(
+        np.array(tokens), SearchResult(ids, nothing, ids, 1), nothing, nothing, np.zeros((3, 4), np.float32)
+    )
 
 
 def test_random_items_are_live_ones_of_the_chosen_sources(model, tmp_path):

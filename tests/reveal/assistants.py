@@ -1,14 +1,16 @@
-"""A little network with everything that the `reveal` command needs, on the disk. As a program: a build that dies."""
+"""A little network with everything that the `reveal` command needs, on the disk; and the command, called."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from flax import nnx
 from little_world import NETWORK, WORLD
 
@@ -16,10 +18,12 @@ from common.io.images import from_uint8, write_image
 from recipes.small_world.facts import SOURCES
 from recipes.small_world.knowledge import as_knowledge
 from recipes.small_world.vocabulary import WorldVocabulary
+from reveal.cli.main import main
 from reveal.network import weights
 from reveal.network.model import Reveal
 
 RECIPE = {"sources": list(SOURCES), "item_length": 16, "text_length": 12, "answer_length": 3}
+WEIGHTS = ("--weights", "weights.safetensors")
 
 
 def network(seed: int = 0, **changes) -> Reveal:
@@ -35,7 +39,7 @@ def save(folder: Path, model: Reveal, data: dict | None = None, more: dict | Non
 
 
 def items(folder: Path, count: int = 150, start: int = 0) -> Path:
-    """The first items of the little world as items.jsonl with pictures."""
+    """The first items of the little world as items.jsonl with images; their ids are those of the whole world."""
     lines = []
     for item in as_knowledge(WORLD.items, WORLD.vocabulary)[start : start + count]:
         entry = {"id": item.id, "source": item.source, **item.fields}
@@ -47,13 +51,20 @@ def items(folder: Path, count: int = 150, start: int = 0) -> Path:
     return folder / "items.jsonl"
 
 
-def workplace(folder: Path) -> Path:
-    """Weights, items and a picture to ask about."""
+def workplace(folder: Path, count: int = 150) -> Path:
+    """Weights, items and an image to ask about."""
     folder.mkdir(exist_ok=True)
     save(folder, network())
-    items(folder)
+    items(folder, count)
     write_image(folder / "asked.png", WORLD.evaluation("held_out", 1)["image"][0])
     return folder
+
+
+def with_memory(folder: Path, count: int) -> Path:
+    """A workplace with the memory `facts` of its items."""
+    place = workplace(folder, count)
+    main(["build", str(place / "items.jsonl"), "-o", str(place / "facts"), "--weights", str(place), "--quiet"])
+    return place
 
 
 def vocabulary(folder: Path) -> Path:
@@ -61,17 +72,33 @@ def vocabulary(folder: Path) -> Path:
     return folder / "vocabulary.json"
 
 
-if __name__ == "__main__":  # a build that dies when it has written some batches
-    from reveal.cli.main import main
-    from reveal.memory.builder import Builder
+def output_of(capsys, *words: str) -> dict:
+    """The JSON object that a command prints, and nothing else."""
+    capsys.readouterr()
+    main([*words, "--json"])
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    return json.loads(printed)
 
-    add, calls = Builder.add, []
 
-    def dying(self, *arguments):
-        calls.append(1)
-        if len(calls) > 2:
-            os._exit(9)
-        add(self, *arguments)
+def refused(capsys, *words: str) -> str:
+    """The one line with which a command ends with exit code 2."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    line = capsys.readouterr().err
+    assert stop.value.code == 2 and line.count("\n") == 1 and line.startswith("reveal: ")
+    return line
 
-    Builder.add = dying
-    main(sys.argv[1:])
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All files on the disk, to the byte."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def program(script: str, words: list[str], code: int) -> str:
+    """The errors that a program of its own prints, which ends with `code`."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    ended = subprocess.run([sys.executable, "-c", script, *words], env=environment, check=False, capture_output=True)
+    assert ended.returncode == code, ended.stderr.decode()
+    return ended.stderr.decode()

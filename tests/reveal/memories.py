@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from reveal.memory import Builder, Item, Layout, Store
+from reveal.memory import Builder, Item, Layout, Memory
+from reveal.memory import memory as memory_module
 
 LAYOUT = Layout("encoder-1", ("kg", "wit", "vqa"), key_dim=8, value_shape=(3, 4), value_dtype="bfloat16")
 
 
 def drawn(count: int, seed: int = 0, first: int = 0) -> tuple[list[Item], np.ndarray, np.ndarray]:
-    """Items of all three sources, some with pictures; keys of unit length; values."""
+    """Items of all three sources, some with images; keys of unit length; values."""
     rng = np.random.default_rng(seed)
     keys, values = rng.normal(size=(count, 8)), rng.normal(size=(count, 3, 4)).astype(np.float32)
     keys = (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float32)
@@ -24,9 +25,9 @@ def drawn(count: int, seed: int = 0, first: int = 0) -> tuple[list[Item], np.nda
     return items, keys, values
 
 
-def build(folder: Path, count: int, batch: int = 7, shard: int = 10, dies_at: int | None = None) -> None:
+def build(folder: Path, count: int, seed: int = 0, batch: int = 7, shard: int = 10, dies_at: int | None = None) -> None:
     """From item `count` of the builder on; the program ends at once before item `dies_at`."""
-    items, keys, values = drawn(count)
+    items, keys, values = drawn(count, seed)
     with Builder(folder, LAYOUT, shard) as builder:
         for start in range(builder.count, count, batch):
             part = slice(start, min(start + batch, count))
@@ -38,10 +39,8 @@ def build(folder: Path, count: int, batch: int = 7, shard: int = 10, dies_at: in
 if __name__ == "__main__":
     if sys.argv[2] == "build":
         build(Path(sys.argv[1]), 50, dies_at=34)
-    else:  # an addition that dies when its shard is written and the manifest is not
-        from reveal.memory import store
-
-        store.write_manifest = lambda *_: os._exit(9)
+    else:  # a change that dies when its files are written and the manifest is not
+        memory_module.write_manifest = lambda *_: os._exit(9)
         items, keys, values = drawn(5, seed=1, first=100)
-        opened = Store(sys.argv[1])
+        opened = Memory(sys.argv[1])
         opened.add(items, keys, values) if sys.argv[2] == "add" else opened.delete([3])

@@ -1,36 +1,33 @@
-"""`reveal build` among broken lines, damaged pictures, full disks, kills and evaluation sets: what can be used is kept,
-what cannot is counted with its reason, and what stops a build is one line and exit code 2."""
+"""`reveal build`, among broken lines, damaged images, full disks and kills: what can be used is built, what cannot is
+counted with its reason, and what stops a build is one line and exit code 2."""
 
+import bz2
 import gzip
 import importlib.util
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from assistants import workplace
+from assistants import WEIGHTS, files, items, output_of, program, refused, workplace
 from own_files import json_lines, picture
 
 from common.data.text import open_text
 from common.io.images import write_image
+from recipes.small_world.vocabulary import WorldVocabulary
 from reveal.cli.main import main
-from reveal.memory import Store
-from reveal.memory.shard_writer import ShardWriter
+from reveal.memory import Builder, Layout, Memory
+from reveal.processing.vocabulary import Vocabulary
 from reveal.sources import wit
 from reveal.sources.records import decode_picture
 
-ROOT = Path(__file__).parents[2]
 LONG = "gull " * 8000  # 40,000 characters
-SERVER = "http://127.0.0.1:9"  # the port where nobody listens
 KILLED = """
 import os, signal, sys
 from reveal.cli.main import main
-from reveal.memory.shard_writer import ShardWriter
+from reveal.memory.shards import ShardWriter
 append, calls = ShardWriter.append, []
 def dying(self, *arguments):
     append(self, *arguments)
@@ -51,17 +48,18 @@ main(sys.argv[1:])
 
 @pytest.fixture(autouse=True)
 def leave_the_process_alone(monkeypatch):
+    """`setup` changes the allocator and turns on a cache in the user's home; neither ends with a test."""
     monkeypatch.setattr("common.runtime.setup", lambda: None)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    return workplace(tmp_path_factory.mktemp("hostile") / "made")
+    return workplace(tmp_path_factory.mktemp("build") / "made")
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, made) -> Path:
-    """A working folder with weights and items.jsonl."""
+    """A working folder with weights and items.jsonl of 150 items."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
@@ -69,42 +67,37 @@ def here(tmp_path, monkeypatch, made) -> Path:
 
 def words(*sources: str, output: str = "m", **options: str | int) -> list[str]:
     given = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    return ["build", *sources, "-o", output, "--weights", "weights.safetensors", "--quiet", *given]
+    return ["build", *sources, "-o", output, *WEIGHTS, "--quiet", *given]
 
 
-def told(capsys, said: list[str]) -> dict:
-    capsys.readouterr()
-    main([*said, "--json"])
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys, said: list[str]) -> str:
-    """The one line with which the command ends with 2."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main(said)
-    line = capsys.readouterr().err
-    assert stop.value.code == 2 and line.count("\n") == 1 and line.startswith("reveal: ")
-    return line
-
-
-def started(script: str, said: list[str], code: int) -> str:
-    """What a program of its own prints as errors, that ends with `code`."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    ended = subprocess.run([sys.executable, "-c", script, *said], env=environment, check=False, capture_output=True)
-    assert ended.returncode == code, ended.stderr.decode()
-    return ended.stderr.decode()
-
-
-def wit_lines(path: Path, *lines: str | dict) -> Path:
-    """A table of rows and of raw lines, after its header."""
-    rows = [line if isinstance(line, str) else "\t".join((row_of(line)).values()) for line in lines]
-    path.write_bytes(gzip.compress("\n".join(["\t".join(wit.COLUMNS), *rows, ""]).encode()))
-    return path
+def stop(*_):
+    raise KeyboardInterrupt
 
 
 def row_of(given: dict) -> dict[str, str]:
     return dict.fromkeys(wit.COLUMNS, "") | {"language": "en", "page_url": "x"} | given
+
+
+def test_a_report_is_of_all_that_was_read(here, capsys):
+    (here / "more").mkdir()
+    shutil.copytree(here, here / "more", dirs_exist_ok=True, ignore=shutil.ignore_patterns("more"))
+    with (here / "more" / "items.jsonl").open("a") as file:
+        file.write('no JSON\n{"id": 900, "source": "vqa", "image": "none.png"}\n{"id": 901, "source": "graph"}\n')
+        file.write('{"id": 902, "source": "vqa", "image": "broken.png", "text": "friend cat"}\n')
+    (here / "more" / "broken.png").write_bytes(b"\x89PNG\r\n")
+    report = output_of(capsys, *words("more"))
+    assert report["added"] == report["items"] == 150 and report["version"] == 1 and report["ids"] == [0, 149]
+    assert report["left_out"] == {
+        "that is no JSON object": 1,
+        "whose picture is not there": 1,
+        "with neither text nor picture": 1,
+        "whose picture is damaged": 1,
+    }
+    assert report["hash"] == Memory("m").manifest.hash() and report["rate"] > 0
+    items(here, 20)
+    main(words("items.jsonl", output="third"))
+    shown = capsys.readouterr().out
+    assert "third: 20 items" in shown and all(f"{name} 5" in shown for name in ("graph", "passages", "captions", "vqa"))
 
 
 def test_broken_rows_cost_themselves_alone(here, capsys):
@@ -133,8 +126,9 @@ def test_broken_rows_cost_themselves_alone(here, capsys):
         "\t".join(row_of(row("tern", '"Two lines\n""with"" quotes"')).values()),
         row("gull", ""),
     ]
-    wit_lines(here / "wit.tsv.gz", *lines)
-    report = told(capsys, words("wit:wit.tsv.gz,images=birds,source=passages"))
+    lines = [line if isinstance(line, str) else "\t".join((row_of(line)).values()) for line in lines]
+    (here / "wit.tsv.gz").write_bytes(gzip.compress("\n".join(["\t".join(wit.COLUMNS), *lines, ""]).encode()))
+    report = output_of(capsys, *words("wit:wit.tsv.gz,images=birds,source=passages"))
     assert report["left_out"] == {
         "that have not 17 columns": 2,
         "whose picture is not there": 1,
@@ -142,7 +136,7 @@ def test_broken_rows_cost_themselves_alone(here, capsys):
         "without text": 1,
         "whose picture is damaged": 2,
     }
-    found = Store("m").items([0, 2, 3, 9, 10, 11])
+    found = Memory("m").items([0, 2, 3, 9, 10, 11])
     assert report["items"] == len(found) == 6 and [item.fields["page"] for item in found] == [
         'It says "kek" often',
         "A seabird",
@@ -152,114 +146,120 @@ def test_broken_rows_cost_themselves_alone(here, capsys):
         'Two lines\n"with" quotes',
     ]
     assert found[1].fields["alt"] == '"a quote that never ends'
-    said = refused(capsys, words("wit:wit.tsv.gz,images=birds,source=passages,strict=true", output="n"))
-    assert "wit.tsv.gz row 2: that have not 17 columns; mend it" in said
+    line = refused(capsys, *words("wit:wit.tsv.gz,images=birds,source=passages,strict=true", output="n"))
+    assert "wit.tsv.gz row 2" in line
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".bz2"])
-def test_a_packed_file_that_was_cut_short_is_told(tmp_path, suffix):
-    import bz2
-
-    pack = {".gz": gzip.compress, ".bz2": bz2.compress}[suffix]
-    text = "".join(f"line {number} {np.sqrt(number)}\n" for number in range(5000))
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress)])
+def test_a_packed_file_that_was_cut_short_is_named(tmp_path, suffix, pack):
+    data = pack("".join(f"line {number} {np.sqrt(number)}\n" for number in range(5000)).encode())
     path = tmp_path / f"a.tsv{suffix}"
-    path.write_bytes(pack(text.encode()))
+    path.write_bytes(data)
     with open_text(path) as lines:
-        assert "".join(lines) == text
-    path.write_bytes(pack(text.encode())[:-4000])
-    with (
-        pytest.raises(ValueError, match=rf"a\.tsv{suffix} is damaged or cut short .*copy it again"),
-        open_text(path) as file,
-    ):
+        assert len(list(lines)) == 5000
+    path.write_bytes(data[:-4000])
+    with pytest.raises(ValueError, match=rf"a\.tsv{suffix}"), open_text(path) as file:
         list(file)
 
 
-def test_quotes_and_lines_of_a_table():
-    full = "\t".join("abcdefghijklmnopq")
-    tail = "\t".join("bcdefghijklmnopq")
-    cases = {
-        full: [17],
-        f"\n{full}\r\n": [17],
-        f'"a"\t{tail}': [17],
-        f'x\t"a\nb"\t{tail[2:]}': [17],
-        f'"a\t{tail}\n{full}': [17, 17],
-        f'"a\nb\n{full}': [1, 1, 17],
-        f'{full[:-1]}"q\n{full}': [17, 17],
-        f'{full[:-1]}"q\nr"': [17],
-    }
-    for text, counts in cases.items():
-        assert [len(row) for row in wit.cells(text.splitlines(keepends=True))] == counts, text
+def test_images_are_decoded_alike_from_bytes_and_from_files(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, channels in {"a.jpg": 3, "grey.jpg": 1}.items():
+        path = tmp_path / name
+        write_image(path, np.repeat(rng.random((33, 47, channels), np.float32), 3 // channels, 2))
+        np.testing.assert_array_equal(decode_picture(path.read_bytes(), "x"), decode_picture(path, "x"))
+    with pytest.raises(ValueError, match="item 7"):
+        decode_picture((tmp_path / "a.jpg").read_bytes()[:-300], "item 7")
+
+
+def test_a_killed_build_resumes_to_the_same_memory_and_report(here, capsys):
+    lines = [json.loads(line) for line in Path("items.jsonl").read_text().splitlines()]
+    (here / "half.png").write_bytes((here / "asked.png").read_bytes()[:50])
+    broken = {"id": 7, "source": "vqa", "image": "half.png"}
+    json_lines(here / "items.jsonl", [broken if entry["id"] == 7 else entry for entry in lines])
+    build = words("items.jsonl", shard=40)
+    program(KILLED, build, -signal.SIGKILL)
+    assert list((here / "m").glob(".partial-*")) and (here / "m" / "build.json").is_file()
+    assert not (here / "m" / "manifest.json").exists()
+    kept = Path("items.jsonl").read_text()
+    Path("items.jsonl").write_text(kept.replace('"text": "', '"text": "once '))
+    assert "item" in refused(capsys, *build)  # the sources are others
+    Path("items.jsonl").write_text(kept)
+    known = WorldVocabulary.of_world().words
+    Vocabulary((*known[:-2], *known[:-3:-1])).save("turned.json")
+    for change in (["--renumber"], ["--tokenizer", "turned.json"]):
+        assert "build.json" in refused(capsys, *build, *change)
+    report = output_of(capsys, *build)
+    once = output_of(capsys, *words("items.jsonl", shard=40, output="n"))
+    assert 0 < report["resumed"] < 149 and report["resumed"] + report["added"] == once["items"] == 149
+    assert report["hash"] == once["hash"] and report["left_out"] == once["left_out"] == {"whose picture is damaged": 1}
+    assert files(here / "m") == files(here / "n") and "build.json" not in files(here / "m")
+
+
+def test_a_full_disk_leaves_no_half_shard_and_the_build_resumes(here, capsys):
+    entries = [{"id": 0, "source": "vqa", "text": "home"}, {"id": 1, "source": "vqa", "image": "noise.jpg"}]
+    write_image(here / "noise.jpg", np.random.default_rng(0).random((1200, 1200, 3), np.float32))
+    json_lines(here / "large.jsonl", entries)
+    build = words("large.jsonl", picture_side=0, shard=1)
+    line = program(LIMITED, build, 2)
+    assert "for m (File too large)" in line and line.count("\n") == 1
+    assert [path.name for path in (here / "m").iterdir() if path.is_dir()] == ["v00001-00000"]
+    assert not list(here.rglob(".partial-*")) and (here / "m" / "build.json").is_file()
+    report = output_of(capsys, *build)
+    assert (report["resumed"], report["added"]) == (1, 1)
+
+
+def test_a_memory_gives_way_to_another_only_when_asked(here, capsys):
+    items(here, 20)
+    build = words("items.jsonl", output="facts")
+    assert output_of(capsys, *build)["items"] == 20
+    items(here, 8)
+    assert "facts" in refused(capsys, *build)
+    build.append("--overwrite")
+    Path("facts/mine.txt").touch()
+    assert "mine.txt" in refused(capsys, *build)
+    Path("facts/mine.txt").unlink()
+    assert output_of(capsys, *build)["items"] == len(Memory("facts")) == 8
+    assert not list(here.glob("*.building")) and not list(here.glob(".replaced*"))
+    Path("notes").mkdir()
+    Path("notes/a.txt").write_text("home attic")
+    assert "a.txt" in refused(capsys, *words("items.jsonl", output="notes"), "--overwrite")
+
+
+def test_a_build_that_was_stopped_before_it_replaced_another(here, capsys, monkeypatch):
+    items(here, 20)
+    build = words("items.jsonl", output="facts")
+    output_of(capsys, *build)
+    with monkeypatch.context() as patch:
+        patch.setattr("reveal.cli.changes.replace", stop)
+        with pytest.raises(SystemExit):
+            main([*build, "--overwrite"])
+    assert (here / "facts.building" / "manifest.json").is_file()
+    items(here, 8)
+    assert output_of(capsys, *build, "--overwrite")["items"] == 8 and not (here / "facts.building").exists()
+    Path("facts").rename("facts.building")  # killed between the two renames
+    assert "facts" in refused(capsys, *build) and len(Memory("facts")) == 8
+    monkeypatch.chdir(here / "facts")
+    within = ["build", "../items.jsonl", "-o", ".", "--weights", "../weights.safetensors", "--overwrite"]
+    assert "-o ." in refused(capsys, *within)
+
+
+def test_a_second_build_into_a_folder_leaves_the_first_alone(here, capsys):
+    items(here, 3)
+    output_of(capsys, *words("items.jsonl", output="facts"))
+    for target in ("m", "facts.building"):
+        first = Builder(target, Layout("e", ("kg",), 2, (1, 1)))
+        build = words("items.jsonl", output=target.removesuffix(".building"))
+        assert target in refused(capsys, *build, "--overwrite")
+        assert first.finish().version == 1
 
 
 def test_a_server_that_is_not_there_is_one_line(here, capsys):
     if importlib.util.find_spec("pymilvus") is None:  # in this process its import would take the captured stderr
         pytest.skip("needs the extra milvus")
-    told(capsys, words("items.jsonl"))
-    asked = ["search", "m", "--text", "food ?", "--weights", "weights.safetensors"]
-    said = started(PLAIN, [*asked, "--engine", "milvus", "--milvus", SERVER], 2)
-    assert said.startswith(f"reveal: Milvus at {SERVER}") and said.count("\n") == 1
-    assert "check that it runs, or take another engine" in said
-
-
-def full_disk(*arguments):
-    raise OSError(28, "No space left on device")
-
-
-def test_a_full_disk_stops_a_build_that_goes_on(here, capsys, monkeypatch):
-    build = words("items.jsonl", shard=40)
-    with monkeypatch.context() as patch:
-        append, calls = ShardWriter.append, []
-
-        def third(self, *arguments):
-            calls.append(1)
-            (full_disk if len(calls) == 3 else append)(self, *arguments)
-
-        patch.setattr(ShardWriter, "append", third)
-        said = refused(capsys, build)
-    assert "no space left for m (No space left on device): make room, and the same command goes on" in said
-    assert not list(here.rglob(".partial-*")) and (here / "m" / "build.json").is_file()
-    report = told(capsys, build)
-    assert report["resumed"] == 40 and report["items"] == 150
-    assert report["hash"] == told(capsys, words("items.jsonl", shard=40, output="n"))["hash"]
-
-
-def test_a_write_that_breaks_off_leaves_no_half_shard(here, capsys):
-    noise = np.random.default_rng(0).random((1200, 1200, 3), np.float32)
-    entries = [{"id": 0, "source": "vqa", "text": "home"}, {"id": 1, "source": "vqa", "image": "noise.jpg"}]
-    write_image(here / "noise.jpg", noise)
-    json_lines(here / "large.jsonl", entries)
-    build = words("large.jsonl", picture_side=0, shard=1)
-    said = started(LIMITED, build, 2)
-    assert "no space left for m (File too large)" in said and said.count("\n") == 1
-    assert [path.name for path in (here / "m").iterdir() if path.is_dir()] == ["v00001-00000"]
-    report = told(capsys, build)
-    assert (report["resumed"], report["added"]) == (1, 1)
-
-
-def test_a_build_that_was_killed_goes_on_to_the_same_memory_and_report(here, capsys):
-    lines = [json.loads(line) for line in Path("items.jsonl").read_text().splitlines()]
-    (here / "half.png").write_bytes(
-        (here / lines[-1]["image"]).read_bytes()[:50] if "image" in lines[-1] else b"\x89PNG"
-    )
-    broken = {"id": 7, "source": "vqa", "image": "half.png"}
-    json_lines(here / "items.jsonl", [broken if entry["id"] == 7 else entry for entry in lines])
-    build = words("items.jsonl", shard=40)
-    started(KILLED, build, -signal.SIGKILL)
-    assert list((here / "m").glob(".partial-*"))
-    assert not (here / "m" / "manifest.json").exists()
-    report = told(capsys, build)
-    once = told(capsys, words("items.jsonl", shard=40, output="n"))
-    assert 0 < report["resumed"] < 149 and report["resumed"] + report["added"] == once["items"] == 149
-    assert report["hash"] == once["hash"] and report["left_out"] == once["left_out"] == {"whose picture is damaged": 1}
-    assert not list(here.rglob(".partial-*")) and not (here / "m" / "build.json").exists()
-
-
-def test_plain_pictures_are_read_as_by_the_slow_way(tmp_path):
-    """A picture has the same pixels from bytes, which take a shorter way, as from a file."""
-    rng = np.random.default_rng(0)
-    for name, channels in {"a.jpg": 3, "grey.jpg": 1}.items():
-        write_image(tmp_path / name, np.repeat(rng.random((33, 47, channels), np.float32), 3 // channels, 2))
-        path = tmp_path / name
-        np.testing.assert_array_equal(decode_picture(path.read_bytes(), "x"), decode_picture(path, "x"))
-    with pytest.raises(ValueError, match="the picture of x is damaged or cut short"):
-        decode_picture((tmp_path / "a.jpg").read_bytes()[:-300], "x")
+    items(here, 3)
+    output_of(capsys, *words("items.jsonl"))
+    server = "http://127.0.0.1:9"  # nobody listens at the port
+    search = ["search", "m", "--text", "food ?", *WEIGHTS, "--engine", "milvus", "--milvus", server]
+    line = program(PLAIN, search, 2)
+    assert line.startswith("reveal: ") and server in line and line.count("\n") == 1

@@ -1,20 +1,18 @@
-"""Changes of a memory by the `reveal` command: whole or not at all, told in words that are true."""
+"""Changes of a memory by the `reveal` command: whole or not at all, and the report is true."""
 
-import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from assistants import items, workplace
-from own_files import json_lines
+from assistants import WEIGHTS, files, items, network, output_of, refused, save, with_memory
+from own_files import json_lines, picture
 
-from recipes.small_world.vocabulary import WorldVocabulary
 from reveal.build import memory_build
 from reveal.cli.main import main
-from reveal.memory import Store
-from reveal.memory.builder import Builder
-from reveal.memory.store import Store as Stored
-from reveal.processing.vocabulary import Vocabulary
+from reveal.memory import Memory
+
+HUGE = "99999999999999999999"
 
 
 @pytest.fixture(autouse=True)
@@ -24,10 +22,7 @@ def leave_the_process_alone(monkeypatch):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    place = workplace(tmp_path_factory.mktemp("changes") / "made")
-    items(place, 20)
-    main(["build", str(place / "items.jsonl"), "-o", str(place / "facts"), "--weights", str(place), "--quiet"])
-    return place
+    return with_memory(tmp_path_factory.mktemp("changes") / "made", 20)
 
 
 @pytest.fixture
@@ -38,144 +33,125 @@ def here(tmp_path, monkeypatch, made) -> Path:
     return tmp_path
 
 
-def with_weights(*words: str) -> list[str]:
-    return [*words, "--weights", "weights.safetensors", "--quiet"]
+def add(*words: str) -> list[str]:
+    return ["add", "facts", *words, *WEIGHTS, "--quiet"]
 
 
-def told(capsys, *words: str) -> dict:
-    capsys.readouterr()
-    main([*words, "--json"])
-    return json.loads(capsys.readouterr().out)
+def many(name: str, ids) -> str:
+    return str(json_lines(Path(name), [{"id": number, "source": "graph", "text": "home attic"} for number in ids]))
 
 
-def refused(capsys, *words: str) -> str:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main(list(words))
-    said = capsys.readouterr().err
-    assert stop.value.code == 2 and said.count("\n") == 1 and said.startswith("reveal: ")
-    return said
-
-
-def many(path: Path, ids) -> None:
-    json_lines(path, [{"id": number, "source": "graph", "text": "home attic"} for number in ids])
-
-
-def test_an_addition_is_whole_or_not_at_all(here, capsys, monkeypatch):
-    monkeypatch.setattr(memory_build, "CHANGE", memory_build.BATCH)
-    many(here / "more.jsonl", range(100, 300))
-    (here / "strange.jsonl").write_text('{"id": 50, "source": "web", "text": "home"}\n')
-    before = Store("facts").manifest
-    said = refused(capsys, *with_weights("add", "facts", "more.jsonl", "strange.jsonl"))
-    assert "is of source 'web'" in said
-    assert Store("facts").manifest == before and not list(Path("facts").glob("v00002-*"))
-    with monkeypatch.context() as patch:
-        patch.setattr(Stored, "_save", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        said = refused(capsys, *with_weights("add", "facts", "more.jsonl"))
-    assert "this change was not made; make room and try again" in said and Store("facts").manifest == before
-    report = told(capsys, *with_weights("add", "facts", "more.jsonl"))
-    assert (report["added"], report["items"], report["version"], report["ids"]) == (200, 220, 2, [100, 299])
-    Store("facts").verify()
-
-
-@pytest.mark.parametrize("options", [[], ["--edit"]])
-def test_an_id_that_is_there_twice_is_told_before_anything_is_done(here, capsys, monkeypatch, options):
-    monkeypatch.setattr(memory_build, "encoded", None)
-    many(here / "twice.jsonl", [*range(100, 110), 105])
-    said = refused(capsys, *with_weights("add", "facts", "twice.jsonl", *options))
-    assert "1 ids of twice.jsonl are there twice in what is to be added, 105 first" in said
-    many(here / "one.jsonl", [100])
-    many(here / "other.jsonl", [100])
-    assert "100 first" in refused(capsys, *with_weights("add", "facts", "one.jsonl", "other.jsonl", *options))
+def test_single_items(here, capsys):
+    words = add("--text", "home attic", "--source", "graph")
+    added = output_of(capsys, *words)
+    assert (added["ids"], added["items"], added["version"]) == ([20, 20], 21, 2)
+    assert "id 20 " in refused(capsys, *words, "--id", "20")
+    edited = output_of(capsys, *add("--edit", "--id", "3", "--text", "friend cat"))
+    item = Memory("facts").items([3])[0]
+    assert edited["edited"] == 1 and edited["items"] == 21
+    assert item.fields == {"text": "friend cat"} and item.source == "vqa" and item.picture is not None
+    picture(here / "new.png", 3)
+    output_of(capsys, *add("--edit", "--id", "3", "--image", "new.png"))
+    after = Memory("facts").items([3])[0]
+    assert after.fields == item.fields and after.picture == (here / "new.png").read_bytes()
+    removed = output_of(capsys, "remove", "facts", "20", "3", "3")
+    assert removed == {"memory": "facts", "removed": 2, "items": 19, "version": 5}
+    assert "3 first" in refused(capsys, "remove", "facts", "3")
+    about = output_of(capsys, "info", "facts")
+    assert (about["items"], about["version"], about["dead"], about["sources"]["vqa"]) == (19, 5, 4, 4)
+    assert about["bytes"] == sum(map(len, files(Path("facts")).values()))
+    main(["info", "facts"])
+    shown = capsys.readouterr().out
+    assert "facts: 19 items, version 5" in shown and about["hash"] in shown
 
 
 def test_a_text_takes_the_place_of_all_texts(here, capsys):
     json_lines(here / "page.jsonl", [{"id": 50, "source": "graph", "title": "home", "page": "attic", "year": 7}])
-    told(capsys, *with_weights("add", "facts", "page.jsonl"))
-    told(capsys, *with_weights("add", "facts", "--edit", "--id", "50", "--text", "friend cat"))
-    assert Store("facts").items([50])[0].fields == {"year": 7, "text": "friend cat"}
-    with pytest.raises(SystemExit):
-        main(["add", "--help"])
-    assert "--text replaces all texts" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    output_of(capsys, *add("page.jsonl"))
+    output_of(capsys, *add("--edit", "--id", "50", "--text", "friend cat"))
+    assert Memory("facts").items([50])[0].fields == {"year": 7, "text": "friend cat"}
 
 
-def test_numbers_that_no_item_can_have(here, capsys):
-    huge = "99999999999999999999"
-    assert f"id {huge} is no item's" in refused(capsys, "remove", "facts", huge)
-    for options in ([], ["--edit"]):
-        words = with_weights("add", "facts", "--id", huge, "--text", "home", "--source", "graph", *options)
-        assert f"id {huge} is no item's" in refused(capsys, *words)
-    many(here / "huge.jsonl", [int(huge)])
-    report = told(capsys, *with_weights("add", "facts", "huge.jsonl"))
+def test_files_are_added(here, capsys):
+    assert "0 first" in refused(capsys, *add("items.jsonl"))
+    assert output_of(capsys, *add("items.jsonl", "--renumber"))["items"] == 40
+    items(here, 22)
+    report = output_of(capsys, *add("items.jsonl", "--edit"))
+    assert report["added"] == 22 and report["edited"] == 22 and report["items"] == 40
+    picture(here / "birds" / "gull.png")
+    (here / "birds" / "gull.txt").write_text("owner anna")
+    report = output_of(capsys, *add("birds", "--source", "captions"))
+    assert report["ids"] == [40, 40] and Memory("facts").items([40])[0].fields == {"text": "owner anna"}
+
+
+def test_an_addition_is_whole_or_not_at_all(here, capsys, monkeypatch):
+    monkeypatch.setattr(memory_build, "CHANGE", memory_build.BATCH)
+    many("more.jsonl", range(100, 300))
+    (here / "strange.jsonl").write_text('{"id": 50, "source": "web", "text": "home"}\n')
+    before = Memory("facts").manifest
+    assert "'web'" in refused(capsys, *add("more.jsonl", "strange.jsonl"))
+    assert Memory("facts").manifest == before and not list(Path("facts").glob("v00002-*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Memory, "_commit", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        assert "for facts (No space left on device)" in refused(capsys, *add("more.jsonl"))
+    assert Memory("facts").manifest == before
+    report = output_of(capsys, *add("more.jsonl"))
+    assert (report["added"], report["items"], report["version"], report["ids"]) == (200, 220, 2, [100, 299])
+    Memory("facts").verify()
+
+
+@pytest.mark.parametrize("options", [[], ["--edit"]])
+def test_an_id_that_is_there_twice_is_refused_before_anything_is_done(here, capsys, monkeypatch, options):
+    monkeypatch.setattr(memory_build.Encoder, "batches", None)
+    twice, one, other = many("twice.jsonl", [*range(100, 110), 105]), many("one.jsonl", [100]), many("o.jsonl", [100])
+    assert "105 first" in refused(capsys, *add(twice, *options))
+    assert "100 first" in refused(capsys, *add(one, other, *options))
+
+
+def test_ids_that_no_item_can_have(here, capsys):
+    assert HUGE in refused(capsys, "remove", "facts", HUGE)
+    assert HUGE in refused(capsys, *add("--id", HUGE, "--text", "home", "--source", "graph", "--edit"))
+    report = output_of(capsys, *add(many("huge.jsonl", [int(HUGE)])))
     assert report["version"] == 1 and sum(report["left_out"].values()) == 1
 
 
-def test_what_cannot_be_shown_is_json_all_the_same(here, capsys):
+def test_texts_that_no_terminal_shows_are_json_all_the_same(here, capsys):
     text = "home\x85attic \u2028 \x1b[31m Łódź"
-    added = told(capsys, *with_weights("add", "facts", "--source", "graph", "--text", text))
-    found = told(capsys, *with_weights("search", "facts", "--text", "home ?", "-k", "21")[:-1])["items"]
+    added = output_of(capsys, *add("--source", "graph", "--text", text))
+    found = output_of(capsys, "search", "facts", "--text", "home ?", "-k", "21", *WEIGHTS)["items"]
     assert [item["fields"]["text"] for item in found if item["id"] == added["ids"][0]] == [text]
 
 
-def test_an_item_without_anything_is_refused_in_words_for_it(here, capsys):
-    said = refused(capsys, *with_weights("add", "facts", "--source", "graph", "--text", " "))
-    assert "an item with neither text nor picture: give it a text, or another picture" in said
-
-
-def test_a_source_that_is_named_twice_counts_once(here, capsys):
-    words = ["search", "facts", "--text", "home ?", "--weights", "weights.safetensors", "--sources", "graph,graph"]
-    assert len(told(capsys, *words, "-k", "5")["items"]) == 5
-    assert "the memory has 5 items of graph: ask for 1 to 5" in refused(capsys, *words, "-k", "6")
-
-
 def test_a_memory_is_compacted(here, capsys):
-    told(capsys, "remove", "facts", "3", "4")
-    kept = Store("facts").items([5, 19])
-    report = told(capsys, "compact", "facts")
+    output_of(capsys, "remove", "facts", "3", "4")
+    kept = Memory("facts").items([5, 19])
+    report = output_of(capsys, "compact", "facts")
     assert (report["items"], report["removed"], report["version"]) == (18, 2, 3)
-    about = told(capsys, "info", "facts")
+    about = output_of(capsys, "info", "facts")
     assert about["dead"] == 0 and about["bytes"] == report["bytes"]
-    assert [item.fields for item in Store("facts").items([5, 19])] == [item.fields for item in kept]
+    assert [item.fields for item in Memory("facts").items([5, 19])] == [item.fields for item in kept]
     main(["compact", "facts"])
-    said = capsys.readouterr().out
-    assert said.startswith("0 rows of deleted and edited items removed") and said.endswith("18 items, version 4\n")
+    shown = capsys.readouterr().out
+    assert shown.startswith("0 rows") and shown.endswith("18 items, version 4\n")
 
 
-def test_a_build_does_not_go_on_with_another_tokenizer(here, capsys, monkeypatch):
-    words = with_weights("build", "items.jsonl", "-o", "m", "--shard", "5")
-    with monkeypatch.context() as patch:
-        patch.setattr(Builder, "finish", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(SystemExit):
-            main(words)
-    known = WorldVocabulary.of_world().words
-    Vocabulary((*known[:-2], *known[:-3:-1])).save("turned.json")
-    assert "or another tokenizer" in refused(capsys, *words, "--tokenizer", "turned.json")
-    assert told(capsys, *words)["resumed"] > 0
-
-
-def test_a_second_build_into_a_folder_leaves_the_first_alone(here, capsys):
-    from reveal.memory import Layout
-
-    layout = Layout("e", ("kg",), 2, (1, 1))
-    for target in ("m", "facts.building"):
-        first = Builder(target, layout)
-        words = with_weights("build", "items.jsonl", "-o", target.removesuffix(".building"), "--overwrite")
-        assert f"another program is building {target}; try again when it is done" in refused(capsys, *words)
-        assert first.finish().version == 1
-
-
-def test_a_memory_that_was_to_replace_another_does_not_stand_in_the_way(here, capsys, monkeypatch):
-    words = with_weights("build", "items.jsonl", "-o", "facts", "--overwrite")
-    with monkeypatch.context() as patch:
-        patch.setattr("reveal.cli.changes.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(SystemExit):
-            main(words)
-    assert (here / "facts.building" / "manifest.json").is_file()
-    items(here, 8)
-    assert told(capsys, *words)["items"] == 8 and not (here / "facts.building").exists()
-
-
-def test_a_memory_that_one_is_in_is_not_replaced(here, capsys, monkeypatch):
-    monkeypatch.chdir(here / "facts")
-    words = ["build", "../items.jsonl", "-o", ".", "--weights", "../weights.safetensors", "--overwrite"]
-    assert "-o . is to be replaced: go out of it, and give the folder by its name" in refused(capsys, *words)
+def test_other_weights_are_refused_and_encode_a_memory_anew(here, capsys):
+    (here / "other").mkdir()
+    save(here / "other", network(5, key_dim=6))
+    before = Memory("facts")
+    for words in (
+        ["ask", "asked.png", "food ?", "--memory", "facts"],
+        ["search", "facts", "--text", "food ?"],
+        ["add", "facts", "--source", "vqa", "--text", "home"],
+    ):
+        assert before.layout.encoder in refused(capsys, *words, "--weights", "other")
+    ids = range(20)
+    texts, keys = [item.fields for item in before.items(ids)], before.keys(ids)
+    report = output_of(capsys, "refresh", "facts", "--weights", "other", "--quiet")
+    after = Memory("facts")
+    assert report["added"] == report["edited"] == 20 and report["version"] == 2
+    assert after.layout.key_dim == 6 and after.layout.encoder != before.layout.encoder
+    assert [item.fields for item in after.items(ids)] == texts
+    assert after.layout.encoder in refused(capsys, "search", "facts", "--text", "food ?", *WEIGHTS)
+    output_of(capsys, "refresh", "facts", *WEIGHTS, "--quiet")
+    np.testing.assert_allclose(Memory("facts").keys(ids), keys, atol=1e-6)

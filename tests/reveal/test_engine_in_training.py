@@ -12,7 +12,7 @@ import pytest
 from little_world import NETWORK, WORLD
 
 from reveal.memory import ExactEngine
-from reveal.memory.engines.engine import Found, merge
+from reveal.memory.engines.engine import SearchResult, merge
 from reveal.network.model import Query
 from reveal.training.device_memory import Contents
 from reveal.training.losses import Weights
@@ -39,7 +39,7 @@ class NumpyEngine:
         self.rows, self.keys, self.version = rows, rows.keys(0, len(rows)), version
         self.updates.append(version)
 
-    def search(self, queries, k, *, sources=None, log_gate=None) -> Found:
+    def search(self, queries, k, *, sources=None, log_gate=None) -> SearchResult:
         self.searched.append(self.version)
         scores = queries @ self.keys.T + log_gate[:, self.rows.source]
         allowed = np.isin(self.rows.source, range(4) if sources is None else sources)

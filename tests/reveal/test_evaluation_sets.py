@@ -33,7 +33,7 @@ with warnings.catch_warnings():
     from reveal.evaluation.answering import Answering
     from reveal.evaluation.benchmarks import Captions, NoCaps
     from reveal.evaluation.memory_evaluation import SetsEvaluation
-    from reveal.memory.engines.registry import engine_of
+    from reveal.memory.engines.engine import engine_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,7 +136,7 @@ def test_answers_are_those_of_the_assistant(files, assistant):
         for example, answer in found[:3]:
             single = one.ask(example.question.image, example.question.text, 2, None, Greedy(3))
             assert (single.first_hop is None) == (one is assistant or example.id == "v1")
-            assert answer.text == single.answer and answer.items == [piece.item.id for piece in single.pieces]
+            assert answer.text == single.answer and answer.items == [item.item.id for item in single.items]
 
 
 def test_engines_find_the_same(files, place, assistant, tmp_path):

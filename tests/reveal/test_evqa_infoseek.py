@@ -37,7 +37,8 @@ def test_encyclopedic_vqa_is_read(files):
     }
     options = {"images": str(files / "images"), "names": names, "kinds": ["multi_answer"], "most": 1}
     assert [one.id for one in Questions("evqa", str(files / "test.csv"), options)] == [10]
-    assert [one.id for one in evqa.questions(files / "test.csv", files / "images")] == [10]  # names are needed
+    options = {"images": str(files / "images")}
+    assert [one.id for one in Questions("evqa", str(files / "test.csv"), options)] == [10]  # names are needed
     plain = json_file(files / "id2name.json", {"2697": "inat/heron.jpg"})
     assert evqa.names_of([plain, names]) == {"2697": "inat/heron.jpg"}
 

@@ -14,7 +14,7 @@ SMALL = memory_search.Options(items=700, queries=4, k=5, width=16, repeats=1, mi
 
 @pytest.fixture
 def plain_memory(monkeypatch):
-    """The process of the tests keeps its way to allocate."""
+    """The allocator of the tests' process stays as it is."""
     monkeypatch.setattr(runtime, "keep_freed_memory", lambda: None)
 
 
@@ -33,12 +33,11 @@ def test_the_best_and_recall(monkeypatch):
 def test_keys_are_of_unit_length_and_read_in_pieces(data, tmp_path):
     queries = memory_search.draw(tmp_path / "keys", dataclasses.replace(SMALL, data=data))
     keys = memory_search.read(tmp_path / "keys", 16, 0, 700)
-    for drawn in (keys, queries):
-        np.testing.assert_allclose(np.linalg.norm(drawn, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(np.concatenate([keys, queries]), axis=1), 1, atol=1e-6)
     np.testing.assert_array_equal(memory_search.read(tmp_path / "keys", 16, 100, 103), keys[100:103])
 
 
-def test_rows_compare_with_ours_of_as_many_keys():
+def test_rows_are_compared_with_ours_of_as_many_keys():
     names = [("in a program", 700), ("NumPy", 700), ("in a program", 300), ("Milvus FLAT", 300)]
     rows = [{"": name, "items": items} for name, items in names]
     compared = memory_search.compared(rows, [[0.1, 0.1, 9], [0.3, 0.2, 0.1], [0.05], [1.0]])
@@ -50,47 +49,40 @@ def test_an_engine_without_its_extra_is_named(monkeypatch):
     monkeypatch.setattr(memory_search.importlib.util, "find_spec", lambda name: None)
     cases = memory_search.cases(dataclasses.replace(SMALL, hnsw=True))
     missing = {case.name: case.missing() for case in cases}
-    assert missing["FAISS flat"] == missing["FAISS ivfpq"] == missing["FAISS hnsw"] == "faiss"
-    assert missing["Milvus FLAT"] == "milvus" and missing["in a program"] is missing["NumPy"] is None
+    faiss = dict.fromkeys(("FAISS flat", "FAISS ivfpq", "FAISS hnsw"), "faiss")
+    assert missing == {"in a program": None, "ExactEngine": None, "NumPy": None, "Milvus FLAT": "milvus"} | faiss
     assert [case.items for case in cases if case.name == "in a program"] == [700], "ours for Milvus only beside Milvus"
 
 
 @pytest.mark.parametrize("place", range(3))
 def test_ours_and_numpy_are_exact(place, tmp_path, plain_memory, monkeypatch):
     monkeypatch.setattr(memory_search, "_searcher", None)
-    queries = memory_search.draw(tmp_path / memory_search.KEYS, SMALL)
-    case = memory_search.cases(SMALL)[place]
-    assert memory_search.prepare(case, queries, SMALL.k, tmp_path)["build s"] > 0
-    found, row = memory_search.begin()
+    queries, case = memory_search.draw(tmp_path / memory_search.KEYS, SMALL), memory_search.cases(SMALL)[place]
+    found, row = memory_search.prepare(case, queries, SMALL.k, tmp_path)
     keys = memory_search.read(tmp_path / memory_search.KEYS, 16, 0, 700)
     assert memory_search.recall(found, memory_search.best(keys, queries, 5)) == 1
-    assert 700 * 16 * 4 <= row["key MB"] * 2**20 <= 768 * 16 * 4 and memory_search.again() > 0
+    assert 700 * 16 * 4 <= row["key MB"] * 2**20 <= 768 * 16 * 4 and min(row["build s"], memory_search.again()) > 0
     assert ("planned MB" in row) == (case.name != "NumPy")
 
 
-def test_the_table_from_processes_of_their_own(monkeypatch, capsys):
-    monkeypatch.setattr(memory_search, "cases", lambda options: memory_search_cases(options)[::2])
+def test_the_table_of_processes_of_their_own(monkeypatch, capsys):
+    monkeypatch.setattr(memory_search, "cases", lambda options, cases=memory_search.cases: cases(options)[:3:2])
     memory_search.main(SMALL)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     found = [dict(zip(memory_search.COLUMNS, row, strict=True)) for row in cells[2:]]
-    assert [row[""] for row in found] == ["in a program", "NumPy"] and {row["recall"] for row in found} == {"1.0000"}
-
-
-def memory_search_cases(options, every=memory_search.cases):
-    """Those that need no extra."""
-    return [case for case in every(options) if not case.packages and case.items == options.items]
+    assert [(row[""], row["recall"]) for row in found] == [("in a program", "1.0000"), ("NumPy", "1.0000")]
 
 
 @pytest.mark.parametrize("wrong", [{"k": 301}, {"queries": 0}, {"milvus_items": -1}])
 def test_options_that_cannot_be_measured(wrong):
-    with pytest.raises(SystemExit, match=r"--k is 301|--queries, --repeats"):
+    with pytest.raises(SystemExit, match=r"301|--queries"):
         memory_search.main(dataclasses.replace(SMALL, **wrong))
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The folder of a memory of 700 items in shards of 200, and what building it took."""
+    """The folder of a memory of 700 items in shards of 200, and the costs of the build."""
     folder = tmp_path_factory.mktemp("build") / "memory"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory_build, "BATCH", 128)
@@ -100,24 +92,25 @@ def built(tmp_path_factory):
 def test_a_memory_is_built_opened_and_searched(built, plain_memory):
     folder, row = built
     assert row["items"] == 700 and row["items/s"] > 0 and row["early MB"] <= row["peak MB"]
-    assert len(list(folder.glob("v00001-*"))) == 4
-    assert memory_build.opened(folder)["items"] == 700
+    assert len(list(folder.glob("v00001-*"))) == 4 and memory_build.opened(folder)["items"] == 700
     row = memory_build.searched(folder, 700, 5, 1)
     assert row["checked"] == 64 and row["ms"] > 0
 
 
-@pytest.mark.parametrize("change", ["values", "text", "keys"])
-def test_an_item_that_is_another_is_noticed(built, change):
+def test_an_item_that_is_another_is_noticed(built):
     stored = Memory.load(built[0])
     known, queries, values = memory_build.drawn_again(np.array([0, 333, 699]), 700)
-    found = stored.search(queries if change != "keys" else np.roll(queries, 1, axis=0), 2)
-    if change == "values":
-        values = values.copy()
-        values[1] += 1
-    if change == "text":
-        known[1] = dataclasses.replace(known[1], fields={"text": "of another"})
-    with pytest.raises(ValueError, match=r"[13] of 3 known items were not found as they were, (333|0) first"):
-        memory_build.check(stored, known, values, found)
+    found, others = stored.search(queries, 2), stored.search(np.roll(queries, 1, axis=0), 2)
+    memory_build.check(stored, known, values, found)
+    changed = [known[0], dataclasses.replace(known[1], fields={"text": "of another"}), known[2]]
+    wrong_value = np.where(np.arange(3)[:, None, None] == 1, 1, values)
+    for items, read, result, first in (
+        (known, values, others, 0),
+        (changed, values, found, 333),
+        (known, wrong_value, found, 333),
+    ):
+        with pytest.raises(ValueError, match=f"{first} first"):
+            memory_build.check(stored, items, read, result)
 
 
 def test_batches_are_the_same_each_time_and_end_with_the_memory():
@@ -128,8 +121,8 @@ def test_batches_are_the_same_each_time_and_end_with_the_memory():
     assert (one.keys[0] != memory_build.batch(0, 9 * size).keys[0]).any()
 
 
-def test_a_folder_that_holds_something_is_left_alone(tmp_path):
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(SystemExit, match="is not empty"):
+    with pytest.raises(SystemExit, match=str(tmp_path)):
         memory_build.main(memory_build.Options(folder=tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

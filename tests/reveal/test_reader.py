@@ -1,4 +1,4 @@
-"""Asking with a memory: what is found, read and written, whatever the number of rows, and after changes."""
+"""Batched answering with a memory: what is found, read and written, for any number of rows, and after changes."""
 
 import functools
 
@@ -14,7 +14,10 @@ from reveal.memory.items import Item
 from reveal.memory.memory import Memory
 from reveal.network.generator import Greedy
 from reveal.network.model import Reveal
-from reveal.reader import PART, Reader, reader_fingerprint
+from reveal.reader import Reader, reader_fingerprint
+
+BATCH = 8
+READ = functools.partial(read_items, WORLD.vocabulary, WORLD.size)
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +25,11 @@ def model():
     return Reveal(NETWORK, rngs=nnx.Rngs(0))
 
 
-@pytest.fixture
-def reader(model, tmp_path):
-    reader = Reader(model, read_item=functools.partial(read_items, WORLD.vocabulary, WORLD.size))
-    reader.build(tmp_path / "memory", as_knowledge(WORLD.items, WORLD.vocabulary), SOURCES)
+@pytest.fixture(scope="module")
+def reader(model, tmp_path_factory):
+    reader = Reader(model, None, READ, BATCH)
+    items = as_knowledge(WORLD.items.select(np.arange(160)), WORLD.vocabulary)
+    reader.build(tmp_path_factory.mktemp("reader") / "memory", items, SOURCES)
     return reader
 
 
@@ -40,50 +44,58 @@ def asked(questions, rows):
 
 def test_items_go_to_memory_and_come_back_as_the_network_reads_them():
     items = WORLD.items.select(np.arange(12))
-    again = read_items(WORLD.vocabulary, WORLD.size, as_knowledge(items, WORLD.vocabulary))
+    again = READ(as_knowledge(items, WORLD.vocabulary))
     np.testing.assert_array_equal(again["tokens"], items.tokens)
     np.testing.assert_array_equal(again["has_image"], items.has_image)
     np.testing.assert_allclose(again["image"], items.image / 255, atol=1e-7)
-    with pytest.raises(ValueError, match=r"is \[8, 8, 3\]; give uint8 \[16 16 3\]"):
-        read_items(WORLD.vocabulary, 16, [Item("vqa", {"text": "food"}, np.zeros((8, 8, 3), np.uint8))])
+    with pytest.raises(ValueError, match=r"\[8, 8, 3\]"):
+        READ([Item("vqa", {"text": "food"}, np.zeros((8, 8, 3), np.uint8))])
 
 
 def test_the_best_items_of_each_question_are_found(reader, model, questions):
     tokens, image = asked(questions, slice(0, 7))
-    told = reader.ask(tokens, image, k=5)
-    query = model.encode_query(tokens, image)
-    store = reader.memory.store
-    rows = store.rows()
+    output = reader.ask(tokens, image, k=5)
+    query = jax.jit(model.encode_query)(tokens, image)
+    rows = reader.memory.rows()
     keys = np.asarray(rows.keys(0, len(rows)))
     scores = np.asarray(query.vector) @ keys.T + np.asarray(query.log_gate)[:, rows.source]
     best = np.argsort(-scores, axis=1, kind="stable")[:, :5]
-    np.testing.assert_allclose(told.found.scores, np.take_along_axis(scores, best, 1), atol=1e-5)
-    np.testing.assert_array_equal(told.found.ids, rows.ids[best])
-    np.testing.assert_allclose(told.prior.mean(axis=1), 1, atol=1e-5)
-    assert (told.shares > 0).all() and (told.shares.sum(axis=1) < 1).all()
-    assert told.tokens.shape == (7, 8)
+    np.testing.assert_allclose(output.retrieved.scores, np.take_along_axis(scores, best, 1), atol=1e-5)
+    np.testing.assert_array_equal(output.retrieved.ids, rows.ids[best])
+    np.testing.assert_allclose(output.prior.mean(axis=1), 1, atol=1e-5)
+    assert (output.shares > 0).all() and (output.shares.sum(axis=1) < 1).all()
+    assert output.tokens.shape == (7, 8)
 
 
 def test_any_number_of_questions_is_answered_alike(reader, questions):
-    many = reader.ask(*asked(questions, np.arange(PART + 3) % len(questions["id"])), how=Greedy(2))
-    few = reader.ask(*asked(questions, slice(0, 3)), how=Greedy(2))
-    for whole, part in zip(
-        jax.tree.leaves(many[:1] + tuple(many.found[:3])), jax.tree.leaves(few[:1] + tuple(few.found[:3])), strict=True
-    ):
+    many = reader.ask(*asked(questions, np.arange(BATCH + 3) % len(questions["id"])), k=5, how=Greedy(2))
+    few = reader.ask(*asked(questions, slice(0, 3)), k=5, how=Greedy(2))
+    for whole, part in (many[0], few[0]), *zip(many.retrieved[:3], few.retrieved[:3], strict=True):
         np.testing.assert_allclose(whole[:3], part, atol=1e-5)
-    assert many.tokens.shape == (PART + 3, 2)
+    assert many.tokens.shape == (BATCH + 3, 2)
+
+
+def test_sources_may_be_left_out(reader, questions):
+    output = reader.ask(*asked(questions, slice(0, 4)), k=5, sources=["graph", "vqa"])
+    assert set(output.retrieved.sources.ravel().tolist()) <= {0, 3}
 
 
 def test_without_a_memory_the_question_is_alone(model, questions):
-    told = Reader(model).ask(*asked(questions, slice(0, 2)), k=0)
-    assert told.found.ids.shape == told.prior.shape == told.shares.shape == (2, 0)
-    with pytest.raises(ValueError, match="k is 4, but there is no memory"):
-        Reader(model).ask(*asked(questions, slice(0, 2)))
-    with pytest.raises(ValueError, match="there is no memory to change"):
-        Reader(model, read_item=functools.partial(read_items, WORLD.vocabulary, 16)).add([])
+    reader, rows = Reader(model, None, READ, BATCH), asked(questions, slice(0, 2))
+    output = reader.ask(*rows, k=0)
+    assert output.retrieved.ids.shape == output.prior.shape == output.shares.shape == (2, 0)
+    for needs_more in (lambda: reader.ask(*rows), lambda: reader.add([]), lambda: Reader(model).encode([])):
+        with pytest.raises(ValueError):
+            needs_more()
 
 
-def test_what_is_added_and_edited_is_read_at_once(reader, questions):
+def test_a_memory_of_another_network_is_refused(reader):
+    other = Reveal(NETWORK, rngs=nnx.Rngs(1))
+    with pytest.raises(ValueError, match="encoder"):
+        Memory.load(reader.memory.folder, encoder=reader_fingerprint(other))
+
+
+def test_changes_are_read_at_once(reader):
     about = as_knowledge(WORLD.items_about(WORLD.world.newcomers), WORLD.vocabulary)
     before = len(reader.memory)
     ids = reader.add(about)
@@ -95,14 +107,5 @@ def test_what_is_added_and_edited_is_read_at_once(reader, questions):
     np.testing.assert_allclose(reader.memory.values(np.array([changed.id])), value, atol=1e-6)
     found = reader.memory.search(key, 1)
     assert found.scores[0, 0] == pytest.approx(1, abs=1e-5)
-
-
-def test_sources_may_be_left_out(reader, questions):
-    told = reader.ask(*asked(questions, slice(0, 4)), k=6, sources=["graph", "vqa"])
-    assert set(told.found.sources.ravel().tolist()) <= {0, 3}
-
-
-def test_a_memory_of_another_network_is_refused(reader, tmp_path):
-    other = Reveal(NETWORK, rngs=nnx.Rngs(1))
-    with pytest.raises(ValueError, match="encoder"):
-        Memory.load(tmp_path / "memory", encoder=reader_fingerprint(other))
+    reader.delete(ids)
+    assert len(reader.memory) == before

@@ -1,24 +1,29 @@
-"""Each reader reads a small file of its format, leaves out and counts what cannot be read, and keeps pictures apart."""
+"""Each reader reads a small file of its format, leaves out and counts what cannot be read, and keeps images apart."""
 
 import gzip
 import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from own_files import json_file, json_lines, picture, tar, wit_table
-from reveal_networks import one_line
+from reading import items, questions
 
-from reveal.sources import Items, Question, Questions, Skips, coco, held_out, jsonl, pairs, wikidata, wit
-from reveal.sources.image_names import Pictures
-from reveal.sources.records import decode_picture, picture_bytes
+from common.data.text import open_text, parse_json
+from reveal.memory.items import pack
+from reveal.sources import Items, Question, coco, pairs, wit
+from reveal.sources.images import ImageFolder
+from reveal.sources.jsonl import lines_of
+from reveal.sources.records import Skips, decode_picture, picture_bytes
 
-URL = "https://x.org/a/Gull%20one.jpg?size=1"
+URL, LOST = "https://x.org/a/Gull%20one.jpg?size=1", "https://x.org/lost.jpg"
+GONE, UNREADABLE = "whose picture is not there", "whose picture cannot be read"
 
 
 @pytest.fixture
-def birds(tmp_path):
-    """A folder of two pictures of COCO's names and one whose name is in an address."""
+def birds(tmp_path) -> Path:
+    """A folder of two images of COCO's names and one whose name is in an address."""
     folder = tmp_path / "birds"
     picture(folder / "train2014" / "COCO_train2014_000000000007.jpg", 7)
     picture(folder / "000000000009.jpg", 9)
@@ -26,20 +31,20 @@ def birds(tmp_path):
     return folder
 
 
-def test_pictures_are_found_by_whatever_they_are_called(birds):
+def test_images_are_found_by_all_their_names(birds, tmp_path):
     hashed = picture(birds / f"{hashlib.md5(b'https://x.org/b').hexdigest()}.png")
-    pictures = Pictures(birds)
-    assert (
-        pictures.find(7)
-        == pictures.find("COCO_train2014_000000000007.jpg")
-        == birds / "train2014" / ("COCO_train2014_000000000007.jpg")
-    )
-    assert pictures.find(9) == pictures.find("000000000009") == birds / "000000000009.jpg"
-    assert pictures.find(URL) == birds / "Gull one.jpg"
-    assert pictures.find("https://x.org/b") == hashed
-    assert pictures.find(8) is None and pictures.find("https://x.org/c.jpg") is None
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        Pictures(birds / "nowhere").find(1)
+    flag = picture(birds / "Flag_of_France.png", 1)
+    blank = picture(birds / "a b.png", 2)
+    coco7, coco9 = birds / "train2014" / "COCO_train2014_000000000007.jpg", birds / "000000000009.jpg"
+    expected = {7: coco7, coco7.name: coco7, 9: coco9, "000000000009": coco9, URL: birds / "Gull one.jpg"}
+    expected |= {"https://x.org/b": hashed, 8: None, "https://x.org/c.jpg": None}
+    expected |= {"Flag of France.png": flag, "Flag of France": flag, "a_b.png": blank, "https://x.org/a_b.png": blank}
+    folder = ImageFolder(birds)
+    assert {name: folder.find(name) for name in expected} == expected
+    same = picture(birds / "z" / "a_b.png", 3)
+    assert ImageFolder(birds).find("a_b.png") == same and ImageFolder(birds).find("a b.png") == blank
+    with pytest.raises(FileNotFoundError):
+        ImageFolder(birds / "nowhere").find(1)
 
 
 def test_the_general_format(tmp_path):
@@ -48,44 +53,64 @@ def test_the_general_format(tmp_path):
         {"id": 7, "source": "wiki", "image": "a.png", "title": "Gull", "text": "A seabird"},
         {"source": "graph", "image": None, "text": "gull eats fish"},
         {"image": "a.png"},
-        {"image": "lost.png", "text": "x"},
+        {"id": None, "source": None, "image": "", "text": "a"},
+        {"id": (1 << 62) - 1, "text": "b"},
+        {"id": 1 << 62, "text": "c"},
         {"id": "seven", "text": "x"},
+        {"image": "lost.png", "text": "x"},
+        {"image": "x" * 5000},
         {"image": None},
         ["no object"],
+        {"id": 4, "text": "d", "size": float("nan")},
+        {"id": 5, "text": "e", "sizes": [float("inf")]},
     ]
-    path, skips = json_lines(tmp_path / "items.jsonl", entries), Skips()
-    found = list(jsonl.items(path, skips=skips))
+    path = json_lines(tmp_path / "items.jsonl", entries)
+    with path.open("a") as file:
+        file.write('{"text": "f", "size": 1e999}\n' + "[" * 100_000 + "\n")
+    found, counts = items("jsonl", path)
     assert [(item.id, item.source, dict(item.fields)) for item in found] == [
         (7, "wiki", {"title": "Gull", "text": "A seabird"}),
         (1, "graph", {"text": "gull eats fish"}),
         (2, "own", {}),
+        (3, "own", {"text": "a"}),
+        ((1 << 62) - 1, "own", {"text": "b"}),
     ]
     assert found[0].picture == (tmp_path / "a.png").read_bytes() and found[1].picture is None
-    assert skips.counts.total() == 4 and "1 whose picture is not there" in str(skips)
-    with pytest.raises(ValueError, match="line 4: whose picture is not there") as caught:
-        list(jsonl.items(path, skips=Skips(strict=True)))
-    one_line(caught)
-    assert [item.id for item in jsonl.items(path, without={"a.png"})] == [1]
+    assert sorted(counts.values()) == [1, 2, 2, 5] and counts[GONE] == 2 and all(map(pack, found))
+    with pytest.raises(ValueError, match=r"items\.jsonl line 6"):
+        items("jsonl", path, strict=True)
 
 
 def test_questions_of_the_general_format(tmp_path):
-    picture(tmp_path / "pictures" / "q.png")
+    image = picture(tmp_path / "pictures" / "q.png")
     entries = [
         {"id": 3, "image": "q.png", "text": "what", "answers": ["a", "a", "b"], "gold": 8, "negatives": [7, 9]},
         {"image": "q.png", "answer": "a gull", "group": "near", "image_id": 44},
-        {"image": "q.png", "answer": "a gull", "gold": "8"},
-        {"image": "q.png", "answers": [1]},
+        dict.fromkeys(["id", "answers", "gold", "negatives", "text"]) | {"image": "q.png", "answer": "a"},
         {"text": "no picture", "answer": "a"},
     ]
+    wrong = [{"answer": 3}, {"answers": {"a": 1}}, {"answer": "a", "group": 5}, {"answers": [1]}]
+    wrong += [{"answer": "a", "negatives": 7}, {"answer": "a", "negatives": [1 << 62]}, {"answer": "a", "gold": True}]
+    entries += [{"image": "q.png", **one} for one in [*wrong, {"answer": "a", "gold": "8"}]]
     path = tmp_path / "questions.jsonl.gz"
     path.write_bytes(gzip.compress("".join(json.dumps(entry) + "\n" for entry in entries).encode()))
-    skips, image = Skips(), tmp_path / "pictures" / "q.png"
-    assert list(jsonl.questions(path, tmp_path / "pictures", skips=skips)) == [
+    found, counts = questions("jsonl", path, images=image.parent)
+    assert found == [
         Question(3, image, "what", ("a", "a", "b"), "", 8, (7, 9)),
         Question(1, image, "", ("a gull",), "near"),
+        Question(2, image, "", ("a",)),
     ]
-    assert skips.counts.total() == 3
-    assert [one.id for one in jsonl.questions(path, tmp_path / "pictures", without={"44"})] == [3]
+    assert counts[GONE] == 1 and sorted(counts.values()) == [1, 4, 4]
+
+
+def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
+    line = r'{"text": "a \ud83d b", "\uDE00": ["\ud83d\ude00 \\ud83d"]}'
+    fields = {"text": "a \ufffd b", "\ufffd": ["\U0001f600 \\ud83d"]}
+    path = tmp_path / "i.jsonl"
+    path.write_text(line)
+    assert parse_json(line) == coco.read_json(path) == fields
+    ((item,), _) = items("jsonl", path)
+    assert pack(item) and item.fields == fields and list(lines_of([path])) == ["a \ufffd b", *fields["\ufffd"]]
 
 
 def test_wit(tmp_path, birds):
@@ -93,35 +118,49 @@ def test_wit(tmp_path, birds):
         dict(image_url=URL, hierarchical_section_title="Gull / Food", context_page_description='A "sea"\tbird'),
         dict(image_url=URL, language="de", context_page_description="Eine Möwe"),
         dict(image_url=URL, context_section_description="It eats.", caption_alt_text_description="a gull"),
-        dict(image_url="https://x.org/lost.jpg", context_page_description="x"),
+        dict(image_url=LOST, context_page_description="x"),
         dict(image_url=URL),
     ]
-    path, skips = wit_table(tmp_path / "wit_v1.train-00000-of-00010.tsv.gz", rows), Skips()
-    found = list(wit.items(path, birds, skips=skips))
+    path = wit_table(tmp_path / "wit_v1.train-00000-of-00010.tsv.gz", rows)
+    found, counts = items("wit", path, images=birds)
     assert [item.id for item in found] == [0, 2] and all(item.picture for item in found)
     assert found[0].fields == {"title": "Gull / Food", "page": 'A "sea"\tbird'}
     assert found[1].fields == {"section": "It eats.", "alt": "a gull"}
-    assert str(skips) == "2 records left out (1 whose picture is not there, 1 without text)"
-    assert [item.fields for item in wit.items(path, birds, captions=False)][1] == {"section": "It eats."}
-    assert [(item.id, item.picture) for item in wit.items(tmp_path, first_id=100)][2] == (103, None)
-    asked = list(wit.questions(path, birds, first_id=100))
+    assert counts == {GONE: 1, "without text": 1}
+    assert items("wit", path, images=birds, captions=False)[0][1].fields == {"section": "It eats."}
+    assert [(item.id, item.picture) for item in items("wit", tmp_path, first_id=100)[0]][2] == (103, None)
+    asked, _ = questions("wit", path, images=birds, first_id=100)
     assert [(one.id, one.gold, one.answers) for one in asked] == [(102, 102, ("a gull",))]
-    assert list(wit.items(path, birds, without={URL})) == []
     path.write_bytes(gzip.compress(b"en\tonly two\n"))
-    with pytest.raises(ValueError, match="row 1: that have not 17 columns"):
-        list(wit.items(path, skips=Skips(strict=True)))
+    with pytest.raises(ValueError, match=r"tsv\.gz row 1"):
+        items("wit", path, strict=True)
+
+
+def test_quotes_and_lines_of_a_table():
+    full = "\t".join("abcdefghijklmnopq")
+    tail = "\t".join("bcdefghijklmnopq")
+    cases = {
+        full: [17],
+        f"\n{full}\r\n": [17],
+        f'"a"\t{tail}': [17],
+        f'x\t"a\nb"\t{tail[2:]}': [17],
+        f'"a\t{tail}\n{full}': [17, 17],
+        f'"a\nb\n{full}': [1, 1, 17],
+        f'{full[:-1]}"q\n{full}': [17, 17],
+        f'{full[:-1]}"q\nr"': [17],
+    }
+    for text, counts in cases.items():
+        assert [len(row) for row in wit.cells(text.splitlines(keepends=True))] == counts, text
 
 
 def test_cc12m(tmp_path, birds):
     path = tmp_path / "cc12m.tsv"
-    path.write_text(f"{URL}\ta gull over the sea\nhttps://x.org/lost.jpg\tx\n{URL}\t\n", "utf-8")
-    skips = Skips()
-    (item,) = pairs.table_items(path, birds, first_id=5, skips=skips)
+    path.write_text(f"{URL}\ta gull over the sea\n{LOST}\tx\n{URL}\t\n", "utf-8")
+    (item,), counts = items("cc12m", path, images=birds, first_id=5)
     assert (item.id, item.source, item.fields) == (5, "cc12m", {"text": "a gull over the sea"})
-    assert skips.counts == {"whose picture is not there": 1, "without caption": 1}
-    (asked,) = pairs.table_questions(path, birds)
+    assert counts == {GONE: 1, pairs.NO_CAPTION: 1}
+    ((asked,), _) = questions("cc12m", path, images=birds)
     assert asked == Question(0, birds / "Gull one.jpg", "", ("a gull over the sea",))
-    assert list(pairs.table_questions(path, birds, without={URL})) == []
 
 
 def test_tars_of_img2dataset(tmp_path, birds):
@@ -130,136 +169,163 @@ def test_tars_of_img2dataset(tmp_path, birds):
         "0.jpg": data,
         "0.txt": b"a gull",
         "0.json": json.dumps({"caption": "other", "url": URL}).encode(),
-        "1.json": b'{"caption": "from json"}',
+        "1.json": b'{"caption": "from json \\ud83d"}',
         "1.jpg": data,
         "2.txt": b"no picture",
         "3.jpg": data,
+        "4.jpg": data,
+        "4.json": b"no JSON",
     }
-    path, skips = tar(tmp_path / "00000.tar", members), Skips()
-    found = list(pairs.tar_items(path, skips=skips))
-    assert [(item.id, item.fields["text"], item.picture) for item in found] == [
-        (0, "a gull", data),
-        (1, "from json", data),
-    ]
-    assert skips.counts == {"whose picture is not there": 1, "without caption": 1}
-    asked = list(pairs.tar_questions(tmp_path))
-    assert [(one.id, one.answers) for one in asked] == [(0, ("a gull",)), (1, ("from json",))]
-    assert picture_bytes(asked[1].image) == data
+    path = tar(tmp_path / "00000.tar", members)
+    found, counts = items("webdataset", path)
+    texts = [(0, "a gull"), (1, "from json \ufffd")]
+    assert [(item.id, item.fields["text"], item.picture) for item in found] == [(*text, data) for text in texts]
+    assert counts == {GONE: 1, pairs.NO_CAPTION: 2}
+    asked, _ = questions("webdataset", tmp_path)
+    assert [(one.id, *one.answers) for one in asked] == texts and picture_bytes(asked[1].image) == data
     np.testing.assert_array_equal(decode_picture(asked[0].image, "x"), decode_picture(birds / "000000000009.jpg", "x"))
-    assert [one.id for one in pairs.tar_questions(path, without={URL})] == [1]
     whole = bytearray(path.read_bytes())
     header = whole.index(b"0.txt")
     whole[header : header + 64] = b"?" * 64
-    path.write_bytes(whole)
-    with pytest.raises(ValueError, match="damaged"):
-        list(pairs.tar_questions(path))
-    path.write_bytes(whole[: len(data) // 2])
-    with pytest.raises(ValueError, match="cut short") as caught:
-        list(pairs.tar_questions(path))
-    one_line(caught)
-
-
-def test_wikidata(tmp_path):
-    lines = ["Q1\tP1\tQ9", "Q2\tP1\tQ9", "Q3\tP1\tQ9", "Q1\tP2\tQ2", "Q2\tP2\tQ5", "no triple"]
-    path = tmp_path / "triples.tsv"
-    path.write_text("\n".join(lines), "utf-8")
-    (tmp_path / "names.txt").write_text("Q1\tgull\tgulls\nQ2\tfish\nQ9\tanimal\n", "utf-8")
-    (tmp_path / "relations.txt").write_text("P2\teats\n", "utf-8")
-    skips = Skips()
-    found = list(wikidata.items(path, tmp_path / "names.txt", tmp_path / "relations.txt", most=2, skips=skips))
-    assert [(item.id, item.fields["text"]) for item in found] == [(0, "gull eats fish ."), (1, "fish eats Q5 .")]
-    assert skips.counts == {"that are no triples": 1, "of which only frequent objects are told": 1}
-    (first, *_) = wikidata.items(path)
-    assert first.fields["text"] == "Q1 P1 Q9 . Q1 P2 Q2 ." and first.picture is None
+    for broken in (whole, whole[: len(data) // 2]):
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match=r"00000\.tar"):
+            questions("webdataset", path)
 
 
 @pytest.fixture
-def vqa(tmp_path):
+def vqa(tmp_path) -> tuple[Path, Path]:
+    """Questions and annotations, some of them odd."""
     asked = [(1, 7, "what is it"), (2, 7, "how many"), (3, 9, "where"), (4, 8, "lost"), (5, 9, "nobody knows")]
-    told = {1: ["gull", "bird", "gull"], 2: ["two"], 3: ["sea"], 4: ["x"]}
-    questions = [dict(question_id=q, image_id=i, question=text) for q, i, text in asked]
+    given = {1: ["gull", "bird", "gull"], 2: ["two"], 3: ["sea"], 4: ["x"]}
+    rows = [dict(question_id=q, image_id=i, question=text) for q, i, text in asked]
     answers = [
-        dict(question_id=q, answers=[dict(answer=a, raw_answer=a + "s", answer_id=n) for n, a in enumerate(given)])
-        for q, given in told.items()
+        dict(question_id=q, answers=[dict(answer=a, raw_answer=a + "s", answer_id=n) for n, a in enumerate(texts)])
+        for q, texts in given.items()
     ]
-    return (
-        json_file(tmp_path / "questions.json", {"questions": questions}),
-        json_file(tmp_path / "annotations.json", {"annotations": answers}),
-    )
+    answers += [{"question_id": 5, "answers": None}, {"question_id": [], "answers": 5}]
+    return json_file(tmp_path / "q.json", {"questions": rows}), json_file(tmp_path / "a.json", {"annotations": answers})
 
 
 def test_vqa_and_okvqa(vqa, birds):
-    questions, annotations = vqa
-    skips = Skips()
-    found = list(coco.vqa_questions(questions, birds, annotations, skips=skips))
+    path, options = vqa[0], {"images": birds, "annotations": vqa[1]}
+    found, counts = questions("vqa", path, **options)
     assert [(one.id, one.text, one.answers) for one in found] == [
         (1, "what is it", ("gull", "bird", "gull")),
         (2, "how many", ("two",)),
         (3, "where", ("sea",)),
     ]
-    assert skips.counts == {"whose picture is not there": 1, "without an answer": 1}
-    assert next(coco.vqa_questions(questions, birds, annotations, answer="raw_answer")).answers[0] == "gulls"
-    assert next(coco.vqa_questions(questions, birds)).answers == ()
+    assert counts == {GONE: 1, coco.NO_ANSWER: 1}
+    assert questions("vqa", path, **options, answer="raw_answer")[0][0].answers[0] == "gulls"
+    assert questions("vqa", path, images=birds)[0][0].answers == ()
 
 
-def test_vqa_is_knowledge_without_the_pictures_of_the_evaluation(vqa, birds, tmp_path):
-    questions, annotations = vqa
-    found = list(coco.vqa_items(questions, annotations, birds, first_id=1000))
-    assert [(item.id, item.fields["text"]) for item in found] == [
-        (1007, "Question: what is it Answer: gull, bird Question: how many Answer: two"),
-        (1009, "Question: where Answer: sea"),
-    ]
-    held_out = json_file(tmp_path / "val.json", {"questions": [dict(question_id=9, image_id=7, question="x")]})
-    options = {"annotations": str(annotations), "images": str(birds)}
-    safe = Items("vqa", str(questions), options, leave_out=[str(held_out)])
-    assert [item.id for item in safe] == [9] == [item.id for item in safe]
+def test_vqa_is_knowledge(vqa, birds):
+    (birds / "000000000008.jpg").touch()
+    found, counts = items("vqa", vqa[0], annotations=vqa[1], images=birds, first_id=1000)
+    texts = {
+        1007: "Question: what is it Answer: gull, bird Question: how many Answer: two",
+        1009: "Question: where Answer: sea",
+    }
+    assert {item.id: item.fields["text"] for item in found} == texts
+    assert counts == {UNREADABLE: 1, coco.NO_ANSWER: 1}
+    assert len(items("vqa", vqa[0], annotations=vqa[1])[0]) == 3  # texts alone
 
 
 def test_aokvqa(tmp_path, birds):
     rows = [
         dict(question_id="22Mex", image_id=7, question="what", direct_answers=["a"] * 10, difficult_direct_answer=True),
-        dict(question_id="23Mex", image_id=9, question="why"),
+        dict(question_id="23Mex", image_id=9, question="why", direct_answers="kite"),
         dict(question_id="24Mex", image_id=None),
     ]
-    path, skips = json_file(tmp_path / "aokvqa.json", rows), Skips()
-    first, second = coco.aokvqa_questions(path, birds, skips=skips)
+    (first, second), counts = questions("aokvqa", json_file(tmp_path / "aokvqa.json", rows), images=birds)
     assert (first.id, len(first.answers), first.group) == (0, 10, "difficult")
     assert (second.id, second.answers, second.group) == (1, (), "")
-    assert skips.counts == {"without image_id": 1} and held_out.image_ids(path) == {"7", "9"}
+    assert counts == {"without image_id": 1}
 
 
-def test_captions_of_coco_nocaps_and_karpathys_split(tmp_path, birds):
-    images = [dict(id=7, file_name="COCO_train2014_000000000007.jpg"), dict(id=9, domain="near-domain")]
-    notes = [dict(image_id=7, caption=" a gull "), dict(image_id=7, caption="a bird"), dict(image_id=9, caption="c")]
-    path = json_file(tmp_path / "captions.json", dict(images=images, annotations=notes))
-    first, second = Questions("nocaps", str(path), {"images": str(birds)})
-    assert (first.id, first.answers, first.group) == (7, ("a gull", "a bird"), "")
-    assert (second.answers, second.group) == (("c",), "near-domain")
-    assert held_out.image_ids(path) == {"7", "9", "COCO_train2014_000000000007.jpg"}
+def test_captions_of_coco_and_nocaps(tmp_path, birds):
     rows = [
-        dict(cocoid=7, split="restval", filename="COCO_train2014_000000000007.jpg", sentences=[dict(raw="a gull")]),
-        dict(cocoid=9, split="test", filename="x", sentences=[]),
+        dict(id=7, file_name="val/COCO_train2014_000000000007.jpg"),
+        dict(id=9, domain="near-domain"),
+        dict(id=9, file_name="0013ea20.jpg"),  # of another set, not COCO's 9
     ]
-    split = json_file(tmp_path / "dataset_coco.json", dict(images=rows))
-    (only,) = coco.karpathy(split, birds)
-    assert (only.id, only.answers, only.group) == (7, ("a gull",), "restval")
-    assert [one.id for one in coco.karpathy(split, birds, splits=["test"])] == [9]
-    assert list(coco.karpathy(split, birds, splits="val,restvals")) == []
+    notes = [(7, " a gull "), (7, "a bird"), (7, None), (9, "c"), ([], "b")]
+    notes = [dict(image_id=number, caption=text) for number, text in notes]
+    path = json_file(tmp_path / "captions.json", dict(images=rows, annotations=notes))
+    (first, second), counts = questions("nocaps", path, images=birds)
+    assert (first.id, first.answers, first.group) == (7, ("a gull", "a bird"), "")
+    assert (second.answers, second.group) == (("c",), "near-domain") and counts == {GONE: 1}
+    assert [item.fields for item in items("coco", path, images=birds)[0]] == [{"text": "a gull a bird"}, {"text": "c"}]
 
 
-def test_what_no_reader_reads_is_refused_in_a_line(tmp_path):
-    for change, said in {
-        ("parquet", "x"): "choose one of jsonl, folder, wit",
-        ("wit", "x", (("image", "y"),)): "image is no option; it has images, language",
-        ("cc12m", "x"): "images is missing in options",
-    }.items():
-        reader, path, *options = change
-        with pytest.raises(ValueError, match=said) as caught:
-            Items(reader, path, dict(*options))
-        one_line(caught)
-    with pytest.raises(ValueError, match=r"leave_out=\[\]"):
+def test_karpathys_split(tmp_path, birds):
+    (birds / "000000000008.jpg").touch()
+    sentences = [{"raw": "a gull "}, {"raw": "a bird"}, "no sentence", {"raw": None}]
+    rows = [
+        {"cocoid": 9, "split": "restval", "filename": "x", "sentences": None},
+        {"cocoid": 7, "split": "train", "filename": "x", "sentences": sentences},
+        {"cocoid": 8, "split": "train", "sentences": sentences},
+        {"cocoid": 10, "split": "test", "sentences": sentences},
+    ]
+    path = json_file(tmp_path / "dataset_coco.json", {"images": rows})
+    found, counts = items("karpathy", path, images=birds, first_id=100)
+    known = [(item.id, item.source, item.fields) for item in found]
+    assert known == [(107, "coco", {"text": "a gull a bird"}), (109, "coco", {})] and counts == {UNREADABLE: 1}
+    asked, _ = questions("karpathy", path, images=birds)
+    assert [(one.id, one.group) for one in asked] == [(9, "restval"), (7, "train"), (8, "train")]
+    for splits, ids in ("train,val", [7, 8]), (["restval"], [9]), ("val,restvals", []):
+        assert [one.id for one in questions("karpathy", path, images=birds, splits=splits)[0]] == ids
+
+
+def test_a_carriage_return_ends_no_line(tmp_path):
+    folder = tmp_path / "p"
+    picture(folder / "gull.jpg")
+    url = "https://x.org/gull.jpg"
+    (tmp_path / "cc.tsv").write_bytes(f"{url}\ta gull\rover the sea\r\n{url}\tb\n".encode())
+    asked, _ = questions("cc12m", tmp_path / "cc.tsv", images=folder)
+    assert [one.answers for one in asked] == [("a gull\rover the sea",), ("b",)]
+    row = {"language": "en", "image_url": url, "page_title": "x", "context_page_description": "a\rb"}
+    plain = "\t".join(row.get(column, "") for column in wit.COLUMNS)
+    quoted = "\t".join('"q"' if column == "page_title" else row.get(column, "") for column in wit.COLUMNS)
+    path = tmp_path / "wit.tsv.gz"
+    path.write_bytes(gzip.compress(f"{plain}\r\n{quoted}\n{plain}\r\n".encode()))
+    assert [item.fields["page"] for item in items("wit", path, strict=True)[0]] == ["a\rb", "a b", "a\rb"]
+    with open_text(path) as lines:
+        assert len(list(lines)) == 3
+
+
+def test_lines_are_counted_for_each_file_and_ids_over_all(tmp_path):
+    (tmp_path / "a.tsv").write_text("https://x.org/1.jpg\ta\nhttps://x.org/2.jpg\tb\n")
+    (tmp_path / "b.tsv").write_text("https://x.org/gull.jpg\tc\nhttps://x.org/4.jpg\td\n")
+    images = tmp_path / "p"
+    for name in ("1", "2", "4"):
+        picture(images / f"{name}.jpg")
+    (images / "gull.jpg").touch()
+    for path in (tmp_path / "b.tsv", tmp_path / "*.tsv"):
+        with pytest.raises(ValueError, match=r"b\.tsv line 1"):
+            items("cc12m", path, images=images, strict=True)
+    assert [item.id for item in items("cc12m", tmp_path / "*.tsv", images=images)[0]] == [0, 1, 3]
+    wit_table(tmp_path / "wit-0.tsv.gz", [{"page_title": "x", "context_page_description": "a"}] * 3)
+    wit_table(tmp_path / "wit-1.tsv.gz", [{"context_page_description": "a"}, {"page_title": "no text"}])
+    with pytest.raises(ValueError, match=r"wit-1\.tsv\.gz row 2"):
+        items("wit", tmp_path / "wit-*.tsv.gz", strict=True)
+    assert [item.id for item in items("wit", tmp_path / "wit-*.tsv.gz")[0]] == [0, 1, 2, 3]
+
+
+def test_arguments_that_no_reader_takes_are_refused(tmp_path):
+    for reader, options, value in (
+        ("parquet", {}, "parquet"),
+        ("wit", {"image": "y"}, "image is .* language"),
+        ("cc12m", {}, "images"),
+        ("jsonl", {"first_id": 3}, "first_id"),
+    ):
+        with pytest.raises(ValueError, match=value):
+            Items(reader, "x", options)
+    with pytest.raises(ValueError, match="wikidata"):
         Items("wikidata", "x", leave_out=["y"])
-    with pytest.raises(FileNotFoundError, match="no such file"):
-        list(Items("wikidata", str(tmp_path / "x.tsv")))
-    with pytest.raises(ValueError, match="no list of questions"):
-        list(coco.vqa_questions(json_file(tmp_path / "x.json", {}), tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"x\.tsv"):
+        items("wikidata", tmp_path / "x.tsv")
+    with pytest.raises(ValueError, match=r"x\.json"):
+        questions("vqa", json_file(tmp_path / "x.json", {}), images=tmp_path)
+    assert str(Skips()).startswith("0 ")

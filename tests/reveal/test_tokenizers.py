@@ -8,7 +8,7 @@ import pytest
 from reveal.processing import tokenizers
 from reveal.processing.tokenizers import Pieces, Tokenizer, Words, load, main, train
 from reveal.processing.vocabulary import SPECIAL
-from reveal.sources.texts import lines_of
+from reveal.sources.jsonl import lines_of
 
 TEXTS = [f"a {colour} {bird} eats {food} by the {place}." for colour in ("red", "blue", "grey") for bird in
          ("gull", "crow", "heron") for food in ("fish", "seeds", "worms") for place in ("sea", "lake")]  # fmt: skip

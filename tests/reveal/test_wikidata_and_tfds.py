@@ -5,14 +5,14 @@ import bz2
 import gzip
 import json
 import struct
-from typing import Any
 
 import pytest
-from own_files import picture
-from reveal_networks import one_line
+from own_files import json_lines, picture
+from reading import items, questions
 
 from common.io.tfrecord import masked_crc
-from reveal.sources import Items, Questions, Skips, wikidata, wikidata_dump, wit_tfds
+from reveal.sources import wikidata, wikidata_dump, wit_tfds
+from reveal.sources.records import MISSING, TEXT_STAYS, UNREADABLE
 
 BLANK = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z/C/HgAGgwJ/lK3Q6wAAAABJRU5ErkJggg=="
@@ -74,51 +74,54 @@ def texts(found):
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz", ".json.bz2"])
 def test_a_dump_becomes_an_item_per_entity(tmp_path, suffix):
-    path, skips = dump(tmp_path / f"latest-all{suffix}"), Skips()
-    found = texts(wikidata_dump.items(path, most=2, skips=skips))
-    assert found == {
+    found, counts = items("wikidata_dump", dump(tmp_path / f"latest-all{suffix}"), most=2)
+    assert texts(found) == {
         0: "France, capital: Paris, P571: 843-08-11, P2046: 543965 square kilometre, P1448: Fr ance",
         1: "Paris, country: France, is: Q515, P206: Seine",
         2: "Seine, country: Q31, country: France",
     }
-    assert skips.counts == {"of which only frequent objects are told": 1, "without a label in en": 1}
+    assert counts == {wikidata.EMPTY: 1, "without a label in en": 1}
 
 
 def test_relations_sites_and_hops_of_a_dump(tmp_path):
     path = dump(tmp_path / "latest-all.json.bz2")
-    assert texts(wikidata_dump.items(path, keep="P36,P206", hops=2, first_id=10)) == {
+    assert texts(items("wikidata_dump", path, keep="P36,P206", hops=2, first_id=10)[0]) == {
         10: "France, capital: Paris; Paris, P206: Seine",
         11: "Paris, P206: Seine",
     }
-    told = texts(wikidata_dump.items(path, keep=["P36", "P17"], hops=2, form="sentences"))
-    assert told[1] == "Paris country France ." and told[0] == "France capital Paris ."  # Paris tells of France alone
-    whole = texts(Items("wikidata_dump", str(path), {"site": "enwiki", "hops": 2, "most": 2}))
+    found = texts(items("wikidata_dump", path, keep=["P36", "P17"], hops=2, form="sentences")[0])
+    assert found[1] == "Paris country France ." and found[0] == "France capital Paris ."  # nothing leads back
+    whole = texts(items("wikidata_dump", path, site="enwiki", hops=2, most=2)[0])
     assert list(whole) == [0] and whole[0].endswith("; Paris, is: Q515, P206: Seine")
-    with pytest.raises(ValueError, match="hops is 1 or 2, form one of sentences, pairs"):
-        list(wikidata_dump.items(path, hops=3))
+    with pytest.raises(ValueError, match="hops=3"):
+        items("wikidata_dump", path, hops=3)
 
 
-def test_languages_names_and_pictures_of_a_dump(tmp_path):
-    german = entity("Q142", "France", P36=[of("Q90")], P18=[claim("string", "The flag.jpg", datatype="commonsMedia")])
-    german["labels"]["de"] = {"language": "de", "value": "Frankreich"}
-    path = dump(tmp_path / "a.json", [german, "no entity", {"id": 3, "type": "item"}, entity("Q90", "Paris")])
-    image = picture(tmp_path / "p" / "The flag.jpg", 1)
+def test_languages_names_and_images_of_a_dump(tmp_path):
+    def shown(number: str, name: str) -> dict:
+        image = claim("string", name, datatype="commonsMedia")
+        return entity(number, "France", P36=[of("Q90")], P18=[of("Q1", "deprecated"), image])
+
+    german = shown("Q142", "The flag.jpg")
+    german["labels"]["de"] = {"language": "de", "value": "Frankreich\ud83d"}
+    others = [shown("Q1", "lost.png"), shown("Q2", "void.png"), entity("Q90", "Paris")]
+    path = dump(tmp_path / "a.json", [german, "no entity", {"id": 3, "type": "item"}, *others])
+    image = picture(tmp_path / "p" / "The_flag.jpg", 1)
+    (tmp_path / "p" / "void.png").touch()
     (tmp_path / "names.txt").write_text("Q90\tParis!\nP36\thas the capital\n")
-    skips = Skips()
-    options: dict[str, Any] = {
-        "languages": "fr,de,en",
-        "names": str(tmp_path / "names.txt"),
-        "images": str(tmp_path / "p"),
-    }
-    (item,) = wikidata_dump.items(path, **options, skips=skips)
-    assert item.fields == {"text": "Frankreich, has the capital: Paris!"} and item.picture == image.read_bytes()
-    assert skips.counts == {"that are no entities": 2, "of which only frequent objects are told": 1}
-    assert list(wikidata_dump.items(path, without={"The flag.jpg"})) == []
-    with pytest.raises(ValueError, match=r"a\.json line 3: that are no entities; mend it") as caught:
-        list(Items("wikidata_dump", str(path), strict=True))
-    assert one_line(caught)
+    options = {"languages": "fr,de,en", "names": tmp_path / "names.txt", "images": tmp_path / "p"}
+    found, counts = items("wikidata_dump", path, **options)
+    assert texts(found)[0] == "Frankreich\ufffd, has the capital: Paris!"
+    assert [item.picture for item in found] == [image.read_bytes(), None, None]
+    wanted = {wikidata.EMPTY: 1, "that are no entities": 2}
+    assert counts == wanted | {f"{reason} {TEXT_STAYS}": 1 for reason in (MISSING, UNREADABLE)}
+    for name in ("The flag.jpg", "x/The_flag.png"):
+        out = json_lines(tmp_path / "e.jsonl", [{"image": name}])
+        assert len(items("wikidata_dump", path, [out], **options)[0]) == 2, name
+    with pytest.raises(ValueError, match=r"a\.json line 3"):
+        items("wikidata_dump", path, strict=True)
     path.write_text(path.read_text()[:40])
-    assert list(wikidata_dump.items(path, skips=skips)) == [] and skips.counts["that are no entities"] == 3
+    assert items("wikidata_dump", path) == ([], {"that are no entities": 1})
 
 
 def test_dates():
@@ -127,18 +130,32 @@ def test_dates():
     assert {case: wikidata_dump.date_of(*case) for case in cases} == cases
 
 
+def test_triples(tmp_path):
+    path = tmp_path / "triples.tsv"
+    path.write_text("\n".join(["Q1\tP1\tQ9", "Q2\tP1\tQ9", "Q3\tP1\tQ9", "Q1\tP2\tQ2", "Q2\tP2\tQ5", "no triple"]))
+    (tmp_path / "names.txt").write_text("Q1\tgull\tgulls\nQ2\tfish\nQ9\tanimal\n", "utf-8")
+    (tmp_path / "relations.txt").write_text("P2\teats\n", "utf-8")
+    tables = {"names": tmp_path / "names.txt", "relations": tmp_path / "relations.txt"}
+    found, counts = items("wikidata", path, **tables, most=2)
+    assert texts(found) == {0: "gull eats fish .", 1: "fish eats Q5 ."}
+    assert counts == {"that are no triples": 1, wikidata.EMPTY: 1}
+    (first, *_), _ = items("wikidata", path)
+    assert first.fields["text"] == "Q1 P1 Q9 . Q1 P2 Q2 ." and first.picture is None
+
+
 def test_triples_in_two_hops_and_pairs(tmp_path):
     path = tmp_path / "triples.tsv"
     path.write_text("France\tcapital\tParis\nParis\tcountry\tFrance\nParis\triver\tSeine\nFrance\tis\tcountry\n")
-    two = texts(wikidata.items(path, hops=2, form="pairs"))
+    two = texts(items("wikidata", path, hops=2, form="pairs")[0])
     assert two[0] == "France, capital: Paris, is: country; Paris, river: Seine"
     assert two[1] == "Paris, country: France, river: Seine; France, is: country"
-    assert texts(wikidata.items(path, hops=2))[0] == "France capital Paris . France is country . Paris river Seine ."
-    skips = Skips()
-    only = texts(wikidata.items(path, keep="river", form="pairs", skips=skips))
-    assert only == {1: "Paris, river: Seine"} and skips.counts.total() == 1
-    with pytest.raises(ValueError, match="form one of"):
-        list(Items("wikidata", str(path), {"form": "verse"}))
+    assert (
+        texts(items("wikidata", path, hops=2)[0])[0] == "France capital Paris . France is country . Paris river Seine ."
+    )
+    found, counts = items("wikidata", path, keep="river", form="pairs")
+    assert texts(found) == {1: "Paris, river: Seine"} and counts == {wikidata.EMPTY: 1}
+    with pytest.raises(ValueError, match="form=verse"):
+        items("wikidata", path, form="verse")
 
 
 def message(number, data):
@@ -184,70 +201,59 @@ def page(name, **features):
 
 
 def test_wit_of_tfds(tmp_path):
-    picture(tmp_path / "p" / "gull.jpg", 1)
+    image = picture(tmp_path / "p" / "gull.jpg", 1)
     place = tmp_path / "wit" / "1.1.0"
-    tfrecord(place / "wit-train.tfrecord-00000-of-00002", page("gull"), page("möwe", language="de"), b"\xff\xff")
-    tfrecord(
-        place / "wit-train.tfrecord-00001-of-00002", page("lost"), page("gull", caption_alt_text_description="a gull")
-    )
+    shards = [place / f"wit-train.tfrecord-0000{number}-of-00002" for number in (0, 1)]
+    tfrecord(shards[0], page("gull"), page("möwe", language="de"), b"\xff\xff")
+    tfrecord(shards[1], page("lost"), page("gull", caption_alt_text_description="a gull"))
     tfrecord(place / "wit-val.tfrecord-00000-of-00001", page("tern"))
-    skips = Skips()
-    found = list(wit_tfds.items(place, tmp_path / "p", skips=skips))
+    found, counts = items("wit_tfds", place, images=tmp_path / "p")
     assert [(item.id, item.fields["page"]) for item in found] == [(0, "About gull"), (4, "About gull")]
-    assert found[1].fields["alt"] == "a gull" and found[0].picture == (tmp_path / "p" / "gull.jpg").read_bytes()
-    assert skips.counts == {"that are no tf.train.Example": 1, "whose picture is not there": 1}
-    assert [item.fields["page"] for item in wit_tfds.items(place, split="val")] == ["About tern"]
-    (asked,) = Questions("wit_tfds", str(place), {"images": str(tmp_path / "p"), "first_id": 100})
+    assert found[1].fields["alt"] == "a gull" and found[0].picture == image.read_bytes()
+    assert counts == {"that are no tf.train.Example": 1, MISSING: 1}
+    assert [item.fields["page"] for item in items("wit_tfds", place, split="val")[0]] == ["About tern"]
+    ((asked,), _) = questions("wit_tfds", place, images=tmp_path / "p", first_id=100)
     assert (asked.id, asked.gold, asked.answers) == (104, 104, ("a gull",))
-    assert list(wit_tfds.items(place, split="val", without={"https://x.org/tern.jpg"})) == []
-    with pytest.raises(FileNotFoundError, match="no files of split 'test'"):
-        list(wit_tfds.items(place, split="test"))
-    (place / "wit-train.tfrecord-00000-of-00002").unlink()
-    with pytest.raises(FileNotFoundError, match="00000-of-00002 does not exist"):
-        list(Items("wit_tfds", str(place)))
+    out = json_lines(tmp_path / "e.jsonl", [{"image": "https://x.org/tern.jpg"}])
+    assert items("wit_tfds", place, [out], split="val")[0] == []
+    with pytest.raises(FileNotFoundError, match="'test'"):
+        items("wit_tfds", place, split="test")
+    shards[0].unlink()
+    with pytest.raises(FileNotFoundError, match="00000-of-00002"):
+        items("wit_tfds", place)
 
 
-def test_wit_kaggle_has_its_pictures(tmp_path):
+def test_wit_kaggle_has_its_images(tmp_path):
     image = picture(tmp_path / "gull.jpg", 1).read_bytes()
     caption = {"caption_title_and_reference_description": "Gull [SEP] a gull at sea"}
     shown, blank = page("gull", image=image, **caption), page("tern", image=BLANK)
     path = tfrecord(tmp_path / "wit_kaggle-train.tfrecord-00000-of-00001", shown, blank)
-    first, second = wit_tfds.items(tmp_path)
+    (first, second), _ = items("wit_tfds", path)
     assert first.picture == image and first.fields["caption"] == "a gull at sea" and second.picture is None
-    (asked,) = wit_tfds.questions(tmp_path)
+    ((asked,), _) = questions("wit_tfds", tmp_path)
     assert asked.image == image and asked.answers == ("a gull at sea",)
+    assert not wit_tfds.is_blank(BLANK[:12])
     path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(ValueError, match="the file is damaged or cut short here") as caught:
-        list(wit_tfds.items(tmp_path))
-    assert one_line(caught)
+    with pytest.raises(ValueError, match=path.name):
+        items("wit_tfds", tmp_path)
 
 
 def test_a_damaged_record_is_counted(tmp_path):
     path = tfrecord(tmp_path / "wit-train.tfrecord-00000-of-00001", page("gull"), page("tern"), page("auk"))
-    data = path.read_bytes()
-    path.write_bytes(data.replace(b"About tern", b"about tern"))
-    skips = Skips()
-    assert [item.fields["page"] for item in wit_tfds.items(tmp_path, skips=skips)] == ["About gull", "About auk"]
-    assert skips.counts == {"that are damaged": 1}
-    assert not wit_tfds.is_blank(BLANK[:12]) and wit_tfds.is_blank(BLANK)
-
-
-def test_an_array_record_that_is_cut_short(tmp_path):
-    module = pytest.importorskip("array_record.python.array_record_module")
-    path = tmp_path / "wit-train.array_record-00000-of-00001"
-    writer = module.ArrayRecordWriter(str(path), "group_size:1")
-    writer.write(page("gull"))
-    writer.close()
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(ValueError, match="is damaged or cut short") as caught:
-        list(wit_tfds.items(tmp_path))
-    assert one_line(caught)
+    path.write_bytes(path.read_bytes().replace(b"About tern", b"about tern"))
+    found, counts = items("wit_tfds", tmp_path)
+    assert [item.fields["page"] for item in found] == ["About gull", "About auk"]
+    assert counts == {"that are damaged": 1}
 
 
 def test_array_records(tmp_path):
     module = pytest.importorskip("array_record.python.array_record_module")
-    writer = module.ArrayRecordWriter(str(tmp_path / "wit-train.array_record-00000-of-00001"), "group_size:1")
+    path = tmp_path / "wit-train.array_record-00000-of-00001"
+    writer = module.ArrayRecordWriter(str(path), "group_size:1")
     for name in ("gull", "tern"):
         writer.write(page(name))
     writer.close()
-    assert [item.fields["page"] for item in wit_tfds.items(tmp_path)] == ["About gull", "About tern"]
+    assert [item.fields["page"] for item in items("wit_tfds", tmp_path)[0]] == ["About gull", "About tern"]
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ValueError, match=path.name):
+        items("wit_tfds", tmp_path)

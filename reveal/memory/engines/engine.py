@@ -1,4 +1,4 @@
-"""Engines: what finds the k items whose keys answer a query best. One interface, several ways.
+"""Search engines: they find the k items whose keys answer a query best. One interface, three implementations.
 
     score(query, item) = query . key + log_gate[source of the item]
 
@@ -6,20 +6,26 @@ is what every engine ranks by. The gate is added before anything is selected: a 
 would lose items of a trusted source for good, and a gate that multiplies would prefer, among keys that point away from
 the query, those of the source that is trusted least (both are what the reference does).
 
-| engine | where | what for |
+| engine | name | what for |
 | --- | --- | --- |
-| `ExactEngine` | in JAX, keys split over the devices | the default: exact, and refreshed as fast as keys are copied |
-| `FaissEngine` | the host's RAM | approximate indexes for millions of items on one machine (extra `faiss`) |
-| `MilvusEngine` | a file or a server | more than a machine's RAM, several programs (extra `milvus`) |
+| `ExactEngine` | exact | the default: in JAX, keys split over the devices; refreshed as fast as keys are copied |
+| `FaissEngine` | faiss, faiss:ivfpq, faiss:hnsw | the host's RAM: approximate, for millions of items (extra `faiss`) |
+| `MilvusEngine` | keys.db, http://host:19530 | a file or a server: beyond a machine's RAM (extra `milvus`) |
 
-An engine is told what there is by `update`, live items only, in the order of their ids. Among equal scores the smaller
-id comes first. Where fewer than k items may be chosen from, the rest is id -1, source -1, score -inf.
+`update` gives an engine live items only, in the order of their ids. Among equal scores the smaller id comes first.
+Where fewer than k items may be chosen from, the rest is id -1, source -1, score -inf. `engine_of` names Milvus'
+collection by host and folder, so that it keeps a memory's keys from program to program.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import logging
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -30,24 +36,14 @@ NOTHING = -1  # the id, and the source, of what was not found
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Live items in the order of their ids; the keys are fetched in pieces.
+    """Live items in the order of their ids; the keys are fetched in pieces."""
 
-    Attributes:
-      ids: rising.
-      source: number of each item's source.
-      versions: of the memory when the item got its key; with the id it names the key.
-      keys: (start, stop) -> keys of those rows.
-      key_dim: length of a key.
-      memory: names the memory whose versions these are: with another name no key is known, whatever ids and versions
-        say. Names are drawn, not derived from what is in it.
-    """
-
-    ids: Int[np.ndarray, " n"]
-    source: Integer[np.ndarray, " n"]
-    versions: Integer[np.ndarray, " n"]
-    keys: Callable[[int, int], Any]
+    ids: Int[np.ndarray, " n"]  # rising
+    source: Integer[np.ndarray, " n"]  # numbers
+    versions: Integer[np.ndarray, " n"]  # of the memory when the item got its key: id and version identify the key
+    keys: Callable[[int, int], Any]  # (start, stop) -> keys of those rows
     key_dim: int
-    memory: str = ""
+    memory: str = ""  # drawn name of the memory; equal ids and versions of another one have other keys
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -62,28 +58,20 @@ class Rows:
     ) -> Rows:
         """Of arrays, in any order. Raises ValueError if an id is there twice."""
         order = np.argsort(ids, kind="stable")
-        if (np.diff(ids[order]) == 0).any():
-            raise ValueError(
-                f"id {ids[order][:-1][np.diff(ids[order]) == 0][0]} is there twice; give each item its own"
-            )
+        twice = ids[order][1:][np.diff(ids[order]) == 0]
+        if len(twice):
+            raise ValueError(f"id {twice[0]} is there twice; give each item its own")
         ordered, made = keys[order], np.zeros(len(ids), np.int32) if versions is None else versions
         return cls(ids[order], source[order], made[order], lambda start, stop: ordered[start:stop], keys.shape[1])
 
 
-class Found(NamedTuple):
-    """The best k items of each query, best first.
+class SearchResult(NamedTuple):
+    """The best k items of each query, best first."""
 
-    Attributes:
-      ids: -1 where there was none.
-      scores: with the gate; -inf where there was none.
-      sources: their numbers; -1 where there was none.
-      version: of the memory that was searched.
-    """
-
-    ids: Int[np.ndarray, "b k"]
-    scores: Float[np.ndarray, "b k"]
-    sources: Int[np.ndarray, "b k"]
-    version: int
+    ids: Int[np.ndarray, "b k"]  # -1 where there was none
+    scores: Float[np.ndarray, "b k"]  # with the gate; -inf where there was none
+    sources: Int[np.ndarray, "b k"]  # numbers; -1 where there was none
+    version: int  # of the memory that was searched
 
     @property
     def present(self) -> Bool[np.ndarray, "b k"]:
@@ -92,33 +80,53 @@ class Found(NamedTuple):
 
 @runtime_checkable
 class Engine(Protocol):
-    """What a memory asks of its engine."""
+    """The interface of all engines."""
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
-        """From now on search `rows`, of `sources` sources. An id with the version that it has been told before has
-        the key that it had, as long as `rows.memory` is the same."""
+        """From now on search `rows`, of `sources` sources. A row whose id and version were there before has the same
+        key, as long as `rows.memory` is the same."""
         ...
 
     def search(
-        self,
-        queries: Any,
-        k: int,
-        *,
-        sources: Sequence[int] | None = None,
-        log_gate: Any = None,
-    ) -> Found:
-        """The k best items of each query.
-
-        Args:
-          queries: [b d].
-          k: how many.
-          sources: the numbers of those to choose from; None: all.
-          log_gate: [b s], of all sources.
-
-        Raises:
-          ValueError: shapes that do not fit, k below 1, a source that is not there.
-        """
+        self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
+    ) -> SearchResult:
+        """The k best items of each query [b d], of some sources by their numbers, or of all; `log_gate` [b s] is of all
+        sources. Raises ValueError for shapes that do not fit, k below 1, a source that is not there."""
         ...
+
+
+def optional(package: str, extra: str) -> Any:
+    """Imports a package. Raises ImportError that names the extra which installs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        install = f"pip install 'film-plugins-reveal[{extra}]'"
+        raise ImportError(f"{package} is not installed: install the extra: {install}") from error
+
+
+def engine_of(name: str, memory: str | Path) -> Engine | None:
+    """The engine of a name in the module's table for the memory in a folder; None: the exact one.
+
+    Raises ValueError for another name, ImportError without the extra, ConnectionError without a Milvus there."""
+    if name == "exact":
+        return None
+    family, _, kind = name.partition(":")
+    if family == "faiss":
+        from reveal.memory.engines.faiss_engine import FaissEngine
+
+        return FaissEngine(kind or "flat")
+    if name.endswith(".db") or "://" in name:
+        return milvus(name, memory)
+    raise ValueError(f"engine is {name!r}: choose exact, faiss, or Milvus by its file (x.db) or address (http://...)")
+
+
+def milvus(uri: str, memory: str | Path) -> Engine:
+    """Milvus at a file or an address, with a collection for the memory in a folder. Raises as `engine_of`."""
+    from reveal.memory.engines.milvus_engine import MilvusEngine
+
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # its tracebacks come back as errors of one line
+    place = hashlib.sha256(f"{platform.node()}:{Path(memory).resolve()}".encode()).hexdigest()[:12]
+    return MilvusEngine(uri, f"reveal_{place}", reuse=True)
 
 
 def check_search(
@@ -145,7 +153,7 @@ def check_search(
 
 def merge(
     ids: Int[np.ndarray, "b m"], scores: Float[np.ndarray, "b m"], sources: Int[np.ndarray, "b m"], k: int, version: int
-) -> Found:
+) -> SearchResult:
     """The best k of candidates, each id at most once in a row; filled up where there are fewer."""
     missing = max(0, k - ids.shape[1])
     ids, sources = (np.pad(x, ((0, 0), (0, missing)), constant_values=NOTHING) for x in (ids, sources))
@@ -154,4 +162,4 @@ def merge(
     order = np.lexsort((ids, -scores, absent), axis=1)[:, :k]
     ids, scores, sources, absent = (np.take_along_axis(x, order, axis=1) for x in (ids, scores, sources, absent))
     blank = np.where(absent, NOTHING, ids), np.where(absent, -np.inf, scores), np.where(absent, NOTHING, sources)
-    return Found(blank[0].astype(np.int64), blank[1].astype(np.float32), blank[2].astype(np.int64), version)
+    return SearchResult(blank[0].astype(np.int64), blank[1].astype(np.float32), blank[2].astype(np.int64), version)

@@ -1,4 +1,6 @@
-"""Exact search inside a JAX program: every key is looked at, on the device that holds it.
+"""Exact search on the devices: every key is compared, on the device that holds it.
+
+`ExactEngine` is the default engine. Its parts are for a JAX program that searches inside `jit`, as training does:
 
     index = place(rows, sources, mesh)                   # keys split over the mesh by rows, once a refresh
     hits = search(index, queries, k, log_gate=gate)      # in jit: rows of the index, scores, sources
@@ -36,8 +38,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from common.training.mesh import DATA, FSDP
-from reveal.memory.engines.engine import NOTHING, Rows
+from common.training.mesh import DATA, FSDP, make_mesh
+from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_search
 
 AXES = (DATA, FSDP)
 UNIT = 128  # each device's rows are a multiple of it, so that blocks fall into groups
@@ -47,15 +49,10 @@ CHUNK = 65536  # keys that are fetched at a time
 
 
 class Index(NamedTuple):
-    """What a search needs, on the devices.
-
-    Attributes:
-      keys: split by rows over all devices of the mesh.
-      source: likewise; `sources` for a row that is padding.
-    """
+    """Keys and source numbers, split by rows over all devices of the mesh."""
 
     keys: Float[Array, "n d"]
-    source: Int[Array, " n"]
+    source: Int[Array, " n"]  # the number of sources for a row that is padding or deleted
 
 
 class Hits(NamedTuple):
@@ -103,11 +100,8 @@ def search(
 
     Args:
       index: from `place` on this mesh.
-      queries: of unit length, like keys.
       log_gate: of all sources that the index was placed with; -inf for those not to choose from.
-      mesh: of `common.training.mesh`.
-      split: the batch is split over the mesh, as `shard_batch` does, and so are the results; else all devices hold
-        all of both.
+      split: whether batch and results are split over the mesh, as `shard_batch` does; else all devices hold both.
     """
     devices = mesh.devices.size
     if split and len(queries) % devices:
@@ -140,6 +134,53 @@ def allow(log_gate: Float[Array, "b s"], sources: Sequence[int]) -> Float[Array,
     """The gate, shut for all but `sources`."""
     chosen = np.isin(np.arange(log_gate.shape[1]), list(sources))
     return jnp.where(chosen, log_gate, -jnp.inf)
+
+
+class ExactEngine:
+    """Keys on the devices of a mesh, None: all; bfloat16 halves their memory and takes about 2 % of recall.
+
+    A search compiles once for each k and number of queries, rounded up to a power of two."""
+
+    def __init__(self, mesh: Mesh | None = None, dtype: str = "float32"):
+        self.mesh, self._dtype = mesh or make_mesh(), dtype
+        self._place(Rows.of(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 1), np.float32)), 1)
+        self._version = 0
+
+    def update(self, rows: Rows, sources: int, version: int) -> None:
+        """As `Engine`. Where items have only gone they are masked; else it takes as long as copying the keys."""
+        kept = np.isin(self.ids, rows.ids, assume_unique=True)
+        same = (rows.memory, sources, rows.key_dim) == (self._memory, self._sources, self.index.keys.shape[1])
+        if same and np.array_equal(self.ids[kept], rows.ids) and np.array_equal(self._made[kept], rows.versions):
+            source = np.full(len(self.ids), sources)
+            source[kept] = rows.source
+            self.index = self.index._replace(source=place_source(source, sources, self.mesh))
+        else:
+            self._place(rows, sources)
+        self._version = version
+
+    def search(
+        self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
+    ) -> SearchResult:
+        """As `Engine`."""
+        width = self.index.keys.shape[1]
+        queries, chosen, gate = check_search(queries, k, sources, log_gate, width, self._sources)
+        b = len(queries)
+        padding = ((0, (1 << max(b - 1, 0).bit_length()) - b), (0, 0))
+        shut = np.where(np.isin(np.arange(self._sources), chosen), gate, -np.inf).astype(np.float32)
+        hits = _jitted(self.index, np.pad(queries, padding), np.pad(shut, padding), k, self.mesh)
+        rows, scores, origin = (np.asarray(x)[:b] for x in jax.device_get(hits))
+        ids = np.full(rows.shape, NOTHING, np.int64)
+        ids[rows != NOTHING] = self.ids[rows[rows != NOTHING]]
+        return SearchResult(ids, scores, origin.astype(np.int64), self._version)
+
+    def _place(self, rows: Rows, sources: int) -> None:
+        self.index = place(rows, sources, self.mesh, self._dtype)
+        self.ids, self._made, self._memory, self._sources = rows.ids, rows.versions, rows.memory, sources
+
+
+@partial(jax.jit, static_argnums=(3, 4))
+def _jitted(index: Index, queries: Any, log_gate: Any, k: int, mesh: Mesh) -> Hits:
+    return search(index, jnp.asarray(queries), k, jnp.asarray(log_gate), mesh)
 
 
 def _padded(count: int, mesh: Mesh) -> int:

@@ -4,8 +4,8 @@
 
 | kind | index | what for |
 | --- | --- | --- |
-| `flat` | every key is looked at | exact; checks the others |
-| `ivfpq` | lists around centres, 4-bit product codes, refined with the keys themselves | millions of items that cluster, as real ones do; a minute to build |
+| `flat` | every key is compared | exact; checks the others |
+| `ivfpq` | lists around centres, 4-bit product codes, refined with the keys | millions of items that cluster |
 | `hnsw` | a graph | the fastest search; many minutes to build, so for memories that seldom change |
 
 There is one index per source. The gate is constant within a source, so it is added to what each index has found and no
@@ -17,17 +17,15 @@ Equal scores at the edge of the k best may fall either way: FAISS decides. The e
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from reveal.memory.engines.engine import NOTHING, Found, Rows, check_search, merge
+from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_search, merge, optional
 
 KINDS = ("flat", "ivfpq", "hnsw")
-EXTRA = "install the extra: pip install 'film-plugins-reveal[faiss]'"
 FEWEST = {"flat": 0, "ivfpq": 10_000, "hnsw": 1_000}
 CHUNK = 65536  # keys that are copied at a time
 PER_LIST = 1000  # items of a list of `ivfpq`, on average
@@ -36,17 +34,13 @@ TRAINING = 100  # keys a centre is found from
 
 @dataclass(frozen=True)
 class FaissConfig:
-    """Attributes:
-    probes: lists of `ivfpq` that a query looks into.
-    refine: candidates per item asked for that are compared by their keys themselves.
-    links, breadth, depth: of `hnsw`: neighbours of a node, candidates while searching and while building.
-    """
+    """Settings of `ivfpq` and of `hnsw`."""
 
-    probes: int = 32
-    refine: int = 10
-    links: int = 32
-    breadth: int = 256
-    depth: int = 200
+    probes: int = 32  # ivfpq: lists that are searched
+    refine: int = 10  # ivfpq: candidates per result that are compared by their keys themselves
+    links: int = 32  # hnsw: neighbours of a node
+    breadth: int = 256  # hnsw: candidates while searching
+    depth: int = 200  # hnsw: candidates while building
 
 
 class FaissEngine:
@@ -57,7 +51,7 @@ class FaissEngine:
     def __init__(self, kind: str = "flat", config: FaissConfig | None = None):
         if kind not in KINDS:
             raise ValueError(f"kind {kind!r} is not one of FaissEngine: choose one of {', '.join(KINDS)}")
-        self.kind, self.config, self._faiss = kind, config or FaissConfig(), _import()
+        self.kind, self.config, self._faiss = kind, config or FaissConfig(), optional("faiss", "faiss")
         self._parts: dict[int, tuple[np.ndarray, np.ndarray, Any]] = {}  # source -> ids, versions, index
         self._memory, self._sources, self._version, self._width = "", 0, 0, 0
 
@@ -75,7 +69,9 @@ class FaissEngine:
         self._parts, self._memory = parts, rows.memory
         self._sources, self._version, self._width = sources, version, rows.key_dim
 
-    def search(self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None) -> Found:
+    def search(
+        self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
+    ) -> SearchResult:
         """As `Engine`."""
         queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
         ids, scores, origins = [np.zeros((len(queries), 0), np.int64)], [np.zeros((len(queries), 0), np.float32)], []
@@ -125,10 +121,3 @@ def _keys(rows: Rows, at: np.ndarray) -> np.ndarray:
         if len(own):
             parts.append(np.asarray(rows.keys(int(own[0]), int(own[-1]) + 1)[own - own[0]], np.float32))
     return np.ascontiguousarray(np.concatenate(parts))
-
-
-def _import() -> Any:
-    try:
-        return importlib.import_module("faiss")
-    except ImportError as error:
-        raise ImportError(f"faiss is not installed: {EXTRA}") from error

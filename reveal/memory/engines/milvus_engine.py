@@ -3,19 +3,19 @@
     memory = Memory.load("memory", engine=MilvusEngine("keys.db"))                       # milvus-lite: a file
     memory = Memory.load("memory", engine=MilvusEngine("http://host:19530", index="IVF_FLAT"))
 
-With `reuse`, collections outlive the program: `update` looks for one that holds just these rows, by a digest of them in
-its name, and sends nothing if it is there; others of that engine's name go. A collection gets that name when it is
-whole: until then it is called `..._filling_...`, so that programs that search for the first time at once do not fill
-the same one; what a killed one has left goes after a day. A program whose collection went, because the memory has
-changed under it, makes it again when it searches. A server that cannot be reached, does not answer in a minute, or
-refuses, is a ConnectionError in one line.
-
 One collection holds id, source and key of every live item. `update` sends what is new or changed since the last one and
-takes out what is gone; the first update of an engine begins with an empty collection, so one that exists is given up
-only with `overwrite`. Each source is searched for itself, with a filter, and the gate is added before the results are
-merged: constant within a source, it can lose none. A file is slow (seconds for 100,000 keys) and made for trying out.
+deletes what is gone; the first update of an engine begins with an empty collection, so one that exists is dropped only
+with `overwrite`. Each source is searched by itself, with a filter, and the gate is added before the results are merged:
+constant within a source, it can lose none. A file is slow (seconds for 100,000 keys) and made for trying out.
 
-The extra `milvus` installs the client and milvus-lite.
+With `reuse`, collections outlive the program: `update` looks for one of just these rows, by a digest of them in its
+name, and sends nothing if it is there; others of that engine's name are dropped. A collection gets that name when it is
+complete: until then it is called `..._filling_...`, so that programs that search for the first time at once do not fill
+the same one; what a killed one has left is dropped after a day. A program whose collection was dropped, because the
+memory has changed, makes it again when it searches.
+
+A server that cannot be reached, does not answer in a minute, or refuses, is a ConnectionError in one line. The extra
+`milvus` installs the client and milvus-lite.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ from typing import Any
 
 import numpy as np
 
-from reveal.memory.engines.engine import NOTHING, Found, Rows, check_search, merge
+from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_search, merge, optional
 
-EXTRA = "install the extra: pip install 'film-plugins-reveal[milvus]'"
 CHUNK_BYTES = 16 * 2**20  # of keys in a request; a server takes 64 MB
 MOST = 16384  # items that a request may ask for
-PATIENCE = 10  # seconds until a server counts as gone
-DEADLINE, LOADING = 60, 600  # seconds that a request may take, and that of a collection from the server's disk
+PATIENCE, DEADLINE, LOADING = 10, 60, 600  # seconds to connect, for a request, to load a collection from the disk
 DIGITS = 16  # of a digest
 ABANDONED = 86400  # seconds after which nobody fills a collection any more
 
@@ -50,7 +48,7 @@ class MilvusEngine:
       collection: its name.
       index: FLAT (exact), IVF_FLAT, HNSW or another of the server's.
       token: "user:password" of a server.
-      overwrite: give up a collection of that name.
+      overwrite: drop a collection of that name.
       reuse: `collection` begins the name of one for each contents, which later programs find again.
 
     Raises:
@@ -69,11 +67,10 @@ class MilvusEngine:
         overwrite: bool = False,
         reuse: bool = False,
     ):
-        self._uri, self._reuse = uri, reuse
-        package = _import()
+        self._uri, self._reuse, self._milvus = uri, reuse, optional("pymilvus", "milvus")
         self.collection, self._index, self._name = collection, index, collection
         with self._plain_errors():
-            self._client = package.MilvusClient(uri=uri, token=token, timeout=PATIENCE)
+            self._client = self._milvus.MilvusClient(uri=uri, token=token, timeout=PATIENCE)
             if not reuse and self._call("has_collection", collection):
                 if not overwrite:
                     self.close()
@@ -118,15 +115,17 @@ class MilvusEngine:
         """The collection that holds these rows, made if it is not there whole."""
         self.collection = whole = f"{self._name}_{digest(rows)}"
         if self._call("has_collection", whole):
-            self._load()  # a server that was started anew has it on its disk only, and cannot count it there
-            if self._count() != len(rows):
+            # A server that was started again has it on its disk only, and cannot count it there.
+            self._call("load_collection", whole, timeout=LOADING)
+            options = {"filter": "", "output_fields": ["count(*)"], "consistency_level": "Strong"}
+            if int(self._call("query", whole, **options)[0]["count(*)"]) != len(rows):
                 self._call("drop_collection", whole)
         if not self._call("has_collection", whole):
             self._fill(rows, whole)
-            self._load()
+            self._call("load_collection", whole, timeout=LOADING)
 
     def _drop_others(self) -> None:
-        """Collections of this name with other contents, and what killed programs have left."""
+        """Drops collections of this name with other contents, and what killed programs have left."""
         pattern = re.compile(rf"{re.escape(self._name)}_(?:[0-9a-f]{{{DIGITS}}}|filling_(\d+)_[0-9a-f]+)")
         for other in self._call("list_collections"):
             known = pattern.fullmatch(other)
@@ -134,14 +133,14 @@ class MilvusEngine:
                 self._call("drop_collection", other)
 
     def _fill(self, rows: Rows, whole: str) -> None:
-        """A collection of these rows, called `whole` when all are there, unless somebody else was quicker."""
+        """A collection of these rows, called `whole` when all are there, unless another program was quicker."""
         self.collection = f"{self._name}_filling_{int(time.time())}_{secrets.token_hex(4)}"
         try:
             self._create(rows)
             self._send(rows)
             if not self._call("has_collection", whole):
                 self._call("rename_collection", self.collection, whole)
-        except _import().MilvusException:
+        except self._milvus.MilvusException:
             if not self._call("has_collection", whole):
                 raise
         finally:
@@ -149,8 +148,10 @@ class MilvusEngine:
                 self._call("drop_collection", self.collection)
             self.collection = whole
 
-    def search(self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None) -> Found:
-        """As `Engine`. Raises also for k above what Milvus gives."""
+    def search(
+        self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
+    ) -> SearchResult:
+        """As `Engine`; raises ValueError also for k above `MOST`."""
         queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
         if k > MOST:
             raise ValueError(f"k is {k}: Milvus gives at most {MOST} items")
@@ -169,7 +170,7 @@ class MilvusEngine:
 
     def _best(self, queries: list[np.ndarray], k: int, number: int) -> Any:
         """Of one source; a collection that another program has dropped is made again."""
-        how = {
+        options = {
             "data": queries,
             "limit": k,
             "filter": "" if self._sources == 1 else f"source == {number}",  # a filter takes as long as the search
@@ -178,12 +179,12 @@ class MilvusEngine:
             "consistency_level": "Strong",
         }
         try:
-            return self._call("search", self.collection, **how)
-        except _import().MilvusException:
+            return self._call("search", self.collection, **options)
+        except self._milvus.MilvusException:
             if not self._reuse or self._rows is None or self._call("has_collection", self.collection):
                 raise
             self._attach(self._rows)
-            return self._call("search", self.collection, **how)
+            return self._call("search", self.collection, **options)
 
     def close(self) -> None:
         self._client.close()
@@ -192,28 +193,21 @@ class MilvusEngine:
         """A request; without a deadline the client goes on asking a server that has gone for minutes."""
         return getattr(self._client, name)(*args, timeout=timeout, **options)
 
-    def _load(self) -> None:
-        self._call("load_collection", self.collection, timeout=LOADING)
-
-    def _count(self) -> int:
-        answer = self._call("query", self.collection, filter="", output_fields=["count(*)"], consistency_level="Strong")
-        return int(answer[0]["count(*)"])
-
     @contextlib.contextmanager
     def _plain_errors(self) -> Iterator[None]:
         try:
             yield
-        except (_import().MilvusException, importlib.import_module("grpc").RpcError) as error:
-            said = " ".join(str(getattr(error, "message", error)).split())
+        except (self._milvus.MilvusException, importlib.import_module("grpc").RpcError) as error:
+            reason = " ".join(str(getattr(error, "message", error)).split())
             raise ConnectionError(
-                f"Milvus at {self._uri}: {said}; check that it runs, or take another engine"
+                f"Milvus at {self._uri}: {reason}; check that it runs, or choose another engine"
             ) from error
 
     def _create(self, rows: Rows) -> None:
         """An empty collection for the keys of such rows, in the place of one of that name."""
         if self._call("has_collection", self.collection):
             self._call("drop_collection", self.collection)
-        kinds = importlib.import_module("pymilvus").DataType
+        kinds = self._milvus.DataType
         schema = self._client.create_schema(auto_id=False)
         schema.add_field("id", kinds.INT64, is_primary=True)
         schema.add_field("source", kinds.INT16)
@@ -226,16 +220,9 @@ class MilvusEngine:
 
 
 def digest(rows: Rows) -> str:
-    """Names ids, sources and keys."""
+    """Of ids, sources and keys."""
     found, chunk = hashlib.sha256(), max(1, CHUNK_BYTES // (4 * rows.key_dim))
     found.update(np.ascontiguousarray(rows.ids).tobytes() + np.asarray(rows.source, np.int64).tobytes())
     for start in range(0, len(rows), chunk):
         found.update(np.asarray(rows.keys(start, min(start + chunk, len(rows))), np.float32).tobytes())
     return found.hexdigest()[:DIGITS]
-
-
-def _import() -> Any:
-    try:
-        return importlib.import_module("pymilvus")
-    except ImportError as error:
-        raise ImportError(f"pymilvus is not installed: {EXTRA}") from error

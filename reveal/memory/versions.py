@@ -1,0 +1,224 @@
+"""One version of a memory on the disk, to read, and a change that becomes the next version.
+
+Of a snapshot nothing is held in RAM for an item. An id is found by bisection in the shards whose range it is in; its
+key, value and payload are read through maps of their files. So opening takes about a millisecond a shard, however large
+it is.
+
+A change is items in shards that no manifest names yet, and the ids of those to be deleted:
+
+    with memory.changing() as change:            # one version more at the end, or nothing at all
+        for items, keys, values in batches:
+            change.add(items, keys, values)
+
+Each call writes a shard, so a change of any size takes the RAM of one call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from reveal.memory.engines.engine import NOTHING, Rows
+from reveal.memory.folder import shard_name
+from reveal.memory.items import MOST_IDS, Item, ids_of, unpack
+from reveal.memory.manifest import DTYPES, Layout, Manifest, check_encoder, read_manifest
+from reveal.memory.shards import Shard, new_shard, read_info, stored_rows
+
+
+class Snapshot:
+    """The memory in a folder; `encoder` is the fingerprint of the network that will search, None: any.
+
+    Raises FileNotFoundError if there is none or a file of it is missing; ValueError if another encoder made it, its
+    format is newer, or it is damaged."""
+
+    def __init__(self, folder: str | Path, encoder: str | None = None):
+        self.folder, self._token = Path(folder), secrets.token_hex(8)
+        manifest = read_manifest(self.folder)
+        check_encoder(manifest.layout, encoder, self.folder)
+        self._open(manifest)
+
+    def _open(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.shards = [Shard(self.folder, info, manifest.layout) for info in manifest.shards]
+
+    @property
+    def layout(self) -> Layout:
+        return self.manifest.layout
+
+    @property
+    def version(self) -> int:
+        return self.manifest.version
+
+    @property
+    def sources(self) -> dict[str, int]:
+        """Live items of each source, by name and in the order of their numbers."""
+        return self.manifest.counts
+
+    def __len__(self) -> int:
+        """Live items."""
+        return sum(info.live for info in self.manifest.shards)
+
+    def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
+        """The items. Raises ValueError for an id that is not there."""
+        home, row = self.find(ids)
+        found: list[Any] = [None] * len(home)
+        for number in np.unique(home):
+            at, shard = np.flatnonzero(home == number), self.shards[number]
+            sources, own_ids = (shard.array(name)[row[at]].tolist() for name in ("source", "ids"))
+            for place, payload, source, own_id in zip(at, shard.payloads(row[at]), sources, own_ids, strict=True):
+                found[place] = unpack(payload, self.layout.sources[source], own_id)
+        return found
+
+    def keys(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> np.ndarray:
+        """[n k]. Raises as `items`."""
+        return _gather(self.shards, "keys", self.layout, *self.find(ids))
+
+    def values(self, ids: Sequence[int] | Int[np.ndarray, "*n"]) -> np.ndarray:
+        """[... c d]: zeros where an id is -1, that is where nothing was found. Raises as `items`."""
+        ids = ids_of(ids)
+        values = np.zeros((*ids.shape, *self.layout.value_shape), DTYPES[self.layout.value_dtype])
+        there = ids != NOTHING
+        values[there] = _gather(self.shards, "values", self.layout, *self.find(ids[there]))
+        return values
+
+    def rows(self) -> Rows:
+        """The live items, as engines take them."""
+        shards, layout = self.shards, self.layout
+        live = [np.flatnonzero(shard.live()) for shard in shards]
+
+        def joined(name: str, dtype: Any) -> np.ndarray:
+            parts = [shard.array(name)[at] for shard, at in zip(shards, live, strict=True)]
+            return np.concatenate([np.zeros(0, dtype), *parts])
+
+        ids = joined("ids", np.int64)
+        order = np.argsort(ids, kind="stable")
+        home = np.repeat(np.arange(len(live), dtype=np.int32), [len(at) for at in live])[order]
+        row = np.concatenate([np.zeros(0, np.int64), *live])[order]
+
+        def keys(start: int, stop: int) -> np.ndarray:
+            return _gather(shards, "keys", layout, home[start:stop], row[start:stop])
+
+        source, versions = joined("source", np.uint8)[order], joined("version", np.int32)[order]
+        return Rows(ids[order], source, versions, keys, layout.key_dim, self._token)
+
+    def verify(self) -> None:
+        """Reads everything. Raises ValueError that names a file whose bytes have changed."""
+        for shard in self.shards:
+            shard.verify()
+
+    def find(self, ids: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(shard, row) of each id. Raises as `items`."""
+        wanted = ids_of(ids)
+        home, row = self.locate(wanted)
+        if (home < 0).any():
+            missing = wanted[home < 0]
+            raise ValueError(
+                f"{len(missing)} ids are not in {self.folder}, {missing[0]} first; give ids that a search has found"
+            )
+        return home, row
+
+    def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(shard, row) of each id; (-1, -1) where there is none."""
+        home, row = np.full(len(ids), -1), np.full(len(ids), -1)
+        for number, shard in enumerate(self.shards):
+            may = np.flatnonzero((ids >= shard.info.first) & (ids <= shard.info.last))
+            if len(may):
+                rows = shard.find(ids[may])
+                home[may[rows >= 0]], row[may[rows >= 0]] = number, rows[rows >= 0]
+        return home, row
+
+
+class Change:
+    """The next version of a memory, in progress."""
+
+    def __init__(self, before: Snapshot, version: int):
+        self._before, self._version, self._next = before, version, before.manifest.next_id
+        self._written: list[Shard] = []
+        self._deleted: list[int] = []
+
+    def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
+        """New items; their ids. Raises ValueError for an id that is there, and as `shards.stored_rows`; then nothing of
+        this call was written."""
+        ids = self._with_new_ids(items)
+        if min(ids, default=0) < 0:
+            raise ValueError(f"id {min(ids)} is below 0, which stands for nothing found; give another, or none")
+        home, _ = self._before.locate(ids_of(ids))
+        there = [number for number, at in zip(ids, home, strict=True) if at >= 0]
+        if there:
+            raise ValueError(f"{len(there)} ids are in {self._before.folder} already, {there[0]} first; edit those")
+        self._write(items, ids, keys, values)
+        return ids
+
+    def edit(self, items: Sequence[Item], keys: Any, values: Any) -> None:
+        """Items in the place of those with their ids. Raises ValueError for an id that is not there, and as
+        `shards.stored_rows`; then nothing of this call was written."""
+        ids = [item.id for item in items if item.id is not None]
+        if len(ids) < len(items):
+            raise ValueError("an item to edit has no id; give it the one that it has in the memory, or add it")
+        self._before.find(ids)
+        self._write(items, ids, keys, values)
+        self._deleted += ids
+
+    def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
+        """Deletes items. Raises ValueError for an id that is not there."""
+        self._before.find(ids)
+        self._deleted += map(int, ids)
+
+    def reserve(self, number: int) -> None:
+        """Leaves the ids below to items that bring them: new ones are not smaller."""
+        self._next = max(self._next, number)
+
+    def manifest(self) -> Manifest | None:
+        """Of the next version, with the files it needs written; None: nothing has changed."""
+        if not self._written and not self._deleted:
+            return None
+        before = self._before
+        home, row = before.find(self._deleted)
+        infos = [*before.manifest.shards, *(shard.info for shard in self._written)]
+        for number in np.unique(home):
+            infos[number] = before.shards[number].delete(row[home == number], self._version)
+        return dataclasses.replace(before.manifest, version=self._version, next_id=self._next, shards=tuple(infos))
+
+    def _with_new_ids(self, items: Sequence[Item]) -> list[int]:
+        first = max([self._next - 1, *(item.id for item in items if item.id is not None)]) + 1
+        missing = sum(item.id is None for item in items)
+        if missing and first + missing > MOST_IDS:
+            raise ValueError(f"no id is left behind {first - 1}; give the items ids of their own")
+        new = iter(range(first, first + missing))
+        return [next(new) if item.id is None else item.id for item in items]
+
+    def _write(self, items: Sequence[Item], ids: list[int], keys: Any, values: Any) -> None:
+        """A shard, in the order of ids."""
+        if not items:
+            return
+        before, numbers = self._before, ids_of(ids)
+        order = np.argsort(numbers)
+        rising = numbers[order]
+        twice = rising[1:][np.diff(rising) == 0]
+        for shard in self._written:
+            if not len(twice) and rising[0] <= shard.info.last and shard.info.first <= rising[-1]:
+                twice = rising[shard.find(rising) >= 0]
+        if len(twice):
+            raise ValueError(f"id {twice[0]} is there twice in one change; give each item an id of its own")
+        rows = stored_rows(before.layout, items, numbers, self._version, keys, values)
+        name = shard_name(self._version, len(self._written))
+        with new_shard(before.folder, name, before.layout) as writer:
+            writer.append(rows.take(order))
+        self._written.append(Shard(before.folder, read_info(before.folder / name), before.layout))
+        self._next = max(self._next, max(ids) + 1)
+
+
+def _gather(shards: Sequence[Shard], name: str, layout: Layout, home: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """Keys or values of the rows `row` of the shards `home`."""
+    shape, dtype = ((layout.key_dim,), layout.key_dtype) if name == "keys" else (layout.value_shape, layout.value_dtype)
+    found = np.empty((len(home), *shape), DTYPES[dtype])
+    for number in np.unique(home).tolist():
+        at = home == number
+        found[at] = shards[number].array(name)[row[at]]
+    return found
