@@ -108,7 +108,8 @@ def from_scenic(variables: Mapping[str, np.ndarray], config: RevealConfig) -> Re
     stored = {
         theirs: merged(variables[theirs], leaves[ours].shape) for ours, theirs in names.items() if theirs in variables
     }
-    values = porting.port({**variables, **stored}, names, shapes)
+    table = {ours: porting.Entry(theirs) for ours, theirs in names.items()}
+    values = porting.port({**variables, **stored}, table, shapes)
     return nnx.merge(graph, porting.unflatten_like(jax.tree.map(jnp.asarray, values), shapes))
 
 

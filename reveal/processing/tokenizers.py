@@ -206,9 +206,11 @@ def trained(lines: Iterator[str], size: int, **options: bool | float) -> bytes:
             raised.append(error)
             raise
 
-    how = dict[str, Any](fixed, max_sentence_length=MAX_LINE) | options
+    settings: dict[str, Any] = {**fixed, "max_sentence_length": MAX_LINE, **options}
     try:
-        sentencepiece.SentencePieceTrainer.train(sentence_iterator=texts(), model_writer=model, vocab_size=size, **how)
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=texts(), model_writer=model, vocab_size=size, **settings
+        )
     except RuntimeError as error:
         if raised:
             raise raised[0] from None
