@@ -4,7 +4,8 @@
 
 `tiny_checkpoint_keys.json` lists the keys of a training checkpoint and of a SavedModel that the reference program wrote
 (TensorFlow 2.15.1), optimiser slots included. Here TensorFlow writes them again for a narrower network, whose weights
-follow the recipe (`recipe.narrow`); slots are zeros, counters are the reference's. Shapes in the list are of these files.
+follow the recipe (`recipe.narrow`); slots are zeros, counters are the reference's. The list has the shapes of these
+files.
 """
 
 import json
