@@ -4,7 +4,8 @@
 
 `tiny_checkpoint_keys.json` lists the keys of a training checkpoint and of a SavedModel that the reference program wrote
 (TensorFlow 2.15.1), optimiser slots included. Here TensorFlow writes them again for a narrower network, whose weights
-follow the recipe (`recipe.narrow`); slots are zeros, counters are the reference's. Shapes in the list are of these files.
+follow the recipe (`recipe.narrow`); slots are zeros, counters are the reference's. The list has the shapes of these
+files.
 """
 
 import json
@@ -16,7 +17,7 @@ import tensorflow as tf
 from flax import nnx
 
 from common.weights.porting import flatten
-from film.porting import SUFFIX, bundle_table, checkpoint_table
+from film.porting import SUFFIX, key_table
 
 COUNTERS = {
     "step": np.int64(3),
@@ -35,11 +36,11 @@ def main() -> None:
     model, listed = recipe.narrow(), json.loads((recipe.DATA / "tiny_checkpoint_keys.json").read_text())
     ours = {path: np.asarray(value) for path, value in flatten(nnx.to_pure_dict(nnx.state(model))).items()}
     bundles = (
-        ("checkpoint", checkpoint_table, "tiny_checkpoint/ckpt-3"),
-        ("saved_model", bundle_table, "tiny_saved_model/variables/variables"),
+        ("checkpoint", "checkpoint", "tiny_checkpoint/ckpt-3"),
+        ("saved_model", "bundle", "tiny_saved_model/variables/variables"),
     )
-    for name, table, prefix in bundles:
-        weights = {entry.source: ours[path] for path, entry in table(model.config).items()}
+    for name, vocabulary, prefix in bundles:
+        weights = {entry.source: ours[path] for path, entry in key_table(model.config, vocabulary).items()}
         tensors = {key: tensor(key, weights) for key, _ in listed[name]}
         listed[name] = [[key, list(np.shape(value))] for key, value in tensors.items()]
         keys = list(tensors)
