@@ -301,7 +301,6 @@ def test_export_of_a_run_that_goes_on(tmp_path, straight):
     folder = tmp_path / "line"
     shutil.copytree(straight[0], folder)
     (folder / "weights.safetensors").unlink()
-    (folder / "config.yaml").unlink(missing_ok=True)
     with pytest.raises(FileNotFoundError, match=r"config\.yaml"):
         export(folder)
     nodes = {"task": {"_target_": "toy_task.Fit"}, "data": {"_target_": "toy_task.Line"}}
