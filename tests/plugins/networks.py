@@ -1,7 +1,5 @@
 """The small networks of the tests: the reference's fixtures with their files, and smaller ones with odd sizes."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

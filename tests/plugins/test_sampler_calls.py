@@ -114,23 +114,27 @@ def test_landing_on_the_next_timestep_is_more_exact():
         assert column[0] == pytest.approx(schedule.alphas_cumprod[timestep] ** 0.5)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_few_steps_and_little_noise(name):
-    """One or two steps make finite images; image to image with little noise keeps the image."""
-    (sampler, schedule), key = sampler_of(name), jax.random.key(1)
-    for steps in (1, 2):
-        x = sampler.start(samplers.starting_noise(jax.random.key(0), (2, 3, 3, 1)), schedule, steps=steps)
-        out = sampler(wavy, x, schedule, steps=steps, key=key)
-        assert out.shape == x.shape and jnp.isfinite(out).all() and jnp.abs(out - x).max() > 1e-4
+def test_the_fewest_steps(name, steps):
+    sampler, schedule = sampler_of(name)
+    x = sampler.start(samplers.starting_noise(jax.random.key(0), (2, 3, 3, 1)), schedule, steps=steps)
+    out = sampler(wavy, x, schedule, steps=steps, key=jax.random.key(1))
+    assert out.shape == x.shape and jnp.isfinite(out).all() and jnp.abs(out - x).max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["ddim", "ddpm", "plms", "euler_karras", "heun", "dpm_sde", "unipc", "flow_euler"])
+def test_image_to_image_with_little_noise_keeps_the_image(name):
+    sampler, schedule = sampler_of(name)
     image, noise, distance = jnp.full((2, 64), MEAN), samplers.starting_noise(jax.random.key(0), (2, 64)), []
     for strength in (0.1, 1.0):
         x = sampler.start(noise, schedule, steps=30, image=image, strength=strength)
-        out = sampler(best(schedule), x, schedule, steps=30, strength=strength, key=key)
+        out = sampler(best(schedule), x, schedule, steps=30, strength=strength, key=jax.random.key(1))
         distance.append(float(jnp.abs(out - image).mean()))
     assert distance[0] < 0.97 * distance[1]
 
 
-@pytest.mark.parametrize("name", ["ddpm", "euler_ancestral", "dpm_sde", "lcm"])
+@pytest.mark.parametrize("name", ["ddpm", "dpm_sde"])
 def test_an_image_depends_on_its_own_key_alone(name):
     sampler = samplers.by_name(name)
 
@@ -255,12 +259,9 @@ X, KEY = jnp.ones((2, 3)), jax.random.key(0)
         (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=samplers.keys_of_seeds([1, 2, 3])), "2 images"),
         (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((4, 2, 3))), "5 calls"),
         (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((5, 2, 3))), "noise="),
-        (lambda: samplers.ddpm.plan(SCHEDULE, 5, variance="learned"), "variance='learned'"),
-        (lambda: samplers.dpm.plan(SCHEDULE, 5, order=4), "order=4"),
         (lambda: samplers.dpm.plan(SCHEDULE, 5, order=3, sde=True), "order=3"),
         (lambda: samplers.dpm.plan(SCHEDULE, 5, expansion="euler"), "expansion='euler'"),
         (lambda: samplers.unipc.plan(SCHEDULE, 5, order=0), "order=0"),
-        (lambda: samplers.unipc.plan(SCHEDULE, 5, variant="bh3"), "variant='bh3'"),
         (lambda: samplers.lms.plan(SCHEDULE, 5, order=9), "order=9"),
         (lambda: samplers.euler.plan(SCHEDULE, 5, sigma_spacing="beta"), "sigma_spacing='beta'"),
         (lambda: samplers.euler.plan(FLOW, 5), "FlowSchedule"),

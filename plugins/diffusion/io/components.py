@@ -214,7 +214,7 @@ def write_network(
 
     `tensors` is called after it is known that both may be written. Raises FileExistsError."""
     if indices := sorted(weights.parent.glob(f"{weights.name}.index*.json")):
-        raise FileExistsError(f"{indices[0]} refers readers to other weights than these; give another folder")
+        raise FileExistsError(f"{indices[0]} leads readers to other weights than these; give another folder")
     config = weights.parent / CONFIG
     with atomic_output(config, overwrite) as json_file, atomic_output(weights, overwrite) as weights_file:
         safetensors.numpy.save_file(tensors(), weights_file, metadata={"format": "pt"})

@@ -17,7 +17,9 @@ def read(cls: type[Config], mapping: Mapping[str, Any], architecture: str, fixed
 
     `architecture` is the `_class_name`, `fixed` the supported values of options that are no fields. Raises ValueError
     for another architecture or an unsupported value."""
-    check_choice("_class_name", mapping.get("_class_name", architecture), (architecture,))
+    found = mapping.get("_class_name", architecture)
+    if found != architecture:
+        raise ValueError(f"_class_name is {found!r}; only {architecture!r} is read here")
     for key, supported in fixed.items():
         check_choice(key, mapping.get(key, supported[0]), supported)
     dataclass: Any = cls
@@ -38,9 +40,8 @@ def write(config: Any, architecture: str, fixed: Mapping[str, Sequence]) -> dict
 def check_choice(key: str, value: Any, supported: Sequence) -> None:
     """Raises ValueError for a value that is not supported."""
     if value not in supported:
-        raise ValueError(
-            f"{key} is {value!r}, which is not supported; supported is {' or '.join(map(repr, supported))}"
-        )
+        choices = " or ".join(map(repr, supported))
+        raise ValueError(f"{key} is {value!r}: there is no such network here; supported is {choices}")
 
 
 def check(config: Any, rules: Iterable[tuple[bool, str]]) -> None:

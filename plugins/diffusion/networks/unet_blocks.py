@@ -129,12 +129,14 @@ class TransformerBlock(nnx.Module):
 
 
 class Transformer(nnx.Module):
-    """x + proj_out(blocks(proj_in(norm x))): `layers` blocks on a feature map as a sequence of h * w tokens."""
+    """x + proj_out(blocks(proj_in(norm x))): blocks on a feature map as a sequence of h * w tokens."""
 
-    def __init__(self, width: int, context: int, heads: int, *, groups: int, layers: int, linear: bool, rngs: nnx.Rngs):
-        self.norm = GroupNorm(groups, width, TRANSFORMER_NORM_EPS)
+    def __init__(self, config: UNetConfig, level: int, *, rngs: nnx.Rngs):
+        width, context, heads = config.block_out_channels[level], config.cross_attention_dim, config.heads[level]
+        layers, linear = range(config.transformer_layers_per_block), config.use_linear_projection
+        self.norm = GroupNorm(config.norm_num_groups, width, TRANSFORMER_NORM_EPS)
         self.proj_in = Linear(width, width, rngs=rngs) if linear else Conv(width, width, 1, rngs=rngs)
-        self.transformer_blocks = nnx.List([TransformerBlock(width, context, heads, rngs=rngs) for _ in range(layers)])
+        self.transformer_blocks = nnx.List([TransformerBlock(width, context, heads, rngs=rngs) for _ in layers])
         self.proj_out = Linear(width, width, rngs=rngs) if linear else Conv(width, width, 1, rngs=rngs)
 
     def __call__(
@@ -173,7 +175,7 @@ class DownLevel(Level):
         inputs = [above, *[width] * (config.layers_per_block - 1)]
         self.resnets = nnx.List([_resnet(config, i, width, rngs) for i in inputs])
         count = len(inputs) if config.down_block_types[level] == DOWN_TYPES[0] else 0
-        self.attentions = nnx.List([_transformer(config, level, rngs) for _ in range(count)])
+        self.attentions = nnx.List([Transformer(config, level, rngs=rngs) for _ in range(count)])
         last = level == config.levels - 1
         self.downsamplers = nnx.List([] if last else [Downsample(width, AROUND, rngs=rngs)])
 
@@ -199,7 +201,7 @@ class MidLevel(Level):
     def __init__(self, config: UNetConfig, *, rngs: nnx.Rngs):
         width = config.block_out_channels[-1]
         self.resnets = nnx.List([_resnet(config, width, width, rngs) for _ in range(2)])
-        self.attentions = nnx.List([_transformer(config, config.levels - 1, rngs)])
+        self.attentions = nnx.List([Transformer(config, config.levels - 1, rngs=rngs)])
 
     def __call__(self, x: Map, time: Array, context: Array, stage: Stage = whole, tap: Tap = untouched) -> Map:
         x = self.pair(0, x, time, context, stage, tap)
@@ -217,7 +219,7 @@ class UpLevel(Level):
         skips = [*[width] * (layers - 1), below]  # the last skip is the finer level's downsampler's
         self.resnets = nnx.List([_resnet(config, x + s, width, rngs) for x, s in zip(inputs, skips, strict=True)])
         count = layers if config.up_block_types[step] == UP_TYPES[0] else 0
-        self.attentions = nnx.List([_transformer(config, config.levels - 1 - step, rngs) for _ in range(count)])
+        self.attentions = nnx.List([Transformer(config, config.levels - 1 - step, rngs=rngs) for _ in range(count)])
         last = step == config.levels - 1
         self.upsamplers = nnx.List([] if last else [Upsample(width, rngs=rngs)])
 
@@ -262,15 +264,3 @@ def go_down(
 def _resnet(config: UNetConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> ResnetBlock:
     time = 4 * config.block_out_channels[0]
     return ResnetBlock(inputs, outputs, groups=config.norm_num_groups, eps=config.norm_eps, time=time, rngs=rngs)
-
-
-def _transformer(config: UNetConfig, level: int, rngs: nnx.Rngs) -> Transformer:
-    return Transformer(
-        config.block_out_channels[level],
-        config.cross_attention_dim,
-        config.heads[level],
-        groups=config.norm_num_groups,
-        layers=config.transformer_layers_per_block,
-        linear=config.use_linear_projection,
-        rngs=rngs,
-    )
