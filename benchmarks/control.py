@@ -45,6 +45,8 @@ from common.runtime import keep_freed_memory, return_compilers_memory
 from plugins import control, diffusion
 from plugins.control import contract
 from plugins.control.plug_and_play import INVERSION
+from plugins.diffusion.io.porting import blank
+from plugins.diffusion.samplers.schedules import Schedule
 from plugins.evaluation import cost
 from plugins.evaluation.cost import Cost, Setting
 
@@ -85,7 +87,7 @@ class Prepared(NamedTuple):
 def prepare(options: Options) -> Prepared:
     """All networks and their inputs; programs are compiled at their first call."""
     unet = random(diffusion.UNet, unet_config(options.size == "tiny"))
-    vae = nnx.merge(*diffusion.porting.blank(diffusion.AutoencoderKL, vae_config(options.size)))  # it is only counted
+    vae = nnx.merge(*blank(diffusion.AutoencoderKL, vae_config(options.size)))  # it is only counted
     setting = Setting(unet, vae, unet.config.sample_size, unet.config.sample_size, TOKENS, True)
     graph, params = cost.split(unet)
     x, states, negative, picture = filled([setting.latents, setting.states, setting.states, setting.picture])
@@ -100,7 +102,7 @@ def prepare(options: Options) -> Prepared:
             layout = control.PlugAndPlay(np.zeros(picture.shape, np.float32), inversion=options.inversion)
             acts, arrays = cost.plug_and_play_parts(setting, layout, options.steps)
             runs |= {LAYOUT: call((acts,), (filled(arrays),)), f"{LAYOUT} once": call(negative=None)}
-            costs[kind] = cost.plug_and_play_cost(setting, layout, diffusion.schedules.Schedule(), options.steps)
+            costs[kind] = cost.plug_and_play_cost(setting, layout, Schedule(), options.steps)
             continue
         cls = NETWORKS[kind]
         network = random(cls, cls.config_class.for_unet(unet.config, UNIT))
@@ -129,7 +131,7 @@ def addition(graph: Any, arrays: contract.Arrays, x: Any, context: Any) -> Calla
 
 def random(network: Any, config: Any) -> Any:
     """A network with small random weights, which takes less time than its own initial values."""
-    graph, params = diffusion.porting.blank(network, config)
+    graph, params = blank(network, config)
     return nnx.merge(graph, filled(params, 0.02))
 
 
