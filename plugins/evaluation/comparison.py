@@ -179,7 +179,8 @@ class ControlComparison(HeldOutEvaluation):
 
         `once` is the share of `gflop` before the first call, `timings` are all measured seconds.
         """
-        runs = {method.title: functools.partial(self._generate, pipeline, method, held.first(1)) for method in methods}
+        one = HeldOut(held.images[:1], held.prompts[:1], held.conditions[:1])
+        runs = {method.title: functools.partial(self._generate, pipeline, method, one) for method in methods}
         timings = interleaved(runs, self.rounds)
         base, (_, height, width, _) = pipeline.base, held.images.shape
         sides = height // base.unit, width // base.unit

@@ -157,7 +157,7 @@ def test_an_evaluation_takes_own_images(folder):
     data = config(folder, split="all", condition="canny", stored=False, options={"low": 5, "high": 20})
     held = ControlEvaluation(data, {"area": MaskIou()}).held_out(4)
     assert (
-        held.images.shape == held.conditions.shape == (4, SIZE, SIZE, 3) and held.first(1).prompts == held.prompts[:1]
+        held.images.shape == held.conditions.shape == (4, SIZE, SIZE, 3)
     )
     for image, prompt, condition in zip(*held, strict=True):
         number = 0 if prompt == "left hand" else int(prompt.removeprefix("thing "))
