@@ -40,7 +40,7 @@ from plugins.control.plug_and_play import INVERSION, PlugAndPlay
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
-from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, plug_and_play_cost
+from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost
 from plugins.evaluation.held_out import HeldOut, HeldOutEvaluation, Images
 from plugins.metrics.anchors import Mean, score_rows
 from plugins.metrics.quality import NEIGHBOURS, compare
@@ -199,8 +199,8 @@ class ControlComparison(HeldOutEvaluation):
                 "once": cost.once.total / 1e9,
                 "seconds": seconds,
                 "timings": timings[method.title],
-                "time_overhead": 100 * (seconds / first["seconds"] - 1),
-                "gflop_overhead": 100 * (gflop / first["gflop"] - 1),
+                "time_overhead": overhead(seconds, first["seconds"]),
+                "gflop_overhead": overhead(gflop, first["gflop"]),
                 "fidelity": {name: mean._asdict() for name, mean in fidelity[method.title].items()},
                 "quality": {},
             }

@@ -92,7 +92,6 @@ def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, st
     """With Plug-and-Play; `once` encodes its image, inverts it to noise, and takes `steps` back from there."""
     graph, params = split(setting.unet)
     encoder, weights = (None, {}) if setting.vae is None else split(setting.vae)
-
     path = functools.partial(follow, graph, schedule=schedule, inversion=control.inversion, steps=steps)
     encoded = count(lambda weights, picture: encode_image(encoder, weights, picture), weights, setting.picture)
     once = encoded.plus(count(path, params, setting.latents, setting.states))
@@ -145,6 +144,11 @@ def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
             jax.block_until_ready(run())
             seconds[name].append(time.perf_counter() - start)
     return seconds
+
+
+def overhead(value: int | float, base: int | float) -> float:
+    """How far `value` exceeds the base, in percent."""
+    return 100 * (value / base - 1)
 
 
 def split(network: nnx.Module) -> tuple[Any, Any]:
