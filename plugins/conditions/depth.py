@@ -1,8 +1,8 @@
 """Depth as an image: near is bright, far is black, each image scaled to [0, 1] by itself.
 
 The condition of MediaPipe's depth plugin: a depth model's output, min-max normalised, in three equal channels. Depth
-comes from a file or from a user's own model (`onnx_depth`; no package ships one). A map does not say which of two
-conventions it follows:
+comes from a file or from a user's own model (`onnx_depth`; no package ships one). There are two conventions, and files
+do not record theirs:
 
 | near | the map holds | shown |
 | --- | --- | --- |

@@ -78,7 +78,7 @@ CONDITIONS: Mapping[str, Callable[..., Image]] = {
     "depth": depth,
     "mask": mask,
 }
-SIDED = ("face", "holistic")  # kinds whose colours tell left from right
+SIDED = ("face", "holistic")  # kinds with different colours for left and right
 EMPTY: Mapping[str, str] = {  # the warning about a black condition image
     "canny": "no edge was found, so the condition is empty; lower low and high",
     "mask": "nothing stands out from the background, so the condition is empty; lower threshold, or give a mask",

@@ -86,5 +86,5 @@ def caption(label: str, style: str = "", tag: str = "") -> str:
 
 
 def is_sided(text: str) -> bool:
-    """Whether a label tells left from right."""
+    """Whether a label distinguishes left and right."""
     return not SIDED.isdisjoint(text.lower().replace("-", " ").split())

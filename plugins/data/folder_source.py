@@ -20,13 +20,13 @@ from natsort import natsorted
 from common.data.files import walk
 from common.data.stored import File
 from common.io.images import READABLE
-from plugins.data.record import Listed, Record, lines_of
+from plugins.data.record import Record, Source, lines_of
 
 IMAGES, CONDITIONS, TEXTS = "images", "conditions", "captions"
 
 
 @dataclass(frozen=True)
-class FolderPictures(Listed):
+class FolderPictures(Source):
     """The images of one folder."""
 
     folder: str | Path

@@ -22,7 +22,7 @@ from typing import Any
 
 from common.data.stored import File
 from common.io.files import require_file
-from plugins.data.record import UNNAMED, Listed, Record, captions_in
+from plugins.data.record import UNNAMED, Record, Source, captions_in
 
 NAMES = ("metadata.jsonl", "prompt.json")  # looked for in a folder
 PICTURES = ("image", "file_name", "image_file_name", "target")
@@ -31,7 +31,7 @@ NO_KIND = ("conditioning_image", "conditioning_image_file_name", "conditioning",
 
 
 @dataclass(frozen=True)
-class JsonlPictures(Listed):
+class JsonlPictures(Source):
     """The images of one file."""
 
     file: str | Path

@@ -13,7 +13,6 @@ the disk at its first use.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,19 +48,10 @@ class Record:
         return self.conditions.get(kind, self.conditions.get(UNNAMED))
 
 
-class Source(ABC):
-    """Random access to records. An index keeps its meaning: resumed runs and ids rely on it."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def __getitem__(self, index: int) -> Record:
-        """Reads no image. Raises FileNotFoundError or ValueError when the source cannot be opened."""
-
-
-class Listed(Source):
-    """A source that lists all its records when it is opened."""
+class Source:
+    """Random access to records: lists `records` at its first use, or overrides both methods. Reads no image. An index
+    keeps its meaning: resumed runs and ids rely on it. Raises FileNotFoundError or ValueError when it cannot be opened.
+    """
 
     records: tuple[Record, ...]
 

@@ -23,11 +23,11 @@ from pathlib import Path
 from common.data.files import files_of
 from common.data.stored import Member
 from common.data.tar import IMAGES, key_and_suffix, members
-from plugins.data.record import Listed, Record, captions_in, lines_of
+from plugins.data.record import Record, Source, captions_in, lines_of
 
 
 @dataclass(frozen=True)
-class WebDatasetPictures(Listed):
+class WebDatasetPictures(Source):
     """The images of one tar, of all in a folder, or of those that a pattern matches.
 
     Attributes:

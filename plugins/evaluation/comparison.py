@@ -39,7 +39,7 @@ from plugins.control.plug_and_play import INVERSION, PlugAndPlay
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
-from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, plug_and_play_cost
+from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost
 from plugins.evaluation.held_out import HeldOut, HeldOutEvaluation, Images
 from plugins.metrics.anchors import Mean, score_rows
 from plugins.metrics.quality import NEIGHBOURS, compare
@@ -178,7 +178,8 @@ class ControlComparison(HeldOutEvaluation):
 
         `once` is the share of `gflop` before the first call, `timings` are all measured seconds.
         """
-        runs = {method.title: functools.partial(self._generate, pipeline, method, held.first(1)) for method in methods}
+        one = HeldOut(held.images[:1], held.prompts[:1], held.conditions[:1])
+        runs = {method.title: functools.partial(self._generate, pipeline, method, one) for method in methods}
         timings = interleaved(runs, self.rounds)
         base, (_, height, width, _) = pipeline.base, held.images.shape
         sides = height // base.unit, width // base.unit
@@ -197,8 +198,8 @@ class ControlComparison(HeldOutEvaluation):
                 "once": cost.once.total / 1e9,
                 "seconds": seconds,
                 "timings": timings[method.title],
-                "time_overhead": 100 * (seconds / first["seconds"] - 1),
-                "gflop_overhead": 100 * (gflop / first["gflop"] - 1),
+                "time_overhead": overhead(seconds, first["seconds"]),
+                "gflop_overhead": overhead(gflop, first["gflop"]),
                 "fidelity": {name: mean._asdict() for name, mean in fidelity[method.title].items()},
                 "quality": {},
             }

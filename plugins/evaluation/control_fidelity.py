@@ -21,7 +21,7 @@ from plugins.control.training.control_task import draw
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.evaluation.held_out import HeldOut, HeldOutEvaluation, Images
-from plugins.metrics.anchors import WITH, WITHOUT, WRONG, derangement, flat, score_rows, table, with_anchors
+from plugins.metrics.anchors import WITH, WITHOUT, WRONG, derangement, flat, score_rows, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ControlEvaluation(HeldOutEvaluation):
         """Means of the three rows, as "edges/with control"."""
         held = self.held_out(self.training_count)
         images = self._generate(task.pipeline, task.network(params), held, {WITH: 1.0})
-        return flat(with_anchors(self.metrics, held.images, images[WITH], images[WITHOUT], images[WRONG]))
+        return flat(score_rows(self.metrics, held.images, images))
 
     def _generate(
         self, pipeline: Pipeline, network: ControlNetwork, held: HeldOut, strengths: Mapping[str, float]

@@ -149,6 +149,11 @@ def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
     return seconds
 
 
+def overhead(value: int | float, base: int | float) -> float:
+    """How far `value` exceeds the base, in percent."""
+    return 100 * (value / base - 1)
+
+
 def split(network: nnx.Module) -> tuple[Any, Any]:
     """Graph, and parameters as a pure nested dict."""
     graph, state = nnx.split(network)

@@ -24,9 +24,6 @@ class HeldOut(NamedTuple):
     prompts: list[str]
     conditions: Images
 
-    def first(self, count: int) -> HeldOut:
-        return HeldOut(self.images[:count], self.prompts[:count], self.conditions[:count])
-
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutEvaluation(Evaluation):

@@ -14,7 +14,7 @@ and the third row are close, the plugin changes images but does not control them
 
     other = derangement(len(conditions), seed=0)
     wrong = draw(prompts, conditions[other])
-    rows = with_anchors({"edge F1": EdgeF1()}, images, controlled, uncontrolled, wrong)
+    rows = score_rows({"edge F1": EdgeF1()}, images, {WITH: controlled, WITHOUT: uncontrolled, WRONG: wrong})
     print(table(rows))
     log(flat(rows))                             # {"edge F1/with control": 0.71, ...}
 
@@ -66,20 +66,12 @@ def derangement(n: int, seed: int = 0) -> Int[np.ndarray, " n"]:
     return found
 
 
-def with_anchors(
-    scores: Mapping[str, Score], targets: Examples, controlled: Examples, uncontrolled: Examples, wrong: Examples
-) -> list[Row]:
-    """The three rows of the table above: each image scored against its own target, the wrongly controlled ones too."""
-    sets = {WITH: controlled, WITHOUT: uncontrolled, WRONG: wrong}
+def score_rows(scores: Mapping[str, Score], targets: Examples, sets: Mapping[str, Examples]) -> list[Row]:
+    """A row for each set of images, one image for each target, wrongly controlled ones too."""
     counts = {"targets": len(targets), **{name: len(images) for name, images in sets.items()}}
     if len(set(counts.values())) > 1 or not len(targets):
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
         raise ValueError(f"{listed}: give one image of each set for each target, and at least one")
-    return score_rows(scores, targets, sets)
-
-
-def score_rows(scores: Mapping[str, Score], targets: Examples, sets: Mapping[str, Examples]) -> list[Row]:
-    """A row for each set of images, one image for each target."""
     return [
         Row(name, {key: mean_score(score, images, targets) for key, score in scores.items()})
         for name, images in sets.items()

@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 from networks import one_line
 
-from plugins.metrics import Mean, derangement, flat, table, with_anchors
+from plugins.metrics import Mean, derangement, flat, score_rows, table
 
 TARGETS = np.array([1.0, 2.0, 4.0, 8.0])
+NAMES = ("with control", "no control", "wrong control")
 SCORES = {"error": lambda image, target: abs(image - target), "ratio": lambda image, target: image / target}
+
+
+def sets_of(*images):
+    return dict(zip(NAMES, images, strict=True))
 
 
 @pytest.mark.parametrize("n", [2, 3, 100])
@@ -27,8 +32,8 @@ def test_all_cycles_are_drawn():
 
 
 def test_three_rows_scored_against_the_same_targets():
-    rows = with_anchors(SCORES, TARGETS, TARGETS, 2 * TARGETS, TARGETS[[1, 0, 3, 2]])
-    assert [row.name for row in rows] == ["with control", "no control", "wrong control"]
+    rows = score_rows(SCORES, TARGETS, sets_of(TARGETS, 2 * TARGETS, TARGETS[[1, 0, 3, 2]]))
+    assert tuple(row.name for row in rows) == NAMES
     assert [row.scores["error"].value for row in rows] == [0, 15 / 4, (1 + 1 + 4 + 4) / 4]
     assert [row.scores["ratio"].value for row in rows] == [1, 2, (2 + 0.5 + 2 + 0.5) / 4]
     assert rows[1].scores["error"].error == pytest.approx(np.std([1, 2, 4, 8], ddof=1) / 2)
@@ -40,7 +45,7 @@ def test_three_rows_scored_against_the_same_targets():
 
 def test_a_score_of_nan_is_left_out_and_counted():
     score = {"face": lambda image, target: image if image > 0 else float("nan")}
-    rows = with_anchors(score, [0] * 3, [1.0, 2.0, 3.0], [4.0, -1.0, -1.0], [-1.0] * 3)
+    rows = score_rows(score, [0] * 3, sets_of([1.0, 2.0, 3.0], [4.0, -1.0, -1.0], [-1.0] * 3))
     expected = [Mean(2, 1 / np.sqrt(3), 3), Mean(4, float("nan"), 1), Mean(float("nan"), float("nan"), 0)]
     for row, mean in zip(rows, expected, strict=True):
         assert row.scores["face"] == pytest.approx(mean, nan_ok=True)
@@ -51,9 +56,9 @@ def test_a_score_of_nan_is_left_out_and_counted():
     ("call", "value"),
     [
         (lambda: derangement(1), "^1 "),
-        (lambda: with_anchors(SCORES, TARGETS, *(np.ones(n) for n in (4, 3, 4))), "3 no control"),
-        (lambda: with_anchors(SCORES, TARGETS, *(np.ones(n) for n in (4, 4, 5))), "5 wrong control"),
-        (lambda: with_anchors(SCORES, [], [], [], []), "0 targets"),
+        (lambda: score_rows(SCORES, TARGETS, sets_of(*(np.ones(n) for n in (4, 3, 4)))), "3 no control"),
+        (lambda: score_rows(SCORES, TARGETS, sets_of(*(np.ones(n) for n in (4, 4, 5)))), "5 wrong control"),
+        (lambda: score_rows(SCORES, [], sets_of([], [], [])), "0 targets"),
     ],
 )
 def test_every_target_needs_an_image_of_each_set(call, value):

@@ -156,9 +156,7 @@ def test_held_out_images_stay_out_and_stay_the_same(folder):
 def test_an_evaluation_takes_own_images(folder):
     data = config(folder, split="all", condition="canny", stored=False, options={"low": 5, "high": 20})
     held = ControlEvaluation(data, {"area": MaskIou()}).held_out(4)
-    assert (
-        held.images.shape == held.conditions.shape == (4, SIZE, SIZE, 3) and held.first(1).prompts == held.prompts[:1]
-    )
+    assert held.images.shape == held.conditions.shape == (4, SIZE, SIZE, 3)
     for image, prompt, condition in zip(*held, strict=True):
         number = 0 if prompt == "left hand" else int(prompt.removeprefix("thing "))
         np.testing.assert_array_equal(image, data.example(number).image.astype(np.float32) / 255)
