@@ -206,7 +206,7 @@ def trained(lines: Iterator[str], size: int, **options: bool | float) -> bytes:
             raised.append(error)
             raise
 
-    how = dict[str, Any](fixed, max_sentence_length=MAX_LINE) | options
+    how: dict[str, Any] = {**fixed, "max_sentence_length": MAX_LINE, **options}
     try:
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=texts(), model_writer=model, vocab_size=size, **how)
     except RuntimeError as error:
