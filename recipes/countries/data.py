@@ -63,7 +63,7 @@ from reveal import pretrained
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
 from reveal.processing.item_arrays import ItemArrays, Later, arrays_of, network_input
-from reveal.processing.processor import asked
+from reveal.processing.processor import prompted
 
 Example = dict[str, Any]
 RELATION_OF = {relation: number for number, relation in enumerate(RELATIONS)}
@@ -223,7 +223,7 @@ class CountriesConfig:
 
     def question(self, text: str) -> Int[np.ndarray, " n"]:
         """The tokens of a question."""
-        return self.vocabulary.encode(asked(text), self.text_length)
+        return self.vocabulary.encode(prompted(text), self.text_length)
 
     def ended(self, text: str) -> Int[np.ndarray, " o"]:
         """The tokens of an answer with its end, which takes the last one's place where there is no room."""
@@ -253,7 +253,7 @@ class CountriesConfig:
     def movable(self) -> list[Int[np.ndarray, " m"]]:
         """Pieces that change places among themselves: those of letters that no phrasing has, by whether a word begins
         with them."""
-        fixed = set(np.concatenate([self.vocabulary.encode(asked(text), 99) for text in fixed_texts()]).tolist())
+        fixed = set(np.concatenate([self.vocabulary.encode(prompted(text), 99) for text in fixed_texts()]).tolist())
         spelt = {number: self.vocabulary.spelling(number) for number in range(self.vocabulary.pieces)}
         free = {n: text for n, text in spelt.items() if n not in fixed and text.removeprefix(BLANK).isalpha()}
         begins = np.array([text.startswith(BLANK) for text in free.values()])

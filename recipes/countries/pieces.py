@@ -25,7 +25,7 @@ from recipes.countries.data import MODEL, CountriesConfig
 from recipes.countries.facts import ITEMS, RELATIONS, Atlas
 from recipes.countries.phrases import QUESTIONS, SLOTS, written
 from reveal.processing import tokenizers
-from reveal.processing.processor import asked
+from reveal.processing.processor import prompted
 
 SIZE = 1948
 OFTEN = 60
@@ -41,7 +41,7 @@ def texts(atlas: Atlas) -> Iterator[str]:
             said *= 5  # others' words are in their items and questions too
         else:
             said += [text for slot in range(len(SLOTS)) if (text := written(told, slot, rng))]
-            said += [asked(QUESTIONS[relation][number % 4].format(told["name"][0])) for relation in RELATIONS]
+            said += [prompted(QUESTIONS[relation][number % 4].format(told["name"][0])) for relation in RELATIONS]
         yield from said * (OFTEN if number < atlas.real else 1)
 
 

@@ -1,6 +1,6 @@
 """Batched inference over the questions of a benchmark.
 
-    answering = Answering(assistant, k=4, how=Greedy(32))
+    answering = Answering(assistant, k=4, decoding=Greedy(32))
     for example, prediction in answering(examples, skips): ...
 
 Predictions equal those of `Assistant.ask` with the same decoding. Questions that the network cannot take (too long, a
@@ -46,7 +46,7 @@ class Answering:
 
     assistant: Assistant  # with a memory unless k is 0
     k: int  # items to read
-    how: Decoding
+    decoding: Decoding
     sources: Sequence[str] | None = None  # names of those to search; None: all
     batch: int = 32  # questions at a time
     threads: int = 2  # for reading images
@@ -65,7 +65,7 @@ class Answering:
                 elif two_hops(example.question.text) is None:
                     yield example, next(predictions)
                 else:
-                    answer = self.assistant.ask(read[1], example.question.text, self.k, self.sources, self.how)
+                    answer = self.assistant.ask(read[1], example.question.text, self.k, self.sources, self.decoding)
                     ids = [one.item.id for one in answer.items if one.item.id is not None]
                     yield example, Prediction(answer.answer, ids)
 
@@ -84,7 +84,7 @@ class Answering:
         if not inputs:
             return []
         tokens, images = (np.stack(column) for column in zip(*inputs, strict=True))
-        answers = self._reader.ask(tokens, images, self.k, sources=self.sources, how=self.how)
+        answers = self._reader.ask(tokens, images, self.k, sources=self.sources, how=self.decoding)
         texts = map(self.assistant.processor.tokenizer.decode, answers.tokens)
         found = zip(texts, answers.retrieved.ids, answers.retrieved.present, strict=True)
         return [Prediction(text, ids[present].tolist()) for text, ids, present in found]

@@ -44,7 +44,7 @@ LENGTHS = {"item_length": "item_length", "question_length": "text_length", "answ
 PROBE = 4  # encode at most so many times `question_length` to report how long a question is
 
 
-def asked(question: str, prompt: str = ASK) -> str:
+def prompted(question: str, prompt: str = ASK) -> str:
     """The prompted question; without a question, the prompt for a description where there is a prompt at all."""
     return DESCRIBE if not question and prompt == ASK else prompt.format(question)
 
@@ -72,13 +72,13 @@ class Processor:
 
     def question(self, text: str) -> Int[np.ndarray, " n"]:
         """Tokens. Raises ValueError for a question longer than `question_length`."""
-        prompted = asked(text.strip(), self.prompt)
-        tokens = self.tokenizer.encode(prompted, PROBE * self.question_length)
+        question = prompted(text.strip(), self.prompt)
+        tokens = self.tokenizer.encode(question, PROBE * self.question_length)
         count = int((tokens != self.tokenizer.pad).sum())
         if count > self.question_length:
             more = "or more " if count == len(tokens) else ""
             raise ValueError(
-                f"{short(prompted)!r} has {count} {more}tokens, this network reads {self.question_length}: shorten it"
+                f"{short(question)!r} has {count} {more}tokens, this network reads {self.question_length}: shorten it"
             )
         return tokens[: self.question_length]
 

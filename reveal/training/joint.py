@@ -11,8 +11,8 @@ Stored keys and values grow stale as the network learns. The trainer recomputes 
 in the background, every so many steps (`common/training/refresh.py`); to the gradient a stale key is a constant.
 
 The search is exact, part of the compiled step, and sharded over the devices. `engine` replaces it by one that the step
-calls on the host (`memory/engine.py`): an approximate index of FAISS, or Milvus, as the memory will be served. It gets
-every version of the keys when that comes into use, with no step running, and training waits for it.
+calls on the host (`memory/engines/engine.py`): an approximate index of FAISS, or Milvus, as the memory will be served.
+It gets every version of the keys when that comes into use, with no step running, and training waits for it.
 """
 
 from __future__ import annotations

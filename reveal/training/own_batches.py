@@ -48,7 +48,7 @@ from common.training.batches import batches
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
 from reveal.processing.item_arrays import ItemArrays, Later, arrays_of, network_input, resized
-from reveal.processing.processor import DESCRIBE, asked
+from reveal.processing.processor import DESCRIBE, prompted
 from reveal.sources.records import Question, Skips, decode_picture
 from reveal.sources.registry import Items, Questions
 
@@ -110,7 +110,7 @@ class OwnDataConfig:
 
         Raises OSError for missing files; ValueError for unusable questions, a text_length too short for the prompt, or
         a batch that exceeds the questions or does not divide over the processes."""
-        count, _ = len(self.asked), self._prompt
+        count, _ = len(self.usable_questions), self._caption_prompt
         if self.batch_size > count:
             raise ValueError(f"batch_size {self.batch_size} exceeds the {count} questions: lower it")
         dataset = grain.MapDataset.range(count).seed(seed).shuffle().repeat().random_map(self._prepare)
@@ -120,7 +120,7 @@ class OwnDataConfig:
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
         """Descriptions of the questions with these ids."""
-        questions = {question.id: question for question in self.asked}
+        questions = {question.id: question for question in self.usable_questions}
         return [_name(questions[int(number)]) for number in ids]
 
     @functools.cached_property
@@ -152,7 +152,7 @@ class OwnDataConfig:
         return arrays
 
     @functools.cached_property
-    def asked(self) -> list[Question]:
+    def usable_questions(self) -> list[Question]:
         """The usable questions. Raises OSError and ValueError."""
         source = self.questions
         if isinstance(source, str):
@@ -179,9 +179,9 @@ class OwnDataConfig:
         """Items as `Reveal.encode_item` takes them (a `reveal.reader.ReadItem`), their images uncropped."""
         return network_input(items, self.vocabulary, self.item_length, self.image_size)
 
-    def ask(self, question: str = "") -> Int[np.ndarray, " n"]:
+    def prompt(self, question: str = "") -> Int[np.ndarray, " n"]:
         """The tokens of a question, or of the prompt for a description."""
-        return self.vocabulary.encode(asked(question), self.text_length)
+        return self.vocabulary.encode(prompted(question), self.text_length)
 
     def _usable(self, question: Question, ids: set[int], skips: Skips) -> Question | None:
         """With its non-empty answers and its known negatives; None, and counted, if it cannot be used."""
@@ -199,14 +199,14 @@ class OwnDataConfig:
         return None
 
     def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Example:
-        question = self.asked[int(index)]
+        question = self.usable_questions[int(index)]
         answer = question.answers[rng.integers(len(question.answers))]
         image = resized(decode_picture(question.image, _name(question)), self.image_size, rng, self.crop)
         example: Example = {"image": image.astype(np.float32) / 255, "id": np.int64(question.id)}
         if self.objective == "prefix":
             example["caption"] = self.vocabulary.encode(answer, self.prefix + self.answer_length)
         else:
-            tokens = self.ask(question.text if self.objective == "vqa" else "")
+            tokens = self.prompt(question.text if self.objective == "vqa" else "")
             example |= {"tokens": tokens, "answer": self._ended(self.vocabulary.encode(answer, self.answer_length))}
         if question.gold is not None:
             example |= {"gold": np.int32(question.gold), "source": self._source[question.gold]}
@@ -219,7 +219,7 @@ class OwnDataConfig:
         caption = caption[caption != self.vocabulary.pad]
         at = np.random.default_rng([seed, index // self.batch_size]).integers(self.prefix + 1)
         at = min(int(at), max(len(caption) - 1, 0))
-        tokens = np.concatenate([self._prompt, caption[:at], np.array([self.vocabulary.mask], np.int32)])
+        tokens = np.concatenate([self._caption_prompt, caption[:at], np.array([self.vocabulary.mask], np.int32)])
         answer = self._ended(_padded(caption[at:], self.answer_length))
         return example | {"tokens": _padded(tokens, self.text_length), "answer": answer}
 
@@ -236,7 +236,7 @@ class OwnDataConfig:
         return np.concatenate([named, drawn]).astype(np.int32)
 
     @functools.cached_property
-    def _prompt(self) -> Int[np.ndarray, " p"]:
+    def _caption_prompt(self) -> Int[np.ndarray, " p"]:
         """The prompt for a description. Raises ValueError if text_length has no room for it."""
         tokens = self.vocabulary.encode(DESCRIBE, 64)
         tokens = tokens[tokens != self.vocabulary.pad]
@@ -247,7 +247,7 @@ class OwnDataConfig:
 
     @functools.cached_property
     def _golds(self) -> Int[np.ndarray, " g"]:
-        return np.unique(np.array([question.gold for question in self.asked], np.int32))
+        return np.unique(np.array([question.gold for question in self.usable_questions], np.int32))
 
     @functools.cached_property
     def _source(self) -> dict[int, np.int32]:

@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     from common.training.task import Data
     from reveal.network.config import RevealConfig
     from reveal.network.model import abstract
-    from reveal.training.warm_start import Knowledge
+    from reveal.training.warm_start import Knowledge, WarmStart
 
 ROOT = Path(__file__).parents[2]
 SMALL = dict(image_size=16, item_length=24, text_length=12, answer_length=10, batch_size=4, sources=("wiki", "web"))
@@ -111,7 +111,7 @@ def test_prefixes_are_split_at_one_position_per_batch(files):
 def test_captions_have_one_prompt_and_long_answers_end(files):
     data = config(files, objective="caption", answer_length=3)
     batch = next(data.batches(0))
-    np.testing.assert_array_equal(batch["tokens"], np.tile(data.ask(), (4, 1)))
+    np.testing.assert_array_equal(batch["tokens"], np.tile(data.prompt(), (4, 1)))
     assert ((batch["answer"] == data.vocabulary.eos).sum(axis=1) == 1).all()
 
 
@@ -168,10 +168,10 @@ def test_unusable_items_and_questions_are_skipped_or_refused(files, tmp_path, ca
 
     broken = changed(files, tmp_path, "questions", damage)
     with caplog.at_level(logging.WARNING):
-        assert len(config(broken).asked) == 9
+        assert len(config(broken).usable_questions) == 9
     assert "3 records" in caplog.text and "without an answer" in caplog.text and "without text" in caplog.text
     with pytest.raises(ValueError, match="question 0 "):
-        _ = config(broken, strict=True).asked
+        _ = config(broken, strict=True).usable_questions
     (tmp_path / "item.png").write_bytes(b"no picture")
     damaged = {4: {"image": str(tmp_path / "item.png")}, 5: {"image": None, "title": "", "text": ""}}
     spoilt = changed(files, tmp_path, "knowledge", lambda n, entry: entry | damaged.get(n, {}))
@@ -211,6 +211,8 @@ def test_files_that_do_not_fit_are_refused(files, tmp_path):
             data.batches(0)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         config({**files, "questions": str(tmp_path / "nowhere.jsonl")}).batches(0)
+    with pytest.raises(ValueError, match=r"bos is 3.* 2"):
+        _ = WarmStart(config(files), dataclasses.replace(RevealConfig.tiny(), bos=3)).config
 
 
 NETWORK = dict(
