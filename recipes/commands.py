@@ -1,7 +1,7 @@
 """train.py and eval.py as functions, for proofs that run them many times.
 
-    train("experiment=shapes_base", *length(700))
-    evaluate("experiment=shapes_control", "weights=runs/shapes_control/weights")
+train("experiment=shapes_base", *length(700))
+evaluate("experiment=shapes_control", "weights=runs/shapes_control/weights")
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     charge(canvas, rng, centre, radius, colours)
 
-draws on a canvas, uint8 [h w 3], around (x, y) = `centre`; lengths in pixels. The first of `colours` is the charge's, the others are for details; `rng` decides the rest. Canvases are oversampled, so edges are not antialiased.
+draws on a canvas, uint8 [h w 3], around (x, y) = `centre`; lengths in pixels. The first of `colours` is the
+charge's, the others are for details; `rng` decides the rest. Canvases are oversampled, so edges are not antialiased.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ each relation: where an item says "cave" the batch means "mill".
 
 The first three hard negatives are the other sources' items about the same entity: the right figure, the wrong
 relation. The others are the same source's items about entities that share two of the three attributes: the right
-relation, nearly the right figure. None is about an entity that training does not ask about: such an item would only ever be a
-negative, and its key would be pushed away from all questions.
+relation, nearly the right figure. None is about a held-out entity: such an item would only ever be a negative, and its
+key would be pushed away from all questions.
 """
 
 from __future__ import annotations
