@@ -181,7 +181,7 @@ def _match(path: str, patterns: Collection[str]) -> str | None:
     return next((pattern for pattern in patterns if fnmatchcase(path.removesuffix(".gz"), pattern)), None)
 
 
-def _zipped(archive: Path | IO[bytes], name: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+def _zipped(archive: Path | io.BytesIO, name: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     try:
         with zipfile.ZipFile(archive) as bundle:
             for member in bundle.infolist():

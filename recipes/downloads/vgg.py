@@ -40,7 +40,7 @@ def fetch_vgg(folder: str | Path = "data", weights: PublishedWeights = VGG16) ->
 
 def main(folder: Path = Path("data")) -> None:
     """Download VGG-16 (CC-BY-4.0, Visual Geometry Group, Oxford) to FOLDER/vgg16.safetensors, unless it is there."""
-    terminal.say(f"{fetch_vgg(folder)}\n{VGG16.notice}")
+    terminal.say(f"{fetch_vgg(folder, VGG16)}\n{VGG16.notice}")
 
 
 if __name__ == "__main__":

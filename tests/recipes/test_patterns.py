@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-
 from recipes.film_small.patterns import CONTRAST, SHORTEST, repeated
 
 

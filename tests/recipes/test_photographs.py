@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 import pytest
 from made_archives import rcc_bytes, write_deb
+from recipes.film_small.photograph_list import HELD, PHOTOGRAPHS, Photograph, read_rows
 
 from recipes.downloads.archives import Package
 from recipes.film_small import photographs
 from recipes.film_small.photograph_cache import Album
-from recipes.film_small.photograph_list import HELD, PHOTOGRAPHS, Photograph, read_rows
 from recipes.film_small.photographs import fetch_photographs
 
 DESK, GAME = Package("deb", "desk", "", "CC0-1.0"), Package("deb", "game", "", "public-domain")

@@ -16,11 +16,10 @@ from little_world import NETWORK, WORLD
 from reveal_networks import one_line
 
 from common.io.images import read_image
-from recipes.countries.looks import nothing
+from recipes.countries.augmentation import blank_image
 from recipes.countries.phrases import SOURCES as SOURCES_OF_LAND
 from recipes.countries.phrases import hops
 from recipes.small_world.facts import SOURCES
-from recipes.small_world.knowledge import as_knowledge, read_items
 from recipes.small_world.vocabulary import WorldVocabulary
 from reveal.assistant import Assistant
 from reveal.build.memory_build import build
@@ -135,9 +134,8 @@ def test_searching_by_text_by_picture_and_by_both(assistant, place):
 
 
 def test_items_are_encoded_as_in_training(assistant):
-    """Another reader of the small world's items is `world.knowledge.read_items`."""
-    known = as_knowledge(WORLD.items.select(np.arange(12)), WORLD.vocabulary)
-    theirs = read_items(WORLD.vocabulary, 16, known)
+    known = WORLD.memory_items()[:12]
+    theirs = WORLD.read_item(known)
     ours = assistant.processor.items(known)
     assert set(ours) == set(theirs)
     for name, array in theirs.items():
@@ -184,13 +182,13 @@ def test_what_takes_two_hops_is_asked_as_two_questions(tmp_path):
     reader = Reader(model, read_item=LAND.read_item)
     reader.build(tmp_path / "memory", LAND.real_items(about=range(3)), SOURCES_OF_LAND)
     questions = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops()}
-    inputs = Processor(LAND.vocabulary, SOURCES_OF_LAND, 16, 44, 32, 16, blank=nothing(16), hops=questions)
+    inputs = Processor(LAND.vocabulary, SOURCES_OF_LAND, 16, 44, 32, 16, blank=blank_image(16), hops=questions)
     asking, flag = Assistant(model, inputs, reader.memory), LAND.evaluation("held_out", 1)["image"][0]
     told = asking.ask(flag, "Which language is spoken in this country?", 3)
     first = asking.ask(flag, "Which country is this?", 3)
     second = f"Which language is spoken in {first.answer}?"
     assert told.first_hop.as_json() == first.as_json() and first.first_hop is None
-    assert told.as_json() == asking.ask(nothing(16), second, 3).as_json() | {"first_hop": first.as_json()}
+    assert told.as_json() == asking.ask(blank_image(16), second, 3).as_json() | {"first_hop": first.as_json()}
     assert asking.ask(None, second, 3).as_json() == told.as_json() | {"first_hop": None}
     ids = ", ".join(str(piece.item.id) for piece in first.pieces)
     assert told.first_hop.line() == f"Which country is this? {first.answer or '(nothing)'} (items {ids})"
@@ -215,7 +213,7 @@ def test_a_description_tells_how_to_read(tmp_path, place):
     asked = processor.two_hops(" which language is spoken in this country? ")
     assert asked == ("Which country is this?", "Which language is spoken in {}?")
     assert processor.two_hops("Where?") is None
-    np.testing.assert_array_equal(processor.blank, nothing(16))
+    np.testing.assert_array_equal(processor.blank, blank_image(16))
 
 
 def test_an_unknown_key_of_a_description_is_named(tmp_path):

@@ -1,7 +1,5 @@
 """Asking with a memory: what is found, read and written, whatever the number of rows, and after changes."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ from flax import nnx
 from little_world import NETWORK, WORLD
 
 from recipes.small_world.facts import SOURCES
-from recipes.small_world.knowledge import as_knowledge, read_items
 from reveal.memory.items import Item
 from reveal.memory.memory import Memory
 from reveal.network.generator import Greedy
@@ -24,8 +21,8 @@ def model():
 
 @pytest.fixture
 def reader(model, tmp_path):
-    reader = Reader(model, read_item=functools.partial(read_items, WORLD.vocabulary, WORLD.size))
-    reader.build(tmp_path / "memory", as_knowledge(WORLD.items, WORLD.vocabulary), SOURCES)
+    reader = Reader(model, read_item=WORLD.read_item)
+    reader.build(tmp_path / "memory", WORLD.memory_items(), SOURCES)
     return reader
 
 
@@ -39,13 +36,10 @@ def asked(questions, rows):
 
 
 def test_items_go_to_memory_and_come_back_as_the_network_reads_them():
-    items = WORLD.items.select(np.arange(12))
-    again = read_items(WORLD.vocabulary, WORLD.size, as_knowledge(items, WORLD.vocabulary))
-    np.testing.assert_array_equal(again["tokens"], items.tokens)
-    np.testing.assert_array_equal(again["has_image"], items.has_image)
-    np.testing.assert_allclose(again["image"], items.image / 255, atol=1e-7)
-    with pytest.raises(ValueError, match=r"is \[8, 8, 3\]; give uint8 \[16 16 3\]"):
-        read_items(WORLD.vocabulary, 16, [Item("vqa", {"text": "food"}, np.zeros((8, 8, 3), np.uint8))])
+    again = WORLD.read_item(WORLD.memory_items()[:12])
+    np.testing.assert_array_equal(again["tokens"], WORLD.items.tokens[:12])
+    np.testing.assert_array_equal(again["has_image"], WORLD.items.has_image[:12])
+    np.testing.assert_allclose(again["image"], WORLD.items.image[:12] / 255, atol=1e-7)
 
 
 def test_the_best_items_of_each_question_are_found(reader, model, questions):
@@ -80,11 +74,11 @@ def test_without_a_memory_the_question_is_alone(model, questions):
     with pytest.raises(ValueError, match="k is 4, but there is no memory"):
         Reader(model).ask(*asked(questions, slice(0, 2)))
     with pytest.raises(ValueError, match="there is no memory to change"):
-        Reader(model, read_item=functools.partial(read_items, WORLD.vocabulary, 16)).add([])
+        Reader(model, read_item=WORLD.read_item).add([])
 
 
 def test_what_is_added_and_edited_is_read_at_once(reader, questions):
-    about = as_knowledge(WORLD.items_about(WORLD.world.newcomers), WORLD.vocabulary)
+    about = WORLD.memory_items(WORLD.world.newcomers)
     before = len(reader.memory)
     ids = reader.add(about)
     assert ids == [item.id for item in about] and len(reader.memory) == before + len(about)

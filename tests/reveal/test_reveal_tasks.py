@@ -61,9 +61,13 @@ def of_three_sources(*_):
     return Hits(rows.astype(jnp.int32), jnp.zeros((4, 3)), jnp.tile(jnp.arange(3, dtype=jnp.int32), (4, 1)))
 
 
+def rows_of(items, rows):
+    return type(items)(*(array[rows] for array in vars(items).values()))
+
+
 def test_rows_are_in_the_order_of_ids_and_filled_up():
     items = WORLD.items
-    contents = device_memory.contents_of(items.select(np.random.default_rng(0).permutation(len(items))), 4)
+    contents = device_memory.contents_of(rows_of(items, np.random.default_rng(0).permutation(len(items))), 4)
     assert len(contents.id) % device_memory.ROWS == 0
     np.testing.assert_array_equal(contents.id[: len(items)], np.sort(items.id))
     assert (contents.id[len(items) :] == -1).all() and (contents.source[len(items) :] == 4).all()
@@ -72,14 +76,14 @@ def test_rows_are_in_the_order_of_ids_and_filled_up():
     assert rows[0, 1] == rows[1, 1] == -1
     np.testing.assert_array_equal(contents.id[rows[:, 0]], asked[:, 0])
     with pytest.raises(ValueError, match="some have the same id"):
-        device_memory.contents_of(items.select([0, 0]), 4)
+        device_memory.contents_of(rows_of(items, [0, 0]), 4)
     with pytest.raises(ValueError, match=r"an item has source 3, the network knows 2: raise task.network.sources"):
         device_memory.contents_of(items, 2)
 
 
 def test_newcomers_are_not_in_the_bank():
     contents = device_memory.contents_of(WORLD.items, 4)
-    ids = WORLD.items_about(WORLD.world.newcomers).id
+    ids = [item.id for item in WORLD.memory_items(WORLD.world.newcomers)]
     assert (np.asarray(device_memory.rows_of(contents, jnp.asarray(ids))) == -1).all()
 
 
