@@ -39,7 +39,7 @@ ENGINES: dict[str, Callable[[Path], Engine | None]] = {
 def compare(model_file: str, distractors: int = 8_000, renderings: int = 4) -> dict[str, Scores]:
     """Scores of held-out questions by engine; `seconds`: search and reading of all of them."""
     model, rows = weights.load(model_file), {}
-    data = WorldConfig(distractors=distractors)
+    data = WorldConfig(size=model.config.vit.image_size, distractors=distractors)
     evaluation = WorldEvaluation(data, renderings=renderings)
     questions = data.evaluation("held_out", renderings)
     with tempfile.TemporaryDirectory() as folder:

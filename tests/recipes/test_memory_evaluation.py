@@ -16,7 +16,6 @@ from recipes.countries.facts import RELATIONS
 from recipes.countries.phrases import QUESTIONS
 from reveal.memory.engines.engine import Found
 from reveal.network import weights
-from reveal.network.config import RevealConfig
 from reveal.network.model import Reveal
 from reveal.reader import Reader, Told
 
@@ -28,7 +27,7 @@ with warnings.catch_warnings():
     from recipes.small_world.evaluation import RandomEngine, WorldEvaluation
 
 COUNTRIES = CountriesConfig(size=16, invented=0)
-EVALUATION = CountriesEvaluation(COUNTRIES, renderings=1)
+EVALUATION = CountriesEvaluation(COUNTRIES, renderings=1, beams=1)
 HELD_OUT = COUNTRIES.evaluation("held_out", 1)
 
 
@@ -178,7 +177,7 @@ def test_random_items_are_of_the_chosen_sources(tmp_path):
 
 def test_exact_engines_agree(tmp_path):
     """FAISS HNSW is exact for so few items."""
-    rows = engines.compare(save(tmp_path, RevealConfig.tiny(WORLD_NETWORK.vocab_size)), distractors=3, renderings=1)
+    rows = engines.compare(save(tmp_path, WORLD_NETWORK), distractors=3, renderings=1)
     assert list(rows) == list(engines.ENGINES)
     exact = rows["exact, in the graph"]
     for name, scores in rows.items():
