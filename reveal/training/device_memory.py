@@ -57,7 +57,7 @@ class Held(NamedTuple):
 
 
 def contents_of(items: Any, sources: int) -> Contents:
-    """Items with arrays `tokens`, `image`, `has_image`, `source` and `id` (as `recipes.small_world.items.Items`), ordered by
+    """Items with arrays `tokens`, `image`, `has_image`, `source` and `id` (as `item_arrays.ItemArrays`), ordered by
     id and filled up. Raises ValueError if an id is there twice, or there is no item, or one of an unknown source."""
     order = np.argsort(items.id, kind="stable")
     if not len(order) or (np.diff(items.id[order]) == 0).any():

@@ -11,7 +11,7 @@ A retriever that starts at random finds nothing, so that nothing it does matters
 gradient: that is why there is a first stage (Hu et al., CVPR 2023, "pre-training", and REALM before it).
 
 A batch has `image`, `tokens` and `answer`, and for the warm start `gold` and `negatives`, ids of items; `source` is of
-the gold item. `permutation`, if it is there, is the language of the batch (`world/data.py`).
+the gold item. `permutation`, if it is there, is the permutation of the vocabulary (`recipes/questions.py`).
 """
 
 from __future__ import annotations
