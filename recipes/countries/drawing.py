@@ -24,7 +24,9 @@ from jaxtyping import Float, UInt8
 
 from common import terminal
 from common.io.images import contact_sheet, from_uint8, write_image
+from recipes.countries.augmentation import augment
 from recipes.countries.charges import CHARGES, SHARES, Canvas, Colours, fill
+from recipes.countries.facts import Atlas
 from recipes.countries.fetch import HEIGHT, WIDTH
 
 OVERSAMPLED = 4
@@ -228,9 +230,6 @@ def draw_charges(canvas: Canvas, rng: np.random.Generator, colours: Colours, hoi
 
 def sheet(count: int = 160, seed: int = 0, size: int = 64) -> Float[np.ndarray, "h w 3"]:
     """Invented flags, then as many augmented real ones."""
-    from recipes.countries.augmentation import augment
-    from recipes.countries.facts import Atlas
-
     real = Atlas.create().flags
     rngs = [np.random.default_rng([seed, number]) for number in range(count)]
     augmented = [augment(real[number * 7 % len(real)], size, rng) for number, rng in enumerate(rngs)]

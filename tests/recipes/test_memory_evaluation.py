@@ -1,6 +1,7 @@
 """Both worlds' evaluations with untrained networks: right answers, scores, changes of the memory, search engines."""
 
 import json
+import types
 import warnings
 
 import numpy as np
@@ -151,6 +152,12 @@ def test_every_row_is_written(evaluation, network, zero, tmp_path):
         assert width > 4 * 192 and height > 5 * 192
     with pytest.raises(FileExistsError, match=r"results\.json"):
         evaluation.run(path, out)
+
+
+def test_scores_during_training():
+    evaluation, model = WorldEvaluation(WORLD), Reveal(WORLD_NETWORK, rngs=nnx.Rngs(0))
+    scores = evaluation.score(types.SimpleNamespace(model=lambda _: model), {})
+    assert set(evaluation.prepare()) <= set(scores) and len(evaluation.seen()["id"]) == 256
 
 
 def test_values_are_exchanged_within_their_kind(tmp_path):

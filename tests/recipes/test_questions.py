@@ -197,11 +197,11 @@ def test_batches_depend_on_the_seed_alone_and_resume(data):
 
 def test_an_epoch_has_every_question_once_with_a_new_picture():
     data = WorldConfig(size=16, held_out=248, newcomers=0, near=0, batch_size=8)
-    batches = take(data.batches(0), 10)
-    ids, images = (np.stack([batch[name] for batch in batches]).reshape(2, 40, -1) for name in ("id", "image"))
-    assert sorted(ids[0]) == sorted(ids[1]) and len(set(ids[0, :, 0])) == 40 and list(ids[0]) != list(ids[1])
-    pictures = [epoch[numbers[:, 0].argsort()] for epoch, numbers in zip(images, ids, strict=True)]
-    assert np.abs(pictures[0] - pictures[1]).mean(axis=1).min() > 0.02
+    batches = joined(take(data.batches(0), 10))
+    ids, images = batches["id"].reshape(2, 40), batches["image"].reshape(2, 40, -1)
+    assert len(set(ids[0])) == len(set(ids[1])) == 40 and set(ids[0]) == set(ids[1]) and list(ids[0]) != list(ids[1])
+    first, second = (epoch[order.argsort()] for epoch, order in zip(images, ids, strict=True))
+    assert np.abs(first - second).mean(axis=1).min() > 0.02
 
 
 def test_real_countries_come_more_often():

@@ -44,7 +44,7 @@ def test_the_overrides_of_rows_compose(row):
 class Counted(Stage):
     """Not a training: returns its process and the number of its overrides."""
 
-    def __call__(self):
+    def run(self):
         return {"held out": {"process": os.getpid(), "overrides": len(self.overrides)}}
 
 

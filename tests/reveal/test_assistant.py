@@ -180,7 +180,7 @@ def test_what_takes_two_hops_is_asked_as_two_questions(tmp_path):
     """First about the picture, then about none, which is a grey one; an item of either hop is told."""
     model = Reveal(READS_LAND, rngs=nnx.Rngs(0))
     reader = Reader(model, read_item=LAND.read_item)
-    reader.build(tmp_path / "memory", LAND.real_items(about=range(3)), SOURCES_OF_LAND)
+    reader.build(tmp_path / "memory", LAND.memory_items(range(3)), SOURCES_OF_LAND)
     questions = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops()}
     inputs = Processor(LAND.vocabulary, SOURCES_OF_LAND, 16, 44, 32, 16, blank=blank_image(16), hops=questions)
     asking, flag = Assistant(model, inputs, reader.memory), LAND.evaluation("held_out", 1)["image"][0]
