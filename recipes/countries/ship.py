@@ -45,7 +45,7 @@ def ship(run: Path, folder: Path = pretrained.DATA) -> int:
     if renamed.target(str(recipe.get("_target_"))) != COUNTRIES:
         raise ValueError(f"{run} was trained on {recipe.get('_target_')}, not on {COUNTRIES}: give another run")
     length = recipe.get("item_length", CountriesConfig.item_length)
-    data = CountriesConfig(size=model.config.vit.image_size, item_length=length)
+    data = CountriesConfig(size=model.config.vit.image_size, item_length=length, invented=0)
     metadata = {"processor": data.processor()} | header.metadata
     items = data.memory_items()
     with atomic_folder(folder) as part:
