@@ -1,4 +1,4 @@
-"""Commands to train.py and eval.py from inside a program, for proofs that consist of many of them.
+"""train.py and eval.py as functions, for proofs that run them many times.
 
 train("experiment=shapes_base", *length(700))
 evaluate("experiment=shapes_control", "weights=runs/shapes_control/weights")
@@ -6,26 +6,26 @@ evaluate("experiment=shapes_control", "weights=runs/shapes_control/weights")
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import hydra
+from omegaconf import DictConfig
 
 from common.training.run import evaluate_from_config, train_from_config
 
 
-def train(*words: str) -> None:
-    """`python train.py WORDS`; resumes what was begun, and does nothing where all is done."""
-    _order(train_from_config, "train", words)
+def train(*overrides: str) -> None:
+    """`python train.py OVERRIDES`; resumes, and does nothing where all is done."""
+    train_from_config(_compose("train", overrides))
 
 
-def evaluate(*words: str) -> None:
-    """`python eval.py WORDS`."""
-    _order(evaluate_from_config, "eval", words)
+def evaluate(*overrides: str) -> None:
+    """`python eval.py OVERRIDES`."""
+    evaluate_from_config(_compose("eval", overrides))
 
 
 def length(steps: int) -> list[str]:
-    """A training of so many steps, with one checkpoint half-way."""
+    """Overrides for a training of `steps` steps with one checkpoint half-way."""
     return [
         f"trainer.steps={steps}",
         f"trainer.checkpoint_every={max(steps // 2, 1)}",
@@ -33,6 +33,6 @@ def length(steps: int) -> list[str]:
     ]
 
 
-def _order(program: Callable[[Any], None], config: str, words: tuple[str, ...]) -> None:
+def _compose(config: str, overrides: Sequence[str]) -> DictConfig:
     with hydra.initialize_config_module("configs", version_base="1.3"):
-        program(hydra.compose(config, overrides=list(words)))
+        return hydra.compose(config, overrides=list(overrides))

@@ -1,14 +1,13 @@
-"""Open Clip Art 0.18: 8,121 drawings of many hands. Most of the work is to find out what they show.
+"""Open Clip Art 0.18: 8,121 drawings, labelled by their titles, keywords and file names.
 
-The pixels are those of `openclipart-png`, the titles and keywords those in the drawings' SVG files (Dublin Core, in
-`openclipart-svg`), joined by path. (Rendering the SVG files would spare a download of 131 MB; but every third has no
-size that a renderer accepts.)
+The pixels are those of `openclipart-png`, titles and keywords those of the drawings' SVG files (`openclipart-svg`),
+joined by path. Rendering the SVG files would save a download of 131 MB, but every third has no size that a renderer
+accepts.
 
-Left out by folder: 1,378 stars, icon themes, buttons, playing cards, flags, maps, road signs, patterns and the like
-(`DROPPED`). Left out by words: titles that say nothing. Many are Italian, numbers of a collection, or the collection's
-name for all its pieces. So a title counts when at least one of its words is `known`: it occurs in the names and tags of
-the emoji, or is a keyword of several drawings. A title that many drawings share gives way to the file's name, under the
-same rule. Drawings in black and white are so called in their captions.
+Left out by folder (`DROPPED`): 1,378 stars, icon themes, buttons, playing cards, flags, maps, road signs, patterns and
+the like. Left out by label: drawings whose title and file name have no known word. Many titles are Italian, numbers, or
+the name of a collection. A word is known if it occurs in the names and tags of the emoji, or is a keyword of several
+drawings. If many drawings share a title, the file name is used first. Captions of colourless drawings say so.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import html
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,78 +29,60 @@ TITLES = Package("deb", "openclipart-svg", "", "public domain (Open Clip Art Lib
 PNG_ROOT, SVG_ROOT = "usr/share/openclipart/png/", "usr/share/openclipart/svg/"
 STYLE, COLOURLESS_STYLE = "clip art", "black and white clip art"
 
-DROPPED = [
-    "computer",
-    "decorations",
-    "geography",
-    "people/clothing/pantyhose",
-    "recreation/games/cards",
-    "recreation/religion",
-    "shapes",
-    "signs_and_symbols",
-    "special",
-    "tools/weapons",
-    "transportation/aiga-symbols",
-    "transportation/roadsigns",
-    "unsorted",
-]
-KEPT = ("computer/hardware/", "geography/astronomy/", "signs_and_symbols/weather/")
-COLLECTION = 4  # drawings that share a title: then it names all of them and none
-KEYWORD = 3  # drawings that share a keyword: then it is an English word rather than an artist's
-NOISE = frozenset(
-    re.findall(
-        "[a-z]+",
-        "a an and b w bw of the in on with for by no nr clipart cliparts clip art collection sibmission submission"
-        " various illustration example svg png icon icons logo hash version symbol openclipart unsorted equipment"
-        " musicstuff menu rules bn architetto francesco rollandin nicu buculei ganson jonadab lumen design",
-    )
+DROPPED = (
+    *("computer/", "decorations/", "geography/", "people/clothing/pantyhose/", "recreation/games/cards/", "unsorted/"),
+    *("recreation/religion/", "shapes/", "signs_and_symbols/", "special/", "tools/weapons/"),
+    *("transportation/aiga-symbols/", "transportation/roadsigns/"),
 )
+KEPT = ("computer/hardware/", "geography/astronomy/", "signs_and_symbols/weather/")
+COLLECTION = 4  # drawings with the same title: from here on it names the collection
+KEYWORD = 3  # drawings with the same keyword: from here on it is an English word, not an artist's name
+NOISE_WORDS = """a an and b w bw of the in on with for by no nr clipart cliparts clip art collection sibmission
+    submission various illustration example svg png icon icons logo hash version symbol openclipart unsorted equipment
+    musicstuff menu rules bn architetto francesco rollandin nicu buculei ganson jonadab lumen design"""
+NOISE = frozenset(NOISE_WORDS.split())
 UNFIT = {"signs", "sexy", "stripper", "nude", "naked", "nazi", "swastika", "dead", "bullet", "gun"}
 
 
-class Notes(NamedTuple):
-    """What a drawing's SVG file says about it."""
+class Metadata(NamedTuple):
+    """Of a drawing's SVG file (Dublin Core)."""
 
     title: str
     keywords: tuple[str, ...]
 
 
-def read_notes(archive: Path) -> dict[str, Notes]:
-    """Path below the root, without suffix -> Notes, of the drawings whose folder is not left out."""
-    notes = {}
+def read_metadata(archive: Path) -> dict[str, Metadata]:
+    """Path below the root, without suffix -> Metadata, of the drawings in kept folders."""
+    metadata = {}
     for path, content in members(archive, lambda path: _wanted(path, SVG_ROOT, ".svg")):
         text = content.decode("utf-8", "replace")
         title = re.search(r"<dc:title>([^<]*)</dc:title>", text)
         keywords = [html.unescape(word).strip().lower() for word in re.findall(r"<rdf:li>([^<]*)</rdf:li>", text)]
         stem = path.removeprefix(SVG_ROOT).removesuffix(".svg")
-        notes[stem] = Notes(html.unescape(title[1]) if title else "", tuple(keywords))
-    return notes
+        metadata[stem] = Metadata(html.unescape(title[1]) if title else "", tuple(keywords))
+    return metadata
 
 
-def known_words(notes: Mapping[str, Notes], vocabulary: Iterable[str]) -> set[str]:
-    """The words of `vocabulary` (texts) and the keywords of at least KEYWORD drawings, without noise."""
-    counts = Counter(word for note in notes.values() for word in set(note.keywords) if re.fullmatch("[a-z]{3,}", word))
+def known_words(metadata: Mapping[str, Metadata], vocabulary: Iterable[str]) -> set[str]:
+    """The words of the texts `vocabulary` and the keywords of at least `KEYWORD` drawings, without `NOISE`."""
+    keywords = (word for drawing in metadata.values() for word in set(drawing.keywords))
+    counts = Counter(word for word in keywords if re.fullmatch("[a-z]{3,}", word))
     words = {word for text in vocabulary for word in re.findall("[a-z]{3,}", text.lower())}
     return (words | {word for word, count in counts.items() if count >= KEYWORD}) - NOISE
 
 
-def labels(notes: Mapping[str, Notes], known: Collection[str]) -> dict[str, str]:
-    """Path -> what the drawing shows; drawings of which that is not known are left out."""
-    shared = Counter(clean(note.title) for note in notes.values())
+def labels(metadata: Mapping[str, Metadata], known: set[str]) -> dict[str, str]:
+    """Path -> label; drawings without a known word are left out."""
+    shared = Counter(clean(drawing.title) for drawing in metadata.values())
     found = {}
-    for stem, note in notes.items():
-        title = clean(note.title)
+    for stem, drawing in metadata.items():
+        title = clean(drawing.title)
         name = " ".join(word for word in clean(stem.rsplit("/", 1)[-1]).split() if word in known)
         choices = (name, title) if shared[title] >= COLLECTION else (title, name)
-        label = next((choice for choice in choices if tells(choice, known)), "")
+        label = next((text for text in choices if not known.isdisjoint(re.findall("[a-z]+", text))), "")
         if label and UNFIT.isdisjoint([*label.split(), *title.split()]):
             found[stem] = label
     return found
-
-
-def tells(text: str, known: Collection[str]) -> bool:
-    """Whether a text says what a drawing shows: at least one of its words is known."""
-    return any(word in known for word in re.findall("[a-z]+", text))
 
 
 def clean(title: str) -> str:
@@ -119,9 +100,9 @@ def clean(title: str) -> str:
     return " ".join(kept)
 
 
-def pictures(archive: Path, notes: Mapping[str, Notes], known: Collection[str], size: int) -> Iterator[Picture]:
-    """The drawings of which it is known what they show, in the archive's order."""
-    named = labels(notes, known)
+def pictures(archive: Path, metadata: Mapping[str, Metadata], known: set[str], size: int) -> Iterator[Picture]:
+    """The labelled drawings, in the archive's order."""
+    named = labels(metadata, known)
 
     def wanted(path: str) -> bool:
         return path.removeprefix(PNG_ROOT).removesuffix(".png") in named and _wanted(path, PNG_ROOT, ".png")
@@ -131,7 +112,9 @@ def pictures(archive: Path, notes: Mapping[str, Notes], known: Collection[str], 
         if image is not None:
             stem = path.removeprefix(PNG_ROOT).removesuffix(".png")
             style = COLOURLESS_STYLE if is_colourless(image) else STYLE
-            tags = tuple(word for word in dict.fromkeys(notes[stem].keywords) if word in known and word != named[stem])
+            tags = tuple(
+                word for word in dict.fromkeys(metadata[stem].keywords) if word in known and word != named[stem]
+            )
             label = named[stem]
             yield Picture(image, label, style, tags, stem.split("/", 1)[0], PIXELS.name, not is_sided(label))
 
@@ -140,4 +123,4 @@ def _wanted(path: str, root: str, suffix: str) -> bool:
     if not (path.startswith(root) and path.endswith(suffix)):
         return False
     inside = path.removeprefix(root)
-    return inside.startswith(KEPT) or not any(inside.startswith(f"{folder}/") for folder in DROPPED)
+    return inside.startswith(KEPT) or not inside.startswith(DROPPED)

@@ -1,7 +1,7 @@
-"""Where rays meet balls, boxes and the ground, and which way their surfaces face there.
+"""Intersections of rays with balls, boxes and the ground, and surface normals.
 
-Rays are start + t * direction with unit directions, y is up, the ground is y = 0 and things stand on it. A ray that
-meets nothing in front of its start has t = infinity.
+Rays are start + t * direction with unit directions; y is up, the ground is y = 0 and things stand on it. A ray without
+a hit in front of its start has t = infinity.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jaxtyping import Float
 Vector = Float[np.ndarray, "3"]
 Vectors = Float[np.ndarray, "n 3"]
 Lengths = Float[np.ndarray, " n"]
-CLOSE = 1e-9  # nearer than this is the surface that the ray starts from
+CLOSE = 1e-9  # nearer hits are the surface that the ray starts from
 
 
 def unit(vectors: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
@@ -50,7 +50,7 @@ class Ball:
 
 @dataclass(frozen=True)
 class Box:
-    """Stands at (x, 0, z), turned about the vertical; `radius` is that of the circle around its base.
+    """Stands at (x, 0, z), turned about the vertical; `radius`: of the circumcircle of its base.
 
     Attributes:
       height: of the box. flat: its depth as a share of its width. turn: radians.
@@ -79,16 +79,16 @@ class Box:
         return np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]])
 
     def meet(self, start: Float[np.ndarray, "*n 3"], direction: Vectors) -> Lengths:
-        """Three slabs: the ray is inside from the last that it enters to the first that it leaves."""
+        """Intersection of three slabs: from the last entry to the first exit."""
         origin, ray = (start - self.centre) @ self.axes.T, direction @ self.axes.T
-        ray = np.where(np.abs(ray) < CLOSE, CLOSE, ray)  # alongside a slab: meets it very far away
+        ray = np.where(np.abs(ray) < CLOSE, CLOSE, ray)  # parallel to a slab
         one, other = (-self.half - origin) / ray, (self.half - origin) / ray
         enter, leave = np.minimum(one, other).max(-1), np.maximum(one, other).min(-1)
         t = np.where(enter > CLOSE, enter, leave)
         return np.where((enter <= leave) & (t > CLOSE), t, np.inf)
 
     def normal(self, place: Vectors) -> Vectors:
-        """That of the face on which a place lies: where it is farthest out, in half sides."""
+        """Of the face along whose axis the place is farthest out, in half sides."""
         local = (place - self.centre) @ self.axes.T
         face = np.argmax(np.abs(local) / self.half, axis=-1)
         sign = np.sign(np.take_along_axis(local, face[:, None], axis=-1))
@@ -105,7 +105,7 @@ def meet_ground(start: Float[np.ndarray, "*n 3"], direction: Vectors) -> Lengths
 
 
 def normal_at(things: Sequence[Shape], place: Vectors, of: np.ndarray) -> Vectors:
-    """Of each place on thing number `of` (-1: the ground) the direction in which the surface faces."""
+    """Surface normals at places on the things with numbers `of` (-1: the ground)."""
     normal = np.broadcast_to(np.array([0.0, 1, 0]), place.shape).copy()
     for number, thing in enumerate(things):
         on = of == number

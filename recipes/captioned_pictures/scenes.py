@@ -1,19 +1,18 @@
-"""Scenes that the code draws itself: balls and boxes on a ground, with exactly known depth and a mask for each.
+"""Rendered scenes with exact depth and masks: balls and boxes on a ground, for the training of depth plugins.
 
-No package ships a depth estimator, and training a depth plugin takes pictures whose depth is right. So one ray goes
-through each pixel, and where it meets a ball, a box or the ground is solved for:
+One ray per pixel is intersected analytically with balls, boxes and the ground:
 
 1. A camera at a random height looks down at the middle of the ground, x to the right, y up, z forward.
-2. Two to six things stand on the ground and do not touch; each has a shape, a size and a colour with a name, so that a
-   scene has a caption, and a ground with a colour and perhaps a pattern is under a sky.
-3. A surface is lit by the sun (Lambert's cosine, a soft highlight) and by the sky (from above, less near the ground);
-   shadows are rays towards points of the sun's disc. Far ground fades into the sky's colour.
+2. Two to six things stand on the ground without touching; each has a shape, a size and a named colour, which give the
+   caption. The ground has a colour and perhaps a pattern, and there is a sky.
+3. Light is the sun (Lambert's cosine, a soft highlight, soft shadows by rays to points of its disc) and the sky (from
+   above, less near the ground). Distant ground fades into the sky's colour.
 
-`depth` is the distance along the camera's axis (not along the ray) in units of which a thing is about one, infinite
-in the sky: `draw_depth(scene.depth, near="low")` is its condition. Depth and masks are those of the pixels' middles,
-unblended; colours are the mean over a grid of rays in each pixel. A scene depends on the generator's state alone.
+`depth` is the distance along the camera's axis (not along the ray), in units of about one thing, infinite in the sky:
+`draw_depth(scene.depth, near="low")` is its condition. Depth and masks are those of pixel centres, not antialiased;
+colours average a grid of rays per pixel. A scene depends on the generator's state alone.
 
-    python -m recipes.captioned_pictures.scenes sheet.png        writes some of them, beside depth and masks
+    python -m recipes.captioned_pictures.scenes sheet.png        a sheet of scenes, depth and masks
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ SKIES = {  # at the horizon, above
     "evening": ((0.98, 0.80, 0.62), (0.47, 0.50, 0.72)),
     "grey": ((0.86, 0.87, 0.88), (0.64, 0.67, 0.71)),
 }
-RAYS = 2  # a side, per pixel, for colours
-SUNS = 4  # points of the sun's disc
-SUN_RADIUS = 0.05  # of the sun's disc, far larger than ours, for soft shadows
+RAYS = 2  # per pixel, along each axis, for colours
+SUNS = 4  # sampled points of the sun's disc
+SUN_RADIUS = 0.05  # of the sun's disc, larger than ours for soft shadows
 FADE = 45.0  # distance at which the ground is two thirds sky
-GAMMA = 2.2  # between stored values and light
-SPREAD = 2.1  # how far from the middle things stand, along x and z
-TRIES = 60  # places tried for a thing before it is left out
-NAMED = 0.003  # share of the picture that a thing fills at least, to be in the caption
+GAMMA = 2.2  # of stored values
+SPREAD = 2.1  # largest distance of things from the middle, along x and z
+TRIES = 60  # positions tried for a thing before it is left out
+NAMED = 0.003  # smallest area in the caption, as a share of the picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +73,9 @@ class Scene:
     Attributes:
       image: RGB in [0, 1].
       depth: distance along the camera's axis; infinite in the sky.
-      masks: of the things as they are seen, in the order of `names`; one that is hidden has an empty mask.
+      masks: of the visible parts of the things, in the order of `names`.
       names: "red ball", "blue box".
-      ground: what they stand on.
+      ground: "sand".
     """
 
     image: Float[np.ndarray, "h w 3"]
@@ -87,7 +86,7 @@ class Scene:
 
     @property
     def caption(self) -> str:
-        """What is seen: "a red ball and a blue box on sand"; slivers are not named."""
+        """The visible things: "a red ball and a blue box on sand"."""
         seen = [name for name, mask in zip(self.names, self.masks, strict=True) if mask.mean() > NAMED]
         things = [f"{'an' if name[0] in 'aeiou' else 'a'} {name}" for name in seen] or ["nothing"]
         return " and ".join([", ".join(things[:-1]), things[-1]][len(things) < 2 :]) + f" on {self.ground}"
@@ -95,13 +94,13 @@ class Scene:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """All that is drawn, before it is: linear light, units of length.
+    """The scene before rendering; colours are linear.
 
     Attributes:
-      things, names: that stand on the ground.
-      colours: of the things, and of the ground as two that alternate in squares of `tile`.
-      eye, axes: the camera's place and its right, up and forward; `focal` is in picture heights.
-      sun: towards it. horizon, zenith: the sky.
+      things, names, colours: of the objects on the ground.
+      ground, ground_colours: two colours that alternate in squares of `tile`.
+      eye, axes: position of the camera; its right, up and forward. `focal` is in picture heights.
+      sun: direction towards it. horizon, zenith: colours of the sky.
     """
 
     things: tuple[Shape, ...]
@@ -119,13 +118,13 @@ class World:
 
 
 def scene(rng: np.random.Generator, size: tuple[int, int] | int) -> Scene:
-    """A random scene of `size` = (height, width), or one side of a square. Raises ValueError."""
+    """A random scene of `size` = (height, width), or the side of a square. Raises ValueError for an empty size."""
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
         raise ValueError(f"a scene of {width}x{height}; both have to be 1 or more")
     world = draw_world(rng)
     middle = rays(world, height, width, (0.5, 0.5))
-    along = middle @ world.axes[2]  # of a ray's length, how much is along the camera's axis
+    along = middle @ world.axes[2]  # cosine of the angle to the camera's axis
     distance, index = meet(world, world.eye, middle)
     offsets = (np.arange(RAYS) + 0.5) / RAYS
     light = np.zeros((height * width, 3))
@@ -143,7 +142,7 @@ def scene(rng: np.random.Generator, size: tuple[int, int] | int) -> Scene:
 
 
 def draw_world(rng: np.random.Generator) -> World:
-    """Things, camera and light at random."""
+    """Random things, camera and light."""
     things, names, colours = _things(rng)
     ground = str(rng.choice(list(GROUNDS)))
     shade = rng.choice([1.0, 1.0, 0.86])  # two in three grounds are plain
@@ -153,7 +152,7 @@ def draw_world(rng: np.random.Generator) -> World:
     eye = np.array([away * np.sin(turn), height, -away * np.cos(turn)])
     forward = unit(np.array([0, rng.uniform(0.4, 0.9), 0]) - eye)
     right = unit(np.cross(np.array([0.0, 1, 0]), forward))
-    side = turn + rng.choice([-1, 1]) * rng.uniform(0.5, 1.9)  # the sun: from a side, never from right behind
+    side = turn + rng.choice([-1, 1]) * rng.uniform(0.5, 1.9)  # of the sun: from a side
     tall = rng.uniform(0.45, 1.0)
     return World(
         things=tuple(things),
@@ -196,7 +195,7 @@ def _linear(stored: Sequence | Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n
 
 def rays(world: World, height: int, width: int, inside: tuple[float, float]) -> Float[np.ndarray, "n 3"]:
     """Unit directions through the point (dy, dx) of each pixel, row by row."""
-    scale = max(height, width)  # so that a wide picture shows more at the sides, and not less above
+    scale = max(height, width)  # a wide picture shows more at the sides
     y = (height / 2 - (np.arange(height) + inside[0])) / scale / world.focal
     x = ((np.arange(width) + inside[1]) - width / 2) / scale / world.focal
     grid = np.stack(np.broadcast_arrays(x[None], y[:, None], np.ones((1, 1))), axis=-1).reshape(-1, 3)
@@ -206,7 +205,7 @@ def rays(world: World, height: int, width: int, inside: tuple[float, float]) -> 
 def meet(
     world: World, start: Float[np.ndarray, "*n 3"], direction: Float[np.ndarray, "n 3"]
 ) -> tuple[Float[np.ndarray, " n"], np.ndarray]:
-    """How far along each ray the first surface is, and of which thing: -1 the ground, -2 (and infinity) the sky."""
+    """Distance of the first surface on each ray, and its thing: -1 the ground, -2 (at infinity) the sky."""
     distance = meet_ground(start, direction)
     index = np.where(np.isfinite(distance), -1, -2)
     for number, thing in enumerate(world.things):
@@ -217,14 +216,16 @@ def meet(
 
 
 def colour(world: World, direction: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
-    """Linear light that comes along rays from the eye."""
+    """Linear colour seen along rays from the eye."""
     distance, index = meet(world, world.eye, direction)
-    sky = _sky(world, direction)
+    up = np.clip(direction[:, 1:2] * 2.2, 0, 1) ** 0.7
+    sky = world.horizon * (1 - up) + world.zenith * up
     hit = np.isfinite(distance)
     far, of, ray = distance[hit], index[hit], direction[hit]
     place = world.eye + far[:, None] * ray
     normal = normal_at(world.things, place, of)
-    base = _base(world, place, of)
+    cells = np.floor(place[:, [0, 2]] / world.tile).sum(axis=-1).astype(int) % 2
+    base = np.where((of >= 0)[:, None], world.colours[np.maximum(of, 0)], world.ground_colours[cells])
     sunlight = np.maximum(normal @ world.sun, 0) * _unshaded(world, place, normal)
     ambient = 0.22 + 0.2 * normal[:, 1] + 0.12 * np.minimum(place[:, 1], 1)
     shine = np.maximum(unit(world.sun - ray) * normal, 0).sum(-1) ** 40 * (of >= 0) * (sunlight > 0)
@@ -235,20 +236,10 @@ def colour(world: World, direction: Float[np.ndarray, "n 3"]) -> Float[np.ndarra
     return sky
 
 
-def _sky(world: World, direction: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
-    up = np.clip(direction[:, 1:2] * 2.2, 0, 1) ** 0.7
-    return world.horizon * (1 - up) + world.zenith * up
-
-
-def _base(world: World, place: Float[np.ndarray, "n 3"], of: np.ndarray) -> Float[np.ndarray, "n 3"]:
-    cells = np.floor(place[:, [0, 2]] / world.tile).sum(axis=-1).astype(int) % 2
-    return np.where((of >= 0)[:, None], world.colours[np.maximum(of, 0)], world.ground_colours[cells])
-
-
 def _unshaded(
     world: World, place: Float[np.ndarray, "n 3"], normal: Float[np.ndarray, "n 3"]
 ) -> Float[np.ndarray, " n"]:
-    """The part of the sun's disc that is seen from a place: one of its points on each side in turn."""
+    """The share of the sun's disc that is visible from a place, of `SUNS` sampled points."""
     start = place + 1e-4 * normal
     across = unit(np.cross(world.sun, np.array([0.0, 1, 0])))
     tangents = np.stack([across, np.cross(world.sun, across)])
@@ -261,7 +252,7 @@ def _unshaded(
 
 
 def sheet(seed: int, count: int, side: int) -> Float[np.ndarray, "h w 3"]:
-    """Scenes beside their depth and their masks, each with its caption."""
+    """Captioned scenes with their depth and masks."""
     pictures, labels = [], []
     for number in range(count):
         made = scene(np.random.default_rng([seed, number]), side)

@@ -1,8 +1,8 @@
-"""Tux Paint stamps: mostly photographs cut out, each with a sentence ("A zebra."). The test set, never trained on.
+"""Tux Paint stamps: mostly photographs, cut out, each with a sentence ("A zebra."). The test set.
 
-Beside each picture NAME.png lies NAME.txt, whose first line is the English sentence, and sometimes NAME.dat, which may
-say `nomirror`. Letters, numbers, money and other symbols, flags and road signs are left out, and so are drawings
-(folders `cartoon`, SVG files): what remains differs from all training pictures in kind.
+Beside each picture NAME.png is NAME.txt, whose first line is the English sentence, and sometimes NAME.dat, which may
+contain `nomirror`. Symbols, flags, road signs and drawings (folders `cartoon`, SVG files) are left out, so the stamps
+differ in kind from all training pictures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DROPPED = {"symbols", "cartoon", "flags", "roadsigns", "body_parts"}
 
 
 def pictures(archive: Path, size: int) -> list[Picture]:
-    """The stamps, in order of their names. Raises ValueError when the archive holds none."""
+    """The stamps, sorted by name. Raises ValueError for an archive without stamps."""
     images, texts = {}, {}
     for path, content in members(archive, _wanted):
         stem = path.removeprefix(ROOT).rsplit(".", 1)[0]

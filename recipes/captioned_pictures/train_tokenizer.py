@@ -1,15 +1,14 @@
-"""Learns a small vocabulary in CLIP's format from captions: byte-pair encoding (Sennrich et al., 2016, section 3.2).
+"""Trains a small vocabulary in CLIP's format: byte-pair encoding (Sennrich et al., 2016, section 3.2).
 
-Each word is written with one character per byte, the last one marked `</w>`. Then, until the vocabulary is full, the
-most frequent pair of neighbours becomes a token of its own; of equally frequent pairs the first in the alphabet, so
-that the same captions always give the same vocabulary. Numbers go to the 256 bytes, the 256 bytes at a word's end, the
-merges in the order in which they were learnt, start and end: the order of CLIP, so that `Tokenizer` reads the files.
+A word is a sequence of bytes, the last one marked `</w>`. The most frequent pair of neighbours becomes a token, of
+equally frequent pairs the alphabetically first, until the vocabulary is full. Token ids: the 256 bytes, the 256 bytes
+at a word's end, the merges in order, start, end: as in CLIP, so `Tokenizer` reads the files.
 
-A model trained on a few thousand captions would see most of CLIP's 49,408 tokens never; of 2,048 learnt here each
-occurs, and the embedding is 24 times smaller. Words that never occurred are still spelt out of the bytes.
+Most of CLIP's 49,408 tokens never occur in a few thousand captions; all of these 2,048 do, with an embedding of a 24th
+of the size. Unseen words are spelled in bytes.
 
-The library's own trainer (`tokenizers.trainers.BpeTrainer`) breaks ties by token numbers, not by the alphabet, and so
-learns another vocabulary than the one of the shipped base; the learning itself therefore stays here.
+`tokenizers.trainers.BpeTrainer` breaks ties by token id, not alphabetically, and so learns another vocabulary than that
+of the shipped base.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from plugins.diffusion.io.tokenizer import (
 )
 
 SMALLEST = 2 * 256 + 2  # bytes, bytes at a word's end, start, end
-RARE = 2  # a pair that occurs less often is not worth a token
+MIN_COUNT = 2  # of a merged pair
 Pair = tuple[str, str]
 
 
 def train_bpe(captions: Iterable[str], size: int) -> tuple[dict[str, int], Merges]:
-    """(vocabulary, merges) of at most `size` tokens: fewer when the captions have no more pairs that occur twice.
+    """(vocabulary, merges) of at most `size` tokens; fewer when no further pair occurs twice.
 
     Raises ValueError for a size below 514."""
     if size < SMALLEST:
@@ -54,33 +53,33 @@ def train_bpe(captions: Iterable[str], size: int) -> tuple[dict[str, int], Merge
 
 
 def write_tokenizer(folder: str | Path, vocab: Mapping[str, int], merges: Merges) -> None:
-    """The files of a CLIP tokenizer, into a new folder."""
+    """Writes the files of a CLIP tokenizer into a new folder."""
     Path(folder).mkdir(parents=True)
     Tokenizer(vocab, merges).save(Path(folder), 77)
 
 
 def _learn(words: Mapping[tuple[str, ...], int]) -> Iterable[Pair]:
-    """Pairs in the order in which they are merged. Only words that hold the merged pair are counted anew."""
-    spelt, times = list(words), list(words.values())
+    """Pairs in the order of merging. Only words with the merged pair are recounted."""
+    symbols, times = list(words), list(words.values())
     counts: Counter[Pair] = Counter()
     places: defaultdict[Pair, set[int]] = defaultdict(set)
 
     def count(number: int, sign: int) -> None:
-        for pair in itertools.pairwise(spelt[number]):
+        for pair in itertools.pairwise(symbols[number]):
             counts[pair] += sign * times[number]
             if sign > 0:
                 places[pair].add(number)
 
-    for number in range(len(spelt)):
+    for number in range(len(symbols)):
         count(number, +1)
     while counts:
         best = min(counts, key=lambda pair: (-counts[pair], pair))
-        if counts[best] < RARE:
+        if counts[best] < MIN_COUNT:
             return
         yield best
         for number in places.pop(best):
             count(number, -1)
-            spelt[number] = _merge(spelt[number], best)
+            symbols[number] = _merge(symbols[number], best)
             count(number, +1)
         del counts[best]  # all its places are merged
 

@@ -1,13 +1,12 @@
-"""Flags that no country has, as varied as those that are flown.
+"""Invented flags, as varied as real ones.
 
     flags(count, seed)      uint8 [n 48 64 3], RGB
 
-A flag is a ground (bands, stripes, crosses, halves, quarters, rays, a border, ...), something laid on its hoist
-(a triangle, a bar, a canton with a ground of its own) or not, and charges (`charges.py`) or none, in colours that
-flags have. Each of the four is drawn from a chance of its own. A third of all flags are siblings: they share with an
-earlier flag all chances but one, as Chad and Romania, the Nordic crosses, or all flags with the Union in the canton
-do. So there is somebody for every flag to be confused with. Flags follow from seed and number alone: flag i is the
-same whatever the count.
+A flag has a ground (bands, stripes, crosses, halves, quarters, rays, a border, ...), possibly a figure at the hoist (a
+triangle, a bar, a canton with a ground of its own), possibly charges (`charges.py`), and colours that flags have. Each
+of these four parts has a seed of its own. A third of all flags are siblings: they share all seeds but one with an
+earlier flag, like Chad and Romania, the Nordic crosses, or the flags with a Union canton. So every flag has similar
+ones. Flag i depends on seed and i alone.
 
     python -m recipes.countries.drawing sheet.png        invented flags, then real ones as questions show them
 """
@@ -25,14 +24,16 @@ from jaxtyping import Float, UInt8
 
 from common import terminal
 from common.io.images import contact_sheet, from_uint8, write_image
+from recipes.countries.augmentation import augment
 from recipes.countries.charges import CHARGES, SHARES, Canvas, Colours, fill
+from recipes.countries.facts import Atlas
 from recipes.countries.fetch import HEIGHT, WIDTH
 
 OVERSAMPLED = 4
 SIBLINGS = 0.33
 PARTS = ("ground", "colours", "hoist", "charge")
-CHANGED = (0.25, 0.35, 0.1, 0.3)  # how often it is this that a sibling has of its own
-COLOURS = {  # with how common each is
+CHANGED = (0.25, 0.35, 0.1, 0.3)  # probability of each part to be the one that a sibling changes
+COLOURS = {  # and their relative frequencies
     (206, 17, 38): 5,
     (255, 255, 255): 5,
     (0, 56, 147): 4,
@@ -53,45 +54,40 @@ Ground = Callable[[Canvas, np.random.Generator, Colours], None]
 
 
 def flags(count: int, seed: int = 0) -> UInt8[np.ndarray, "n 48 64 3"]:
-    """So many flags."""
-    return np.stack([flag(chances(seed, number)) for number in range(count)])
+    return np.stack([flag(seeds(seed, number)) for number in range(count)])
 
 
 @functools.lru_cache(maxsize=65536)
-def chances(seed: int, number: int) -> tuple[tuple[int, ...], ...]:
-    """What ground, colours, hoist and charge of a flag are drawn from."""
+def seeds(seed: int, number: int) -> tuple[tuple[int, ...], ...]:
+    """Seeds of the four parts of a flag, in the order of `PARTS`."""
     own = tuple((seed, number, part) for part in range(len(PARTS)))
     rng = np.random.default_rng([seed, number, len(PARTS)])
     if number == 0 or rng.random() >= SIBLINGS:
         return own
-    parent, other = chances(seed, int(rng.integers(number))), int(rng.choice(len(PARTS), p=CHANGED))
+    parent, other = seeds(seed, int(rng.integers(number))), int(rng.choice(len(PARTS), p=CHANGED))
     return tuple(mine if part == other else theirs for part, (mine, theirs) in enumerate(zip(own, parent, strict=True)))
 
 
-def flag(drawn_from: Sequence[Sequence[int]]) -> UInt8[np.ndarray, "48 64 3"]:
-    """One flag of the four chances of `PARTS`."""
-    ground, colours, hoist, charge = (np.random.default_rng(list(chance)) for chance in drawn_from)
+def flag(part_seeds: Sequence[Sequence[int]]) -> UInt8[np.ndarray, "48 64 3"]:
+    """The flag with these `seeds`."""
+    ground, colours, hoist, charge = (np.random.default_rng(list(seed)) for seed in part_seeds)
     palette = pick_colours(colours)
     canvas = np.zeros((OVERSAMPLED * HEIGHT, OVERSAMPLED * WIDTH, 3), np.uint8)
-    lay_ground(canvas, ground, palette)
-    laid = lay_hoist(canvas, hoist, palette)
-    lay_charges(canvas, charge, palette, laid, bare=bool((canvas == canvas[0, 0]).all()))
+    GROUNDS[int(ground.choice(len(GROUNDS), p=GROUND_SHARES))](canvas, ground, palette)
+    kind = draw_hoist(canvas, hoist, palette)
+    draw_charges(canvas, charge, palette, kind, bare=bool((canvas == canvas[0, 0]).all()))
     return cv2.resize(canvas, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
 
 
 def pick_colours(rng: np.random.Generator, count: int = 5) -> Colours:
-    """Different ones, common ones first as a rule."""
+    """`count` different colours; frequent ones tend to come first."""
     shares = np.array(list(COLOURS.values()))
     chosen = rng.choice(len(COLOURS), count, replace=False, p=shares / shares.sum())
     colours = np.array(list(COLOURS))[chosen] + rng.normal(0, JITTER, (count, 3))
     return [(int(r), int(g), int(b)) for r, g, b in np.clip(colours, 0, 255)]
 
 
-# ---- grounds: all that is under the charges
-
-
-def lay_ground(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None:
-    GROUNDS[int(rng.choice(len(GROUNDS), p=GROUND_SHARES))](canvas, rng, colours)
+# ---- grounds
 
 
 def plain(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None:
@@ -99,11 +95,11 @@ def plain(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None:
 
 
 def bands(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None:
-    """2 to 5 beside or above each other, of equal widths or not, with thin lines between them or not."""
+    """2 to 5, horizontal or vertical, of equal or unequal widths, possibly with thin lines between."""
     count, along = int(rng.choice([2, 3, 3, 3, 4, 5])), int(rng.choice([0, 0, 1]))
     shares = [np.ones(count), 1 + rng.integers(0, 3, count), np.array([1, 2, 1, 1, 1][:count])][rng.integers(3)]
     order = np.arange(count)
-    if rng.random() < 0.35:  # the outer ones alike
+    if rng.random() < 0.35:  # symmetric
         order = np.minimum(order, order[::-1])
     ends = np.rint(np.cumsum(shares) / np.sum(shares) * canvas.shape[along]).astype(int)
     line = int(rng.choice([0, 0, 0, 6]))
@@ -121,7 +117,7 @@ def stripes(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None:
 
 
 def diagonal(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None:
-    """Halves, often with a band between them that may have borders."""
+    """Halves, often with a band between them, which may have borders."""
     height, width = canvas.shape[:2]
     canvas[:] = colours[0]
     fill(canvas, np.array([[0, height], [width, height], [width, 0]]), colours[int(rng.choice([0, 1, 1]))])
@@ -136,7 +132,7 @@ def diagonal(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None
 
 
 def crossed(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None:
-    """A cross, upright, Nordic or saltire, with borders or not; or one upon the other, as in the Union."""
+    """An upright, Nordic or diagonal cross, possibly with borders, or an upright one on a diagonal one."""
     canvas[:] = colours[0]
     height, width = canvas.shape[:2]
     kind, arm, rim = rng.integers(5), rng.uniform(0.06, 0.11) * height, rng.choice([0, 1.7, 2.0])
@@ -160,7 +156,7 @@ def quarters(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None
 
 
 def rays(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None:
-    """From the middle, the foot or a corner."""
+    """From the middle, the lower edge, the hoist or a corner."""
     height, width = canvas.shape[:2]
     x, y = [(0.5, 0.5), (0.0, 1.0), (0.5, 1.0), (0.0, 0.5)][rng.integers(4)]
     ys, xs = np.mgrid[:height, :width]
@@ -176,7 +172,7 @@ def bordered(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None
 
 
 def serrated(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> None:
-    """A hoist with teeth, or a wavy line."""
+    """A hoist with a zigzag edge."""
     canvas[:] = colours[0]
     height, width = canvas.shape[:2]
     teeth, at, deep = int(rng.integers(4, 11)), rng.uniform(0.25, 0.4) * width, rng.uniform(0.06, 0.12) * width
@@ -189,11 +185,11 @@ GROUNDS: tuple[Ground, ...] = (plain, bands, stripes, diagonal, crossed, quarter
 GROUND_SHARES = [0.2, 0.38, 0.07, 0.1, 0.11, 0.03, 0.03, 0.05, 0.03]
 
 
-# ---- the hoist, and where charges go
+# ---- hoist and charges
 
 
-def lay_hoist(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> str:
-    """What was laid: "", "triangle", "bar" or "canton"."""
+def draw_hoist(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> str:
+    """Returns the kind: "" (none), "triangle", "bar" or "canton"."""
     height, width = canvas.shape[:2]
     kind = ("", "triangle", "bar", "canton")[rng.choice(4, p=[0.62, 0.14, 0.06, 0.18])]
     if kind == "triangle":
@@ -212,18 +208,18 @@ def lay_hoist(canvas: Canvas, rng: np.random.Generator, colours: Colours) -> str
     return kind
 
 
-def lay_charges(canvas: Canvas, rng: np.random.Generator, colours: Colours, laid: str, bare: bool) -> None:
-    """None, one, or two; in the middle, at the hoist, in the canton, in the fly. A bare flag gets one at least."""
+def draw_charges(canvas: Canvas, rng: np.random.Generator, colours: Colours, hoist: str, bare: bool) -> None:
+    """None, one or two, at places that suit the hoist; a flag of one colour gets one at least."""
     height, width = canvas.shape[:2]
     places = {
         "": [(0.5, 0.5), (0.5, 0.5), (0.33, 0.5), (0.25, 0.28)],
         "triangle": [(0.15, 0.5), (0.65, 0.5)],
         "bar": [(0.15, 0.5), (0.6, 0.5)],
         "canton": [(0.2, 0.24), (0.72, 0.5), (0.72, 0.6)],
-    }[laid]
+    }[hoist]
     count = max(int(rng.choice([0, 1, 2], p=[0.2, 0.68, 0.12])), int(bare))
     for x, y in [places[number] for number in rng.permutation(len(places))[:count]]:
-        small = (laid and x < 0.3) or y < 0.3
+        small = (hoist and x < 0.3) or y < 0.3
         radius = (rng.uniform(0.11, 0.17) if small else rng.uniform(0.15, 0.33)) * height
         under = np.array(canvas[round(y * height), round(x * width)], int)
         seen = [colour for colour in colours[::-1] if np.abs(np.array(colour) - under).sum() > 150]
@@ -233,19 +229,15 @@ def lay_charges(canvas: Canvas, rng: np.random.Generator, colours: Colours, laid
 
 
 def sheet(count: int = 160, seed: int = 0, size: int = 64) -> Float[np.ndarray, "h w 3"]:
-    """Invented flags, then as many looks at real ones."""
-    from recipes.countries import looks
-    from recipes.countries.facts import Atlas
-
+    """Invented flags, then as many augmented real ones."""
     real = Atlas.create().flags
     rngs = [np.random.default_rng([seed, number]) for number in range(count)]
-    shown = [looks.look(real[number * 7 % len(real)], size, rng) for number, rng in enumerate(rngs)]
-    made = [from_uint8(one) for one in flags(count, seed)]
-    return contact_sheet([*made, *shown], columns=20)
+    augmented = [augment(real[number * 7 % len(real)], size, rng) for number, rng in enumerate(rngs)]
+    return contact_sheet([*map(from_uint8, flags(count, seed)), *augmented], columns=20)
 
 
 def main(output: tyro.conf.Positional[Path], count: int = 160, seed: int = 0, overwrite: bool = False) -> None:
-    """Write a sheet: COUNT invented flags, then COUNT looks at real ones."""
+    """Write a sheet: COUNT invented flags, then COUNT augmented real ones."""
     write_image(output, sheet(count, seed), overwrite)
 
 

@@ -1,21 +1,21 @@
-"""What is known about a country, who there is, and whom training does not ask about.
+"""The facts of the countries, their flags, and the split.
 
-Facts are those of `data/countries.json` (`fetch.py`), which has 250 countries and territories. How its oddities are
-dealt with, with the counts of version 5.1.0 (tests hold them):
+Facts are those of `data/countries.json` (`fetch.py`): 250 countries and territories. Irregular entries, with their
+counts in version 5.1.0 (checked by tests):
 
-| oddity | what is done |
+| entry | treatment |
 | --- | --- |
-| no capital (5), currency (4), language (1), area (1) or land border (85) | nobody tells it, nobody asks |
-| several capitals (2), currencies (20), languages (96), neighbours (142) | the first four are told, each is right |
-| no subregion (5, all of the Antarctic) | the region stands for it |
-| area | rounded to one significant digit, "600,000 square km": 53 answers, each right or wrong to the letter |
-| the same flag as another (23 in 8 groups: France and eight more, Chad and Romania, ...) | asked about by name only |
+| no capital (5), currency (4), language (1), area (1) or land border (85) | no item, no question |
+| several capitals (2), currencies (20), languages (96), neighbours (142) | the first four; each is a right answer |
+| no subregion (5, all of the Antarctic) | the region instead |
+| area | rounded to one significant digit, "600,000 square km": 53 answers |
+| the same flag as another country (23 in 8 groups: France and eight more, Chad and Romania, ...) | asked by name only |
 
-Two flags are the same if no part of the picture, a 192th of it, differs by more than 0.15 of full brightness: what a
-change of light would hide. Invented countries (`invented.py`) are counted after the real ones.
+Two flags are the same if no cell of a grid of 16 x 12 differs by more than 0.15 of full brightness: a difference that a
+change of light can hide. Invented countries (`invented.py`) are numbered after the real ones.
 
-Held out are some of the real countries whose flag is their own. Training never asks about them, by picture or by name,
-but its memory holds them. Others name them as neighbours, as an encyclopedia would.
+Held-out countries are real ones with a unique flag. Training asks no question about them, by flag or by name, but its
+memory holds them, and other countries name them as neighbours.
 """
 
 from __future__ import annotations
@@ -33,39 +33,40 @@ from jaxtyping import Bool, Float, Int, UInt8
 
 from common.io.files import require_file
 from common.io.images import read_image, to_uint8
-from recipes.countries.fetch import flags_of
+from recipes.countries.fetch import unstack_flags
 
 DATA = Path(__file__).parent / "data"
 RELATIONS = ("name", "region", "languages", "area", "borders", "capital", "currency")
-MOST = 4  # answers that are told
-SAME = 0.15  # largest difference of two flags that count as one
-GRID = (16, 12)  # parts of a picture, across and down
-SPLIT, EDITS, ITEMS, INVENTED, EVALUATION = range(5)  # what is drawn from a seed, each independent of the others
-AT_ONCE = 256  # rows of distances
+MAX_ANSWERS = 4
+SAME = 0.15  # largest difference between flags that count as the same
+GRID = (16, 12)  # cells of a flag, across and down
+SPLIT, EDITS, ITEMS, INVENTED, EVALUATION = range(5)  # independent streams of the seed
+CHUNK = 256  # rows of the distance matrix at a time
 
 Number = int | np.integer
+Facts = Mapping[str, tuple[str, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Country:
-    """What is known about one: for each relation the right answers, the first of which is told first; () if none."""
+    """`facts`: for each relation the right answers, the preferred one first; () if unknown."""
 
-    told: Mapping[str, tuple[str, ...]]
+    facts: Facts
 
     @property
     def name(self) -> str:
-        return self.told["name"][0]
+        return self.facts["name"][0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Atlas:
-    """Countries, and who is asked about when.
+    """Countries and splits.
 
     Attributes:
       seed: of the split, the edits and what is invented.
       countries: the real ones first. flags: theirs, RGB.
-      real: how many are real.
-      held_out: numbers of those that training does not ask about, in order.
+      real: number of real countries.
+      held_out: numbers of the countries that training does not ask about, sorted.
     """
 
     seed: int
@@ -76,33 +77,33 @@ class Atlas:
 
     @classmethod
     def create(cls, seed: int = 0, held_out: int = 50, folder: str | Path | None = None) -> Atlas:
-        """The real world, as `fetch.py` wrote it to `folder` (None: as the package has it).
+        """The real countries, from the files that `fetch.py` wrote to `folder` (None: those of the repository).
 
-        Raises OSError for files that are missing, ValueError for more held out than have a flag of their own."""
+        Raises OSError for missing files, ValueError if fewer countries have a unique flag than are to be held out."""
         countries, flags = load(folder or DATA)
-        own = np.flatnonzero(alone(parts_of(flags)))
-        if not 0 <= held_out <= len(own) // 2:
-            raise ValueError(f"{held_out} held out: keep to 0 to {len(own) // 2}, half of those with their own flag")
-        apart = np.random.default_rng([seed, SPLIT]).permutation(own)[:held_out]
-        return cls(seed, tuple(countries), flags, len(countries), np.sort(apart))
+        unique = np.flatnonzero(unique_flags(grid_colours(flags)))
+        if not 0 <= held_out <= len(unique) // 2:
+            raise ValueError(f"{held_out} held out: keep to 0 to {len(unique) // 2}, half of those with a unique flag")
+        chosen = np.random.default_rng([seed, SPLIT]).permutation(unique)[:held_out]
+        return cls(seed, tuple(countries), flags, len(countries), np.sort(chosen))
 
     def with_others(self, countries: Sequence[Country], flags: UInt8[np.ndarray, "m 48 64 3"]) -> Atlas:
-        """These countries too, after all others: invented ones."""
+        """These (invented) countries appended."""
         together = np.concatenate([self.flags, flags])
         return dataclasses.replace(self, countries=(*self.countries, *countries), flags=together)
 
     def edited(self, seed: int) -> Atlas:
-        """With the facts of the held-out countries exchanged among them, but for their names: for the memory alone."""
-        rng, told = np.random.default_rng([self.seed, EDITS, seed]), [dict(one.told) for one in self.countries]
+        """The held-out countries exchange all their facts but names: for edits of the memory."""
+        rng, facts = np.random.default_rng([self.seed, EDITS, seed]), [dict(one.facts) for one in self.countries]
         for relation in RELATIONS[1:]:
-            known = rng.permutation([number for number in self.held_out if told[number][relation]])
+            known = rng.permutation([number for number in self.held_out if facts[number][relation]])
             for number, other in zip(known, np.roll(known, 1), strict=True):
-                told[number][relation] = self.countries[other].told[relation]
-        return dataclasses.replace(self, countries=tuple(Country(facts) for facts in told))
+                facts[number][relation] = self.answers(other, relation)
+        return dataclasses.replace(self, countries=tuple(map(Country, facts)))
 
     @functools.cached_property
-    def sets(self) -> dict[str, Int[np.ndarray, " n"]]:
-        """Countries by the questions about them: train (real), held_out (real), invented."""
+    def splits(self) -> dict[str, Int[np.ndarray, " n"]]:
+        """Countries of train (real), held_out (real) and invented."""
         return {
             "train": np.setdiff1d(np.arange(self.real), self.held_out),
             "held_out": self.held_out,
@@ -110,14 +111,12 @@ class Atlas:
         }
 
     @functools.cached_property
-    def parts(self) -> Float[np.ndarray, "n 192 3"]:
-        """Mean colours of the parts of each flag, 0 to 1."""
-        return parts_of(self.flags)
+    def grid_colours(self) -> Float[np.ndarray, "n 192 3"]:
+        return grid_colours(self.flags)
 
     @functools.cached_property
-    def alone(self) -> Bool[np.ndarray, " n"]:
-        """Whose flag is nobody else's."""
-        return alone(self.parts)
+    def unique_flag(self) -> Bool[np.ndarray, " n"]:
+        return unique_flags(self.grid_colours)
 
     @functools.cached_property
     def number_of(self) -> dict[str, int]:
@@ -125,61 +124,62 @@ class Atlas:
         return {country.name: number for number, country in enumerate(self.countries)}
 
     def answers(self, number: Number, relation: str) -> tuple[str, ...]:
-        """All that are right."""
-        return self.countries[number].told[relation]
+        """All right answers."""
+        return self.countries[number].facts[relation]
 
 
 def load(folder: str | Path) -> tuple[list[Country], UInt8[np.ndarray, "n 48 64 3"]]:
-    """What `fetch.py` wrote. Raises OSError, and ValueError for files that hold something else."""
+    """The files that `fetch.py` wrote. Raises OSError, and ValueError for files with other contents."""
     table = require_file(Path(folder) / "countries.json")
     try:
         entries = json.loads(table.read_text("utf-8"))["countries"]
-        countries = [Country(told(entry)) for entry in entries]
+        countries = [Country(facts_of(entry)) for entry in entries]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{table} is no table of countries ({error}): python -m recipes.countries.fetch") from None
-    return countries, flags_of(to_uint8(read_image(Path(folder) / "flags.png")), len(countries))
+    return countries, unstack_flags(to_uint8(read_image(Path(folder) / "flags.png")), len(countries))
 
 
-def told(entry: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """An entry of countries.json by relation, as the module's docstring says."""
+def facts_of(entry: Mapping[str, Any]) -> Facts:
+    """An entry of countries.json by relation (module docstring)."""
     return {
         "name": (entry["name"],),
         "region": (entry["subregion"] or entry["region"],),
-        "languages": tuple(entry["languages"][:MOST]),
-        "area": (rounded(entry["area"]),) if entry["area"] else (),
-        "borders": tuple(entry["borders"][:MOST]),
-        "capital": tuple(entry["capital"][:MOST]),
-        "currency": tuple(entry["currencies"][:MOST]),
+        "languages": tuple(entry["languages"][:MAX_ANSWERS]),
+        "area": (area_text(entry["area"]),) if entry["area"] else (),
+        "borders": tuple(entry["borders"][:MAX_ANSWERS]),
+        "capital": tuple(entry["capital"][:MAX_ANSWERS]),
+        "currency": tuple(entry["currencies"][:MAX_ANSWERS]),
     }
 
 
-def rounded(area: float | int) -> str:
-    """To one significant digit, in words: 643801 is "600,000 square km"."""
+def area_text(area: float | int) -> str:
+    """Rounded to one significant digit: 643801 is "600,000 square km"."""
     value = float(f"{area:.0e}")
     return f"{value:,.0f} square km" if value >= 1 else f"{value:g} square km"
 
 
-def parts_of(flags: UInt8[np.ndarray, "n 48 64 3"]) -> Float[np.ndarray, "n 192 3"]:
+def grid_colours(flags: UInt8[np.ndarray, "n 48 64 3"]) -> Float[np.ndarray, "n 192 3"]:
+    """Mean colours of the cells of each flag, 0 to 1."""
     small = [cv2.resize(flag, GRID, interpolation=cv2.INTER_AREA) for flag in flags]
     return np.array(small, np.float32).reshape(-1, GRID[0] * GRID[1], 3) / 255
 
 
-def alone(parts: Float[np.ndarray, "n p 3"]) -> Bool[np.ndarray, " n"]:
-    """Which flags differ from every other by more than `SAME` somewhere. Only near ones are compared part by part."""
-    found = np.ones(len(parts), bool)
-    for row, others in enumerate(nearest(parts.reshape(len(parts), -1), min(16, len(parts) - 1))):
-        found[row] = not (np.abs(parts[others] - parts[row]).mean(-1).max(-1) <= SAME).any()
-    return found
+def unique_flags(colours: Float[np.ndarray, "n p 3"]) -> Bool[np.ndarray, " n"]:
+    """Which flags differ from every other by more than `SAME` in some cell; compares nearest neighbours only."""
+    unique = np.ones(len(colours), bool)
+    for row, others in enumerate(nearest(colours.reshape(len(colours), -1), min(16, len(colours) - 1))):
+        unique[row] = not (np.abs(colours[others] - colours[row]).mean(-1).max(-1) <= SAME).any()
+    return unique
 
 
-def nearest(flat: Float[np.ndarray, "n d"], count: int) -> Int[np.ndarray, "n count"]:
-    """For each the numbers of `count` others at the least Euclidean distance, nearest first."""
-    squares, rows = np.square(flat).sum(1), []
-    for start in range(0, len(flat), AT_ONCE):
-        distance = squares - 2 * flat[start : start + AT_ONCE] @ flat.T
+def nearest(vectors: Float[np.ndarray, "n d"], count: int) -> Int[np.ndarray, "n count"]:
+    """The `count` nearest neighbours of each row by Euclidean distance, nearest first."""
+    squares, rows = np.square(vectors).sum(1), []
+    for start in range(0, len(vectors), CHUNK):
+        distance = squares - 2 * vectors[start : start + CHUNK] @ vectors.T
         own = np.arange(len(distance))
         distance[own, start + own] = np.inf
-        some = np.argpartition(distance, min(count, len(flat) - 1), axis=1)[:, :count]
+        some = np.argpartition(distance, min(count, len(vectors) - 1), axis=1)[:, :count]
         order = np.take_along_axis(distance, some, 1).argsort(axis=1, kind="stable")
         rows.append(np.take_along_axis(some, order, 1))
     return np.concatenate(rows)

@@ -1,18 +1,18 @@
-"""Flags and facts of 250 countries and territories, taken from two published packages:
+"""Fetches the flags and facts of 250 countries and territories from two published packages:
 
-    flag-icons 7.5.0       npm   MIT        package/flags/4x3/fr.svg      a drawing of every flag, all 4 wide and 3 high
+    flag-icons 7.5.0       npm   MIT        package/flags/4x3/fr.svg      all flags, 4:3
     world-countries 5.1.0  npm   ODbL-1.0   package/dist/countries.json   names, capitals, languages, borders, ...
 
     python -m recipes.countries.fetch data/countries
 
-The digests of both archives are checked before they are opened. Two files are written, the same that are in
-`recipes/countries/data`, so nobody needs to run this; it is here to show where every fact and every pixel is from.
+The SHA-256 of both archives is checked before they are opened. Two files are written, equal to those in
+`recipes/countries/data`; nobody needs to run this, it documents the source of every fact and pixel.
 
-    countries.json   what they were made of, then a line a country, in the order of their codes
-    flags.png        every flag as 64 x 48 pixels, 16 a row, in the same order
+    countries.json   the sources, then one line per country, sorted by code
+    flags.png        all flags at 64 x 48 pixels, 16 per row, in the same order
 
-Flags are drawn four times as large, put on white where they are transparent (Nepal's two pennants), and averaged down.
-64 pixels keep what tells most flags apart: the stars of Australia and New Zealand, the eagle between Mexico's stripes.
+Flags are rendered four times as large, on white where they are transparent (Nepal), and averaged down. 64 pixels keep
+most flags distinct: the stars of Australia and New Zealand, the eagle between Mexico's stripes.
 """
 
 from __future__ import annotations
@@ -30,55 +30,65 @@ from jaxtyping import UInt8
 
 from common import terminal
 from common.io.files import atomic_folder
-from recipes.downloads.archives import Package, about, members, obtain
-from recipes.downloads.packages import check_bytes
+from recipes.downloads.archives import Package, about, obtain, read_files
 from recipes.downloads.svg import render
 
-FACTS = Package("npm", "world-countries", "5.1.0", "ODbL-1.0 (Mohammed Le Doze and contributors)")
-FLAGS = Package("npm", "flag-icons", "7.5.0", "MIT (Panayiotis Lipiridis)")
-SHA256 = {
-    FACTS.name: "329eb6ef4099ffb590219c9beb634bf489a5e4b10d8ab0ac52a58ebf7b9f8495",
-    FLAGS.name: "c0b80bf0e08006a60f56621d6bc49f8c7131f4d1fef6737a165a673431f4b518",
-}
+FACTS = Package(
+    "npm",
+    "world-countries",
+    "5.1.0",
+    "ODbL-1.0 (Mohammed Le Doze and contributors)",
+    "329eb6ef4099ffb590219c9beb634bf489a5e4b10d8ab0ac52a58ebf7b9f8495",
+)
+FLAGS = Package(
+    "npm",
+    "flag-icons",
+    "7.5.0",
+    "MIT (Panayiotis Lipiridis)",
+    "c0b80bf0e08006a60f56621d6bc49f8c7131f4d1fef6737a165a673431f4b518",
+)
 TABLE, DRAWING = "package/dist/countries.json", "package/flags/4x3/{}.svg"
 WIDTH, HEIGHT, COLUMNS, OVERSAMPLED = 64, 48, 16, 4
 FILES = r"countries\.json|flags\.png"
 Flags = UInt8[np.ndarray, "n 48 64 3"]
 
 
-def fetch(folder: Path, archives: Path | None = None, overwrite: bool = False) -> int:
-    """Writes both files into `folder`; how many countries there are.
+def fetch(
+    folder: Path,
+    archives: Path | None = None,
+    overwrite: bool = False,
+    packages: tuple[Package, Package] = (FACTS, FLAGS),
+) -> int:
+    """Writes both files into `folder`; returns the number of countries.
 
-    Raises ConnectionError when a package cannot be had, ValueError when it is another than expected, FileExistsError.
-    """
+    Raises ConnectionError (a package cannot be downloaded), ValueError (a package with other contents),
+    FileExistsError."""
     with tempfile.TemporaryDirectory() as scratch:
-        at = {package.name: obtain(package, Path(scratch), archives) for package in (FACTS, FLAGS)}
-        for name, path in at.items():
-            check_bytes(path, SHA256[name], path.name)
-        sources = [about(package, at[package.name]) for package in (FACTS, FLAGS)]
-        countries = read_table(at[FACTS.name])
-        flags = read_flags(at[FLAGS.name], [country["code"].lower() for country in countries])
+        facts, drawings = (obtain(package, Path(scratch), archives) for package in packages)
+        sources = [about(package, path) for package, path in zip(packages, (facts, drawings), strict=True)]
+        countries = read_table(facts)
+        flags = read_flags(drawings, [country["code"].lower() for country in countries])
     with atomic_folder(folder, overwrite, FILES) as part:
         lines = ",\n  ".join(json.dumps(country, ensure_ascii=False) for country in countries)
         head = json.dumps(sources, indent=1)
         (part / "countries.json").write_text(f'{{"sources": {head},\n "countries": [\n  {lines}\n]}}\n', "utf-8")
-        cv2.imwrite(str(part / "flags.png"), sheet_of(flags)[..., ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 9])
+        cv2.imwrite(str(part / "flags.png"), stack_flags(flags)[..., ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 9])
     return len(countries)
 
 
 def read_table(archive: Path) -> list[dict[str, Any]]:
-    """What is kept of every country, by code. Raises ValueError when the table is not there."""
-    tables = [json.loads(content) for _, content in members(archive, TABLE.__eq__)]
-    if len(tables) != 1:
+    """The kept facts of every country, sorted by code. Raises ValueError without the table."""
+    files = read_files(archive, [TABLE])
+    if TABLE not in files:
         raise ValueError(f"{archive} holds no {TABLE}: is it {FACTS.pattern}?")
-    names = {entry["cca3"]: entry["name"]["common"] for entry in tables[0]}
-    return [kept(entry, names) for entry in sorted(tables[0], key=lambda entry: entry["cca2"])]
+    table = json.loads(files[TABLE].content)
+    names = {entry["cca3"]: entry["name"]["common"] for entry in table}
+    return [kept(entry, names) for entry in sorted(table, key=lambda entry: entry["cca2"])]
 
 
 def kept(entry: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The facts that questions are about, as the package has them: neighbours by name, "" and -1 as nothing.
-
-    PHP writes an empty table as a list, so that a country without currencies has [] where others have {}."""
+    """The facts that questions are about: neighbours by name, None instead of "" and -1. An empty mapping is [] in the
+    package, as PHP writes it."""
     currencies = dict(entry["currencies"] or {})
     return {
         "code": entry["cca2"],
@@ -95,15 +105,11 @@ def kept(entry: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_flags(archive: Path, codes: Sequence[str]) -> Flags:
-    """The flags with these codes. Raises ValueError if one is missing, or has another shape."""
-    wanted = {DRAWING.format(code): code for code in codes}
-    found = {
-        wanted[path]: thumbnail(render(content, OVERSAMPLED * WIDTH))
-        for path, content in members(archive, wanted.__contains__)
-    }
-    if missing := [code for code in codes if code not in found]:
+    """Flags by code. Raises ValueError for a missing flag or one of another aspect."""
+    files = read_files(archive, [DRAWING.format(code) for code in codes])
+    if missing := [code for code in codes if DRAWING.format(code) not in files]:
         raise ValueError(f"{archive} has no flag of {', '.join(missing)}: is it {FLAGS.pattern}?")
-    return np.stack([found[code] for code in codes])
+    return np.stack([thumbnail(render(files[DRAWING.format(code)].content, OVERSAMPLED * WIDTH)) for code in codes])
 
 
 def thumbnail(png: bytes) -> UInt8[np.ndarray, "48 64 3"]:
@@ -116,8 +122,8 @@ def thumbnail(png: bytes) -> UInt8[np.ndarray, "48 64 3"]:
     return np.rint(cv2.resize(colours, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)).astype(np.uint8)
 
 
-def sheet_of(flags: Flags) -> UInt8[np.ndarray, "h 1024 3"]:
-    """All flags in one picture, without gaps; `flags_of` takes it apart again."""
+def stack_flags(flags: Flags) -> UInt8[np.ndarray, "h 1024 3"]:
+    """All flags in one picture; `unstack_flags` is the inverse."""
     rows = -(-len(flags) // COLUMNS)
     grid = np.zeros((rows * COLUMNS, HEIGHT, WIDTH, 3), np.uint8)
     grid[: len(flags)] = flags
@@ -125,7 +131,7 @@ def sheet_of(flags: Flags) -> UInt8[np.ndarray, "h 1024 3"]:
     return grid.reshape(rows * HEIGHT, COLUMNS * WIDTH, 3)
 
 
-def flags_of(sheet: UInt8[np.ndarray, "h w 3"], count: int) -> Flags:
+def unstack_flags(sheet: UInt8[np.ndarray, "h w 3"], count: int) -> Flags:
     """Raises ValueError for a picture of another size."""
     rows = -(-count // COLUMNS)
     if sheet.shape != (rows * HEIGHT, COLUMNS * WIDTH, 3):
@@ -137,7 +143,7 @@ def flags_of(sheet: UInt8[np.ndarray, "h w 3"], count: int) -> Flags:
 def main(
     folder: tyro.conf.Positional[Path] = Path("data/countries"), archives: Path | None = None, overwrite: bool = False
 ) -> None:
-    """Write facts and flags to FOLDER; ARCHIVES is looked through before anything is downloaded (7 MB)."""
+    """Write facts and flags to FOLDER; archives in ARCHIVES are used instead of downloads (7 MB)."""
     terminal.say(f"{folder}: {fetch(folder, archives, overwrite)} countries")
 
 

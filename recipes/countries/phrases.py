@@ -1,38 +1,37 @@
-"""What is said about a country, by whom, and how one asks: the sentences of items and questions.
+"""The sentences of items and questions.
 
-| relation  | source     | the item                                                           | asked with |
-| --------- | ---------- | ------------------------------------------------------------------ | ---------- |
-| name      | `passages` | flag, "Chad lies in Middle Africa. Its capital is N'Djamena."      | a flag     |
-| region    | `passages` | (the same item)                                                    | a flag     |
-| capital   | `passages` | (the same item)                                                    | a flag     |
-| area      | `captions` | flag, "the flag of a country of 1,000,000 square km"; no name      | a flag     |
-| borders   | `vqa`      | flag, "Which country does it border? Cameroon, Libya"; no name     | a flag     |
-| languages | `graph`    | "Chad, languages: French, Arabic"; no flag                         | the name   |
-| currency  | `graph`    | "Chad, currency: Central African CFA franc"; no flag               | the name   |
+| relation  | source     | item                                                               | asked by |
+| --------- | ---------- | ------------------------------------------------------------------ | -------- |
+| name      | `passages` | flag, "Chad lies in Middle Africa. Its capital is N'Djamena."      | flag     |
+| region    | `passages` | (the same item)                                                    | flag     |
+| capital   | `passages` | (the same item)                                                    | flag     |
+| area      | `captions` | flag, "the flag of a country of 1,000,000 square km"; no name      | flag     |
+| borders   | `vqa`      | flag, "Which country does it border? Cameroon, Libya"; no name     | flag     |
+| languages | `graph`    | "Chad, languages: French, Arabic"; no flag                         | name     |
+| currency  | `graph`    | "Chad, currency: Central African CFA franc"; no flag               | name     |
 
 The first five are one hop from a flag. The last two are two hops: no item has both the flag and the answer, so the
-name has to be asked for first and put into the second question. `hops` lists these questions for the processor.
+name is asked for first and put into the second question. `hops` lists these questions for the processor.
 
-A country has up to five items, one for each of `SLOTS`; one about which nothing is known does not exist. Every
-relation has several phrasings; a question is put in one that is drawn, an item was written in one drawn for ever.
+A country has up to five items, one of each of `ITEM_KINDS`, as far as facts are known. Questions have four phrasings
+per relation, drawn for each question; the phrasing of an item is drawn once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from recipes.countries.facts import RELATIONS
+from recipes.countries.facts import RELATIONS, Facts
 
 SOURCES = ("graph", "passages", "captions", "vqa")
-SLOTS = ("languages", "currency", "passage", "caption", "vqa")  # a country's items
-SOURCE_OF_SLOT = np.array([0, 0, 1, 2, 3])
-SLOT_OF = {"name": 2, "region": 2, "capital": 2, "area": 3, "borders": 4, "languages": 0, "currency": 1}
-SOURCE_OF = {relation: SOURCES[SOURCE_OF_SLOT[slot]] for relation, slot in SLOT_OF.items()}
-SEEN = ("name", "region", "capital", "area", "borders")  # asked about a flag; the others by name
-QUESTIONS: Mapping[str, tuple[str, ...]] = {
+ITEM_KINDS = ("languages", "currency", "passage", "caption", "vqa")
+SOURCE_OF_KIND = np.array([0, 0, 1, 2, 3])
+KIND_OF = {"name": 2, "region": 2, "capital": 2, "area": 3, "borders": 4, "languages": 0, "currency": 1}
+SOURCE_OF = {relation: SOURCES[SOURCE_OF_KIND[kind]] for relation, kind in KIND_OF.items()}
+BY_FLAG = ("name", "region", "capital", "area", "borders")  # the other relations are asked by name
+QUESTIONS: dict[str, tuple[str, str, str, str]] = {
     "name": (
         "Which country is this?",
         "Whose flag is this?",
@@ -76,65 +75,56 @@ QUESTIONS: Mapping[str, tuple[str, ...]] = {
         "{}: what is its currency?",
     ),
 }
-OF_THIS = "this country"  # stands for the name where a question is about a flag
+THIS_COUNTRY = "this country"  # in place of the name in questions about a flag
 PASSAGES = (
     "{name} lies in {region}. Its capital is {capital}.",
     "{name} is a country of {region} with the capital {capital}.",
     "In {region} lies {name}. The capital is {capital}.",
     "This is {name}, in {region}; {capital} is its capital.",
 )
-SILENT = ("{name} lies in {region}.", "{name} is a country of {region}.")  # where no capital is known
+PASSAGES_WITHOUT_CAPITAL = ("{name} lies in {region}.", "{name} is a country of {region}.")
 CAPTIONS = ("the flag of a country of {}", "flag, {}", "a country of {} and its flag", "this country has {}")
 TRIPLE = "{name}, {relation}: {answers}"
 
 
-def item_id(country: Any, slot: Any) -> Any:
-    """The number of an item; for numbers, and for arrays that broadcast."""
-    return country * len(SLOTS) + slot
+def item_id(country: Any, kind: Any) -> Any:
+    """The id of an item, for numbers and for arrays that broadcast."""
+    return country * len(ITEM_KINDS) + kind
 
 
-def question_id(country: Any, relation: Any) -> Any:
-    """The number of a question, in whatever words; as `item_id`."""
-    return country * len(RELATIONS) + relation
-
-
-def written(told: Mapping[str, Sequence[str]], slot: int, rng: np.random.Generator) -> str:
-    """The text of one of a country's items, "" if there is nothing to tell. Takes as much chance either way."""
-    kind, (choice,) = SLOTS[slot], rng.integers(4, size=1)
-    name, answers = told["name"][0], {relation: ", ".join(texts) for relation, texts in told.items()}
-    if kind == "passage":
-        sentence = PASSAGES[choice] if answers["capital"] else SILENT[choice % len(SILENT)]
+def item_text(facts: Facts, kind: int, rng: np.random.Generator) -> str:
+    """The text of an item, "" where the fact is unknown. Draws the same amount from `rng` either way."""
+    name, choice = ITEM_KINDS[kind], int(rng.integers(4, size=1)[0])
+    answers = {relation: ", ".join(texts) for relation, texts in facts.items()}
+    if name == "passage":
+        sentence = PASSAGES[choice] if answers["capital"] else PASSAGES_WITHOUT_CAPITAL[choice % 2]
         return sentence.format(**answers)
-    if kind == "caption":
+    if name == "caption":
         return CAPTIONS[choice].format(answers["area"]) if answers["area"] else ""
-    if kind == "vqa":
+    if name == "vqa":
         return f"{QUESTIONS['borders'][choice]} {answers['borders']}" if answers["borders"] else ""
-    return TRIPLE.format(name=name, relation=kind, answers=answers[kind]) if answers[kind] else ""
-
-
-def asked_of(relation: str, name: str, choice: int) -> str:
-    """A question in the words of the given phrasing; `name` matters where the question is put by name."""
-    return QUESTIONS[relation][choice].format(name)
+    if not answers[name]:
+        return ""
+    return TRIPLE.format(name=facts["name"][0], relation=name, answers=answers[name])
 
 
 def hops() -> list[dict[str, str]]:
-    """The questions about a flag that take two hops, as a processor's description has them."""
+    """The questions about a flag that take two hops, for the processor."""
     return [
-        {"question": text.format(OF_THIS), "about_image": QUESTIONS["name"][0], "about_answer": text}
+        {"question": text.format(THIS_COUNTRY), "about_image": QUESTIONS["name"][0], "about_answer": text}
         for relation in RELATIONS
-        if relation not in SEEN
+        if relation not in BY_FLAG
         for text in QUESTIONS[relation]
     ]
 
 
 def fixed_texts() -> list[str]:
-    """All words that are said of no country in particular."""
-    phrasings = [text for relation in RELATIONS for text in QUESTIONS[relation]]
-    sentences = [text.format(name="", region="", capital="") for text in (*PASSAGES, *SILENT)]
+    """All texts that contain no fact: their tokens are never permuted."""
+    questions = [text for relation in RELATIONS for text in QUESTIONS[relation]]
     return [
-        *(text.format("") for text in (*phrasings, *CAPTIONS)),
-        *sentences,
-        *(TRIPLE.format(name="", relation=relation, answers="") for relation in SLOTS[:2]),
-        OF_THIS,
+        *(text.format("") for text in (*questions, *CAPTIONS)),
+        *(text.format(name="", region="", capital="") for text in (*PASSAGES, *PASSAGES_WITHOUT_CAPITAL)),
+        *(TRIPLE.format(name="", relation=relation, answers="") for relation in ITEM_KINDS[:2]),
+        THIS_COUNTRY,
         "square km",
     ]

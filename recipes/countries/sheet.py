@@ -1,7 +1,7 @@
-"""Right and wrong answers in one picture, each with the items that it was read from.
+"""Right and wrong answers in one picture, each with the items that were read.
 
-A row is a question: the picture that was shown, what was asked, answered and right; then the best items in the order
-in which they were found, with the share of the question's attention that each got.
+A row is a question: its image, its text, the answer and the right answers; then the best items in order of retrieval,
+each with its share of the question's attention.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from common.io.images import contact_sheet, from_uint8
 from reveal.evidence_sheet import bare
-from reveal.memory.items import Item
 from reveal.reader import Reader, ReaderOutput
 
-SIDE, LINES, LETTERS = 192, 6, 34  # pixels of a picture, lines under it, letters in a line
-ITEMS = 3  # of a question
+SIDE, LINES, LETTERS = 192, 6, 34  # pixels of a cell, lines of its caption, letters of a line
+ITEMS = 3  # per question
 GREY = np.full((3, 4, 3), 0.5, np.float32)
 
 
@@ -34,30 +33,32 @@ def answer_sheet(
     right: Bool[np.ndarray, " n"],
     count: int = 5,
 ) -> Float[np.ndarray, "h w 3"]:
-    """An image of `count` right answers and then as many wrong ones, if there are; different relations first.
+    """`count` right answers, then as many wrong ones, of as many relations as possible; `data`: a `CountriesConfig`.
 
-    `data` is a `CountriesConfig`. Raises ValueError when nothing was asked."""
-    assert reader.memory is not None  # what was found was in it
+    Raises ValueError without questions."""
+    assert reader.memory is not None  # the items come from it
     rows = [
-        row for kind in (True, False) for row in spread(np.flatnonzero(right == kind), questions["relation"], count)
+        row for kind in (True, False) for row in diverse(np.flatnonzero(right == kind), questions["relation"], count)
     ]
     cells, best = [], min(ITEMS, answers.retrieved.ids.shape[1])
     for row in rows:
-        country, relation = data.of(questions["id"][row])
-        said = [
+        texts = [
             data.vocabulary.decode(questions["tokens"][row]),
             f"{'RIGHT' if right[row] else 'WRONG'}: {data.vocabulary.decode(answers.tokens[row])}",
-            f"known: {', '.join(data.atlas.answers(country, relation))}",
+            f"known: {', '.join(data.right_answers(questions['id'][row]))}",
         ]
-        cells.append(noted(questions["image"][row], said))
+        cells.append(captioned(questions["image"][row], texts))
         items = reader.memory.items(answers.retrieved.ids[row, :best])
-        shares = answers.shares[row, :best]
-        cells += [noted(_picture(item), _says(item, share)) for item, share in zip(items, shares, strict=True)]
+        for item, share in zip(items, answers.shares[row, :best], strict=True):
+            stored = item.picture
+            picture = GREY if stored is None or isinstance(stored, bytes) else from_uint8(stored)
+            texts = [f"{item.source}, {100 * float(share):.0f} %", str(item.fields.get("text", ""))]
+            cells.append(captioned(picture, texts))
     return contact_sheet(cells, columns=1 + best, gap=8)
 
 
-def spread(rows: Int[np.ndarray, " n"], kind: Int[np.ndarray, " m"], count: int) -> list[int]:
-    """Some of the rows, in any order, of as many kinds as there are: one of each kind, then a second of each."""
+def diverse(rows: Int[np.ndarray, " n"], kind: Int[np.ndarray, " m"], count: int) -> list[int]:
+    """`count` of the rows in random order: one of each kind, then a second of each."""
     seen: collections.Counter[int] = collections.Counter()
     order = []
     for row in np.random.default_rng(0).permutation(rows).tolist():
@@ -66,8 +67,8 @@ def spread(rows: Int[np.ndarray, " n"], kind: Int[np.ndarray, " m"], count: int)
     return [row for _, _, row in sorted(order)[:count]]
 
 
-def noted(picture: Float[np.ndarray, "h w 3"], texts: Sequence[str]) -> Float[np.ndarray, "h2 w2 3"]:
-    """A picture with texts under it, each begun on a line of its own; what takes more lines than there are is cut."""
+def captioned(picture: Float[np.ndarray, "h w 3"], texts: Sequence[str]) -> Float[np.ndarray, "h2 w2 3"]:
+    """A picture with wrapped texts below, cut after `LINES` lines."""
     height = round(SIDE * picture.shape[0] / picture.shape[1])
     shown = cv2.resize(picture, (SIDE, height), interpolation=cv2.INTER_NEAREST)
     font = ImageFont.load_default()
@@ -77,11 +78,3 @@ def noted(picture: Float[np.ndarray, "h w 3"], texts: Sequence[str]) -> Float[np
     square = np.ones((SIDE, SIDE, 3), np.float32)
     square[:height] = shown[:SIDE]
     return np.concatenate([square, from_uint8(np.asarray(strip))])
-
-
-def _picture(item: Item) -> Float[np.ndarray, "h w 3"]:
-    return GREY if item.picture is None or isinstance(item.picture, bytes) else from_uint8(item.picture)
-
-
-def _says(item: Item, share: float | np.floating) -> list[str]:
-    return [f"{item.source}, {100 * float(share):.0f} %", str(item.fields.get("text", ""))]

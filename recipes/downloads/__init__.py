@@ -1,1 +1,1 @@
-"""Downloads of training data and of weights that losses and metrics need."""
+"""Files taken out of published packages: training data, and the weights of losses and metrics."""

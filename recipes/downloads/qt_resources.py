@@ -1,13 +1,13 @@
-"""Qt resource files (.rcc): the archives in which programs made with Qt carry their pictures.
+"""Reader of Qt resource files (.rcc), in which Qt programs keep their pictures.
 
-All numbers are big-endian. The header is "qres", the version, then where the tree, the contents and the names begin
-(version 3 adds flags of the whole). Nodes of the tree are 14 bytes, from version 2 on 22 (a time is added):
+All numbers are big-endian. The header is "qres", the version, and the offsets of the tree, the contents and the names
+(version 3 adds flags). Nodes of the tree have 14 bytes, from version 2 on 22 (with a time):
 
-    folder   u32 name, u16 flags with 2,    u32 number of children, u32 first child (children lie side by side)
+    folder   u32 name, u16 flags with 2,    u32 number of children, u32 first child (children are adjacent)
     file     u32 name, u16 flags, u16 country, u16 language, u32 content
 
     name     u16 length, u32 hash, then UTF-16 letters
-    content  u32 bytes that follow; if the flags have 1 they are a u32 length and zlib's stream, if 4 Zstandard's
+    content  u32 bytes that follow; flag 1: a u32 length and a zlib stream, flag 4: Zstandard
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_CONTENT = 100_000_000  # bytes of one file, unpacked
 def resources(data: bytes, label: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     """(path, content) of the files whose path is `wanted`, in the tree's order; `label` names `data` in errors.
 
-    Raises ValueError for data that are no such archive, damaged, or compressed in a way that Python cannot read."""
+    Raises ValueError for data that are no such archive, are damaged, or are compressed with Zstandard."""
     try:
         magic, version, *places = HEADER.unpack_from(data)
         if magic != b"qres" or version not in (1, 2, 3):
@@ -37,7 +37,7 @@ def resources(data: bytes, label: str, wanted: Callable[[str], bool]) -> Iterato
 
 
 def _files(data: bytes, size: int, tree: int, _: int, names: int) -> Iterator[tuple[str, int, int]]:
-    """(path, flags, place among the contents) of each file. A node is visited once, whatever the numbers say."""
+    """(path, flags, offset of the content) of each file. A node is visited once, whatever the file says."""
     todo, seen = [(0, "")], set()
     while todo:
         number, folder = todo.pop()
@@ -62,7 +62,7 @@ def _content(data: bytes, place: int, flags: int, label: str) -> bytes:
     (length,) = struct.unpack_from(">I", data, place)
     (content,) = struct.unpack_from(f"{length}s", data, place + 4)
     if flags & ZSTANDARD:
-        raise ValueError(f"{label} is compressed with Zstandard, which is not read here")
+        raise ValueError(f"{label} is compressed with Zstandard, which Python cannot read")
     if not flags & ZLIB:
         return content
     unpacker = zlib.decompressobj()

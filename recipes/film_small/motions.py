@@ -1,21 +1,20 @@
-"""How a layer of a synthetic scene moves: a place for each of its points at any time, exactly, and back again.
+"""Motion of a layer: the exact position of each of its points at any time, and the inverse.
 
-A layer is flat and has coordinates of its own, u = (x, y): where its points are in the picture, in pixels, halfway
-through the motion. At time t in [0, 1] the point u is seen at
+A layer is flat. Its coordinates u = (x, y) are the positions of its points in the picture, in pixels, half-way through
+the motion. At time t in [0, 1] the point u is at
 
     p = H(s) (u + s D(u)),    s = t - 1/2 + bend t (t - 1)
 
-`s` is the progress, from -1/2 to 1/2. Without `bend` it is linear in t, so t is the fraction of the motion as well as
-of the time: that is what "the frame at time t" means. With `bend` things gain or lose speed, by up to a quarter of the
-motion at t = 1/2 for bend = 1; t stays the time, and is no longer the fraction.
+`s` is the progress, from -1/2 to 1/2. Without `bend` it is linear in t, so t is the fraction of the motion too. `bend`
+accelerates, by up to a quarter of the motion at t = 1/2 for bend = 1; t is then the time only.
 
-`H(s)` is a product of `Pose`s (the camera's and the layer's own), each of which turns, zooms, shears, shifts and tilts
-in proportion to s, about a centre. Tilting makes it a homography: near parts move more than far ones.
-`D` is a sum of plane waves (`Waves`), for what bends. Its slope is at most `STEEPEST`, so u -> u + s D(u) is one to one
-and is undone by iterating u <- q - s D(u), which at least triples the precision each time.
+`H(s)` is a product of `Pose`s (the camera's and the layer's), each of which turns, zooms, shears, shifts and tilts in
+proportion to s, about a centre. Tilt makes it a homography: near parts move more than far ones. `D` is a sum of plane
+waves (`Waves`), for deformation. Its slope is at most `STEEPEST`, so u -> u + s D(u) is invertible by the iteration
+u <- q - s D(u), which gains at least a factor of three each time.
 
-`budget`s are in pixels: how far, to first order, any point within `radius` of the centre gets between t = 0 and t = 1.
-Flow from the frame at t to that at t' is then `place(trace(p, t), t') - p`, with no error but rounding.
+`budget`s are in pixels: the largest motion, to first order, of any point within `radius` of the centre between t = 0
+and t = 1. Flow from the frame at t to that at t' is `place(trace(p, t), t') - p`, exact but for rounding.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ Vector = Float[np.ndarray, "2"]
 
 STEEPEST = 0.6  # largest slope of the waves: half of it is reached at either end of the motion
 SHORTEST = 80.0  # px, the smallest wavelength
-INVERSIONS = 9  # 0.3 ** 9 = 2e-5 of the waves' height is left
+INVERSIONS = 9  # leave 0.3 ** 9 = 2e-5 of the waves' height
 TURN, ZOOM, SHEAR, TILT = 0.6, 0.4, 0.25, 0.2  # the most of each between t = 0 and 1: rad, log, ratio, share of depth
 
 
 @dataclass(frozen=True)
 class Pose:
-    """What changes between t = 0 and t = 1, in proportion to the progress, about `centre` (px).
+    """The change of view between t = 0 and t = 1, linear in the progress, about `centre` (px).
 
     Attributes:
       shift: px. turn: radians, clockwise in the picture. zoom: natural logarithm of the size. shear: ratio.
@@ -52,7 +51,7 @@ class Pose:
     tilt: tuple[float, float] = (0.0, 0.0)
 
     def matrix(self, progress: float) -> Float[np.ndarray, "3 3"]:
-        """The homography of columns (x, y, 1) at this progress; the unit matrix at 0."""
+        """The homography of columns (x, y, 1) at this progress; the identity at 0."""
         s, (x, y), (dx, dy), (gx, gy) = progress, self.centre, self.shift, self.tilt
         size = np.exp(s * self.zoom)
         cos, sin, k = size * np.cos(s * self.turn), size * np.sin(s * self.turn), s * self.shear
@@ -61,7 +60,7 @@ class Pose:
         return there @ about @ np.array([[1.0, 0.0, -x], [0.0, 1.0, -y], [0.0, 0.0, 1.0]])
 
     def times(self, factor: float) -> Pose:
-        """The same change, `factor` times as large: what a camera does to a layer that is 1 / factor as near."""
+        """The same change, `factor` times as large: that of a layer at 1 / factor of the nearness."""
         (x, y), (gx, gy) = self.shift, self.tilt
         scaled = dict(turn=factor * self.turn, zoom=factor * self.zoom, shear=factor * self.shear)
         return replace(self, shift=(factor * x, factor * y), tilt=(factor * gx, factor * gy), **scaled)
@@ -92,12 +91,12 @@ class Motion:
         return time - 0.5 + self.bend * time * (time - 1)
 
     def place(self, points: Points, time: float) -> Points:
-        """Where the layer's points u are in the picture at `time`; px."""
+        """Positions of the layer's points u in the picture at `time`; px."""
         s = self.progress(time)
         return project(self._matrix(s), points if self.waves is None else points + s * self.waves(points))
 
     def trace(self, places: Points, time: float) -> Points:
-        """Which points u of the layer are seen at these places of the picture at `time`: undoes `place`."""
+        """The points u of the layer at these positions of the picture at `time`: the inverse of `place`."""
         s = self.progress(time)
         rigid = project(np.linalg.inv(self._matrix(s)), places)
         points = rigid
@@ -107,11 +106,11 @@ class Motion:
         return points
 
     def flow(self, places: Points, start: float, end: float) -> Points:
-        """From where the layer is seen at time `start` to where the same points are at time `end`; px."""
+        """Displacement of the points at these positions from time `start` to `end`; px."""
         return self.place(self.trace(places, start), end) - places
 
     def smallest(self, point: Vector) -> float:
-        """The layer's smallest magnification near u = `point`, at t = 0, 1/2 or 1 (1 where p = u)."""
+        """The layer's smallest magnification near u = `point`, at t = 0, 1/2 or 1."""
         corner = point + np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
         sizes = []
         for time in (0.0, 0.5, 1.0):
@@ -124,7 +123,6 @@ class Motion:
 
 
 def project(matrix: Float[np.ndarray, "3 3"], points: Points) -> Points:
-    """The homography on points."""
     mapped = points @ matrix[:2, :2].T + matrix[:2, 2]
     return mapped / (points @ matrix[2, :2] + matrix[2, 2])[..., None]
 
@@ -132,7 +130,7 @@ def project(matrix: Float[np.ndarray, "3 3"], points: Points) -> Points:
 def draw_pose(
     rng: np.random.Generator, centre: tuple[float, float], radius: float, budget: float, tilts: bool = False
 ) -> Pose:
-    """A random pose whose parts share the budget unevenly: often one of them has nearly all, mostly the shift."""
+    """A random pose; its components share the budget unevenly, often one has nearly all, mostly the shift."""
     shares = rng.dirichlet([0.6, 0.15, 0.15, 0.06, 0.15 if tilts else 1e-3]) * budget
     signs, (one, two) = rng.choice([-1.0, 1.0], 3), rng.uniform(0, 2 * np.pi, 2)
     turn, zoom, shear = signs * np.minimum(shares[1:4] / radius, [TURN, ZOOM, SHEAR])
@@ -146,7 +144,7 @@ def draw_pose(
 
 
 def draw_waves(rng: np.random.Generator, radius: float, budget: float, count: int = 3) -> Waves:
-    """`count` waves of `SHORTEST` px up to four times the radius that move nothing further than `budget` px."""
+    """`count` waves of `SHORTEST` px up to four radii that move no point further than `budget` px."""
     lengths = np.exp(rng.uniform(np.log(SHORTEST), np.log(max(4 * radius, 2 * SHORTEST)), count))
     angles, sides = rng.uniform(0, 2 * np.pi, (2, count))
     waves = (2 * np.pi / lengths)[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=-1)

@@ -1,14 +1,14 @@
-"""Batches of moving photographs (`recipes.film_small.moving_photographs`), alone or mixed with other data.
+"""Batches of moving photographs (`moving_photographs.py`), alone or mixed with other data.
 
-`SyntheticConfig` gives what `film.data.triplet_batches.TripletConfig` gives (see there), with exact flow in place of a teacher's:
+`SyntheticConfig` gives the arrays of `film.data.triplet_batches.TripletConfig`, with exact flow:
 
-    x0, y, x1       float32 [b c c 3]      RGB in [0, 1]; y is the truth, the frame at `time`
+    x0, y, x1       float32 [b c c 3]      RGB in [0, 1]; y is the true frame at `time`
     time            float32 [b 1]          0.5, or any
     id              int64   [b]            number of the scene
     flow0, flow1    float32 [b c/4 c/4 2]  exact flow (dx, dy) from y to x0 and from y to x1, crop pixels
-    valid0, valid1  float32 [b c/4 c/4]    1 where that spot is seen in the other frame, else 0
+    valid0, valid1  float32 [b c/4 c/4]    1 where the same point is visible in the other frame, else 0
 
-Scenes are drawn as they are needed and never come again: example i is scene i of the run's seed.
+Scenes are drawn on demand and never repeat: example i is scene i of the run's seed.
 
 `MixedConfig` draws the examples of a batch from several such configs, by weight:
 
@@ -23,8 +23,10 @@ Scenes are drawn as they are needed and never come again: example i is scene i o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import grain
@@ -39,59 +41,69 @@ Example = dict[str, Any]
 
 @runtime_checkable
 class Part(Protocol):
-    """What can be mixed: a frozen dataclass with a `batch_size`, `film.data.triplet_batches.TripletConfig` for one."""
+    """A config that can be mixed: a frozen dataclass with a `batch_size`, such as `TripletConfig`."""
 
-    def dataset(self, seed: int) -> grain.MapDataset:
-        """The endless examples of this seed, not batched."""
-        ...
+    def dataset(self, seed: int) -> grain.MapDataset: ...
 
-    def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        """What the records with these ids are."""
-        ...
+    def names(self, ids: Iterable[int | np.integer]) -> list[str]: ...
 
 
-@dataclass(frozen=True)
-class SyntheticConfig:
-    """Moving photographs, and how they are put into batches.
+@dataclass(frozen=True, kw_only=True)
+class Batched(ABC):
+    """An endless dataset in batches.
 
     Attributes:
-      source: the scenes; its `size` and `seed` are replaced by `crop` and the run's seed.
-      batch_size, crop: pictures per batch, over all processes; their side in pixels, a multiple of 4.
-      colour: one gain and gamma for all three frames, and at times another order of the channels (`augment.tint`).
-      threads: readers inside this process. buffer: batches they may prepare ahead.
+      batch_size: examples per batch, over all processes.
+      threads: readers in this process. buffer: batches prepared ahead.
     """
 
-    source: MovingPhotographs = field(default_factory=MovingPhotographs)
     batch_size: int = 8
-    crop: int = 256
-    colour: bool = True
     threads: int = 2
     buffer: int = 8
 
     def __post_init__(self) -> None:
-        """Raises ValueError for values that suit no data set."""
         if min(self.batch_size, self.threads, self.buffer) < 1:
             raise ValueError(f"batch_size {self.batch_size}, threads {self.threads}, buffer {self.buffer}: need >= 1")
-        replace(self.source, size=self.crop)  # raises for a crop that no scene can have
+
+    @abstractmethod
+    def dataset(self, seed: int) -> grain.MapDataset:
+        """The endless examples of this seed, not batched."""
 
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None
     ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it (`film.data.triplet_batches`).
+        """The endless stream of this seed, or this process's part of it (defaults: JAX's process).
 
-        Raises FileNotFoundError, ValueError (no photographs, a batch that cannot be divided).
-        """
+        Raises as `dataset`, and ValueError for a batch that cannot be divided."""
         return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
 
+
+@dataclass(frozen=True)
+class SyntheticConfig(Batched):
+    """Moving photographs in batches.
+
+    Attributes:
+      source: the scenes; its `size` and `seed` are replaced by `crop` and the run's seed.
+      crop: side of the pictures in pixels, a multiple of 4.
+      colour: one gain and gamma for all three frames, sometimes another order of the channels (`augment.tint`).
+    """
+
+    source: MovingPhotographs = field(default_factory=MovingPhotographs)
+    crop: int = 256
+    colour: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        replace(self.source, size=self.crop)  # raises for an impossible crop
+
     def dataset(self, seed: int) -> grain.MapDataset:
-        """The endless examples of this seed, not batched; raises as `batches`."""
+        """Raises FileNotFoundError, ValueError without photographs."""
         scenes = replace(self.source, size=self.crop, seed=seed)
-        _ = scenes.album  # a folder without photographs is told before the model is compiled
+        _ = scenes.album  # raises before the model is compiled
         numbers = grain.MapDataset.range(1).repeat().map_with_index(lambda index, _: index)
         return numbers.seed(seed).map(scenes.example).random_map(self._prepare)
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        """What the scenes with these ids are."""
         return [f"{self.source.folder} scene {number}" for number in ids]
 
     def _prepare(self, example: Example, rng: np.random.Generator) -> Example:
@@ -104,77 +116,50 @@ class SyntheticConfig:
 
 
 @dataclass(frozen=True)
-class MixedConfig:
-    """Several data sets in one stream; mixing is even, so each batch has nearly its share of each.
+class MixedConfig(Batched):
+    """Several datasets in one stream, interleaved evenly: each batch has nearly the share of each.
 
     A record's id is its part's id times the number of parts, plus the part's number.
 
     Attributes:
-      parts: configs whose examples have the same names, shapes and types. Their `batch_size`, `threads` and `buffer`
-        do not count.
-      weights: how many examples come from each, relative to the others; empty: equally many.
-      batch_size: examples per batch, over all processes.
-      threads: readers inside this process. buffer: batches they may prepare ahead.
+      parts: configs whose examples have the same names, shapes and types; their `threads` and `buffer` are ignored.
+      weights: relative numbers of examples; empty: equal.
     """
 
     parts: Sequence[Any]
     weights: Sequence[float | int] = ()
-    batch_size: int = 8
-    threads: int = 2
-    buffer: int = 8
 
     def __post_init__(self) -> None:
-        """Makes tuples of the lists that YAML gives; raises ValueError for values that suit no mixture."""
+        super().__post_init__()
         weights = tuple(float(weight) for weight in self.weights) or (1.0,) * len(self.parts)
         object.__setattr__(self, "parts", tuple(self.parts))
         object.__setattr__(self, "weights", weights)
         if not self.parts:
-            raise ValueError("parts is empty: name at least one data set")
+            raise ValueError("parts is empty: name at least one dataset")
         if len(weights) != len(self.parts) or min(weights) <= 0:
-            raise ValueError(f"weights {weights} must be {len(self.parts)} positive numbers, or none at all")
+            raise ValueError(f"weights {weights} must be {len(self.parts)} positive numbers, or empty")
         for part in self.parts:
             if not isinstance(part, Part):
                 raise ValueError(f"{type(part).__name__} cannot be mixed: it has no `dataset(seed)`")
-        if min(self.batch_size, self.threads, self.buffer) < 1:
-            raise ValueError(f"batch_size {self.batch_size}, threads {self.threads}, buffer {self.buffer}: need >= 1")
-
-    def batches(
-        self, seed: int, process_index: int | None = None, process_count: int | None = None
-    ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it (`film.data.triplet_batches`).
-
-        Raises what the parts raise, and ValueError when their examples differ in kind.
-        """
-        return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
 
     def dataset(self, seed: int) -> grain.MapDataset:
-        """The endless mixed examples of this seed, not batched; raises as `batches`.
+        """Raises as the parts, and ValueError for parts with different examples.
 
-        A part's curriculum by training step is kept: it is told how many of its examples make a step.
-        """
+        Each part gets its share of the batch as `batch_size`, so that a curriculum by training step still holds."""
         total, datasets = sum(self.weights), []
         for number, (part, weight) in enumerate(zip(self.parts, self.weights, strict=True)):
             part = replace(part, batch_size=max(1, round(self.batch_size * weight / total)))
             own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-            datasets.append(part.dataset(own_seed).map(_Renumbered(number, len(self.parts))))
+            datasets.append(part.dataset(own_seed).map(partial(self._renumbered, number)))
         _check_alike(datasets)
         return grain.MapDataset.mix(datasets, self.weights) if len(datasets) > 1 else datasets[0]
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        """What the records with these ids are."""
         found = [divmod(int(number), len(self.parts)) for number in ids]
         return [self.parts[part].names([number])[0] for number, part in found]
 
-
-@dataclass(frozen=True)
-class _Renumbered:
-    """Makes a part's ids the mixture's."""
-
-    part: int
-    count: int
-
-    def __call__(self, example: Example) -> Example:
-        return {**example, "id": np.int64(example["id"] * self.count + self.part)}
+    def _renumbered(self, part: int, example: Example) -> Example:
+        return {**example, "id": np.int64(example["id"] * len(self.parts) + part)}
 
 
 def _check_alike(datasets: Sequence[grain.MapDataset]) -> None:
@@ -183,5 +168,5 @@ def _check_alike(datasets: Sequence[grain.MapDataset]) -> None:
     for kind in kinds[1:]:
         if kind != kinds[0]:
             differing = sorted(name for name in kind.keys() | kinds[0].keys() if kind.get(name) != kinds[0].get(name))
-            told = "; ".join(f"{name}: {kinds[0].get(name)} and {kind.get(name)}" for name in differing)
-            raise ValueError(f"parts cannot share a batch: {told}. Give all of them the same crop and kind of data")
+            listed = "; ".join(f"{name}: {kinds[0].get(name)} and {kind.get(name)}" for name in differing)
+            raise ValueError(f"parts cannot share a batch: {listed}. Give all of them the same crop and kind of data")

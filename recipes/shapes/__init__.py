@@ -1,1 +1,1 @@
-"""Proof that controls learn: coloured shapes that only a condition can place."""
+"""Proof that controls learn: coloured shapes that only a condition can place (README.md)."""

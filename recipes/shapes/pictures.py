@@ -1,10 +1,10 @@
-"""Procedural pictures with captions: one coloured shape on white, for proofs and tests that need no download.
+"""Procedural captioned pictures: one coloured shape on white.
 
     python -m recipes.shapes.pictures data/shapes64
 
-writes a folder of captioned pictures like the one of `recipes.captioned_pictures`, so that everything that reads those reads
-these. What a picture shows is its caption ("red circle"); where, how large and how turned it is, only a condition can
-tell. That makes control measurable: the outline drawn must be that of the picture which the condition was made of.
+writes a folder in the format of `recipes.captioned_pictures`. The caption ("red circle") names the shape; its position,
+size and rotation follow only from a condition. So control is measurable: the generated outline must be that of the
+picture from which the condition was made.
 """
 
 from __future__ import annotations
@@ -32,24 +32,21 @@ COLOURS = {
     "black": (0.10, 0.10, 0.10),
 }
 CORNERS = {"circle": 48, "square": 4, "triangle": 3}
-RADII = (0.16, 0.30)  # of the circle around a shape, in sides of the picture
-FINER = 8  # edges are averages over that many pixels a side
+RADII = (0.16, 0.30)  # of the circumcircle, in sides of the picture
+OVERSAMPLED = 8  # for antialiased edges
 TOKENS = 550  # all that 18 labels give
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How many pictures, of what size.
-
-    Attributes:
-      train, unseen: pictures in each split.
-      size: side in pixels.
-      seed: other pictures.
-    """
+    """What is drawn."""
 
     train: int = 3000
+    """Pictures of the split train."""
     unseen: int = 128
+    """Pictures of the split unseen."""
     size: int = 64
+    """Side in pixels."""
     seed: int = 0
 
 
@@ -61,17 +58,12 @@ def prepare(folder: str | Path, settings: Settings | None = None) -> None:
     with atomic_folder(folder) as part:
         np.save(part / "images.npy", np.stack([image for image, _ in drawn]))
         labels = [label for _, label in drawn]
-        every = [f"{colour} {shape}" for colour in COLOURS for shape in CORNERS]
-        write_tokenizer(part / "tokenizer", *train_bpe(every, TOKENS))
+        captions = [f"{colour} {shape}" for colour in COLOURS for shape in CORNERS]
+        write_tokenizer(part / "tokenizer", *train_bpe(captions, TOKENS))
+        splits = ["train"] * settings.train + ["unseen"] * settings.unseen
         entries = [
-            {
-                "label": label,
-                "style": "",
-                "tags": [],
-                "mirror": True,
-                "split": "train" if i < settings.train else "unseen",
-            }
-            for i, label in enumerate(labels)
+            dict(label=label, style="", tags=[], mirror=True, split=split)
+            for label, split in zip(labels, splits, strict=True)
         ]
         (part / "index.json").write_text(json.dumps({"pictures": entries}) + "\n", "utf-8")
 
@@ -89,10 +81,10 @@ def draw(rng: np.random.Generator, size: int) -> tuple[UInt8[np.ndarray, "s s 3"
 def polygon(
     corners: int, centre: Float[np.ndarray, " 2"], radius: float, turn: float, size: int
 ) -> Float[np.ndarray, "s s"]:
-    """How much of each pixel a regular polygon covers; lengths in sides of the picture."""
+    """Coverage of each pixel by a regular polygon; lengths in sides of the picture."""
     angles = turn + 2 * math.pi * np.arange(corners) / corners
-    points = (centre + radius * np.stack([np.cos(angles), np.sin(angles)], 1)) * size * FINER
-    fine = np.zeros((size * FINER, size * FINER), np.float32)
+    points = (centre + radius * np.stack([np.cos(angles), np.sin(angles)], 1)) * size * OVERSAMPLED
+    fine = np.zeros((size * OVERSAMPLED, size * OVERSAMPLED), np.float32)
     cv2.fillPoly(fine, [np.rint(points).astype(np.int32)], 1.0)
     return cv2.resize(fine, (size, size), interpolation=cv2.INTER_AREA)
 

@@ -1,16 +1,14 @@
-"""The proof that control is learnt: shapes that only a condition can place, three kinds of control, several seeds.
+"""The proof that controls learn: three kinds of control, several seeds, on shapes that only a condition can place.
 
     python -m recipes.shapes.proof                              all of it, into runs/ and data/; resumes
     python -m recipes.shapes.proof --seeds 1 --kinds mediapipe  the shortest
 
-1. Draw captioned shapes (`recipes/shapes/pictures.py`) and encode them with the shipped autoencoder.
-2. Train a small base on the captions: it knows what a "red circle" is, and not where (`experiment=shapes_base`).
+1. Draw captioned shapes (`pictures.py`) and encode them with the shipped autoencoder.
+2. Train a small base on the captions (`experiment=shapes_base`).
 3. Train a control of each kind on edges, base frozen, with each seed (`experiment=shapes_control`). A seed decides the
-   control's first weights, the order of the pictures and the noise; the base is one for all.
-4. Score held-out pictures: the mask's IoU with the picture that the edges are of, with control, without, and with
-   another picture's edges, which should be no better than without (`plugins/evaluation/control_fidelity.py`).
-
-Everything is the trainer's and the evaluation's own; this file only gives the orders and prints the table.
+   control's initial weights, the order of the pictures and the noise; all share the base.
+4. Score held-out pictures: mask IoU with the picture of the edges, with control, without control, and with another
+   picture's edges, which should be no better than without (`plugins/evaluation/control_fidelity.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from recipes.shapes import pictures
 PICTURES, LATENTS = Path("data/shapes64"), Path("data/shapes64_latents")
 VAE = WEIGHTS / "diffusion-small"
 SCORE = "area"
-BASE_STEPS, STEPS, BATCH = 600, 250, 16  # enough to see it; the experiments by themselves train for longer
+BASE_STEPS, STEPS, BATCH = 600, 250, 16  # enough for the proof; the experiments alone train for longer
 
 
 @dataclass
@@ -49,21 +47,21 @@ class Proof:
     """Train controls on procedural shapes, and score them."""
 
     seeds: int = 3
-    """Trainings of each kind."""
+    """Trainings per kind."""
     kinds: tuple[str, ...] = tuple(KINDS)
     """mediapipe, controlnet, t2i_adapter."""
     output: str = "runs/proof.json"
-    """Where the numbers go."""
+    """JSON file of the scores."""
     set: tuple[str, ...] = ()
-    """Further settings of the controls' trainings, as train.py takes them: trainer.steps=100."""
+    """Further overrides of the controls' trainings, as of train.py: trainer.steps=100."""
     base_set: tuple[str, ...] = ()
     """The same for the base's training."""
 
 
 def prove(proof: Proof) -> list[dict[str, Any]]:
-    """The rows of the table. Raises ValueError for a kind that is none."""
+    """The rows of the table. Raises ValueError for an unknown kind."""
     if unknown := [kind for kind in proof.kinds if kind not in KINDS]:
-        raise ValueError(f"kind {unknown[0]!r} is not known; choose of {', '.join(KINDS)}")
+        raise ValueError(f"kind {unknown[0]!r} is unknown: choose from {', '.join(KINDS)}")
     if not PICTURES.exists():
         pictures.prepare(PICTURES)
     if not LATENTS.exists():
@@ -71,14 +69,19 @@ def prove(proof: Proof) -> list[dict[str, Any]]:
     train("experiment=shapes_base", *length(BASE_STEPS), *proof.base_set)
     rows = []
     for kind in proof.kinds:
-        runs = [one(kind, seed, proof.set) for seed in range(proof.seeds)]
-        rows.append({"kind": kind, "parameters": parameters(kind), **summary(runs)})
+        runs = [train_and_score(kind, seed, proof.set) for seed in range(proof.seeds)]
+        control = nnx.state(load(f"runs/shapes_{kind}_0/weights"))
+        row = {"kind": kind, "parameters": sum(leaf.size for leaf in jax.tree.leaves(control))}
+        for key in runs[0]:
+            values = [run[key] for run in runs]
+            row[key] = {"mean": statistics.mean(values), "all": values}
+        rows.append(row)
         write_json(Path(proof.output), {"rows": rows}, overwrite=True)
     return rows
 
 
-def one(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
-    """One control: trained if it is not yet, scored; IoU of the rows, and the seconds of the training."""
+def train_and_score(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
+    """IoU of the rows, and seconds of training; resumes."""
     name = f"shapes_{kind}_{seed}"
     overrides = (
         "experiment=shapes_control",
@@ -98,20 +101,8 @@ def one(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
     return {row: values[SCORE]["value"] for row, values in scores.items()} | {"seconds": seconds}
 
 
-def parameters(kind: str) -> int:
-    """Of the control of that kind."""
-    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(load(f"runs/shapes_{kind}_0/weights"))))
-
-
-def summary(runs: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Mean and range over the seeds of each number."""
-    return {
-        key: {"mean": statistics.mean(run[key] for run in runs), "all": [run[key] for run in runs]} for key in runs[0]
-    }
-
-
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows in Markdown."""
+    """In Markdown."""
     columns = [f"{WITH}, strength 1", WITHOUT, WRONG]
     lines = []
     for row in rows:

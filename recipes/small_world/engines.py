@@ -1,15 +1,14 @@
-"""The same questions to memories that search in different ways, with many more items than anybody asks about.
+"""The search engines compared on the same questions, with many more items than questions are about.
 
-    python -m recipes.small_world.engines runs/world_full_0                    8,000 distractors: 33,004 items in all
+    python -m recipes.small_world.engines runs/world_full_0                    8,000 distractors: 33,004 items
 
-Distractors are entities that nothing is asked about, four items each, in the colours and textures of the others. They
-make the memory of the small world large enough for a graph of FAISS to be built (1,000 items of a source); its IVF-PQ
-begins at 10,000, and is measured by `benchmarks.memory_search`.
+Distractors are entities without questions, four items each, in the same colours and textures. They make the memory
+large enough for a FAISS graph (1,000 items of a source); FAISS's IVF-PQ starts at 10,000, and is measured by
+`benchmarks.memory_search`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,24 +19,27 @@ import tyro
 from common import terminal
 from common.evaluation.evaluation import write_json
 from common.evaluation.score_table import markdown
+from recipes.memory_evaluation import Scores
 from recipes.small_world.data import WorldConfig
-from recipes.small_world.evaluation import Scores, WorldEvaluation
+from recipes.small_world.evaluation import WorldEvaluation
 from reveal.memory.engines.engine import Engine
+from reveal.memory.engines.faiss_engine import FaissEngine
+from reveal.memory.engines.milvus_engine import MilvusEngine
 from reveal.memory.memory import Memory
 from reveal.network import weights
 
 ENGINES: dict[str, Callable[[Path], Engine | None]] = {
     "exact, in the graph": lambda folder: None,
-    "FAISS flat": lambda folder: _faiss("flat"),
-    "FAISS HNSW": lambda folder: _faiss("hnsw"),
-    "Milvus, a file": lambda folder: _milvus(str(folder / "keys.db")),
+    "FAISS flat": lambda folder: FaissEngine("flat"),
+    "FAISS HNSW": lambda folder: FaissEngine("hnsw"),
+    "Milvus, a file": lambda folder: MilvusEngine(str(folder / "keys.db")),
 }
 
 
 def compare(model_file: str, distractors: int = 8_000, renderings: int = 4) -> dict[str, Scores]:
-    """Held-out questions, asked through each engine; `seconds` is of the search and the reading of all of them."""
+    """Scores of held-out questions by engine; `seconds`: search and reading of all of them."""
     model, rows = weights.load(model_file), {}
-    data = dataclasses.replace(WorldConfig(), distractors=distractors)
+    data = WorldConfig(size=model.config.vit.image_size, distractors=distractors)
     evaluation = WorldEvaluation(data, renderings=renderings)
     questions = data.evaluation("held_out", renderings)
     with tempfile.TemporaryDirectory() as folder:
@@ -52,25 +54,12 @@ def compare(model_file: str, distractors: int = 8_000, renderings: int = 4) -> d
 
 
 def table(rows: dict[str, Scores]) -> str:
-    """The rows in Markdown: percent, and seconds."""
-    shares = ("accuracy", "recall_1", "recall_4")
-    lines = [
-        [name, *(f"{100 * scores[share]:.1f}" for share in shares), f"{scores['seconds']:.1f}"]
-        for name, scores in rows.items()
-    ]
+    """In Markdown: percent, and seconds."""
+    lines = []
+    for name, scores in rows.items():
+        shares = [f"{100 * scores[share]:.1f}" for share in ("accuracy", "recall_1", "recall_4")]
+        lines.append([name, *shares, f"{scores['seconds']:.1f}"])
     return markdown(["engine", "right", "recall@1", "recall@4", "seconds"], lines)
-
-
-def _faiss(kind: str) -> Engine:
-    from reveal.memory.engines.faiss_engine import FaissEngine
-
-    return FaissEngine(kind)
-
-
-def _milvus(uri: str) -> Engine:
-    from reveal.memory.engines.milvus_engine import MilvusEngine
-
-    return MilvusEngine(uri)
 
 
 def main(

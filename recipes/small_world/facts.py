@@ -1,10 +1,10 @@
-"""What is true in the small world: five relations of every entity, and which source of knowledge tells which.
+"""The facts of the small world: five relations of every entity, each told by one source.
 
-A relation has 32 answers, drawn so that each is right equally often: who answers always the same, or at random, is
-right once in 32. Answers are words that belong to one relation only.
+A relation has 32 answers, each right equally often: a constant or random answer is right once in 32. A word is an
+answer of one relation only.
 
-`SOURCE_OF` is the routing. It does not vary, so "which source was asked" has a right answer for every question, and a
-source that is taken away takes just its own relations with it.
+`SOURCE_OF` assigns a source to each relation, for all entities. So the gate has a target for every question, and
+without a source its relations, and no others, are lost.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ANSWERS = {
 ANSWERS = {relation: tuple(words.split()) for relation, words in ANSWERS.items()}
 RELATIONS = tuple(ANSWERS)
 CHOICES = 32  # answers of a relation
-FACTS, EDITS, ITEMS, EVALUATION = range(4)  # what is drawn from a world's seed, each independent of the others
+FACTS, EDITS, ITEMS, EVALUATION = range(4)  # independent streams of the world's seed
 SOURCE_OF = {"home": "graph", "food": "passages", "owner": "captions", "friend": "vqa", "music": "passages"}
 GOLD_SOURCE = np.array([SOURCES.index(SOURCE_OF[relation]) for relation in RELATIONS])
 
 
 def relations_in(source: int) -> tuple[int, ...]:
-    """The numbers of the relations that a source tells."""
+    """Numbers of the relations that a source tells."""
     return tuple(np.flatnonzero(source == GOLD_SOURCE).tolist())
 
 
@@ -53,13 +53,13 @@ def item_id(entity: Any, source: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class World:
-    """Facts, and who is asked about when.
+    """Facts and splits.
 
     Attributes:
-      seed: everything follows from it.
+      seed: of everything.
       facts: `facts[e, r]` is the number of the answer to relation r of entity e; distractors have facts too.
-      held_out: entities that training does not ask about, in order.
-      newcomers: those of the held-out ones that are not in the memory either while training goes on.
+      held_out: entities that training does not ask about, sorted.
+      newcomers: those held-out entities that are not in the memory during training.
     """
 
     seed: int
@@ -70,27 +70,29 @@ class World:
     @classmethod
     def create(cls, seed: int = 0, held_out: int = 51, newcomers: int = 5, distractors: int = 0) -> World:
         """Raises ValueError for numbers that do not fit."""
-        if not 0 <= distractors <= entities.MOST_DISTRACTORS or not 0 <= newcomers <= held_out:
+        if not 0 <= distractors <= entities.MAX_DISTRACTORS or not 0 <= newcomers <= held_out:
             raise ValueError(
-                f"{distractors} distractors, {newcomers} newcomers: keep to 0 to {entities.MOST_DISTRACTORS} and"
+                f"{distractors} distractors, {newcomers} newcomers: keep to 0 to {entities.MAX_DISTRACTORS} and"
                 f" to 0 to {held_out}, as many as are held out"
             )
         rng = np.random.default_rng([seed, FACTS])
-        apart = entities.held_out(rng, held_out)
-        joining = np.sort(rng.permutation(apart)[:newcomers])
-        asked = _facts(rng, entities.COUNT)  # before the distractors', which change none of it
-        return cls(seed, np.concatenate([asked, _facts(rng, distractors)]), apart, joining)
+        chosen = entities.held_out(rng, held_out)
+        new = np.sort(rng.permutation(chosen)[:newcomers])
+        facts = _facts(
+            rng, entities.COUNT
+        )  # drawn before the distractors' facts, so it does not depend on their number
+        return cls(seed, np.concatenate([facts, _facts(rng, distractors)]), chosen, new)
 
     def edited(self, seed: int) -> World:
-        """This world with another answer to every question about a held-out entity: for the memory alone."""
+        """This world with another answer to every question about a held-out entity: for edits of the memory."""
         facts, rng = self.facts.copy(), np.random.default_rng([self.seed, EDITS, seed])
         other = rng.integers(1, CHOICES, (len(self.held_out), len(RELATIONS)))
         facts[self.held_out] = (facts[self.held_out] + other) % CHOICES
         return dataclasses.replace(self, facts=facts)
 
     @functools.cached_property
-    def sets(self) -> dict[str, Int[np.ndarray, " n"]]:
-        """Entities by the questions about them: train, held_out (that memory knows), newcomers (that it does not)."""
+    def splits(self) -> dict[str, Int[np.ndarray, " n"]]:
+        """Entities of train, held_out (in the memory) and newcomers (not in the memory)."""
         return {
             "train": np.setdiff1d(np.arange(entities.COUNT), self.held_out),
             "held_out": np.setdiff1d(self.held_out, self.newcomers),
@@ -99,15 +101,13 @@ class World:
 
     @functools.cached_property
     def near(self) -> list[Int[np.ndarray, " n"]]:
-        """For every entity, those that training asks about and that share exactly two parts with it."""
-        shared = entities.near()
-        return [np.intersect1d(np.flatnonzero(row), self.sets["train"]) for row in shared]
+        """For every entity, the training entities that share exactly two attributes with it."""
+        return [np.intersect1d(np.flatnonzero(row), self.splits["train"]) for row in entities.neighbours()]
 
     def answer(self, entity: entities.Number, relation: entities.Number) -> str:
-        """The word that is right."""
         return ANSWERS[RELATIONS[relation]][self.facts[entity, relation]]
 
 
 def _facts(rng: np.random.Generator, count: int) -> Int[np.ndarray, "count 5"]:
-    """Each answer equally often, in any order."""
+    """Each answer equally often, in random order."""
     return np.stack([rng.permutation(np.arange(count) % CHOICES) for _ in RELATIONS], axis=-1)

@@ -1,35 +1,36 @@
-"""The proof in small that the memory is what answers: all of it by one command.
+"""The proof in small that the memory answers: all trainings and evaluations by one command.
 
     python -m recipes.small_world.proof                            all rows, three seeds for the main ones; resumes
-    python -m recipes.small_world.proof --jobs 2                   on two cores: two trainings side by side
+    python -m recipes.small_world.proof --jobs 2                   two trainings side by side, a core each
     python -m recipes.small_world.proof --seeds 1 --rows full      the shortest
 
-1. Warm start (`experiment=world_warm`): items are given; query and keys are brought together. Retrieval of held-out
-   entities' items is scored before the next stage begins.
-2. Joint (`experiment=world_joint`): items are found; the loss on the answer alone is left.
+1. Warm start (`experiment=world_warm`): items are given; queries and keys are aligned. Retrieval of held-out
+   entities' items is scored before the next stage.
+2. Joint (`experiment=world_joint`): items are retrieved; only the answer's loss is left.
 3. Held-out entities are asked about, and the memory is changed (`evaluation.py`).
 
-A row is one thing done otherwise:
+Each row changes one thing:
 
-| row | what |
+| row | change |
 | --- | --- |
-| full | nothing |
-| no memory | trained and asked without items |
-| random memory | trained and asked with any four items |
+| full | none |
+| no memory | trained and evaluated without items |
+| random memory | trained and evaluated with four random items |
 | no warm start | the second stage from random weights |
 | no prior | the score does not enter the fusion: nothing trains the retriever in the second stage |
-| no prior, no warm start | nothing ever trains it |
-| log prior | the score enters as a logarithm on the attention's logits |
-| c = 1 | one value token for each item, in both stages |
-| c = 32 | as many as an item has tokens of its own |
+| no prior, no warm start | nothing trains the retriever |
+| log prior | the score enters the attention's logits as a logarithm |
+| c = 1 | one value token per item, in both stages |
+| c = 32 | as many value tokens as an item has tokens |
 
-What happens without one of the sources, and with another engine, is measured on the networks of the full rows.
+Rows without one source, and with other engines, are measured on the networks of the full rows.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import operator
 import os
 import statistics
 from collections.abc import Iterator, Sequence
@@ -44,26 +45,27 @@ from common import terminal
 from common.evaluation.evaluation import write_json
 from common.evaluation.score_table import markdown
 from recipes.commands import evaluate, length, train
-from recipes.small_world import evaluation
+from recipes.memory_evaluation import Scores
+from recipes.small_world.data import WorldConfig
+from recipes.small_world.evaluation import WorldEvaluation
 from recipes.small_world.facts import RELATIONS
 
-NONE = "no warm start"
 COLUMNS = ("accuracy", *RELATIONS, "recall_1", "recall_4", "gate")
 MAIN = ("full", "no memory", "random memory")
-ROWS: dict[str, tuple[str, ...]] = {  # what is set otherwise in the second stage
+FROM_SCRATCH = "task.start_from=null"
+ROWS: dict[str, tuple[str, ...]] = {  # overrides of the second stage
     "full": (),
     "no memory": ("task.k=0",),
     "random memory": ("+task.find=random", "+evaluation.engine._target_=recipes.small_world.evaluation.RandomEngine"),
-    NONE: ("task.start_from=null",),
+    "no warm start": (FROM_SCRATCH,),
     "no prior": ("task.network.prior=off",),
-    f"no prior, {NONE}": ("task.network.prior=off", "task.start_from=null"),
+    "no prior, no warm start": ("task.network.prior=off", FROM_SCRATCH),
     "log prior": ("task.network.prior=logits",),
     "c = 1": ("task.network.value_tokens=1",),
     "c = 32": ("task.network.value_tokens=32",),
 }
-WARM, JOINT = 400, 400  # steps
 ONE_CORE = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-Rows = dict[str, dict[str, float]]
+Results = dict[str, list[dict[str, dict[str, Scores]]]]  # row -> run -> stage -> row of `WorldEvaluation` -> scores
 
 
 @dataclass
@@ -73,104 +75,96 @@ class Proof:
     seeds: int = 3
     """Runs of the main rows; the others have one."""
     rows: tuple[str, ...] = tuple(ROWS)
-    """Some of the rows of the module's docstring."""
+    """Some rows of the module's docstring."""
     output: str = "runs/world_proof.json"
-    """Where the numbers go."""
-    warm: int = WARM
+    """JSON file of the scores."""
+    warm: int = 400
     """Steps of the first stage."""
-    joint: int = JOINT
-    """Steps of the second stage; no warm start gets both stages' steps."""
+    joint: int = 400
+    """Steps of the second stage; rows without a warm start get the steps of both stages."""
     jobs: int = 1
-    """Trainings side by side. With two or more, each computes on one core of the processor."""
+    """Trainings side by side; from two on, each uses one processor core."""
     set: tuple[str, ...] = ()
-    """Further settings of both stages, as train.py takes them: data.batch_size=16."""
+    """Further overrides of both stages, as of train.py: data.batch_size=16."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One training and the evaluation after it.
-
-    Attributes:
-      name: of the run.
-      overrides: for train.py and eval.py.
-    """
+    """One training, named `name`, and its evaluation; `overrides` are those of train.py and eval.py."""
 
     name: str
     overrides: tuple[str, ...]
 
-    def __call__(self) -> Rows:
-        """The rows of `WorldEvaluation`; resumes a training that was begun, and does nothing where all is done."""
+    @classmethod
+    def create(cls, experiment: str, name: str, *overrides: str) -> Stage:
+        return cls(name, (f"experiment={experiment}", f"name={name}", *overrides))
+
+    @property
+    def weights(self) -> str:
+        return f"runs/{self.name}/weights.safetensors"
+
+    def run(self) -> dict[str, Scores]:
+        """The rows of `WorldEvaluation`. Resumes a training; does nothing where all is done."""
         train(*self.overrides)
-        weights, results = weights_of(self.name), Path(f"runs/{self.name}/evaluation/results.json")
-        if not results.exists() or results.stat().st_mtime < Path(weights).stat().st_mtime:
-            evaluate(*self.overrides, f"weights={weights}", "overwrite=true")
+        results = Path(f"runs/{self.name}/evaluation/results.json")
+        if not results.exists() or results.stat().st_mtime < Path(self.weights).stat().st_mtime:
+            evaluate(*self.overrides, f"weights={self.weights}", "overwrite=true")
         return json.loads(results.read_text())["rows"]
 
 
-def prove(proof: Proof) -> dict[str, list[dict[str, Any]]]:
-    """The results of each row, a run each. Raises ValueError for a row that is none."""
+def prove(proof: Proof) -> Results:
+    """Trains and evaluates every row. Raises ValueError for an unknown row."""
     if unknown := [row for row in proof.rows if row not in ROWS]:
-        raise ValueError(f"row {unknown[0]!r} is not known; choose of {', '.join(ROWS)}")
+        raise ValueError(f"row {unknown[0]!r} is unknown: choose from {', '.join(ROWS)}")
     runs = {row: [plan(proof, row, seed) for seed in range(proof.seeds if row in MAIN else 1)] for row in proof.rows}
-    results: dict[Stage, Rows] = {}
-    for part in ("warm", "joint"):  # all of the first before any of the second, which begins with its weights
+    scores: dict[Stage, dict[str, Scores]] = {}
+    for part in ("warm", "joint"):  # all warm starts first: the second stages begin with their weights
         stages = tuple(dict.fromkeys(run[part] for row in runs.values() for run in row if part in run))
-        results |= zip(stages, perform(stages, proof.jobs), strict=True)
-    rows = {row: [{part: results[stage] for part, stage in run.items()} for run in of] for row, of in runs.items()}
+        scores |= zip(stages, run_stages(stages, proof.jobs), strict=True)
+    rows = {row: [{part: scores[stage] for part, stage in run.items()} for run in of] for row, of in runs.items()}
     write_json(Path(proof.output), {"rows": rows}, overwrite=True)
     return rows
 
 
 def plan(proof: Proof, row: str, seed: int) -> dict[str, Stage]:
-    """Both stages of a row; several rows may share the first."""
-    changes, settings = ROWS[row], (f"seed={seed}", *proof.set)
-    joint = f"world_{row.replace(', ', '_').replace(' ', '_').replace('=', '')}_{seed}"
-    if "task.start_from=null" in changes:
-        return {"joint": stage_of("world_joint", joint, *settings, *changes, *length(proof.warm + proof.joint))}
+    """Both stages of a row; rows of one network shape share the first."""
+    changes, common = ROWS[row], (f"seed={seed}", *proof.set)
+    name = f"world_{row.replace(', ', '_').replace(' ', '_').replace('=', '')}_{seed}"
+    if FROM_SCRATCH in changes:
+        return {"joint": Stage.create("world_joint", name, *common, *changes, *length(proof.warm + proof.joint))}
     shape = [change for change in changes if "value_tokens" in change]
-    warm = f"world_warm{shape[0].rpartition('=')[2] if shape else ''}_{seed}"
-    begin = f"task.start_from={weights_of(warm)}"
+    warm_name = f"world_warm{shape[0].rpartition('=')[2] if shape else ''}_{seed}"
+    warm = Stage.create("world_warm", warm_name, *common, *shape, *length(proof.warm))
+    start = f"task.start_from={warm.weights}"
     return {
-        "warm": stage_of("world_warm", warm, *settings, *shape, *length(proof.warm)),
-        "joint": stage_of("world_joint", joint, *settings, begin, *changes, *length(proof.joint)),
+        "warm": warm,
+        "joint": Stage.create("world_joint", name, *common, start, *changes, *length(proof.joint)),
     }
 
 
-def stage_of(experiment: str, name: str, *settings: str) -> Stage:
-    return Stage(name, (f"experiment={experiment}", f"name={name}", *settings))
-
-
-def weights_of(name: str) -> str:
-    return f"runs/{name}/weights.safetensors"
-
-
-def perform(stages: Sequence[Stage], jobs: int) -> Iterator[Rows]:
-    """The results in order. A worker keeps its compiled programs, so that stages of one shape are compiled once."""
+def run_stages(stages: Sequence[Stage], jobs: int) -> Iterator[dict[str, Scores]]:
+    """Results in order. A worker keeps its compiled functions, so stages of one shape are compiled once."""
     if jobs == 1:
-        yield from (stage() for stage in stages)
+        yield from (stage.run() for stage in stages)
         return
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_CORE}"
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as workers:
-        yield from workers.map(_call, stages)
+        yield from workers.map(operator.methodcaller("run"), stages)
 
 
-def _call(stage: Stage) -> Rows:
-    return stage()
-
-
-def table(results: dict[str, list[dict[str, Any]]]) -> str:
-    """In Markdown: percent of right answers about held-out entities, and of items found."""
+def table(results: Results) -> str:
+    """In Markdown: percent of right answers about held-out entities, and of gold items retrieved."""
     lines = []
     for row, runs in results.items():
-        held = [run["joint"]["held out"] for run in runs]
-        before = [run["warm"]["held out"] for run in runs if "warm" in run]
-        cells = [percent([scores.get(name) for scores in held]) for name in COLUMNS]
-        lines.append([row, str(len(runs)), *cells, percent([scores["recall_1"] for scores in before])])
+        held_out = [run["joint"]["held out"] for run in runs]
+        before = [run["warm"]["held out"]["recall_1"] for run in runs if "warm" in run]
+        cells = [percent([scores.get(name) for scores in held_out]) for name in COLUMNS]
+        lines.append([row, str(len(runs)), *cells, percent(before)])
     return markdown(["", "runs", "right", *RELATIONS, "recall@1", "recall@4", "gate", "recall@1 before"], lines)
 
 
 def percent(values: Sequence[float | None]) -> str:
-    """Mean, and the range of several; nothing where there is none."""
+    """Mean, and the range of several values; empty without values."""
     known = [100 * value for value in values if value is not None]
     if not known:
         return ""
@@ -178,14 +172,14 @@ def percent(values: Sequence[float | None]) -> str:
     return f"{statistics.mean(known):.1f}{spread}"
 
 
-def changes_table(results: dict[str, list[dict[str, Any]]]) -> str:
-    """What follows when the memory of the full rows is changed: means over the runs, of everything counted."""
-    runs = [run["joint"] for run in results["full"]]
+def changes_table(results: Results) -> str:
+    """The full rows after changes of the memory: means over the runs."""
+    runs: list[dict[str, Any]] = [run["joint"] for run in results["full"]]
     means = {
         row: {name: statistics.mean(run[row][name] for run in runs) for name in scores}
         for row, scores in runs[0].items()
     }
-    return evaluation.table(means)
+    return WorldEvaluation(WorldConfig()).table(means)
 
 
 def main() -> None:

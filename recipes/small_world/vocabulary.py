@@ -1,7 +1,4 @@
-"""The words of the small world, each one token (`reveal.processing.vocabulary`).
-
-An answer is one token too, so a question is answered in one step, and then the end.
-"""
+"""The vocabulary of the small world: one token per word (`reveal.processing.vocabulary`), so an answer is one token."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ class WorldVocabulary(Vocabulary):
 
     @classmethod
     def of_world(cls) -> WorldVocabulary:
-        """The same whatever the world's seed and its number of distractors are."""
+        """The same for every seed and number of distractors."""
         syllables = (entities.SHAPES, entities.COLOURS, entities.TEXTURES)
-        named = [syllable for part in syllables for syllable in part.values()]
+        names = [syllable for attribute in syllables for syllable in attribute.values()]
         answers = [word for words in facts.ANSWERS.values() for word in words]
-        return cls((*SPECIAL, *MARKS, *facts.RELATIONS, *FILLERS, *named, *entities.FOREIGN, *answers))
+        return cls((*SPECIAL, *MARKS, *facts.RELATIONS, *FILLERS, *names, *entities.BLOB_SYLLABLES, *answers))
 
     @functools.cached_property
     def answers(self) -> Int[np.ndarray, "5 32"]:
@@ -34,7 +31,7 @@ class WorldVocabulary(Vocabulary):
         return np.array([[self.numbers[word] for word in words] for words in facts.ANSWERS.values()], np.int32)
 
     def permutation(self, rng: np.random.Generator) -> Int[np.ndarray, " v"]:
-        """A table that gives every answer another answer's place among its relation's, and leaves all else alone."""
+        """A table that permutes the answers of each relation and maps all other tokens to themselves."""
         table = np.arange(len(self), dtype=np.int32)
         table[self.answers] = rng.permuted(self.answers, axis=1)
         return table

@@ -1,4 +1,4 @@
-"""Small archives: npm's, Debian's and Python's, as `recipes.downloads.archives` reads them, and Qt's (`recipes.downloads.qt_resources`)."""
+"""Small archives of npm, Debian, Python and Qt (`recipes.downloads`)."""
 
 import io
 import struct
@@ -53,8 +53,7 @@ def write_wheel(folder, package, files):
 
 
 def rcc_bytes(files, version=3, packed=(), flags=0, first_child=None) -> bytes:
-    """A Qt resource file. `packed`: the files that zlib compresses; `flags`: of the others; `first_child`: what the
-    root says its first one is. Parts may lie in any order: readers go by the places in the header."""
+    """A Qt resource file. `packed`: files to compress with zlib; `flags`: of the others; `first_child`: of the root."""
     folders = {"": []}
     for path in files:
         parts = path.split("/")
@@ -63,7 +62,7 @@ def rcc_bytes(files, version=3, packed=(), flags=0, first_child=None) -> bytes:
             if child not in folders.setdefault(folder, []):
                 folders[folder].append(child)
     order = [""]
-    for path in order:  # grows meanwhile: level by level, so that children lie side by side
+    for path in order:  # grows, level by level: children are adjacent
         order += folders.get(path, [])
     tree, content, names = b"", b"", b""
     for path in order:

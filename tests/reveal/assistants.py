@@ -16,7 +16,6 @@ from little_world import NETWORK, WORLD
 
 from common.io.images import from_uint8, write_image
 from recipes.small_world.facts import SOURCES
-from recipes.small_world.knowledge import as_knowledge
 from recipes.small_world.vocabulary import WorldVocabulary
 from reveal.cli.main import main
 from reveal.network import weights
@@ -41,7 +40,7 @@ def save(folder: Path, model: Reveal, data: dict | None = None, more: dict | Non
 def items(folder: Path, count: int = 150, start: int = 0) -> Path:
     """The first items of the little world as items.jsonl with images; their ids are those of the whole world."""
     lines = []
-    for item in as_knowledge(WORLD.items, WORLD.vocabulary)[start : start + count]:
+    for item in WORLD.memory_items()[start : start + count]:
         entry = {"id": item.id, "source": item.source, **item.fields}
         if item.picture is not None:
             entry["image"] = f"{item.id}.png"

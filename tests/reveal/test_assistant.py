@@ -16,11 +16,10 @@ from little_countries import NETWORK as READS_LAND
 from little_world import NETWORK, WORLD
 
 from common.io.images import read_image
-from recipes.countries.looks import nothing
+from recipes.countries.augmentation import blank_image
 from recipes.countries.phrases import SOURCES as SOURCES_OF_LAND
 from recipes.countries.phrases import hops
 from recipes.small_world.facts import SOURCES
-from recipes.small_world.knowledge import as_knowledge, read_items
 from recipes.small_world.vocabulary import WorldVocabulary
 from reveal.assistant import Assistant
 from reveal.build.memory_build import build
@@ -115,9 +114,8 @@ def test_searching_by_text_by_image_and_by_both(assistant, place):
 
 
 def test_items_are_encoded_as_in_training(assistant):
-    """Another reader of the small world's items is `recipes.small_world.knowledge.read_items`."""
-    known = as_knowledge(WORLD.items.select(np.arange(12)), WORLD.vocabulary)
-    theirs, ours = read_items(WORLD.vocabulary, 16, known), assistant.processor.items(known)
+    known = WORLD.memory_items()[:12]
+    theirs, ours = WORLD.read_item(known), assistant.processor.items(known)
     assert set(ours) == set(theirs)
     for name, array in theirs.items():
         np.testing.assert_allclose(ours[name], array, atol=1e-6)
@@ -158,15 +156,15 @@ def test_a_question_of_two_hops_is_asked_as_two_questions(tmp_path):
     """First about the image, then about none, which is a grey one; the items are of the second hop."""
     model = Reveal(READS_LAND, rngs=nnx.Rngs(0))
     reader = Reader(model, read_item=LAND.read_item)
-    reader.build(tmp_path / "memory", LAND.real_items(about=range(3)), SOURCES_OF_LAND)
+    reader.build(tmp_path / "memory", LAND.memory_items(range(3)), SOURCES_OF_LAND)
     questions = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops()}
-    inputs = Processor(LAND.vocabulary, SOURCES_OF_LAND, 16, 44, 32, 16, blank=nothing(16), hops=questions)
+    inputs = Processor(LAND.vocabulary, SOURCES_OF_LAND, 16, 44, 32, 16, blank=blank_image(16), hops=questions)
     flag, how = LAND.evaluation("held_out", 1)["image"][0], {"k": 3, "how": Greedy(4)}
     ask = functools.partial(Assistant(model, inputs, reader.memory).ask, **how)
     both, first = ask(flag, TWO_HOPS), ask(flag, "Which country is this?")
     second = f"Which language is spoken in {first.answer}?"
     assert both.first_hop.as_json() == first.as_json() and first.first_hop is None
-    assert both.as_json() == ask(nothing(16), second).as_json() | {"first_hop": first.as_json()}
+    assert both.as_json() == ask(blank_image(16), second).as_json() | {"first_hop": first.as_json()}
     assert ask(None, second).as_json() == both.as_json() | {"first_hop": None}
     ids = ", ".join(str(one.item.id) for one in first.items)
     assert both.first_hop.line() == f"Which country is this? {first.answer or '(nothing)'} (items {ids})"
@@ -193,7 +191,7 @@ def test_a_description_says_how_to_read(tmp_path, place):
         "Which language is spoken in {}?",
     )
     assert processor.two_hops("Where?") is None
-    np.testing.assert_array_equal(processor.blank, nothing(16))
+    np.testing.assert_array_equal(processor.blank, blank_image(16))
     unknown = dataclasses.replace(header, metadata={"processor": {"lenght": 3}})
     with pytest.raises(ValueError, match="lenght"):
         processor_of(file, shape, unknown)

@@ -1,7 +1,5 @@
 """Batched answering with a memory: what is found, read and written, for any number of rows, and after changes."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ from flax import nnx
 from little_world import NETWORK, WORLD
 
 from recipes.small_world.facts import SOURCES
-from recipes.small_world.knowledge import as_knowledge, read_items
 from reveal.memory.items import Item
 from reveal.memory.memory import Memory
 from reveal.network.generator import Greedy
@@ -17,7 +14,7 @@ from reveal.network.model import Reveal
 from reveal.reader import Reader, reader_fingerprint
 
 BATCH = 8
-READ = functools.partial(read_items, WORLD.vocabulary, WORLD.size)
+READ = WORLD.read_item
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +25,7 @@ def model():
 @pytest.fixture(scope="module")
 def reader(model, tmp_path_factory):
     reader = Reader(model, None, READ, BATCH)
-    items = as_knowledge(WORLD.items.select(np.arange(160)), WORLD.vocabulary)
-    reader.build(tmp_path_factory.mktemp("reader") / "memory", items, SOURCES)
+    reader.build(tmp_path_factory.mktemp("reader") / "memory", WORLD.memory_items()[:160], SOURCES)
     return reader
 
 
@@ -43,13 +39,10 @@ def asked(questions, rows):
 
 
 def test_items_go_to_memory_and_come_back_as_the_network_reads_them():
-    items = WORLD.items.select(np.arange(12))
-    again = READ(as_knowledge(items, WORLD.vocabulary))
-    np.testing.assert_array_equal(again["tokens"], items.tokens)
-    np.testing.assert_array_equal(again["has_image"], items.has_image)
-    np.testing.assert_allclose(again["image"], items.image / 255, atol=1e-7)
-    with pytest.raises(ValueError, match=r"\[8, 8, 3\]"):
-        READ([Item("vqa", {"text": "food"}, np.zeros((8, 8, 3), np.uint8))])
+    again = READ(WORLD.memory_items()[:12])
+    np.testing.assert_array_equal(again["tokens"], WORLD.items.tokens[:12])
+    np.testing.assert_array_equal(again["has_image"], WORLD.items.has_image[:12])
+    np.testing.assert_allclose(again["image"], WORLD.items.image[:12] / 255, atol=1e-7)
 
 
 def test_the_best_items_of_each_question_are_found(reader, model, questions):
@@ -96,7 +89,7 @@ def test_a_memory_of_another_network_is_refused(reader):
 
 
 def test_changes_are_read_at_once(reader):
-    about = as_knowledge(WORLD.items_about(WORLD.world.newcomers), WORLD.vocabulary)
+    about = WORLD.memory_items(WORLD.world.newcomers)
     before = len(reader.memory)
     ids = reader.add(about)
     assert ids == [item.id for item in about] and len(reader.memory) == before + len(about)

