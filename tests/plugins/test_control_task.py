@@ -61,6 +61,7 @@ def test_every_parameter_of_a_control_learns_and_none_of_the_base(base, kind):
     (_, metrics), grads = jax.jit(jax.value_and_grad(task.loss, has_aux=True))(params, batch_of(2), context(task, 0))
     still = [jax.tree_util.keystr(p) for p, g in jax.tree_util.tree_leaves_with_path(grads) if not jnp.abs(g).any()]
     assert not still and set(metrics) == {"denoising"}
+    assert jax.tree.structure(jax.eval_shape(task.init, jax.random.key(1))) == jax.tree.structure(params)
     assert "unet" in task.frozen() and "unet" not in params
 
 
