@@ -194,7 +194,7 @@ def measure(storages: dict[str, Storage], options: Options, folder: Path) -> dic
         if not all(np.array_equal(results[0], other) for other in results[1:]):
             raise ValueError("the storages read different things")
 
-    for repeat in range(options.repeats):
+    for _ in range(options.repeats):
         turn("open ms", lambda storage: storage.open())
         ids = rng.integers(0, options.items, QUERIES)
         same(turn("values ms", lambda storage, ids=ids: storage.values(ids)))

@@ -23,7 +23,7 @@ from recipes.memory_evaluation import MemoryEvaluation, Scores, select
 from recipes.questions import Example
 from recipes.small_world.data import WorldConfig
 from recipes.small_world.facts import RELATIONS
-from reveal.memory.engines.engine import SearchResult, Rows
+from reveal.memory.engines.engine import Rows, SearchResult
 from reveal.network.config import PAD
 from reveal.reader import Reader, ReaderOutput
 

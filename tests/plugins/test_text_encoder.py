@@ -131,7 +131,7 @@ def test_configurations_of_other_networks(change, message):
 
 def test_calls_out_of_range(tokens):
     encoder = network("text_encoder")
-    with pytest.raises(ValueError, match="78.*77"):
+    with pytest.raises(ValueError, match=r"78.*77"):
         encoder(np.zeros((1, 78), np.int32))
     with pytest.raises(ValueError, match="skip is 3"):
         encoder(tokens, skip=3)
