@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,6 @@ from jaxtyping import Float, Int
 from common.io.images import read_image, to_uint8
 from common.training import renamed
 from common.weights.model_file import Metadata
-from reveal.evidence import short
 from reveal.memory.items import Item
 from reveal.network.config import RevealConfig
 from reveal.processing import tokenizers
@@ -76,10 +76,8 @@ class Processor:
         tokens = self.tokenizer.encode(question, PROBE * self.question_length)
         count = int((tokens != self.tokenizer.pad).sum())
         if count > self.question_length:
-            more = "or more " if count == len(tokens) else ""
-            raise ValueError(
-                f"{short(question)!r} has {count} {more}tokens, this network reads {self.question_length}: shorten it"
-            )
+            more, start = "or more " if count == len(tokens) else "", textwrap.shorten(question, 60, placeholder="...")
+            raise ValueError(f"{start!r} has {count} {more}tokens, at most {self.question_length} are read: shorten it")
         return tokens[: self.question_length]
 
     def unknown(self, text: str) -> list[str]:

@@ -43,7 +43,6 @@ from jaxtyping import Int
 from common import terminal
 from common.io.files import atomic_output, check_output_file, require_file
 from reveal.processing.vocabulary import END, PAD, SPECIAL, START, Vocabulary, until_end
-from reveal.sources.jsonl import lines_of
 
 SENTINELS, MULTIPLE = 100, 128
 SENTINEL = re.compile(r"<extra_id_(\d{1,2})>")
@@ -184,6 +183,8 @@ def train(
     """
     if not texts or output.suffix not in (".model", ".json"):
         raise ValueError(f"{len(texts)} texts into {output}: give 1 file or more, and -o x.model or -o x.json")
+    from reveal.sources.jsonl import lines_of
+
     check_output_file(output, overwrite)
     if output.suffix == ".json":
         Words.of_texts(lines_of(texts), size).save(output, overwrite)

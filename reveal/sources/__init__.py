@@ -31,7 +31,6 @@ Readers are generators of records; `records` turns those into items and question
 line in `registry`.
 """
 
-from reveal.sources.records import Question, Skips
-from reveal.sources.registry import Items, Questions
+import lazy_loader
 
-__all__ = ["Items", "Question", "Questions", "Skips"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
