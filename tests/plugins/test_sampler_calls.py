@@ -244,36 +244,33 @@ def test_predicted_images_are_clipped():
 X, KEY = jnp.ones((2, 3)), jax.random.key(0)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=0), "steps=0"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=True), "steps=True"),
-        (lambda: samplers.euler(wavy, X, SCHEDULE, steps=1001), "steps=1001"),
-        (lambda: samplers.lcm(wavy, X, SCHEDULE, steps=51, key=KEY), "steps=51"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, eta=2.0), "eta=2.0"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, landing="here"), "landing='here'"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, order=2), "order.*eta, landing"),
-        (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5), "key"),
-        (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=jnp.zeros(2, jnp.uint32)), "uint32"),
-        (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=samplers.keys_of_seeds([1, 2, 3])), "2 images"),
-        (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((4, 2, 3))), "5 calls"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((5, 2, 3))), "noise="),
-        (lambda: samplers.dpm.plan(SCHEDULE, 5, order=3, sde=True), "order=3"),
-        (lambda: samplers.dpm.plan(SCHEDULE, 5, expansion="euler"), "expansion='euler'"),
-        (lambda: samplers.unipc.plan(SCHEDULE, 5, order=0), "order=0"),
-        (lambda: samplers.lms.plan(SCHEDULE, 5, order=9), "order=9"),
-        (lambda: samplers.euler.plan(SCHEDULE, 5, sigma_spacing="beta"), "sigma_spacing='beta'"),
-        (lambda: samplers.euler.plan(FLOW, 5), "FlowSchedule"),
-        (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.0), "strength=0.0"),
-        (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.1), "strength=0.1"),
-        (lambda: samplers.ddim.start(X, SCHEDULE, steps=5, strength=0.5), "image="),
-        (lambda: samplers.ddim(lambda x, step: x[:1], X, SCHEDULE, steps=5), r"\(1, 3\).*\(2, 3\)"),
-        (lambda: samplers.keys_of_seeds([-1]), "-1"),
-        (lambda: samplers.keys_of_seeds([]), "seeds"),
-        (lambda: samplers.by_name("dpm2m"), "'dpm2m'.*dpm_karras"),
-    ],
-)
+@pytest.mark.parametrize("call, message", [
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=0), "steps=0"),
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=True), "steps=True"),
+    (lambda: samplers.euler(wavy, X, SCHEDULE, steps=1001), "steps=1001"),
+    (lambda: samplers.lcm(wavy, X, SCHEDULE, steps=51, key=KEY), "steps=51"),
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, eta=2.0), "eta=2.0"),
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, landing="here"), "landing='here'"),
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, order=2), "order.*eta, landing"),
+    (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5), "key"),
+    (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=jnp.zeros(2, jnp.uint32)), "uint32"),
+    (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=samplers.keys_of_seeds([1, 2, 3])), "2 images"),
+    (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((4, 2, 3))), "5 calls"),
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((5, 2, 3))), "noise="),
+    (lambda: samplers.dpm.plan(SCHEDULE, 5, order=3, sde=True), "order=3"),
+    (lambda: samplers.dpm.plan(SCHEDULE, 5, expansion="euler"), "expansion='euler'"),
+    (lambda: samplers.unipc.plan(SCHEDULE, 5, order=0), "order=0"),
+    (lambda: samplers.lms.plan(SCHEDULE, 5, order=9), "order=9"),
+    (lambda: samplers.euler.plan(SCHEDULE, 5, sigma_spacing="beta"), "sigma_spacing='beta'"),
+    (lambda: samplers.euler.plan(FLOW, 5), "FlowSchedule"),
+    (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.0), "strength=0.0"),
+    (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.1), "strength=0.1"),
+    (lambda: samplers.ddim.start(X, SCHEDULE, steps=5, strength=0.5), "image="),
+    (lambda: samplers.ddim(lambda x, step: x[:1], X, SCHEDULE, steps=5), r"\(1, 3\).*\(2, 3\)"),
+    (lambda: samplers.keys_of_seeds([-1]), "-1"),
+    (lambda: samplers.keys_of_seeds([]), "seeds"),
+    (lambda: samplers.by_name("dpm2m"), "'dpm2m'.*dpm_karras"),
+])  # fmt: skip
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()

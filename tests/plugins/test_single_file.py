@@ -1,5 +1,7 @@
 """Single files in the names of the first release: the same networks as from folders, and architectures from shapes."""
 
+import math
+
 import ldm
 import numpy as np
 import pytest
@@ -100,14 +102,15 @@ def test_a_single_files_architecture_is_inferred(tmp_path):
         infer_config("vae", {"joint_blocks.0.weight": (1,)})
 
 
-@pytest.mark.parametrize("kind, published, walk", [
-    ("unet", UNetConfig.sd15(), ldm.unet()),
-    ("unet", UNetConfig.sd21(), ldm.unet(context=1024, linear=True)),
-    ("vae", VAEConfig.sd(), ldm.vae()),
+@pytest.mark.parametrize("kind, published, walk, count", [
+    ("unet", UNetConfig.sd15(), ldm.unet(), 859_520_964),
+    ("unet", UNetConfig.sd21(), ldm.unet(context=1024, linear=True), 865_910_724),
+    ("vae", VAEConfig.sd(), ldm.vae(), 83_653_863),
 ])  # fmt: skip
-def test_full_size_names_and_shapes(kind, published, walk):
+def test_full_size_names_and_shapes(kind, published, walk, count):
     """Every tensor of the published networks, by name and shape, and the architecture back from the shapes."""
     walk = list(walk)
+    assert sum(math.prod(shape) for _, _, shape in walk) == count
     names = renamed(kind, [name for name, _, _ in walk])
     assert names == {name: ours for name, ours, _ in walk} and len(names) == {"unet": 686, "vae": 248}[kind]
     assert {name: names[name] for name in KNOWN[kind]} == KNOWN[kind]

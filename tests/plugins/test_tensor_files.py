@@ -82,15 +82,12 @@ def test_shards_are_found_by_their_index(tmp_path, tag):
     assert f"1 missing: {shards[1]}" in one_line(error)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("{", r"index\.json"),
-        ("[]", "list"),
-        ("{}", "weight_map"),
-        ('{"weight_map": {"x": "../s.safetensors"}}', r"'\.\./s"),
-    ],
-)
+@pytest.mark.parametrize("text, found", [
+    ("{", r"index\.json"),
+    ("[]", "list"),
+    ("{}", "weight_map"),
+    ('{"weight_map": {"x": "../s.safetensors"}}', r"'\.\./s"),
+])  # fmt: skip
 def test_a_broken_index_is_refused(tmp_path, text, found):
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(ValueError, match=found) as error:

@@ -112,17 +112,14 @@ def test_configuration_there_and_back():
     assert TextConfig.from_json({}) == TextConfig()  # files omit transformers' defaults
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"hidden_act": "gelu_new"}, "hidden_act"),
-        ({"model_type": "t5"}, "model_type is 't5'"),
-        ({"architectures": ["CLIPTextModelWithProjection"]}, r"\['CLIPTextModelWithProjection'\]"),
-        ({"num_attention_heads": 5}, "num_attention_heads"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
-        ({"vocab_size": -1}, "vocab_size is -1"),
-    ],
-)
+@pytest.mark.parametrize("change, message", [
+    ({"hidden_act": "gelu_new"}, "hidden_act"),
+    ({"model_type": "t5"}, "model_type is 't5'"),
+    ({"architectures": ["CLIPTextModelWithProjection"]}, r"\['CLIPTextModelWithProjection'\]"),
+    ({"num_attention_heads": 5}, "num_attention_heads"),
+    ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+    ({"vocab_size": -1}, "vocab_size is -1"),
+])  # fmt: skip
 def test_configurations_of_other_networks(change, message):
     with pytest.raises(ValueError, match=message) as caught:
         TextConfig.from_json(THEIRS | change)

@@ -45,25 +45,18 @@ ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": partial(jax.nn.gelu, approximat
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """Architecture of a text encoder; fields and defaults are transformers' (its files omit defaults).
-
-    Attributes:
-      max_position_embeddings: the largest number of tokens in a row.
-      hidden_act: of the mlp; "quick_gelu" (OpenAI) or "gelu" (OpenCLIP, the exact one).
-      eos_token_id: the pooled token is the first of this id; 2 means the largest id in the row.
-      projection_dim: of CLIP's joint space, unused here; kept for the files.
-    """
+    """Architecture of a text encoder; fields and defaults are transformers' (its files omit defaults)."""
 
     vocab_size: int = 49408
     hidden_size: int = 512
     intermediate_size: int = 2048
     num_hidden_layers: int = 12
     num_attention_heads: int = 8
-    max_position_embeddings: int = 77
-    hidden_act: str = "quick_gelu"
+    max_position_embeddings: int = 77  # the largest number of tokens in a row
+    hidden_act: str = "quick_gelu"  # of the mlp: that (OpenAI), or "gelu", the exact one (OpenCLIP)
     layer_norm_eps: float = 1e-5
-    eos_token_id: int = 49407
-    projection_dim: int = 512
+    eos_token_id: int = 49407  # the pooled token is the first of this id; 2 means the largest id in the row
+    projection_dim: int = 512  # of CLIP's joint space, unused here; kept for the files
 
     def __post_init__(self):
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -96,17 +89,11 @@ class TextConfig:
 
 
 class TextStates(NamedTuple):
-    """Outputs for `b` prompts of `n` tokens.
+    """Outputs for `b` prompts of `n` tokens."""
 
-    Attributes:
-      last: the UNet's context: without the last `skip` layers, after the final norm.
-      pooled: one vector per prompt: all layers and the final norm, at the end token (`TextConfig.eos_token_id`).
-      hidden: before each layer and after the last one, without the final norm.
-    """
-
-    last: Float[Array, "b n c"]
-    pooled: Float[Array, "b c"]
-    hidden: tuple[Float[Array, "b n c"], ...]
+    last: Float[Array, "b n c"]  # the UNet's context: without the last `skip` layers, after the final norm
+    pooled: Float[Array, "b c"]  # per prompt: all layers and the final norm, at the end token (see `eos_token_id`)
+    hidden: tuple[Float[Array, "b n c"], ...]  # before each layer and after the last one, without the final norm
 
 
 class TextEncoder(nnx.Module):
