@@ -32,9 +32,7 @@ def batch():
 @pytest.fixture(scope="module")
 def params():
     """Random ones: nothing is compiled."""
-    params = {"vae": nnx.to_pure_dict(nnx.state(random(AutoencoderKL, TASK.vae)))}
-    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, jax.eval_shape(TASK.init, jax.random.key(1)))
-    return params
+    return {"vae": nnx.to_pure_dict(nnx.state(random(AutoencoderKL, TASK.vae)))}
 
 
 @pytest.mark.slow

@@ -49,10 +49,7 @@ def context(step: int = 0, **frozen) -> Context:
 def params():
     """Random ones: nothing is compiled."""
     networks = {"unet": random(UNet, UNET), "text_encoder": random(TextEncoder, TEXT)}
-    params = {name: nnx.to_pure_dict(nnx.state(network)) for name, network in networks.items()}
-    shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, jax.eval_shape(TASK.init, jax.random.key(1)))]
-    assert shapes[0] == shapes[1]
-    return params
+    return {name: nnx.to_pure_dict(nnx.state(network)) for name, network in networks.items()}
 
 
 @pytest.mark.slow

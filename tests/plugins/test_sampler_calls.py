@@ -73,12 +73,6 @@ def test_deterministic_samplers_converge_to_the_image(name):
     assert fine < 0.04 and fine < coarse / 5
 
 
-def test_higher_orders_need_fewer_steps():
-    errors = {name: error(name, 20) for name in ("euler", "euler_karras", "dpm_karras", "plms", "ddim", "heun", "lms")}
-    assert errors["dpm_karras"] < errors["euler_karras"] / 5 and errors["plms"] < errors["ddim"] / 5
-    assert errors["heun"] < errors["euler"] / 3 and errors["lms"] < errors["euler"] / 2
-
-
 @pytest.mark.parametrize("variant", ["bh1", "bh2"])
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_every_form_of_unipc_is_exact_in_the_limit(order, variant):
@@ -207,9 +201,8 @@ def test_steps_and_progress_inside_jit():
         return wavy(x, step)
 
     jax.jit(lambda x: samplers.ddim(model, x, SCHEDULE, steps=4))(jnp.ones((1, 2)))
-    jax.jit(lambda x: samplers.heun(wavy, x, SCHEDULE, steps=5, progress=lambda i: progress.append(int(i))))(
-        jnp.ones((1, 2))
-    )
+    report = lambda index: progress.append(int(index))  # noqa: E731
+    jax.jit(lambda x: samplers.heun(wavy, x, SCHEDULE, steps=5, progress=report))(jnp.ones((1, 2)))
     jax.effects_barrier()
     assert steps == [(750, 0, 0, 0.25, 0), (500, 1, 0.25, 0.5, 1), (250, 2, 0.5, 0.75, 1), (0, 3, 0.75, 1, 0)]
     assert sorted(progress) == list(range(9))

@@ -1,5 +1,6 @@
 """The UNet and its inputs for controls against the PyTorch library's outputs, and configurations from config.json."""
 
+import json
 import re
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from flax import nnx
 from networks import SMALL, fixture, network, normal, one_line, small_unet, stored_json
 
+from plugins.diffusion.networks.text_encoder import TextConfig
 from plugins.diffusion.networks.unet import UNetConfig
 from plugins.diffusion.networks.vae import VAEConfig
 
@@ -189,7 +191,7 @@ def test_inputs_that_do_not_fit(small, change, message):
     one_line(error)
 
 
-CONFIGS = {"unet": UNetConfig, "vae": VAEConfig}
+CONFIGS = {"unet": UNetConfig, "vae": VAEConfig, "text_encoder": TextConfig}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -197,7 +199,7 @@ def test_configurations_come_back_from_json(name):
     """Every key that we write is one of theirs, with their value."""
     config, theirs = CONFIGS[name], stored_json(name)
     ours = config.from_json(theirs).to_json()
-    assert {key: theirs[key] for key in ours} == ours
+    assert json.loads(json.dumps(ours)) == ours == {key: theirs[key] for key in ours}
     assert config.from_json(ours) == config.from_json(theirs) and hash(config.from_json(ours))
 
 
@@ -207,6 +209,7 @@ def test_old_files_omit_keys():
     heads = {"attention_head_dim": [5, 10, 20, 20], "cross_attention_dim": 1024, "use_linear_projection": True}
     extra = {"sample_size": 96, "upcast_attention": True, "only_cross_attention": False, "num_class_embeds": None}
     assert UNetConfig.from_json(theirs | heads | extra) == UNetConfig.sd21()
+    assert TextConfig.from_json({}) == TextConfig()
     assert UNetConfig.sd15().heads == (8, 8, 8, 8) and UNetConfig.sd21().heads == (5, 10, 20, 20)
 
 
@@ -225,6 +228,11 @@ def test_old_files_omit_keys():
     ("vae", {"_class_name": "AsymmetricAutoencoderKL"}, "AutoencoderKL"),
     ("vae", {"scaling_factor": 0.0}, "scaling_factor"),
     ("vae", {"norm_num_groups": 32}, "norm_num_groups"),
+    ("text_encoder", {"hidden_act": "gelu_new"}, "hidden_act"),
+    ("text_encoder", {"model_type": "t5"}, "model_type is 't5'"),
+    ("text_encoder", {"architectures": ["CLIPTextModelWithProjection"]}, r"\['CLIPTextModelWithProjection'\]"),
+    ("text_encoder", {"num_attention_heads": 5}, "num_attention_heads"),
+    ("text_encoder", {"num_hidden_layers": 0}, "num_hidden_layers is 0"),
 ])  # fmt: skip
 def test_other_configurations_are_refused(name, change, message):
     with pytest.raises(ValueError, match=message) as error:

@@ -30,17 +30,10 @@ SCHEDULE = Schedule(timestep_spacing="leading")
 
 def unet_config(channels: int, side: int) -> UNetConfig:
     return UNetConfig(
-        sample_size=side,
-        in_channels=channels,
-        out_channels=channels,
-        block_out_channels=(8,),
-        down_block_types=("CrossAttnDownBlock2D",),
-        up_block_types=("CrossAttnUpBlock2D",),
-        layers_per_block=1,
-        cross_attention_dim=WIDTH,
-        attention_head_dim=2,
-        norm_num_groups=4,
-    )
+        sample_size=side, in_channels=channels, out_channels=channels, block_out_channels=(8,), layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D",), up_block_types=("CrossAttnUpBlock2D",),
+        cross_attention_dim=WIDTH, attention_head_dim=2, norm_num_groups=4,
+    )  # fmt: skip
 
 
 @functools.cache

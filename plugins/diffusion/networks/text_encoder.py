@@ -16,9 +16,8 @@ Padding is not masked, as in Stable Diffusion's training. Attributes have transf
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +29,6 @@ from plugins.diffusion.networks import json_config
 from plugins.diffusion.networks.attention import attend
 from plugins.diffusion.networks.layers import Embedding, LayerNorm, Linear
 
-ARCHITECTURE = "CLIPTextModel"
 MODEL_TYPE = "clip_text_model"
 OLD_END = 2  # the eos_token_id of CLIP's first configs, which is not the id of any end token
 
@@ -44,7 +42,7 @@ ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": partial(jax.nn.gelu, approximat
 
 
 @dataclasses.dataclass(frozen=True)
-class TextConfig:
+class TextConfig(json_config.JsonConfig):
     """Architecture of a text encoder; fields and defaults are transformers' (its files omit defaults)."""
 
     vocab_size: int = 49408
@@ -57,6 +55,9 @@ class TextConfig:
     layer_norm_eps: float = 1e-5
     eos_token_id: int = 49407  # the pooled token is the first of this id; 2 means the largest id in the row
     projection_dim: int = 512  # of CLIP's joint space, unused here; kept for the files
+
+    architecture = "CLIPTextModel"
+    fixed: ClassVar = {"model_type": (MODEL_TYPE,), "architectures": ([architecture], (architecture,), None)}
 
     def __post_init__(self):
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -77,15 +78,8 @@ class TextConfig:
         """OpenCLIP ViT-H/14 without its last layer, of Stable Diffusion 2.x: 340,387,840 parameters."""
         return cls(49408, 1024, 4096, 23, 16, hidden_act="gelu", eos_token_id=OLD_END)
 
-    @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> TextConfig:
-        """From transformers' `config.json`. Raises ValueError for an unsupported option."""
-        fixed = {"model_type": (MODEL_TYPE,), "architectures": ([ARCHITECTURE], (ARCHITECTURE,), None)}
-        return json_config.read(cls, mapping, ARCHITECTURE, fixed)
-
     def to_json(self) -> dict[str, Any]:
-        """As transformers' `config.json`."""
-        return {"architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, **dataclasses.asdict(self)}
+        return {"architectures": [self.architecture], "model_type": MODEL_TYPE, **dataclasses.asdict(self)}
 
 
 class TextStates(NamedTuple):
@@ -115,8 +109,7 @@ class TextEncoder(nnx.Module):
         """Encodes rows of token ids below `vocab_size`, from `Tokenizer`.
 
         `skip` leaves out that many layers at the end, for `last` alone. `mask` is True for the tokens that others
-        attend to; None: all, as in Stable Diffusion. Raises ValueError for rows that are too long, or a `skip` that
-        leaves no layer."""
+        attend to; None: all, as in Stable Diffusion."""
         longest, layers = self.config.max_position_embeddings, self.config.num_hidden_layers
         if tokens.shape[1] > longest:
             raise ValueError(f"{tokens.shape[1]} tokens in a row; this encoder has positions for {longest}: cut them")

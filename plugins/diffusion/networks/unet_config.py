@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from plugins.diffusion.networks import json_config
 
-ARCHITECTURE = "UNet2DConditionModel"
 DOWN_TYPES = ("CrossAttnDownBlock2D", "DownBlock2D")  # with a transformer after each residual block, and without
 UP_TYPES = ("CrossAttnUpBlock2D", "UpBlock2D")
 NONE = ["addition_embed_type", "class_embed_type", "cross_attention_norm", "encoder_hid_dim", "encoder_hid_dim_type"]
@@ -35,7 +33,7 @@ Shape = tuple[int, int, int]  # h, w, c
 
 
 @dataclasses.dataclass(frozen=True)
-class UNetConfig:
+class UNetConfig(json_config.JsonConfig):
     """Architecture of a UNet in diffusers' options. Raises ValueError for values that do not fit together."""
 
     sample_size: int = 64  # side of the training latents, in latent pixels; other sizes run too
@@ -53,6 +51,8 @@ class UNetConfig:
     transformer_layers_per_block: int = 1  # depth of each transformer
     flip_sin_to_cos: bool = True  # this and the next: see `unet.sinusoid`
     freq_shift: int | float = 0
+
+    architecture, fixed = "UNet2DConditionModel", FIXED
 
     def __post_init__(self):
         json_config.freeze_lists(self)
@@ -82,15 +82,6 @@ class UNetConfig:
         """Stable Diffusion 2.0 and 2.1 at 768 pixels (the base networks differ in `sample_size` 64 alone)."""
         heads = (5, 10, 20, 20)
         return cls(sample_size=96, cross_attention_dim=1024, attention_head_dim=heads, use_linear_projection=True)
-
-    @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> UNetConfig:
-        """From diffusers' `config.json`. Raises ValueError for an unsupported option."""
-        return json_config.read(cls, mapping, ARCHITECTURE, FIXED)
-
-    def to_json(self) -> dict[str, Any]:
-        """As diffusers' `config.json`."""
-        return json_config.write(self, ARCHITECTURE, FIXED)
 
     @property
     def levels(self) -> int:

@@ -24,7 +24,6 @@ from plugins.diffusion.networks import json_config
 from plugins.diffusion.networks.attention import attend
 from plugins.diffusion.networks.layers import AFTER, Conv, Downsample, GroupNorm, Linear, ResnetBlock, Upsample, silu
 
-ARCHITECTURE = "AutoencoderKL"
 DOWN_TYPE, UP_TYPE = "DownEncoderBlock2D", "UpDecoderBlock2D"
 FIXED: dict[str, tuple] = {
     "act_fn": ("silu", "swish"),
@@ -39,7 +38,7 @@ LOGVAR = (-30.0, 20.0)  # log variances are clipped to this range
 
 
 @dataclasses.dataclass(frozen=True)
-class VAEConfig:
+class VAEConfig(json_config.JsonConfig):
     """Architecture of an autoencoder in diffusers' options. Raises ValueError for values that do not fit together."""
 
     in_channels: int = 3  # of images, as out_channels
@@ -51,6 +50,8 @@ class VAEConfig:
     sample_size: int = 512  # side of the training images, in pixels
     scaling_factor: int | float = 0.18215  # scaled latents = (latents - shift) * scaling
     shift_factor: int | float | None = None
+
+    architecture, fixed = "AutoencoderKL", FIXED
 
     def __post_init__(self):
         json_config.freeze_lists(self)
@@ -70,17 +71,15 @@ class VAEConfig:
 
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> VAEConfig:
-        """From diffusers' `config.json`. Raises ValueError for an unsupported option."""
         for key, supported in (("down_block_types", DOWN_TYPE), ("up_block_types", UP_TYPE)):
             for found in mapping.get(key, ()):
                 json_config.check_choice(key, found, (supported,))
-        return json_config.read(cls, mapping, ARCHITECTURE, FIXED)
+        return super().from_json(mapping)
 
     def to_json(self) -> dict[str, Any]:
-        """As diffusers' `config.json`."""
         levels = len(self.block_out_channels)
         types = {"down_block_types": [DOWN_TYPE] * levels, "up_block_types": [UP_TYPE] * levels}
-        return json_config.write(self, ARCHITECTURE, FIXED) | types
+        return super().to_json() | types
 
     @property
     def reduction(self) -> int:

@@ -88,8 +88,7 @@ class Schedule:
                 "rescale_betas_zero_snr needs v_prediction or sample (at zero SNR epsilon does not determine x_0)",
             ),
         ]
-        broken = [rule for holds, rule in rules if not holds]
-        if broken:
+        if broken := [rule for holds, rule in rules if not holds]:
             raise ValueError(f"a noise schedule breaks: {'; '.join(broken)}")
 
     @functools.cached_property
@@ -238,13 +237,11 @@ def _in_range(timesteps: Float[np.ndarray, " n"], total: int, offset: int) -> Fl
 
 
 def check_steps(steps: int, total: int) -> None:
-    """Raises ValueError unless 1 <= steps <= total."""
     if not 1 <= steps <= total:
         raise ValueError(f"steps={steps} cannot be spaced over {total} training timesteps; choose 1 to {total}")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raises ValueError for a value that is not one of `choices`."""
     if value not in choices:
         listed = ", ".join(str(choice) for choice in choices if choice is not None)
         raise ValueError(f"{name}={value!r} is not supported; choose one of {listed}")
