@@ -36,9 +36,8 @@ def run():
     unet = network("unet")
     config, (graphdef, state) = unet.config, nnx.split(unet)
     params = nnx.to_pure_dict(state)
-    levels, skips = (
-        [jnp.zeros((2, *s)) for s in shapes(16, 8)] for shapes in (config.level_shapes, config.skip_shapes)
-    )
+    levels = [jnp.zeros((2, *shape)) for shape in config.level_shapes(16, 8)]
+    skips = [jnp.zeros((2, *shape)) for shape in config.skip_shapes(16, 8)]
     zeros_of = {"level_features": levels, "skip_residuals": skips, "mid_residual": levels[-1]}
 
     @jax.jit

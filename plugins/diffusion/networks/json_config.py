@@ -7,7 +7,7 @@ refused by name, so that no network runs with a part missing. Other keys (paths,
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 Config = TypeVar("Config")
 
@@ -19,7 +19,7 @@ class JsonConfig:
     fixed: ClassVar[Mapping[str, Sequence]] = {}  # supported values of options that are no fields
 
     @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> Self:
+    def from_json(cls, mapping: Mapping[str, Any]) -> Any:
         """From a `config.json`. Raises ValueError for an unsupported option."""
         return read(cls, mapping, cls.architecture, cls.fixed)
 

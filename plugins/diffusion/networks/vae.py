@@ -58,11 +58,8 @@ class VAEConfig(json_config.JsonConfig):
         numbers = ("in_channels", "out_channels", "latent_channels", "layers_per_block", "norm_num_groups")
         json_config.check_positive(self, (*numbers, "sample_size"), lists=("block_out_channels",))
         fits = all(c % self.norm_num_groups == 0 for c in self.block_out_channels)
-        rules = [
-            (self.scaling_factor > 0, "scaling_factor is positive"),
-            (fits, "norm_num_groups divides block_out_channels"),
-        ]
-        json_config.check(self, rules)
+        rules = [(self.scaling_factor > 0, "scaling_factor is positive")]
+        json_config.check(self, [*rules, (fits, "norm_num_groups divides block_out_channels")])
 
     @classmethod
     def sd(cls) -> VAEConfig:

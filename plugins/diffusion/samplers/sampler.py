@@ -151,7 +151,6 @@ class Sampler:
         Args:
           model: called with alpha x_0 + sigma eps in float32.
           x: the initial sample, see `start`.
-          schedule: the model's.
           steps: of a whole run; `strength` < 1 does only the last of them.
           key: for samplers that draw noise, one key or one per image. Others ignore it.
           noise: the draws themselves instead, one for each call of the model.

@@ -1,4 +1,4 @@
-"""Noise schedules: signal and noise levels of a sample at each training timestep.
+"""Noise schedules: signal and noise levels of a sample at each training timestep, and the timesteps of a run.
 
 A diffusion model is trained on x_t = alpha_t x_0 + sigma_t eps, with alpha_t^2 + sigma_t^2 = 1 and eps standard normal.
 The schedule is a list of betas, and alpha_t^2 = prod_{s<=t} (1 - beta_s) is called alphas_cumprod (DDPM, 2006.11239,
