@@ -36,17 +36,11 @@ MAX_CONTROLS = 8  # control networks whose placed parameters are cached
 
 
 class Layout(NamedTuple):
-    """Batches of a request.
+    """Batches of a request."""
 
-    Attributes:
-      batches: indices of the images of each batch; the last index of all pads the last batch.
-      chunk: number of images that the autoencoder takes at once.
-      split: sharding of a batch's rows; None: all on the default device.
-    """
-
-    batches: list[Int[np.ndarray, " b"]]
-    chunk: int
-    split: NamedSharding | None
+    batches: list[Int[np.ndarray, " b"]]  # indices of each batch's images; the last index of all pads the last batch
+    chunk: int  # number of images that the autoencoder takes at once
+    split: NamedSharding | None  # sharding of a batch's rows; None: all on the default device
 
 
 def make_layout(total: int, height: int, width: int, unit: int, batch: int | None, mesh: Mesh | None) -> Layout:

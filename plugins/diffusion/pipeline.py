@@ -130,8 +130,7 @@ class Pipeline:
           options: fields of `GenerationConfig`: steps, sampler (a name or a `Sampler`), guidance, rescale, height,
             width, strength, clip_skip.
 
-        Raises ValueError before anything is computed, TypeError for an unknown option. A prompt that is too long is a
-        warning.
+        Raises ValueError before anything is computed. A prompt that is too long is a warning.
         """
         conditions = {"image": image, "controls": controls}
         request = make_request(self.base, prompts, negative=negative, seeds=seeds, **conditions, **options)

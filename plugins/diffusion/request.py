@@ -24,28 +24,19 @@ INVERSION = "ddim_inversion"  # runs from an image to noise
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Request(GenerationConfig):
-    """A checked request: the options with their defaults filled in, and prompts and seeds by image.
-
-    Attributes:
-      sampler: the sampler itself.
-      prompts, negatives, seeds: one for each image.
-      calls: of the UNet, for each batch.
-      image: initial image in [0, 1], `b h w 3` with b = 1 or one each; None: noise.
-      truncated: for each prompt that is too long, a line that names the words left out.
-      controls: `plugins.control`'s.
-    """
+    """A checked request: the options with their defaults filled in, and prompts and seeds by image."""
 
     sampler: Sampler  # type: ignore[assignment]
     height: int  # type: ignore[assignment]
     width: int  # type: ignore[assignment]
     strength: float  # type: ignore[assignment]
-    prompts: tuple[str, ...]
+    prompts: tuple[str, ...]  # one for each image, as negatives and seeds
     negatives: tuple[str, ...]
     seeds: tuple[int, ...]
-    calls: int
-    image: np.ndarray | None
-    truncated: tuple[str, ...]
-    controls: tuple[Any, ...] = ()
+    calls: int  # of the UNet, for each batch
+    image: np.ndarray | None  # initial image in [0, 1], `b h w 3` with b = 1 or one each; None: noise
+    truncated: tuple[str, ...]  # for each prompt that is too long, a line that names the words left out
+    controls: tuple[Any, ...] = ()  # `plugins.control`'s
 
     @property
     def guided(self) -> bool:

@@ -1,7 +1,7 @@
 """Weights and inputs of the diffusion fixtures, drawn anew from their names; numpy alone.
 
 `tests/data/plugins/make_networks.py` computes the PyTorch library's outputs for them, the tests compute ours. The
-CRC-32 of a name seeds its draw. Kernels have variance 1 / fan-in, scales are near 1 and biases near 0 but not there, and
+CRC-32 of a name seeds its draw. Kernels have variance 1 / fan-in, scales are near 1 and biases near 0 but not there;
 convolutions that training would start at zero are drawn as all others, so that every term matters.
 """
 

@@ -17,8 +17,8 @@ def unet(
 ) -> Iterator[Tensor]:
     """The UNet: every level but the last has transformers."""
     first, time, last = widths[0], 4 * widths[0], len(widths) - 1
-    yield from dense(("time_embed.0", "time_embedding.linear_1"), time, first)
-    yield from dense(("time_embed.2", "time_embedding.linear_2"), time, time)
+    yield from with_bias(("time_embed.0", "time_embedding.linear_1"), time, first)
+    yield from with_bias(("time_embed.2", "time_embedding.linear_2"), time, time)
     yield from conv(("input_blocks.0.0", "conv_in"), first, 4)
     row, width, skips = 1, first, [first]
     for level, wide in enumerate(widths):
@@ -50,7 +50,7 @@ def unet(
             if level and i == layers:
                 yield from conv((f"output_blocks.{row}.{part}.conv", f"{up}.upsamplers.0.conv"), width, width)
             row += 1
-    yield from norm(("out.0", "conv_norm_out"), width)
+    yield from with_bias(("out.0", "conv_norm_out"), width)
     yield from conv(("out.2", "conv_out"), 4, width)
 
 
@@ -67,29 +67,29 @@ RESNET = {  # diffusers -> the UNet's in a single file; an autoencoder has no ti
 def resnet(names: Pair, inputs: int, outputs: int, time: int | None = None) -> Iterator[Tensor]:
     ldm = RESNET if time else {"conv_shortcut": "nin_shortcut"}
     at = {name: below(names, ldm.get(name, name), name) for name in RESNET}
-    yield from norm(at["norm1"], inputs)
+    yield from with_bias(at["norm1"], inputs)
     yield from conv(at["conv1"], outputs, inputs)
     if time:
-        yield from dense(at["time_emb_proj"], outputs, time)
-    yield from norm(at["norm2"], outputs)
+        yield from with_bias(at["time_emb_proj"], outputs, time)
+    yield from with_bias(at["norm2"], outputs)
     yield from conv(at["conv2"], outputs, outputs)
     if inputs != outputs:
         yield from conv(at["conv_shortcut"], outputs, inputs, 1)
 
 
 def transformer(names: Pair, width: int, context: int, linear: bool) -> Iterator[Tensor]:
-    yield from norm(below(names, "norm"), width)
+    yield from with_bias(below(names, "norm"), width)
     inner = below(names, "transformer_blocks.0")
     for part in ("proj_in", "proj_out"):
-        yield from dense(below(names, part), width, width) if linear else conv(below(names, part), width, width, 1)
+        yield from with_bias(below(names, part), width, width) if linear else conv(below(names, part), width, width, 1)
     for part, source in (("attn1", width), ("attn2", context)):
         for name, inputs in (("to_q", width), ("to_k", source), ("to_v", source)):
             yield weight(below(inner, f"{part}.{name}"), width, inputs)
-        yield from dense(below(inner, f"{part}.to_out.0"), width, width)
+        yield from with_bias(below(inner, f"{part}.to_out.0"), width, width)
     for i in (1, 2, 3):
-        yield from norm(below(inner, f"norm{i}"), width)
-    yield from dense(below(inner, "ff.net.0.proj"), 8 * width, width)
-    yield from dense(below(inner, "ff.net.2"), width, 4 * width)
+        yield from with_bias(below(inner, f"norm{i}"), width)
+    yield from with_bias(below(inner, "ff.net.0.proj"), 8 * width, width)
+    yield from with_bias(below(inner, "ff.net.2"), width, 4 * width)
 
 
 def vae(widths: Sequence[int] = (128, 256, 512, 512), latents: int = 4, layers: int = 2) -> Iterator[Tensor]:
@@ -105,7 +105,7 @@ def vae(widths: Sequence[int] = (128, 256, 512, 512), latents: int = 4, layers: 
         if level != len(widths) - 1:
             yield from conv(below(names, "downsample.conv", "downsamplers.0.conv"), width, width)
     yield from middle("encoder", wide)
-    yield from norm(("encoder.norm_out", "encoder.conv_norm_out"), wide)
+    yield from with_bias(("encoder.norm_out", "encoder.conv_norm_out"), wide)
     yield from conv(("encoder.conv_out", "encoder.conv_out"), 2 * latents, wide)
     yield from conv(("quant_conv", "quant_conv"), 2 * latents, 2 * latents, 1)
     yield from conv(("post_quant_conv", "post_quant_conv"), latents, latents, 1)
@@ -119,14 +119,14 @@ def vae(widths: Sequence[int] = (128, 256, 512, 512), latents: int = 4, layers: 
             width = widths[level]
         if level:
             yield from conv(below(names, "upsample.conv", "upsamplers.0.conv"), width, width)
-    yield from norm(("decoder.norm_out", "decoder.conv_norm_out"), width)
+    yield from with_bias(("decoder.norm_out", "decoder.conv_norm_out"), width)
     yield from conv(("decoder.conv_out", "decoder.conv_out"), 3, width)
 
 
 def middle(side: str, width: int) -> Iterator[Tensor]:
     yield from resnet((f"{side}.mid.block_1", f"{side}.mid_block.resnets.0"), width, width)
     attention = (f"{side}.mid.attn_1", f"{side}.mid_block.attentions.0")
-    yield from norm(below(attention, "norm", "group_norm"), width)
+    yield from with_bias(below(attention, "norm", "group_norm"), width)
     for ldm, diffusers in (("q", "to_q"), ("k", "to_k"), ("v", "to_v"), ("proj_out", "to_out.0")):
         yield from conv(below(attention, ldm, diffusers), width, width, 1)
     yield from resnet((f"{side}.mid.block_2", f"{side}.mid_block.resnets.1"), width, width)
@@ -164,17 +164,10 @@ def weight(names: Pair, *shape: int) -> Tensor:
 
 
 def with_bias(names: Pair, *shape: int) -> Iterator[Tensor]:
+    """The weight and bias of a norm, a linear map (outputs, inputs) or a convolution (outputs, inputs, h, w)."""
     yield weight(names, *shape)
     yield f"{names[0]}.bias", f"{names[1]}.bias", shape[:1]
 
 
 def conv(names: Pair, outputs: int, inputs: int, size: int = 3) -> Iterator[Tensor]:
     yield from with_bias(names, outputs, inputs, size, size)
-
-
-def dense(names: Pair, outputs: int, inputs: int) -> Iterator[Tensor]:
-    yield from with_bias(names, outputs, inputs)
-
-
-def norm(names: Pair, width: int) -> Iterator[Tensor]:
-    yield from with_bias(names, width)

@@ -4,7 +4,9 @@ import functools
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import drawn
 import jax
@@ -23,18 +25,10 @@ FILES = {"unet": WEIGHTS, "vae": WEIGHTS, "text_encoder": "model.safetensors"}  
 
 # Two levels, one without attention; odd numbers of everything that may be odd.
 SMALL = UNetConfig(
-    in_channels=3,
-    out_channels=5,
-    block_out_channels=(8, 12),
-    down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-    up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-    layers_per_block=1,
-    cross_attention_dim=6,
-    attention_head_dim=(1, 3),
-    norm_num_groups=4,
-    use_linear_projection=True,
-    transformer_layers_per_block=2,
-)
+    in_channels=3, out_channels=5, block_out_channels=(8, 12), layers_per_block=1, norm_num_groups=4,
+    down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+    cross_attention_dim=6, attention_head_dim=(1, 3), use_linear_projection=True, transformer_layers_per_block=2,
+)  # fmt: skip
 
 
 @functools.cache
@@ -115,17 +109,24 @@ def abstract(make):
 
 
 def small_unet() -> UNet:
-    """SMALL with random parameters: norms near 1, biases near 0 but not there, so that every term matters."""
-    graphdef, state = nnx.split(abstract(lambda: UNet(SMALL, rngs=nnx.Rngs(0))))
-    rng = np.random.default_rng(0)
+    """SMALL with random parameters."""
+    return random(UNet, SMALL)
 
-    def parameter(path, leaf):
+
+def random(network: Callable[..., nnx.Module], config: Any) -> Any:
+    """Parameters as random as they come, so that every term matters: scales of norms near 1, biases of deviation 1."""
+    graph, state = nnx.split(abstract(lambda: network(config, rngs=nnx.Rngs(0))))
+    rng = np.random.default_rng(7)
+
+    def draw(path: tuple, leaf: Any) -> jax.Array:
         value = normal(rng, *leaf.shape)
         if value.ndim > 1:
-            return jnp.asarray(value / np.sqrt(np.prod(value.shape[:-1])))
-        return jnp.asarray(0.1 * value + (path[-1].key == "scale"))
+            value = value / np.sqrt(np.prod(value.shape[:-1]))
+        elif path[-1].key == "scale":
+            value = 1 + 0.1 * value
+        return jax.device_put(value)
 
-    return nnx.merge(graphdef, jax.tree_util.tree_map_with_path(parameter, nnx.to_pure_dict(state)))
+    return nnx.merge(graph, jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state)))
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:

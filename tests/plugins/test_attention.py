@@ -80,20 +80,17 @@ def test_bfloat16_keeps_a_float32_softmax():
         np.testing.assert_allclose(out.astype(jnp.float32), 1, atol=0.01)
 
 
-@pytest.mark.parametrize(
-    ("capability", "dtype", "head", "masked", "expected"),
-    [
-        ("8.0", jnp.bfloat16, 40, False, "cudnn"),
-        ("8.0", jnp.float16, 80, False, "cudnn"),
-        ("8.0", jnp.bfloat16, 160, False, "xla"),  # too wide for an A100, not for an H100
-        ("9.0", jnp.bfloat16, 160, False, "cudnn"),
-        ("9.0", jnp.bfloat16, 20, False, "xla"),  # not a multiple of 8
-        ("9.0", jnp.bfloat16, 40, True, "xla"),
-        ("9.0", jnp.float32, 40, False, "xla"),
-        ("7.0", jnp.float16, 40, False, "xla"),
-        ("gfx90a", jnp.bfloat16, 40, False, "xla"),
-    ],
-)
+@pytest.mark.parametrize("capability, dtype, head, masked, expected", [
+    ("8.0", jnp.bfloat16, 40, False, "cudnn"),
+    ("8.0", jnp.float16, 80, False, "cudnn"),
+    ("8.0", jnp.bfloat16, 160, False, "xla"),  # too wide for an A100, not for an H100
+    ("9.0", jnp.bfloat16, 160, False, "cudnn"),
+    ("9.0", jnp.bfloat16, 20, False, "xla"),  # not a multiple of 8
+    ("9.0", jnp.bfloat16, 40, True, "xla"),
+    ("9.0", jnp.float32, 40, False, "xla"),
+    ("7.0", jnp.float16, 40, False, "xla"),
+    ("gfx90a", jnp.bfloat16, 40, False, "xla"),
+])  # fmt: skip
 def test_cudnn_where_it_can(monkeypatch, capability, dtype, head, masked, expected):
     q, k = (jnp.asarray(np.zeros((2, n, 8, head), dtype)) for n in (64, 77))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")

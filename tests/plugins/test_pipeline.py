@@ -144,36 +144,30 @@ def test_a_prompt_that_is_too_long_is_a_warning():
 IMAGE = np.full((16, 16, 3), 0.5, np.float32)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"height": 17}, "16x17.* 16x16"),
-        ({"height": 0}, "16x0"),
-        ({"sampler": "eulr"}, "'eulr'.*ddim"),
-        ({"sampler": "ddim_inversion"}, "ddim_inversion.*ddpm"),
-        ({"sampler": "flow_euler"}, "flow_euler"),
-        ({"steps": 0}, "steps=0"),
-        ({"strength": 0.5}, "strength=0.5"),
-        ({"image": IMAGE, "strength": 1.5}, "strength=1.5"),
-        ({"image": IMAGE, "strength": 0.1}, "strength=0.1"),
-        ({"image": IMAGE, "width": 32}, "16x16.*32x16"),
-        ({"image": IMAGE[:, :15]}, "15x16.*16x16"),
-        ({"image": IMAGE[..., :1]}, r"\(16, 16, 1\)"),
-        ({"image": IMAGE * 255}, "float32"),
-        ({"image": np.full((16, 16, 3), 7, np.uint8)}, "uint8"),
-        ({"guidance": float("nan")}, "guidance=nan"),
-        ({"guidance": 1, "negative": "dark"}, "guidance=1"),
-        ({"rescale": 2.0}, "rescale=2.0"),
-        ({"clip_skip": 2}, "clip_skip=2.*0 to 1"),
-        ({"seeds": -1}, "-1"),
-        ({"seeds": [1, 2], "negative": ["a", "b", "c"]}, "3 negative, 2 seeds"),
-        ({"seeds": []}, "0 seeds"),
-        ({"batch": 0}, "batch=0"),
-        ({"batch": 3, "mesh": "two"}, "batch=3.* 2 devices"),
-        ({"mesh": "explicit"}, "axis_types="),
-        ({"dtype": "int8"}, "int8"),
-    ],
-)
+@pytest.mark.parametrize("settings, message", [
+    ({"height": 17}, "16x17.* 16x16"),
+    ({"height": 0}, "16x0"),
+    ({"sampler": "eulr"}, "'eulr'.*ddim"),
+    ({"sampler": "ddim_inversion"}, "ddim_inversion.*ddpm"),
+    ({"strength": 0.5}, "strength=0.5"),
+    ({"image": IMAGE, "strength": 0.1}, "strength=0.1"),
+    ({"image": IMAGE, "width": 32}, "16x16.*32x16"),
+    ({"image": IMAGE[:, :15]}, "15x16.*16x16"),
+    ({"image": IMAGE[..., :1]}, r"\(16, 16, 1\)"),
+    ({"image": IMAGE * 255}, "float32"),
+    ({"image": np.full((16, 16, 3), 7, np.uint8)}, "uint8"),
+    ({"guidance": float("nan")}, "guidance=nan"),
+    ({"guidance": 1, "negative": "dark"}, "guidance=1"),
+    ({"rescale": 2.0}, "rescale=2.0"),
+    ({"clip_skip": 2}, "clip_skip=2.*0 to 1"),
+    ({"seeds": -1}, "-1"),
+    ({"seeds": [1, 2], "negative": ["a", "b", "c"]}, "3 negative, 2 seeds"),
+    ({"seeds": []}, "0 seeds"),
+    ({"batch": 0}, "batch=0"),
+    ({"batch": 3, "mesh": "two"}, "batch=3.* 2 devices"),
+    ({"mesh": "explicit"}, "axis_types="),
+    ({"dtype": "int8"}, "int8"),
+])  # fmt: skip
 def test_errors_come_before_anything_is_computed(settings, message):
     meshes = {"two": make_mesh(), "explicit": jax.make_mesh((2,), ("data",))}
     settings = {"steps": 3, **settings, "mesh": meshes.get(settings.get("mesh"))}
@@ -184,15 +178,12 @@ def test_errors_come_before_anything_is_computed(settings, message):
     assert compiled() == before
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"unet": unet_config(9, 8)}, "9 channels in, 9 out.* 4"),
-        ({"unet": dataclasses.replace(unet_config(4, 8), cross_attention_dim=8)}, "of 8.* 16"),
-        ({"text_encoder": dataclasses.replace(TEXT, vocab_size=999)}, "999"),
-        ({"vae": dataclasses.replace(VAE, in_channels=1)}, "1 channels"),
-    ],
-)
+@pytest.mark.parametrize("change, message", [
+    ({"unet": unet_config(9, 8)}, "9 channels in, 9 out.* 4"),
+    ({"unet": dataclasses.replace(unet_config(4, 8), cross_attention_dim=8)}, "of 8.* 16"),
+    ({"text_encoder": dataclasses.replace(TEXT, vocab_size=999)}, "999"),
+    ({"vae": dataclasses.replace(VAE, in_channels=1)}, "1 channels"),
+])  # fmt: skip
 def test_components_that_do_not_fit_are_refused(change, message):
     with pytest.raises(ValueError, match=message) as error:
         dataclasses.replace(diffusion_base().base, **change)
@@ -224,11 +215,9 @@ def test_batches_are_even_and_padded():
 
 
 def test_a_request_without_settings_has_the_defaults():
-    request = make_request(diffusion_base().base, APPLE)
-    assert (request.height, request.width, request.steps, request.guidance) == (16, 16, 50, 7.5)
+    request = make_request(diffusion_base().base, APPLE, image=IMAGE)
+    assert (request.height, request.width, request.strength, request.calls) == (16, 16, 0.8, 40)
     assert request.seeds == (0,) and request.sampler == samplers.ddim and request.truncated == ()
-    base = make_request(diffusion_base().base, APPLE, image=IMAGE)
-    assert base.strength == 0.8 and base.calls == 40
 
 
 def test_prediction_and_tokenizer_may_be_given(tmp_path):

@@ -73,12 +73,6 @@ def test_deterministic_samplers_converge_to_the_image(name):
     assert fine < 0.04 and fine < coarse / 5
 
 
-def test_higher_orders_need_fewer_steps():
-    errors = {name: error(name, 20) for name in ("euler", "euler_karras", "dpm_karras", "plms", "ddim", "heun", "lms")}
-    assert errors["dpm_karras"] < errors["euler_karras"] / 5 and errors["plms"] < errors["ddim"] / 5
-    assert errors["heun"] < errors["euler"] / 3 and errors["lms"] < errors["euler"] / 2
-
-
 @pytest.mark.parametrize("variant", ["bh1", "bh2"])
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_every_form_of_unipc_is_exact_in_the_limit(order, variant):
@@ -207,9 +201,8 @@ def test_steps_and_progress_inside_jit():
         return wavy(x, step)
 
     jax.jit(lambda x: samplers.ddim(model, x, SCHEDULE, steps=4))(jnp.ones((1, 2)))
-    jax.jit(lambda x: samplers.heun(wavy, x, SCHEDULE, steps=5, progress=lambda i: progress.append(int(i))))(
-        jnp.ones((1, 2))
-    )
+    report = lambda index: progress.append(int(index))  # noqa: E731
+    jax.jit(lambda x: samplers.heun(wavy, x, SCHEDULE, steps=5, progress=report))(jnp.ones((1, 2)))
     jax.effects_barrier()
     assert steps == [(750, 0, 0, 0.25, 0), (500, 1, 0.25, 0.5, 1), (250, 2, 0.5, 0.75, 1), (0, 3, 0.75, 1, 0)]
     assert sorted(progress) == list(range(9))
@@ -244,36 +237,33 @@ def test_predicted_images_are_clipped():
 X, KEY = jnp.ones((2, 3)), jax.random.key(0)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=0), "steps=0"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=True), "steps=True"),
-        (lambda: samplers.euler(wavy, X, SCHEDULE, steps=1001), "steps=1001"),
-        (lambda: samplers.lcm(wavy, X, SCHEDULE, steps=51, key=KEY), "steps=51"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, eta=2.0), "eta=2.0"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, landing="here"), "landing='here'"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, order=2), "order.*eta, landing"),
-        (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5), "key"),
-        (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=jnp.zeros(2, jnp.uint32)), "uint32"),
-        (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=samplers.keys_of_seeds([1, 2, 3])), "2 images"),
-        (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((4, 2, 3))), "5 calls"),
-        (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((5, 2, 3))), "noise="),
-        (lambda: samplers.dpm.plan(SCHEDULE, 5, order=3, sde=True), "order=3"),
-        (lambda: samplers.dpm.plan(SCHEDULE, 5, expansion="euler"), "expansion='euler'"),
-        (lambda: samplers.unipc.plan(SCHEDULE, 5, order=0), "order=0"),
-        (lambda: samplers.lms.plan(SCHEDULE, 5, order=9), "order=9"),
-        (lambda: samplers.euler.plan(SCHEDULE, 5, sigma_spacing="beta"), "sigma_spacing='beta'"),
-        (lambda: samplers.euler.plan(FLOW, 5), "FlowSchedule"),
-        (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.0), "strength=0.0"),
-        (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.1), "strength=0.1"),
-        (lambda: samplers.ddim.start(X, SCHEDULE, steps=5, strength=0.5), "image="),
-        (lambda: samplers.ddim(lambda x, step: x[:1], X, SCHEDULE, steps=5), r"\(1, 3\).*\(2, 3\)"),
-        (lambda: samplers.keys_of_seeds([-1]), "-1"),
-        (lambda: samplers.keys_of_seeds([]), "seeds"),
-        (lambda: samplers.by_name("dpm2m"), "'dpm2m'.*dpm_karras"),
-    ],
-)
+@pytest.mark.parametrize("call, message", [
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=0), "steps=0"),
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=True), "steps=True"),
+    (lambda: samplers.euler(wavy, X, SCHEDULE, steps=1001), "steps=1001"),
+    (lambda: samplers.lcm(wavy, X, SCHEDULE, steps=51, key=KEY), "steps=51"),
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, eta=2.0), "eta=2.0"),
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, landing="here"), "landing='here'"),
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, order=2), "order.*eta, landing"),
+    (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5), "key"),
+    (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=jnp.zeros(2, jnp.uint32)), "uint32"),
+    (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=samplers.keys_of_seeds([1, 2, 3])), "2 images"),
+    (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((4, 2, 3))), "5 calls"),
+    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((5, 2, 3))), "noise="),
+    (lambda: samplers.dpm.plan(SCHEDULE, 5, order=3, sde=True), "order=3"),
+    (lambda: samplers.dpm.plan(SCHEDULE, 5, expansion="euler"), "expansion='euler'"),
+    (lambda: samplers.unipc.plan(SCHEDULE, 5, order=0), "order=0"),
+    (lambda: samplers.lms.plan(SCHEDULE, 5, order=9), "order=9"),
+    (lambda: samplers.euler.plan(SCHEDULE, 5, sigma_spacing="beta"), "sigma_spacing='beta'"),
+    (lambda: samplers.euler.plan(FLOW, 5), "FlowSchedule"),
+    (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.0), "strength=0.0"),
+    (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.1), "strength=0.1"),
+    (lambda: samplers.ddim.start(X, SCHEDULE, steps=5, strength=0.5), "image="),
+    (lambda: samplers.ddim(lambda x, step: x[:1], X, SCHEDULE, steps=5), r"\(1, 3\).*\(2, 3\)"),
+    (lambda: samplers.keys_of_seeds([-1]), "-1"),
+    (lambda: samplers.keys_of_seeds([]), "seeds"),
+    (lambda: samplers.by_name("dpm2m"), "'dpm2m'.*dpm_karras"),
+])  # fmt: skip
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()

@@ -57,18 +57,10 @@ def test_all_runs_are_there_and_the_round_trip_starts_where_the_inversion_ended(
 
 # The config.json of Stable Diffusion 1.5's first release, which names neither a spacing nor a prediction type.
 SD15 = {
-    "_class_name": "PNDMScheduler",
-    "_diffusers_version": "0.6.0",
-    "beta_end": 0.012,
-    "beta_schedule": "scaled_linear",
-    "beta_start": 0.00085,
-    "clip_sample": False,
-    "num_train_timesteps": 1000,
-    "set_alpha_to_one": False,
-    "skip_prk_steps": True,
-    "steps_offset": 1,
-    "trained_betas": None,
-}
+    "_class_name": "PNDMScheduler", "_diffusers_version": "0.6.0", "beta_start": 0.00085, "beta_end": 0.012,
+    "beta_schedule": "scaled_linear", "clip_sample": False, "num_train_timesteps": 1000, "set_alpha_to_one": False,
+    "skip_prk_steps": True, "steps_offset": 1, "trained_betas": None,
+}  # fmt: skip
 FLOW = {"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3}
 DPM = {"_class_name": "DPMSolverMultistepScheduler"}
 
@@ -90,30 +82,27 @@ def test_a_missing_key_has_the_default_of_its_class():
     assert (lcm.beta_schedule, lcm.beta_end) == ("scaled_linear", 0.012)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"_class_name": "DEISMultistepScheduler"}, "DEISMultistepScheduler"),
-        ({"_class_name": None}, "None"),
-        ({**DPM, "algorithm_type": "dpmsolver"}, "algorithm_type='dpmsolver'"),
-        ({**DPM, "solver_order": "2"}, "solver_order='2'"),
-        ({"_class_name": "DDPMScheduler", "variance_type": "learned"}, "variance_type='learned'"),
-        ({"_class_name": "UniPCMultistepScheduler", "disable_corrector": [0]}, "disable_corrector"),
-        ({**FLOW, "use_karras_sigmas": True}, "use_karras_sigmas"),
-        ({"use_beta_sigmas": True}, "use_beta_sigmas"),
-        ({"skip_prk_steps": False}, "skip_prk_steps"),
-        ({"beta_schedule": "sigmoid"}, "beta_schedule"),
-        ({"prediction_type": "flow_prediction"}, "flow_prediction"),
-        ({"timestep_spacing": "even"}, "timestep_spacing"),
-        ({"beta_start": "0.1"}, "beta_start"),
-        ({"beta_start": 0.0}, "beta"),
-        ({"clip_sample": 1}, "clip_sample"),
-        ({"trained_betas": [0.1, "x"]}, "trained_betas"),
-        ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr"),
-        ({"num_train_timesteps": 1}, "num_train_timesteps"),
-        ({"use_karras_sigmas": True, "use_exponential_sigmas": True}, "use_karras_sigmas"),
-    ],
-)
+@pytest.mark.parametrize("change, message", [
+    ({"_class_name": "DEISMultistepScheduler"}, "DEISMultistepScheduler"),
+    ({"_class_name": None}, "None"),
+    ({**DPM, "algorithm_type": "dpmsolver"}, "algorithm_type='dpmsolver'"),
+    ({**DPM, "solver_order": "2"}, "solver_order='2'"),
+    ({"_class_name": "DDPMScheduler", "variance_type": "learned"}, "variance_type='learned'"),
+    ({"_class_name": "UniPCMultistepScheduler", "disable_corrector": [0]}, "disable_corrector"),
+    ({**FLOW, "use_karras_sigmas": True}, "use_karras_sigmas"),
+    ({"use_beta_sigmas": True}, "use_beta_sigmas"),
+    ({"skip_prk_steps": False}, "skip_prk_steps"),
+    ({"beta_schedule": "sigmoid"}, "beta_schedule"),
+    ({"prediction_type": "flow_prediction"}, "flow_prediction"),
+    ({"timestep_spacing": "even"}, "timestep_spacing"),
+    ({"beta_start": "0.1"}, "beta_start"),
+    ({"beta_start": 0.0}, "beta"),
+    ({"clip_sample": 1}, "clip_sample"),
+    ({"trained_betas": [0.1, "x"]}, "trained_betas"),
+    ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr"),
+    ({"num_train_timesteps": 1}, "num_train_timesteps"),
+    ({"use_karras_sigmas": True, "use_exponential_sigmas": True}, "use_karras_sigmas"),
+])  # fmt: skip
 def test_unsupported_files_are_refused(change, message):
     with pytest.raises(ValueError, match=message) as caught:
         samplers.from_json({**SD15, **change})

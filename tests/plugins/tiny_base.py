@@ -3,15 +3,17 @@
 `diffusion_base` makes pictures of 16x16 pixels from latents of 8x8; `pixel_base` has no autoencoder.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
-from flax import nnx
-from networks import DATA
+import jax.numpy as jnp
+import optax
+from networks import DATA, random
 
+from common.training.task import Context
 from plugins.diffusion import samplers
 from plugins.diffusion.io.tokenizer import Tokenizer
 from plugins.diffusion.networks.text_encoder import TextConfig, TextEncoder
@@ -28,33 +30,10 @@ SCHEDULE = Schedule(timestep_spacing="leading")
 
 def unet_config(channels: int, side: int) -> UNetConfig:
     return UNetConfig(
-        sample_size=side,
-        in_channels=channels,
-        out_channels=channels,
-        block_out_channels=(8,),
-        down_block_types=("CrossAttnDownBlock2D",),
-        up_block_types=("CrossAttnUpBlock2D",),
-        layers_per_block=1,
-        cross_attention_dim=WIDTH,
-        attention_head_dim=2,
-        norm_num_groups=4,
-    )
-
-
-def random(network: Callable[..., nnx.Module], config: Any) -> Any:
-    """Parameters as random as they come: norms near 1, biases near 0 but not there, so that every term matters."""
-    graph, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=nnx.Rngs(0))))
-    rng = np.random.default_rng(7)
-
-    def draw(path: tuple, leaf: Any) -> jax.Array:
-        value = rng.standard_normal(leaf.shape, np.float32)
-        if value.ndim > 1:
-            value = value / np.sqrt(np.prod(value.shape[:-1]))
-        elif path[-1].key == "scale":
-            value = 1 + 0.1 * value
-        return jax.device_put(value)
-
-    return nnx.merge(graph, jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state)))
+        sample_size=side, in_channels=channels, out_channels=channels, block_out_channels=(8,), layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D",), up_block_types=("CrossAttnUpBlock2D",),
+        cross_attention_dim=WIDTH, attention_head_dim=2, norm_num_groups=4,
+    )  # fmt: skip
 
 
 @functools.cache
@@ -71,12 +50,23 @@ def diffusion_base() -> Pipeline:
 
 
 def pixel_base() -> Pipeline:
-    known = diffusion_base()
-    return Pipeline(
-        unet=random(UNet, unet_config(3, 8)),
-        vae=None,
-        text_encoder=known.text_encoder,
-        tokenizer=known.tokenizer,
-        schedule=SCHEDULE,
-        sampler=samplers.euler,
-    )
+    unet = random(UNet, unet_config(3, 8))
+    return dataclasses.replace(diffusion_base(), unet=unet, vae=None, sampler=samplers.euler)
+
+
+def train(task: Any, batch: Mapping[str, Any], steps: int) -> tuple[Any, list[dict[str, float]]]:
+    """Parameters after `steps` of Adam on one batch, and the metrics of each step."""
+    params, optimiser = jax.jit(task.init)(jax.random.key(1)), optax.adam(3e-3)
+
+    @jax.jit
+    def step(params, state, number):
+        context = Context(number, jax.random.fold_in(jax.random.key(2), number), {})
+        (_, metrics), grads = jax.value_and_grad(task.loss, has_aux=True)(params, batch, context)
+        updates, state = optimiser.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, metrics
+
+    state, rows = optimiser.init(params), []
+    for number in range(steps):
+        params, state, metrics = step(params, state, jnp.int32(number))
+        rows.append({name: float(value) for name, value in metrics.items()})
+    return params, rows

@@ -31,6 +31,7 @@ from plugins.diffusion.io.porting import Renamed, dtype_name, fill, state_dict
 from plugins.diffusion.io.single_file import infer_config
 from plugins.diffusion.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
 from plugins.diffusion.io.tokenizer import Tokenizer
+from plugins.diffusion.networks.json_config import JsonConfig
 from plugins.diffusion.networks.text_encoder import MODEL_TYPE, TextConfig, TextEncoder
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
@@ -40,18 +41,17 @@ TEXT_PREFIX = "text_model."
 
 
 class Kind(NamedTuple):
-    """One of the three networks: its class and file names in folders, and its classes here."""
+    """One of the three networks: its file's name in folders, and its classes here."""
 
-    architecture: str  # in config.json
     stem: str  # of the weights' file names
-    config: type
+    config: type[JsonConfig]
     module: type
 
 
 KINDS = {
-    "unet": Kind("UNet2DConditionModel", "diffusion_pytorch_model", UNetConfig, UNet),
-    "vae": Kind("AutoencoderKL", "diffusion_pytorch_model", VAEConfig, AutoencoderKL),
-    "text_encoder": Kind("CLIPTextModel", "model", TextConfig, TextEncoder),
+    "unet": Kind("diffusion_pytorch_model", UNetConfig, UNet),
+    "vae": Kind("diffusion_pytorch_model", VAEConfig, AutoencoderKL),
+    "text_encoder": Kind("model", TextConfig, TextEncoder),
 }
 
 
@@ -103,19 +103,12 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 def load_component(
     kind: str, source: str | Path, dtype: Any = jnp.float32, *, config: Any = None, variant: str | None = None
 ) -> Any:
-    """A network from a folder or a single file.
+    """A network ("unet", "vae" or "text_encoder") from a folder or a single file, its parameters as `dtype`.
 
-    Args:
-      kind: "unet", "vae" or "text_encoder".
-      source: a diffusers folder (a pipeline's or the network's own); one safetensors file with a config.json beside
-        it; or a single file of Stable Diffusion 1.x or 2.x in LDM names.
-      dtype: of the parameters: float32, float16 or bfloat16, whatever the file holds.
-      config: the architecture, in place of the source's.
-      variant: "fp16" for that variant of the file; None for full precision, or the variant there is.
-
-    Raises FileNotFoundError for missing files, ValueError for a pickle, a damaged file, another architecture, or
-    tensors that do not fit (all of them listed).
-    """
+    `source` is a diffusers folder (a pipeline's or the network's own); one safetensors file with a config.json beside
+    it; or a single file of Stable Diffusion 1.x or 2.x in LDM names. `config` replaces the source's architecture.
+    `variant` is "fp16" for that variant of the file; None for full precision, or the variant there is. Raises
+    FileNotFoundError and ValueError."""
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} is not known; choose one of {', '.join(KINDS)}")
     dtype, path = dtype_name(dtype), Path(source)
@@ -166,12 +159,11 @@ def _config_beside(kind: str, path: Path, stored: TensorFiles) -> Any:
 
 def _read_config(kind: str, path: Path) -> Any:
     """The architecture of a config.json; diffusers, transformers and some others name its class by different keys."""
-    fields, expected = read_json(path), KINDS[kind].architecture
+    fields, expected = read_json(path), KINDS[kind].config.architecture
     listed = fields.get("architectures")
     several = ", ".join(map(str, listed)) if isinstance(listed, list) else listed
     found = str(fields.get("_class_name") or several or fields.get("model_type"))
-    if found == MODEL_TYPE:
-        found = KINDS["text_encoder"].architecture
+    found = TextConfig.architecture if found == MODEL_TYPE else found
     if found != expected:
         raise ValueError(f"{path}: expected the {kind}, {expected!r}, found {found!r}; name another folder")
     with about(path):
@@ -181,30 +173,21 @@ def _read_config(kind: str, path: Path) -> Any:
 def save_component(
     folder: str | Path, module: Any, config: Any = None, dtype: Any = jnp.float32, *, overwrite: bool = False
 ) -> Path:
-    """Write a UNet, an autoencoder or a text encoder into `folder`; returns the path of its weights.
+    """Write a UNet, an autoencoder or a text encoder into `folder`, its own; returns the path of its weights.
 
-    Args:
-      folder: of this network (a pipeline's folder has one each: unet, vae, text_encoder). Other files in it stay.
-      module: the network.
-      config: its architecture; None: `module.config`.
-      dtype: of the stored floats: float32, float16 or bfloat16.
-      overwrite: replace config.json and the weights.
-
-    Raises FileExistsError if one of the two files exists, or an index of shards, which readers would prefer; ValueError
-    for another network, or values that are not finite in `dtype`.
-    """
+    `config` replaces `module.config`, `dtype` is of the stored floats. Other files in the folder stay; `overwrite`
+    replaces config.json and the weights. Raises FileExistsError if one of the two exists, or an index of shards, which
+    readers would prefer; ValueError for another network, or values that are not finite in `dtype`."""
     kind = next((kind for kind, spec in KINDS.items() if isinstance(module, spec.module)), None)
     if kind is None:
         known = ", ".join(spec.module.__name__ for spec in KINDS.values())
         raise ValueError(f"{type(module).__name__} has no folder format here; supported are {known}")
-    fields, dtype = (config or module.config).to_json(), dtype_name(dtype)
-    prefix = ""
+    fields, dtype, prefix = (config or module.config).to_json(), dtype_name(dtype), ""
     if kind == "text_encoder":
         fields, prefix = {**fields, "torch_dtype": dtype}, TEXT_PREFIX
     weights = Path(folder) / f"{KINDS[kind].stem}.safetensors"
-    return write_network(
-        weights, fields, lambda: {prefix + k: v for k, v in state_dict(module, dtype).items()}, overwrite
-    )
+    tensors = lambda: {prefix + name: value for name, value in state_dict(module, dtype).items()}  # noqa: E731
+    return write_network(weights, fields, tensors, overwrite)
 
 
 def write_network(

@@ -59,17 +59,11 @@ def read_base(
     prediction: str | None = None,
     variant: str | None = None,
 ) -> BaseFiles:
-    """A base without its weights.
+    """A base without its weights, from a shipped name, a diffusers folder or a single file; None: the shipped default.
 
-    Args:
-      name_or_path: a shipped name, a diffusers folder or a single file; None: the shipped default.
-      tokenizer: a folder or OpenAI's list of merges (.gz), in place of the base's own.
-      prediction: the UNet's prediction type, in place of the scheduler's; required for a single file of 2.x.
-      variant: "fp16" for that variant of a folder's files.
-
-    Raises FileNotFoundError for a missing component, ValueError for another architecture, a pickle, a damaged file, or
-    components that do not fit one another.
-    """
+    `tokenizer`, a folder or OpenAI's list of merges (.gz), replaces the base's own; `prediction`, the UNet's prediction
+    type, the scheduler's (a single file of 2.x requires it). `variant` is "fp16" for that variant of a folder's files.
+    Raises FileNotFoundError and ValueError."""
     path = find(name_or_path)
     kinds = _listed(path) if path.is_dir() else list(KINDS)
     components = {kind: read_component(kind, path, variant=variant) for kind in kinds}
@@ -149,16 +143,9 @@ def save_base(
 ) -> Path:
     """Write a folder that `read_base` and diffusers read; returns it. Its index is written last.
 
-    Args:
-      folder: a new one, or an empty one.
-      base: everything except the weights.
-      networks: by kind; a VAE may be None or missing.
-      dtype: of the stored weights; None: each network's own.
-      overwrite: replace files of the folder; others in it stay.
-
-    Raises FileExistsError for a folder that is not empty, ValueError for an option of the sampler that a scheduler file
-    cannot hold.
-    """
+    `networks` are by kind; a VAE may be None or missing. `dtype` is of the stored weights; None: each network's own.
+    Raises FileExistsError for a folder that is not empty, unless `overwrite` (other files in it stay), and ValueError
+    for an option of the sampler that a scheduler file cannot hold."""
     folder = Path(folder)
     if not overwrite and folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty; give another folder, or overwrite=True")
@@ -168,7 +155,7 @@ def save_base(
     index: dict[str, Any] = {"_class_name": "StableDiffusionPipeline"}  # [library, class], or two nulls for none
     for kind in KINDS:
         network = networks.get(kind)
-        index[kind] = [None, None] if network is None else [libraries[kind], KINDS[kind].architecture]
+        index[kind] = [None, None] if network is None else [libraries[kind], KINDS[kind].config.architecture]
         if network is not None:
             own = jax.tree.leaves(nnx.state(network))[0].dtype
             save_component(folder / kind, network, dtype=own if dtype is None else dtype, overwrite=overwrite)

@@ -75,9 +75,7 @@ HEADER = "lora_adapter_metadata"
 
 
 def split_key(key: str) -> tuple[Part, str, str]:
-    """(part, name in the file, "down" | "up" | "alpha") of a tensor.
-
-    Raises ValueError for an unsupported kind of file, and for a tensor of no known kind."""
+    """(part, name in the file, "down" | "up" | "alpha") of a tensor; ValueError for an unsupported kind of file."""
     for pattern, kind in REFUSED.items():
         if re.search(pattern, key):
             raise ValueError(f"{key} makes it {kind}; supported are plain LoRA and LoCon for SD 1.x and 2.x")
@@ -129,9 +127,7 @@ class PeftConfig:
             try:
                 matches = re.match(rf"(.*\.)?({pattern})$", name)  # PEFT's rule: a whole name, or its end after a dot
             except re.error as error:
-                raise ValueError(
-                    f"its header's alpha_pattern {pattern!r} is no regular expression ({error})"
-                ) from error
+                raise ValueError(f"its header's alpha_pattern {pattern!r} is no regular expression: {error}") from error
             if matches:
                 alpha = own
                 break
@@ -162,10 +158,7 @@ class Lora:
 
     @classmethod
     def load(cls, path: str | Path) -> Lora:
-        """Reads a safetensors file in any of the module's formats.
-
-        Raises ValueError for an unsupported kind of file (LoHa, LoKr, DoRA, SDXL, ...), and for tensors that make no
-        pairs (all of them listed)."""
+        """From a safetensors file in any of the module's formats; ValueError lists all tensors that make no pairs."""
         tensors = TensorFiles(path)
         with about(Path(path)):
             return cls(str(path), _updates(tensors))
@@ -177,16 +170,11 @@ class Lora:
 
 
 def merge(params: Mapping[Any, Any], loras: Sequence[tuple[Lora, float]], *, part: Part | None = None) -> dict:
-    """New parameters with each LoRA added, times its weight.
+    """New parameters of the same types with each LoRA added, times its weight: 1 is full strength, negative is allowed.
 
-    Args:
-      params: pure nested dict of a UNet or a text encoder; not changed. Leaves that no LoRA touches are shared.
-      loras: with their weights; 1 is full strength, negative weights are allowed.
-      part: the network of `params`; None: inferred from its names.
-
-    Returns parameters of the same types; sums are float32. Raises ValueError that lists every name that is not in the
-    network, and every shape that differs from its weight's.
-    """
+    `params` is the pure nested dict of a UNet or a text encoder, `part` says which (None: inferred); it is not changed,
+    and leaves that no LoRA touches are shared. Sums are float32. Raises ValueError that lists every name that is not in
+    the network, and every shape that differs from its weight's."""
     part = part or ("unet" if "down_blocks" in params else "text_encoder")
     entries = {path: entry for path, entry in table(params).items() if path.endswith(".kernel")}
     known = {a: path for path, entry in entries.items() for a in aliases(entry.source.removesuffix(".weight"), part)}

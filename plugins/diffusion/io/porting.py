@@ -15,7 +15,6 @@ a network abstractly and fills it tensor by tensor, so that the memory needed is
 """
 
 import functools
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -29,7 +28,7 @@ from common.weights.model_file import DTYPES
 from common.weights.porting import IDENTITY, OI_TO_IO, OIHW_TO_HWIO, Entry
 from plugins.diffusion.io.tensor_names import Origin
 
-RENAMED = ((re.compile(r"\.ff\.net\.1\."), ".ff.net.2."),)  # theirs has a dropout between the two
+RENAMED = (".ff.net.1.", ".ff.net.2.")  # theirs has a dropout between the two
 LEAVES = {"scale": "weight", "embedding": "weight", "bias": "bias", "kernel": "weight"}
 KERNELS = {4: OIHW_TO_HWIO, 2: OI_TO_IO}
 
@@ -60,9 +59,7 @@ def table(params: porting.Tree) -> dict[str, Entry]:
     for path, leaf in porting.flatten(params).items():
         stem, _, end = path.rpartition(".")
         assert end in LEAVES, f"{path}: no layer of layers.py has such a parameter"
-        name = f"{stem}.{LEAVES[end]}"
-        for pattern, theirs in RENAMED:
-            name = pattern.sub(theirs, name)
+        name = f"{stem}.{LEAVES[end]}".replace(*RENAMED)
         entries[path] = Entry(name, KERNELS[len(leaf.shape)] if end == "kernel" else IDENTITY)
     return entries
 
@@ -70,8 +67,7 @@ def table(params: porting.Tree) -> dict[str, Entry]:
 def fill(network: type, config: Any, source: Mapping[str, np.ndarray], dtype: Any = jnp.float32) -> Any:
     """The `network` of that architecture with the tensors of `source` ({diffusers name: array}), floats as `dtype`.
 
-    Raises ValueError for an unknown dtype, and one that lists every tensor that is missing, left over, of another
-    shape, or not finite."""
+    ValueError lists every tensor that is missing, left over, of another shape, or not finite."""
     float_type = DTYPES[dtype_name(dtype)]
     graphdef, abstract = blank(network, config)
     target = {

@@ -76,10 +76,7 @@ class TensorFiles(Mapping[str, np.ndarray]):
 
 
 def find_weights(folder: Path, stem: str, variant: str | None = None) -> list[Path]:
-    """The file, or the shards, of the network in `folder`; without `variant` full precision first.
-
-    Raises FileNotFoundError (no weights, no such variant, shards missing) and ValueError (only pickles, a broken
-    index)."""
+    """The file, or the shards, of the network in `folder`; without `variant` full precision first."""
     for tag in VARIANTS if variant is None else (variant,):
         tag = f".{tag}" if tag else ""
         single, index = folder / f"{stem}{tag}.safetensors", folder / f"{stem}.safetensors.index{tag}.json"
@@ -104,7 +101,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def refuse_pickle(*paths: Path, instead: str = "") -> None:
-    """Raises ValueError for a path with a pickle's suffix."""
     for path in paths:
         if path.suffix.lower() in PICKLES:
             raise ValueError(f"{path.parent}: {instead}found the PyTorch pickle {path.name}; {CONVERT}")
@@ -133,9 +129,8 @@ def _shards(index: Path) -> list[Path]:
     if odd := [name for name in files if Path(name).name != name]:
         raise ValueError(f"{index}: expected names of files beside it, found {odd[0]!r}; copy it again")
     if missing := [name for name in files if not (index.parent / name).exists()]:
-        raise FileNotFoundError(
-            f"{index}: expected {len(files)} shards, {len(missing)} missing: {', '.join(missing)}; copy them too"
-        )
+        found = f"{len(missing)} missing: {', '.join(missing)}"
+        raise FileNotFoundError(f"{index}: expected {len(files)} shards, {found}; copy them too")
     return [index.parent / name for name in files]
 
 

@@ -7,9 +7,25 @@ refused by name, so that no network runs with a part missing. Other keys (paths,
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 Config = TypeVar("Config")
+
+
+class JsonConfig:
+    """Base class of such a dataclass: `from_json` and `to_json`."""
+
+    architecture: ClassVar[str]  # the `_class_name` in a file
+    fixed: ClassVar[Mapping[str, Sequence]] = {}  # supported values of options that are no fields
+
+    @classmethod
+    def from_json(cls, mapping: Mapping[str, Any]) -> Any:
+        """From a `config.json`. Raises ValueError for an unsupported option."""
+        return read(cls, mapping, cls.architecture, cls.fixed)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a `config.json`."""
+        return write(self, self.architecture, self.fixed)
 
 
 def read(cls: type[Config], mapping: Mapping[str, Any], architecture: str, fixed: Mapping[str, Sequence]) -> Config:
@@ -38,7 +54,6 @@ def write(config: Any, architecture: str, fixed: Mapping[str, Sequence]) -> dict
 
 
 def check_choice(key: str, value: Any, supported: Sequence) -> None:
-    """Raises ValueError for a value that is not supported."""
     if value not in supported:
         choices = " or ".join(map(repr, supported))
         raise ValueError(f"{key} is {value!r}: there is no such network here; supported is {choices}")

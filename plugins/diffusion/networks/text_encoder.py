@@ -16,9 +16,8 @@ Padding is not masked, as in Stable Diffusion's training. Attributes have transf
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +29,6 @@ from plugins.diffusion.networks import json_config
 from plugins.diffusion.networks.attention import attend
 from plugins.diffusion.networks.layers import Embedding, LayerNorm, Linear
 
-ARCHITECTURE = "CLIPTextModel"
 MODEL_TYPE = "clip_text_model"
 OLD_END = 2  # the eos_token_id of CLIP's first configs, which is not the id of any end token
 
@@ -44,26 +42,22 @@ ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": partial(jax.nn.gelu, approximat
 
 
 @dataclasses.dataclass(frozen=True)
-class TextConfig:
-    """Architecture of a text encoder; fields and defaults are transformers' (its files omit defaults).
-
-    Attributes:
-      max_position_embeddings: the largest number of tokens in a row.
-      hidden_act: of the mlp; "quick_gelu" (OpenAI) or "gelu" (OpenCLIP, the exact one).
-      eos_token_id: the pooled token is the first of this id; 2 means the largest id in the row.
-      projection_dim: of CLIP's joint space, unused here; kept for the files.
-    """
+class TextConfig(json_config.JsonConfig):
+    """Architecture of a text encoder; fields and defaults are transformers' (its files omit defaults)."""
 
     vocab_size: int = 49408
     hidden_size: int = 512
     intermediate_size: int = 2048
     num_hidden_layers: int = 12
     num_attention_heads: int = 8
-    max_position_embeddings: int = 77
-    hidden_act: str = "quick_gelu"
+    max_position_embeddings: int = 77  # the largest number of tokens in a row
+    hidden_act: str = "quick_gelu"  # of the mlp: that (OpenAI), or "gelu", the exact one (OpenCLIP)
     layer_norm_eps: float = 1e-5
-    eos_token_id: int = 49407
-    projection_dim: int = 512
+    eos_token_id: int = 49407  # the pooled token is the first of this id; 2 means the largest id in the row
+    projection_dim: int = 512  # of CLIP's joint space, unused here; kept for the files
+
+    architecture = "CLIPTextModel"
+    fixed: ClassVar = {"model_type": (MODEL_TYPE,), "architectures": ([architecture], (architecture,), None)}
 
     def __post_init__(self):
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -84,29 +78,16 @@ class TextConfig:
         """OpenCLIP ViT-H/14 without its last layer, of Stable Diffusion 2.x: 340,387,840 parameters."""
         return cls(49408, 1024, 4096, 23, 16, hidden_act="gelu", eos_token_id=OLD_END)
 
-    @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> TextConfig:
-        """From transformers' `config.json`. Raises ValueError for an unsupported option."""
-        fixed = {"model_type": (MODEL_TYPE,), "architectures": ([ARCHITECTURE], (ARCHITECTURE,), None)}
-        return json_config.read(cls, mapping, ARCHITECTURE, fixed)
-
     def to_json(self) -> dict[str, Any]:
-        """As transformers' `config.json`."""
-        return {"architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, **dataclasses.asdict(self)}
+        return {"architectures": [self.architecture], "model_type": MODEL_TYPE, **dataclasses.asdict(self)}
 
 
 class TextStates(NamedTuple):
-    """Outputs for `b` prompts of `n` tokens.
+    """Outputs for `b` prompts of `n` tokens."""
 
-    Attributes:
-      last: the UNet's context: without the last `skip` layers, after the final norm.
-      pooled: one vector per prompt: all layers and the final norm, at the end token (`TextConfig.eos_token_id`).
-      hidden: before each layer and after the last one, without the final norm.
-    """
-
-    last: Float[Array, "b n c"]
-    pooled: Float[Array, "b c"]
-    hidden: tuple[Float[Array, "b n c"], ...]
+    last: Float[Array, "b n c"]  # the UNet's context: without the last `skip` layers, after the final norm
+    pooled: Float[Array, "b c"]  # per prompt: all layers and the final norm, at the end token (see `eos_token_id`)
+    hidden: tuple[Float[Array, "b n c"], ...]  # before each layer and after the last one, without the final norm
 
 
 class TextEncoder(nnx.Module):
@@ -128,8 +109,7 @@ class TextEncoder(nnx.Module):
         """Encodes rows of token ids below `vocab_size`, from `Tokenizer`.
 
         `skip` leaves out that many layers at the end, for `last` alone. `mask` is True for the tokens that others
-        attend to; None: all, as in Stable Diffusion. Raises ValueError for rows that are too long, or a `skip` that
-        leaves no layer."""
+        attend to; None: all, as in Stable Diffusion."""
         longest, layers = self.config.max_position_embeddings, self.config.num_hidden_layers
         if tokens.shape[1] > longest:
             raise ValueError(f"{tokens.shape[1]} tokens in a row; this encoder has positions for {longest}: cut them")

@@ -30,17 +30,9 @@ from jax import lax
 from jaxtyping import Array, Float, Num
 
 from common.nn.remat import remat as rematerialised
+from plugins.diffusion.networks import unet_blocks
 from plugins.diffusion.networks.layers import Conv, GroupNorm, Linear, silu
-from plugins.diffusion.networks.unet_blocks import (
-    MidLevel,
-    Tap,
-    UpLevel,
-    down_levels,
-    go_down,
-    untouched,
-    whole,
-    within,
-)
+from plugins.diffusion.networks.unet_blocks import MidLevel, Tap, UpLevel, down_levels, go_down, untouched, within
 from plugins.diffusion.networks.unet_config import Shape, UNetConfig
 
 __all__ = ["UNet", "UNetConfig"]
@@ -51,12 +43,8 @@ def sinusoid(
 ) -> Float[Array, "b {width}"]:
     """cos(t w_i) and sin(t w_i) with w_i = 10000^(-i / (width/2 - shift)) (Vaswani et al., 2017, section 3.5); float32.
 
-    Args:
-      t: timesteps, 0 to 999 in training; fractions are allowed.
-      width: of the result, even.
-      cosine_first: diffusers' `flip_sin_to_cos`: all cosines before all sines, or after them.
-      shift: diffusers' `freq_shift`; with 1 the last frequency is exactly 1 / 10000.
-    """
+    `cosine_first` is diffusers' `flip_sin_to_cos`: all cosines before all sines, or after them. `shift` is its
+    `freq_shift`; with 1 the last frequency is exactly 1 / 10000."""
     half = width // 2
     frequencies = np.exp(-np.log(10_000) * np.arange(half) / (half - shift)).astype(np.float32)
     angles = t.astype(jnp.float32)[:, None] * frequencies
@@ -118,7 +106,7 @@ class UNet(nnx.Module):
             raise ValueError("remat and tap are both given; a tap cannot read values that are computed twice, drop one")
         check_inputs(self.config, x, jnp.shape(t), context)
         features, after_middle = check_added(self.config, x, level_features, skip_residuals, mid_residual)
-        stage, context, config = rematerialised if remat else whole, context.astype(x.dtype), self.config
+        stage, context, config = rematerialised if remat else unet_blocks.whole, context.astype(x.dtype), self.config
 
         t = jnp.broadcast_to(jnp.asarray(t), x.shape[:1])
         waves = sinusoid(t, config.block_out_channels[0], cosine_first=config.flip_sin_to_cos, shift=config.freq_shift)

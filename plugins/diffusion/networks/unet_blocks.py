@@ -35,17 +35,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from plugins.diffusion.networks import layers
 from plugins.diffusion.networks.attention import attend
-from plugins.diffusion.networks.layers import (
-    AROUND,
-    Conv,
-    Downsample,
-    GroupNorm,
-    LayerNorm,
-    Linear,
-    ResnetBlock,
-    Upsample,
-)
+from plugins.diffusion.networks.layers import Conv, Downsample, GroupNorm, LayerNorm, Linear, ResnetBlock, Upsample
 from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
 
 TRANSFORMER_NORM_EPS = 1e-6
@@ -133,10 +125,10 @@ class Transformer(nnx.Module):
 
     def __init__(self, config: UNetConfig, level: int, *, rngs: nnx.Rngs):
         width, context, heads = config.block_out_channels[level], config.cross_attention_dim, config.heads[level]
-        layers, linear = range(config.transformer_layers_per_block), config.use_linear_projection
+        depth, linear = range(config.transformer_layers_per_block), config.use_linear_projection
         self.norm = GroupNorm(config.norm_num_groups, width, TRANSFORMER_NORM_EPS)
         self.proj_in = Linear(width, width, rngs=rngs) if linear else Conv(width, width, 1, rngs=rngs)
-        self.transformer_blocks = nnx.List([TransformerBlock(width, context, heads, rngs=rngs) for _ in layers])
+        self.transformer_blocks = nnx.List([TransformerBlock(width, context, heads, rngs=rngs) for _ in depth])
         self.proj_out = Linear(width, width, rngs=rngs) if linear else Conv(width, width, 1, rngs=rngs)
 
     def __call__(
@@ -177,7 +169,7 @@ class DownLevel(Level):
         count = len(inputs) if config.down_block_types[level] == DOWN_TYPES[0] else 0
         self.attentions = nnx.List([Transformer(config, level, rngs=rngs) for _ in range(count)])
         last = level == config.levels - 1
-        self.downsamplers = nnx.List([] if last else [Downsample(width, AROUND, rngs=rngs)])
+        self.downsamplers = nnx.List([] if last else [Downsample(width, layers.AROUND, rngs=rngs)])
 
     def __call__(
         self, x: Map, time: Array, context: Array, feature: Array | None, stage: Stage = whole, tap: Tap = untouched
@@ -214,11 +206,10 @@ class UpLevel(Level):
     def __init__(self, config: UNetConfig, step: int, *, rngs: nnx.Rngs):
         widths = config.block_out_channels[::-1]
         width, before, below = widths[step], widths[max(step - 1, 0)], widths[min(step + 1, config.levels - 1)]
-        layers = config.layers_per_block + 1
-        inputs = [before, *[width] * (layers - 1)]
-        skips = [*[width] * (layers - 1), below]  # the last skip is the finer level's downsampler's
+        inputs = [before, *[width] * config.layers_per_block]
+        skips = [*[width] * config.layers_per_block, below]  # the last skip is the finer level's downsampler's
         self.resnets = nnx.List([_resnet(config, x + s, width, rngs) for x, s in zip(inputs, skips, strict=True)])
-        count = layers if config.up_block_types[step] == UP_TYPES[0] else 0
+        count = len(inputs) if config.up_block_types[step] == UP_TYPES[0] else 0
         self.attentions = nnx.List([Transformer(config, config.levels - 1 - step, rngs=rngs) for _ in range(count)])
         last = step == config.levels - 1
         self.upsamplers = nnx.List([] if last else [Upsample(width, rngs=rngs)])

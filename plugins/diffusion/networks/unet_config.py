@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from plugins.diffusion.networks import json_config
 
-ARCHITECTURE = "UNet2DConditionModel"
 DOWN_TYPES = ("CrossAttnDownBlock2D", "DownBlock2D")  # with a transformer after each residual block, and without
 UP_TYPES = ("CrossAttnUpBlock2D", "UpBlock2D")
 NONE = ["addition_embed_type", "class_embed_type", "cross_attention_norm", "encoder_hid_dim", "encoder_hid_dim_type"]
@@ -35,40 +33,26 @@ Shape = tuple[int, int, int]  # h, w, c
 
 
 @dataclasses.dataclass(frozen=True)
-class UNetConfig:
-    """Architecture of a UNet in diffusers' options. Raises ValueError for values that do not fit together.
+class UNetConfig(json_config.JsonConfig):
+    """Architecture of a UNet in diffusers' options. Raises ValueError for values that do not fit together."""
 
-    Attributes:
-      sample_size: side of the training latents, in latent pixels; other sizes run too.
-      in_channels: of the noisy latents (9 in an inpainting network: with a mask and a masked image).
-      out_channels: of the prediction.
-      block_out_channels: width of each level, finest first.
-      down_block_types, up_block_types: per level in the order of computation, one of `DOWN_TYPES` and `UP_TYPES`.
-      layers_per_block: residual blocks of a level in the down path; the up path has one more.
-      cross_attention_dim: width of the text states.
-      attention_head_dim: the NUMBER OF HEADS of every level, or one number per level. The misnomer is in all files.
-      norm_num_groups: groups of every GroupNorm.
-      norm_eps: epsilon of the residual blocks' norms; the transformers' is always 1e-6.
-      use_linear_projection: transformers begin and end with a linear map (2.x) or a 1x1 convolution (1.x).
-      transformer_layers_per_block: depth of each transformer.
-      flip_sin_to_cos, freq_shift: see `unet.sinusoid`.
-    """
-
-    sample_size: int = 64
-    in_channels: int = 4
-    out_channels: int = 4
-    block_out_channels: Sequence[int] = (320, 640, 1280, 1280)
-    down_block_types: Sequence[str] = (*3 * DOWN_TYPES[:1], DOWN_TYPES[1])
-    up_block_types: Sequence[str] = (UP_TYPES[1], *3 * UP_TYPES[:1])
-    layers_per_block: int = 2
-    cross_attention_dim: int = 768
-    attention_head_dim: int | Sequence[int] = 8
-    norm_num_groups: int = 32
-    norm_eps: float = 1e-5
-    use_linear_projection: bool = False
-    transformer_layers_per_block: int = 1
-    flip_sin_to_cos: bool = True
+    sample_size: int = 64  # side of the training latents, in latent pixels; other sizes run too
+    in_channels: int = 4  # of the noisy latents (9 in an inpainting network: with a mask and a masked image)
+    out_channels: int = 4  # of the prediction
+    block_out_channels: Sequence[int] = (320, 640, 1280, 1280)  # width of each level, finest first
+    down_block_types: Sequence[str] = (*3 * DOWN_TYPES[:1], DOWN_TYPES[1])  # per level, in the order of computation
+    up_block_types: Sequence[str] = (UP_TYPES[1], *3 * UP_TYPES[:1])  # likewise
+    layers_per_block: int = 2  # residual blocks of a level in the down path; the up path has one more
+    cross_attention_dim: int = 768  # width of the text states
+    attention_head_dim: int | Sequence[int] = 8  # the NUMBER OF HEADS, of all levels or each; misnamed in all files
+    norm_num_groups: int = 32  # groups of every GroupNorm
+    norm_eps: float = 1e-5  # epsilon of the residual blocks' norms; the transformers' is always 1e-6
+    use_linear_projection: bool = False  # transformers begin and end with a linear map (2.x), or a 1x1 convolution
+    transformer_layers_per_block: int = 1  # depth of each transformer
+    flip_sin_to_cos: bool = True  # this and the next: see `unet.sinusoid`
     freq_shift: int | float = 0
+
+    architecture, fixed = "UNet2DConditionModel", FIXED
 
     def __post_init__(self):
         json_config.freeze_lists(self)
@@ -98,15 +82,6 @@ class UNetConfig:
         """Stable Diffusion 2.0 and 2.1 at 768 pixels (the base networks differ in `sample_size` 64 alone)."""
         heads = (5, 10, 20, 20)
         return cls(sample_size=96, cross_attention_dim=1024, attention_head_dim=heads, use_linear_projection=True)
-
-    @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> UNetConfig:
-        """From diffusers' `config.json`. Raises ValueError for an unsupported option."""
-        return json_config.read(cls, mapping, ARCHITECTURE, FIXED)
-
-    def to_json(self) -> dict[str, Any]:
-        """As diffusers' `config.json`."""
-        return json_config.write(self, ARCHITECTURE, FIXED)
 
     @property
     def levels(self) -> int:

@@ -24,7 +24,6 @@ from plugins.diffusion.networks import json_config
 from plugins.diffusion.networks.attention import attend
 from plugins.diffusion.networks.layers import AFTER, Conv, Downsample, GroupNorm, Linear, ResnetBlock, Upsample, silu
 
-ARCHITECTURE = "AutoencoderKL"
 DOWN_TYPE, UP_TYPE = "DownEncoderBlock2D", "UpDecoderBlock2D"
 FIXED: dict[str, tuple] = {
     "act_fn": ("silu", "swish"),
@@ -39,46 +38,28 @@ LOGVAR = (-30.0, 20.0)  # log variances are clipped to this range
 
 
 @dataclasses.dataclass(frozen=True)
-class VAEConfig:
-    """Architecture of an autoencoder in diffusers' options. Raises ValueError for values that do not fit together.
+class VAEConfig(json_config.JsonConfig):
+    """Architecture of an autoencoder in diffusers' options. Raises ValueError for values that do not fit together."""
 
-    Attributes:
-      in_channels, out_channels: of images.
-      latent_channels: of latents.
-      block_out_channels: width of each level, finest first; each level after the first halves the side of the latents.
-      layers_per_block: residual blocks of an encoder level; a decoder level has one more.
-      norm_num_groups: groups of every GroupNorm.
-      sample_size: side of the training images, in pixels.
-      scaling_factor, shift_factor: scaled latents = (latents - shift) * scaling.
-    """
-
-    in_channels: int = 3
+    in_channels: int = 3  # of images, as out_channels
     out_channels: int = 3
     latent_channels: int = 4
-    block_out_channels: Sequence[int] = (128, 256, 512, 512)
-    layers_per_block: int = 2
-    norm_num_groups: int = 32
-    sample_size: int = 512
-    scaling_factor: int | float = 0.18215
+    block_out_channels: Sequence[int] = (128, 256, 512, 512)  # per level, finest first; each but the first halves sides
+    layers_per_block: int = 2  # residual blocks of an encoder level; a decoder level has one more
+    norm_num_groups: int = 32  # groups of every GroupNorm
+    sample_size: int = 512  # side of the training images, in pixels
+    scaling_factor: int | float = 0.18215  # scaled latents = (latents - shift) * scaling
     shift_factor: int | float | None = None
+
+    architecture, fixed = "AutoencoderKL", FIXED
 
     def __post_init__(self):
         json_config.freeze_lists(self)
-        numbers = (
-            "in_channels",
-            "out_channels",
-            "latent_channels",
-            "layers_per_block",
-            "norm_num_groups",
-            "sample_size",
-        )
-        json_config.check_positive(self, numbers, lists=("block_out_channels",))
+        numbers = ("in_channels", "out_channels", "latent_channels", "layers_per_block", "norm_num_groups")
+        json_config.check_positive(self, (*numbers, "sample_size"), lists=("block_out_channels",))
         fits = all(c % self.norm_num_groups == 0 for c in self.block_out_channels)
-        rules = [
-            (self.scaling_factor > 0, "scaling_factor is positive"),
-            (fits, "norm_num_groups divides block_out_channels"),
-        ]
-        json_config.check(self, rules)
+        rules = [(self.scaling_factor > 0, "scaling_factor is positive")]
+        json_config.check(self, [*rules, (fits, "norm_num_groups divides block_out_channels")])
 
     @classmethod
     def sd(cls) -> VAEConfig:
@@ -87,17 +68,15 @@ class VAEConfig:
 
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> VAEConfig:
-        """From diffusers' `config.json`. Raises ValueError for an unsupported option."""
         for key, supported in (("down_block_types", DOWN_TYPE), ("up_block_types", UP_TYPE)):
             for found in mapping.get(key, ()):
                 json_config.check_choice(key, found, (supported,))
-        return json_config.read(cls, mapping, ARCHITECTURE, FIXED)
+        return super().from_json(mapping)
 
     def to_json(self) -> dict[str, Any]:
-        """As diffusers' `config.json`."""
         levels = len(self.block_out_channels)
         types = {"down_block_types": [DOWN_TYPE] * levels, "up_block_types": [UP_TYPE] * levels}
-        return json_config.write(self, ARCHITECTURE, FIXED) | types
+        return super().to_json() | types
 
     @property
     def reduction(self) -> int:

@@ -10,10 +10,8 @@ editing methods. It replaces eps(x_{t-1}) by eps(x_t), so the round trip's error
 import numpy as np
 from jaxtyping import Array
 
-from plugins.diffusion.samplers.predictions import Prediction
-from plugins.diffusion.samplers.sampler import History, Plan, Row, Sample, Sampler, State
-from plugins.diffusion.samplers.schedules import Schedule, check_choice
-from plugins.diffusion.samplers.spacing import whole_timesteps
+from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State
+from plugins.diffusion.samplers.schedules import Schedule, check_choice, whole_timesteps
 
 
 def ddim_plan(schedule: Schedule, steps: int, start: int = 0, *, eta: float = 0.0, landing: str = "stride") -> Plan:

@@ -7,10 +7,8 @@ variance is the posterior's ("fixed_small") or the step's beta ("fixed_large"): 
 import numpy as np
 from jaxtyping import Array
 
-from plugins.diffusion.samplers.predictions import Prediction
-from plugins.diffusion.samplers.sampler import History, Plan, Row, Sample, Sampler, State
-from plugins.diffusion.samplers.schedules import Schedule, check_choice
-from plugins.diffusion.samplers.spacing import whole_timesteps
+from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State
+from plugins.diffusion.samplers.schedules import Schedule, check_choice, whole_timesteps
 
 
 def ddpm_plan(schedule: Schedule, steps: int, start: int = 0, *, variance: str = "fixed_small") -> Plan:

@@ -12,10 +12,8 @@ every order a step is a weighted sum of the sample, the last three predictions a
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.samplers.predictions import Prediction
-from plugins.diffusion.samplers.sampler import History, Plan, Row, Sample, Sampler, State
-from plugins.diffusion.samplers.schedules import Schedule, check_choice
-from plugins.diffusion.samplers.spacing import levels, log_snr
+from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State
+from plugins.diffusion.samplers.schedules import Schedule, check_choice, levels, log_snr
 
 FEW_STEPS = 15  # below this, high orders are unstable at the end
 

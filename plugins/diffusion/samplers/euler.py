@@ -18,10 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.samplers.predictions import Prediction
-from plugins.diffusion.samplers.sampler import History, Plan, Row, Sample, Sampler, State
-from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
-from plugins.diffusion.samplers.spacing import levels
+from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State
+from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, levels
 
 MAX_ORDER = 4  # of lms; higher orders are unstable
 

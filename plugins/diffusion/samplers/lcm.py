@@ -7,8 +7,7 @@ consistency function (equation 9) is f(x, t) = c_skip(t) x + c_out(t) x_0, equal
 import numpy as np
 from jaxtyping import Array
 
-from plugins.diffusion.samplers.predictions import Prediction
-from plugins.diffusion.samplers.sampler import History, Plan, Row, Sample, Sampler, State
+from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State
 from plugins.diffusion.samplers.schedules import Schedule
 
 SIGMA_DATA = 0.5  # of equation 9

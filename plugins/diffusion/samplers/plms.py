@@ -9,10 +9,8 @@ twice.
 import jax.numpy as jnp
 import numpy as np
 
-from plugins.diffusion.samplers.predictions import Prediction
-from plugins.diffusion.samplers.sampler import History, Plan, Row, Sample, Sampler, State
-from plugins.diffusion.samplers.schedules import Schedule
-from plugins.diffusion.samplers.spacing import whole_timesteps
+from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State
+from plugins.diffusion.samplers.schedules import Schedule, whole_timesteps
 
 # Row k: weights of the newest prediction and of those before it, when k of those exist.
 ADAMS_BASHFORTH = np.array(((24, 0, 0, 0), (36, -12, 0, 0), (46, -32, 10, 0), (55, -59, 37, -9))) / 24

@@ -29,13 +29,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, Shaped
 
-from plugins.diffusion.samplers.predictions import predict
+from plugins.diffusion.samplers.predictions import Prediction, predict
 from plugins.diffusion.samplers.schedules import Schedule
 
 Sample = Float[Array, "b ..."]
 Row = Mapping[str, Array]  # the coefficients of one call
 History = tuple[Array, ...]  # arrays like x that a sampler carries from call to call
 State = tuple[Sample, History]
+Update = Callable[[Sample, Prediction, Row, History, Any], State]
 
 
 class Step(NamedTuple):
@@ -57,26 +58,16 @@ class Step(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """The n model calls of a run.
+    """The n model calls of a run; the model's input is alpha x_0 + sigma eps."""
 
-    Attributes:
-      timesteps: the model's time input.
-      alpha, sigma: the model's input is alpha x_0 + sigma eps.
-      columns: the sampler's own coefficients, by name.
-      scale_in: the model's input is the sample times this; None: 1.
-      start_scale: standard deviation of the initial noise of a whole run (diffusers' init_noise_sigma).
-      sigmas: noise levels sigma / alpha before each call and after the last, for samplers that work on them.
-      draws: whether calls draw noise.
-    """
-
-    timesteps: Float[np.ndarray, " n"]
+    timesteps: Float[np.ndarray, " n"]  # the model's time input
     alpha: Float[np.ndarray, " n"]
     sigma: Float[np.ndarray, " n"]
-    columns: Mapping[str, Float[np.ndarray, "n ..."]]
-    scale_in: Float[np.ndarray, " n"] | None = None
-    start_scale: float = 1.0
-    sigmas: Float[np.ndarray, " n+1"] | None = None
-    draws: bool = False
+    columns: Mapping[str, Float[np.ndarray, "n ..."]]  # the sampler's own coefficients, by name
+    scale_in: Float[np.ndarray, " n"] | None = None  # the model's input is the sample times this; None: 1
+    start_scale: float = 1.0  # deviation of a whole run's initial noise (diffusers' init_noise_sigma)
+    sigmas: Float[np.ndarray, " n+1"] | None = None  # sigma / alpha before each call and after the last, where used
+    draws: bool = False  # whether calls draw noise
 
     def rows(self) -> dict[str, Array]:
         """All coefficients as arrays to scan over, float32."""
@@ -90,22 +81,14 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-    """A sampler; call it as `sampler(model, x, schedule, steps=...)`.
+    """A sampler; call it as `sampler(model, x, schedule, steps=...)`."""
 
-    Attributes:
-      name: as in `SAMPLERS` and in errors.
-      planner, update: the two functions of the module's docstring.
-      history: number of arrays like x that `update` carries from call to call, zeros at first.
-      options: chosen keyword arguments of `planner`, sorted.
-      runs_on: class of the schedule it needs.
-    """
-
-    name: str
-    planner: Callable[..., Plan]
-    update: Callable[..., State]
-    history: int = 0
-    options: tuple[tuple[str, Any], ...] = ()
-    runs_on: type = Schedule
+    name: str  # as in `SAMPLERS` and in errors
+    planner: Callable[..., Plan]  # this and `update` are the two functions of the module's docstring
+    update: Update
+    history: int = 0  # number of arrays like x that `update` carries from call to call, zeros at first
+    options: tuple[tuple[str, Any], ...] = ()  # chosen keyword arguments of `planner`, sorted
+    runs_on: type = Schedule  # class of the schedule it needs
 
     def with_options(self, **options: Any) -> Sampler:
         """The same sampler with other defaults."""
@@ -168,7 +151,6 @@ class Sampler:
         Args:
           model: called with alpha x_0 + sigma eps in float32.
           x: the initial sample, see `start`.
-          schedule: the model's.
           steps: of a whole run; `strength` < 1 does only the last of them.
           key: for samplers that draw noise, one key or one per image. Others ignore it.
           noise: the draws themselves instead, one for each call of the model.

@@ -33,17 +33,11 @@ CLASSES: dict[str, Sampler] = {
     "LCMScheduler": lcm,
     "FlowMatchEulerDiscreteScheduler": flow_euler,
 }
-FLOW_CLASS = "FlowMatchEulerDiscreteScheduler"
 
 # Keys of `Schedule` with the defaults of most classes, and by class the defaults that differ.
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Schedule) if field.name != "sigma_spacing"}
-DEFAULTS |= {
-    "beta_start": 0.0001,
-    "beta_end": 0.02,
-    "beta_schedule": "linear",
-    "steps_offset": 0,
-    "set_alpha_to_one": True,
-}
+DEFAULTS |= {"beta_start": 0.0001, "beta_end": 0.02, "beta_schedule": "linear"}
+DEFAULTS |= {"steps_offset": 0, "set_alpha_to_one": True}
 CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
     "DDIMScheduler": {"clip_sample": True},
     "DDIMInverseScheduler": {"clip_sample": True},
@@ -65,13 +59,9 @@ SUPPORTED: dict[str, tuple[Any, ...]] = dict.fromkeys((*OFF, "stochastic_samplin
 }
 # By class: key of the file -> (our option, {its value: ours}); None: any number, taken as it is; no option: ignored.
 BOOLS = {True: True, False: False}
+VARIANCES = {"fixed_small": "fixed_small", "fixed_small_log": "fixed_small", "fixed_large": "fixed_large"}
 OPTIONS: dict[str, dict[str, tuple[str | None, dict[Any, Any] | None]]] = {
-    "DDPMScheduler": {
-        "variance_type": (
-            "variance",
-            {"fixed_small": "fixed_small", "fixed_small_log": "fixed_small", "fixed_large": "fixed_large"},
-        )
-    },
+    "DDPMScheduler": {"variance_type": ("variance", VARIANCES)},
     "DPMSolverMultistepScheduler": {
         "solver_order": ("order", None),
         "algorithm_type": ("sde", {"dpmsolver++": False, "sde-dpmsolver++": True}),
@@ -122,11 +112,9 @@ def read_schedule(mapping: Mapping[str, Any]) -> Schedule | FlowSchedule:
     if len(spacings) > 1:
         raise ValueError("use_karras_sigmas and use_exponential_sigmas are both true; keep one")
     name = mapping.get("_class_name", "")
-    if name == FLOW_CLASS:
+    if name == "FlowMatchEulerDiscreteScheduler":
         if spacings:
-            raise ValueError(
-                f"{FLOW_CLASS} spaces its noise levels by shift only; set {RESPACED[spacings[0]]} to false"
-            )
+            raise ValueError(f"{name} spaces its noise levels by shift only; set {RESPACED[spacings[0]]} to false")
         return FlowSchedule(**_typed_fields(mapping, {"num_train_timesteps": 1000, "shift": 1.0}))
     fields = _typed_fields(mapping, DEFAULTS | CLASS_DEFAULTS.get(name, {}))
     return Schedule(**fields, sigma_spacing=spacings[0] if spacings else "timesteps")

@@ -1,4 +1,4 @@
-"""Noise schedules: signal and noise levels of a sample at each training timestep.
+"""Noise schedules: signal and noise levels of a sample at each training timestep, and the timesteps of a run.
 
 A diffusion model is trained on x_t = alpha_t x_0 + sigma_t eps, with alpha_t^2 + sigma_t^2 = 1 and eps standard normal.
 The schedule is a list of betas, and alpha_t^2 = prod_{s<=t} (1 - beta_s) is called alphas_cumprod (DDPM, 2006.11239,
@@ -7,6 +7,17 @@ equation 4). Samplers that work on noise levels use s_t = sigma_t / alpha_t, her
 `Schedule` holds what training fixed (betas, prediction type) and what its authors advise for sampling (timestep
 spacing, clipping); `Schedule()` is that of Stable Diffusion 1.5, `scheduler_config.py` reads others from diffusers'
 files. `FlowSchedule` is the straight line x_s = (1 - s) x_0 + s eps of flow matching.
+
+Timesteps of a run fall from noise to image (compared in 2305.08891, table 2):
+
+    leading    0, r, 2r, ... with r = N // steps, plus an offset: Stable Diffusion 1.5's; omits the noisiest timesteps
+    linspace   from N - 1 down to 0, both included
+    trailing   N - 1 first, then strides of N / steps: for few steps and for zero terminal SNR
+
+Samplers that work on noise levels follow one of two conventions:
+
+    Euler's family          timesteps need not be whole, and the last one is reached
+    DPM-Solver and UniPC    whole timesteps; `steps + 1` are spaced, and noise level 0 replaces the last
 
 Arrays are float64 numpy, computed once, before tracing. Both classes are hashable and may be static arguments.
 """
@@ -27,6 +38,7 @@ CHOICES = {
     "sigma_spacing": SIGMA_SPACINGS,
     "final_sigmas_type": ("zero", "sigma_min"),
 }
+Levels = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n+1"]]
 SMALLEST_ALPHA = 2.0**-24  # replaces an alphas_cumprod of 0, whose noise level would be infinite
 
 
@@ -34,42 +46,27 @@ SMALLEST_ALPHA = 2.0**-24  # replaces an alphas_cumprod of 0, whose noise level 
 class Schedule:
     """A noise schedule with alpha^2 + sigma^2 = 1; field names and values are diffusers', except `sigma_spacing`.
 
-    Attributes:
-      num_train_timesteps: N; timesteps are 0 (nearly the image) to N - 1 (nearly noise).
-      beta_start, beta_end: first and last beta; unused by "squaredcos_cap_v2".
-      beta_schedule: "linear", "scaled_linear" (linear in the square root) or "squaredcos_cap_v2" (2102.09672).
-      trained_betas: the betas themselves, instead of the three above.
-      rescale_betas_zero_snr: shift the schedule so that timestep N - 1 is noise alone.
-      prediction_type: "epsilon", "v_prediction" or "sample".
-      timestep_spacing: "leading", "linspace" or "trailing" (`spacing.py`); None: the sampler's default.
-      steps_offset: added to leading timesteps.
-      set_alpha_to_one: DDIM's last step ends at the image itself, not at timestep 0.
-      clip_sample, clip_sample_range: clip predictions of x_0 to [-range, range].
-      thresholding, dynamic_thresholding_ratio, sample_max_value: dynamic thresholding (Imagen, 2205.11487, 2.3).
-      sigma_spacing: "timesteps" (the noise levels of the timesteps), "karras" or "exponential".
-      sigma_min, sigma_max: ends for the latter two; None: the schedule's own.
-      final_sigmas_type: "zero" or "sigma_min", where the last step ends.
-    """
+    `CHOICES` has the values of the fields that name one."""
 
-    num_train_timesteps: int = 1000
-    beta_start: float = 0.00085
+    num_train_timesteps: int = 1000  # N; timesteps are 0 (nearly the image) to N - 1 (nearly noise)
+    beta_start: float = 0.00085  # first and last beta; unused by "squaredcos_cap_v2" (2102.09672)
     beta_end: float = 0.012
-    beta_schedule: str = "scaled_linear"
-    trained_betas: Sequence[float] | None = None
-    rescale_betas_zero_snr: bool = False
+    beta_schedule: str = "scaled_linear"  # linear in the square root
+    trained_betas: Sequence[float] | None = None  # the betas themselves, instead of the three above
+    rescale_betas_zero_snr: bool = False  # shift the schedule so that timestep N - 1 is noise alone
     prediction_type: str = "epsilon"
-    timestep_spacing: str | None = None
-    steps_offset: int = 1
-    set_alpha_to_one: bool = False
-    clip_sample: bool = False
+    timestep_spacing: str | None = None  # None: the sampler's default
+    steps_offset: int = 1  # added to leading timesteps
+    set_alpha_to_one: bool = False  # DDIM's last step ends at the image itself, not at timestep 0
+    clip_sample: bool = False  # clip predictions of x_0 to [-range, range]
     clip_sample_range: float = 1.0
-    thresholding: bool = False
+    thresholding: bool = False  # dynamically, with the next two (Imagen, 2205.11487, 2.3)
     dynamic_thresholding_ratio: float = 0.995
     sample_max_value: float = 1.0
-    sigma_spacing: str = "timesteps"
-    sigma_min: float | None = None
+    sigma_spacing: str = "timesteps"  # the noise levels of the timesteps
+    sigma_min: float | None = None  # ends of "karras" and "exponential"; None: the schedule's own
     sigma_max: float | None = None
-    final_sigmas_type: str = "zero"
+    final_sigmas_type: str = "zero"  # where the last step ends
 
     def __post_init__(self):
         if self.trained_betas is not None:
@@ -91,8 +88,7 @@ class Schedule:
                 "rescale_betas_zero_snr needs v_prediction or sample (at zero SNR epsilon does not determine x_0)",
             ),
         ]
-        broken = [rule for holds, rule in rules if not holds]
-        if broken:
+        if broken := [rule for holds, rule in rules if not holds]:
             raise ValueError(f"a noise schedule breaks: {'; '.join(broken)}")
 
     @functools.cached_property
@@ -130,15 +126,10 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class FlowSchedule:
-    """x_s = (1 - s) x_0 + s eps for s in [0, 1]; the model predicts the velocity eps - x_0 (2209.03003, 2403.03206).
+    """x_s = (1 - s) x_0 + s eps for s in [0, 1]; the model predicts the velocity eps - x_0 (2209.03003, 2403.03206)."""
 
-    Attributes:
-      num_train_timesteps: N; the model's timestep at level s is s N.
-      shift: moves the noise levels up; Stable Diffusion 3 uses 3.
-    """
-
-    num_train_timesteps: int = 1000
-    shift: float = 1.0
+    num_train_timesteps: int = 1000  # N; the model's timestep at level s is s N
+    shift: float = 1.0  # moves the noise levels up; Stable Diffusion 3 uses 3
 
     prediction_type = "flow"
     clip_sample = False
@@ -168,14 +159,89 @@ def zero_terminal_snr(betas: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]
     return 1 - np.concatenate([alpha_bar[:1], alpha_bar[1:] / alpha_bar[:-1]])
 
 
+def spaced_timesteps(total: int, steps: int, spacing: str, offset: int = 0) -> Float[np.ndarray, " steps"]:
+    """`steps` of the timesteps 0 ... total - 1, falling. `offset` moves the leading ones only."""
+    check_steps(steps, total)
+    index = np.arange(steps, dtype=np.float64)
+    if spacing == "leading":
+        return _in_range(index[::-1] * (total // steps) + offset, total, offset)
+    if spacing == "trailing":
+        return np.round(total - index * (total / steps)) - 1
+    # A single step starts from the noise: np.linspace would give its first number, 0.
+    return np.linspace(0, total - 1, steps)[::-1] if steps > 1 else np.array([total - 1.0])
+
+
+def solver_timesteps(total: int, steps: int, spacing: str, offset: int = 0) -> Float[np.ndarray, " steps"]:
+    """As `spaced_timesteps`, for solvers that end at noise level 0 in place of one more timestep."""
+    check_steps(steps, total)
+    index = np.arange(steps + 1, dtype=np.float64)
+    if spacing == "leading":
+        return _in_range((index[::-1] * (total // (steps + 1)) + offset)[:-1], total, offset)
+    if spacing == "linspace":
+        return np.round(np.linspace(0, total - 1, steps + 1))[::-1][:-1]
+    return spaced_timesteps(total, steps, spacing)
+
+
+def whole_timesteps(schedule: Schedule, steps: int) -> Float[np.ndarray, " steps"]:
+    """`spaced_timesteps` of the schedule, rounded: for the samplers that work on whole timesteps (DDPM, DDIM, PLMS)."""
+    spacing = schedule.timestep_spacing or "leading"
+    return np.round(spaced_timesteps(schedule.num_train_timesteps, steps, spacing, schedule.steps_offset))
+
+
+def levels(schedule: Schedule, steps: int, start: int, sigma_spacing: str | None, solver: bool = False) -> Levels:
+    """Timesteps of the calls, and noise levels before each and after the last, without the first `start`.
+
+    `solver` chooses the convention of DPM-Solver, `sigma_spacing` overrides the schedule's."""
+    spacing, total = sigma_spacing or schedule.sigma_spacing, schedule.num_train_timesteps
+    check_choice("sigma_spacing", spacing, SIGMA_SPACINGS)
+    space = solver_timesteps if solver else spaced_timesteps
+    t = space(total, steps, schedule.timestep_spacing or "linspace", schedule.steps_offset)
+    s = np.interp(t, np.arange(total), schedule.sigmas)
+    if spacing != "timesteps":
+        high, low = (schedule.sigmas[-1], schedule.sigmas[0]) if solver else (s[0], s[-1])
+        high, low = schedule.sigma_max or float(high), schedule.sigma_min or float(low)
+        if not low < high and steps > 1:  # a single step takes the highest alone
+            raise ValueError(f"sigma_min={low:g} has to lie below sigma_max={high:g}; leave out one of them")
+        s = (karras_sigmas if spacing == "karras" else exponential_sigmas)(high, low, steps)
+        t = np.interp(np.log(s), np.log(schedule.sigmas), np.arange(total))
+        t = np.round(t) if solver else t
+    final = 0.0 if schedule.final_sigmas_type == "zero" else float(schedule.sigmas[0])
+    return t[start:], np.append(s, final)[start:]
+
+
+def karras_sigmas(high: float, low: float, steps: int, rho: float = 7.0) -> Float[np.ndarray, " steps"]:
+    """Equation 5 of "Elucidating the Design Space of Diffusion-Based Generative Models" (2206.00364)."""
+    ramp = np.linspace(0, 1, steps)
+    return (high ** (1 / rho) + ramp * (low ** (1 / rho) - high ** (1 / rho))) ** rho
+
+
+def exponential_sigmas(high: float, low: float, steps: int) -> Float[np.ndarray, " steps"]:
+    """Noise levels whose logarithms are evenly spaced."""
+    return np.exp(np.linspace(np.log(high), np.log(low), steps))
+
+
+def log_snr(s: Float[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """alpha, sigma and lambda = log(alpha / sigma) of noise levels s; lambda is infinite at level 0."""
+    alpha = 1 / np.sqrt(1 + s**2)
+    with np.errstate(divide="ignore"):
+        return alpha, s * alpha, -np.log(s)
+
+
+def _in_range(timesteps: Float[np.ndarray, " n"], total: int, offset: int) -> Float[np.ndarray, " n"]:
+    if timesteps[0] >= total:
+        raise ValueError(
+            f"steps={len(timesteps)} with steps_offset={offset} asks for timestep {timesteps[0]:.0f} of 0 to"
+            f" {total - 1}; take fewer steps, or another timestep_spacing"
+        )
+    return timesteps
+
+
 def check_steps(steps: int, total: int) -> None:
-    """Raises ValueError unless 1 <= steps <= total."""
     if not 1 <= steps <= total:
         raise ValueError(f"steps={steps} cannot be spaced over {total} training timesteps; choose 1 to {total}")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raises ValueError for a value that is not one of `choices`."""
     if value not in choices:
         listed = ", ".join(str(choice) for choice in choices if choice is not None)
         raise ValueError(f"{name}={value!r} is not supported; choose one of {listed}")

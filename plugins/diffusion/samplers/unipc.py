@@ -11,10 +11,8 @@ import math
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.samplers.predictions import Prediction
-from plugins.diffusion.samplers.sampler import History, Plan, Row, Sample, Sampler, State
-from plugins.diffusion.samplers.schedules import Schedule, check_choice
-from plugins.diffusion.samplers.spacing import levels, log_snr
+from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State
+from plugins.diffusion.samplers.schedules import Schedule, check_choice, levels, log_snr
 
 MAX_ORDER = 3
 

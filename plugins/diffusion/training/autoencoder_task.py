@@ -43,24 +43,17 @@ class Reconstruction(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AutoencoderTask:
-    """An autoencoder's training objective. Batches hold `image`, `b h w 3` in [0, 1].
-
-    Attributes:
-      vae: architecture.
-      losses: named terms that are added up; metrics: named terms that are only logged.
-      networks: files of perceptual networks, as in `film.training.interpolation_task.FilmTask`.
-      rows: examples in the image summary.
-    """
+    """An autoencoder's training objective. Batches hold `image`, `b h w 3` in [0, 1]."""
 
     vae: VAEConfig
-    losses: Mapping[str, Term] = dataclasses.field(
+    losses: Mapping[str, Term] = dataclasses.field(  # added up
         default_factory=lambda: {"l1": L1(PREDICTION, TARGET), "kl": Kl()}  # type: ignore[dict-item]
     )
-    metrics: Mapping[str, Term] = dataclasses.field(
+    metrics: Mapping[str, Term] = dataclasses.field(  # only logged
         default_factory=lambda: {"psnr": Psnr(PREDICTION, TARGET), "latent_std": LatentStd()}  # type: ignore[dict-item]
     )
-    networks: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    rows: int = 8
+    networks: Mapping[str, str] = dataclasses.field(default_factory=dict)  # files, as in `FilmTask` of film.training
+    rows: int = 8  # examples in the image summary
 
     @functools.cached_property
     def graphdef(self) -> nnx.GraphDef[AutoencoderKL]:

@@ -87,35 +87,21 @@ class SampleSheet:
 
 @dataclasses.dataclass(frozen=True)
 class DenoisingTask:
-    """The training objective of a text-to-image base model.
-
-    Attributes:
-      unet: architecture.
-      schedule: noise schedule and prediction type.
-      text: architecture of a text encoder that is trained with the UNet; None: batches hold states.
-      tokenizer: folder of the tokenizer of the batches' tokens; it becomes part of the exported base.
-      vae: a folder or file of the autoencoder, which is frozen; None: the UNet works on pixels.
-      losses: named terms that are added up; metrics: named terms that are only logged.
-      min_snr: gamma of min-SNR weights; 0: equal weights.
-      start_from: a base, as a folder or single file, whose UNet (and text encoder, where `text` is given) are trained
-        further; None: random initial values.
-      dtype: of the computation, float32 or bfloat16. Parameters and losses stay float32.
-      remat: keep only the inputs of each block of the UNet for the gradient: less memory, more time.
-      samples: the image summary; it needs `text` and `tokenizer`.
-    """
+    """The training objective of a text-to-image base model."""
 
     unet: UNetConfig
-    schedule: Schedule = dataclasses.field(default_factory=Schedule)
-    text: TextConfig | None = None
-    tokenizer: str | None = None
-    vae: str | None = None
-    losses: Mapping[str, Term] = dataclasses.field(default_factory=lambda: {"denoising": Denoising()})
-    metrics: Mapping[str, Term] = dataclasses.field(default_factory=dict)
-    min_snr: float = 5.0
+    schedule: Schedule = dataclasses.field(default_factory=Schedule)  # with the prediction type
+    text: TextConfig | None = None  # a text encoder that is trained with the UNet; None: batches hold states
+    tokenizer: str | None = None  # folder of the tokenizer of the batches' tokens; part of the exported base
+    vae: str | None = None  # a folder or file of the autoencoder, which is frozen; None: the UNet works on pixels
+    losses: Mapping[str, Term] = dataclasses.field(default_factory=lambda: {"denoising": Denoising()})  # added up
+    metrics: Mapping[str, Term] = dataclasses.field(default_factory=dict)  # only logged
+    min_snr: float = 5.0  # gamma of min-SNR weights; 0: equal weights
+    # A base, as a folder or single file, whose UNet (and text encoder, where `text` is given) are trained further.
     start_from: str | None = None
-    dtype: str = "float32"
-    remat: bool = False
-    samples: SampleSheet = dataclasses.field(default_factory=SampleSheet)
+    dtype: str = "float32"  # of the computation, or bfloat16; parameters and losses stay float32
+    remat: bool = False  # keep only the inputs of each block of the UNet for the gradient: less memory, more time
+    samples: SampleSheet = dataclasses.field(default_factory=SampleSheet)  # needs `text` and `tokenizer`
 
     def __post_init__(self):
         if not self.losses:

@@ -23,12 +23,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "plugins"))
 import drawn  # noqa: E402
 
-CLASSES = {
-    "unet": UNet2DConditionModel,
-    "controlnet": ControlNetModel,
-    "t2i_adapter": T2IAdapter,
-    "vae": AutoencoderKL,
-}
+CLASSES = {"unet": UNet2DConditionModel, "controlnet": ControlNetModel, "t2i_adapter": T2IAdapter, "vae": AutoencoderKL}
 TIMES = [981, 20]
 IN_UNET = ["to_q", "to_k", "to_v", "to_out.0", "proj_in", "proj_out", "ff.net.0.proj", "ff.net.2"]
 IN_TEXT = ["q_proj", "k_proj", "v_proj", "out_proj"]
