@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -32,7 +32,7 @@ from reveal.metrics import aokvqa, captions, vqa
 from reveal.metrics import evqa as evqa_metrics
 from reveal.metrics import infoseek as infoseek_metrics
 from reveal.sources import Questions, coco, evqa, infoseek
-from reveal.sources.records import Question, Skips
+from reveal.sources.records import Question, Skips, as_question, usable
 
 OWN_WORDS = "own tokenizer (not the Java PTB tokenizer)"
 
@@ -88,15 +88,6 @@ class Benchmark(ABC):
         """Of one prediction per example, at least one."""
 
 
-def group_means(values: Iterable[float], groups: Iterable[Iterable[str]]) -> dict[str, float]:
-    """The mean over the values of each group; a value may belong to several."""
-    members: dict[str, list[float]] = {}
-    for value, names in zip(values, groups, strict=True):
-        for name in names:
-            members.setdefault(name, []).append(value)
-    return {name: statistics.fmean(group) for name, group in members.items()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Vqa(Benchmark):
     """VQA-v2 and OK-VQA."""
@@ -113,23 +104,21 @@ class Vqa(Benchmark):
         return f'VQA accuracy, {how}, evaluator "{self.rules}", {self.answer} as published, predictions not stemmed'
 
     def examples(self, skips: Skips) -> Iterator[Example]:
-        rows = coco.rows_of(coco.read_json(self.annotations), "annotations", self.annotations)
-        types = {row.get("question_id"): row.get("answer_type") for row in rows}
         least = vqa.ENOUGH + (self.rules != "short")
-        options = {"images": self.images, "annotations": self.annotations, "answer": self.answer}
-        for question in Questions("vqa", self.path, options).read(skips):
-            answers = tuple(vqa.ten_answers(question.answers))
+        records = coco.vqa(self.path, self.annotations, self.answer, skips=skips)
+        for record in usable(records, self.images, skips, image_needed=True):
+            answers, (kind,) = tuple(vqa.ten_answers(record.answers)), record.metadata
             if len(answers) < least:
-                skips.add(f"with fewer than {least} answers", f"{self.path} question {question.id}")
+                skips.add(f"with fewer than {least} answers", f"{self.path} question {record.number}")
             else:
-                kind = types.get(question.id)
-                yield Example(question, question.id, answers, {} if kind is None else {"answer_type": str(kind)})
+                metadata = {} if kind is None else {"answer_type": str(kind)}
+                yield Example(as_question(record), record.number, answers, metadata)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         pairs = zip(examples, predictions, strict=True)
         each = [vqa.vqa_accuracy(prediction, example.references, self.rules) for example, prediction in pairs]
         types = [[one.metadata["answer_type"]] if one.metadata else [] for one in examples]
-        parts = group_means(each, types)
+        parts = vqa.group_means(each, types)
         return Score("VQA accuracy", statistics.fmean(each), parts if len(parts) > 1 else {}, each)
 
 
@@ -143,18 +132,17 @@ class AOkVqa(Benchmark):
     )
 
     def examples(self, skips: Skips) -> Iterator[Example]:
-        rows = coco.rows_of(coco.read_json(self.path), "questions", self.path)
-        for question in Questions("aokvqa", self.path, {"images": self.images}).read(skips):
-            row, answers = rows[question.id], [text for text in question.answers if isinstance(text, str)]
-            id = row.get("question_id", question.id)
+        for record in usable(coco.aokvqa(self.path, skips=skips), self.images, skips, image_needed=True):
+            (row,), answers = record.metadata, list(record.answers)
+            id = row.get("question_id", record.number)
             if not answers:
                 skips.add("without an answer", f"{self.path} question {id}")
                 continue
             choices, correct = row.get("choices") or [], row.get("correct_choice_idx")
-            metadata = {"question_id": id, "direct_answers": answers, "difficult_direct_answer": bool(question.group)}
+            metadata = {"question_id": id, "direct_answers": answers, "difficult_direct_answer": bool(record.group)}
             if isinstance(correct, int) and 0 <= correct < len(choices):
                 metadata |= {"choices": choices, "correct_choice_idx": correct}
-            yield Example(question, id, tuple(answers), metadata)
+            yield Example(as_question(record), id, record.answers, metadata)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         """Raises ValueError if all questions are difficult and have no choices."""
@@ -242,7 +230,7 @@ class EncyclopedicVqa(Benchmark):
             single = ["single hop"] if kind in ("templated", "automatic") else []
             unseen = ["page not in training"] if example.metadata["seen"] is False else []
             groups.append([kind, *single, *unseen])
-        return Score("exact match", statistics.fmean(each), group_means(each, groups), each)
+        return Score("exact match", statistics.fmean(each), vqa.group_means(each, groups), each)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,8 @@
     evqa.exact_match("fish, seeds and moss", ["Seeds && fish && worms"], "multi_answer")     # True: 2 of 4
 
 An answer is correct if it is one of the references, both normalised. Answers to `multi_answer` questions are compared
-as
-sets: correct if their intersection over union is at least a half. `&&` separates the parts of a reference; commas, "
-and " and " & " those of a prediction, so a name with a comma in it is two.
+as sets: correct if their intersection over union is at least a half. `&&` separates the parts of a reference; commas,
+" and " and " & " those of a prediction, so a name with a comma in it is two.
 
 **Normalising**, in this order: lower case; punctuation removed, without a space in its place ("t-shirt" becomes
 "tshirt"); "the answer is", a, an, the removed; none to ten into digits, true and entailment into "yes", false and
@@ -14,8 +13,7 @@ contradiction into "no"; apostrophes restored where missing ("dont" and "don't" 
 
 **Without BEM.** The published score asks a BERT network (Bulian et al., EMNLP 2022, from TensorFlow Hub) whether an
 answer is equivalent, wherever exact match says no, lists too. It is not part of this project, so these numbers are
-never above
-the published kind of number: report them as "exact match", and compare them with exact match only.
+never above the published kind: report them as "exact match", and compare them with exact match only.
 """
 
 from __future__ import annotations
@@ -65,8 +63,7 @@ def normalise(text: str) -> str:
     """What is compared."""
     text = text.lower().replace("\n", " ").replace("\t", " ").strip()
     text = text.replace(_SPAN, "") if text.startswith(_SPAN) else text
-    words = _IGNORED.sub(" ", text.translate(_PUNCTUATION)).split()
-    words = [WORDS.get(word, word) for word in words]
+    words = [WORDS.get(word, word) for word in _IGNORED.sub(" ", text.translate(_PUNCTUATION)).split()]
     return " ".join(CONTRACTIONS.get(word, word) for word in words)
 
 

@@ -25,10 +25,11 @@ papers print 100 times these, and round before the mean is taken.
 from __future__ import annotations
 
 import re
-import statistics
 import string
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from reveal.metrics.vqa import group_means
 
 SPLITS = ("unseen_question", "unseen_entity")
 MIN_IOU = 0.5
@@ -57,8 +58,7 @@ def exact_match(prediction: str, references: Sequence[str]) -> bool:
 
 
 def relaxed(prediction: str, span: Span) -> bool:
-    """Whether the predicted number or range agrees with the answer's range, `span`. Raises ValueError for a reversed
-    one."""
+    """Whether the predicted number or range agrees with the answer's range. Raises ValueError for a reversed one."""
     least, most = span
     if least > most:
         raise ValueError(f"span={span} ends before it begins: give the smaller number first")
@@ -83,12 +83,11 @@ def overlap(one: Span, other: Span) -> float:
 
 
 def scores(correct: Sequence[bool], splits: Sequence[str], kinds: Sequence[str]) -> InfoSeekScores:
-    """Of whether each answer is correct, its question's split and its kind. Raises ValueError unless there is one of
-    each."""
+    """Of each answer: whether it is correct, its question's split, its kind. Raises ValueError unless all are given."""
     if not correct or not len(correct) == len(splits) == len(kinds):
         counts = f"{len(correct)} questions, {len(splits)} splits and {len(kinds)} kinds"
         raise ValueError(f"{counts}: give one of each, and at least one question")
-    by_split, by_kind = _means(correct, splits), _means(correct, kinds)
+    by_split, by_kind = (group_means(correct, [[name] for name in names]) for names in (splits, kinds))
     both = [by_split[split] for split in SPLITS if split in by_split]
     score = len(both) / sum(1 / (value or TINY / 100) for value in both) if len(both) == len(SPLITS) else None
     return InfoSeekScores(score, sum(correct) / len(correct), by_split, by_kind)
@@ -104,10 +103,3 @@ def _value(number: str) -> float:
     if number.count(".") > 1:  # "-.5.2", which the evaluator fails at; ".5.2" is 5.2
         number = number[0] + number[2:]
     return float(number)
-
-
-def _means(correct: Sequence[bool], groups: Sequence[str]) -> dict[str, float]:
-    return {
-        group: statistics.fmean(ok for ok, other in zip(correct, groups, strict=True) if other == group)
-        for group in dict.fromkeys(groups)
-    }

@@ -72,13 +72,10 @@ def contains_answer(text: str, answers: Sequence[str], whole_words: bool = False
 
 
 def gate_accuracy(gates: Float[np.ndarray, "n sources"], correct: Int[np.ndarray, " n"]) -> float:
-    """Share of rows with their maximum at the correct source's column; a row with NaN is wrong.
-
-    Raises ValueError without rows and for a source without a column."""
+    """Share of rows with their maximum at the correct source's column; a row with NaN is wrong. Raises ValueError
+    without rows and for a source without a column."""
     if not len(gates) or correct.min() < 0 or correct.max() >= gates.shape[1]:
-        raise ValueError(
-            f"gates of {gates.shape} and sources {sorted(set(correct.tolist()))}: each is a column, from 0"
-        )
+        raise ValueError(f"gates {gates.shape}, sources {sorted(set(correct.tolist()))}: each is a column, from 0")
     return float(np.mean((np.argmax(gates, axis=1) == correct) & np.isfinite(gates).all(axis=1)))
 
 

@@ -36,7 +36,8 @@ have to be stemmed in the same way; the stemmer affects the score, so state it t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 Evaluator = Literal["current", "older", "short"]
@@ -83,6 +84,15 @@ def vqa_accuracy(prediction: str, answers: Sequence[str], evaluator: Evaluator =
 def ten_answers(answers: Sequence[str]) -> list[str]:
     """One answer per annotator; the five of OK-VQA are counted twice each."""
     return [answer for answer in answers for _ in range(2)] if 2 * len(answers) == ANNOTATORS else list(answers)
+
+
+def group_means(values: Iterable[float | bool], groups: Iterable[Iterable[str]]) -> dict[str, float]:
+    """The mean over the values of each group, such as types of answers; a value may belong to several."""
+    members: dict[str, list[float | bool]] = {}
+    for value, names in zip(values, groups, strict=True):
+        for name in names:
+            members.setdefault(name, []).append(value)
+    return {name: statistics.fmean(group) for name, group in members.items()}
 
 
 def normalise(text: str) -> str:

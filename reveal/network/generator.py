@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +31,11 @@ Step = Callable[[Int[Array, " r"], Cache], tuple[Float[Array, "r v"], Cache]]
 
 @dataclasses.dataclass(frozen=True)
 class Greedy:
-    """The most likely token at each step, `length` tokens at most."""
+    """The most likely token at each step, `length` tokens at most: a beam of width 1."""
 
     length: int = 32
+    width: ClassVar[int] = 1
+    penalty: ClassVar[int] = 0
 
     def __post_init__(self):
         check(self, [(self.length >= 1, "length is at least 1")])
@@ -60,14 +62,7 @@ def likeliest(length: int, beams: int, penalty: int | float = 0) -> Greedy | Bea
     return Greedy(length) if beams == 1 else Beam(length, beams, penalty)
 
 
-def beams_of(decoding: Decoding) -> int:
-    """Rows of the cache per context."""
-    return decoding.width if isinstance(decoding, Beam) else 1
-
-
 class Generated(NamedTuple):
-    """Texts and their log-probabilities."""
-
     tokens: Int[Array, "b n"]
     log_probability: Float[Array, " b"]
 
@@ -84,9 +79,8 @@ class _Beams(NamedTuple):
 
 
 def generate(step: Step, cache: Cache, decoding: Decoding, *, bos: int, eos: int) -> Generated:
-    """Decodes one text per context of the empty `cache`, which has `beams_of(decoding)` rows for each."""
-    length, b, w = decoding.length, len(cache.context_bias), beams_of(decoding)
-    penalty = decoding.penalty if isinstance(decoding, Beam) else 0
+    """Decodes one text per context of the empty `cache`, which has `decoding.width` rows for each."""
+    length, b, w, penalty = decoding.length, len(cache.context_bias), decoding.width, decoding.penalty
 
     def advance(now: _Beams) -> _Beams:
         logits, cache = step(now.last.reshape(-1), now.cache)

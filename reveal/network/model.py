@@ -35,7 +35,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from reveal.network.config import PAD, RevealConfig
 from reveal.network.fusion import AttentiveFusion, Fused
-from reveal.network.generator import Decoding, Generated, Greedy, beams_of, generate
+from reveal.network.generator import Decoding, Generated, Greedy, generate
 from reveal.network.heads import EmbeddingHead, SourceGate, ValueHead
 from reveal.network.layers import Embedding, Linear
 from reveal.network.t5 import Decoder, Encoder
@@ -189,6 +189,6 @@ class _OneKey(nnx.Rngs):
 @partial(jax.jit, static_argnums=(0, 4))
 def _generate(graph, params, states: Array, mask: Array, decoding: Decoding) -> Generated:
     model = nnx.merge(graph, params)
-    cache = model.decoder.start(states, mask, length=decoding.length, rows=beams_of(decoding))
+    cache = model.decoder.start(states, mask, length=decoding.length, rows=decoding.width)
     step = partial(model.decoder.step, model.embedding)
     return generate(step, cache, decoding, bos=model.config.bos, eos=model.config.eos)

@@ -218,19 +218,14 @@ class Encoder(nnx.Module):
         weights: list | None = None,
         only: Int[Array, " b"] | None = None,
     ) -> Float[Array, "b _ c"]:
-        """The states after the last layer.
-
-        Args:
-          prior: factor of each token's normed states in every layer.
-          bias: added to every layer's logits, by key.
-          weights: a list that collects each layer's attention weights, b h n n.
-          only: the last layer computes this one token of each row, and the result holds no other.
-        """
+        """The states after the last layer. `prior` multiplies each token's normed states in every layer, `bias` is
+        added to every layer's logits by key, and the list `weights` collects each layer's attention, b h n n. With
+        `only` the last layer computes this one token of each row, and the result holds no other."""
         biases = self.positions(x.shape[1]), mask_bias(mask) if bias is None else mask_bias(mask) + bias
 
         def run(layer: EncoderLayer, only: Array | None, x: Array) -> Any:
             x, attention = layer(x, *biases, prior=prior, only=only)
-            return (x, None if weights is None else attention)
+            return x, None if weights is None else attention
 
         for i, layer in enumerate(self.layers):
             call = partial(run, layer, only if i + 1 == len(self.layers) else None)

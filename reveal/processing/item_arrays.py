@@ -77,16 +77,9 @@ def arrays_of(
 ) -> ItemArrays:
     """All usable items; one with a damaged image, or with neither text nor image, is skipped.
 
-    Args:
-      sources: names, in order of their indices.
-      tokenizer, length: of the texts.
-      size: of the images.
-      crop: range of the share of an image that is kept. drop_image: share of the images of items with text that are
-        dropped. Both are drawn once, seeded by the item's id.
-
-    Raises:
-      ValueError: an unknown source, a missing or repeated id, or no usable item.
-    """
+    `sources` are names, in order of their indices; `crop` is the range of the share of an image that is kept, and
+    `drop_image` the share of the images of items with text that are dropped, both drawn once, seeded by the item's id.
+    Raises ValueError for an unknown source, a missing or repeated id, and no usable item."""
     skips = skips or Skips()
     rows: dict[int, Row] = {}
     source: list[int] = []
@@ -136,8 +129,8 @@ def row_of(
 
 def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:
     """tokens, image and has_image, as `Reveal.encode_item` takes them. Raises ValueError for a damaged image."""
-    texts = [tokenizer.encode(text_of(item, tokenizer.separator), length) for item in items]
-    rows = [Row(tokens, image_of(item, size)) for item, tokens in zip(items, texts, strict=True)]
+    separator = tokenizer.separator
+    rows = [Row(tokenizer.encode(text_of(item, separator), length), image_of(item, size)) for item in items]
     return stacked_input(rows, length, size)
 
 

@@ -108,18 +108,11 @@ def processor_of(
     sources: Sequence[str] = (),
     default_sources: Sequence[str] = (),
 ) -> Processor:
-    """The processor of the network in a file.
+    """The processor of the network in the file `weights`, whose contents are `config` and `header`.
 
-    Args:
-      weights: the file. config, header: its contents.
-      tokenizer: a file for `tokenizers.load`. sources: names. Both override the file's.
-      default_sources: names, where neither the caller nor the file has any.
-
-    Raises:
-      FileNotFoundError: no tokenizer was found.
-      ValueError: a tokenizer or a number of sources that does not fit the network; no source names; a description with
-        an unknown key.
-    """
+    `tokenizer`, a file for `tokenizers.load`, and `sources`, names, override the file's; `default_sources` are for a
+    file without any. Raises FileNotFoundError for no tokenizer; ValueError for one that does not fit the network, for
+    another number of sources, and for a description with an unknown key."""
     description = _description(weights, header)
     data = recipe_of(header).get("data")
     data = renamed.node(data) if isinstance(data, Mapping) else {}

@@ -31,7 +31,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -53,25 +53,13 @@ UNKNOWN_WORD = SPECIAL.index("<extra_id_1>")
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """`len` is the vocabulary's size, unused ids included. `pad` fills rows, `bos` begins an answer and `eos` ends it,
-    `mask` stands where a text continues."""
+    """`len` is the vocabulary's size, unused ids included."""
 
-    @property
-    def pad(self) -> int: ...
-
-    @property
-    def bos(self) -> int: ...
-
-    @property
-    def eos(self) -> int: ...
-
-    @property
-    def mask(self) -> int: ...
-
-    @property
-    def separator(self) -> str:
-        """Text between the fields of an item."""
-        ...
+    pad: int  # fills rows
+    bos: int  # begins an answer
+    eos: int  # ends it
+    mask: int  # stands where a text continues
+    separator: str  # text between the fields of an item
 
     @property
     def digest(self) -> str:
@@ -90,11 +78,8 @@ class Tokenizer(Protocol):
 
 
 class Pieces:
-    """A SentencePiece model with T5's ids (module docstring).
-
-    Raises:
-      OSError, ValueError: no such file, no such model, or one whose padding, end and unknown are not 0, 1 and 2.
-    """
+    """A SentencePiece model with T5's ids (module docstring). Raises ValueError for a file that is none, or one whose
+    padding, end and unknown are not 0, 1 and 2."""
 
     pad, eos = PAD, END
 
@@ -197,7 +182,8 @@ def train(
 def trained(lines: Iterator[str], size: int, **options: bool | float) -> bytes:
     """A SentencePiece model (unigram, as T5's) of at most `size` pieces; `options` are SentencePiece's, such as
     byte_fallback. Raises ValueError for too few texts, and what `lines` raises."""
-    fixed: Mapping[str, Any] = dict(pad_id=PAD, eos_id=END, unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2)
+    settings: dict[str, Any] = dict(vocab_size=size, pad_id=PAD, eos_id=END, unk_id=2, bos_id=-1)
+    settings |= {"hard_vocab_limit": False, "minloglevel": 2, "max_sentence_length": MAX_LINE, **options}
     model, raised = io.BytesIO(), []
 
     def texts() -> Iterator[str]:
@@ -207,18 +193,13 @@ def trained(lines: Iterator[str], size: int, **options: bool | float) -> bytes:
             raised.append(error)
             raise
 
-    settings: dict[str, Any] = {**fixed, "max_sentence_length": MAX_LINE, **options}
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=texts(), model_writer=model, vocab_size=size, **settings
-        )
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=texts(), model_writer=model, **settings)
     except RuntimeError as error:
         if raised:
             raise raised[0] from None
-        reason = str(error).strip().splitlines()[-1]
-        raise ValueError(
-            f"no SentencePiece model of size {size} ({reason}): give more texts, or another size"
-        ) from error
+        why = str(error).strip().splitlines()[-1]
+        raise ValueError(f"no SentencePiece model of size {size} ({why}): give more texts, or another size") from error
     return model.getvalue()
 
 

@@ -38,20 +38,23 @@ Row = Mapping[str, Any]
 def vqa(
     path: str | Path, annotations: str | Path | None = None, answer: str = "answer", *, skips: Skips
 ) -> Iterator[Record]:
-    """VQA-v2 and OK-VQA; `annotations` None is a test set, `answer` an entry of an annotator's answer."""
+    """VQA-v2 and OK-VQA; `annotations` None is a test set, `answer` an entry of an annotator's answer. Metadata: the
+    `answer_type`."""
     answers_of: dict[Any, tuple[str, ...]] = {}
+    types: dict[Any, Any] = {}
     if annotations is not None:
         for row in rows_of(read_json(annotations), "annotations", annotations):
             if isinstance(row.get("question_id"), int):
                 given = [entry.get(answer) for entry in _list(row.get("answers")) if isinstance(entry, dict)]
-                answers_of[row["question_id"]] = _texts(given)
+                answers_of[row["question_id"]], types[row["question_id"]] = _texts(given), row.get("answer_type")
     for number, row in enumerate(rows_of(read_json(path), "questions", path)):
         where = f"{path} question {row.get('question_id', number)}"
         if _has(row, where, skips, question_id=int, image_id=int, question=str):
             answers = answers_of.get(row["question_id"], ())
             fault = NO_ANSWER if annotations is not None and not answers else ""
             question = {"text": row["question"], "answers": answers, "fault": fault}
-            yield Record(row["question_id"], where, **_image_of(row["image_id"]), **question)
+            metadata = (types.get(row["question_id"]),)
+            yield Record(row["question_id"], where, **_image_of(row["image_id"]), **question, metadata=metadata)
 
 
 def vqa_images(path: str | Path, annotations: str | Path, *, skips: Skips) -> Iterator[Record]:
@@ -69,13 +72,13 @@ def vqa_images(path: str | Path, annotations: str | Path, *, skips: Skips) -> It
 
 
 def aokvqa(path: str | Path, *, skips: Skips) -> Iterator[Record]:
-    """A-OKVQA; ids are places in the list, for its own are no numbers. The test set has no answers."""
+    """A-OKVQA; ids are places in the list, its own are no numbers. The test set has no answers. Metadata: the row."""
     for number, row in enumerate(rows_of(read_json(path), "questions", path)):
         where = f"{path} question {number}"
         if _has(row, where, skips, image_id=int, question=str):
             group = "difficult" if row.get("difficult_direct_answer") else ""
             question = {"text": row["question"], "answers": _texts(row.get("direct_answers")), "group": group}
-            yield Record(number, where, **_image_of(row["image_id"]), **question)
+            yield Record(number, where, **_image_of(row["image_id"]), **question, metadata=(row,))
 
 
 def captions(path: str | Path, *, skips: Skips) -> Iterator[Record]:

@@ -49,9 +49,8 @@ class Encoded(NamedTuple):
 
 
 def contents_of(items: Any, sources: int) -> Contents:
-    """Items (`reveal.processing.item_arrays.ItemArrays`) in order of their ids, padded.
-
-    Raises ValueError for no items, a repeated id, or a source index of `sources` or more."""
+    """Items (`reveal.processing.item_arrays.ItemArrays`) in order of their ids, padded. Raises ValueError for no items,
+    a repeated id, or a source index of `sources` or more."""
     order = np.argsort(items.id, kind="stable")
     if not len(order) or (np.diff(items.id[order]) == 0).any():
         raise ValueError(f"{len(order)} items, of which some have the same id: give one item or more, each its own id")

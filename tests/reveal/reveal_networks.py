@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -58,8 +59,13 @@ def parameters(name: str) -> dict[str, np.ndarray]:
     return {key.removeprefix("param:"): value for key, value in fixture(name).items() if key.startswith("param:")}
 
 
-def fill(modules: dict[str, nnx.Module], params: dict[str, np.ndarray], prefix: str = "") -> None:
-    """Gives modules, by their paths in `Reveal`, all of `params`, the reference's, whose names lack `prefix`."""
+def arrays(name: str) -> dict[str, jax.Array]:
+    return {key: jnp.asarray(value) for key, value in fixture(name).items()}
+
+
+def filled(name: str, modules: dict[str, nnx.Module], prefix: str = "") -> dict[str, jax.Array]:
+    """A fixture's arrays; gives modules, by their paths in `Reveal`, all its parameters, whose names lack `prefix`."""
+    params = parameters(name)
     for ours, module in modules.items():
         state = nnx.to_pure_dict(nnx.state(module))
         names = {path: source_name(f"{ours}.{path}").removeprefix(prefix) for path in porting.flatten(state)}
@@ -67,6 +73,7 @@ def fill(modules: dict[str, nnx.Module], params: dict[str, np.ndarray], prefix: 
         flat = {path: jnp.asarray(merged(params.pop(name), shapes[path])) for path, name in names.items()}
         nnx.update(module, porting.unflatten_like(flat, state))
     assert not params
+    return arrays(name)
 
 
 @functools.cache
@@ -78,8 +85,3 @@ def small(**changes) -> Reveal:
 def close(ours, theirs, atol: float = 1e-5) -> None:
     """`rtol` is eight units in the last place: the order of float32 sums differs between processors."""
     np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-6, atol=atol)
-
-
-def one_line(caught) -> str:
-    assert "\n" not in str(caught.value)
-    return str(caught.value)

@@ -90,13 +90,9 @@ def test_a_finished_hypothesis_waits_and_a_penalty_prefers_longer_texts():
     for penalty, expected in ((0, [1, 0, 0, 0]), (2, [2, 1, 0, 0])):
         found = generate(step, start, Beam(4, 3, penalty), bos=3, eos=1)
         np.testing.assert_array_equal(found.tokens[0], expected)
-
-
-def test_texts_stop_at_their_end():
-    step, start = toy(np.where(np.arange(4) == 1, 0.0, -50.0)[None].repeat(4, 0))
+    step, start = toy(np.where(np.arange(4) == 1, 0.0, -50.0)[None].repeat(4, 0))  # texts stop at their end
     for decoding in (Greedy(5), Beam(5, 2)):
-        found = generate(step, start, decoding, bos=2, eos=1)
-        np.testing.assert_array_equal(found.tokens, [[1, 0, 0, 0, 0]])
+        np.testing.assert_array_equal(generate(step, start, decoding, bos=2, eos=1).tokens, [[1, 0, 0, 0, 0]])
 
 
 @pytest.mark.parametrize(("kind", "fields"), [(Greedy, {"length": 0}), (Beam, {"width": 0}), (Beam, {"penalty": -1})])

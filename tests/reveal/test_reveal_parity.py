@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from reveal_networks import REFERENCE, close, fill, fixture, parameters
+from reveal_networks import REFERENCE, arrays, close, filled, fixture, parameters
 
 from reveal.network.fusion import AttentiveFusion, score_prior
 from reveal.network.heads import EmbeddingHead, ValueHead, scores
@@ -22,81 +22,59 @@ RNGS = nnx.Rngs(0)
 
 
 def test_score_prior():
-    io, params = fixture("score_prior"), parameters("score_prior")
-    raw = scores(jnp.asarray(io["in:query"]), jnp.asarray(io["in:keys"]))
+    io = arrays("score_prior")
+    raw = scores(io["in:query"], io["in:keys"])
     close(raw, io["out:raw_scores"])
-    scale, bias = (jnp.asarray(params[name][0]) for name in ("scale", "bias"))
+    scale, bias = io["param:scale"][0], io["param:bias"][0]
     close(score_prior(raw, scale, bias, jnp.ones(raw.shape, bool)), io["out:prior"])
 
 
 def test_text_encoder():
     """At unmasked tokens: the reference masks queries too, so that its padding holds averages."""
-    io, params = fixture("lower_t5_encoder"), parameters("lower_t5_encoder")
     embedding, encoder = Embedding(96, 32, rngs=RNGS), Encoder(REFERENCE, REFERENCE.text_layers, rngs=RNGS)
-    fill({"embedding": embedding, "text": encoder}, params)
-    tokens, mask = jnp.asarray(io["in:tokens"]), io["out:mask"]
-    close(np.asarray(encoder(embedding(tokens), tokens > 0))[mask], io["out:encoded"][mask])
+    io = filled("lower_t5_encoder", {"embedding": embedding, "text": encoder})
+    tokens, mask = io["in:tokens"], np.asarray(io["out:mask"])
+    close(np.asarray(encoder(embedding(tokens), tokens > 0))[mask], np.asarray(io["out:encoded"])[mask])
 
 
-def test_key_head():
-    io, params = fixture("key_head"), parameters("key_head")
-    head, projection = EmbeddingHead(REFERENCE, rngs=RNGS), Linear(32, 16, rngs=RNGS)
-    fill({"key_head": head, "projection": projection}, params)
-    close(head(jnp.asarray(io["in:encoded"]), jnp.asarray(io["in:mask"]), projection), io["out:key"])
-
-
-def test_value_head():
-    io, params = fixture("perceiver_value_head"), parameters("perceiver_value_head")
-    head = ValueHead(REFERENCE, rngs=RNGS)
-    fill({"value_head": head}, params, "value_perceiver/")
-    values = head(jnp.asarray(io["in:encoded"]), jnp.asarray(io["in:mask"]))
-    close(values, io["out:values_times4"])
-    close(disentangle(values), io["out:disentangle"], 1e-6)
-
-
-@pytest.fixture(scope="module")
-def fusions():
-    """For each prior: the fixture's fusion."""
-    io = {key: jnp.asarray(value) for key, value in fixture("fusion_with_prior").items()}
-    values, mask = io["in:values"].reshape(2, 3, 3, 32), io["in:values_mask"].reshape(2, 3, 3)
-    prior = io["in:att_mask"][:, 11:, 0].reshape(2, 3, 3)[..., 0]
-    found = {}
-    for mode in ("multiply", "off"):
-        module = AttentiveFusion(dataclasses.replace(REFERENCE, prior=mode), rngs=RNGS)
-        modules = {"fusion.encoder": module.encoder, "fusion.norm": module.norm}
-        fill(modules, parameters("fusion_with_prior"), "fusion_encoder/")
-        run = jax.jit(partial(module, shares=True))
-        found[mode] = run(io["in:encoder"], io["in:encoder_mask"], values, mask, prior)
-    return io, found
+def test_heads_and_vit():
+    head, projection, values = (
+        EmbeddingHead(REFERENCE, rngs=RNGS),
+        Linear(32, 16, rngs=RNGS),
+        ValueHead(REFERENCE, rngs=RNGS),
+    )
+    io = filled("key_head", {"key_head": head, "projection": projection})
+    close(head(io["in:encoded"], io["in:mask"], projection), io["out:key"])
+    io = filled("perceiver_value_head", {"value_head": values}, "value_perceiver/")
+    found = values(io["in:encoded"], io["in:mask"])
+    close(found, io["out:values_times4"])
+    close(disentangle(found), io["out:disentangle"], 1e-6)
+    vit = Vit(REFERENCE.vit, 32, rngs=RNGS)
+    io = filled("vit_mu8", {"vit": vit}, "img_encoder/")
+    close(jax.jit(vit)(io["in:image"]), io["out:img_tokens_times4"])
 
 
 @pytest.mark.parametrize(("mode", "suffix"), [("multiply", ""), ("off", "_noprior")])
-def test_fusion(fusions, mode, suffix):
-    io, found = fusions
+def test_fusion(mode, suffix):
+    """Shares: of both layers, heads and unmasked query tokens; rows of 20 = 11 of the query + 3 items of 3."""
+    module = AttentiveFusion(dataclasses.replace(REFERENCE, prior=mode), rngs=RNGS)
+    io = filled("fusion_with_prior", {"fusion.encoder": module.encoder, "fusion.norm": module.norm}, "fusion_encoder/")
+    values, mask = io["in:values"].reshape(2, 3, 3, 32), io["in:values_mask"].reshape(2, 3, 3)
+    prior = io["in:att_mask"][:, 11:, 0].reshape(2, 3, 3)[..., 0]
+    found = jax.jit(partial(module, shares=True))(io["in:encoder"], io["in:encoder_mask"], values, mask, prior)
     mask = np.asarray(io["out:fused_mask"])
-    np.testing.assert_array_equal(found[mode].mask, mask)
-    close(np.asarray(found[mode].states)[mask], np.asarray(io["out:fused" + suffix])[mask])
-
-
-def test_attention_shares(fusions):
-    """Mean over both layers, heads and unmasked query tokens; rows of 20 = 11 of the query + 3 items of 3."""
-    io, found = fusions
-    weights = np.stack([io["out:attn_layer0"], io["out:attn_layer1"]]).mean(axis=(0, 2))
-    rows = zip(weights, np.asarray(io["in:encoder_mask"]), strict=True)
-    close(found["multiply"].shares, [row[:11][mask].mean(axis=0)[11:].reshape(3, 3).sum(-1) for row, mask in rows])
-
-
-def test_vit():
-    io, params = fixture("vit_mu8"), parameters("vit_mu8")
-    vit = Vit(REFERENCE.vit, 32, rngs=RNGS)
-    fill({"vit": vit}, params, "img_encoder/")
-    close(jax.jit(vit)(jnp.asarray(io["in:image"])), io["out:img_tokens_times4"])
+    np.testing.assert_array_equal(found.mask, mask)
+    close(np.asarray(found.states)[mask], np.asarray(io["out:fused" + suffix])[mask])
+    if mode == "multiply":
+        weights = np.stack([io["out:attn_layer0"], io["out:attn_layer1"]]).mean(axis=(0, 2))
+        rows = zip(weights, np.asarray(io["in:encoder_mask"]), strict=True)
+        close(found.shares, [row[:11][mask].mean(axis=0)[11:].reshape(3, 3).sum(-1) for row, mask in rows])
 
 
 def test_contrastive():
     """The reference reports each of four devices' parts, ours the mean over all."""
-    io = fixture("contrastive_4dev")
-    query, keys = (jnp.asarray(io[name]).reshape(8, -1, 16) for name in ("in:query", "in:keys"))
+    io = arrays("contrastive_4dev")
+    query, keys = (io[name].reshape(8, -1, 16) for name in ("in:query", "in:keys"))
     found = contrastive(query[:, 0], keys, temperature=0.2)
     close(found.loss, io["out:loss"].mean())
     close(found.accuracy, io["out:acc"].mean())
@@ -108,12 +86,12 @@ def test_the_whole_network():
     The search uses the reference's scores, cosine times gate."""
     io = fixture("memory_retrieval_4dev")
     model = from_scenic(parameters("memory_retrieval_4dev"), REFERENCE)
-    arrays = {key: jnp.asarray(value.reshape(-1, *value.shape[2:])) for key, value in io.items() if value.ndim > 1}
-    expected = {key.removeprefix("out:"): np.asarray(value) for key, value in arrays.items()}
+    rows = {key: jnp.asarray(value.reshape(-1, *value.shape[2:])) for key, value in io.items() if value.ndim > 1}
+    expected = {key.removeprefix("out:"): np.asarray(value) for key, value in rows.items()}
     graph, params = nnx.split(model)
-    found = jax.jit(run, static_argnums=0)(graph, params, arrays)
+    found = jax.jit(run, static_argnums=0)(graph, params, rows)
     np.testing.assert_array_equal(found.pop("text_tokens"), expected["retr_data/text_tokens"])
-    full = (np.asarray(arrays["in:tokens"]) > 0).all(axis=1)  # the reference counts padding too
+    full = (np.asarray(rows["in:tokens"]) > 0).all(axis=1)  # the reference counts padding too
     close(found.pop("gap")[full], io["out:gap"][full], 1e-4)
     close(found.pop("disentangle_reg"), io["out:disentangle_reg"], 1e-4)
     for name, value in found.items():

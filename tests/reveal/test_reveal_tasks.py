@@ -48,8 +48,7 @@ def params():
 @pytest.fixture(scope="module")
 def encoded(params):
     """Of the whole memory."""
-    task = Joint(WORLD, NETWORK)
-    return task.refresh_arrays(params, task.frozen())
+    return Joint(WORLD, NETWORK).refresh_arrays(params, Joint(WORLD, NETWORK).frozen())
 
 
 def context(task, encoded=None) -> Context:
@@ -232,7 +231,7 @@ STALE = Joint(WORLD, NETWORK, k=3, reencode=1)
         (lambda: Joint(WORLD, NETWORK, k=2, reencode=3), "task.reencode is 3"),
         (lambda: WarmStart(WORLD, RevealConfig.tiny(100)).config, "vocab_size is 100.* 224"),
         (lambda: device_memory.contents_of(select(SHUFFLED, [0, 0]), 4), "2 items"),
-        (lambda: device_memory.contents_of(LEFT, 2), "source 3.* 2"),
+        (lambda: device_memory.contents_of(SHUFFLED, 2), "source 3.* 2"),
         (lambda: STALE.loss({}, {"permutation": 0}, context(STALE)), "task.reencode is 1"),
     ],
 )

@@ -1,8 +1,7 @@
-"""T5 beyond the fixtures: far distances, masks, the cache, recomputation, half precision."""
+"""T5 beyond the fixtures: far distances, masks, the cache, half precision."""
 
 import dataclasses
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,21 +27,13 @@ def test_position_buckets(bidirectional, exact, count):
     np.testing.assert_array_equal(future[1:], past[1:] + count if bidirectional else 0)
 
 
-def test_an_encoder_ignores_masked_states_and_recomputes_its_gradient():
+def test_an_encoder_ignores_masked_states():
     encoder = Encoder(SMALL, 2, rngs=nnx.Rngs(0))
     x = jax.random.normal(jax.random.key(1), (2, 5, 20))
     mask = jnp.array([[True] * 5, [True, False, True, False, False]])
     run = jax.jit(lambda x: encoder(x, mask))
     changed = jnp.where(mask[..., None], x, 1e3)
     np.testing.assert_array_equal(np.asarray(run(x))[mask], np.asarray(run(changed))[mask])
-    graph, params = nnx.split(encoder)
-
-    def loss(params, remat):
-        return jnp.sin(nnx.merge(graph, params)(x, mask, remat=remat)).sum()
-
-    gradient = jax.jit(jax.value_and_grad(loss), static_argnums=1)
-    plain, recomputed = (gradient(nnx.to_pure_dict(params), remat) for remat in (False, True))
-    jax.tree.map(partial(close, atol=1e-4), recomputed, plain)
 
 
 def test_one_token_of_the_last_layer_equals_that_of_all():
