@@ -85,15 +85,12 @@ def info(command: commands.Info) -> None:
         "bytes_per_item": per_item,
         "hash": manifest.hash(),
     }
-    key, value = (
-        f"{layout.key_dim} {layout.key_dtype}",
-        f"{'x'.join(map(str, layout.value_shape))} {layout.value_dtype}",
-    )
+    value = f"{'x'.join(map(str, layout.value_shape))} {layout.value_dtype}"
     lines = [f"{memory.folder}: {len(memory):,} items, version {memory.version}"]
     lines += [f"  {name:20}{count:>12,}" for name, count in memory.sources.items()]
     lines += [
         f"encoder   {layout.encoder}",
-        f"an item   key {key}, value {value}, {per_item:,.0f} bytes with all",
+        f"an item   key {layout.key_dim} {layout.key_dtype}, value {value}, {per_item:,.0f} bytes with all",
         f"disk      {size / 1e6:,.1f} MB in {len(manifest.shards):,} shards, {dead:,} rows deleted or edited",
         f"contents  {manifest.hash()}",
     ]

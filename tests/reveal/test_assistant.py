@@ -186,10 +186,7 @@ def test_a_description_says_how_to_read(tmp_path, place):
     shape = dataclasses.replace(model.config, vocab_size=len(pieces), bos=pieces.bos)
     processor = processor_of(file, shape, header)
     assert processor.question("Where?").shape == (LAND.text_length,) and processor.sources == SOURCES_OF_LAND
-    assert processor.two_hops(f" {TWO_HOPS.lower()} ") == (
-        "Which country is this?",
-        "Which language is spoken in {}?",
-    )
+    assert processor.two_hops(f" {TWO_HOPS.lower()} ") == ("Which country is this?", "Which language is spoken in {}?")
     assert processor.two_hops("Where?") is None
     np.testing.assert_array_equal(processor.blank, blank_image(16))
     unknown = dataclasses.replace(header, metadata={"processor": {"lenght": 3}})
