@@ -22,7 +22,6 @@ NO_IMAGE = "-"
 
 
 def search(command: commands.Search) -> None:
-    """Raises as `Assistant.search`."""
     if command.image is not None:
         image_size(command.image)
     assistant = load_assistant(command, command.memory)
@@ -34,7 +33,6 @@ def search(command: commands.Search) -> None:
 
 
 def ask(command: commands.Ask) -> None:
-    """Raises as `Assistant.ask`."""
     image = None if command.image == NO_IMAGE else command.image
     if image is not None:
         image_size(image)
@@ -66,7 +64,6 @@ def ask(command: commands.Ask) -> None:
 
 
 def info(command: commands.Info) -> None:
-    """Raises as `Memory`."""
     memory = Memory(command.memory or pretrained.memory())
     manifest, layout, size = memory.manifest, memory.layout, bytes_on_disk(memory.folder)
     rows = sum(shard.rows for shard in manifest.shards)
