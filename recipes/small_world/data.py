@@ -84,7 +84,7 @@ class WorldConfig(Questions):
     @functools.cached_property
     def items(self) -> ItemArrays:
         """The memory during training."""
-        return arrays_of(self.memory_items(), SOURCES, Words(self.vocabulary), LENGTH, self.size)
+        return arrays_of(self.memory_items(), SOURCES, Words(self.vocabulary.words), LENGTH, self.size)
 
     def memory_items(self, about: Iterable[int | np.integer] | None = None, world: World | None = None) -> list[Item]:
         """Items about some entities (default: all but the newcomers) with the facts of `world` (default: this one)."""
@@ -94,7 +94,7 @@ class WorldConfig(Questions):
 
     def read_item(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
         """Items as `Reveal.encode_item` takes them."""
-        return network_input(items, Words(self.vocabulary), LENGTH, self.size)
+        return network_input(items, Words(self.vocabulary.words), LENGTH, self.size)
 
     def training_questions(self) -> Int[np.ndarray, " n"]:
         return self.questions_about(self.splits["train"])
