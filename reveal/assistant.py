@@ -114,11 +114,7 @@ class Assistant:
         return Evidence(question, *answer, tuple(items), names, found.version)
 
     def search(
-        self,
-        image: Picture | None = None,
-        text: str = "",
-        k: int | None = None,
-        sources: Sequence[str] | None = None,
+        self, image: Picture | None = None, text: str = "", k: int | None = None, sources: Sequence[str] | None = None
     ) -> list[tuple[Item, float]]:
         """The items that match best, and their scores; k None: 10, or all there are. Raises as `ask`."""
         if image is None and not text.strip():

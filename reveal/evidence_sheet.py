@@ -19,10 +19,9 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
 
+from common.data.stored import decode_picture
 from common.io.images import from_uint8, shrink, to_uint8
 from reveal.evidence import Evidence, RetrievedItem, short, text_of
-from reveal.memory.items import Item
-from reveal.sources.records import decode_picture
 
 WIDTH, MARGIN, GAP = 960, 24, 16
 ASKED, FOUND = 240, 112  # sides of the question's picture, and of the items'
@@ -60,15 +59,16 @@ def _row(
     page: Image.Image, draw: ImageDraw.ImageDraw, one: RetrievedItem, top: int, most: float, largest: float
 ) -> None:
     draw.line([(MARGIN, top - GAP // 2), (WIDTH - MARGIN, top - GAP // 2)], LINE)
-    picture = _picture(one.item)
-    if picture is None:
+    stored = one.item.picture
+    if stored is None:
         draw.rectangle([(MARGIN, top), (MARGIN + FOUND - 1, top + FOUND - 1)], outline=LINE)
         draw.text((MARGIN + FOUND // 2, top + FOUND // 2), "text only", PALE, _font(14), anchor="mm")
     else:
-        _paste(page, picture, (MARGIN, top), FOUND)
+        name = f"item {one.item.id} of {one.item.source}"
+        pixels = decode_picture(stored, name) if isinstance(stored, bytes) else stored
+        _paste(page, from_uint8(pixels), (MARGIN, top), FOUND)
     left = MARGIN + FOUND + GAP
-    title = f"{one.item.id}  {short(one.item.source, 24)}"
-    draw.text((left, top), title, INK, _font(17))
+    draw.text((left, top), f"{one.item.id}  {short(one.item.source, 24)}", INK, _font(17))
     draw.text((left, top + 24), f"score {one.score:.3f}", PALE, _font(14))
     lines = textwrap.wrap(bare(text_of(one.item)), TEXT_LETTERS, max_lines=TEXT_LINES, placeholder=" ...")
     draw.multiline_text((left, top + 46), "\n".join(lines), INK, _font(15), spacing=5)
@@ -91,14 +91,6 @@ def _bar(draw: ImageDraw.ImageDraw, top: int, name: str, value: float, label: st
     if ends[1] - ends[0] >= 1:
         draw.rectangle([(ends[0], top + 1), (ends[1], top + 17)], fill=GOOD if value >= 0 else BAD)
     draw.text((BARS_AT + BAR + 10, top + 9), label, INK, _font(15), anchor="lm")
-
-
-def _picture(item: Item) -> Float[np.ndarray, "h w 3"] | None:
-    if item.picture is None:
-        return None
-    if not isinstance(item.picture, bytes):
-        return from_uint8(item.picture)
-    return from_uint8(decode_picture(item.picture, f"item {item.id} of {item.source}"))
 
 
 def _paste(page: Image.Image, image: Float[np.ndarray, "_ _ 3"], at: Sequence[int], side: int) -> None:

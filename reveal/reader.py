@@ -22,7 +22,6 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from reveal.memory.builder import Builder
 from reveal.memory.engines.engine import Engine, SearchResult
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, fingerprint
@@ -94,6 +93,8 @@ class Reader:
         self, folder: str | Path, items: Sequence[Item], sources: Sequence[str], engine: Engine | None = None
     ) -> Memory:
         """A new memory of these items, which this reader searches from now on. Raises as `Builder`."""
+        from reveal.memory.builder import Builder
+
         layout = layout_of(self.model, sources)
         with Builder(folder, layout) as builder:
             for start in range(builder.count, len(items), 16 * BATCH):
@@ -136,11 +137,8 @@ def retrieve(
     if k == 0:
         shape = len(query.vector), 0
         scores, ids = np.zeros(shape, np.float32), np.zeros(shape, np.int64)
-        return (
-            SearchResult(ids, scores, ids, 0),
-            np.zeros((*shape, config.value_tokens, config.width), np.float32),
-            scores,
-        )
+        values = np.zeros((*shape, config.value_tokens, config.width), np.float32)
+        return SearchResult(ids, scores, ids, 0), values, scores
     if memory is None:
         raise ValueError(f"k is {k}, but there is no memory: give one, or ask with k=0")
     result = memory.search(np.asarray(query.vector), k, sources, np.asarray(query.log_gate))

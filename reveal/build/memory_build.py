@@ -189,13 +189,16 @@ class Encoder:
         With some of `total` `done` the first batch begins where they end: a row's place in a batch may decide how it is
         rounded."""
         processor, reader = self.assistant.processor, self.assistant.reader(BATCH)
-        before = done % BATCH
-        batches = _batches(self._prepared(items), BATCH - before)
+        prepared, before = self._prepared(items), done % BATCH
+
+        def take(count: int) -> list[tuple[Item, Row]]:
+            return list(itertools.islice(prepared, count))
+
         bar = tqdm(total=total, initial=done, unit="item", disable=None if self._progress else True)
         with bar, ThreadPoolExecutor(1) as pool:
-            following = pool.submit(next, batches, None)
-            while (batch := following.result()) is not None:
-                following = pool.submit(next, batches, None)
+            following = pool.submit(take, BATCH - before)
+            while batch := following.result():
+                following = pool.submit(take, BATCH)
                 stored, rows = zip(*batch, strict=True)
                 rows = [rows[0]] * before + list(rows)
                 keys, values = reader.encode_rows(stacked_input(rows, processor.item_length, processor.image_size))
@@ -235,14 +238,6 @@ class Encoder:
                     " of these with --source or in the file"
                 )
             yield item
-
-
-def _batches(prepared: Iterator[tuple[Item, Row]], first: int) -> Iterator[list[tuple[Item, Row]]]:
-    """Batches, the first of `first` items."""
-    size = first
-    while batch := list(itertools.islice(prepared, size)):
-        yield batch
-        size = BATCH
 
 
 def _unwritten(builder: Builder, stream: Iterator[Item], encoder: Encoder) -> Iterator[Item]:

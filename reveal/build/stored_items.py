@@ -22,12 +22,12 @@ import cv2
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
+from common.data.stored import decode_picture
 from common.io.images import from_uint8, shrink, to_uint8
 from reveal.memory.items import Item
 from reveal.sources import Items, Skips
 from reveal.sources.folder import groups
 from reveal.sources.jsonl import objects
-from reveal.sources.records import decode_picture
 
 UNORDERED = ("vqa", "coco")
 RISE = "in a build they rise: sort them, or number all anew with --renumber"

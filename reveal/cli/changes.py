@@ -70,7 +70,6 @@ def build(command: commands.Build) -> None:
 
 
 def add(command: commands.Add) -> None:
-    """Raises as `memory_build.add`."""
     single = command.text is not None or command.image is not None
     if single == bool(command.inputs) or (command.id is not None and not single):
         raise ValueError("give sources, or one item with --text, --image or both; --id is of one item")
@@ -104,7 +103,6 @@ def remove(command: commands.Remove) -> None:
 
 
 def refresh(command: commands.Refresh) -> None:
-    """Raises as `memory_build.refresh`."""
     memory = Memory(command.memory)
     assistant = load_assistant(command, names=split_names(command.names), default_sources=memory.layout.sources)
 
@@ -116,7 +114,6 @@ def refresh(command: commands.Refresh) -> None:
 
 
 def compact(command: commands.Compact) -> None:
-    """Raises as `Memory`."""
     memory = Memory(command.memory)
     before, rows = bytes_on_disk(memory.folder), sum(shard.rows for shard in memory.manifest.shards)
     with _room(command.memory, "the memory is as it was; make room and try again"):

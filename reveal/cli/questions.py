@@ -22,7 +22,6 @@ NO_IMAGE = "-"
 
 
 def search(command: commands.Search) -> None:
-    """Raises as `Assistant.search`."""
     if command.image is not None:
         image_size(command.image)
     assistant = load_assistant(command, command.memory)
@@ -34,7 +33,6 @@ def search(command: commands.Search) -> None:
 
 
 def ask(command: commands.Ask) -> None:
-    """Raises as `Assistant.ask`."""
     image = None if command.image == NO_IMAGE else command.image
     if image is not None:
         image_size(image)
@@ -66,7 +64,6 @@ def ask(command: commands.Ask) -> None:
 
 
 def info(command: commands.Info) -> None:
-    """Raises as `Memory`."""
     memory = Memory(command.memory or pretrained.memory())
     manifest, layout, size = memory.manifest, memory.layout, bytes_on_disk(memory.folder)
     rows = sum(shard.rows for shard in manifest.shards)
@@ -85,15 +82,12 @@ def info(command: commands.Info) -> None:
         "bytes_per_item": per_item,
         "hash": manifest.hash(),
     }
-    key, value = (
-        f"{layout.key_dim} {layout.key_dtype}",
-        f"{'x'.join(map(str, layout.value_shape))} {layout.value_dtype}",
-    )
+    value = f"{'x'.join(map(str, layout.value_shape))} {layout.value_dtype}"
     lines = [f"{memory.folder}: {len(memory):,} items, version {memory.version}"]
     lines += [f"  {name:20}{count:>12,}" for name, count in memory.sources.items()]
     lines += [
         f"encoder   {layout.encoder}",
-        f"an item   key {key}, value {value}, {per_item:,.0f} bytes with all",
+        f"an item   key {layout.key_dim} {layout.key_dtype}, value {value}, {per_item:,.0f} bytes with all",
         f"disk      {size / 1e6:,.1f} MB in {len(manifest.shards):,} shards, {dead:,} rows deleted or edited",
         f"contents  {manifest.hash()}",
     ]

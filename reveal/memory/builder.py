@@ -27,9 +27,7 @@ from common.io.files import atomic_output
 from reveal.memory.folder import LOCK, RECIPE, Lock, remove_partial, shard_name
 from reveal.memory.items import Item, ids_of
 from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest
-from reveal.memory.shards import Shard, ShardWriter, new_shard, read_info, stored_rows
-
-SHARD = 65536  # rows
+from reveal.memory.shards import SHARD, Shard, ShardWriter, new_shard, read_info, stored_rows
 
 
 class Builder:
@@ -53,18 +51,13 @@ class Builder:
         self._done: list[ShardInfo] = []
         while self._next_shard.is_dir():
             self._done.append(read_info(self._next_shard))
-        self._next = self._done[-1].last + 1 if self._done else 0
+        self.next_id = self._done[-1].last + 1 if self._done else 0  # of the next item without one
         self._open: tuple[contextlib.ExitStack, ShardWriter] | None = None
 
     @property
     def count(self) -> int:
         """Items written, those of an interrupted build included."""
         return sum(info.rows for info in self._done) + (self._open[1].rows if self._open else 0)
-
-    @property
-    def next_id(self) -> int:
-        """Id of the next item without one; those of an interrupted build have smaller ones."""
-        return self._next
 
     def last(self) -> bytes | None:
         """The payload of the last item of an interrupted build; None without one."""
@@ -89,14 +82,14 @@ class Builder:
             writer = self._open[1]
             part = rows.take(slice(start, start + self._shard - writer.rows))
             writer.append(part)
-            start, self._next = start + len(part.ids), int(part.ids[-1]) + 1
+            start, self.next_id = start + len(part.ids), int(part.ids[-1]) + 1
             if writer.rows == self._shard:
                 self._close()
 
     def finish(self) -> Manifest:
         """Closes the last shard and writes the manifest; the builder cannot be used any more."""
         self._close()
-        manifest = Manifest(self.layout, 1, self._next, tuple(self._done))
+        manifest = Manifest(self.layout, 1, self.next_id, tuple(self._done))
         write_manifest(self.folder, manifest)
         (self.folder / RECIPE).unlink()
         self._lock.remove()
@@ -116,7 +109,7 @@ class Builder:
             self._lock.remove()
 
     def _numbered(self, items: Sequence[Item]) -> Int[np.ndarray, " n"]:
-        ids, last = [], self._next - 1
+        ids, last = [], self.next_id - 1
         for item in items:
             number = last + 1 if item.id is None else item.id
             if number <= last:

@@ -26,12 +26,11 @@ import numpy as np
 from jaxtyping import Int
 
 from common.io.files import atomic_folder
-from reveal.memory.builder import SHARD, Builder
 from reveal.memory.engines.engine import Engine, SearchResult
 from reveal.memory.folder import Lock, remove_partial, shard_name
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, Manifest, ShardInfo, read_manifest, write_manifest
-from reveal.memory.shards import new_shard, read_info, stored_rows
+from reveal.memory.shards import SHARD, new_shard, read_info, stored_rows
 from reveal.memory.versions import Change, Snapshot
 
 Encode = Callable[[list[Item]], tuple[np.ndarray, np.ndarray]]  # -> keys [n k], values [n c d]
@@ -56,6 +55,8 @@ class Memory(Snapshot):
     @classmethod
     def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> Memory:
         """An empty one in a new folder; for many items, see `Builder`. Raises FileExistsError."""
+        from reveal.memory.builder import Builder
+
         Builder(folder, layout).finish()
         return cls(folder, engine)
 

@@ -36,6 +36,7 @@ from reveal.memory.manifest import DTYPES, Layout, ShardInfo
 
 PAYLOAD, INFO = "payload.bin", "shard.json"
 ARRAYS = ("keys", "values", "ids", "source", "version", "offsets")
+SHARD = 65536  # rows, unless a builder says otherwise
 CHUNK = 2**20  # bytes read at a time for a checksum
 
 

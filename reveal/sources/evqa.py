@@ -52,12 +52,7 @@ class Entry(NamedTuple):
 
 
 def records(
-    path: str | Path,
-    names: str | Sequence[str] = (),
-    kinds: Sequence[str] = KINDS,
-    most: int = MOST,
-    *,
-    skips: Skips,
+    path: str | Path, names: str | Sequence[str] = (), kinds: Sequence[str] = KINDS, most: int = MOST, *, skips: Skips
 ) -> Iterator[Record]:
     """The questions of a .csv or .csv.gz, of some `kinds`, about the first `most` images of each row; `names` are files
     with the file names of iNaturalist's images. Raises ValueError for the columns of another file, an unknown kind, and

@@ -61,15 +61,8 @@ def questions(path: str | Path, images: str | Path | None = None, *, skips: Skip
             fault = "whose text, answers or group are no texts"
         elif not all(map(_is_id, [number, 0 if gold is None else gold, *negatives])):
             fault = "whose id, gold or negatives are no whole numbers from 0 to 2^62 - 1"
-        question = {
-            "text": text,
-            "answers": tuple(answers),
-            "group": group,
-            "gold": gold,
-            "negatives": tuple(negatives),
-        }
-        image = _image(entry, path, images)
-        yield Record(number, where, image, names=(image_name(entry),), fault=fault, **question)
+        record = Record(number, where, _image(entry, path, images), names=(image_name(entry),), fault=fault)
+        yield record._replace(text=text, answers=tuple(answers), group=group, gold=gold, negatives=tuple(negatives))
 
 
 def objects(path: str | Path, skips: Skips) -> Iterator[tuple[int, str, dict[str, Any]]]:

@@ -13,32 +13,22 @@ What cannot be read (a line that is no JSON, an image that is not there) is left
 
 from __future__ import annotations
 
-import collections
 import errno
-import io
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from jaxtyping import UInt8
-from PIL.JpegImagePlugin import JpegImageFile
-
 from common.data.files import files_of
-from common.data.stored import Member
+from common.data.stored import Picture, picture_bytes
 from common.data.text import open_text
-from common.io.files import require_file
-from common.io.images import MAX_PIXELS, read_image, to_uint8
 from reveal.memory.items import Item
 from reveal.sources.images import ImageFolder, is_among
+from reveal.sources.skips import Skips
 
-HELD_OUT = "whose picture is in an evaluation set"
 MISSING = "whose picture is not there"
 UNREADABLE = "whose picture cannot be read"
 TEXT_STAYS = "and that stay as texts"
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)  # too many open files: the file to be opened is not at fault
-
-Picture = Path | bytes | Member  # a file, its bytes, or its place in a tar
 
 
 class Question(NamedTuple):
@@ -71,29 +61,6 @@ class Record(NamedTuple):
     gold: int | None = None
     negatives: tuple[int, ...] = ()
     metadata: tuple[Any, ...] = ()  # whatever else an evaluation needs
-
-
-class Skips:
-    """Counts records that are left out, by reason; with `strict`, `add` raises ValueError instead."""
-
-    def __init__(self, strict: bool = False):
-        self.strict, self.counts = strict, collections.Counter[str]()
-
-    def add(self, reason: str, where: str) -> None:
-        if self.strict:
-            raise ValueError(f"{where}: {reason}; correct it, or set strict=false to leave it out")
-        self.counts[reason] += 1
-
-    def held_out(self) -> None:
-        """Counts a record whose image is in an evaluation set: no fault, so `strict` does not raise."""
-        self.counts[HELD_OUT] += 1
-
-    def merge(self, others: Mapping[str, int]) -> None:
-        self.counts.update(others)
-
-    def __str__(self) -> str:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self.counts.most_common())
-        return f"{self.counts.total()} records left out" + (f" ({reasons})" if reasons else "")
 
 
 def usable(
@@ -155,15 +122,6 @@ def numbered_lines(path: str | Path, *suffixes: str) -> Iterator[tuple[str, str]
                 yield f"{file} line {number}", line
 
 
-def picture_bytes(picture: Picture) -> bytes:
-    """The bytes of the file. Raises OSError, and ValueError for an empty one or a tar that became shorter."""
-    if isinstance(picture, bytes):
-        return picture
-    if isinstance(picture, Path):
-        return require_file(picture).read_bytes()
-    return picture.read()
-
-
 def file_bytes(picture: Picture, skips: Skips, where: str, reason: str = UNREADABLE) -> bytes | None:
     """As `picture_bytes`; None, and counted, for a file that is empty or cannot be read."""
     try:
@@ -172,28 +130,4 @@ def file_bytes(picture: Picture, skips: Skips, where: str, reason: str = UNREADA
         if isinstance(error, OSError) and error.errno in NO_HANDLES:
             raise
         skips.add(reason, f"{where} ({error})")
-        return None
-
-
-def decode_picture(picture: Picture, name: str) -> UInt8[np.ndarray, "h w 3"]:
-    """The decoded image, which messages call `name`. Raises OSError, ValueError."""
-    if isinstance(picture, Path):
-        return to_uint8(read_image(picture))
-    data = picture_bytes(picture)
-    if (plain := _plain_jpeg(data)) is not None:
-        return plain
-    return to_uint8(read_image(data, f"the picture of {name}"))
-
-
-def _plain_jpeg(data: bytes) -> UInt8[np.ndarray, "h w 3"] | None:
-    """The result of `read_image` for upright grey and RGB JPEGs, in a quarter of its time. None: another kind, or
-    damaged, so that `read_image` has to tell."""
-    try:
-        with JpegImageFile(io.BytesIO(data)) as picture:  # not `Image.open`, whose limits and warnings are global
-            width, height = picture.size
-            turned = "exif" in picture.info or "xmp" in picture.info
-            if picture.mode not in ("RGB", "L") or turned or width * height > MAX_PIXELS:
-                return None
-            return np.array(picture.convert("RGB"))
-    except Exception:  # decoders fail in many classes
         return None

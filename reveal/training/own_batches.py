@@ -44,12 +44,13 @@ import grain
 import numpy as np
 from jaxtyping import Int
 
+from common.data.stored import decode_picture
 from common.training.batches import batches
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
 from reveal.processing.item_arrays import ItemArrays, Later, arrays_of, network_input, resized
 from reveal.processing.processor import DESCRIBE, prompted
-from reveal.sources.records import Question, Skips, decode_picture
+from reveal.sources.records import Question, Skips
 from reveal.sources.registry import Items, Questions
 
 log = logging.getLogger(__name__)

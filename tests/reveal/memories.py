@@ -25,6 +25,16 @@ def drawn(count: int, seed: int = 0, first: int = 0) -> tuple[list[Item], np.nda
     return items, keys, values
 
 
+def rows(count: int, width: int = 8, seed: int = 0, centres: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As `Rows.of` takes them: ids in no order, sources, keys of unit length, spread evenly or around centres."""
+    rng = np.random.default_rng(seed)
+    keys = rng.normal(size=(count, width))
+    if centres:
+        keys = 0.3 * keys + 2 * rng.normal(size=(centres, width))[rng.integers(0, centres, count)]
+    keys = (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float32)
+    return rng.permutation(2 * count)[:count], rng.integers(0, 3, count).astype(np.uint8), keys
+
+
 def build(folder: Path, count: int, seed: int = 0, batch: int = 7, shard: int = 10, dies_at: int | None = None) -> None:
     """From item `count` of the builder on; the program ends at once before item `dies_at`."""
     items, keys, values = drawn(count, seed)

@@ -119,6 +119,9 @@ def test_items_are_encoded_as_in_training(assistant):
     assert set(ours) == set(theirs)
     for name, array in theirs.items():
         np.testing.assert_allclose(ours[name], array, atol=1e-6)
+    np.testing.assert_array_equal(theirs["tokens"], WORLD.items.tokens[:12])
+    np.testing.assert_array_equal(theirs["has_image"], WORLD.items.has_image[:12])
+    np.testing.assert_allclose(theirs["image"], WORLD.items.image[:12] / 255, atol=1e-7)
     keys, values = assistant.encode(known)
     encoded = jax.jit(assistant.model.encode_item)(**theirs)
     np.testing.assert_allclose(keys, encoded.key, atol=1e-4)
@@ -186,10 +189,7 @@ def test_a_description_says_how_to_read(tmp_path, place):
     shape = dataclasses.replace(model.config, vocab_size=len(pieces), bos=pieces.bos)
     processor = processor_of(file, shape, header)
     assert processor.question("Where?").shape == (LAND.text_length,) and processor.sources == SOURCES_OF_LAND
-    assert processor.two_hops(f" {TWO_HOPS.lower()} ") == (
-        "Which country is this?",
-        "Which language is spoken in {}?",
-    )
+    assert processor.two_hops(f" {TWO_HOPS.lower()} ") == ("Which country is this?", "Which language is spoken in {}?")
     assert processor.two_hops("Where?") is None
     np.testing.assert_array_equal(processor.blank, blank_image(16))
     unknown = dataclasses.replace(header, metadata={"processor": {"lenght": 3}})

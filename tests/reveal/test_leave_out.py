@@ -10,7 +10,7 @@ from reading import items, questions
 
 from reveal.sources import Question, held_out
 from reveal.sources.images import all_names, coco_names
-from reveal.sources.records import HELD_OUT
+from reveal.sources.skips import HELD_OUT
 
 
 def test_images_of_coco_stay_out_by_all_their_names(tmp_path):
@@ -51,10 +51,8 @@ def test_images_of_the_web_stay_out_by_address_number_and_content(tmp_path):
     addresses = [f"http://images.cocodataset.org/val2014/{name}", "https://x.org/tern.jpg"]
     data, other = (picture(tmp_path / "p" / one, n).read_bytes() for n, one in enumerate((name, "tern.jpg")))
     picture(tmp_path / "held" / "x.jpg", 0)
-    rows = [
-        {"image_url": one, "context_page_description": "A", "caption_alt_text_description": "a"} for one in addresses
-    ]
-    table = wit_table(tmp_path / "wit.tsv.gz", rows)
+    texts = {"context_page_description": "A", "caption_alt_text_description": "a"}
+    table = wit_table(tmp_path / "wit.tsv.gz", [{"image_url": one} | texts for one in addresses])
     (tmp_path / "cc.tsv").write_text("".join(f"{one}\ta\n" for one in addresses))
     about = [json.dumps({"url": one}).encode() for one in addresses]
     running = {"000000042.jpg": other, "000000042.json": about[1], "000000042.txt": b"b"}  # no number of COCO's
@@ -63,11 +61,8 @@ def test_images_of_the_web_stay_out_by_address_number_and_content(tmp_path):
     by_number = json_file(tmp_path / "okvqa.json", {"questions": [question]})
     by_address = json_lines(tmp_path / "e.jsonl", [{"image": addresses[0]}])
     images = {"images": tmp_path / "p"}
-    for reader, path, options in (
-        ("wit", table, images),
-        ("cc12m", tmp_path / "cc.tsv", images),
-        ("webdataset", web, {}),
-    ):
+    sources = ("wit", table, images), ("cc12m", tmp_path / "cc.tsv", images), ("webdataset", web, {})
+    for reader, path, options in sources:
         for out in (by_number, by_address, tmp_path / "held"):
             ((kept,), _), ((asked,), _) = (read(reader, path, [out], **options) for read in (items, questions))
             assert kept.picture == other and asked.id == 1, (reader, out.name)
@@ -96,12 +91,8 @@ def test_names_of_images_in_a_file(tmp_path):
     lines = [{"id": 0, "image": "q1.jpg"}, {"id": 1, "image": "q2.jpg", "image_id": 44}, {"id": 2, "text": "none"}, 5]
     text = "\ufeff" + "".join(json.dumps(line) + "\n" for line in lines) + '{"image": "a\u2028b.jpg"}\n'
     (tmp_path / "e.jsonl").write_text(text, "utf-8")
-    nocaps = {
-        "id": 9,
-        "file_name": "0013ea20.jpg",
-        "open_images_id": "0013ea20",
-        "coco_url": "https://x.org/0013ea20.jpg",
-    }
+    name = "0013ea20"
+    nocaps = {"id": 9, "file_name": f"{name}.jpg", "open_images_id": name, "coco_url": f"https://x.org/{name}.jpg"}
     url = "http://images.x.org/000000000042.jpg"
     rows = [nocaps, {"id": 42, "file_name": "000000000042.jpg", "flickr_url": url}, {"id": 3, "file_name": "3.jpg"}]
     others = {"3.jpg", "42", "000000000042.jpg", url}

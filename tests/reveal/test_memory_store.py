@@ -16,7 +16,7 @@ import pytest
 from memories import LAYOUT, build, drawn
 
 from common.training.mesh import make_mesh
-from reveal.memory import Builder, ExactEngine, Item, Layout, Memory, fingerprint
+from reveal.memory import Builder, ExactEngine, FaissEngine, Item, Layout, Memory, MilvusEngine, fingerprint
 from reveal.memory.folder import Busy, replace
 from reveal.memory.manifest import read_manifest
 from reveal.memory.shards import Shard
@@ -296,6 +296,10 @@ def test_another_encoder_is_refused_unless_asked(folder):
     memory, (_, keys, values) = Memory.load(folder, encoder="encoder-1"), drawn(25, seed=5)
     with pytest.raises(ValueError, match="encoder-1, this one is encoder-2"):
         Memory.load(folder, encoder="encoder-2")
+    before = files(folder)
+    with pytest.raises(TypeError):
+        memory.refresh(lambda items: None, "encoder-2")
+    assert files(folder) == before
     memory.refresh(lambda items: tuple(x[[item.id for item in items]] for x in (keys, values)), "encoder-2")
     assert Memory.load(folder, encoder="encoder-2").version == 2
     np.testing.assert_array_equal(memory.keys([3, 20]), keys[[3, 20]])
@@ -340,24 +344,18 @@ def test_the_next_search_has_every_change(tmp_path):
 @pytest.mark.parametrize("kind", ["exact", "faiss", "milvus", "reuse"])
 def test_an_engine_of_several_memories_searches_the_keys_of_each(tmp_path, kind):
     """Their ids and versions are the same."""
-    if kind == "exact":
-        engine = ExactEngine(make_mesh(1))
-    elif kind == "faiss":
-        pytest.importorskip("faiss")
-        from reveal.memory import FaissEngine
-
-        engine = FaissEngine()
-    else:
-        pytest.importorskip("pymilvus")
-        pytest.importorskip("milvus_lite")
-        from reveal.memory import MilvusEngine
-
-        engine = MilvusEngine(str(tmp_path / "keys.db"), reuse=kind == "reuse")
+    for package in {"exact": (), "faiss": ("faiss",)}.get(kind, ("pymilvus", "milvus_lite")):
+        pytest.importorskip(package)
+    plain = {"exact": lambda: ExactEngine(make_mesh(1)), "faiss": FaissEngine}
+    engine = plain[kind]() if kind in plain else MilvusEngine(str(tmp_path / "keys.db"), reuse=kind == "reuse")
     for seed in (1, 2):
         build(tmp_path / str(seed), 12, seed)
-    memories = {seed: Memory(tmp_path / str(seed), engine) for seed in (1, 2)}
+    opened = {seed: Memory(tmp_path / str(seed), engine) for seed in (1, 2)}
     for seed in (1, 2, 1):
-        assert memories[seed].search(drawn(12, seed)[1], 1).ids.ravel().tolist() == list(range(12))
+        assert opened[seed].search(drawn(12, seed)[1], 1).ids.ravel().tolist() == list(range(12))
+    opened[1].delete([4])
+    found = opened[1].search(drawn(12, 1)[1][[4, 9]], 12, sources=["kg", "wit"])
+    assert found.version == 2 and 4 not in found.ids and found.ids[1, 0] == 9 and found.present.sum() == 2 * 7
 
 
 def test_a_memory_that_was_replaced_is_not_written_over(folder):
@@ -388,13 +386,3 @@ def test_a_memory_is_replaced_when_no_program_changes_it(folder, monkeypatch):
     with pytest.raises(AttributeError):
         replace(folder, folder.parent / "newer")
     assert len(Memory(folder)) == 7 and not list(folder.parent.glob(".replaced-*"))
-
-
-def test_a_refresh_that_fails_leaves_no_files(folder):
-    def broken(items):
-        raise OSError("no space")
-
-    before = files(folder)
-    with pytest.raises(OSError, match="no space"):
-        Memory(folder).refresh(broken, "other")
-    assert files(folder) == before

@@ -10,19 +10,12 @@ pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")
 
 import pymilvus
+from memories import rows as drawn
 
 from common.training.mesh import make_mesh
 from reveal.memory import ExactEngine, MilvusEngine, Rows
 from reveal.memory.engines.engine import milvus as milvus_of
 from reveal.memory.engines.milvus_engine import ABANDONED, digest
-
-
-def drawn(n: int, seed: int = 0):
-    rng = np.random.default_rng(seed)
-    keys = rng.normal(size=(n, 8))
-    keys = (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float32)
-    return rng.permutation(2 * n)[:n], rng.integers(0, 3, n).astype(np.uint8), keys
-
 
 QUERIES = drawn(4, seed=9)[2]
 

@@ -8,13 +8,13 @@ from little_world import NETWORK, WORLD
 
 from recipes.small_world.facts import SOURCES
 from reveal.memory.items import Item
-from reveal.memory.memory import Memory
 from reveal.network.generator import Greedy
 from reveal.network.model import Reveal
-from reveal.reader import Reader, reader_fingerprint
+from reveal.reader import Reader
 
 BATCH = 8
 READ = WORLD.read_item
+QUESTIONS = WORLD.evaluation("held_out", 1)
 
 
 @pytest.fixture(scope="module")
@@ -29,24 +29,12 @@ def reader(model, tmp_path_factory):
     return reader
 
 
-@pytest.fixture(scope="module")
-def questions():
-    return WORLD.evaluation("held_out", 1)
+def asked(rows):
+    return QUESTIONS["tokens"][rows], QUESTIONS["image"][rows]
 
 
-def asked(questions, rows):
-    return questions["tokens"][rows], questions["image"][rows]
-
-
-def test_items_go_to_memory_and_come_back_as_the_network_reads_them():
-    again = READ(WORLD.memory_items()[:12])
-    np.testing.assert_array_equal(again["tokens"], WORLD.items.tokens[:12])
-    np.testing.assert_array_equal(again["has_image"], WORLD.items.has_image[:12])
-    np.testing.assert_allclose(again["image"], WORLD.items.image[:12] / 255, atol=1e-7)
-
-
-def test_the_best_items_of_each_question_are_found(reader, model, questions):
-    tokens, image = asked(questions, slice(0, 7))
+def test_the_best_items_of_each_question_are_found(reader, model):
+    tokens, image = asked(slice(0, 7))
     output = reader.ask(tokens, image, k=5)
     query = jax.jit(model.encode_query)(tokens, image)
     rows = reader.memory.rows()
@@ -58,34 +46,25 @@ def test_the_best_items_of_each_question_are_found(reader, model, questions):
     np.testing.assert_allclose(output.prior.mean(axis=1), 1, atol=1e-5)
     assert (output.shares > 0).all() and (output.shares.sum(axis=1) < 1).all()
     assert output.tokens.shape == (7, 8)
+    output = reader.ask(tokens, image, k=5, sources=["graph", "vqa"])
+    assert set(output.retrieved.sources.ravel().tolist()) <= {0, 3}
 
 
-def test_any_number_of_questions_is_answered_alike(reader, questions):
-    many = reader.ask(*asked(questions, np.arange(BATCH + 3) % len(questions["id"])), k=5, how=Greedy(2))
-    few = reader.ask(*asked(questions, slice(0, 3)), k=5, how=Greedy(2))
+def test_any_number_of_questions_is_answered_alike(reader):
+    many = reader.ask(*asked(np.arange(BATCH + 3) % len(QUESTIONS["id"])), k=5, how=Greedy(2))
+    few = reader.ask(*asked(slice(0, 3)), k=5, how=Greedy(2))
     for whole, part in (many[0], few[0]), *zip(many.retrieved[:3], few.retrieved[:3], strict=True):
         np.testing.assert_allclose(whole[:3], part, atol=1e-5)
     assert many.tokens.shape == (BATCH + 3, 2)
 
 
-def test_sources_may_be_left_out(reader, questions):
-    output = reader.ask(*asked(questions, slice(0, 4)), k=5, sources=["graph", "vqa"])
-    assert set(output.retrieved.sources.ravel().tolist()) <= {0, 3}
-
-
-def test_without_a_memory_the_question_is_alone(model, questions):
-    reader, rows = Reader(model, None, READ, BATCH), asked(questions, slice(0, 2))
+def test_without_a_memory_the_question_is_alone(model):
+    reader, rows = Reader(model, None, READ, BATCH), asked(slice(0, 2))
     output = reader.ask(*rows, k=0)
     assert output.retrieved.ids.shape == output.prior.shape == output.shares.shape == (2, 0)
     for needs_more in (lambda: reader.ask(*rows), lambda: reader.add([]), lambda: Reader(model).encode([])):
         with pytest.raises(ValueError):
             needs_more()
-
-
-def test_a_memory_of_another_network_is_refused(reader):
-    other = Reveal(NETWORK, rngs=nnx.Rngs(1))
-    with pytest.raises(ValueError, match="encoder"):
-        Memory.load(reader.memory.folder, encoder=reader_fingerprint(other))
 
 
 def test_changes_are_read_at_once(reader):

@@ -18,6 +18,10 @@ from reveal.cli.main import main
 from reveal.evidence import Evidence, RetrievedItem
 from reveal.memory import Item, Memory
 
+HUGE = "99999999999999999999"
+BUILD, SEARCH = ["build", "-o", "m"], ["search", "facts"]
+ASK = ["ask", "asked.png", "food ?", "--memory", "facts"]
+
 
 @pytest.fixture(autouse=True)
 def leave_the_process_alone(monkeypatch):
@@ -47,18 +51,17 @@ def many(name: str, ids) -> str:
 
 
 def test_asking_shows_the_items_of_the_answer(here, capsys):
-    words = ["ask", "asked.png", "food ?", *WEIGHTS]
-    answer = output_of(capsys, *words, "--memory", "facts", "-k", "3", "--sheet", "sheet.png")
+    words = [*ASK, *WEIGHTS]
+    answer = output_of(capsys, *words, "-k", "3", "--sheet", "sheet.png")
     assert answer["question"] == "food ?" and answer["answer"] and answer["log_probability"] < 0
-    assert [set(item) for item in answer["items"]] == 3 * [
-        {"id", "source", "fields", "picture", "score", "prior", "attention", "effect"}
-    ]
-    main([*words, "--memory", "facts", "-k", "3"])
+    entries = {"id", "source", "fields", "picture", "score", "prior", "attention", "effect"}
+    assert [set(item) for item in answer["items"]] == 3 * [entries]
+    main([*words, "-k", "3"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == answer["answer"] and lines[2].split()[:5] == ["id", "source", "score", "prior", "attention"]
     assert [int(line.split()[0]) for line in lines[3:]] == [item["id"] for item in answer["items"]]
     assert image_size("sheet.png")[0] == 960 and read_image("sheet.png").std() > 0
-    assert "sheet.png" in refused(capsys, *words, "--memory", "facts", "--sheet", "sheet.png")
+    assert "sheet.png" in refused(capsys, *words, "--sheet", "sheet.png")
     alone = output_of(capsys, "ask", "-", "food ?", *WEIGHTS, "--no-memory", "--beams", "1")
     assert alone["items"] == [] and alone["memory"] is None and alone["log_probability"] < 0
 
@@ -74,7 +77,7 @@ def test_both_hops_are_shown(here, capsys, monkeypatch):
 
 
 def test_searching(here, capsys):
-    words = ["search", "facts", "--text", "food ?", *WEIGHTS]
+    words = [*SEARCH, "--text", "food ?", *WEIGHTS]
     exact = output_of(capsys, *words)["items"]
     found = output_of(capsys, *words, "--engine", "faiss")["items"]
     assert [item["id"] for item in found] == [item["id"] for item in exact]
@@ -86,24 +89,15 @@ def test_searching(here, capsys):
     assert "1 to 5" in refused(capsys, *twice, "-k", "6")
 
 
-HUGE = "99999999999999999999"
-BUILD = ["build", "-o", "m"]
-SEARCH = ["search", "facts"]
-ASK = ["ask", "asked.png", "food ?", "--memory", "facts"]
-
-
 @pytest.mark.parametrize(
     ("words", "value"),
     [
         (BUILD, "READER:PATH"),
         ([*BUILD, "none"], "none"),
         ([*BUILD, "asked.png"], "asked.png"),
-        ([*BUILD, "witt:t.tsv"], "witt:t.tsv"),
-        ([*BUILD, "wit:t.tsv,image=x"], "image"),
         ([*BUILD, "wit:t.tsv,captions=no"], "captions=no"),
         ([*BUILD, "wit:t.tsv,first_id=x"], "first_id=x"),
         ([*BUILD, "wit:none.tsv.gz"], "none.tsv.gz"),
-        ([*BUILD, "unsorted.jsonl"], "id 1 comes after 5"),
         ([*BUILD, "foreign.jsonl"], "'own'"),
         ([*BUILD, "empty.jsonl"], "empty.jsonl"),
         ([*BUILD, "items.jsonl", "--names", "a,b"], "(a, b)"),
@@ -115,6 +109,7 @@ ASK = ["ask", "asked.png", "food ?", "--memory", "facts"]
         (["add", "facts", "--text", " ", "--source", "graph"], "item"),
         (["add", "facts", "--text", "home", "--edit"], "--id"),
         (["add", "facts", "--text", "home", "--edit", "--id", "999"], "999 first"),
+        (["add", "facts", "--text", "home", "--edit", "--id", HUGE, "--source", "graph"], HUGE),
         (["add", "facts", "--image", "none.png", "--source", "vqa"], "none.png"),
         (["add", "nowhere", "--text", "home"], "nowhere"),
         (SEARCH, "text"),
@@ -133,7 +128,6 @@ ASK = ["ask", "asked.png", "food ?", "--memory", "facts"]
     ],
 )
 def test_mistakes_are_one_line_and_change_nothing(here, capsys, words, value):
-    json_lines(Path("unsorted.jsonl"), [{"id": 5, "text": "home"}, {"id": 1, "text": "food"}])
     json_lines(Path("foreign.jsonl"), [{"text": "home"}])
     Path("empty.jsonl").write_text("\n")
     before = files(Path())
@@ -146,6 +140,7 @@ def test_missing_defaults_are_named(here, capsys):
         ([*SEARCH, "--text", "home ?"], "--weights"),
         (["draw"], "'draw'"),
         (["info", "more"], "more"),
+        (["remove", "facts", HUGE], HUGE),
         (["info"], "--memory"),
     ):
         assert value in refused(capsys, *words)
@@ -169,7 +164,7 @@ def test_help_does_not_wait_for_jax():
     assert "none.png" in result.stderr and result.stdout.endswith("False\n")
 
 
-def test_single_items(here, capsys):
+def test_single_items_are_added_edited_removed_and_compacted(here, capsys):
     words = add("--text", "home attic", "--source", "graph")
     added = output_of(capsys, *words)
     assert (added["ids"], added["items"], added["version"]) == ([20, 20], 21, 2)
@@ -191,17 +186,19 @@ def test_single_items(here, capsys):
     main(["info", "facts"])
     shown = capsys.readouterr().out
     assert "facts: 19 items, version 5" in shown and about["hash"] in shown
-
-
-def test_a_text_takes_the_place_of_all_texts(here, capsys):
-    json_lines(here / "page.jsonl", [{"id": 50, "source": "graph", "title": "home", "page": "attic", "year": 7}])
-    output_of(capsys, *add("page.jsonl"))
-    output_of(capsys, *add("--edit", "--id", "50", "--text", "friend cat"))
-    assert Memory("facts").items([50])[0].fields == {"year": 7, "text": "friend cat"}
+    report = output_of(capsys, "compact", "facts")
+    assert (report["items"], report["removed"], report["version"]) == (19, 4, 6)
+    about = output_of(capsys, "info", "facts")
+    assert about["dead"] == 0 and about["bytes"] == report["bytes"]
+    main(["compact", "facts"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("0 rows") and shown.endswith("19 items, version 7\n")
 
 
 def test_files_are_added(here, capsys):
     assert "0 first" in refused(capsys, *add("items.jsonl"))
+    report = output_of(capsys, *add(many("huge.jsonl", [int(HUGE)])))
+    assert report["version"] == 1 and report["ids"] is None and sum(report["left_out"].values()) == 1
     assert output_of(capsys, *add("items.jsonl", "--renumber"))["items"] == 40
     items(here, 22)
     report = output_of(capsys, *add("items.jsonl", "--edit"))
@@ -210,6 +207,10 @@ def test_files_are_added(here, capsys):
     (here / "birds" / "gull.txt").write_text("owner anna")
     report = output_of(capsys, *add("birds", "--source", "captions"))
     assert report["ids"] == [40, 40] and Memory("facts").items([40])[0].fields == {"text": "owner anna"}
+    json_lines(here / "page.jsonl", [{"id": 50, "source": "graph", "title": "home", "page": "attic", "year": 7}])
+    output_of(capsys, *add("page.jsonl"))
+    output_of(capsys, *add("--edit", "--id", "50", "--text", "friend cat"))  # takes the place of all texts
+    assert Memory("facts").items([50])[0].fields == {"year": 7, "text": "friend cat"}
 
 
 def test_an_addition_is_whole_or_not_at_all(here, capsys, monkeypatch):
@@ -236,13 +237,6 @@ def test_an_id_that_is_there_twice_is_refused_before_anything_is_done(here, caps
     assert "100 first" in refused(capsys, *add(one, other, *options))
 
 
-def test_ids_that_no_item_can_have(here, capsys):
-    assert HUGE in refused(capsys, "remove", "facts", HUGE)
-    assert HUGE in refused(capsys, *add("--id", HUGE, "--text", "home", "--source", "graph", "--edit"))
-    report = output_of(capsys, *add(many("huge.jsonl", [int(HUGE)])))
-    assert report["version"] == 1 and sum(report["left_out"].values()) == 1
-
-
 def test_texts_that_no_terminal_shows_are_json_all_the_same(here, capsys):
     text = "home\x85attic \u2028 \x1b[31m Łódź"
     added = output_of(capsys, *add("--source", "graph", "--text", text))
@@ -250,28 +244,11 @@ def test_texts_that_no_terminal_shows_are_json_all_the_same(here, capsys):
     assert [item["fields"]["text"] for item in found if item["id"] == added["ids"][0]] == [text]
 
 
-def test_a_memory_is_compacted(here, capsys):
-    output_of(capsys, "remove", "facts", "3", "4")
-    kept = Memory("facts").items([5, 19])
-    report = output_of(capsys, "compact", "facts")
-    assert (report["items"], report["removed"], report["version"]) == (18, 2, 3)
-    about = output_of(capsys, "info", "facts")
-    assert about["dead"] == 0 and about["bytes"] == report["bytes"]
-    assert [item.fields for item in Memory("facts").items([5, 19])] == [item.fields for item in kept]
-    main(["compact", "facts"])
-    shown = capsys.readouterr().out
-    assert shown.startswith("0 rows") and shown.endswith("18 items, version 4\n")
-
-
 def test_other_weights_are_refused_and_encode_a_memory_anew(here, capsys):
     (here / "other").mkdir()
     save(here / "other", network(5, key_dim=6))
     before = Memory("facts")
-    for words in (
-        ["ask", "asked.png", "food ?", "--memory", "facts"],
-        ["search", "facts", "--text", "food ?"],
-        ["add", "facts", "--source", "vqa", "--text", "home"],
-    ):
+    for words in (ASK, [*SEARCH, "--text", "food ?"], ["add", "facts", "--source", "vqa", "--text", "home"]):
         assert before.layout.encoder in refused(capsys, *words, "--weights", "other")
     ids = range(20)
     texts, keys = [item.fields for item in before.items(ids)], before.keys(ids)

@@ -19,15 +19,10 @@ FLAG = str(Path(__file__).parents[2] / "examples" / "estonia.png")
 QUESTION, CAPITAL = "What is the capital?", "Tallinn"
 OFFLINE = """
 import socket, sys
-
-
 def refuse(*_):
     raise OSError("no connections here")
-
-
 socket.socket.connect = socket.getaddrinfo = refuse
 from reveal.cli.main import main
-
 main(sys.argv[1:])
 """
 

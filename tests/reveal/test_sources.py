@@ -10,15 +10,15 @@ import pytest
 from own_files import json_file, json_lines, picture, tar, wit_table
 from reading import items, questions
 
+from common.data.stored import decode_picture, picture_bytes
 from common.data.text import open_text, parse_json
 from reveal.memory.items import pack
 from reveal.sources import Items, Question, coco, pairs, wit
 from reveal.sources.images import ImageFolder
 from reveal.sources.jsonl import lines_of
-from reveal.sources.records import Skips, decode_picture, picture_bytes
+from reveal.sources.records import MISSING, UNREADABLE, Skips
 
 URL, LOST = "https://x.org/a/Gull%20one.jpg?size=1", "https://x.org/lost.jpg"
-GONE, UNREADABLE = "whose picture is not there", "whose picture cannot be read"
 
 
 @pytest.fixture
@@ -68,15 +68,11 @@ def test_the_general_format(tmp_path):
     with path.open("a") as file:
         file.write('{"text": "f", "size": 1e999}\n' + "[" * 100_000 + "\n")
     found, counts = items("jsonl", path)
-    assert [(item.id, item.source, dict(item.fields)) for item in found] == [
-        (7, "wiki", {"title": "Gull", "text": "A seabird"}),
-        (1, "graph", {"text": "gull eats fish"}),
-        (2, "own", {}),
-        (3, "own", {"text": "a"}),
-        ((1 << 62) - 1, "own", {"text": "b"}),
-    ]
+    known = [(7, "wiki", {"title": "Gull", "text": "A seabird"}), (1, "graph", {"text": "gull eats fish"})]
+    known += [(2, "own", {}), (3, "own", {"text": "a"}), ((1 << 62) - 1, "own", {"text": "b"})]
+    assert [(item.id, item.source, dict(item.fields)) for item in found] == known
     assert found[0].picture == (tmp_path / "a.png").read_bytes() and found[1].picture is None
-    assert sorted(counts.values()) == [1, 2, 2, 5] and counts[GONE] == 2 and all(map(pack, found))
+    assert sorted(counts.values()) == [1, 2, 2, 5] and counts[MISSING] == 2 and all(map(pack, found))
     with pytest.raises(ValueError, match=r"items\.jsonl line 6"):
         items("jsonl", path, strict=True)
 
@@ -95,12 +91,9 @@ def test_questions_of_the_general_format(tmp_path):
     path = tmp_path / "questions.jsonl.gz"
     path.write_bytes(gzip.compress("".join(json.dumps(entry) + "\n" for entry in entries).encode()))
     found, counts = questions("jsonl", path, images=image.parent)
-    assert found == [
-        Question(3, image, "what", ("a", "a", "b"), "", 8, (7, 9)),
-        Question(1, image, "", ("a gull",), "near"),
-        Question(2, image, "", ("a",)),
-    ]
-    assert counts[GONE] == 1 and sorted(counts.values()) == [1, 4, 4]
+    asked = (3, image, "what", ("a", "a", "b"), "", 8, (7, 9)), (1, image, "", ("a gull",), "near")
+    assert found == [*(Question(*one) for one in asked), Question(2, image, "", ("a",))]
+    assert counts[MISSING] == 1 and sorted(counts.values()) == [1, 4, 4]
 
 
 def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
@@ -126,7 +119,7 @@ def test_wit(tmp_path, birds):
     assert [item.id for item in found] == [0, 2] and all(item.picture for item in found)
     assert found[0].fields == {"title": "Gull / Food", "page": 'A "sea"\tbird'}
     assert found[1].fields == {"section": "It eats.", "alt": "a gull"}
-    assert counts == {GONE: 1, "without text": 1}
+    assert counts == {MISSING: 1, "without text": 1}
     assert items("wit", path, images=birds, captions=False)[0][1].fields == {"section": "It eats."}
     assert [(item.id, item.picture) for item in items("wit", tmp_path, first_id=100)[0]][2] == (103, None)
     asked, _ = questions("wit", path, images=birds, first_id=100)
@@ -158,29 +151,21 @@ def test_cc12m(tmp_path, birds):
     path.write_text(f"{URL}\ta gull over the sea\n{LOST}\tx\n{URL}\t\n", "utf-8")
     (item,), counts = items("cc12m", path, images=birds, first_id=5)
     assert (item.id, item.source, item.fields) == (5, "cc12m", {"text": "a gull over the sea"})
-    assert counts == {GONE: 1, pairs.NO_CAPTION: 1}
+    assert counts == {MISSING: 1, pairs.NO_CAPTION: 1}
     ((asked,), _) = questions("cc12m", path, images=birds)
     assert asked == Question(0, birds / "Gull one.jpg", "", ("a gull over the sea",))
 
 
 def test_tars_of_img2dataset(tmp_path, birds):
     data = (birds / "000000000009.jpg").read_bytes()
-    members = {
-        "0.jpg": data,
-        "0.txt": b"a gull",
-        "0.json": json.dumps({"caption": "other", "url": URL}).encode(),
-        "1.json": b'{"caption": "from json \\ud83d"}',
-        "1.jpg": data,
-        "2.txt": b"no picture",
-        "3.jpg": data,
-        "4.jpg": data,
-        "4.json": b"no JSON",
-    }
+    members = {"0.jpg": data, "0.txt": b"a gull", "0.json": json.dumps({"caption": "other", "url": URL}).encode()}
+    members |= {"1.json": b'{"caption": "from json \\ud83d"}', "1.jpg": data, "2.txt": b"no picture"}
+    members |= {"3.jpg": data, "4.jpg": data, "4.json": b"no JSON"}
     path = tar(tmp_path / "00000.tar", members)
     found, counts = items("webdataset", path)
     texts = [(0, "a gull"), (1, "from json \ufffd")]
     assert [(item.id, item.fields["text"], item.picture) for item in found] == [(*text, data) for text in texts]
-    assert counts == {GONE: 1, pairs.NO_CAPTION: 2}
+    assert counts == {MISSING: 1, pairs.NO_CAPTION: 2}
     asked, _ = questions("webdataset", tmp_path)
     assert [(one.id, *one.answers) for one in asked] == texts and picture_bytes(asked[1].image) == data
     np.testing.assert_array_equal(decode_picture(asked[0].image, "x"), decode_picture(birds / "000000000009.jpg", "x"))
@@ -210,12 +195,9 @@ def vqa(tmp_path) -> tuple[Path, Path]:
 def test_vqa_and_okvqa(vqa, birds):
     path, options = vqa[0], {"images": birds, "annotations": vqa[1]}
     found, counts = questions("vqa", path, **options)
-    assert [(one.id, one.text, one.answers) for one in found] == [
-        (1, "what is it", ("gull", "bird", "gull")),
-        (2, "how many", ("two",)),
-        (3, "where", ("sea",)),
-    ]
-    assert counts == {GONE: 1, coco.NO_ANSWER: 1}
+    texts = [(1, "what is it", ("gull", "bird", "gull")), (2, "how many", ("two",)), (3, "where", ("sea",))]
+    assert [(one.id, one.text, one.answers) for one in found] == texts
+    assert counts == {MISSING: 1, coco.NO_ANSWER: 1}
     assert questions("vqa", path, **options, answer="raw_answer")[0][0].answers[0] == "gulls"
     assert questions("vqa", path, images=birds)[0][0].answers == ()
 
@@ -223,11 +205,8 @@ def test_vqa_and_okvqa(vqa, birds):
 def test_vqa_is_knowledge(vqa, birds):
     (birds / "000000000008.jpg").touch()
     found, counts = items("vqa", vqa[0], annotations=vqa[1], images=birds, first_id=1000)
-    texts = {
-        1007: "Question: what is it Answer: gull, bird Question: how many Answer: two",
-        1009: "Question: where Answer: sea",
-    }
-    assert {item.id: item.fields["text"] for item in found} == texts
+    text = "Question: what is it Answer: gull, bird Question: how many Answer: two"
+    assert {item.id: item.fields["text"] for item in found} == {1007: text, 1009: "Question: where Answer: sea"}
     assert counts == {UNREADABLE: 1, coco.NO_ANSWER: 1}
     assert len(items("vqa", vqa[0], annotations=vqa[1])[0]) == 3  # texts alone
 
@@ -255,7 +234,7 @@ def test_captions_of_coco_and_nocaps(tmp_path, birds):
     path = json_file(tmp_path / "captions.json", dict(images=rows, annotations=notes))
     (first, second), counts = questions("nocaps", path, images=birds)
     assert (first.id, first.answers, first.group) == (7, ("a gull", "a bird"), "")
-    assert (second.answers, second.group) == (("c",), "near-domain") and counts == {GONE: 1}
+    assert (second.answers, second.group) == (("c",), "near-domain") and counts == {MISSING: 1}
     assert [item.fields for item in items("coco", path, images=birds)[0]] == [{"text": "a gull a bird"}, {"text": "c"}]
 
 

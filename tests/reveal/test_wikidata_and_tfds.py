@@ -36,9 +36,7 @@ def entity(number, label="", kind="item", site="", **claims):
 
 NOTHING = {"mainsnak": {"snaktype": "somevalue", "datatype": "wikibase-item"}, "rank": "normal"}
 ENTITIES = [
-    entity("P36", "capital", "property"),
-    entity("P17", "country", "property"),
-    entity("P31", "is", "property"),
+    *(entity(number, label, "property") for number, label in {"P36": "capital", "P17": "country", "P31": "is"}.items()),
     entity(
         "Q142",
         "France",
@@ -149,9 +147,8 @@ def test_triples_in_two_hops_and_pairs(tmp_path):
     two = texts(items("wikidata", path, hops=2, form="pairs")[0])
     assert two[0] == "France, capital: Paris, is: country; Paris, river: Seine"
     assert two[1] == "Paris, country: France, river: Seine; France, is: country"
-    assert (
-        texts(items("wikidata", path, hops=2)[0])[0] == "France capital Paris . France is country . Paris river Seine ."
-    )
+    sentences = texts(items("wikidata", path, hops=2)[0])[0]
+    assert sentences == "France capital Paris . France is country . Paris river Seine ."
     found, counts = items("wikidata", path, keep="river", form="pairs")
     assert texts(found) == {1: "Paris, river: Seine"} and counts == {wikidata.EMPTY: 1}
     with pytest.raises(ValueError, match="form=verse"):
