@@ -136,7 +136,7 @@ def load(folder: str | Path) -> tuple[list[Country], UInt8[np.ndarray, "n 48 64 
         countries = [Country(facts_of(entry)) for entry in entries]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{table} is no table of countries ({error}): python -m recipes.countries.fetch") from None
-    return countries, unstack_flags(to_uint8(read_image(Path(folder) / "flags.png")), len(countries))
+    return countries, unstack_flags(to_uint8(read_image(Path(folder) / "flags.webp")), len(countries))
 
 
 def facts_of(entry: Mapping[str, Any]) -> Facts:

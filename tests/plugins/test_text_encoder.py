@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import DATA, network, one_line
+from networks import DATA, assert_near, network, one_line
 
 from plugins.diffusion.networks.text_encoder import ACTIVATIONS, TextConfig, TextEncoder
 
@@ -33,7 +33,7 @@ def states(tokens):
 
 
 def close(ours, theirs):
-    np.testing.assert_allclose(np.asarray(ours), theirs, rtol=0, atol=2e-5)
+    assert_near(ours, theirs, rtol=0, atol=2e-5)
 
 
 def test_the_references_states(reference, states):
