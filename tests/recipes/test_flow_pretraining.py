@@ -34,7 +34,7 @@ def test_the_flow_task_asks_for_minus_the_forced_error(monkeypatch, answer, miss
         return [answer * (forced - flow) for forced, flow in zip(given["forced"], truth, strict=True)]
 
     data, task = batch(), FlowTask(dataclasses.replace(CONFIG, bilateral=True, blend=True))
-    monkeypatch.setattr(FlowTask, "_answers", answers)
+    monkeypatch.setattr(FlowTask, "_predictions", answers)
     loss, metrics = task.loss(
         nnx.to_pure_dict(nnx.state(toy(task.model))), data, Context(jnp.int32(0), jax.random.key(0), {})
     )
