@@ -5,7 +5,7 @@ The memory has all items of the 250 real countries and of no invented one (`reci
 | row | what is done | expected |
 | --- | --- | --- |
 | held out | no training question is about them; questions about languages and currency contain the true name | high |
-| held out, two hops | languages and currency of a flag; a first question finds its name, the second contains it | high |
+| held out, two hops | languages and currency of a flag; a first question finds the name for the second | high |
 | training countries | real countries with training questions | high |
 | chance | always the most frequent answer about training countries | |
 | no memory | held out without items | chance |

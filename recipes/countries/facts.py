@@ -9,7 +9,7 @@ counts in version 5.1.0 (checked by tests):
 | several capitals (2), currencies (20), languages (96), neighbours (142) | the first four; each is a right answer |
 | no subregion (5, all of the Antarctic) | the region instead |
 | area | rounded to one significant digit, "600,000 square km": 53 answers |
-| the same flag as another country (23 in 8 groups: France and 8 more, Chad and Romania, ...) | questions contain the name |
+| the same flag as another country (23 in 8 groups: France and 8 more, Chad and Romania, ...) | questions by name |
 
 Two flags are the same if no cell of a grid of 16 x 12 differs by more than 0.15 of full brightness: a difference that a
 change of light can hide. Invented countries (`invented.py`) are numbered after the real ones.
