@@ -65,7 +65,7 @@ class MemoryEvaluation(Evaluation):
         return self.data.evaluation("train", 1)
 
     def settings(self) -> dict[str, Any]:
-        """What results.json says of the settings."""
+        """The settings in results.json."""
         return {"k": self.k, "renderings": self.renderings}
 
     def files(self) -> Sequence[str]:

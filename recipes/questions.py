@@ -1,7 +1,7 @@
 """Questions about a world whose facts are known: the base of `recipes.small_world.data` and `recipes.countries.data`.
 
 A world has subjects (entities, countries) and relations ("food", "capital"); a question is a subject and a relation,
-with id = subject * relations + relation. Each relation is told by the items of one source. A batch of b questions, h
+with id = subject * relations + relation. The items of one source hold each relation. A batch of b questions, h
 hard negatives each, a vocabulary of v tokens:
 
     image         float32 [b s s 3]  RGB in [0, 1]: a new picture of the subject

@@ -53,7 +53,7 @@ def augment(flag: UInt8[np.ndarray, "fh fw 3"], size: int, rng: np.random.Genera
 
 
 def blank_image(size: int) -> Float[np.ndarray, "{size} {size} 3"]:
-    """The image of a question asked by name."""
+    """The image of a question that contains the name."""
     return np.full((size, size, 3), BLANK, np.float32)
 
 

@@ -5,7 +5,7 @@ real countries, the held-out ones too, and the invented ones. An epoch has the q
 `repeats` times, and those about the invented ones once.
 
 **Permutation.** The memory is fixed, so facts cannot be drawn anew for each batch, but their spelling can: otherwise
-25,000 questions, each asked a hundred times and more, would be memorised. `permutation` permutes the SentencePiece
+25,000 questions, each seen a hundred times and more, would be memorised. `permutation` permutes the SentencePiece
 tokens that occur in names and facts only (in no phrasing; no digits, no punctuation), word-initial tokens among
 themselves. In one batch Chad is "Zomtu" in questions, items and answers. What is left to learn is to compare and to
 copy, and every token is copied everywhere.
@@ -199,7 +199,7 @@ class CountriesConfig(Questions):
 
     @functools.cached_property
     def askable(self) -> Bool[np.ndarray, "countries relations"]:
-        """Which questions have an answer of at most `answer_length` tokens and, if asked by flag, a unique flag."""
+        """Which questions have an answer of at most `answer_length` tokens and, if they show the flag, a unique one."""
         too_long = (self.answers != self.vocabulary.pad).all(-1)
         known = np.array([[bool(one.facts[relation]) for relation in RELATIONS] for one in self.atlas.countries])
         return known & ~too_long & (self.atlas.unique_flag[:, None] | ~ASKED_BY_FLAG)

@@ -4,9 +4,9 @@ The memory has all items of the 250 real countries and of no invented one (`reci
 
 | row | what is done | expected |
 | --- | --- | --- |
-| held out | countries that training never asked about; languages and currency are asked by the true name | high |
-| held out, two hops | languages and currency of a flag: its name is asked for and put into the second question | high |
-| training countries | real countries that training asked about | high |
+| held out | no training question is about them; questions about languages and currency contain the true name | high |
+| held out, two hops | languages and currency of a flag; a first question finds the name for the second | high |
+| training countries | real countries with training questions | high |
 | chance | always the most frequent answer about training countries | |
 | no memory | held out without items | chance |
 | shuffled memory | items keep their keys, but have the values of other countries | chance |

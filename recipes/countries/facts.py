@@ -9,7 +9,7 @@ counts in version 5.1.0 (checked by tests):
 | several capitals (2), currencies (20), languages (96), neighbours (142) | the first four; each is a right answer |
 | no subregion (5, all of the Antarctic) | the region instead |
 | area | rounded to one significant digit, "600,000 square km": 53 answers |
-| the same flag as another country (23 in 8 groups: France and eight more, Chad and Romania, ...) | asked by name only |
+| the same flag as another country (23 in 8 groups: France and 8 more, Chad and Romania, ...) | questions by name |
 
 Two flags are the same if no cell of a grid of 16 x 12 differs by more than 0.15 of full brightness: a difference that a
 change of light can hide. Invented countries (`invented.py`) are numbered after the real ones.
@@ -136,7 +136,7 @@ def load(folder: str | Path) -> tuple[list[Country], UInt8[np.ndarray, "n 48 64 
         countries = [Country(facts_of(entry)) for entry in entries]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{table} is no table of countries ({error}): python -m recipes.countries.fetch") from None
-    return countries, unstack_flags(to_uint8(read_image(Path(folder) / "flags.png")), len(countries))
+    return countries, unstack_flags(to_uint8(read_image(Path(folder) / "flags.webp")), len(countries))
 
 
 def facts_of(entry: Mapping[str, Any]) -> Facts:

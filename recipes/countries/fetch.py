@@ -9,7 +9,7 @@ The SHA-256 of both archives is checked before they are opened. Two files are wr
 `recipes/countries/data`; nobody needs to run this, it documents the source of every fact and pixel.
 
     countries.json   the sources, then one line per country, sorted by code
-    flags.png        all flags at 64 x 48 pixels, 16 per row, in the same order
+    flags.webp       all flags at 64 x 48 pixels, 16 per row, in the same order, lossless
 
 Flags are rendered four times as large, on white where they are transparent (Nepal), and averaged down. 64 pixels keep
 most flags distinct: the stars of Australia and New Zealand, the eagle between Mexico's stripes.
@@ -27,6 +27,7 @@ import cv2
 import numpy as np
 import tyro
 from jaxtyping import UInt8
+from PIL import Image
 
 from common import terminal
 from common.io.files import atomic_folder
@@ -49,7 +50,7 @@ FLAGS = Package(
 )
 TABLE, DRAWING = "package/dist/countries.json", "package/flags/4x3/{}.svg"
 WIDTH, HEIGHT, COLUMNS, OVERSAMPLED = 64, 48, 16, 4
-FILES = r"countries\.json|flags\.png"
+FILES = r"countries\.json|flags\.webp"
 Flags = UInt8[np.ndarray, "n 48 64 3"]
 
 
@@ -72,7 +73,8 @@ def fetch(
         lines = ",\n  ".join(json.dumps(country, ensure_ascii=False) for country in countries)
         head = json.dumps(sources, indent=1)
         (part / "countries.json").write_text(f'{{"sources": {head},\n "countries": [\n  {lines}\n]}}\n', "utf-8")
-        cv2.imwrite(str(part / "flags.png"), stack_flags(flags)[..., ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 9])
+        sheet = Image.fromarray(stack_flags(flags))
+        sheet.save(part / "flags.webp", lossless=True, quality=100, method=6)  # quality is the effort here
     return len(countries)
 
 

@@ -47,7 +47,7 @@ class HardNegatives:
         self, country: int, relation: str, own: int, near: int, rng: np.random.Generator
     ) -> Int[np.ndarray, " h"]:
         """Ids of `own` + `near` items: other items of the country, then items of the same kind about countries with a
-        similar flag, or a similar name if the question is asked by name. Random ones of the kind fill up."""
+        similar flag, or a similar name if the question contains the name. Random ones of the kind fill up."""
         kind = KIND_OF[relation]
         others = [other for other in range(len(ITEM_KINDS)) if other != kind and self.exists[country, other]]
         first = item_id(country, rng.permutation(others)[:own].astype(np.int64))

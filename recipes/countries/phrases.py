@@ -1,6 +1,6 @@
 """The sentences of items and questions.
 
-| relation  | source     | item                                                               | asked by |
+| relation  | source     | item                                                               | given    |
 | --------- | ---------- | ------------------------------------------------------------------ | -------- |
 | name      | `passages` | flag, "Chad lies in Middle Africa. Its capital is N'Djamena."      | flag     |
 | region    | `passages` | (the same item)                                                    | flag     |
@@ -10,8 +10,8 @@
 | languages | `graph`    | "Chad, languages: French, Arabic"; no flag                         | name     |
 | currency  | `graph`    | "Chad, currency: Central African CFA franc"; no flag               | name     |
 
-The first five are one hop from a flag. The last two are two hops: no item has both the flag and the answer, so the
-name is asked for first and put into the second question. `hops` lists these questions for the processor.
+The first five are one hop from a flag. The last two are two hops: no item has both the flag and the answer, so a
+first question is for the name, which is put into the second. `hops` lists these questions for the processor.
 
 A country has up to five items, one of each of `ITEM_KINDS`, as far as facts are known. Questions have four phrasings
 per relation, drawn for each question; the phrasing of an item is drawn once.
@@ -30,7 +30,7 @@ ITEM_KINDS = ("languages", "currency", "passage", "caption", "vqa")
 SOURCE_OF_KIND = np.array([0, 0, 1, 2, 3])
 KIND_OF = {"name": 2, "region": 2, "capital": 2, "area": 3, "borders": 4, "languages": 0, "currency": 1}
 SOURCE_OF = {relation: SOURCES[SOURCE_OF_KIND[kind]] for relation, kind in KIND_OF.items()}
-BY_FLAG = ("name", "region", "capital", "area", "borders")  # the other relations are asked by name
+BY_FLAG = ("name", "region", "capital", "area", "borders")  # questions about the other relations contain the name
 QUESTIONS: dict[str, tuple[str, str, str, str]] = {
     "name": (
         "Which country is this?",

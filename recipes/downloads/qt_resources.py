@@ -37,7 +37,7 @@ def resources(data: bytes, label: str, wanted: Callable[[str], bool]) -> Iterato
 
 
 def _files(data: bytes, size: int, tree: int, _: int, names: int) -> Iterator[tuple[str, int, int]]:
-    """(path, flags, offset of the content) of each file. A node is visited once, whatever the file says."""
+    """(path, flags, offset of the content) of each file. A node is visited once, in damaged files too."""
     todo, seen = [(0, "")], set()
     while todo:
         number, folder = todo.pop()

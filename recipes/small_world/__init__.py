@@ -1,7 +1,7 @@
 """The small world: an invented encyclopedia in which a REVEAL network of a million parameters can only learn to read.
 
 256 entities: a figure with a shape, a colour and a texture, and a name made of these three. Each of five relations is
-told by one source only:
+in one source only:
 
 | relation | source     | item                                                   |
 | -------- | ---------- | ------------------------------------------------------ |

@@ -1,7 +1,7 @@
 """The data of the small world: its questions, and the items of its memory (`recipes.questions` has the batch).
 
 A question is "food ?", two tokens, and so is an answer: a word and the end. `permutation` permutes the 32 answers of
-each relation: where an item says "cave" the batch means "mill".
+each relation: the word "cave" of an item becomes "mill" in the whole batch.
 
 The first three hard negatives are the other sources' items about the same entity: the right figure, the wrong
 relation. The others are the same source's items about entities that share two of the three attributes: the right

@@ -2,7 +2,7 @@
 
 | row | what is done | expected |
 | --- | --- | --- |
-| held out | nothing: training never asked about these entities | high |
+| held out | nothing: no training question is about these entities | high |
 | no memory | the same questions, no items | chance, 1 in 32 |
 | without SOURCE | one source is not searched | its relations at chance, the others unchanged |
 | edited | the facts of the held-out entities are replaced, in the memory only | new answers; old ones at chance |

@@ -1,4 +1,4 @@
-"""The facts of the small world: five relations of every entity, each told by one source.
+"""The facts of the small world: five relations of every entity, each held by one source.
 
 A relation has 32 answers, each right equally often: a constant or random answer is right once in 32. A word is an
 answer of one relation only.
@@ -42,7 +42,7 @@ GOLD_SOURCE = np.array([SOURCES.index(SOURCE_OF[relation]) for relation in RELAT
 
 
 def relations_in(source: int) -> tuple[int, ...]:
-    """Numbers of the relations that a source tells."""
+    """Numbers of the relations that a source holds."""
     return tuple(np.flatnonzero(source == GOLD_SOURCE).tolist())
 
 

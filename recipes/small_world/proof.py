@@ -7,7 +7,7 @@
 1. Warm start (`experiment=world_warm`): items are given; queries and keys are aligned. Retrieval of held-out
    entities' items is scored before the next stage.
 2. Joint (`experiment=world_joint`): items are retrieved; only the answer's loss is left.
-3. Held-out entities are asked about, and the memory is changed (`evaluation.py`).
+3. Evaluation: questions about held-out entities, before and after changes of the memory (`evaluation.py`).
 
 Each row changes one thing:
 

@@ -54,11 +54,12 @@ def test_activations_equal_those_of_the_program_that_wrote_the_file(narrow, file
     network = load_vgg(DATA / file, pooling="max")
     assert str(network.depth) in file
     expected = dict(np.load(DATA / golden))
-    x = jnp.asarray(expected.pop("picture"))
+    x = jnp.asarray(np.random.default_rng(0).random((1, 48, 64, 3)).astype(np.float32))  # make_vgg_files.PICTURE
     found = jax.jit(lambda network: network.features(x, tuple(expected)))(network)
     for layer, values in expected.items():
-        assert found[layer].shape == values.shape
-        np.testing.assert_allclose(found[layer], values, atol=3e-6 * np.abs(values).max())
+        ours = found[layer][:, ::3, ::3] if layer == "conv1_1" else found[layer]
+        assert ours.shape == values.shape
+        np.testing.assert_allclose(ours, values, atol=3e-6 * np.abs(values).max())
         assert 0 < np.mean(values > 0) < 1
 
 

@@ -89,7 +89,8 @@ def test_three_adam_steps_equal_the_reference(tiny):
     gradients, weights = flatten(gradients), flatten(params)
     for path, entry in key_table(tiny.config, "variables").items():
         reference = data[f"grad0/{entry.source}"]
-        gradient, weight = (np.asarray(tree[path]).ravel()[::STEP] for tree in (gradients, weights))
+        every = STEP if weights[path].size <= 1250 else STEP**2
+        gradient, weight = (np.asarray(tree[path]).ravel()[::every] for tree in (gradients, weights))
         np.testing.assert_allclose(gradient, reference, atol=1e-4 * np.abs(reference).max(), rtol=1e-3)
         # Adam's first steps are lr * sign(gradient): where a gradient is rounding noise, the sign may differ.
         settled = np.abs(reference) > 1e-6

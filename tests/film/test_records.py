@@ -48,13 +48,13 @@ def read_all(folder: Path, **options) -> list[tuple[bytes, bytes, bytes]]:
 
 @pytest.mark.parametrize("files", ["tiny_triplets.tfrecord@2", "tiny_triplets.tfrecord-*"])
 def test_decoded_triplets_equal_the_reference_reader(files):
-    """The fixture holds the integers: what the reference's reader returns, times 255."""
+    """The fixture holds the integers: what the reference's reader returns, times 255, at every third row and column."""
     source = TFRecordTriplets(str(DATA / files))
     assert len(source) == 4 and len(TFRecordTriplets(str(SHARDS[1]))) == 2
     with np.load(DATA / "tiny_triplets_decoded.npz") as decoded:
         for i in range(4):
             expected = np.concatenate([decoded[f"{key}_{i}"] for key in ("x0", "y", "x1")])
-            np.testing.assert_array_equal(source.frames(i).images, expected)
+            np.testing.assert_array_equal(source.frames(i).images[:, ::3, ::3], expected)
 
 
 def test_check_sums_are_tensorflows():

@@ -1,8 +1,8 @@
 """Weights and inputs of the diffusion fixtures, drawn anew from their names; numpy alone.
 
 `tests/data/plugins/make_networks.py` computes the PyTorch library's outputs for them, the tests compute ours. The
-CRC-32 of a name seeds its draw. Kernels have variance 1 / fan-in, scales are near 1 and biases near 0 but not there;
-convolutions that training would start at zero are drawn as all others, so that every term matters.
+CRC-32 of a name seeds its draw. Kernels have variance 1 / fan-in, scales are near 1 and biases near 0 but not there.
+Convolutions that training would start at zero are drawn as all others, so that every term matters.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 DATA = Path(__file__).parents[1] / "data" / "plugins"
 RANK, ALPHA = 4, 2.0  # of the LoRA files
+EVERY = 7  # element of a large output is stored; no number of channels is divisible by 7, so all channels are there
 INPUTS = {
     "x": (2, 4, 16, 8),
     "x_rect": (1, 4, 8, 24),
@@ -38,6 +39,11 @@ def given(name: str) -> np.ndarray:
     if name in ("cond", "cond2"):
         value = (np.sin(value) + 1) / 2
     return (np.sin(value) if name == "image" else value).astype(np.float32)
+
+
+def sampled(value: np.ndarray) -> np.ndarray:
+    """What the fixtures hold of a large output, channels last."""
+    return value.ravel()[::EVERY]
 
 
 def tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:

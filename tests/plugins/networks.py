@@ -134,10 +134,18 @@ def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def fixture(name: str) -> dict[str, jax.Array]:
-    """The inputs and outputs of a network, maps as b h w c."""
+    """The inputs and outputs of a network: whole as b h w c, or sampled (`drawn.sampled`)."""
     arrays = {key: drawn.given(key) for key in drawn.INPUTS} | {"t": np.array([981, 20])}
     with np.load(DATA / f"{name}.npz", allow_pickle=False) as outputs:
         return {key: jnp.asarray(nhwc(value)) for key, value in (arrays | dict(outputs)).items()}
+
+
+def assert_near(ours, theirs, err_msg="", **tolerances):
+    """`theirs` is an output of a fixture, whole or sampled."""
+    ours = np.asarray(ours)
+    np.testing.assert_allclose(
+        ours if ours.ndim == theirs.ndim else drawn.sampled(ours), theirs, err_msg=err_msg, **tolerances
+    )
 
 
 def nhwc(array: np.ndarray) -> np.ndarray:

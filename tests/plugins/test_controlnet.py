@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import DATA, SMALL, abstract, fixture, folder, network, parameters, small_unet
+from networks import DATA, SMALL, abstract, assert_near, fixture, folder, network, parameters, small_unet
 
 from plugins.control import ControlNet, ControlNetConfig, contract, guess_levels, load
 from plugins.control.contract import ControlOutput
@@ -50,22 +50,22 @@ def unet(io):
 def assert_residuals(added: ControlOutput, io, skips: str, middle: str) -> None:
     assert len(added.skip_residuals) == 12 and added.level_features == ()
     for i, residual in enumerate(added.skip_residuals):
-        np.testing.assert_allclose(residual, io[f"{skips}_{i:02}"], atol=PARITY, err_msg=str(i))
-    np.testing.assert_allclose(added.mid_residual, io[middle], atol=PARITY)
+        assert_near(residual, io[f"{skips}_{i:02}"], atol=PARITY, err_msg=str(i))
+    assert_near(added.mid_residual, io[middle], atol=PARITY)
 
 
 def test_hint_residuals_and_the_unets_output(io, added, unet):
     hint, output = added["cond"]
-    np.testing.assert_allclose(hint, io["cond_embedding"], atol=PARITY)
+    assert_near(hint, io["cond_embedding"], atol=PARITY)
     assert_residuals(output, io, "down", "mid")
-    np.testing.assert_allclose(unet(output), io["unet_out"], atol=PARITY)
+    assert_near(unet(output), io["unet_out"], atol=PARITY)
 
 
 def test_guess_mode(io, added, unet):
     """A factor for each tensor, from 0.1 to 1; the tensors finest first, the middle last."""
     guessed = added["cond"][1].scaled(jnp.asarray([0.8 * level for level in guess_levels(13)]))
     assert_residuals(guessed, io, "down_guess08", "mid_guess08")
-    np.testing.assert_allclose(unet(guessed), io["unet_out_guess08"], atol=PARITY)
+    assert_near(unet(guessed), io["unet_out_guess08"], atol=PARITY)
     original = guess_levels(13, "original")
     assert original[-1] == 1 and original[0] == pytest.approx(0.825**12)
     with pytest.raises(ValueError, match="'x'"):
@@ -74,7 +74,7 @@ def test_guess_mode(io, added, unet):
 
 def test_two_of_them_are_added(io, added, unet):
     both: ControlOutput = jax.tree.map(lambda a, b: 0.6 * a + 0.3 * b, added["cond"][1], added["cond2"][1])
-    np.testing.assert_allclose(unet(both), io["unet_out_multi_06_03"], atol=PARITY)
+    assert_near(unet(both), io["unet_out_multi_06_03"], atol=PARITY)
 
 
 def test_published_size():
@@ -155,12 +155,12 @@ def with_config(**changes):
 
 def test_channel_order(io):
     hint = contract.encode(*with_config(controlnet_conditioning_channel_order="bgr"), io["cond"][..., ::-1])
-    np.testing.assert_allclose(hint, io["cond_embedding"], atol=PARITY)
+    assert_near(hint, io["cond_embedding"], atol=PARITY)
 
 
-def test_pooled_conditions_are_averages_for_the_conditional_half(io):
+def test_pooled_conditions_are_averages_for_the_conditional_half(io, added):
     graph, state = with_config(global_pool_conditions=True)
-    inputs = [io[name] for name in ("cond_embedding", "x", "t", "ctx")]
+    inputs = [added["cond"][0], *(io[name] for name in ("x", "t", "ctx"))]
     output = jax.jit(lambda state: nnx.merge(graph, state)(*inputs))(state)
     for i, residual in enumerate(output.skip_residuals):
         expected = np.asarray(io[f"down_{i:02}"]).mean(axis=(1, 2), keepdims=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flax import nnx
-from networks import DATA, lora, network, one_line
+from networks import DATA, assert_near, lora, network, one_line
 
 from common.weights import porting
 from plugins.diffusion.io.lora import Lora, merge
@@ -62,11 +62,10 @@ def test_the_references_outputs(reference):
     denoise = jax.jit(lambda params: nnx.merge(graphdef, params)(x, t, context))
     for weights, name in ([], "base"), ([1.0], "scale1.0"), ([0.5], "scale0.5"), ([0.8, -0.3], "scale0.5"):
         merged = merge(params, [(lora, weight) for weight in weights])
-        found = np.asarray(denoise(merged)).transpose(0, 3, 1, 2)
-        np.testing.assert_allclose(found, reference[f"unet_out_{name}"], rtol=0, atol=2e-5)
+        assert_near(denoise(merged), reference[f"unet_out_{name}"], rtol=0, atol=2e-5)
     text_graphdef, params = split("text_encoder")
     text = nnx.merge(text_graphdef, merge(params, [(lora, 1.0)]))(reference["input_ids"].astype(np.int32))
-    np.testing.assert_allclose(text.last, reference["text_last_hidden_scale1.0"], rtol=0, atol=2e-5)
+    assert_near(text.last, reference["text_last_hidden_scale1.0"], rtol=0, atol=2e-5)
 
 
 def test_both_formats_are_the_same_change_and_weight_0_is_the_base():

@@ -1,7 +1,8 @@
 """Samplers against 38 recorded runs of diffusers 0.42.1 (schedulers.json, schedulers.npz), and scheduler_config.json.
 
 A run is named <scheduler>_<model>; the two models are plain functions of the scaled input. A trajectory is the start
-and the sample after each call; noise is what the reference drew, in order.
+and the sample after each call, every seventh element of each (7 divides no size); noise is what the reference drew, in
+order.
 """
 
 import json
@@ -39,13 +40,13 @@ def test_recorded_run(name):
     if "sigmas" in arrays:
         assert plan.sigmas is not None
         np.testing.assert_allclose(plan.sigmas, arrays["sigmas"], rtol=2e-5)
-    trajectory, noise = arrays["traj"], None
+    start, noise = arrays["start"], None
     if "noise" in arrays:  # the reference draws nothing at a last step without noise; ours has a draw for each call
         missing = len(plan.timesteps) - len(arrays["noise"])
-        noise = jnp.concatenate([arrays["noise"], np.zeros((missing, *trajectory.shape[1:]), np.float32)])
+        noise = jnp.concatenate([arrays["noise"], np.zeros((missing, *start.shape), np.float32)])
     settings = {"steps": run["steps"], "noise": noise, "trajectory": True, **run["step_kw"]}
-    final, samples = sampler(MODELS[run["model"]], jnp.asarray(trajectory[0]), schedule, **settings)
-    np.testing.assert_allclose(samples, trajectory, atol=6e-5)
+    final, samples = sampler(MODELS[run["model"]], jnp.asarray(start), schedule, **settings)
+    np.testing.assert_allclose(samples.reshape(len(samples), -1)[:, ::7], arrays["traj"], atol=6e-5)
     np.testing.assert_array_equal(final, samples[-1])
 
 

@@ -15,7 +15,7 @@ from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, solver_
 from plugins.diffusion.steering import guide
 
 DATA = Path(__file__).parents[1] / "data/plugins"
-TRAIN = np.load(DATA / "schedulers.npz", allow_pickle=False)
+TRAIN = np.load(DATA / "schedulers.npz", allow_pickle=False)  # of 1,000 timesteps every ninth, first and last included
 ZERO_SNR = Schedule(rescale_betas_zero_snr=True, prediction_type="v_prediction")
 X0, EPS = (jnp.asarray(TRAIN[f"train/{name}"], jnp.float32) for name in ("x0", "noise"))
 T = jnp.asarray(TRAIN["train/t"], jnp.int32)
@@ -24,13 +24,13 @@ T = jnp.asarray(TRAIN["train/t"], jnp.int32)
 @pytest.mark.parametrize("name", ["linear", "scaled_linear", "squaredcos_cap_v2"])
 def test_betas(name):
     # The reference is float32: at 1 - alpha_bar it loses digits that ours keeps.
-    np.testing.assert_allclose(Schedule(beta_schedule=name).betas, TRAIN[f"train/betas_{name}"], atol=5e-8)
+    np.testing.assert_allclose(Schedule(beta_schedule=name).betas[::9], TRAIN[f"train/betas_{name}"], atol=5e-8)
 
 
 def test_alphas_and_sigmas():
     schedule = Schedule()
-    np.testing.assert_allclose(schedule.alphas_cumprod, TRAIN["train/alphas_cumprod"], atol=1e-6)
-    np.testing.assert_allclose(schedule.sigmas**-2, TRAIN["train/snr"], rtol=5e-5)
+    np.testing.assert_allclose(schedule.alphas_cumprod[::9], TRAIN["train/alphas_cumprod"], atol=1e-6)
+    np.testing.assert_allclose(schedule.sigmas[::9] ** -2, TRAIN["train/snr"], rtol=5e-5)
     assert schedule.alpha_bar(np.array([-1.0]))[0] == schedule.alphas_cumprod[0]
     assert dataclasses.replace(schedule, set_alpha_to_one=True).alpha_bar(np.array([-1.0]))[0] == 1
     given = Schedule(trained_betas=[0.1, 0.2, 0.3])
@@ -39,7 +39,7 @@ def test_alphas_and_sigmas():
 
 
 def test_zero_terminal_snr():
-    np.testing.assert_allclose(schedules.zero_terminal_snr(Schedule().betas), TRAIN["train/betas_zsnr"], atol=1e-5)
+    np.testing.assert_allclose(schedules.zero_terminal_snr(Schedule().betas)[::9], TRAIN["train/betas_zsnr"], atol=1e-5)
     assert ZERO_SNR.alphas_cumprod[-1] == 0 and np.isfinite(ZERO_SNR.sigmas).all()
     np.testing.assert_allclose(ZERO_SNR.alphas_cumprod[0], Schedule().alphas_cumprod[0], rtol=1e-12)
 
@@ -76,9 +76,9 @@ def test_noisy_samples_and_velocities():
 
 def test_min_snr_weights():
     ratio = snr(Schedule(), jnp.arange(1000))
-    np.testing.assert_allclose(ratio, TRAIN["train/snr"], rtol=5e-5)
-    np.testing.assert_allclose(min_snr_weight(ratio, "epsilon"), TRAIN["train/min_snr5_eps"], rtol=5e-5)
-    np.testing.assert_allclose(min_snr_weight(ratio, "v_prediction"), TRAIN["train/min_snr5_v"], rtol=5e-5)
+    np.testing.assert_allclose(ratio[::9], TRAIN["train/snr"], rtol=5e-5)
+    np.testing.assert_allclose(min_snr_weight(ratio[::9], "epsilon"), TRAIN["train/min_snr5_eps"], rtol=5e-5)
+    np.testing.assert_allclose(min_snr_weight(ratio[::9], "v_prediction"), TRAIN["train/min_snr5_v"], rtol=5e-5)
     ratio = snr(ZERO_SNR, jnp.arange(1000))
     for kind, last in (("epsilon", 1), ("v_prediction", 0), ("sample", 0)):
         weights = min_snr_weight(ratio, kind)
@@ -110,8 +110,8 @@ def test_the_training_target_is_the_samplers_prediction(kind):
 def test_guidance():
     data = np.load(DATA / "cfg_io.npz", allow_pickle=False)
     uncond, cond, scale = jnp.asarray(data["uncond"]), jnp.asarray(data["cond"]), float(data["scale"])
-    np.testing.assert_allclose(guide(uncond, cond, scale), data["guided"], atol=1e-5)
-    np.testing.assert_allclose(guide(uncond, cond, scale, 0.7), data["rescaled_phi07"], atol=1e-5)
+    for phi, name in ((0.0, "guided"), (0.7, "rescaled_phi07")):  # every seventh element
+        np.testing.assert_allclose(guide(uncond, cond, scale, phi).ravel()[::7], data[name], atol=1e-5)
     np.testing.assert_array_equal(guide(uncond, cond, 0.0), uncond)
 
 

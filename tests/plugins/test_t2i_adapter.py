@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import SMALL, abstract, fixture, folder, network
+from networks import SMALL, abstract, assert_near, fixture, folder, network
 from tiny_base import random
 
 from plugins.control import T2IAdapter, T2IAdapterConfig, contract, load
@@ -56,26 +56,26 @@ def unet(io, controlnet_io):
 def test_features(io, features):
     assert len(features["cond"]) == load(folder("t2i_adapter")).num_outputs == 4
     for i, (one, other) in enumerate(zip(features["cond"], features["cond2"], strict=True)):
-        np.testing.assert_allclose(one, io[f"feat_{i}"], atol=PARITY, err_msg=str(i))
-        np.testing.assert_allclose(0.7 * one + 0.4 * other, io[f"multi_feat_{i}"], atol=PARITY, err_msg=str(i))
+        assert_near(one, io[f"feat_{i}"], atol=PARITY, err_msg=str(i))
+        assert_near(0.7 * one + 0.4 * other, io[f"multi_feat_{i}"], atol=PARITY, err_msg=str(i))
 
 
 def test_features_enter_the_unet(io, features, unet):
     """`down3_last_skip` is the hard case: the last level's feature is in the last skip as well."""
     out, seen = unet(features["cond"])
-    np.testing.assert_allclose(out, io["unet_out"], atol=PARITY)
-    np.testing.assert_allclose(seen["mid_block"], io["mid"], atol=PARITY)
+    assert_near(out, io["unet_out"], atol=PARITY)
+    assert_near(seen["mid_block"], io["mid"], atol=PARITY)
     for level, last in enumerate((3, 6, 9, 11)):
-        np.testing.assert_allclose(seen[f"skips.{last}"], io[f"down{level}_last_skip"], atol=PARITY)
-        np.testing.assert_allclose(seen[f"down_blocks.{level}"], io[f"down{level}_out"], atol=PARITY)
+        assert_near(seen[f"skips.{last}"], io[f"down{level}_last_skip"], atol=PARITY)
+        assert_near(seen[f"down_blocks.{level}"], io[f"down{level}_out"], atol=PARITY)
     half, _ = unet(tuple(0.5 * feature for feature in features["cond"]))
-    np.testing.assert_allclose(half, io["unet_out_scale05"], atol=PARITY)
+    assert_near(half, io["unet_out_scale05"], atol=PARITY)
 
 
 def test_a_controlnet_of_the_same_condition_beside_it(io, controlnet_io, features, unet):
     residuals = [controlnet_io[f"down_{i:02}"] for i in range(12)]
     out, _ = unet(features["cond"], residuals, controlnet_io["mid"])
-    np.testing.assert_allclose(out, io["unet_out_with_controlnet"], atol=PARITY)
+    assert_near(out, io["unet_out_with_controlnet"], atol=PARITY)
 
 
 @pytest.mark.parametrize(

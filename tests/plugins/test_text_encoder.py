@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import DATA, network
+from networks import DATA, assert_near, network
 
 from plugins.diffusion.networks.text_encoder import ACTIVATIONS, TextConfig, TextEncoder
 
@@ -32,7 +32,7 @@ def states(tokens):
 
 
 def close(ours, theirs):
-    np.testing.assert_allclose(np.asarray(ours), theirs, rtol=0, atol=2e-5)
+    assert_near(ours, theirs, rtol=0, atol=2e-5)
 
 
 def test_the_references_states(reference, states):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import SMALL, fixture, network, normal, one_line, small_unet, stored_json
+from networks import SMALL, assert_near, fixture, network, normal, one_line, small_unet, stored_json
 
 from plugins.diffusion.networks.text_encoder import TextConfig
 from plugins.diffusion.networks.unet import UNetConfig
@@ -55,10 +55,10 @@ def run():
 def test_output_and_everything_inside(run):
     io = fixture("unet_io")
     out, seen = run(io["x"], io["t"], io["ctx"])
-    np.testing.assert_allclose(out, io["out"], atol=PARITY)
+    assert_near(out, io["out"], atol=PARITY)
     for ours, theirs in ((seen[NAMES[key]], io[key]) for key in NAMES):
-        np.testing.assert_allclose(ours, theirs, atol=PARITY)
-    np.testing.assert_allclose(run(io["x"], 500, io["ctx"])[0], io["out_t500"], atol=PARITY)
+        assert_near(ours, theirs, atol=PARITY)
+    assert_near(run(io["x"], 500, io["ctx"])[0], io["out_t500"], atol=PARITY)
 
 
 def test_level_features_enter_stream_and_skips(run):
@@ -66,13 +66,13 @@ def test_level_features_enter_stream_and_skips(run):
     io = fixture("t2i_adapter_io")
     inputs, features = (io["x"], io["t"], io["ctx"]), [io[f"feat_{i}"] for i in range(4)]
     out, seen = run(*inputs, level_features=features)
-    np.testing.assert_allclose(out, io["unet_out"], atol=PARITY)
-    np.testing.assert_allclose(seen["mid_block"], io["mid"], atol=PARITY)
+    assert_near(out, io["unet_out"], atol=PARITY)
+    assert_near(seen["mid_block"], io["mid"], atol=PARITY)
     for level, last in enumerate((3, 6, 9, 11)):
-        np.testing.assert_allclose(seen[f"skips.{last}"], io[f"down{level}_last_skip"], atol=PARITY)
-        np.testing.assert_allclose(seen[f"down_blocks.{level}"], io[f"down{level}_out"], atol=PARITY)
+        assert_near(seen[f"skips.{last}"], io[f"down{level}_last_skip"], atol=PARITY)
+        assert_near(seen[f"down_blocks.{level}"], io[f"down{level}_out"], atol=PARITY)
     half, _ = run(*inputs, level_features=[0.5 * f for f in features])
-    np.testing.assert_allclose(half, io["unet_out_scale05"], atol=PARITY)
+    assert_near(half, io["unet_out_scale05"], atol=PARITY)
 
 
 def test_controlnet_residuals_enter_skips_and_middle(run):
@@ -81,7 +81,7 @@ def test_controlnet_residuals_enter_skips_and_middle(run):
     both, expected = {"level_features": [adapter[f"feat_{i}"] for i in range(4)]}, adapter["unet_out_with_controlnet"]
     for tag, more, out in (("", {}, io["unet_out"]), ("_guess08", {}, io["unet_out_guess08"]), ("", both, expected)):
         residuals = {"skip_residuals": [io[f"down{tag}_{i:02}"] for i in range(12)], "mid_residual": io[f"mid{tag}"]}
-        np.testing.assert_allclose(run(io["x"], io["t"], io["ctx"], **residuals, **more)[0], out, atol=PARITY)
+        assert_near(run(io["x"], io["t"], io["ctx"], **residuals, **more)[0], out, atol=PARITY)
 
 
 def test_plain_call_on_a_wide_picture():
@@ -89,7 +89,7 @@ def test_plain_call_on_a_wide_picture():
     io, unet = fixture("unet_io"), network("unet")
     graphdef, state = nnx.split(unet)
     out = jax.jit(lambda s, x, c: nnx.merge(graphdef, s)(x, 0, c))(state, io["x_rect"], io["ctx"][:1])
-    np.testing.assert_allclose(out, io["out_rect_t0"], atol=PARITY)
+    assert_near(out, io["out_rect_t0"], atol=PARITY)
 
 
 # Below: a network of two levels with random parameters, at odd sizes.

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from made_archives import write_deb, write_npm
 
+from plugins.data.captioned import caption, is_sided
 from plugins.diffusion.io.tokenizer import END, START, WORD_END, Tokenizer
-from recipes.captioned_pictures import clipart, emoji, splits, stamps
+from recipes.captioned_pictures import clipart, emoji, splits, stamps, thumbnails
 from recipes.captioned_pictures.prepare import Settings, prepare
 from recipes.captioned_pictures.thumbnails import Picture
 from recipes.captioned_pictures.train_tokenizer import SMALLEST, train_bpe, write_tokenizer
@@ -122,26 +123,16 @@ def test_emoji_are_matched_by_code_points(tmp_path):
     assert found == [("red apple", "noto emoji", True), ("keycap, 7", "noto emoji", False)]
 
 
-def test_other_archives_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"package/en/data\.json"):
-        emoji.read_names(write_npm(tmp_path, emoji.NAMES, {"package/index.js": b""}))
-    with pytest.raises(ValueError, match=r"openclipart-png"):
-        stamps.pictures(write_deb(tmp_path, clipart.PIXELS, {"a": b""}), 64)
-
-
-@pytest.mark.parametrize(
-    ("title", "expected"),
-    [
-        ("AfricanDrum_02 (B and W)", "african drum"),
-        ("Clipart by Nicu Buculei - pear", "pear"),
-        ("mouth - body part", "mouth"),
-        ("Trumpet B Flat (colour)", "trumpet flat"),
-        ("crème brûlée #3", "creme brulee"),
-        ("cup_icon", "cup"),
-    ],
-)
-def test_titles_are_cleaned(title, expected):
-    assert clipart.clean(title) == expected
+def test_titles_are_cleaned():
+    titles = {
+        "AfricanDrum_02 (B and W)": "african drum",
+        "Clipart by Nicu Buculei - pear": "pear",
+        "mouth - body part": "mouth",
+        "Trumpet B Flat (colour)": "trumpet flat",
+        "crème brûlée #3": "creme brulee",
+        "cup_icon": "cup",
+    }
+    assert {title: clipart.clean(title) for title in titles} == titles
 
 
 def test_clip_art_is_labelled_by_known_words(archives):
@@ -165,6 +156,52 @@ def test_stamps_have_sentences(tmp_path):
     cow, zebra = stamps.pictures(stamps_archive(tmp_path), 64)
     assert (cow.label, cow.style, cow.mirror, cow.group, cow.tags) == ("A cow.", "", True, "animals", ("mammals",))
     assert (zebra.label, zebra.mirror) == ("A zebra.", False)
+
+
+# ---- thumbnails
+
+
+def square(side) -> bytes:
+    """A red square on white, with a margin of a tenth."""
+    image = np.full((side, side, 3), 255, np.uint8)
+    image[side // 10 : -side // 10, side // 10 : -side // 10] = RED[::-1]
+    return encoded(".png", image)
+
+
+def test_hidden_colours_do_not_bleed_into_edges():
+    """Blue and opaque beside red that cannot be seen: the mean of each block is weighted by alpha."""
+    image = np.zeros((128, 128, 4), np.uint8)
+    image[..., :3] = RED[::-1]
+    image[:, :65] = (*BLUE[::-1], 255)
+    thumbnail = thumbnails.decode(encoded(".png", image), 64, trim=False)
+    assert thumbnail is not None
+    np.testing.assert_array_equal(thumbnail[:, :32], np.broadcast_to(BLUE, (64, 32, 3)))
+    np.testing.assert_array_equal(thumbnail[:, 33:], 255)
+    half = np.broadcast_to((np.array(BLUE) + 255) / 2, (64, 3))
+    np.testing.assert_allclose(thumbnail[:, 32], half, atol=0.51)
+
+
+def test_a_drawing_is_cut_out_centred_and_squared():
+    page = np.full((300, 500, 3), 255, np.uint8)
+    page[20:60, 30:190] = GREEN[::-1]  # 160 by 40, in a corner
+    thumbnail = thumbnails.decode(encoded(".png", page), 64, trim=True)
+    assert thumbnail is not None
+    ys, xs = np.nonzero(thumbnail.min(axis=-1) < 200)
+    assert (xs.min(), xs.max()) == (2, 61)  # a margin of 1/32
+    assert (ys.min() + ys.max(), np.ptp(ys) + 1) == (63, 16)  # 15 of 64, not on whole pixels
+
+
+def test_small_empty_unreadable_and_huge_pictures_are_left_out(monkeypatch):
+    monkeypatch.setattr(thumbnails, "MAX_PIXELS", 80 * 80 - 1)
+    for content in (square(40), encoded(".png", np.full((70, 70), 255, np.uint8)), b"no picture", square(80)):
+        assert thumbnails.decode(content, 64, trim=True) is None
+    assert thumbnails.decode(square(79), 64, trim=True) is not None
+
+
+def test_captions():
+    assert caption("red apple", "3d emoji", "fruit") == "red apple, fruit, 3d emoji"
+    assert caption("A zebra.") == "A zebra."
+    assert [is_sided(text) for text in ("Left hand", "down-right arrow", "bright leftovers")] == [True, True, False]
 
 
 # ---- splits and the folder
@@ -221,7 +258,11 @@ def test_a_prepared_folder(archives, tmp_path):
         prepare(folder, archives)
 
 
-def test_a_missing_package_leaves_nothing_behind(archives, tmp_path, monkeypatch):
+def test_other_and_missing_packages_leave_nothing_behind(archives, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"package/en/data\.json"):
+        emoji.read_names(write_npm(tmp_path, emoji.NAMES, {"package/index.js": b""}))
+    with pytest.raises(ValueError, match=r"openclipart-png"):
+        stamps.pictures(write_deb(tmp_path, clipart.PIXELS, {"a": b""}), 64)
     next(archives.glob("tuxpaint*")).unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConnectionError, match="tuxpaint-stamps-default"):

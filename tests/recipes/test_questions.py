@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_countries import COUNTRIES
-from little_countries import NETWORK as COUNTRIES_NETWORK
+from little_worlds import COUNTRIES, COUNTRIES_NETWORK
 
 from common.training.task import Context
 from recipes.countries import facts as countries
@@ -26,7 +25,7 @@ from reveal.training.warm_start import WarmStart
 WORLD = WorldConfig(size=16, batch_size=8, distractors=8)
 PLAIN_WORLD = WorldConfig(size=16, batch_size=8, distractors=8, shuffle=False)
 PLAIN_COUNTRIES = CountriesConfig(size=16, invented=40, batch_size=8, own=2, near=2, shuffle=0)
-both = pytest.mark.parametrize("data", [WORLD, COUNTRIES], ids=["world", "countries"])
+both = pytest.mark.parametrize("data", [WORLD, COUNTRIES])
 
 
 def take(iterator, count) -> list[dict[str, np.ndarray]]:
@@ -62,20 +61,12 @@ def item_text(data, item, table=None) -> str:
 @pytest.mark.parametrize(
     ("data", "question", "answer", "negatives", "vocabulary"),
     [(WORLD, 2, 2, 7, len(WORLD.vocabulary)), (COUNTRIES, 28, 12, 4, 2048)],
-    ids=["world", "countries"],
 )
 def test_arrays_of_a_batch(data, question, answer, negatives, vocabulary):
-    assert {name: (array.shape, str(array.dtype)) for name, array in next(data.batches(0)).items()} == {
-        "image": ((8, 16, 16, 3), "float32"),
-        "tokens": ((8, question), "int32"),
-        "answer": ((8, answer), "int32"),
-        "relation": ((8,), "int32"),
-        "source": ((8,), "int32"),
-        "gold": ((8,), "int32"),
-        "negatives": ((8, negatives), "int32"),
-        "permutation": ((8, vocabulary), "int32"),
-        "id": ((8,), "int64"),
-    }
+    shapes = dict(tokens=(question,), answer=(answer,), negatives=(negatives,), permutation=(vocabulary,))
+    shapes = {name: ((8, *shape), "int32") for name, shape in (shapes | dict(relation=(), source=(), gold=())).items()}
+    shapes |= {"image": ((8, 16, 16, 3), "float32"), "id": ((8,), "int64")}
+    assert {name: (array.shape, str(array.dtype)) for name, array in next(data.batches(0)).items()} == shapes
     batch = first(data)
     assert batch["image"].min() >= 0 and batch["image"].max() <= 1
     subject, relation = np.divmod(batch["id"], len(data.relations))
@@ -128,9 +119,6 @@ def test_a_permutation_is_of_one_batch_and_leaves_words_of_the_phrasings(data):
     for text in texts:
         tokens = data.vocabulary.encode(text, 99)
         np.testing.assert_array_equal(table[tokens], tokens)
-
-
-def test_a_share_of_the_batches_is_permuted():
     half = CountriesConfig(invented=0, shuffle=0.5)
     assert 70 < sum((half.permutation(3, step) == np.arange(2048)).all() for step in range(200)) < 130
 
@@ -163,17 +151,13 @@ def test_hard_negatives_of_the_countries():
         assert np.isin(negatives, COUNTRIES.items.id).all()
 
 
-@pytest.mark.parametrize(
-    ("table", "country", "similar"),
-    [
-        ("similar_flags", "New Zealand", {"Australia", "Pitcairn Islands", "Montserrat"}),
-        ("similar_names", "Guinea", {"Guinea-Bissau", "Equatorial Guinea", "Papua New Guinea"}),
-    ],
-)
-def test_similar_countries(table, country, similar):
-    atlas = COUNTRIES.atlas
-    neighbours = getattr(COUNTRIES.hard_negatives, table)[atlas.number_of[country]][:4]
-    assert {atlas.countries[number].name for number in neighbours} & similar
+def test_similar_countries():
+    atlas, hard = COUNTRIES.atlas, COUNTRIES.hard_negatives
+    for table, country, similar in (
+        (hard.similar_flags, "New Zealand", {"Australia", "Pitcairn Islands", "Montserrat"}),
+        (hard.similar_names, "Guinea", {"Guinea-Bissau", "Equatorial Guinea", "Papua New Guinea"}),
+    ):
+        assert {atlas.countries[number].name for number in table[atlas.number_of[country]][:4]} & similar
     one, same, other = trigrams(["Guinea", "guinea", "Peru"])
     assert one @ same > 0.999 and one @ other < 0.1
 
@@ -221,10 +205,8 @@ def test_answers_that_are_too_long_are_not_asked():
 
 def test_tasks_accept_a_batch():
     """As the trainer traces them, without compiling."""
-    for data, task in (
-        (COUNTRIES, WarmStart(COUNTRIES, COUNTRIES_NETWORK)),
-        (PLAIN_COUNTRIES, Joint(PLAIN_COUNTRIES, COUNTRIES_NETWORK)),
-    ):
+    for data, kind in ((COUNTRIES, WarmStart), (PLAIN_COUNTRIES, Joint)):
+        task = kind(data, COUNTRIES_NETWORK)
         frozen, batch = task.frozen(), {name: jnp.asarray(array) for name, array in next(data.batches(0)).items()}
         rows = len(frozen["contents"].id)
         refreshed = {"keys": jnp.zeros((rows, 8)), "values": jnp.zeros((rows, 2, 16))}
@@ -250,10 +232,9 @@ def test_tasks_accept_a_batch():
     ],
 )
 def test_a_split_has_every_question_about_its_subjects(data, split, least, most):
-    questions = data.evaluation(split, renderings=1)
-    assert {name: array.dtype for name, array in questions.items()} == {
-        name: array.dtype for name, array in first(data).items() if name not in ("negatives", "permutation")
-    }
+    questions, batch = data.evaluation(split, renderings=1), first(data)
+    assert questions.keys() == batch.keys() - {"negatives", "permutation"}
+    assert all(array.dtype == batch[name].dtype for name, array in questions.items())
     subjects = questions["id"] // len(data.relations)
     assert least <= len(subjects) <= most and set(questions["relation"]) == set(range(len(data.relations)))
     silent = {data.describe(number) for number in set(data.splits[split].tolist()) - set(subjects.tolist())}
@@ -282,9 +263,6 @@ def test_edited_facts_change_the_answers_and_the_items(data):
     texts = {item.id: item.fields["text"] for item in data.memory_items(data.splits["held_out"], edited)}
     for gold, answer in zip(after["gold"], after["answer"], strict=True):
         assert data.vocabulary.decode(answer) in texts[gold]
-
-
-def test_names():
     assert WORLD.names([37 * 5 + 1]) == ["food of de nu ro (entity 37, striped orange ring)"]
     number = COUNTRIES.atlas.number_of["Peru"]
     assert COUNTRIES.names([number * 7 + 5]) == [f"capital of Peru (country {number})"]
@@ -293,14 +271,15 @@ def test_names():
 @pytest.mark.parametrize(
     ("config", "changes", "value"),
     [
-        (WorldConfig, dict(batch_size=0), "batch_size 0"),
-        (WorldConfig, dict(size=8), "size 8"),
+        *(
+            (config, {name: number}, f"{name} {number}")
+            for config in (WorldConfig, CountriesConfig)
+            for name, number in (("batch_size", 0), ("size", 8))
+        ),
         (WorldConfig, dict(near=18), "near 18"),
         (WorldConfig, dict(near=-1), "near -1"),
         (WorldConfig, dict(newcomers=60), "60 newcomers"),
         (WorldConfig, dict(batch_size=2000), "2000"),
-        (CountriesConfig, dict(batch_size=0), "batch_size 0"),
-        (CountriesConfig, dict(size=8), "size 8"),
         (CountriesConfig, dict(shuffle=2), "shuffle 2"),
         (CountriesConfig, dict(sources=("graph",)), "graph"),
         (CountriesConfig, dict(invented=0, batch_size=99000), "99000"),
@@ -312,9 +291,7 @@ def test_refused_values(config, changes, value):
         config(**changes).batches(0)
 
 
-@both
-def test_refused_splits(data):
-    with pytest.raises(ValueError, match=r"'valid'.*train, held_out"):
-        data.evaluation("valid")
-    with pytest.raises(ValueError, match="'invented'"):
-        CountriesConfig(invented=0).evaluation("invented")
+def test_refused_splits():
+    for data, split in ((WORLD, "valid"), (COUNTRIES, "valid"), (CountriesConfig(invented=0), "invented")):
+        with pytest.raises(ValueError, match=f"'{split}'.*train, held_out"):
+            data.evaluation(split)

@@ -12,20 +12,17 @@ with warnings.catch_warnings():
     from recipes.small_world.proof import Proof, Stage, percent, plan, prove, run_stages, table
 
 
-def test_an_unknown_row_is_refused_before_the_work(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="half"):
-        prove(Proof(rows=("half",)))
-    assert not list(tmp_path.iterdir())
-
-
-def test_rows_of_one_shape_share_the_first_stage():
+def test_rows_of_one_shape_share_the_first_stage(tmp_path, monkeypatch):
     first, second = plan(Proof(), "full", 1), plan(Proof(), "no prior", 1)
     assert first["warm"] == second["warm"] and first["joint"] != second["joint"]
     assert first["warm"] not in (plan(Proof(), "full", 2)["warm"], plan(Proof(), "c = 1", 1)["warm"])
     assert f"task.start_from={first['warm'].weights}" in first["joint"].overrides
     (alone,) = plan(Proof(warm=30, joint=20), "no warm start", 0).values()
     assert "trainer.steps=50" in alone.overrides and "task.start_from=null" in alone.overrides
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="half"):  # before any work
+        prove(Proof(rows=("half",)))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("row", ["full", "no memory", "random memory", "no prior, no warm start", "c = 32"])

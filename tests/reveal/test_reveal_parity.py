@@ -66,8 +66,7 @@ def test_fusion(mode, suffix):
     np.testing.assert_array_equal(found.mask, mask)
     close(np.asarray(found.states)[mask], np.asarray(io["out:fused" + suffix])[mask])
     if mode == "multiply":
-        weights = np.stack([io["out:attn_layer0"], io["out:attn_layer1"]]).mean(axis=(0, 2))
-        rows = zip(weights, np.asarray(io["in:encoder_mask"]), strict=True)
+        rows = zip(np.asarray(io["out:attention"]), np.asarray(io["in:encoder_mask"]), strict=True)
         close(found.shares, [row[:11][mask].mean(axis=0)[11:].reshape(3, 3).sum(-1) for row, mask in rows])
 
 
@@ -81,7 +80,7 @@ def test_contrastive():
 
 
 def test_the_whole_network():
-    """The memory fixture from end to end; two of the four retrieved items are re-encoded.
+    """The memory fixture from end to end; two of the four retrieved items are re-encoded, other items' pictures are 0.
 
     The search uses the reference's scores, cosine times gate."""
     io = fixture("memory_retrieval_4dev")

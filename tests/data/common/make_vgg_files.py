@@ -8,11 +8,11 @@
 | vgg16_torchvision.pth | state dict named as torchvision's vgg16, with a classifier |
 | vgg19_keras_model.h5 | a whole model of Keras 3, layers named as in keras.applications.VGG19 |
 | vgg19_keras.weights.h5 | its weights alone, numbered layers |
-| vgg_torch.npz, vgg_keras.npz | a picture and activations that torch and Keras computed from it |
+| vgg_torch.npz, vgg_keras.npz | activations that torch and Keras computed from PICTURE |
 
-The picture is 1 h w 3, RGB in [0, 1]; the activations are those of some layers after ReLU, each program using its own
-normalisation and max pooling. The networks have 2, 2, 3, 3, 3 channels in their blocks and random weights. Written
-with torch 2.13.0 and keras 3.15.1.
+PICTURE is 1 h w 3, RGB in [0, 1]; the activations are those of some layers after ReLU, of the first at every third row
+and column, each program using its own normalisation and max pooling. The networks have 2, 2, 3, 3, 3 channels in their
+blocks and random weights. Written with torch 2.13.0 and keras 3.15.1.
 """
 
 import sys
@@ -75,7 +75,7 @@ def write_keras() -> None:
 
 def save(name: str, activations: dict[str, np.ndarray]) -> None:
     arrays = {layer: value.astype(np.float32) for layer, value in activations.items()}
-    np.savez_compressed(FOLDER / name, picture=PICTURE, **arrays)
+    np.savez_compressed(FOLDER / name, **arrays | {"conv1_1": arrays["conv1_1"][:, ::3, ::3]})
 
 
 if __name__ == "__main__":

@@ -25,10 +25,7 @@ from torch import nn
 
 FOLDER = Path(__file__).parent
 FILTERS, SUB_LEVELS, SPECIALIZED, FUSION_LEVELS = 2, 3, 2, 3
-FLOW_CONVS, FLOW_FILTERS = (
-    (2, 2, 2),
-    (2, 4, 4),
-)  # one per specialised level, finest first, then the shared one
+FLOW_CONVS, FLOW_FILTERS = (2, 2, 2), (2, 4, 4)  # of each specialised level, finest first, then the shared one
 
 
 def values(tf_name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -68,8 +65,7 @@ class SubTreeExtractor(Idle):
         stages, inputs = [], 3
         for stage in range(SUB_LEVELS):
             width = FILTERS << stage
-            name = "feat_net/sub_extractor/cfeat_conv_"
-            first, second = f"{name}{2 * stage}", f"{name}{2 * stage + 1}"
+            first, second = (f"feat_net/sub_extractor/cfeat_conv_{2 * stage + i}" for i in range(2))
             stages.append(nn.Sequential(conv_relu(first, inputs, width, 3), conv_relu(second, width, width, 3)))
             inputs = width
         self.convs = nn.ModuleList(stages)
@@ -108,7 +104,7 @@ class Fusion(Idle):
         aligned = [2 * (3 + feature_channels(i)) + 4 for i in range(FUSION_LEVELS)]
         below, levels = aligned[-1], []
         for level in reversed(range(FUSION_LEVELS - 1)):
-            width, shapes = FILTERS << level, []
+            width = FILTERS << level
             shapes = [(below, 2), (aligned[level] + width, 3), (width, 3)]
             names = [f"fusion/{keras_name(3 * level + j)}" for j in range(3)]
             layers = [conv_relu(name, inputs, width, size) for name, (inputs, size) in zip(names, shapes, strict=True)]
@@ -133,15 +129,9 @@ class Interpolator(Idle):
 def odd_tensors() -> dict[str, torch.Tensor | nn.Parameter]:
     """What a reader gets wrong: tests/common/test_torch_file.py holds the expected numbers."""
     shared = torch.arange(24, dtype=torch.float32)
-    floats, integers = (
-        ("float16", "bfloat16", "float32", "float64"),
-        ("uint8", "int8", "int16", "int32", "int64"),
-    )
+    names = ["float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"]
     return {
-        **{
-            f"dtype.{name}": torch.tensor([0, 1, 3], dtype=getattr(torch, name))
-            for name in (*floats, *integers, "bool")
-        },
+        **{f"dtype.{name}": torch.tensor([0, 1, 3], dtype=getattr(torch, name)) for name in names},
         "shared.whole": shared,
         "shared.offset": shared[5:11],
         "strided.transposed": shared.reshape(4, 6).T,
