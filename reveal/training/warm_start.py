@@ -169,12 +169,14 @@ class WarmStart(RevealTask):
         query = self.query(model, batch)
         ids, items, encoded = self.candidates(model, contents, batch, augment_key)
         slots = self.slots(slots_key, ids)
-        read = (self.select(x, slots) for x in (encoded.key, encoded.value, items.source, items.id))
-        keys, values, sources, read_ids = read
+        keys, values, sources, read_ids = (
+            self.select(x, slots) for x in (encoded.key, encoded.value, items.source, items.id)
+        )
         score = scores(query.vector, keys, query.log_gate, sources)
         fused = model.fuse(query, values, score, read_ids >= 0, remat=self.remat)
-        logits = self.predict(model, fused, batch["answer"])
-        output = Output(query, values, logits, encoded.key, ids, items.source[:, 0])
+        output = Output(
+            query, values, self.predict(model, fused, batch["answer"]), encoded.key, ids, items.source[:, 0]
+        )
         if self.weights.reconstruct:
             output = self.reconstruction(model, output, self.select(items.tokens, slots), batch)
         loss, metrics = self.total(self.weights, output, batch, context)
@@ -186,8 +188,9 @@ class WarmStart(RevealTask):
 
         An answer is a word or two of an item; its text is all of them. The generator learns to read from it in a
         fraction of the steps, and values keep what no question has asked for yet (autoencoding, as in Ge et al., ICLR
-        2024). Tokens count less the more often items have them: common phrases are soon memorised, and generating them
-        well without reading delays learning to read."""
+        2024). Tokens
+        count less the more often items have them: common phrases are soon memorised, and generating them well without
+        reading delays learning to read."""
         text = device_memory.permuted(tokens, batch.get("permutation")).reshape(-1, tokens.shape[-1])
         values = output.values.reshape(len(text), 1, *output.values.shape[2:])
         no_query = States(jnp.zeros((len(text), 1, self.config.width), values.dtype), jnp.zeros((len(text), 1), bool))

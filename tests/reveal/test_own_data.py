@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from little_world import NETWORK
 from own_files import json_lines, world
 
 from reveal.memory.items import Item
@@ -25,13 +24,11 @@ with warnings.catch_warnings():
     from omegaconf import OmegaConf
 
     from common.training.config import instantiate
-    from common.training.optimizer import OptimConfig, check_expressions, parameter_paths, read_multipliers, trainable
-    from common.training.task import Data, RefreshConfig
-    from common.training.trainer import TrainerConfig, train
+    from common.training.optimizer import check_expressions, parameter_paths, read_multipliers, trainable
+    from common.training.run import train_from_config
+    from common.training.task import Data
     from reveal.network.config import RevealConfig
     from reveal.network.model import abstract
-    from reveal.training.joint import Joint
-    from reveal.training.losses import Weights
     from reveal.training.warm_start import Knowledge, WarmStart
 
 ROOT = Path(__file__).parents[2]
@@ -212,19 +209,45 @@ def test_files_that_do_not_fit_are_refused(files, tmp_path):
         _ = WarmStart(config(files), dataclasses.replace(RevealConfig.tiny(), bos=3)).config
 
 
+NETWORK = dict(
+    _target_="reveal.network.config.RevealConfig",
+    vit=dict(_target_="reveal.network.config.VitConfig", width=16, depth=1, heads=2, mlp=16, patch=8, image_size=16),
+    **dict(vocab_size=64, width=16, heads=2, head_dim=8, mlp=16, encoder_layers=2, decoder_layers=1, fusion_layers=1),
+    **dict(key_dim=8, value_tokens=2, sources=2, bos=2),
+)
+
+
+def run_of(name: str, files, task: dict, **data):
+    """The config of a run of two steps."""
+    own = {**SMALL, **files, **data, "sources": ["wiki", "web"]}
+    own["_target_"] = "reveal.training.own_batches.OwnDataConfig"
+    trainer = dict(steps=2, log_every=1, picture_every=2, checkpoint_every=2, progress=False, devices=1)
+    whole = dict(
+        name=name,
+        seed=0,
+        data=own,
+        task=dict(knowledge=own, network=NETWORK, **task),
+        optim=dict(_target_="common.training.optimizer.OptimConfig", name="adafactor", lr=1e-2, clip=1.0),
+        trainer=dict(_target_="common.training.trainer.TrainerConfig", **trainer),
+        logger=dict(_target_="common.training.logger.LoggerConfig"),
+        cluster=dict(_target_="common.training.distributed.ClusterConfig"),
+        evaluation=None,
+    )
+    return OmegaConf.create(whole)
+
+
 @pytest.mark.slow
-def test_both_stages_train_on_your_own_files(files, tmp_path):
-    options = dict(steps=2, log_every=1, picture_every=2, checkpoint_every=2, progress=False, devices=1)
-
-    def run(name: str, task: type, data: OwnDataConfig, **fields) -> None:
-        optim = OptimConfig(name="adafactor", lr=1e-2, clip=1.0)
-        train(task(data, NETWORK, **fields), data, optim, TrainerConfig(**options), tmp_path / name)
-
-    run("warm", WarmStart, config(files), k=2, weights=Weights(0.5, gate=0.1))
-    more = dict(reencode=1, start_from=str(tmp_path / "warm"), refresh=RefreshConfig(1, 0))
-    run("joint", Joint, config(files, objective="prefix", text_length=16), k=3, **more)
+def test_both_stages_train_on_your_own_files(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("common.training.run.setup", lambda: None)
+    weights = dict(_target_="reveal.training.losses.Weights", contrastive=0.5, gate=0.1)
+    task = dict(_target_="reveal.training.warm_start.WarmStart", k=2, weights=weights)
+    train_from_config(run_of("warm", files, task))
+    task = dict(_target_="reveal.training.joint.Joint", k=3, reencode=1, start_from="runs/warm/weights.safetensors")
+    task["refresh"] = dict(_target_="common.training.task.RefreshConfig", every=1, lag=0)
+    train_from_config(run_of("joint", files, task, objective="prefix", text_length=16))
     for name, metric in (("warm", "nearest"), ("joint", "recall_3")):
-        rows = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        rows = [json.loads(line) for line in Path(f"runs/{name}/metrics.jsonl").read_text().splitlines()]
         assert [row["step"] for row in rows] == [1, 2] and all(np.isfinite(row["loss"]) for row in rows)
         assert 0 <= rows[-1][metric] <= 1
 

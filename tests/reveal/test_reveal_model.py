@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from reveal_networks import REFERENCE, close, parameters, small
+from reveal_networks import REFERENCE, SMALL, close, parameters, small
 
 from reveal.network.config import PRIORS
 from reveal.network.generator import Greedy
-from reveal.network.heads import scores
+from reveal.network.heads import ValueHead, scores
 from reveal.network.porting import from_scenic
 from reveal.training.losses import generation
 
@@ -126,8 +126,17 @@ def test_a_query_without_items():
 def test_scores_add_the_log_gate():
     """Where the reference multiplies by the gate, a distrusted source gains for a negative cosine."""
     query, keys = jnp.array([[1.0, 0.0]]), jnp.array([[[-0.5, 0.0], [-0.4, 0.0], [0.9, 0.0]]])
-    gated = scores(query, keys, jnp.log(jnp.array([[0.9, 0.1]])), jnp.array([[0, 1, 0]], jnp.uint8))
+    sources, log_gate = jnp.array([[0, 1, 0]], jnp.uint8), jnp.log(jnp.array([[0.9, 0.1]]))
+    close(scores(query, keys), [[-0.5, -0.4, 0.9]])
+    gated = scores(query, keys, log_gate, sources)
     close(gated, np.array([[-0.5, -0.4, 0.9]]) + np.log([[0.9, 0.1, 0.9]]))
+    assert gated[0, 0] > gated[0, 1]
+
+
+def test_the_gate_is_a_distribution_and_any_number_of_value_tokens_works():
+    close(jnp.exp(small().gate(jnp.ones((3, 7)))).sum(axis=-1), np.ones(3))
+    head = ValueHead(dataclasses.replace(SMALL, value_tokens=5), rngs=nnx.Rngs(0))
+    assert jax.eval_shape(head, jnp.ones((2, 4, 20)), jnp.ones((2, 4), bool)).shape == (2, 5, 20)
 
 
 @pytest.mark.parametrize(
