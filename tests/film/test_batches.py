@@ -235,13 +235,11 @@ def test_each_data_config_builds_without_data_and_names_every_field(name):
         ("mixture", {"weights": (1.0, 2.0)}, r"1\.0, 2\.0"),
         ("mixture", {"weights": (0.0,)}, r"0\.0"),
         ("mixture", {"crop": 0}, "crop 0"),
-        ("mixture", {"threads": 0}, "threads 0"),
         ("patches", {"crop": 30}, "30"),
         ("patches", {"scales": (1.0, 0.2)}, r"0\.2"),
         ("patches", {"scales": (1.5,)}, r"1\.5"),
         ("patches", {"scales": ()}, "scales"),
         ("patches", {"batch_size": 11}, "11"),
-        ("patches", {"batch_size": 0}, "batch_size 0"),
         ("patches", {"max_motion": ((5, 1.0), (5, 2.0))}, "max_motion"),
     ],
 )

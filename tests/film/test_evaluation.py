@@ -51,7 +51,6 @@ def test_baselines_average_by_time_and_follow_the_flow():
     assert average(x0, x1).flow is None
     flow = dis(textured(0), textured(6))[INNER]
     assert abs(np.median(flow[..., 0]) - 6) < 0.5 and abs(np.median(flow[..., 1])) < 0.5
-    np.testing.assert_array_equal(dis_flow(textured(0), textured(6)).flow[INNER], flow)
     for motion, time in ((6, 0.5), (-6, 0.25)):
         x0, y, x1 = (textured(t * motion) for t in (0, time, 1))
         blurred, warped = (psnr(method(x0, x1, time).image[INNER], y[INNER]) for method in (average, dis_flow))
@@ -161,12 +160,10 @@ def test_other_weights_and_ways_to_a_time_are_rows_of_their_own(place, tmp_path,
     assert [*values] == ["film", "film midpoints", "other", "other midpoints", "average"]
     assert leads == [pytest.approx(values["film"] - values["average"])]  # not over the other weights
     for name, model in {"film": toy(), "other": toy(seed=1)}.items():
-        direct = np.asarray(model(early.x0[None], early.x1[None], 0.25).image[0])
-        halved = np.asarray(model(early.x0[None], model(early.x0[None], early.x1[None]).image).image[0])
-        assert np.abs(direct - halved).max() > 1e-3
-        assert values[name] == pytest.approx(psnr(direct, early.y), abs=1e-3)
-        assert values[f"{name} midpoints"] == pytest.approx(psnr(halved, early.y), abs=1e-3)
-    assert "| other midpoints |" in printed
+        for row, way in ((name, "direct"), (f"{name} midpoints", "midpoints")):
+            image = network(model, way)(early.x0, early.x1, 0.25).image
+            assert values[row] == pytest.approx(psnr(image, early.y), abs=1e-3)
+    assert "| other midpoints |" in printed and len(set(values.values())) == 5
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["moments"] == ["direct", "midpoints"] and summary["beside"] == [other]
 
@@ -226,17 +223,9 @@ def test_the_worst_are_kept_and_no_more():
     Gallery(0).offer(0, 0.0, lambda: pytest.fail("drawn"))
 
 
-@pytest.mark.parametrize(
-    ("counts", "total", "expected"),
-    [
-        ([100, 20], 4, [{25, 75}, {5, 15}]),
-        ([7] * 10, 10, [{3}] * 10),
-        ([1, 9], 4, [{0}, {2, 6}]),  # there is but one in the first
-        ([5], 0, [set()]),
-    ],
-)
-def test_examples_are_spread_evenly(counts, total, expected):
-    assert spread(counts, total) == expected
+def test_examples_are_spread_evenly():
+    assert spread([100, 20], 4) == [{25, 75}, {5, 15}] and spread([7] * 10, 10) == [{3}] * 10
+    assert spread([1, 9], 4) == [{0}, {2, 6}] and spread([5], 0) == [set()]  # the set of one has no second
 
 
 def test_examples_of_all_sets_are_one_image(tmp_path):
@@ -299,16 +288,10 @@ def test_refusals_before_any_work(tmp_path):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("metrics", {}),
-        ("sets", {}),
-        ("baselines", ["raft"]),
-        ("training_metrics", ["nosuch"]),
-        ("moments", ["sometimes"]),
-        ("compare_with", ["a/x", "b/x.safetensors"]),
-        ("compare_with", ["average"]),
-        ("scales", [2.0]),
-        ("limit", -1),
-        ("examples", -1),
+        *((name, {}) for name in ("metrics", "sets")),
+        *((name, ["nosuch"]) for name in ("baselines", "training_metrics", "moments")),
+        *(("compare_with", names) for names in (["a/x", "b/x.safetensors"], ["average"])),
+        *[("scales", [2.0]), ("limit", -1), ("examples", -1)],
     ],
 )
 def test_settings_that_are_refused(field, value):
@@ -325,8 +308,7 @@ def command(place, **changes) -> DictConfig:
     node = {
         "_target_": "film.evaluation.triplet_evaluation.FilmEvaluation",
         "metrics": {name.lower(): {"_target_": f"common.evaluation.metrics.{name}"} for name in ("Psnr", "L1")},
-        "sets": folders,
-        **dict(scales=[1.0, 0.5], training_metrics=["psnr", "l1"], progress=False),
+        **dict(sets=folders, scales=[1.0, 0.5], training_metrics=["psnr", "l1"], progress=False),
     }
     options = dict(sets=["triplets"], metrics=None, limit=None, scales=None, overwrite=False, weights="average")
     return OmegaConf.create({"name": "toy", "evaluation": node} | options | changes)

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from recipe import DATA, STEP, config, manifest, model, pair, sampled, two_pairs, variables
+from recipe import DATA, STEP, config, manifest, model, pair, sampled, two_pairs
 from toy import assert_same_parameters, parameters, toy
 
 from common.losses import l1
@@ -28,15 +28,6 @@ IMAGE, FLOW = 2e-5, 1e-4  # the reference's own float32 noise is 3e-6 and 5e-6
 @pytest.fixture(scope="module")
 def tiny() -> Film:
     return model("tiny")
-
-
-@pytest.mark.parametrize("name", ["tiny", "full"])
-def test_the_recipe_regenerates_the_reference_weights(name):
-    values = variables(name)
-    for entry in manifest(name)["variables"]:
-        value = values[entry["name"]]
-        assert np.float64(value).sum() == pytest.approx(entry["sum"], abs=1e-4)
-        assert np.abs(np.float64(value)).sum() == pytest.approx(entry["abs_sum"], rel=1e-6)
 
 
 def test_outputs_equal_the_reference(tiny):
@@ -167,10 +158,6 @@ def test_fields_of_the_wrong_type_are_refused_by_name(name, value):
     (field,) = (field for field in dataclasses.fields(FilmConfig) if field.name == name)
     with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}")):
         checked(field, value)
-
-
-def test_a_config_takes_lists():
-    assert FilmConfig(flow_convs=[3, 3, 3, 3], flow_filters=[32, 64, 128, 256]) == FilmConfig.paper()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("filters", [1, 3])
