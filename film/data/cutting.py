@@ -224,11 +224,7 @@ def _same_scene_flow(teacher: FlowTeacher, triplet: list[Frame]) -> MiddleFlow |
 
 
 def _choose_patch(
-    flow: MiddleFlow,
-    middle: Frame,
-    cut: TrainingCut,
-    histogram: Float[np.ndarray, " bins"],
-    rng: np.random.Generator,
+    flow: MiddleFlow, middle: Frame, cut: TrainingCut, histogram: Float[np.ndarray, " bins"], rng: np.random.Generator
 ) -> tuple[int, int, float] | None:
     """(y, x, motion) of one of `candidates` random patches, rare motion preferred and then counted."""
     height, width = middle.image.shape[:2]
