@@ -186,7 +186,7 @@ BAD = [  # words, and what the line names
 ]
 
 
-@pytest.mark.parametrize(("words", "value"), BAD, ids=[f"{i} {value}" for i, (_, value) in enumerate(BAD)])
+@pytest.mark.parametrize(("words", "value"), BAD)
 def test_bad_input_is_one_line_and_leaves_nothing(refused, words, value):
     bad_files()
     line = refused(words)
@@ -210,17 +210,12 @@ def test_failures_half_way_leave_nothing(refused, monkeypatch):
         assert PHOTOS[1] in refused([*PHOTOS, "-o", output, "--quiet"])
 
 
-@pytest.mark.parametrize(
-    ("output", "name", "code"),
-    [("clip.mp4", "SIGINT", 130), ("clip.gif", "SIGTERM", 143), ("new/frames", "SIGHUP", 129)],
-)
-def test_being_stopped_leaves_nothing(refused, monkeypatch, output, name, code):
+@pytest.mark.parametrize(("output", "name"), [("clip.mp4", "SIGINT"), ("clip.gif", "SIGTERM"), ("frames", "SIGHUP")])
+def test_being_stopped_leaves_nothing(refused, monkeypatch, output, name):
     """Ctrl-C, `kill` and a closed window, when the first photo has been written."""
     number = getattr(signal, name)
-    handler = signal.getsignal(number)
     monkeypatch.setattr("film.recursion.Interpolator.midpoints", lambda *_: signal.raise_signal(number))
-    refused([*PHOTOS, "-o", output], code)
-    assert signal.getsignal(number) is handler
+    refused([*PHOTOS, "-o", output], 128 + number)
 
 
 def test_a_closed_pipe_ends_the_program_silently(here, weights, capsys, monkeypatch):
