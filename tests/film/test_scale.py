@@ -2,13 +2,13 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from toy_task import finish, two_processes
 
 import film
 
@@ -33,6 +33,20 @@ def start(folder: Path, devices: int, *more: str) -> subprocess.Popen:
     words = [sys.executable, str(ROOT / "train.py"), *WORDS, *more]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return subprocess.Popen(words, cwd=folder, env=environment, **pipes)  # type: ignore[call-overload]
+
+
+def start_two(folder: Path, devices: int, *more: str) -> list[subprocess.Popen]:
+    """The same in two processes that are one run."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        cluster = [f"cluster.coordinator=localhost:{free.getsockname()[1]}", "cluster.processes=2", *more]
+    return [start(folder, devices, *cluster, f"cluster.process={i}") for i in range(2)]
+
+
+def finish(*runs: subprocess.Popen) -> None:
+    for run in runs:
+        output, _ = run.communicate(timeout=600)
+        assert run.returncode == 0, output
 
 
 def losses(folder: Path) -> np.ndarray:
@@ -60,7 +74,6 @@ def test_any_number_of_devices_gives_the_same_curve(tmp_path, alone, devices, op
 def test_an_error_of_one_process_ends_all(tmp_path):
     """The run has another recipe: only the first process looks, and none is left waiting."""
     finish(start(tmp_path, 1, "trainer.steps=3"))
-    clusters = ([f"cluster.{name}={value}" for name, value in one.items()] for one in two_processes())
-    for run in [start(tmp_path, 1, "seed=5", *words) for words in clusters]:
+    for run in start_two(tmp_path, 1, "seed=5"):
         output, _ = run.communicate(timeout=300)
         assert run.returncode == 2 and "seed" in output, output
