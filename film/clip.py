@@ -30,9 +30,7 @@ def make_clip(
 ) -> int:
     """Carries out a plan; returns the number of frames written.
 
-    `plan.sheet` becomes a contact sheet of frames spread evenly over the clip. Nothing is left behind after an error:
-    ValueError or OSError if a photo or the disk changed since the plan was made, MemoryError if the device cannot hold
-    images of this size.
+    `plan.sheet` becomes a contact sheet of frames spread evenly over the clip. Nothing is left behind after an error.
     """
     shown = np.linspace(0, plan.frames - 1, min(SHEET_FRAMES, plan.frames)).round() if plan.sheet else ()
     sheet: list[Frame] = []

@@ -13,32 +13,20 @@ MOST_TIMES = 16  # halvings of the gap between two frames: 65,535 frames, more t
 
 @dataclasses.dataclass(frozen=True)
 class FilmConfig:
-    """The network's shape; ValueError lists all rules that it breaks.
+    """The network's shape; ValueError lists all rules that it breaks."""
 
-    Attributes:
-      pyramid_levels: levels of the image, feature and flow pyramids; sets the largest motion (`film.model`).
-      fusion_pyramid_levels: finest levels that the decoder sees; at most `pyramid_levels`.
-      specialized_levels: finest levels with a flow predictor of their own; the coarser ones share one.
-      sub_levels: depth of the shared encoder; with `specialized_levels + 1` all shared levels have equal channels.
-      flow_convs: 3x3 convolutions per predictor, finest first, the shared one last.
-      flow_filters: channels per predictor, in the same order.
-      filters: channels of the encoder's first stage; doubles from stage to stage.
-      correlation_radius: radius in pixels of each predictor's correlation (`film.ops.correlation`), in the same order;
-        0: none; empty: none anywhere.
-      bilateral: estimate flow on the grid of the middle frame (`FlowEstimator.bilateral`); else from frame to frame.
-      blend: the decoder mixes the warped frames (`film.fusion.blend`); else it outputs colours.
-    """
-
-    pyramid_levels: int = 7
-    fusion_pyramid_levels: int = 5
-    specialized_levels: int = 3
-    sub_levels: int = 4
-    flow_convs: Sequence[int] = (3, 3, 3, 3)
-    flow_filters: Sequence[int] = (32, 64, 128, 256)
-    filters: int = 64
-    correlation_radius: Sequence[int] = ()
-    bilateral: bool = False
-    blend: bool = False
+    pyramid_levels: int = 7  # of images, features and flow; sets the largest motion (`film.model`)
+    fusion_pyramid_levels: int = 5  # finest levels that the decoder sees; at most `pyramid_levels`
+    specialized_levels: int = 3  # finest levels with a flow predictor of their own; the coarser ones share one
+    sub_levels: int = 4  # depth of the encoder; specialized_levels + 1 gives all shared levels equal channels
+    flow_convs: Sequence[int] = (3, 3, 3, 3)  # 3x3 convolutions per predictor, finest first, the shared one last
+    flow_filters: Sequence[int] = (32, 64, 128, 256)  # channels per predictor, in the same order
+    filters: int = 64  # channels of the encoder's first stage; doubles from stage to stage
+    correlation_radius: Sequence[
+        int
+    ] = ()  # pixels, per predictor (`film.ops.correlation`); 0: none; empty: none at all
+    bilateral: bool = False  # flow on the grid of the middle frame (`FlowEstimator.bilateral`), not frame to frame
+    blend: bool = False  # the decoder mixes the warped frames (`film.fusion.blend`); else it outputs colours
 
     def __post_init__(self):
         for field in dataclasses.fields(self):

@@ -57,20 +57,12 @@ class Encoded(NamedTuple):
 
 
 class FilmOutput(NamedTuple):
-    """The frame between two others, and the motion.
+    """The frame between two others, and the motion."""
 
-    Attributes:
-      image: the in-between frame, RGB, nominally in [0, 1] but not clamped.
-      forward_flow: x0 -> x1, (dx, dy) in pixels of each level; the finest `fusion_pyramid_levels` levels.
-      backward_flow: x1 -> x0, likewise.
-      x0_warped: x0 warped to the in-between frame's time.
-      x1_warped: x1 warped to the in-between frame's time.
-    """
-
-    image: Image
-    forward_flow: Pyramid
-    backward_flow: Pyramid
-    x0_warped: Image
+    image: Image  # RGB, nominally in [0, 1] but not clamped
+    forward_flow: Pyramid  # x0 -> x1, (dx, dy) in pixels of each level; the finest `fusion_pyramid_levels` levels
+    backward_flow: Pyramid  # x1 -> x0, likewise
+    x0_warped: Image  # to the in-between frame's time
     x1_warped: Image
 
 

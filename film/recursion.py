@@ -40,7 +40,6 @@ def interpolate(
     """Frames and everything between them, in order of time.
 
     Args:
-      model: the network.
       frames: two or more frames of one size, RGB float32 in [0, 1]; consumed as needed. ValueError otherwise.
       times: how often each gap is halved, up to MOST_TIMES.
       batch: most pairs per call; None chooses by frame size and device.

@@ -27,14 +27,14 @@ WIDTH = 320  # pixels of each image of a `Gallery`
 NOT_FINITE = np.array([1, 0, 1], np.float32)  # colour of pixels that are not finite
 
 
-def flow_picture(flow: Float[np.ndarray, "h w 2"], largest: float | None = None) -> Float[np.ndarray, "h w 3"]:
-    """RGB in [0, 1] of flow (dx, dy) in pixels: the hue is the direction, the saturation the speed (white is zero).
+def flow_picture(flow: Float[np.ndarray, "h w 2"]) -> Float[np.ndarray, "h w 3"]:
+    """RGB in [0, 1] of flow (dx, dy) in pixels: the hue is the direction, the saturation the speed.
 
-    Full colour is speed `largest`, by default the 99th percentile.
+    White is zero, full colour the 99th percentile.
     """
     flow = np.asarray(flow, np.float32)
     speed = np.hypot(flow[..., 0], flow[..., 1])
-    limit = max(largest or float(np.percentile(speed, 99)), 1e-3)
+    limit = max(float(np.percentile(speed, 99)), 1e-3)
     hue = np.degrees(np.arctan2(flow[..., 1], flow[..., 0])) % 360
     hsv = np.stack([hue, np.clip(speed / limit, 0, 1), np.ones_like(speed)], axis=-1)
     return cv2.cvtColor(hsv.astype(np.float32), cv2.COLOR_HSV2RGB)
@@ -62,10 +62,8 @@ class TripletSheet:
         columns = [batch["x0"], batch["x1"], output.image, batch["y"], output.x0_warped, output.x1_warped]
         images = []
         for i in range(min(self.rows, len(batch["x0"]))):
-            images += [
-                *(np.asarray(column[i]) for column in columns),
-                flow_picture(np.asarray(output.forward_flow[0][i])),
-            ]
+            images += [np.asarray(column[i]) for column in columns]
+            images.append(flow_picture(np.asarray(output.forward_flow[0][i])))
         return contact_sheet(images, columns=len(columns) + 1)
 
 
@@ -114,9 +112,9 @@ def stacked(rows: Sequence[Row]) -> Image:
     return np.concatenate(sheets)
 
 
-def draw_row(triplet: Triplet, predictions: Mapping[str, Prediction], scores: Sequence[str], title: str = "") -> Row:
+def draw_row(triplet: Triplet, predictions: Mapping[str, Prediction], scores: Sequence[str], title: str) -> Row:
     """The row of a triplet (see the module); the first method is the evaluated one. Labels have names and scores."""
-    row = [(triplet.x0, f"{title} {triplet.name}".strip()), (triplet.x1, "x1"), (triplet.y, "truth")]
+    row = [(triplet.x0, f"{title} {triplet.name}"), (triplet.x1, "x1"), (triplet.y, "truth")]
     for (method, prediction), score in reversed([*zip(predictions.items(), scores, strict=True)]):
         row.append((prediction.image, f"{method} {score}"))
     flow = next(iter(predictions.values())).flow

@@ -123,11 +123,7 @@ class EvaluationCut:
 def cut_training(
     video: str | Path, folder: str | Path, cut: TrainingCut | None = None, licence: str | None = None
 ) -> int:
-    """Writes the training set; returns the number of triplets.
-
-    Raises FileNotFoundError (no video), FileExistsError (folder exists), ValueError (frames out of range,
-    patch larger than the frame).
-    """
+    """Writes the training set; returns the number of triplets."""
     cut = cut or TrainingCut()
     centres, reach = cut.centres, max(cut.gaps)
     rng, teacher, histogram = np.random.default_rng(cut.seed), FlowTeacher(), np.zeros(len(BINS) + 1)
@@ -151,7 +147,6 @@ def cut_training(
             row = len(index)
             arrays["images"][row] = [f.image[y : y + size, x : x + size] for f in triplet]
             arrays["flows"][row], arrays["valid"][row] = _flow_cells(flow, y, x, size)
-            assert cut.first <= centre - gap and centre + gap <= cut.last
             index.append(dict(frame=centre, gap=gap, y=y, x=x, motion=round(motion, 3)))
         for name, array in arrays.items():
             array.flush()
@@ -163,7 +158,7 @@ def cut_training(
 def cut_evaluation(
     video: str | Path, folder: str | Path, cut: EvaluationCut | None = None, licence: str | None = None
 ) -> int:
-    """Writes the evaluation folders; returns their number. Raises as `cut_training`."""
+    """Writes the evaluation folders; returns their number."""
     cut = cut or EvaluationCut()
     centres = list(range(cut.first + cut.reach, cut.last - cut.reach + 1, cut.spacing))
     teacher, index = FlowTeacher(), []
@@ -186,10 +181,7 @@ def cut_evaluation(
 
 
 def windows(video: str | Path, centres: Sequence[int], reach: int) -> Iterator[tuple[int, list[Frame]]]:
-    """For each of the rising `centres`: (centre, its frames centre - reach ... centre + reach).
-
-    Raises FileNotFoundError (no video), ValueError (centres without enough frames around them).
-    """
+    """For each of the rising `centres`: (centre, its frames centre - reach ... centre + reach)."""
     if not Path(video).is_file():
         raise FileNotFoundError(f"{video}: no such video; `python -m recipes.film_small.fetch_film` gets data/bbb.mp4")
     if not centres or centres[0] < reach:
@@ -232,11 +224,7 @@ def _same_scene_flow(teacher: FlowTeacher, triplet: list[Frame]) -> MiddleFlow |
 
 
 def _choose_patch(
-    flow: MiddleFlow,
-    middle: Frame,
-    cut: TrainingCut,
-    histogram: Float[np.ndarray, " bins"],
-    rng: np.random.Generator,
+    flow: MiddleFlow, middle: Frame, cut: TrainingCut, histogram: Float[np.ndarray, " bins"], rng: np.random.Generator
 ) -> tuple[int, int, float] | None:
     """(y, x, motion) of one of `candidates` random patches, rare motion preferred and then counted."""
     height, width = middle.image.shape[:2]

@@ -48,7 +48,7 @@ class FolderDataset(Source):
 
     @abstractmethod
     def find(self) -> Sequence[Place]:
-        """The triplets in their order. Raises FileNotFoundError or ValueError for a folder with another layout."""
+        """The triplets in their order."""
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
@@ -184,13 +184,10 @@ class SnuFilm(FolderDataset):
         lines = [line.split() for line in _lines(next((path for path in lists if path.is_file()), lists[0]))]
         if wrong := [line for line in lines if len(line) != 3]:
             raise ValueError(f"{self.folder}: a line of its list has {len(wrong[0])} paths; it needs three")
-        drop = self._prefix(lines[0][0]) if lines else 0
+        parts = PurePosixPath(lines[0][0]).parts if lines else ()
+        drop = next((drop for drop in range(len(parts)) if self.root.joinpath(*parts[drop:]).is_file()), 0)
         paths = [[self.root.joinpath(*PurePosixPath(path).parts[drop:]) for path in line] for line in lines]
         return [Place(self.relative(y.with_suffix("")), x0, y, x1) for x0, y, x1 in paths]
-
-    def _prefix(self, path: str) -> int:
-        parts = PurePosixPath(path).parts
-        return next((drop for drop in range(len(parts)) if self.root.joinpath(*parts[drop:]).is_file()), 0)
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,6 @@ def prepare(source: Source, options: Prepare) -> int:
     """Writes `source` as ArrayRecord shards; returns the number of triplets written.
 
     `options.source` and `options.layout` only describe it, in prepare.json; a run with other ones is not continued.
-    Raises FileExistsError (finished, or begun with other options), ValueError when no triplet can be read, and, if
-    `strict`, the first error of the source.
     """
     if options.shard < 1:
         raise ValueError(f"shard {options.shard} must be at least 1")

@@ -20,19 +20,13 @@ Vector = Float[np.ndarray, "2"]
 
 @dataclass(frozen=True)
 class MovingShapes(Source):
-    """`count` scenes of `size` x `size` pixels; record i is always the same scene.
-
-    Attributes:
-      shapes: moving discs and rectangles in front of the background.
-      motion: largest length of a motion between the outer frames, pixels.
-      seed: of all scenes.
-    """
+    """`count` scenes of `size` x `size` pixels; record i is always the same scene."""
 
     count: int = 256
     size: int = 128
-    shapes: int = 4
-    motion: float = 12.0
-    seed: int = 0
+    shapes: int = 4  # moving discs and rectangles in front of the background
+    motion: float = 12.0  # largest length of a motion between the outer frames, pixels
+    seed: int = 0  # of all scenes
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.size < 16 or self.shapes < 0 or self.motion < 0:

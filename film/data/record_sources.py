@@ -32,19 +32,14 @@ FRAMES = ("frame_0", "frame_1", "frame_2")
 
 @dataclass(frozen=True)
 class TFRecordTriplets(Source):
-    """The triplets of FILM's TFRecords.
+    """The triplets of FILM's TFRecords."""
 
-    Attributes:
-      files: `folder/name@200`, one file, or a glob such as `folder/name-*`.
-      check: compare each record's CRC-32C (about 1 ms for 3 MB).
-    """
-
-    files: str
-    check: bool = True
+    files: str  # `folder/name@200`, one file, or a glob such as `folder/name-*`
+    check: bool = True  # compare each record's CRC-32C (about 1 ms for 3 MB)
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """The place of each record, file after file. Raises FileNotFoundError when a shard is missing."""
+        """The place of each record, file after file."""
         spans = tuple(span for path in find_shards(self.files) for span in scan(path))
         if not spans:
             raise ValueError(f"{self.files}: no record in it")
@@ -68,19 +63,12 @@ class TFRecordTriplets(Source):
 
 @dataclass(frozen=True)
 class TfdsTriplets(Source):
-    """A dataset of tensorflow-datasets with random access, by `tfds.data_source`. TensorFlow is not needed.
+    """A dataset of tensorflow-datasets with random access, by `tfds.data_source`. TensorFlow is not needed."""
 
-    Attributes:
-      dataset: folder that `film prepare` wrote (it has dataset_info.json), or a dataset's name, `name:1.0.0`.
-      split: such as train, or train[:90%].
-      keys: features that hold x0, y, x1 as images.
-      data_dir: where tfds keeps prepared datasets by name, if not the default.
-    """
-
-    dataset: str
-    split: str = "train"
-    keys: Sequence[str] = FRAMES
-    data_dir: str | None = None
+    dataset: str  # folder that `film prepare` wrote (it has dataset_info.json), or a dataset's name, `name:1.0.0`
+    split: str = "train"  # or for instance train[:90%]
+    keys: Sequence[str] = FRAMES  # features that hold x0, y, x1 as images
+    data_dir: str | None = None  # where tfds keeps prepared datasets by name, if not the default
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", tuple(self.keys))
@@ -89,7 +77,7 @@ class TfdsTriplets(Source):
 
     @cached_property
     def records(self) -> Any:
-        """The `tfds.data_source`, images left encoded. Raises FileNotFoundError, ValueError."""
+        """The `tfds.data_source`, images left encoded."""
         import tensorflow_datasets as tfds  # here: it takes two seconds
 
         builder = self._builder(tfds)
@@ -134,7 +122,6 @@ class CutTriplets(Source):
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Raises FileNotFoundError, ValueError when it is not such a folder."""
         index = Path(self.folder) / "index.json"
         if not index.is_file():
             raise FileNotFoundError(f"{index} does not exist; `python -m film.data.cutting` writes training triplets")
@@ -169,7 +156,7 @@ class CutTriplets(Source):
 
 
 def find_shards(files: str) -> list[Path]:
-    """The files of `name@N`, a glob or one name. Raises FileNotFoundError for the first that is missing."""
+    """The files of `name@N`, a glob or one name."""
     if match := re.fullmatch(r"(.+)@(\d+)", files):
         name, count = match[1], int(match[2])
         return [require_file(f"{name}-{shard:05d}-of-{count:05d}") for shard in range(count)]

@@ -47,25 +47,16 @@ PATIENCE = 100  # unreadable records in a row after which a source is given up
 
 @dataclass(frozen=True)
 class MixtureConfig:
-    """Triplets of one or more sources, augmented as in the reference; the defaults are the paper's.
+    """Triplets of one or more sources, augmented as in the reference; the defaults are the paper's."""
 
-    Attributes:
-      sources: see `film.data.datasets`, `film.data.record_sources`, `film.data.procedural`.
-      weights: share of the examples from each, relative to the others; empty: by their numbers of records.
-      batch_size, crop: crops per batch, over all processes; their side in pixels.
-      augment: the augmentation of each example.
-      strict: stop at a record that cannot be read; else it is skipped, and logged.
-      threads: readers inside this process. buffer: batches they may prepare ahead.
-    """
-
-    sources: Sequence[Source]
-    weights: Sequence[float | int] = ()
-    batch_size: int = 8
-    crop: int = 256
+    sources: Sequence[Source]  # of `film.data.datasets`, `film.data.record_sources`, `film.data.procedural`
+    weights: Sequence[float | int] = ()  # relative shares of the examples; empty: by numbers of records
+    batch_size: int = 8  # over all processes
+    crop: int = 256  # side of the crops, pixels
     augment: ReferenceAugment = field(default_factory=ReferenceAugment)
-    strict: bool = False
-    threads: int = 2
-    buffer: int = 8
+    strict: bool = False  # stop at a record that cannot be read; else it is skipped, and logged
+    threads: int = 2  # readers inside this process
+    buffer: int = 8  # batches that they may prepare ahead
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))
@@ -83,7 +74,7 @@ class MixtureConfig:
         return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
 
     def dataset(self, seed: int) -> grain.MapDataset:
-        """The endless examples of this seed. FileNotFoundError, ImportError or ValueError if no record can be read."""
+        """The endless examples of this seed; raises if no record of a source can be read."""
         datasets = []
         for number, (source, first_id) in enumerate(zip(self.sources, self._first_ids(), strict=True)):
             reader = Readable(source, first_id, self.crop, self.strict)
@@ -113,29 +104,21 @@ class TripletConfig:
 
     At scale 1.0 a crop has the film's own motion; at 0.5 it covers twice the width and motion halves. The motion (95th
     percentile between the outer frames, in crop pixels) may be capped as a function of the training step: the scale is
-    drawn among those under the cap, else it is the smallest.
-
-    Attributes:
-      folder: written by `film.data.cutting`.
-      batch_size, crop: crops per batch; their side in pixels, a multiple of 4.
-      scales: image scales to draw from, each in (0, 1], with crop / scale at most the patch size on disk.
-      max_motion: (step, px) corners of the cap, steps rising; linear between them, constant outside. A step is
-        `batch_size` examples.
-      turn, mirror, backwards, colour: the augmentations, on or off.
-      threads: readers inside this process. buffer: batches they may prepare ahead.
+    drawn among those under the cap, else it is the smallest. The cap, `max_motion`, is linear between its corners and
+    constant outside; a step is `batch_size` examples.
     """
 
-    folder: str = "data/film_triplets"
-    batch_size: int = 8
-    crop: int = 128
-    scales: Sequence[float] = (1.0, 0.5, 0.4)
-    max_motion: Sequence[Sequence[int | float]] = ((0, 1000.0),)
-    turn: bool = True
+    folder: str = "data/film_triplets"  # written by `film.data.cutting`
+    batch_size: int = 8  # over all processes
+    crop: int = 128  # side of the crops, pixels; a multiple of 4
+    scales: Sequence[float] = (1.0, 0.5, 0.4)  # to draw from, in (0, 1]; crop / scale is at most the patches' size
+    max_motion: Sequence[Sequence[int | float]] = ((0, 1000.0),)  # (step, px), steps rising
+    turn: bool = True  # these four: augmentations
     mirror: bool = True
     backwards: bool = True
     colour: bool = True
-    threads: int = 1
-    buffer: int = 32
+    threads: int = 1  # readers inside this process
+    buffer: int = 32  # batches that they may prepare ahead
 
     def __post_init__(self) -> None:
         corners = tuple((int(step), float(pixels)) for step, pixels in self.max_motion)
@@ -156,8 +139,7 @@ class TripletConfig:
         return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
 
     def dataset(self, seed: int) -> grain.MapDataset:
-        """The endless examples of this seed; `recipes.film_small.moving_photograph_batches.MixedConfig` mixes them.
-        FileNotFoundError (no triplets) or ValueError (a scale or batch size that does not fit)."""
+        """The endless examples of this seed; `recipes.film_small.moving_photograph_batches.MixedConfig` mixes them."""
         patches = CutTriplets(self.folder)
         for scale in self.scales:
             if CELL * round(self.crop / scale / CELL) > patches.size:

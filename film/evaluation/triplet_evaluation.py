@@ -64,37 +64,25 @@ class Triplets(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class FilmEvaluation(Evaluation):
-    """Test sets, metrics and methods.
+    """Test sets, metrics and methods, by name.
 
-    Attributes:
-      metrics: by name; the first decides which triplets are the worst and which method is better.
-      sets: test sets by name.
-      baselines: methods without training (`film.evaluation.baselines.METHODS`).
-      oracles: methods that see the truth, shown last (`film.evaluation.baselines.ORACLES`).
-      compare_with: other weights, a row each under their own name.
-      moments: how networks reach a time that is not the middle. "midpoints": 1/4 is the midpoint of x0 and the
-        midpoint, and so on; "direct": the network is given the time. Of several, each is a row of its own.
-      scales: sizes at which the sets are scored; 0.5 halves width and height before anything else.
-      limit: score only the first so many triplets of each set; 0 for all.
-      worst: triplets in each set's image of the worst, at the first scale: those with the smallest lead over the
-        first baseline, or the lowest score if there is none.
-      examples: triplets in the image of examples, spread evenly over the sets and in each, at the first scale.
-      training_limit, training_metrics: `limit` and metrics of `score`; no metrics named means all.
-      progress: show a progress bar.
+    `moments` are ways for a network to a time that is not the middle: with "midpoints" 1/4 is the midpoint of x0 and
+    the midpoint, and so on; with "direct" the network is given the time. Of several, each is a row of its own. The
+    worst triplets are those with the smallest lead over the first baseline, or the lowest score if there is none.
     """
 
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, Metric]  # the first decides which triplets are the worst and which method is better
     sets: Mapping[str, Triplets]
-    baselines: Sequence[str] = tuple(METHODS)
-    oracles: Sequence[str] = ()
-    compare_with: Sequence[str] = ()
+    baselines: Sequence[str] = tuple(METHODS)  # methods without training (`film.evaluation.baselines.METHODS`)
+    oracles: Sequence[str] = ()  # methods that see the truth, shown last (`film.evaluation.baselines.ORACLES`)
+    compare_with: Sequence[str] = ()  # other weights, a row each under their own name
     moments: Sequence[str] = (MIDPOINTS,)
-    scales: Sequence[float] = (1.0,)
-    limit: int = 0
-    worst: int = 6
-    examples: int = 0
-    training_limit: int = 16
-    training_metrics: Sequence[str] = ()
+    scales: Sequence[float] = (1.0,)  # 0.5 halves width and height before anything else
+    limit: int = 0  # score only the first so many triplets of each set; 0 for all
+    worst: int = 6  # triplets in each set's image of the worst, at the first scale
+    examples: int = 0  # triplets in the image of examples, spread over the sets and in each, at the first scale
+    training_limit: int = 16  # `limit` of `score`
+    training_metrics: Sequence[str] = ()  # metrics of `score`; empty: all
     progress: bool = True
 
     def __post_init__(self):

@@ -118,10 +118,7 @@ def check_apart(photos: Sequence[Path], output: Name, sheet: Name | None) -> Non
 
 
 def read_photos(photos: Sequence[Path]) -> tuple[dict[Path, tuple[int, int]], dict[Path, bytes]]:
-    """(width, height) of each photo, and the files of those that fit into MAX_CACHE.
-
-    Raises as `read_image` for the first damaged photo, as far as the module docstring says.
-    """
+    """(width, height) of each photo, and the files of those that fit into MAX_CACHE."""
     sizes: dict[Path, tuple[int, int]] = {}
     cache: dict[Path, bytes] = {}
     left = MAX_CACHE

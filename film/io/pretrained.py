@@ -21,10 +21,7 @@ def names() -> list[str]:
 
 
 def find(name_or_path: str | Path | None = None) -> Path:
-    """The file of a shipped name, of a folder that holds `weights.safetensors`, or the path itself.
-
-    Raises FileNotFoundError that lists the names.
-    """
+    """The file of a shipped name, of a folder that holds `weights.safetensors`, or the path itself."""
     name = str(name_or_path or DEFAULT)
     path = WEIGHTS / name if name in names() else Path(name)
     path = path / FILE if path.is_dir() else path

@@ -24,10 +24,7 @@ KIND = "film"
 
 
 def load(name_or_path: str | Path | None = None) -> Film:
-    """A FILM network in float32, from a shipped name, a file or a run's folder; None is the default.
-
-    Raises FileNotFoundError, or ValueError if the file does not hold FILM weights of this project.
-    """
+    """A FILM network in float32, from a shipped name, a file or a run's folder; None is the default."""
     return load_with_metadata(name_or_path)[0]
 
 

@@ -7,9 +7,9 @@ The network runs on a batch of triplets; the losses, metrics and image summaries
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,36 +33,25 @@ from film.visualization import ImageSummary, TripletSheet
 DTYPES = ("float32", "bfloat16")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FilmTask:
     """FILM's training objective.
 
-    Attributes:
-      model: shape of the network.
-      losses: named terms that are added up; metrics: named terms that are only logged.
-      networks: files of perceptual networks for the terms that compare features, by name
-        (`common/perceptual/vgg_weights.py`).
-      image_summaries: by name.
-      start_from: initial weights (a shipped name, a file or a run's folder); None: `film/training/initialization.py`,
-        or with `random_init` random weights as in the reference.
-      levels: pyramid levels while training; None: as the model. The weights are the same for any number above
-        `specialized_levels`; a small crop has no use for the coarsest.
-      dtype: of the network's computation, float32 or bfloat16. Parameters, flows and losses stay float32.
-      remat: recompute each stage's activations for the gradient: less memory, more time.
+    `losses` are added up, `metrics` only logged. `networks` are files of the perceptual networks of terms that compare
+    features (`common/perceptual/vgg_weights.py`). The weights are the same for any number of `levels` above
+    `specialized_levels`; a small crop has no use for the coarsest. Parameters, flows and losses stay float32.
     """
 
     model: FilmConfig
-    losses: Mapping[str, Term] = dataclasses.field(default_factory=lambda: {"l1": L1()})
-    metrics: Mapping[str, Term] = dataclasses.field(default_factory=lambda: {"psnr": Psnr()})
-    networks: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    image_summaries: Mapping[str, ImageSummary] = dataclasses.field(
-        default_factory=lambda: {"triplets": TripletSheet()}
-    )
-    start_from: str | None = None
-    random_init: bool = False
-    levels: int | None = None
-    dtype: str = "float32"
-    remat: bool = False
+    losses: Mapping[str, Term] = field(default_factory=lambda: {"l1": L1()})
+    metrics: Mapping[str, Term] = field(default_factory=lambda: {"psnr": Psnr()})
+    networks: Mapping[str, str] = field(default_factory=dict)
+    image_summaries: Mapping[str, ImageSummary] = field(default_factory=lambda: {"triplets": TripletSheet()})
+    start_from: str | None = None  # initial weights: a shipped name, a file or a run's folder
+    random_init: bool = False  # without `start_from`: as the reference, not by `film/training/initialization.py`
+    levels: int | None = None  # pyramid levels while training; None: as the model
+    dtype: str = "float32"  # of the network's computation, or bfloat16
+    remat: bool = False  # recompute each stage's activations for the gradient: less memory, more time
 
     def __post_init__(self):
         if not self.losses:
@@ -74,7 +63,7 @@ class FilmTask:
     @property
     def shape(self) -> FilmConfig:
         """The model's shape while training."""
-        return dataclasses.replace(self.model, pyramid_levels=self.levels or self.model.pyramid_levels)
+        return replace(self.model, pyramid_levels=self.levels or self.model.pyramid_levels)
 
     @functools.cached_property
     def graphdef(self) -> nnx.GraphDef[Film]:

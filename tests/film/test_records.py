@@ -57,12 +57,6 @@ def test_decoded_triplets_equal_the_reference_reader(files):
             np.testing.assert_array_equal(source.frames(i).images[:, ::3, ::3], expected)
 
 
-def test_check_sums_are_tensorflows():
-    """CRC-32C of "123456789" is 0xe3069283 (RFC 3720 and others); the mask is TensorFlow's."""
-    rotated = (0xE3069283 >> 15 | 0xE3069283 << 17) & 0xFFFFFFFF
-    assert masked_crc(b"123456789") == (rotated + 0xA282EAD8) % 2**32
-
-
 def test_a_flipped_bit_is_found_unless_checks_are_off(copies):
     span = list(scan(copies[0]))[1]
     data = bytearray(copies[0].read_bytes())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from recipe import DATA
 
-from film.ops.resample import _interpolate, average_pool, interleave, resize_bilinear, resize_nearest
+from film.ops.resample import _interpolate, average_pool, resize_bilinear, resize_nearest
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,3 @@ def test_pooling_is_the_mean_of_blocks_without_the_odd_line(height, width):
     x = maps(height, width)
     blocks = x[:, : height // 2 * 2, : width // 2 * 2].reshape(2, height // 2, 2, width // 2, 2, 2)
     np.testing.assert_allclose(average_pool(jnp.asarray(x)), blocks.mean(axis=(2, 4)), atol=1e-6)
-
-
-@pytest.mark.parametrize("axis", [1, 2])
-def test_interleave_alternates(axis):
-    even, odd = maps(3, 4), maps(3, 4) + 10
-    woven = np.moveaxis(np.asarray(interleave(jnp.asarray(even), jnp.asarray(odd), axis)), axis, 0)
-    np.testing.assert_array_equal(woven[::2], np.moveaxis(even, axis, 0))
-    np.testing.assert_array_equal(woven[1::2], np.moveaxis(odd, axis, 0))

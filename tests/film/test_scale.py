@@ -71,14 +71,6 @@ def test_any_number_of_devices_gives_the_same_curve(tmp_path, alone, devices, op
 
 
 @pytest.mark.slow
-def test_two_processes_train_and_save_and_one_goes_on(tmp_path, alone):
-    finish(*start_two(tmp_path, 2, "trainer.fsdp=2", "trainer.steps=3"))
-    assert (tmp_path / "runs/run/weights.safetensors").exists()
-    finish(start(tmp_path, 1))
-    np.testing.assert_allclose(losses(tmp_path), alone, rtol=1e-5)
-
-
-@pytest.mark.slow
 def test_an_error_of_one_process_ends_all(tmp_path):
     """The run has another recipe: only the first process looks, and none is left waiting."""
     finish(start(tmp_path, 1, "trainer.steps=3"))

@@ -1,7 +1,5 @@
 """Pyramid, flow and fusion: the shortcuts equal the plain arithmetic, and weights are shared as in the paper."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +16,7 @@ from film.ops.correlation import correlation
 from film.ops.packing import pack, unpack
 from film.ops.resample import resize_bilinear, resize_nearest
 from film.ops.row_tiling import even_share
-from film.pyramid import FeatureExtractor, feature_channels, image_pyramid
+from film.pyramid import feature_channels
 from film.warp import backward_warp
 
 CONFIG = FilmConfig(4, 3, 2, 3, (1, 1, 1), (8, 8, 8), 4)
@@ -54,39 +52,6 @@ def test_folded_upsampling_and_its_gradient_equal_the_plain_ones(size):
     assert folded.shape == (2, *size, 4)
     np.testing.assert_allclose(folded, expected, atol=2e-6)
     np.testing.assert_allclose(gradient, expected_gradient, atol=1e-5)
-
-
-def test_folding_never_makes_the_upsampled_map():
-    """No intermediate of the doubled size has the input's channels."""
-    layer, x = conv(2, 64, 4), uniform(0, 1, 6, 8, 64)
-    jaxpr = jax.make_jaxpr(lambda x: upsample_conv(layer, x, (12, 16)))(x)
-    shapes = [v.aval.shape for equation in jaxpr.eqns for v in equation.outvars]
-    assert (1, 12, 16, 64) not in shapes and (1, 12, 16, 4) in shapes
-
-
-def test_each_level_depends_on_its_own_predictor():
-    """Changing a predictor's last bias moves the flow at its own levels and, doubled, at all finer ones."""
-    estimator = FlowEstimator(CONFIG, rngs=nnx.Rngs(0))
-    assert [estimator.predictor(level) is estimator.predictors[min(level, 2)] for level in range(6)] == [True] * 6
-    graphdef, state = nnx.split(estimator)
-    features = [uniform(i, 1, 16 >> i, 16 >> i, feature_channels(CONFIG, i)) for i in range(4)]
-
-    @jax.jit
-    def run(state):
-        flow = nnx.merge(graphdef, state)
-        return flow(flow.own_halves(features), features)
-
-    def moved(predictor: int) -> list[float]:
-        changed = jax.tree.map(jnp.copy, state)
-        convs = changed["predictors"][predictor]["convs"]
-        bias = convs[len(convs) - 1]["bias"]
-        bias[...] = bias[...] + 1e-3
-        return [float(np.abs(after - b).mean()) for after, b in zip(run(changed), run(state), strict=True)]
-
-    finest, middle, shared = (moved(predictor) for predictor in range(3))
-    assert finest[1:] == [0, 0, 0] and finest[0] == pytest.approx(1e-3, rel=0.01)
-    assert middle[2:] == [0, 0] and middle[1] == pytest.approx(1e-3, rel=0.01) and middle[0] > 1e-3
-    assert shared[3] == pytest.approx(1e-3, rel=0.01) and shared[2] > 1.5e-3 and shared[0] > 1e-3
 
 
 @pytest.mark.parametrize("rows", [1, 2, 6])
@@ -127,15 +92,6 @@ def test_blend_of_zeros_is_the_mean_by_time():
     np.testing.assert_allclose(mixed, jnp.stack([0.75 * x0[0] + 0.25 * x1[0], x1[1]]), atol=1e-6)
     certain = blend(x0, x1, jnp.zeros((2, 3, 4, 4)).at[..., 3].set(50.0), time)
     np.testing.assert_allclose(certain[0], x0[0], atol=1e-6)
-
-
-def test_feature_levels_stack_all_stages_of_their_size():
-    config = dataclasses.replace(CONFIG, pyramid_levels=5)
-    extractor, images = FeatureExtractor(config, rngs=nnx.Rngs(1)), image_pyramid(uniform(5, 1, 32, 48, 3), 5)
-    features, alone = jax.jit(lambda images: (extractor(images), extractor(images[3:4])))(images)
-    assert [f.shape for f in features] == [(1, 32 >> i, 48 >> i, feature_channels(config, i)) for i in range(5)]
-    assert features[2].shape[-1] == features[4].shape[-1] == 4 + 8 + 16
-    np.testing.assert_allclose(features[3][..., :4], alone[0], atol=1e-6)  # stage 0 of image 3
 
 
 @pytest.mark.parametrize("size", [(16, 24), (21, 30)])

@@ -55,10 +55,6 @@ def test_the_flow_error_is_zero_for_exact_flows_alone():
         assert float(flow_error(exact_output(motion), data)) == pytest.approx(error, abs=1e-6)
     assert float(flow_error(exact_output(MOTION), swapped)) > 5
     assert float(flow_error(exact_output(MOTION, levels=5), partly_valid())) == pytest.approx(0, abs=1e-6)
-    for frame, flow in (("x0", "flow0"), ("x1", "flow1")):  # else the signs would prove nothing
-        full = jnp.broadcast_to(truth[flow][:, :1, :1], (2, SIDE, SIDE, 2))
-        off = jnp.abs(film.warp.backward_warp(truth[frame], full) - truth["y"])[:, 4:-4, 4:-4].mean()
-        assert float(off) < 1e-3 < 0.01 < float(jnp.abs(truth[frame] - truth["y"]).mean())
 
 
 def test_the_loss_is_the_weighted_sum_of_its_terms():

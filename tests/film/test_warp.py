@@ -27,11 +27,6 @@ MODES = {"eager": backward_warp, "jit": jax.jit(backward_warp), "vmap": one_by_o
 IMAGE = np.random.default_rng(0).random((2, 5, 6, 3)).astype(np.float32)
 
 
-def warped(dx: float, dy: float, image: np.ndarray = IMAGE) -> np.ndarray:
-    """By a constant flow."""
-    return np.asarray(MODES["jit"](jnp.asarray(image), constant_flow(dx, dy)))
-
-
 def constant_flow(dx: float, dy: float) -> jax.Array:
     return jnp.broadcast_to(jnp.array([dx, dy], jnp.float32), (2, 5, 6, 2))
 
@@ -51,18 +46,10 @@ def test_the_reference_cases_reach_outside_the_image(reference):
     assert any(np.abs(reference[f"flow_{case}"]).max() > reference[f"image_{case}"].shape[1] for case in CASES)
 
 
-@pytest.mark.parametrize(("dx", "dy"), [(0, 0), (2, 0), (-3, 0), (0, 1), (1, -2)])
-def test_whole_pixels_shift_and_repeat_the_edge(dx, dy):
-    rows, columns = np.clip(np.arange(5) + dy, 0, 4), np.clip(np.arange(6) + dx, 0, 5)
-    np.testing.assert_allclose(warped(dx, dy), IMAGE[:, rows][:, :, columns], atol=1e-6)
-
-
-@pytest.mark.parametrize(("dx", "dy", "corner"), [(1e6, 1e6, (-1, -1)), (-1e6, -1e6, (0, 0)), (1e6, -1e6, (0, -1))])
-def test_far_outside_is_the_corner_with_no_gradient(dx, dy, corner):
+@pytest.mark.parametrize(("dx", "dy", "x", "y"), [(1e6, 1e6, -1, -1), (-1e6, -1e6, 0, 0), (1e6, -1e6, -1, 0)])
+def test_far_outside_is_the_corner_with_no_gradient(dx, dy, x, y):
     out, pull = jax.vjp(lambda flow: MODES["jit"](jnp.asarray(IMAGE), flow), constant_flow(dx, dy))
-    np.testing.assert_allclose(
-        out, np.broadcast_to(IMAGE[:, corner[0], corner[1]][:, None, None], out.shape), atol=1e-6
-    )
+    np.testing.assert_allclose(out, np.broadcast_to(IMAGE[:, y, x][:, None, None], out.shape), atol=1e-6)
     np.testing.assert_array_equal(pull(jnp.ones_like(out))[0], 0)
 
 
