@@ -46,22 +46,9 @@ class Refresh:
 
 
 class Turn(NamedTuple):
-    """Steps per second, and refreshes that came into use."""
-
-    rate: float
-    versions: int
-    seconds: float
-
-
-def measure(case: Refresh) -> dict[str, list[Turn]]:
-    """The turns of each kind."""
-    kinds = {"without": NEVER, "with": case.every}
-    turns: dict[str, list[Turn]] = {kind: [] for kind in kinds}
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(case.turns):
-            for kind, every in kinds.items():
-                turns[kind].append(run(case, every, Path(folder) / f"{kind}_{number}"))
-    return turns
+    rate: float  # steps per second
+    versions: int  # refreshes that came into use
+    seconds: float  # of the last one
 
 
 def run(case: Refresh, every: int, folder: Path) -> Turn:
@@ -82,37 +69,33 @@ def run(case: Refresh, every: int, folder: Path) -> Turn:
         "trainer.progress=false",
         *case.set,
     ]
-    root, folder = Path(__file__).parents[1], folder.parent
+    root = Path(__file__).parents[1]
     environment = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu")}
-    done = subprocess.run(
-        [sys.executable, str(root / "train.py"), *overrides],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, str(root / "train.py"), *overrides]
+    done = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"train.py failed: {done.stderr.strip().splitlines()[-1]}")
-    lines = [
-        json.loads(line) for line in (folder / "runs" / overrides[1][5:] / "metrics.jsonl").read_text().splitlines()
-    ]
+    metrics = folder.parent / "runs" / folder.name / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     rates = [line["steps_per_s"] for line in lines if "steps_per_s" in line][1:]
     last = lines[-1]
     return Turn(statistics.median(rates), int(last["refresh_version"]), float(last["refresh_seconds"]))
 
 
-def table(turns: dict[str, list[Turn]]) -> str:
-    """In Markdown; the last line has the ratio."""
-    lines = ["| refresh | steps/s | versions | seconds of one |", "| --- | ---: | ---: | ---: |"]
+def main() -> None:
+    case = tyro.cli(Refresh, prog="python -m benchmarks.refresh")
+    kinds = {"without": NEVER, "with": case.every}
+    turns: dict[str, list[Turn]] = {kind: [] for kind in kinds}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(case.turns):
+            for kind, every in kinds.items():
+                turns[kind].append(run(case, every, Path(folder) / f"{kind}_{number}"))
+    print("| refresh | steps/s | versions | seconds of one |\n| --- | ---: | ---: | ---: |")
     for kind, runs in turns.items():
         rates = ", ".join(f"{turn.rate:.3f}" for turn in runs)
-        lines.append(f"| {kind} | {rates} | {runs[-1].versions} | {runs[-1].seconds:.2f} |")
-    medians = [statistics.median(turn.rate for turn in turns[kind]) for kind in ("with", "without")]
-    return "\n".join([*lines, "", f"with / without: {medians[0] / medians[1]:.3f}"])
-
-
-def main() -> None:
-    print(table(measure(tyro.cli(Refresh, prog="python -m benchmarks.refresh"))))
+        print(f"| {kind} | {rates} | {runs[-1].versions} | {runs[-1].seconds:.2f} |")
+    fast, slow = (statistics.median(turn.rate for turn in turns[kind]) for kind in kinds)
+    print(f"\nwith / without: {slow / fast:.3f}")
 
 
 if __name__ == "__main__":

@@ -31,12 +31,7 @@ CUP = [str(EXAMPLES / f"cup_{i}.jpg") for i in range(2)]
 MEMORY = str(Path(__file__).parents[1] / "reveal" / "weights" / "countries" / "memory")
 APPLE, FLAG = str(EXAMPLES / "apple.png"), str(EXAMPLES / "estonia.png")
 GENERATE = ["plugins", "generate", "--steps", "8", "--prompt"]
-QUESTIONS = (
-    "What is the capital?",
-    "Which languages are spoken?",
-    "What is the currency?",
-    "Which countries border it?",
-)
+QUESTIONS = "What is the capital?", "Which languages are spoken?", "What is the currency?", "Which countries border it?"
 COMMANDS: dict[str, list[str]] = {
     "film-small": ["film", *CUP, "-o", "frames", "--times", "2", "--weights", "film-small"],
     "film-small-style": ["film", *CUP, "-o", "frames", "--times", "2", "--weights", "film-small-style"],
@@ -101,19 +96,16 @@ def main(before: Positional[Path], only: Positional[tuple[str, ...]] = ()) -> No
     chosen = only or tuple(COMMANDS)
     if unknown := set(chosen) - set(COMMANDS):
         raise ValueError(f"no comparison {min(unknown)}: there are {', '.join(COMMANDS)}")
-    checkouts = (before.resolve(strict=True), Path(__file__).parents[1])
-    failed = False
+    after, failed = Path(__file__).parents[1], False
     with tempfile.TemporaryDirectory() as scratch:
         for name in chosen:
-            one, other = (
-                output(checkout, COMMANDS[name], Path(scratch) / name / str(i)) for i, checkout in enumerate(checkouts)
-            )
+            one = output(before.resolve(strict=True), COMMANDS[name], Path(scratch) / name / "before")
+            other = output(after, COMMANDS[name], Path(scratch) / name / "after")
             found = list(differences(one, other, name))
             worst = max((value for _, value in found), default=0.0)
             failed |= worst > TOLERANCE
-            print(
-                f"{name:18} {'same' if worst <= TOLERANCE else 'DIFFERS'}  largest difference {worst:.1e}", flush=True
-            )
+            verdict = "DIFFERS" if worst > TOLERANCE else "same"
+            print(f"{name:18} {verdict}  largest difference {worst:.1e}", flush=True)
             for place, value in found:
                 if value > TOLERANCE:
                     print(f"    {place}: {value:.3g}")

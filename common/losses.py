@@ -11,8 +11,7 @@ Images are RGB in [0, 1], b h w c, and not clipped, so that a prediction outside
 
 `vgg` and `style` follow FILM's reference (`losses/vgg19_loss.py`): five layers, weighted as in Chen & Koltun 2017.
 Their network comes from `common/perceptual/vgg_weights.py`. Its two passes cost more than all other losses together, so
-for both use `perceptual_features`. Only the prediction gets gradients; the target has a pass of its
-own without a backward pass. The network may compute in bfloat16; sums over places and channels are in float32.
+for both use `perceptual_features`. The network may compute in bfloat16; sums over places and channels are in float32.
 """
 
 import functools
@@ -32,42 +31,42 @@ LAYER_WEIGHTS = {"conv1_2": 1 / 2.6, "conv2_2": 1 / 4.8, "conv3_2": 1 / 3.7, "co
 UNIT = 255.0  # activations of images in [0, 255] are scaled to [0, 1]
 SMALLEST_ERROR = 1e-10  # mean square below which `psnr` is constant: the logarithm of 0 has no gradient
 
+Scalar = Float[Array, ""]
+Values = Float[Array, "*shape"]
+Images = Float[Array, "b h w c"]
+Rgb = Float[Array, "b h w 3"]
 Features = Mapping[str, Float[Array, "b _ _ _"]]  # activations by layer
 Mask = Float[Array, "b h w 1"]
 
 
-def l1(prediction: Float[Array, "*shape"], target: Float[Array, "*shape"]) -> Float[Array, ""]:
+def l1(prediction: Values, target: Values) -> Scalar:
     """Mean absolute difference; FILM's first loss."""
     return jnp.mean(jnp.abs(prediction - target))
 
 
-def masked_l1(
-    prediction: Float[Array, "b h w c"], target: Float[Array, "b h w c"], mask: Float[Array, "b h w"]
-) -> Float[Array, ""]:
+def masked_l1(prediction: Images, target: Images, mask: Float[Array, "b h w"]) -> Scalar:
     """Mean absolute difference weighted by `mask` (in [0, 1]); 0 for an empty mask."""
     total = jnp.sum(jnp.abs(prediction - target) * mask[..., None])
     return total / jnp.maximum(jnp.sum(mask) * prediction.shape[-1], 1.0)
 
 
-def l2(prediction: Float[Array, "*shape"], target: Float[Array, "*shape"]) -> Float[Array, ""]:
+def l2(prediction: Values, target: Values) -> Scalar:
     """Mean squared difference."""
     return jnp.mean(jnp.square(prediction - target))
 
 
-def charbonnier(
-    prediction: Float[Array, "*shape"], target: Float[Array, "*shape"], eps: float = 1e-3
-) -> Float[Array, ""]:
+def charbonnier(prediction: Values, target: Values, eps: float = 1e-3) -> Scalar:
     """Mean of sqrt(difference^2 + eps^2): `l2` far below `eps`, `l1` far above (Charbonnier et al. 1994)."""
     return jnp.mean(jnp.sqrt(jnp.square(prediction - target) + eps**2))
 
 
-def psnr(prediction: Float[Array, "b h w c"], target: Float[Array, "b h w c"]) -> Float[Array, ""]:
+def psnr(prediction: Images, target: Images) -> Scalar:
     """Peak signal-to-noise ratio of each image in dB, averaged; at most 100 dB, where the gradient is 0."""
     error = jnp.mean(jnp.square(prediction - target), axis=(1, 2, 3))
     return jnp.mean(-10 * jnp.log10(jnp.maximum(error, SMALLEST_ERROR)))
 
 
-def ssim(prediction: Float[Array, "b h w c"], target: Float[Array, "b h w c"]) -> Float[Array, ""]:
+def ssim(prediction: Images, target: Images) -> Scalar:
     """Structural similarity, at most 1 (Wang et al. 2004), as `common.evaluation.metrics.ssim`."""
     if min(prediction.shape[1:3]) < WINDOW:
         raise ValueError(f"SSIM needs sides of at least {WINDOW} pixels, not {prediction.shape[2:0:-1]}")
@@ -79,16 +78,12 @@ def ssim(prediction: Float[Array, "b h w c"], target: Float[Array, "b h w c"]) -
     return jnp.mean((2 * product + c1) / (squares + c1) * (2 * covariance + c2) / (variances + c2))
 
 
-def vgg(
-    prediction: Float[Array, "b h w 3"], target: Float[Array, "b h w 3"], network: Vgg, mask: Mask | None = None
-) -> Float[Array, ""]:
+def vgg(prediction: Rgb, target: Rgb, network: Vgg, mask: Mask | None = None) -> Scalar:
     """Perceptual loss: weighted mean distances of activations; `mask` as for `style`."""
     return feature_distance(*perceptual_features(prediction, target, network), mask)
 
 
-def style(
-    prediction: Float[Array, "b h w 3"], target: Float[Array, "b h w 3"], network: Vgg, mask: Mask | None = None
-) -> Float[Array, ""]:
+def style(prediction: Rgb, target: Rgb, network: Vgg, mask: Mask | None = None) -> Scalar:
     """Style loss: weighted mean squared distances of Gram matrices (Gatys et al. 2016; FILM-Style's third term).
 
     `mask` multiplies the activations, resized to theirs. Pixels where it is 0 still reach the filters centred where it
@@ -96,9 +91,7 @@ def style(
     return style_distance(*perceptual_features(prediction, target, network), mask)
 
 
-def perceptual_features(
-    prediction: Float[Array, "b h w 3"], target: Float[Array, "b h w 3"], network: Vgg
-) -> tuple[Features, Features]:
+def perceptual_features(prediction: Rgb, target: Rgb, network: Vgg) -> tuple[Features, Features]:
     """Activations of prediction and target at the layers of `LAYER_WEIGHTS`; the latter are constants to a gradient.
 
     One pass each: a single pass over both, stacked, would also run backward through the target's half."""
@@ -108,7 +101,7 @@ def perceptual_features(
     return network.features(prediction, layers), network.features(jax.lax.stop_gradient(target), layers)
 
 
-def feature_distance(prediction: Features, target: Features, mask: Mask | None = None) -> Float[Array, ""]:
+def feature_distance(prediction: Features, target: Features, mask: Mask | None = None) -> Scalar:
     """`vgg` of activations: sum over layers of weight * mean |difference|, divided by 255."""
     total = jnp.zeros(())
     for layer, weight in LAYER_WEIGHTS.items():
@@ -117,7 +110,7 @@ def feature_distance(prediction: Features, target: Features, mask: Mask | None =
     return total / UNIT
 
 
-def style_distance(prediction: Features, target: Features, mask: Mask | None = None) -> Float[Array, ""]:
+def style_distance(prediction: Features, target: Features, mask: Mask | None = None) -> Scalar:
     """`style` of activations: sum over layers of weight * mean (difference of Gram matrices)^2."""
     total = jnp.zeros(())
     for layer, weight in LAYER_WEIGHTS.items():
@@ -126,7 +119,7 @@ def style_distance(prediction: Features, target: Features, mask: Mask | None = N
     return total
 
 
-def gram_matrix(features: Float[Array, "b h w c"], unit: float = 1.0) -> Float[Array, "b c c"]:
+def gram_matrix(features: Images, unit: float = 1.0) -> Float[Array, "b c c"]:
     """Mean over all places of the products of channels i and j, of activations measured in `unit`s; float32.
 
     Activations are divided by unit * sqrt(h w) *before* the product, in float32: no partial sum exceeds the result, and
@@ -137,14 +130,14 @@ def gram_matrix(features: Float[Array, "b h w c"], unit: float = 1.0) -> Float[A
     return jnp.einsum("bhwi,bhwj->bij", scaled, scaled, precision=jax.lax.Precision.HIGHEST)
 
 
-def _masked(features: Float[Array, "b h w c"], mask: Float[Array, "b H W 1"] | None) -> Float[Array, "b h w c"]:
+def _masked(features: Images, mask: Float[Array, "b H W 1"] | None) -> Images:
     """`features` times the mask, resized bilinearly (half-pixel centres, no antialiasing, as in the reference)."""
     if mask is None:
         return features
     return features * jax.image.resize(mask, (*features.shape[:3], 1), "bilinear", antialias=False)
 
 
-def _blur(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+def _blur(x: Images) -> Float[Array, "b h2 w2 c"]:
     """SSIM's Gaussian window, only where it fits, as a sum of shifted images: one fused kernel on every device."""
     places = np.arange(WINDOW) - WINDOW // 2
     weights = np.exp(-0.5 * np.square(places / SIGMA))

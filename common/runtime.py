@@ -29,15 +29,11 @@ def keep_freed_memory() -> None:
     """Stops glibc from returning big buffers, such as activations, to the kernel after each call.
 
     Without this, a 512-pixel pair of the full FILM causes some 640,000 page faults and two seconds of kernel time."""
-    if not sys.platform.startswith("linux"):
-        return
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt"):
-        return
-    libc.mallopt(M_ARENA_MAX, 1)
-    libc.mallopt(M_MMAP_THRESHOLD, MOST_KEPT)
-    libc.mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
-    libc.mallopt(M_TOP_PAD, 64 * MEGABYTE)
+    if sys.platform.startswith("linux") and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(M_ARENA_MAX, 1)
+        libc.mallopt(M_MMAP_THRESHOLD, MOST_KEPT)
+        libc.mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
+        libc.mallopt(M_TOP_PAD, 64 * MEGABYTE)
 
 
 @functools.cache

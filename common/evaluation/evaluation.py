@@ -79,7 +79,7 @@ class Output:
             temporary.write_text(text + "\n", "utf-8")
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write_text(name, as_json(value).rstrip("\n"))
+        self.write_text(name, as_json(value))
 
     def write_csv(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """One line per row, with the keys of the first as header."""
@@ -95,21 +95,18 @@ class Output:
 
 def provenance(weights: str) -> dict[str, Any]:
     """The weights, the commit of the code and the command of a score."""
-    return {
-        "weights": weights,
-        "git_commit": git_commit(),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-    }
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return {"weights": weights, "git_commit": git_commit(), "command": command}
 
 
 def as_json(value: Any) -> str:
     """Valid JSON: a number that is not finite becomes null."""
-    return json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
+    return json.dumps(_finite(value), indent=2, allow_nan=False)
 
 
 def write_json(path: Path, value: Any, overwrite: bool = False) -> None:
     with atomic_output(path, overwrite) as temporary:
-        temporary.write_text(as_json(value), "utf-8")
+        temporary.write_text(as_json(value) + "\n", "utf-8")
 
 
 def _finite(value: Any) -> Any:

@@ -52,8 +52,7 @@ def over_sets(summary: Sequence[Row], metrics: Metrics) -> list[Row]:
     for (scale, method), own in groups.items():
         if len(own) < 2:
             continue
-        counts = [line["examples"] for line in own]
-        shares = [line["ours_is_better"] for line in own]
+        counts, shares = ([line[key] for line in own] for key in ("examples", "ours_is_better"))
         better = None if None in shares else float(np.average(shares, weights=counts))
         means = {key: float(np.mean([line[key] for line in own])) for key in metrics}
         about = {"set": ALL, "scale": scale, "method": method, "examples": sum(counts)}

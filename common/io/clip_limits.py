@@ -39,8 +39,7 @@ def parse_fps(fps: Rate) -> Fraction:
         rate = Fraction(0)
     if not MIN_FPS <= rate <= MAX_FPS:
         raise ValueError(f"fps is {fps}; it must be a number or a fraction like 30000/1001, from 0.01 to 1000")
-    exact = isinstance(fps, Fraction) or (isinstance(fps, str) and "/" in fps) or rate.denominator == 1
-    if not exact:
+    if not (isinstance(fps, Fraction) or "/" in str(fps) or rate.denominator == 1):
         rate = next((ntsc for ntsc in _NTSC if abs(ntsc - rate) < Fraction(5, 1000)), rate)
     return rate.limit_denominator(1_000_000)
 
@@ -49,10 +48,7 @@ def check_output(
     path: str | Path, overwrite: bool = False, *, size: tuple[int, int] | None = None, frames: int = 0, fps: Rate = 30
 ) -> None:
     """Raises the errors of writing a clip to `path` that are known before; with its `size` (width, height), `frames`
-    and `fps` also for a clip too large for the format, the disk (PNGs) or the memory (a GIF).
-
-    Raises ValueError (unknown suffix, too large), FileExistsError, other OSErrors.
-    """
+    and `fps` also for a clip too large for the format, the disk (PNGs) or the memory (a GIF)."""
     folder = is_folder(path)
     (check_output_folder if folder else check_output_file)(path, overwrite)
     if size is None:
@@ -83,10 +79,8 @@ def check_disk(folder: str | Path, needed: int) -> None:
     folder = Path(folder).resolve()
     disk = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists()))
     if needed > disk.free and disk.total:  # some file systems report 0 of 0
-        raise ValueError(
-            f"{folder}: these PNGs take about {_gigabytes(needed)} or more and the disk has {_gigabytes(disk.free)} "
-            "left; make fewer frames, or write .mp4"
-        )
+        sizes = f"PNGs of about {_gigabytes(needed)} or more on a disk with {_gigabytes(disk.free)} left"
+        raise ValueError(f"{folder}: {sizes}; make fewer frames, or write .mp4")
 
 
 def check_gif(path: str | Path, size: tuple[int, int], frames: int) -> None:
@@ -94,10 +88,8 @@ def check_gif(path: str | Path, size: tuple[int, int], frames: int) -> None:
     check_side(path, size, MAX_GIF_SIDE)
     needed = frames * math.prod(size) * 3
     if needed > MAX_GIF_BYTES:
-        raise ValueError(
-            f"cannot write {path}: a GIF keeps all frames in memory, and {frames} of {size[0]}x{size[1]} are past "
-            f"{_gigabytes(MAX_GIF_BYTES)}; write .mp4, or make them fewer or smaller"
-        )
+        limit = f"past {_gigabytes(MAX_GIF_BYTES)}, and a GIF keeps them in memory; write .mp4"
+        raise ValueError(f"cannot write {path}: {frames} of {size[0]}x{size[1]} are {limit}")
 
 
 def check_side(path: str | Path, size: tuple[int, int], limit: int) -> None:

@@ -135,9 +135,8 @@ def _check_folder(target: Path, overwrite: bool, pattern: str) -> None:
     if foreign:
         raise FileExistsError(f"{target} holds {foreign[0]!r}, which is not a frame; give an empty or a new folder")
     if entries and not overwrite:
-        count = len(entries)
         raise FileExistsError(
-            f"{target} holds {count} frames already; give another name or --overwrite (overwrite=True)"
+            f"{target} holds {len(entries)} frames; give another name or --overwrite (overwrite=True)"
         )
 
 

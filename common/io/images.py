@@ -36,11 +36,8 @@ _OPENING = threading.Lock()
 
 
 def read_image(source: str | Path | bytes, name: str = "the image") -> Float[np.ndarray, "h w 3"]:
-    """Decodes an image file, given as its path or as bytes that errors call `name`; of a TIFF the first page.
-
-    Raises FileNotFoundError, IsADirectoryError; ValueError when the file is empty, damaged, an animation, of an unknown
-    kind, or larger than MAX_PIXELS.
-    """
+    """Decodes an image file, given as its path or as bytes that errors call `name`; of a TIFF the first page. Raises
+    ValueError for a file that is damaged, an animation, of an unknown kind, or larger than MAX_PIXELS."""
     with _opened(source, name) as (source, picture):
         deep = _is_16_bit(picture)
         picture.load()  # all of it: a truncated file is found here
@@ -86,8 +83,7 @@ def verify_image(path: str | Path) -> None:
 
 def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bool = False) -> None:
     """Writes `image` ``h w 3`` in [0, 1] with 8 bits (clipped, rounded to nearest) in the format of the suffix,
-    atomically; JPEG and WebP with quality 95. Raises ValueError (suffix, shape, NaN), FileExistsError, other OSErrors.
-    """
+    atomically; JPEG and WebP with quality 95."""
     path = Path(path)
     check_writable(path)
     if image.ndim != 3 or image.shape[-1] != 3 or image.size == 0:
@@ -228,9 +224,7 @@ def _one_line_errors(name: str) -> Iterator[None]:
     except PermissionError as error:
         raise PermissionError(f"cannot read {name}: permission denied; change its permissions") from error
     except Image.UnidentifiedImageError as error:
-        raise ValueError(
-            f"{name} is not a picture of a known kind ({' '.join(READABLE)}); convert it to one"
-        ) from error
+        raise ValueError(f"{name} is no image of a known kind; convert it to {' '.join(READABLE)}") from error
     except _Refused as error:
         raise ValueError(str(error)) from None
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, cv2.error) as error:

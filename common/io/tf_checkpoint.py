@@ -26,10 +26,7 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}  # or its im
 
 
 def read_tf_checkpoint(prefix_or_folder: str | Path) -> dict[str, np.ndarray]:
-    """{TensorFlow key: array} of all tensors but text, sorted by key, with their stored shape and dtype.
-
-    Raises FileNotFoundError if there is no bundle or a shard of it is missing, ValueError if it is damaged or
-    TensorFlow is not installed."""
+    """{TensorFlow key: array} of all tensors but text, sorted by key, with their stored shape and dtype."""
     prefix = find_prefix(prefix_or_folder)
     _check_shards(prefix)
     tensorflow = _import_tensorflow()
@@ -61,10 +58,8 @@ def find_prefix(path: str | Path) -> Path:
     for prefix in candidates:
         if _index(prefix).is_file():
             return prefix
-    raise FileNotFoundError(
-        f"{path}: no TensorFlow checkpoint here: none of {', '.join(str(_index(p)) for p in candidates)};"
-        " name a SavedModel folder, a checkpoint folder, a prefix or an .index file"
-    )
+    tried = ", ".join(str(_index(prefix)) for prefix in candidates)
+    raise FileNotFoundError(f"{path}: no TensorFlow checkpoint: none of {tried}; give a folder, prefix or index file")
 
 
 def _index(prefix: Path) -> Path:
@@ -78,10 +73,7 @@ def _check_shards(prefix: Path) -> None:
     total = max(found.values(), default=1)
     names = [f"{prefix.name}.data-{i:05d}-of-{total:05d}" for i in range(total)]
     if missing := [name for name in names if name not in found]:
-        raise FileNotFoundError(
-            f"{_index(prefix)}: its data are in {total} shard(s), missing: {', '.join(missing)};"
-            " copy them beside the index"
-        )
+        raise FileNotFoundError(f"{_index(prefix)}: copy its missing shards beside it: {', '.join(missing)}")
 
 
 def _import_tensorflow() -> Any:
@@ -92,9 +84,7 @@ def _import_tensorflow() -> Any:
             warnings.simplefilter("ignore")
             import tensorflow
     except ImportError as error:
-        raise ValueError(
-            f'reading TensorFlow files needs TensorFlow: pip install "film-plugins-reveal[convert]" ({error})'
-        ) from error
+        raise ValueError(f'TensorFlow is missing: pip install "film-plugins-reveal[convert]" ({error})') from error
     finally:
         for name in ours:
             os.environ.pop(name, None)

@@ -71,9 +71,7 @@ def masked_crc(data: bytes) -> int:
 
 
 def parse_example(data: bytes, wanted: Collection[str] | None = None, name: str = "record") -> dict[str, bytes]:
-    """The first value of each feature of bytes in a serialised `tf.train.Example`: of the wanted ones, or of all.
-
-    Raises ValueError, with `name`, for any other message."""
+    """The first value of each feature of bytes in a serialised `tf.train.Example`: of the wanted ones, or of all."""
     from google.protobuf.message import DecodeError  # slow to import, and needed only here
     from tensorflow_datasets.proto import tf_example_pb2
 

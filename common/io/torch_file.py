@@ -48,10 +48,7 @@ _RESAVE = "re-save it as torch.save(model.state_dict(), 'weights.pth')"
 
 def read_torch(path: str | Path) -> dict[str, np.ndarray]:
     """{dotted name: array} of every tensor in a PyTorch file, in the order of the file, dtypes as stored (bfloat16 as
-    ml_dtypes'). The arrays are copies in C order, also of strided, expanded or shared tensors.
-
-    Raises FileNotFoundError, IsADirectoryError; ValueError of one line for a file that is cut short, of another format,
-    names something that is not allowed, or holds no tensor."""
+    ml_dtypes'). The arrays are copies in C order, also of strided, expanded or shared tensors."""
     path = require_file(path)
     try:
         root = _read_zip(path) if zipfile.is_zipfile(path) else _read_legacy(path)

@@ -36,10 +36,8 @@ _BT709 = 1  # the number of both its primaries and its transfer curve (ITU-T H.2
 
 
 def write_clip(path: str | Path, frames: Iterable[Frame], fps: Rate, overwrite: bool = False) -> int:
-    """Writes a movie, a GIF, or a folder of PNGs (no suffix, an existing folder, or a slash at the end).
-
-    Returns the number of frames. Raises ValueError (no frames, frames of several sizes, fps), FileExistsError, other
-    OSErrors."""
+    """Writes a movie, a GIF, or a folder of PNGs (no suffix, an existing folder, or a slash at the end) and returns the
+    number of frames. Raises ValueError for no frames, frames of several sizes, and fps."""
     fps = parse_fps(fps)
     if is_folder(path):
         return write_frames(path, frames, overwrite)
@@ -79,12 +77,8 @@ def write_mp4(path: str | Path, frames: Iterable[Frame], fps: Rate, overwrite: b
 def _to_yuv(image: Frame, index: int, rate: Fraction) -> VideoFrame:
     height, width = image.shape[:2]
     even = np.pad(to_uint8(image), ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-    frame = VideoFrame.from_ndarray(even, "rgb24").reformat(
-        format="yuv420p",
-        dst_colorspace=Colorspace.ITU709,
-        dst_color_range=ColorRange.MPEG,
-        interpolation=_SCALER,
-    )
+    colours = dict(dst_colorspace=Colorspace.ITU709, dst_color_range=ColorRange.MPEG)
+    frame = VideoFrame.from_ndarray(even, "rgb24").reformat(format="yuv420p", interpolation=_SCALER, **colours)
     frame.pts, frame.time_base, frame.duration = index, 1 / rate, 1
     return frame
 
@@ -114,9 +108,7 @@ def write_gif(path: str | Path, frames: Iterable[Frame], fps: Rate, overwrite: b
         try:
             first.save(temporary, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
         except OverflowError as error:
-            raise ValueError(
-                f"cannot write {path}: a GIF shows one picture for 655 s at most, and here one stays longer; write .mp4"
-            ) from error
+            raise ValueError(f"cannot write {path}: one of its images stays for more than 655 s; write .mp4") from error
     return len(kept)
 
 

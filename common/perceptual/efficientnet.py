@@ -87,12 +87,7 @@ class Conv(NamedTuple):
 
 @dataclass(frozen=True)
 class EfficientNetConfig:
-    """The architecture; the defaults are Lite0, EfficientNet's B0 without its later additions.
-
-    Attributes:
-      stem, features, classes: channels of the first convolution, of the head, of the classifier.
-      side: of the resized image, in pixels.
-    """
+    """The architecture; the defaults are Lite0, EfficientNet's B0 without its later additions."""
 
     stages: tuple[Stage, ...] = (
         Stage(3, 1, 1, 16, 1),
@@ -103,10 +98,10 @@ class EfficientNetConfig:
         Stage(5, 2, 6, 192, 4),
         Stage(3, 1, 6, 320, 1),
     )
-    stem: int = 32
-    features: int = 1280
+    stem: int = 32  # channels of the first convolution
+    features: int = 1280  # of the head
     classes: int = 1000
-    side: int = 224
+    side: int = 224  # of the resized image, in pixels
 
     def blocks(self) -> list[tuple[Conv, ...]]:
         """The convolutions of each block; the first stage of Lite0 has no expansion."""

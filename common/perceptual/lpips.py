@@ -173,23 +173,16 @@ class Lpips(Metric):
     """Perceptual distance as a metric; the weights are read at first use.
 
     The features of the last target are kept (AlexNet: about 180 bytes per pixel), which halves the cost of further
-    predictions for it.
+    predictions for it."""
 
-    Attributes:
-      weights: made by `python -m recipes.downloads.lpips`; or a .pth file of `stlpips-pytorch` or `lpips`.
-      backbone: torchvision's .pth file of AlexNet or VGG-16, when `weights` holds heads only (the package `lpips`).
-    """
-
-    weights: str = "data/lpips_alex.safetensors"
-    backbone: str | None = None
+    weights: str = "data/lpips_alex.safetensors"  # or another file of the table of the module
+    backbone: str | None = None  # torchvision's .pth file, when `weights` holds heads only (the package `lpips`)
     higher_is_better: ClassVar[bool] = False
 
     @cached_property
     def network(self) -> tuple[str, Params]:
         if not Path(self.weights).exists():
-            raise FileNotFoundError(
-                f"{self.weights} does not exist: `python -m recipes.downloads.lpips` makes data/lpips_alex.safetensors"
-            )
+            raise FileNotFoundError(f"{self.weights} does not exist: make it by `python -m recipes.downloads.lpips`")
         name, params = load_lpips(self.weights, self.backbone)
         return name, jax.tree.map(jnp.asarray, params)
 
@@ -210,9 +203,7 @@ class Lpips(Metric):
 
 
 def load_lpips(path: str | Path, backbone: str | Path | None = None) -> tuple[str, Params]:
-    """(name of the backbone, parameters) of a file in the table above; `backbone` is torchvision's, for heads only.
-
-    Raises FileNotFoundError, and ValueError for a file of another kind or with other tensors."""
+    """(name of the backbone, parameters) of a file in the table above; `backbone` is torchvision's, for heads only."""
     if Path(path).suffix == ".safetensors":
         params, header = load_weights(path, expect_kind=KIND)
         name = header.config.get("backbone")
@@ -242,15 +233,10 @@ def from_torch(tensors: Mapping[str, np.ndarray]) -> tuple[str, Params]:
         expected = BLUR if key.endswith(".filt") else np.reshape(FIXED.get(key, 0), (1, -1, 1, 1))
         if _is_constant(key) and not np.allclose(value, expected, atol=1e-6):
             raise ValueError(f"{key} is not the constant of this distance's definition: another version's file?")
-    whole = any(key.startswith("net.") for key in tensors)
-    target = shapes(name)
+    lines, target = table(name, whole=any(key.startswith("net.") for key in tensors)), shapes(name)
     # Not weights: constants, torchvision's classifier, and the second name of the heads in `lpips`.
-    ported = port(
-        tensors,
-        table(name, whole),
-        target,
-        ignore=lambda key: _is_constant(key) or key.startswith(("classifier.", "lins.")),
-    )
+    others = ("classifier.", "lins.")
+    ported = port(tensors, lines, target, ignore=lambda key: _is_constant(key) or key.startswith(others))
     return name, unflatten_like(ported, target)
 
 

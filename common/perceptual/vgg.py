@@ -50,29 +50,29 @@ MEAN = (123.68, 116.779, 103.939)  # RGB of ImageNet in [0, 255], as FILM's refe
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Vgg:
-    """A pytree: give it to a jitted function as an argument, so that its 59 or 80 MB are not compiled into the program.
+    """A pytree: an argument of a jitted function, so that its 59 or 80 MB are not compiled into the program."""
 
-    Attributes:
-      params: convolutions by name, from conv1_1 on, as deep as needed.
-      mean: subtracted from 255 * RGB.
-    """
-
-    params: Params
-    mean: tuple[float, float, float] = field(default=MEAN, metadata={"static": True})
+    params: Params  # from conv1_1 on, as deep as needed
+    mean: tuple[float, float, float] = field(default=MEAN, metadata={"static": True})  # subtracted from 255 * RGB
     pooling: Pooling = field(default="average", metadata={"static": True})
 
     @property
     def depth(self) -> int:
-        return depth_of(self.params)
+        """16 or 19, by the names; parameters that end before block 3 does could be both, and count as 16."""
+        names = tuple(sorted(self.params))
+        for depth in CONVOLUTIONS:
+            if names and names == layer_names(depth)[: len(names)]:
+                return depth
+        raise ValueError(
+            f"not a VGG: its convolutions are {', '.join(names) or 'none'}; expected conv1_1, conv1_2, ..."
+        )
 
     def astype(self, dtype: Any) -> Vgg:
         return replace(self, params=jax.tree.map(lambda x: jnp.asarray(x, dtype), self.params))
 
     def features(self, images: Float[Array, "b h w 3"], layers: Sequence[str]) -> dict[str, Float[Array, "b _ _ _"]]:
         """Activations of `layers` after ReLU, {name: b h' w' c} in the given order and the dtype of the parameters;
-        deeper layers are not computed. `images` are RGB in [0, 1], not clipped.
-
-        Raises ValueError for unknown layers, parameters that are not VGG's, an unknown pooling."""
+        deeper layers are not computed. `images` are RGB in [0, 1], not clipped."""
         if self.pooling not in get_args(Pooling):
             raise ValueError(f"pooling is {self.pooling!r}; choose one of {', '.join(get_args(Pooling))}")
         names = layer_names(self.depth)[: len(self.params)]
@@ -99,15 +99,6 @@ def layer_names(depth: int) -> tuple[str, ...]:
     if depth not in CONVOLUTIONS:
         raise ValueError(f"VGG-{depth} is not known; choose one of {', '.join(map(str, CONVOLUTIONS))}")
     return tuple(f"conv{b}_{i}" for b, n in enumerate(CONVOLUTIONS[depth], 1) for i in range(1, n + 1))
-
-
-def depth_of(params: Params) -> int:
-    """16 or 19, by the names; parameters that end before block 3 does could be both, and count as 16."""
-    names = tuple(sorted(params))
-    for depth in CONVOLUTIONS:
-        if names and names == layer_names(depth)[: len(names)]:
-            return depth
-    raise ValueError(f"not a VGG: its convolutions are {', '.join(names) or 'none'}; expected conv1_1, conv1_2, ...")
 
 
 def f32(*shape: int) -> jax.ShapeDtypeStruct:

@@ -41,9 +41,7 @@ Read = tuple[Params, tuple[float, float, float]]  # parameters and mean
 
 def load_vgg(path: str | Path, pooling: Pooling = "average") -> Vgg:
     """The network in a file of one of the formats above, by its suffix; float32. "random-16" and "random-19" give
-    `random_vgg`, to try a recipe without weights.
-
-    Raises FileNotFoundError; ValueError for a damaged file, another network, or a missing package."""
+    `random_vgg`, to try a recipe without weights."""
     if str(path) in RANDOM:
         return random_vgg(RANDOM[str(path)], pooling)
     path = require_file(path)
@@ -159,23 +157,20 @@ def _keras_names(source: Arrays) -> dict[str, str]:
     return names
 
 
-def _port(
-    path: Path, source: Arrays, names: Mapping[str, str], layout: Layout = IDENTITY
-) -> dict[str, dict[str, np.ndarray]]:
+def _port(path: Path, source: Arrays, names: Mapping[str, str], layout: Layout = IDENTITY) -> Params:
     """Fills a whole VGG by `names`, {their key: our leaf}, ignoring other keys. The depth is 19 if a leaf of VGG-19
     alone is named."""
     depth = 19 if {"conv3_4.kernel", "conv4_4.kernel", "conv5_4.kernel"} & set(names.values()) else 16
     try:
-        table = make_table(
-            (leaf, Entry(key, layout if leaf.endswith("kernel") else IDENTITY)) for key, leaf in names.items()
-        )
+        lines = [(leaf, Entry(key, layout if leaf.endswith("kernel") else IDENTITY)) for key, leaf in names.items()]
+        table = make_table(lines)
         target = param_shapes(depth)
         return unflatten_like(port(source, table, target, ignore=lambda key: key not in names), target)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _flip(params: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
+def _flip(params: Params) -> Params:
     params["conv1_1"]["kernel"] = np.ascontiguousarray(params["conv1_1"]["kernel"][:, :, ::-1])
     return params
 

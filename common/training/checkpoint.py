@@ -62,8 +62,7 @@ class Checkpoints:
         """Starts to write a checkpoint after the one before is complete; `state` may be donated afterwards.
 
         `position`, JSON, is that of the data iterator; `scores` are those of this state; `refresh`, JSON, and `arrays`
-        come from `Refresh.saved`. Raises an error of the write before.
-        """
+        come from `Refresh.saved`. Raises an error of the write before."""
         if step == self.latest():
             return
         # JSON is copied: the iterator may change its position while the background thread writes

@@ -26,8 +26,7 @@ def instantiate(node: Any, name: str = "") -> Any:
     """The checked object of a `_target_`, given plain lists and dicts (OmegaConf's own would leak into jit).
 
     Nested nodes with a `_target_` become objects first. `name` is the path of the node in the config. Raises ValueError
-    for an unknown key or a value of another type.
-    """
+    for an unknown key or a value of another type."""
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     return _build(plain, name)
 

@@ -27,16 +27,10 @@ COMPILE_MS = 3_600_000  # time limit for the compilers of the other processes
 
 @dataclasses.dataclass(frozen=True)
 class ClusterConfig:
-    """Attributes:
-    auto: take everything from the environment (Slurm, TPU pods, Open MPI).
-    coordinator: host:port of process 0; None: one process.
-    processes, process: their number, and which one this is, from 0.
-    """
-
-    auto: bool = False
-    coordinator: str | None = None
+    auto: bool = False  # take everything from the environment (Slurm, TPU pods, Open MPI)
+    coordinator: str | None = None  # host:port of process 0; None: one process
     processes: int = 1
-    process: int = 0
+    process: int = 0  # which one this is
 
     def __post_init__(self):
         if self.coordinator is None and not self.auto and self.processes != 1:

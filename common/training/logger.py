@@ -28,13 +28,8 @@ WATCHED = ("loss", "grad_norm", "update_norm")  # metrics that end the run when 
 
 @dataclasses.dataclass(frozen=True)
 class LoggerConfig:
-    """Attributes:
-    tensorboard: write event files into `tensorboard/` of the run.
-    wandb: project of Weights & Biases (extra `wandb`; WANDB_MODE=offline works); None: not used.
-    """
-
-    tensorboard: bool = True
-    wandb: str | None = None
+    tensorboard: bool = True  # event files in `tensorboard/` of the run
+    wandb: str | None = None  # project of Weights & Biases (extra `wandb`; WANDB_MODE=offline works)
 
 
 class Logger:
@@ -43,13 +38,12 @@ class Logger:
     def __init__(self, folder: Path, step: int = 0, config: LoggerConfig | None = None):
         config = config or LoggerConfig()
         self.writers: list[Any] = []
-        if not distributed.is_first():
-            return
-        self.writers.append(Files(folder, step))
-        if config.tensorboard:
-            self.writers.append(TensorBoard(folder, step))
-        if config.wandb:
-            self.writers.append(WandB(folder, config.wandb))
+        if distributed.is_first():
+            self.writers.append(Files(folder, step))
+            if config.tensorboard:
+                self.writers.append(TensorBoard(folder, step))
+            if config.wandb:
+                self.writers.append(WandB(folder, config.wandb))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for writer in self.writers:
@@ -97,9 +91,8 @@ class MetricWindow:
         examples = "" if ids is None else f" on {', '.join(self.names(np.asarray(ids).tolist()))}"
         good = self.latest()
         saved = "there is no checkpoint yet" if good is None else f"the last good checkpoint is of step {good}"
-        raise FloatingPointError(
-            f"{bad} became {row[bad]} at step {step}{examples}; {saved}: lower optim.lr or set optim.clip, then resume"
-        )
+        what = f"{bad} became {row[bad]} at step {step}{examples}"
+        raise FloatingPointError(f"{what}; {saved}: lower optim.lr or set optim.clip, then resume")
 
     def mean(self) -> dict[str, float]:
         """Means since the last call, with the steps per second; waits for the newest step."""

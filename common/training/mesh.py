@@ -48,9 +48,8 @@ def make_mesh(devices: int = 0, fsdp: int = 1, spare: int = 0) -> Mesh:
     if fsdp < 1 or count % fsdp:
         raise ValueError(f"trainer.fsdp is {fsdp}: it must divide the {count} devices; 1 splits no parameters")
     # Auto: jax.make_mesh would default to Explicit axis types, which every array operation would have to name.
-    return jax.make_mesh(
-        (count // fsdp, fsdp), (DATA, FSDP), axis_types=(AxisType.Auto,) * 2, devices=available[:count]
-    )
+    types, chosen = (AxisType.Auto,) * 2, available[:count]
+    return jax.make_mesh((count // fsdp, fsdp), (DATA, FSDP), axis_types=types, devices=chosen)
 
 
 def spare_mesh(spare: int) -> Mesh | None:
@@ -115,8 +114,7 @@ def by_share(function: Callable[[Any, Any], Any], mesh: Mesh | None) -> Callable
     the result is split in the same way.
 
     Nothing is exchanged inside, where XLA would gather whole batches for a lookup. Split parameters (fsdp) are left to
-    XLA, which gathers them late.
-    """
+    XLA, which gathers them late."""
     if mesh is None or mesh.devices.size == 1 or mesh.shape[FSDP] > 1:
         return function
     share = PartitionSpec((DATA, FSDP))

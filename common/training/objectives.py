@@ -42,17 +42,11 @@ LAST_STEP = 2**31 - 1  # steps are int32 on the device
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A number by step.
+    """A number by step."""
 
-    Attributes:
-      corners: (step, value) pairs, steps strictly rising in [0, 2^31).
-      kind: "linear" between the corners, or "step": a value holds from after its step to the next corner's.
-      name: config key, for errors.
-    """
-
-    corners: Any
-    kind: str = "linear"
-    name: str = dataclasses.field(default="schedule", compare=False)
+    corners: Any  # (step, value) pairs, steps strictly rising in [0, 2^31)
+    kind: str = "linear"  # between the corners, or "step": a value holds from after its step to the next corner's
+    name: str = dataclasses.field(default="schedule", compare=False)  # config key, for errors
 
     def __post_init__(self):
         if self.kind not in KINDS:
@@ -151,12 +145,7 @@ class Term(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A term that compares the values at two paths by `function`; the subclasses are the functions of `common.losses`.
-
-    Attributes:
-      prediction, target: paths of the values.
-      weight: a number, or a schedule over the steps.
-    """
+    """Compares the values at two paths by `function`; the subclasses are the functions of `common.losses`."""
 
     function: ClassVar[Callable]
     prediction: str = "output.image"
@@ -192,9 +181,7 @@ class Ssim(Pair):
 
 @dataclasses.dataclass(frozen=True)
 class Charbonnier(Pair):
-    """`epsilon` is the difference at which the parabola turns into a line."""
-
-    epsilon: float = 1e-3
+    epsilon: float = 1e-3  # the difference at which the parabola turns into a line
 
     def __call__(self, scope: Scope) -> Float[Array, ""]:
         return losses.charbonnier(scope[self.prediction], scope[self.target], self.epsilon)
@@ -202,10 +189,10 @@ class Charbonnier(Pair):
 
 @dataclasses.dataclass(frozen=True)
 class Vgg(Pair):
-    """Differences of features of `network`, one of the task's networks."""
+    """Differences of features."""
 
     function = staticmethod(losses.feature_distance)
-    network: str = "vgg"
+    network: str = "vgg"  # one of the task's
 
     def __call__(self, scope: Scope) -> Float[Array, ""]:
         return type(self).function(*scope.features(self.network, self.prediction, self.target))

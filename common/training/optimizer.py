@@ -70,45 +70,27 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 class OptimConfig:
     """Optimiser settings. Steps are those of the optimiser: one per batch, however many microbatches it is split into.
 
-    Attributes:
-      lr: peak learning rate. Adafactor's is relative to the size of a parameter (see `parameter_scale`).
-      schedule: one of `SCHEDULES`, after the warm-up. `staircase` multiplies by `decay_rate` every `decay_every`
-        steps; `cosine` and `linear` end at `final_lr * lr` at the last step; `rsqrt` falls as
-        `sqrt(timescale / (timescale + step))`.
-      warmup: steps of the linear rise from 0.
-      cooldown: last steps of the run, over which the rate of any schedule is multiplied by a line from 1 to 0.
-      clip: bound on the global norm of the gradient; 0 for none.
-      weight_decay: fraction of a parameter that is subtracted per unit of learning rate, in every optimiser but `adam`.
-        Arrays of fewer than two dimensions, biases and norms, never decay. (optax's own Adafactor takes it per step.)
-      no_decay: expressions for further paths that do not decay, such as stacked biases.
-      multipliers: (expression, factor) pairs of the module's docstring.
-      momentum: decay of the first moment; None: 0.9 for `adam` and `adamw`, 0.95 for `muon`, none for `adafactor`.
-      momentum_dtype: of the first moment; second moments stay float32.
-      update_clip: Adafactor's bound on the root mean square of an update, d in the paper; 0 for none.
-      parameter_scale: Adafactor's step is `lr` times the root mean square of the parameter (at least 1e-3).
-      ema: decay of the averaged parameters that are evaluated and exported; 0 for none.
-      ema_power: growth of the decay to `ema` (`state.ema_decay`): 0 as in TensorFlow, above it as in diffusers.
-    """
+    Arrays of fewer than two dimensions, biases and norms, never decay. (optax's own Adafactor decays per step.)"""
 
     name: str = "adam"
-    lr: float = 1e-4
-    schedule: str = "constant"
-    warmup: int = 0
-    final_lr: float = 0.0
-    decay_every: int = 750_000
+    lr: float = 1e-4  # peak learning rate; Adafactor's is relative to the size of a parameter (`parameter_scale`)
+    schedule: str = "constant"  # after the warm-up
+    warmup: int = 0  # steps of the linear rise from 0
+    final_lr: float = 0.0  # `cosine` and `linear` end at `final_lr * lr` at the last step
+    decay_every: int = 750_000  # `staircase` multiplies by `decay_rate` every `decay_every` steps
     decay_rate: float = 0.464158
-    timescale: int = 10_000
-    cooldown: int = 0
-    clip: float = 0.0
-    weight_decay: float = 0.0
-    no_decay: Sequence[str] = ()
-    multipliers: Sequence[Sequence[Any]] = ()
-    momentum: float | None = None
-    momentum_dtype: str = "float32"
-    update_clip: float = 1.0
-    parameter_scale: bool = True
-    ema: float = 0.0
-    ema_power: float = 0.0
+    timescale: int = 10_000  # `rsqrt` falls as `sqrt(timescale / (timescale + step))`
+    cooldown: int = 0  # last steps of the run, over which the rate of any schedule is multiplied by a line from 1 to 0
+    clip: float = 0.0  # bound on the global norm of the gradient; 0 for none
+    weight_decay: float = 0.0  # fraction of a parameter subtracted per unit of learning rate; `adam` has none
+    no_decay: Sequence[str] = ()  # expressions for further paths that do not decay, such as stacked biases
+    multipliers: Sequence[Sequence[Any]] = ()  # (expression, factor) pairs of the module's docstring
+    momentum: float | None = None  # decay of the first moment; None: adam(w) 0.9, muon 0.95, adafactor none
+    momentum_dtype: str = "float32"  # of the first moment; second moments stay float32
+    update_clip: float = 1.0  # Adafactor's bound on the root mean square of an update, d in the paper; 0 for none
+    parameter_scale: bool = True  # Adafactor's step is `lr` times the root mean square of the parameter, at least 1e-3
+    ema: float = 0.0  # decay of the averaged parameters that are evaluated and exported; 0 for none
+    ema_power: float = 0.0  # growth of the decay to `ema` (`state.ema_decay`): 0 as TensorFlow, above as diffusers
 
     def __post_init__(self):
         choices = {"name": OPTIMIZERS, "schedule": SCHEDULES, "momentum_dtype": DTYPES}
@@ -134,10 +116,8 @@ def make_schedule(config: OptimConfig, steps: int) -> optax.Schedule:
     after = steps - config.warmup
     ends = config.schedule in ("cosine", "linear")
     if (ends and after <= 0) or (config.cooldown and after < config.cooldown):
-        raise ValueError(
-            f"optim.warmup is {config.warmup} and optim.cooldown {config.cooldown}: too long for a {config.schedule} "
-            f"schedule of {steps} steps; lower them or raise trainer.steps"
-        )
+        both = f"optim.warmup is {config.warmup} and optim.cooldown {config.cooldown}"
+        raise ValueError(f"{both}: too long for a {config.schedule} schedule of {steps} steps; raise trainer.steps")
     schedule = {
         "constant": lambda: optax.constant_schedule(config.lr),
         "staircase": lambda: optax.exponential_decay(config.lr, config.decay_every, config.decay_rate, staircase=True),
@@ -254,16 +234,14 @@ def trainable(multipliers: Multipliers, params: PyTree) -> PyTree:
 
 def stop_frozen_gradients(multipliers: Multipliers, params: PyTree) -> PyTree:
     """`params` with the frozen ones behind `stop_gradient`: their backward pass is left out of the program."""
-    return jax.tree.map(
-        lambda moves, x: x if moves else jax.lax.stop_gradient(x), trainable(multipliers, params), params
-    )
+    moves = trainable(multipliers, params)
+    return jax.tree.map(lambda moves, x: x if moves else jax.lax.stop_gradient(x), moves, params)
 
 
 def decayed(no_decay: Sequence[str], params: PyTree) -> PyTree:
     """A tree like `params` that is True where weights decay: two and more dimensions, and no expression found."""
-    return jax.tree.map(
-        lambda x, path: x.ndim >= 2 and _deciding(no_decay, path) is None, params, parameter_paths(params)
-    )
+    paths = parameter_paths(params)
+    return jax.tree.map(lambda x, path: x.ndim >= 2 and _deciding(no_decay, path) is None, params, paths)
 
 
 def check_expressions(multipliers: Multipliers, no_decay: Sequence[str], params: PyTree) -> None:
@@ -279,9 +257,7 @@ def check_expressions(multipliers: Multipliers, no_decay: Sequence[str], params:
     deciding = {_deciding(expressions, path) for path in paths}
     for index, expression in enumerate(expressions):
         if index not in deciding:
-            raise ValueError(
-                f"optim.multipliers: earlier expressions decide over every path of {expression!r}; move it up"
-            )
+            raise ValueError(f"optim.multipliers: earlier expressions decide every path of {expression!r}; move it up")
     if not any(_factor(multipliers, path) for path in paths):
         raise ValueError(f"optim.multipliers freeze every parameter; give some a factor above 0: {examples}")
 

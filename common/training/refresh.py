@@ -131,7 +131,7 @@ class Refresh(NoRefresh):
     def saved(self) -> dict[str, Any]:
         if self.config.lag is None:
             return {"refresh": {"used": self.current.about, "coming": None, "shapes": None}}
-        pending = None if self.pending is None else self.pending.version.result()
+        pending = self.pending and self.pending.version.result()
         about = {"used": self.current.about, "coming": pending and pending.about, "shapes": _shapes(self.arrays)}
         return {"refresh": about, "arrays": {"used": self.arrays} | ({"coming": pending.arrays} if pending else {})}
 
@@ -221,9 +221,8 @@ class Refresh(NoRefresh):
         while not all(leaf.is_ready() for leaf in jax.tree.leaves(arrays)):  # block_until_ready cannot be cancelled
             self._check_cancelled()
             time.sleep(POLL)
-        return Version(
-            number, step, time.perf_counter() - clock, jax.block_until_ready(arrays)
-        )  # raises an error of the device
+        jax.block_until_ready(arrays)  # raises an error of the device
+        return Version(number, step, time.perf_counter() - clock, arrays)
 
     def _check_cancelled(self) -> None:
         if self.cancelled.is_set():

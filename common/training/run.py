@@ -176,9 +176,7 @@ def lock(folder: Path) -> Iterator[None]:
 
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ValueError(
-                f"{folder}: another process is training there; stop it, or choose a new name=..."
-            ) from error
+            raise ValueError(f"{folder}: another process trains there; stop it, or choose a new name=...") from error
         except (ImportError, OSError):  # a file system without locks
             pass
         yield

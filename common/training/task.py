@@ -21,21 +21,13 @@ IDS = "id"  # entry of a batch: one integer per example, for error messages; it 
 
 
 class Context(NamedTuple):
-    """Inputs of a loss besides parameters and batch.
+    """Inputs of a loss besides parameters and batch."""
 
-    Attributes:
-      step: number of steps done.
-      key: random key of this step (and microbatch), from the run's seed and the step alone.
-      frozen: the task's `frozen()`, on the device.
-      refreshed: the latest `refresh_arrays`, on the device (`refresh.py`).
-      mesh: the devices of the run, for a loss that divides its work itself.
-    """
-
-    step: Int[Array, ""]
-    key: PRNGKeyArray
-    frozen: Any
-    refreshed: Any = None
-    mesh: Mesh | None = None
+    step: Int[Array, ""]  # number of steps done
+    key: PRNGKeyArray  # of this step (and microbatch), from the run's seed and the step alone
+    frozen: Any  # the task's `frozen()`, on the device
+    refreshed: Any = None  # the latest `refresh_arrays`, on the device (`refresh.py`)
+    mesh: Mesh | None = None  # the devices of the run, for a loss that divides its work itself
 
 
 @runtime_checkable
@@ -71,17 +63,13 @@ class Task(Protocol):
 class RefreshConfig:
     """When and where the arrays of a `RefreshedTask` are recomputed.
 
-    Attributes:
-      every: steps from one snapshot of the parameters to the next. A snapshot that is due during a refresh is skipped.
-      lag: fixed number of steps between a snapshot and the first step that reads its arrays (0: the very next one). The
-        step waits if they are late, so a run repeats bit for bit. None: arrays are read as soon as they are ready, so
-        no two runs are equal.
-      spare: number of devices, the last ones, that only refresh. 0: the training devices do both.
-    """
+    `lag` is the fixed number of steps between a snapshot and the first step that reads its arrays (0: the very next
+    one). The step waits if they are late, so a run repeats bit for bit. None: arrays are read as soon as they are
+    ready, so no two runs are equal."""
 
-    every: int = 100
+    every: int = 100  # steps from one snapshot of the parameters to the next; one due during a refresh is skipped
     lag: int | None = None
-    spare: int = 0
+    spare: int = 0  # number of devices, the last ones, that only refresh; 0: the training devices do both
 
     def __post_init__(self):
         if self.every < 1:

@@ -41,36 +41,24 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class TrainerConfig:
-    """Length, outputs and devices of a run; all intervals in steps.
-
-    Attributes:
-      log_every, picture_every, checkpoint_every: intervals; pictures and checkpoints also at the end.
-      evaluate_every: interval of the evaluation of the averaged weights (0: never), a multiple of `checkpoint_every`;
-        also at the end.
-      best: name of the score by which the best checkpoint is kept and exported as `best.safetensors`.
-      keep, keep_every: number of newest checkpoints to keep; those at multiples of `keep_every` (0: none) stay too.
-      accumulate: microbatches that a batch is split into, computed one after the other, to save memory.
-      devices, fsdp: devices of the mesh (0: all but those of `refresh.spare`), and along how many of them large
-        parameters are split.
-      sharding: (regular expression, tactic) rules of `common/training/mesh.py`; with fsdp=1 they split nothing.
-      profile: [first, last] step to trace with `jax.profiler` into `profile/` of the run folder; []: none.
-    """
+    """Length, outputs and devices of a run; all intervals in steps. Pictures, evaluations and checkpoints come at the
+    end as well."""
 
     steps: int = 3_000_000
     log_every: int = 100
     picture_every: int = 1000
     checkpoint_every: int = 1000
-    evaluate_every: int = 0
-    best: str | None = None
+    evaluate_every: int = 0  # evaluation of the averaged weights (0: never); a multiple of `checkpoint_every`
+    best: str | None = None  # name of the score by which the best checkpoint is kept, exported as `best.safetensors`
     best_is_highest: bool = True
-    keep: int = 2
-    keep_every: int = 0
-    accumulate: int = 1
-    devices: int = 0
-    fsdp: int = 1
-    sharding: Rules = (("", "fsdp"),)
+    keep: int = 2  # number of newest checkpoints to keep
+    keep_every: int = 0  # those at multiples of it (0: none) stay too
+    accumulate: int = 1  # microbatches that a batch is split into, computed one after the other, to save memory
+    devices: int = 0  # of the mesh; 0: all but those of `refresh.spare`
+    fsdp: int = 1  # along how many of them large parameters are split
+    sharding: Rules = (("", "fsdp"),)  # (regular expression, tactic) of `common/training/mesh.py`; none with fsdp=1
     progress: bool = True
-    profile: Sequence[int] = ()
+    profile: Sequence[int] = ()  # [first, last] step to trace with `jax.profiler` into `profile/` of the run folder
 
     def __post_init__(self):
         object.__setattr__(self, "sharding", tuple((pattern, tactic) for pattern, tactic in self.sharding))
@@ -80,10 +68,8 @@ class TrainerConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"trainer.{name} is {getattr(self, name)}: it must be at least 1")
         if self.evaluate_every % self.checkpoint_every:
-            raise ValueError(
-                f"trainer.evaluate_every is {self.evaluate_every}: give a multiple of trainer.checkpoint_every, "
-                f"{self.checkpoint_every}, so that scored weights are saved"
-            )
+            rule = f"give a multiple of trainer.checkpoint_every, {self.checkpoint_every}, to save scored weights"
+            raise ValueError(f"trainer.evaluate_every is {self.evaluate_every}: {rule}")
         if self.best and not self.evaluate_every:
             raise ValueError(f"trainer.best is {self.best!r}, but there is no evaluation: set trainer.evaluate_every")
         if self.profile and not (len(self.profile) == 2 and 1 <= self.profile[0] <= self.profile[1]):
@@ -102,10 +88,7 @@ def train(
     **metadata: Any,
 ) -> Path:
     """Trains `task` on `data` and returns the exported weights, `folder/weights.safetensors`, which hold `metadata`.
-
-    Raises FloatingPointError when the loss is not finite; KeyboardInterrupt after Ctrl-C or SIGTERM, with the state
-    saved.
-    """
+    Raises KeyboardInterrupt after Ctrl-C or SIGTERM, with the state saved."""
     # 1. Check the user's choices before anything is computed.
     if config.evaluate_every:
         if evaluation is None:

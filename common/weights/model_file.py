@@ -66,9 +66,8 @@ def save_weights(
 ) -> Path:
     """Writes parameters (a pure nested dict, or flat by dotted names) to `path`, which it returns.
 
-    `dtype` converts the float leaves (None keeps them). Raises FileExistsError unless `overwrite`; ValueError for an
-    unknown dtype, no parameters, a leaf with (or, in float16, becoming) NaN or infinity, and a config or metadata that
-    is not JSON."""
+    `dtype` converts the float leaves (None keeps them). Raises ValueError for a leaf with (or, in float16, becoming)
+    NaN or infinity, and a config or metadata that is not JSON."""
     check_output_file(path, overwrite)
     if dtype is not None and dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}")
@@ -102,10 +101,8 @@ def save_weights(
 
 
 def load_weights(path: str | Path, *, expect_kind: str | None = None) -> tuple[dict[str, np.ndarray], Metadata]:
-    """Reads what `save_weights` wrote: ({dotted name: array}, header). Floats become float32.
-
-    Raises FileNotFoundError, IsADirectoryError; ValueError for a damaged file, one of another program or a newer
-    layout, or another kind than `expect_kind`."""
+    """Reads what `save_weights` wrote: ({dotted name: array}, header). Floats become float32. Raises ValueError for a
+    damaged file, one of another program or a newer layout, or another kind than `expect_kind`."""
     try:
         with safetensors.safe_open(require_file(path), framework="np") as file:
             tensors, text = file.get_tensors(), dict(file.metadata() or {})

@@ -83,15 +83,12 @@ def unflatten_like(flat: Mapping[str, Any], target_tree: Tree) -> dict[Any, Any]
     with every path that is missing, unknown, or of another shape."""
     target = flatten(target_tree)
     shapes = {path: (_shape(flat[path]), _shape(leaf)) for path, leaf in target.items() if path in flat}
-    _refuse(
-        "filling the parameters",
-        f"{len(flat)} values for {len(target)} leaves",
-        {
-            "leaf without a value": [path for path in target if path not in flat],
-            "value without a leaf": [path for path in flat if path not in target],
-            "shape differs": [f"{path}: value {a}, leaf {b}" for path, (a, b) in shapes.items() if a != b],
-        },
-    )
+    problems = {
+        "leaf without a value": [path for path in target if path not in flat],
+        "value without a leaf": [path for path in flat if path not in target],
+        "shape differs": [f"{path}: value {a}, leaf {b}" for path, (a, b) in shapes.items() if a != b],
+    }
+    _refuse("filling the parameters", f"{len(flat)} values for {len(target)} leaves", problems)
     return _fill(flat, target_tree, "")
 
 
@@ -109,10 +106,9 @@ def port(
     network and a single tensor in memory, not the network twice. Raises one ValueError with all offenders."""
     leaves = flatten(target)
     problems = _coverage(table, leaves)
-    problems["source key missing"] = [
-        f"{entry.source} (for {path})" for path, entry in table.items() if entry.source not in source
-    ]
-    named = {entry.source for entry in table.values()}
+    needed = {path: entry.source for path, entry in table.items()}
+    problems["source key missing"] = [f"{key} (for {path})" for path, key in needed.items() if key not in source]
+    named = set(needed.values())
     problems["source key not used"] = [key for key in source if key not in named and not ignore(key)]
     ported = {}
     for path, entry in table.items():
@@ -136,8 +132,7 @@ def export(params: Tree, table: Table) -> dict[str, np.ndarray]:
             continue
         value = np.asarray(leaves[path])
         if not entry.layout.fits(value.ndim):
-            text = f"{path}: {entry.layout.name} cannot turn {value.shape}"
-            problems.setdefault("shape differs", []).append(text)
+            problems.setdefault("shape differs", []).append(f"{path}: {entry.layout.name} cannot turn {value.shape}")
         elif not all_finite(value):
             problems.setdefault("not finite", []).append(path)
         else:
@@ -174,7 +169,7 @@ def _fill(flat: Mapping[str, Any], tree: Tree, prefix: str) -> dict[Any, Any]:
 
 
 def _shape(leaf: Any) -> tuple[int, ...]:
-    return tuple(np.shape(leaf) if not hasattr(leaf, "shape") else leaf.shape)
+    return tuple(leaf.shape if hasattr(leaf, "shape") else np.shape(leaf))
 
 
 def _coverage(table: Table, leaves: Mapping[str, Any]) -> dict[str, list[str]]:

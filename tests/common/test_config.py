@@ -1,11 +1,13 @@
 """Each wrong key or value in a config is one line with its place, its value and the rule."""
 
 import dataclasses
+import re
 import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
 from omegaconf import OmegaConf
+from refusal import refused
 
 from common.training.config import instantiate
 
@@ -46,6 +48,8 @@ def test_nested_nodes_become_objects_of_plain_values():
     made = build(parts={"a": {"_target_": "config_toys.Inner.large"}}, corners=[[0, 1], [2, 3.5]], rate=2)
     assert made == Outer(Inner(1), 2, None, [[0, 1], [2, 3.5]], {"a": Inner(100)})
     assert type(made.corners) is list and type(made.parts) is dict  # OmegaConf's own would leak into jit
+    assert instantiate(None) is None
+    assert instantiate(OmegaConf.create({"a": [1, {"b": 2}]})) == {"a": [1, {"b": 2}]}
 
 
 @pytest.mark.parametrize(
@@ -61,24 +65,13 @@ def test_nested_nodes_become_objects_of_plain_values():
         ({"on": "maybe"}, "outer.on"),
         ({"inner": {"_target_": "config_toys.Outsider"}}, "Outsider"),
         ({"inner": {"_target_": "no_such_module.Inner"}}, r"no_such_module\.Inner"),
+        ({"inner": {"_target_": "recipes.no_such_world.Data"}}, "no_such_world"),
     ],
 )
 def test_invalid_fields_are_one_line(fields, value):
-    with pytest.raises(ValueError, match=value) as error:
-        build(**fields)
-    assert "\n" not in str(error.value)
+    assert re.search(value, refused(ValueError, build, **fields))
 
 
 def test_a_target_of_recipes_needs_a_clone(monkeypatch):
-    node = {"_target_": "recipes.no_such_world.Data"}
-    with pytest.raises(ValueError, match="no_such_world"):
-        instantiate(node, "data")
     monkeypatch.setitem(sys.modules, "recipes", None)  # as where the wheel is installed
-    with pytest.raises(ValueError, match=r"no_such_world.*clone") as error:
-        instantiate(node, "data")
-    assert "\n" not in str(error.value)
-
-
-def test_plain_nodes_are_unchanged():
-    assert instantiate(None) is None
-    assert instantiate(OmegaConf.create({"a": [1, {"b": 2}]})) == {"a": [1, {"b": 2}]}
+    assert "clone" in refused(ValueError, instantiate, {"_target_": "recipes.no_such_world.Data"}, "data")

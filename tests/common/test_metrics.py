@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import recipe
 
 from common.evaluation.metrics import L1, InterpolationError, Psnr, Ssim, psnr, ssim
 
@@ -16,19 +15,8 @@ PAIRS = runpy.run_path(str(DATA / "make_pictures.py"))["pairs"]()
 SKIMAGE = json.loads((DATA / "skimage.json").read_text())["scores"]
 
 
-@pytest.fixture(scope="module")
-def reference() -> dict[str, np.ndarray]:
-    return recipe.losses()
-
-
 def picture(height: int = 24, width: int = 30, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).random((height, width, 3)).astype(np.float32)
-
-
-@pytest.mark.parametrize(("metric", "name"), [(psnr, "psnr"), (ssim, "ssim")])
-def test_metrics_equal_the_reference(reference, metric, name):
-    pairs = zip(reference["prediction"], reference["y"], strict=True)
-    assert np.mean([metric(*pair) for pair in pairs]) == pytest.approx(float(reference[name]), rel=2e-5)
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -47,33 +35,25 @@ def test_metrics_look_at_the_clipped_picture():
     outside = x.copy()
     outside[:4], outside[4:8] = -3, 7
     assert psnr(x, x) == psnr(outside, x) == np.inf and ssim(outside, x) == pytest.approx(1)
+    assert L1()(np.full_like(x, 9), np.full_like(x, 1)) == 0
 
 
 def test_ssim_of_known_pictures():
     x = picture()
-    assert ssim(x, x) == pytest.approx(1)
     assert ssim(1 - x, x) < 0 < ssim(0.5 * x + 0.25, x) < 1
     flat, darker = np.full((11, 11, 3), 0.6, np.float32), np.full((11, 11, 3), 0.3, np.float32)
     assert ssim(flat, darker) == pytest.approx((2 * 0.6 * 0.3 + 1e-4) / (0.36 + 0.09 + 1e-4), rel=1e-5)
-    assert ssim(x, picture(seed=1)) == pytest.approx(ssim(picture(seed=1), x))
     with pytest.raises(ValueError, match="40, 10"):
         ssim(picture(10, 40), picture(10, 40))
 
 
-def test_l1_is_the_mean_distance_of_the_clipped_pictures():
-    x = np.full((12, 12, 3), 0.5, np.float32)
-    y = x.copy()
-    y[:3] = 0.7
-    assert L1()(x, y) == pytest.approx(0.25 * 0.2, rel=1e-5)
-    assert L1()(np.full_like(x, 9), np.full_like(x, 1)) == 0
-
-
-def test_interpolation_error_counts_levels_of_rounded_pictures():
+def test_l1_and_the_interpolation_error_count_differences():
     x = np.full((4, 4, 3), 100 / 255, np.float32)
     y = x.copy()
-    y[0] = 110 / 255
-    assert InterpolationError()(x, y) == pytest.approx(10 / 2)  # a quarter of the pixels, 10 levels each
-    assert InterpolationError()(x + np.float32(0.4 / 255), x) == 0
+    y[0] = 110 / 255  # a quarter of the pixels
+    assert L1()(x, y) == pytest.approx(0.25 * 10 / 255, rel=1e-5)
+    assert InterpolationError()(x, y) == pytest.approx(10 / 2)
+    assert InterpolationError()(x + np.float32(0.4 / 255), x) == 0  # rounded to levels
     assert InterpolationError(per="pixel")(x, y) == pytest.approx(math.sqrt(3) * InterpolationError()(x, y))
     with pytest.raises(ValueError, match="colour"):
         InterpolationError(per="colour")

@@ -38,11 +38,6 @@ print(trims.count("/jax/core/compile/backend_compile_duration"))
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 def test_each_compilation_trims_once(tmp_path):
     """By JAX's own event, under its present name; a second setup adds no second listener."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"XDG_CACHE_HOME": str(tmp_path)},
-    )
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == ["1"]

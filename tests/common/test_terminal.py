@@ -29,8 +29,11 @@ def test_any_text_is_shown(monkeypatch, encoding, shown):
     assert stream.buffer.getvalue().decode(encoding) == shown * 2  # type: ignore[attr-defined]
 
 
-def test_lists_of_offenders_keep_their_lines():
+def test_lists_of_offenders_keep_their_lines(monkeypatch):
     assert terminal.one_line("a\nb: two\n  first\n  second") == "a\\nb: two\n  first\n  second"
+    for stream, show in (("stdout", terminal.say), ("stderr", terminal.complain)):
+        monkeypatch.setattr(sys, stream, None)  # no terminal at all
+        show("hello")
 
 
 def test_a_closed_pipe_is_reported_once(monkeypatch):
@@ -41,13 +44,6 @@ def test_a_closed_pipe_is_reported_once(monkeypatch):
         with pytest.raises(BrokenPipeError):
             terminal.say("hello")
         terminal.say("no error: closing `closed` must not fail either")
-
-
-def test_no_terminal_at_all(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    monkeypatch.setattr(sys, "stderr", None)
-    terminal.say("hello")
-    terminal.complain("hello")
 
 
 @pytest.mark.parametrize("name", terminal.STOPS)

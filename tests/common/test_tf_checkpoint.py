@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import recipe
+from refusal import refused
 
 from common.io.tf_checkpoint import find_prefix, read_tf_checkpoint
 
@@ -44,19 +45,12 @@ def test_keys_shapes_and_values_without_text(name, folder):
         np.testing.assert_allclose(value, expected, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("given", "prefix"),
-    [
-        (SAVED_MODEL, SAVED_MODEL / "variables" / "variables"),
-        (SAVED_MODEL / "variables", SAVED_MODEL / "variables" / "variables"),
-        (SAVED_MODEL / "variables" / "variables.index", SAVED_MODEL / "variables" / "variables"),
-        (CHECKPOINT, CHECKPOINT / "ckpt-3"),
-        (str(CHECKPOINT / "ckpt-3"), CHECKPOINT / "ckpt-3"),
-        (CHECKPOINT / "ckpt-3.index", CHECKPOINT / "ckpt-3"),
-    ],
-)
-def test_paths_of_a_bundle(given, prefix):
-    assert find_prefix(given) == prefix
+def test_paths_of_a_bundle():
+    saved, checkpoint = SAVED_MODEL / "variables" / "variables", CHECKPOINT / "ckpt-3"
+    for given in (SAVED_MODEL, saved.parent, saved.with_suffix(".index")):
+        assert find_prefix(given) == saved
+    for given in (CHECKPOINT, str(checkpoint), checkpoint.with_suffix(".index")):
+        assert find_prefix(given) == checkpoint
 
 
 @pytest.mark.parametrize("named", ["ckpt-12.5", "/gone/since/long/ckpt-12.5", None])
@@ -75,9 +69,7 @@ def test_the_newest_is_named_by_the_checkpoint_file_also_after_a_move(tmp_path, 
 
 @pytest.mark.parametrize("name", ["", "ckpt-9", "ckpt-9.index", "gone/ckpt"])
 def test_no_bundle_here(tmp_path, name):
-    with pytest.raises(FileNotFoundError, match=str(tmp_path / name)) as caught:
-        read_tf_checkpoint(tmp_path / name)
-    assert "\n" not in str(caught.value)
+    assert str(tmp_path / name) in refused(FileNotFoundError, read_tf_checkpoint, tmp_path / name)
 
 
 def test_a_missing_shard_is_named(tmp_path):
@@ -96,9 +88,7 @@ def test_files_cut_short(tmp_path, damaged):
     shutil.copytree(CHECKPOINT, tmp_path, dirs_exist_ok=True)
     data = (tmp_path / damaged).read_bytes()
     (tmp_path / damaged).write_bytes(data[: len(data) // 2])
-    with pytest.raises(ValueError, match=str(tmp_path)) as caught:
-        read_tf_checkpoint(tmp_path)
-    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in refused(ValueError, read_tf_checkpoint, tmp_path)
 
 
 def test_without_tensorflow_the_extra_is_named_and_the_environment_kept(monkeypatch):
@@ -106,6 +96,5 @@ def test_without_tensorflow_the_extra_is_named_and_the_environment_kept(monkeypa
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
     before = dict(os.environ)
-    with pytest.raises(ValueError, match=r"film-plugins-reveal\[convert\]") as caught:
-        read_tf_checkpoint(SAVED_MODEL)
-    assert dict(os.environ) == before and "\n" not in str(caught.value)
+    assert "film-plugins-reveal[convert]" in refused(ValueError, read_tf_checkpoint, SAVED_MODEL)
+    assert dict(os.environ) == before

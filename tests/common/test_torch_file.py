@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import recipe
+from refusal import refused
 from weight_files import Global, Storage, Tensor, archive, pickled
 
 from common.io import torch_file
@@ -38,12 +39,6 @@ def test_film_port_has_the_values_of_the_reference_under_the_names_of_the_port(n
         kernel, bias = tensors[f"{ours}.weight"].transpose(2, 3, 1, 0), tensors[f"{ours}.bias"]
         np.testing.assert_array_equal(kernel, recipe.variable(f"{theirs}/kernel", kernel.shape))
         np.testing.assert_array_equal(bias, recipe.variable(f"{theirs}/bias", bias.shape))
-
-
-def test_script_and_state_dict_agree():
-    state, script = (read_torch(DATA / name) for name in ("dajes_tiny.pth", "dajes_tiny_torchscript.pt"))
-    assert state.keys() == script.keys()
-    assert all(np.array_equal(state[key], script[key]) for key in state)
 
 
 @pytest.mark.parametrize("name", ["torch_tensors.pth", "torch_legacy.pth"])
@@ -74,12 +69,6 @@ def test_tensors_of_all_types_and_views(name):
     assert tensors["shared.whole"].min() == 0
 
 
-def test_hand_made_archive_is_readable(tmp_path):
-    """The hostile archives below differ from this one only in their attack."""
-    path = archive(tmp_path / "m.pth", pickled({"a": Tensor(Storage("s", 6), 1, (2, 2), (1, 2))}), s=STORAGE)
-    np.testing.assert_array_equal(read_torch(path)["a"], [[1, 3], [2, 4]])
-
-
 class Call:
     """Pickles as a call."""
 
@@ -98,9 +87,8 @@ def test_calls_are_refused_by_name_and_never_made(tmp_path, container):
         archive(path, graph)
     else:
         path.write_bytes(graph)
-    with pytest.raises(ValueError, match=r"(posix|nt)\.mkdir") as error:
-        read_torch(path)
-    assert not trace.exists() and "\n" not in str(error.value)
+    assert f"{os.mkdir.__module__}.mkdir" in refused(ValueError, read_torch, path)
+    assert not trace.exists()
 
 
 @pytest.mark.parametrize(
@@ -154,21 +142,22 @@ def test_tensors_cannot_read_outside_their_storage(tmp_path, offset, size, strid
 
 
 def test_inconsistent_graphs_are_refused(tmp_path):
-    tensor = Tensor(Storage("s", 6), 0, (6,), (1,))
+    """The archive of `view` is the one that is right."""
+    tensor, view = Tensor(Storage("s", 6), 0, (6,), (1,)), Tensor(Storage("s", 6), 1, (2, 2), (1, 2))
     wide = Tensor(Storage("s", 6), 0, (1 << 30,), (0,))  # an expanded tensor is not a larger storage
     loop: dict = {}
     loop["again"] = loop
-    for graph, storage, value in [
-        ({"a": Tensor(wide, 1 << 20, (4,), (1,))}, STORAGE, "storage"),
-        ({"a": tensor}, STORAGE[:4], "buffer is smaller"),
-        (loop, STORAGE, "64"),
-        ({"a.b": tensor, "a": {"b": tensor}}, STORAGE, r"a\.b"),
-        ({"epoch": 3}, STORAGE, "no tensor"),
+    path = tmp_path / "m.pth"
+    np.testing.assert_array_equal(read_torch(archive(path, pickled({"a": view}), s=STORAGE))["a"], [[1, 3], [2, 4]])
+    for graph, storages, value in [
+        ({"a": Tensor(wide, 1 << 20, (4,), (1,))}, {"s": STORAGE}, "storage"),
+        ({"a": tensor}, {"s": STORAGE[:4]}, "buffer is smaller"),
+        (loop, {"s": STORAGE}, "64"),
+        ({"a.b": tensor, "a": {"b": tensor}}, {"s": STORAGE}, "a.b"),
+        ({"epoch": 3}, {"s": STORAGE}, "no tensor"),
+        ({"a": tensor}, {}, "model/data/s"),
     ]:
-        with pytest.raises(ValueError, match=value):
-            read_torch(archive(tmp_path / "m.pth", pickled(graph), s=storage))
-    with pytest.raises(ValueError, match="model/data/s"):
-        read_torch(archive(tmp_path / "absent.pth", pickled({"a": tensor})))
+        assert value in refused(ValueError, read_torch, archive(path, pickled(graph), **storages))
 
 
 @pytest.mark.parametrize("name", ["dajes_tiny.pth", "dajes_tiny_torchscript.pt", "torch_legacy.pth"])
@@ -176,9 +165,7 @@ def test_inconsistent_graphs_are_refused(tmp_path):
 def test_files_cut_short(tmp_path, name, keep):
     data = (DATA / name).read_bytes()
     (tmp_path / name).write_bytes(data[: int(len(data) * keep)])
-    with pytest.raises(ValueError, match=name) as error:
-        read_torch(tmp_path / name)
-    assert "\n" not in str(error.value)
+    assert name in refused(ValueError, read_torch, tmp_path / name)
 
 
 def test_other_files(tmp_path):
@@ -186,5 +173,4 @@ def test_other_files(tmp_path):
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
         file.writestr("readme.txt", "hello")
     for name, kind in (("nowhere.pth", FileNotFoundError), ("text.pth", ValueError), ("other.zip", ValueError)):
-        with pytest.raises(kind, match=name):
-            read_torch(tmp_path / name)
+        assert name in refused(kind, read_torch, tmp_path / name)

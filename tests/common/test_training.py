@@ -1,9 +1,12 @@
 """The trainer on a toy: a line is fitted; stopping, resuming, splitting and failing do what they promise."""
 
+import contextlib
 import dataclasses
 import functools
 import json
+import math
 import os
+import re
 import shutil
 import signal
 import warnings
@@ -13,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusal import refused
 from toy_task import TRUTH, Fit, Line, at, checkpoints_of, crash, log_of
 
 from common.evaluation.evaluation import Evaluation
@@ -49,15 +53,12 @@ def straight(tmp_path_factory):
     return folder, run(folder)
 
 
-@pytest.mark.parametrize(
-    ("optim", "steps"), [(OptimConfig(lr=0.05), 300), (OptimConfig("muon", lr=0.1, schedule="linear"), 100)]
-)
-def test_the_loss_falls_and_the_line_is_found(tmp_path, optim, steps):
-    weights = run(tmp_path, optim=optim, steps=steps, log_every=10, picture_every=steps, checkpoint_every=steps)
+def test_the_loss_falls_and_the_line_is_found(tmp_path):
+    optim = OptimConfig(lr=0.05)
+    weights = run(tmp_path, optim=optim, steps=300, log_every=10, picture_every=300, checkpoint_every=300)
     rows = log_of(tmp_path)
     assert rows[-1]["loss"] < 1e-2 * rows[0]["loss"]
-    if optim.name == "adam":
-        np.testing.assert_allclose(layer(weights), [*TRUTH, [0.25, 0.25]], atol=0.02)
+    np.testing.assert_allclose(layer(weights), [*TRUTH, [0.25, 0.25]], atol=0.02)
 
 
 def test_outputs_of_a_run(straight):
@@ -99,13 +100,10 @@ def interrupt(number: int):
 def test_the_same_command_resumes_and_ends_in_the_same_weights(tmp_path, straight, error, first):
     """After a shorter run, signals between two checkpoints and two log lines, and a crash."""
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    if error is None:
+    with pytest.raises(error) if error else contextlib.nullcontext() as stop:
         run(tmp_path, **first)
-    else:
-        with pytest.raises(error) as stop:
-            run(tmp_path, **first)
-        assert error is not KeyboardInterrupt or "step 13" in str(stop.value)
-        assert not (tmp_path / "weights.safetensors").exists()
+    assert error is not KeyboardInterrupt or "step 13" in str(stop.value)
+    assert (tmp_path / "weights.safetensors").exists() == (error is None)
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
     assert run(tmp_path) == straight[1]
     assert [row["step"] for row in log_of(tmp_path)] == [5, 10, 15, 20]
@@ -124,14 +122,11 @@ def test_a_signal_during_the_pictures_is_not_lost(tmp_path):
 
 
 def test_a_finished_run_does_nothing_again(tmp_path):
-    first, rows = run(tmp_path, steps=5), log_of(tmp_path)
+    """Two of its steps are traced."""
+    first, rows = run(tmp_path, steps=5, profile=[2, 3]), log_of(tmp_path)
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
     assert run(tmp_path, data=Line(hook=lambda n: pytest.fail("a batch was drawn")), steps=5) == first
     assert log_of(tmp_path) == rows
-
-
-def test_steps_are_traced(tmp_path):
-    run(tmp_path, steps=4, profile=[2, 3])
-    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
 def test_a_step_moves_nothing_to_the_device_by_accident(tmp_path, monkeypatch):
@@ -141,16 +136,9 @@ def test_a_step_moves_nothing_to_the_device_by_accident(tmp_path, monkeypatch):
         run(tmp_path, steps=3)
 
 
-@pytest.mark.parametrize(
-    ("fields", "kept"),
-    [
-        (dict(checkpoint_every=4, keep=2), {"16", "20"}),
-        (dict(checkpoint_every=2, keep=1, keep_every=8), {"8", "16", "20"}),
-    ],
-)
-def test_old_checkpoints_are_deleted(tmp_path, fields, kept):
-    run(tmp_path, **fields)
-    assert checkpoints_of(tmp_path) == kept
+def test_old_checkpoints_are_deleted(tmp_path):
+    run(tmp_path, checkpoint_every=2, keep=2, keep_every=8)
+    assert checkpoints_of(tmp_path) == {"8", "16", "18", "20"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +147,7 @@ class Distance(Evaluation):
 
     values: tuple[float, ...]
     seen: list = dataclasses.field(default_factory=list)
+    files = evaluate = None  # type: ignore[assignment]  # not called in training
 
     def prepare(self):
         return ["toy/distance"]
@@ -167,22 +156,13 @@ class Distance(Evaluation):
         self.seen.append(params)
         return {"toy/distance": self.values[len(self.seen) - 1]}
 
-    def files(self):
-        return []
-
-    def evaluate(self, weights, output):
-        raise NotImplementedError
-
-
-NAN = float("nan")
-
 
 @pytest.mark.parametrize(
     ("scores", "highest", "best"),
     [
         ((1.0, 5.0, 0.5, 2.0, 3.0), True, 8),
         ((1.0, 5.0, 0.5, 2.0, 3.0), False, 12),
-        ((1.0, NAN, 0.5, NAN, 0.7), True, 4),  # NaN is never the best
+        ((1.0, math.nan, 0.5, math.nan, 0.7), True, 4),  # NaN is never the best
     ],
 )
 def test_the_best_checkpoint_stays_and_is_exported(tmp_path, scores, highest, best):
@@ -221,9 +201,8 @@ def test_an_evaluation_that_fails_loses_no_steps(tmp_path):
     ],
 )
 def test_invalid_settings(tmp_path, fields, value):
-    with pytest.raises(ValueError, match=value) as error:
-        run(tmp_path, **fields)
-    assert "\n" not in str(error.value) and not list(tmp_path.glob("checkpoints/*"))
+    assert re.search(value, refused(ValueError, run, tmp_path, **fields))
+    assert not list(tmp_path.glob("checkpoints/*"))
 
 
 def test_frozen_parameters_have_no_backward_pass():
@@ -244,15 +223,17 @@ def test_frozen_parameters_have_no_backward_pass():
     assert [products(), products("second"), products("first")] == [5, 4, 3]
 
 
-@pytest.mark.parametrize(("fields", "atol"), [(dict(accumulate=2), 2e-4), (dict(devices=1), 1e-5)])
-def test_microbatches_and_devices_do_not_change_the_weights(tmp_path, straight, fields, atol):
-    """Of two microbatches the noise differs, a thousandth of the loss."""
-    np.testing.assert_allclose(layer(run(tmp_path, **fields)), layer(straight[1]), atol=atol)
-
-
-def test_a_run_moves_to_another_number_of_devices(tmp_path, straight):
-    run(tmp_path, steps=10, devices=2)
-    np.testing.assert_allclose(layer(run(tmp_path, devices=1)), layer(straight[1]), atol=1e-5)
+@pytest.mark.parametrize(
+    ("stages", "atol"),
+    [
+        ([dict(accumulate=2)], 2e-4),  # the noise of two microbatches differs, a thousandth of the loss
+        ([dict(devices=1)], 1e-5),
+        ([dict(steps=10, devices=2), dict(devices=1)], 1e-5),
+    ],
+)
+def test_microbatches_and_devices_do_not_change_the_weights(tmp_path, straight, stages, atol):
+    weights = [run(tmp_path, **stage) for stage in stages][-1]
+    np.testing.assert_allclose(layer(weights), layer(straight[1]), atol=atol)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """VGG: equal to the programs that wrote its files, the conventions, and files that are not VGG's."""
 
-import dataclasses
 from pathlib import Path
 
 import h5py
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.io
+from refusal import refused
 from weight_files import write_vgg_onnx
 
 from common.perceptual import vgg
@@ -88,13 +88,7 @@ def keras(path: Path, params: dict) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("write", "name", "depth"),
-    [
-        (matconvnet, "net.mat", 16),
-        (matconvnet, "net.mat", 19),
-        (write_vgg_onnx, "net.onnx", 16),
-        (keras, "old.h5", 19),
-    ],
+    ("write", "name", "depth"), [(matconvnet, "net.mat", 16), (write_vgg_onnx, "net.onnx", 16), (keras, "old.h5", 19)]
 )
 def test_each_format_gives_the_parameters(narrow, tmp_path, write, name, depth):
     params = random_params(depth)
@@ -110,17 +104,13 @@ def test_our_own_file_keeps_everything(narrow, tmp_path):
     assert again.mean == network.mean and again.depth == 16
     assert_same(again.params, network.params)
     assert load_weights(tmp_path / "vgg.safetensors")[1].metadata == {"licence": "none"}
-    with pytest.raises(FileExistsError):
-        save_vgg(tmp_path / "vgg.safetensors", network)
 
 
 @pytest.mark.parametrize("suffix", [".mat", ".h5", ".onnx", ".pth", ".safetensors", ".ckpt"])
 def test_damaged_files_are_refused_in_one_line(tmp_path, suffix):
     path = tmp_path / f"broken{suffix}"
     path.write_bytes(b"\x93no such thing" * 40)
-    with pytest.raises(ValueError, match=f"broken{suffix}") as error:
-        load_vgg(path)
-    assert "\n" not in str(error.value)
+    assert path.name in refused(ValueError, load_vgg, path)
 
 
 def test_other_networks_are_refused(narrow, tmp_path):
@@ -143,13 +133,6 @@ def test_a_file_of_the_published_widths_is_needed_without_the_fixture():
         load_vgg(DATA / "vgg16_torchvision.pth")
     count = {depth: sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(depth))) for depth in (16, 19)}
     assert count == {16: 14_714_688, 19: 20_024_384}
-
-
-def test_the_mean_picture_excites_nothing_but_biases(narrow):
-    params = random_params()
-    params["conv1_1"]["bias"] = np.array([0.25, -1], np.float32)
-    mean = jnp.broadcast_to(jnp.array(MEAN) / 255, (1, 5, 7, 3))
-    np.testing.assert_allclose(Vgg(params).features(mean, ("conv1_1",))["conv1_1"][0, 2, 3], [0.25, 0], atol=1e-3)
 
 
 @pytest.mark.parametrize(("pooling", "reduce"), [("average", np.mean), ("max", np.max)])
@@ -189,15 +172,6 @@ def test_bfloat16_follows_the_parameters(narrow):
     exact, rough = (run(each, picture(16, 16)) for each in (network, network.astype("bfloat16")))
     assert rough.dtype == jnp.bfloat16
     assert float(jnp.abs(rough - exact).mean()) < 0.02 * float(exact.mean())
-
-
-def test_a_network_is_an_argument_of_a_jitted_function(narrow):
-    network = dataclasses.replace(Vgg(random_params()), pooling="max", mean=(1.0, 2.0, 3.0))
-    run = jax.jit(lambda network, x: network.features(x, ("conv1_2",)))
-    np.testing.assert_allclose(
-        run(network, picture(9, 9))["conv1_2"], network.features(picture(9, 9), ("conv1_2",))["conv1_2"], rtol=1e-4
-    )
-    assert len(jax.tree.leaves(network)) == 26
 
 
 def test_refusals(narrow):

@@ -10,6 +10,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from refusal import refused
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -41,14 +42,13 @@ def header_of(path: Path) -> tuple[dict, bytes]:
     return json.loads(data[8 : 8 + length]), data[8 + length :]
 
 
-def with_header(path: Path, **text: str | None) -> Path:
+def with_header(path: Path, **text: str | None) -> None:
     """Rewrite the header's text; None removes an entry."""
     header, body = header_of(path)
     changed = header["__metadata__"] | text
     header["__metadata__"] = {key: value for key, value in changed.items() if value is not None}
     encoded = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + body)
-    return path
 
 
 def test_round_trip_keeps_values_and_config(tmp_path):
@@ -95,8 +95,7 @@ def test_same_parameters_give_the_same_bytes_in_another_process(tmp_path):
 def test_existing_files_need_overwrite_and_no_scrap_is_left(tmp_path):
     path = save(tmp_path / "new" / "w.safetensors")
     before = path.read_bytes()
-    with pytest.raises(FileExistsError, match="--overwrite"):
-        save(path, metadata={"second": 1})
+    refused(FileExistsError, save, path, metadata={"second": 1})
     assert path.read_bytes() == before
     save(path, metadata={"second": 1}, overwrite=True)
     assert load_weights(path)[1].metadata == {"second": 1}
@@ -120,51 +119,36 @@ def test_invalid_parameters_are_refused_and_leave_nothing(tmp_path, tree, option
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
-def foreign(path: Path) -> Path:
-    save_file({"a": np.ones(2)}, path, metadata={"format": "pt"})
-    return path
-
-
 def cut(path: Path) -> Path:
-    save(path)
-    path.write_bytes(path.read_bytes()[:-5])
-    return path
-
-
-def garbage(path: Path) -> Path:
-    path.write_bytes(b"PK\x03\x04 not a safetensors file at all")
+    path.write_bytes(save(path).read_bytes()[:-5])
     return path
 
 
 @pytest.mark.parametrize(
     ("make", "value"),
     [
-        (foreign, "film convert"),
+        (lambda path: save_file({"a": np.ones(2)}, path, metadata={"format": "pt"}), "film convert"),
         (cut, "safetensors"),
-        (garbage, "safetensors"),
-        (lambda path: with_header(save(path), format_version="2"), "2 .* 1"),
+        (lambda path: path.write_bytes(b"PK\x03\x04 not a safetensors file at all"), "safetensors"),
+        (lambda path: with_header(save(path), format_version="2"), "2 is newer than 1"),
         (lambda path: with_header(save(path), config="{"), "header"),
         (lambda path: with_header(save(path), config="[1]"), "config"),
         (lambda path: with_header(save(path), libraries=None), "'libraries'"),
     ],
-    ids=["foreign", "cut", "garbage", "newer", "broken", "no-object", "incomplete"],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, make, value):
-    path = make(tmp_path / "w.safetensors")
-    with pytest.raises(ValueError, match=value) as caught:
-        load_weights(path)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    path = tmp_path / "w.safetensors"
+    make(path)
+    message = refused(ValueError, load_weights, path)
+    assert str(path) in message and value in message
 
 
 def test_missing_file_folder_and_another_kind(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        load_weights(tmp_path / "nowhere")
-    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
-        load_weights(tmp_path)
+    assert "nowhere" in refused(FileNotFoundError, load_weights, tmp_path / "nowhere")
+    assert str(tmp_path) in refused(IsADirectoryError, load_weights, tmp_path)
     path = save(tmp_path / "w.safetensors")
     load_weights(path, expect_kind="film")
-    with pytest.raises(ValueError, match="'film', not 'unet'"):
-        load_weights(path, expect_kind="unet")
+    assert "'film', not 'unet'" in refused(ValueError, load_weights, path, expect_kind="unet")
 
 
 def test_commit_is_that_of_the_file_s_own_checkout(tmp_path, monkeypatch):
@@ -187,8 +171,5 @@ def test_commit_is_that_of_the_file_s_own_checkout(tmp_path, monkeypatch):
     assert git_commit() == git("rev-parse", "HEAD").strip()
     copy.write_text("changed")
     assert git_commit() == git("rev-parse", "HEAD").strip() + "-dirty"
-
-
-def test_commit_is_unknown_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert git_commit() == "unknown"

@@ -81,7 +81,9 @@ class Fit:
     def start(self):
         if self.start_from is None:
             return None
-        return jax.tree.map(np.float32, json.loads(Path(self.start_from).read_text())["params"], is_leaf=is_list)
+        return jax.tree.map(
+            np.float32, json.loads(Path(self.start_from).read_text())["params"], is_leaf=lambda x: isinstance(x, list)
+        )
 
     def frozen(self):
         return {"offset": np.zeros(2, np.float32)}
@@ -124,10 +126,6 @@ class Follow(Fit):
         away = jnp.mean(jnp.square(params["layer"]["kernel"] - context.refreshed["kernel"]))
         more = context.refreshed["more"]
         return loss + 0.1 * away + 1e-3 * jnp.mean(more["rows"]) * more["host"][0], {**metrics, "away": away}
-
-
-def is_list(value) -> bool:
-    return isinstance(value, list)
 
 
 def log_of(folder: Path) -> list[dict]:

@@ -63,16 +63,10 @@ def archive(path: Path, graph: bytes, **storages: np.ndarray) -> Path:
 
 def write_torch(path: Path, tensors: dict[str, np.ndarray]) -> Path:
     """What `torch.save` makes of a state dict of float32 and int64."""
-    kinds = {"float32": "FloatStorage", "int64": "LongStorage"}
-    graph = {
-        key: Tensor(
-            Storage(key, value.size, kinds[value.dtype.name]),
-            0,
-            value.shape,
-            tuple(step // value.itemsize for step in value.strides),
-        )
-        for key, value in tensors.items()
-    }
+    kinds, graph = {"float32": "FloatStorage", "int64": "LongStorage"}, {}
+    for key, value in tensors.items():
+        stride = tuple(step // value.itemsize for step in value.strides)
+        graph[key] = Tensor(Storage(key, value.size, kinds[value.dtype.name]), 0, value.shape, stride)
     return archive(path, pickled(graph), **tensors)
 
 
