@@ -5,14 +5,16 @@ import warnings
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from prepared import assert_equal, write_efficientnet, write_prepared
-from refusals import refused
+from networks import one_line
+from prepared import write_prepared
 from tiny_base import diffusion_base, pixel_base
 
 from common.io.images import read_image, to_uint8
+from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, save_efficientnet, shapes
 from plugins.diffusion.request import make_request
 from plugins.evaluation import base_quality
 from plugins.evaluation.base_quality import BaseQuality, Real
@@ -25,10 +27,17 @@ with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclas
     from common.training.run import evaluate_from_config
 
 SIDE = 16
+NETWORK = EfficientNetConfig((Stage(3, 1, 1, 4, 1),), stem=4, features=6, classes=2, side=16)
 SPLITS = {"train": 12, "unseen": 4, "unseen_style": 2, "test": 5}
 QUICK = {"steps": 3, "batch": 2}  # the programs that test_pipeline.py compiles, too
-REAL = ("training pictures", "training pictures through its autoencoder", "test pictures")
-ROWS = {name: 5 if name == "test pictures" else 6 for name in ("base", *REAL, "mean colours", "noise")}
+ROWS = {
+    "base": 6,
+    "training pictures": 6,
+    "training pictures through its autoencoder": 6,
+    "test pictures": 5,
+    "mean colours": 6,
+    "noise": 6,
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +52,25 @@ def made(tmp_path_factory) -> Path:
         return {"style": f"style {i % 2}", "split": splits[i], **too_long}
 
     write_prepared(folder / "pictures", images, entry)
-    write_efficientnet(folder / "network.safetensors")
+    params = {
+        name: {leaf: jnp.asarray(rng.random(x.shape), jnp.float32) for leaf, x in leaves.items()}
+        for name, leaves in shapes(NETWORK).items()
+    }
+    save_efficientnet(folder / "network.safetensors", EfficientNet(params, NETWORK), {})
     diffusion_base().save(folder / "base")
     return folder
 
 
 def quality(made: Path, **changes) -> BaseQuality:
-    paths = {"pictures": str(made / "pictures"), "features": str(made / "network.safetensors")}
-    return BaseQuality(**paths | QUICK | changes)
+    settings = {"features": str(made / "network.safetensors"), "steps": 3, "batch": 2} | changes
+    return BaseQuality(**{"pictures": str(made / "pictures")} | settings)
 
 
 def test_the_command(made, tmp_path, monkeypatch, caplog, capsys):
     """`python eval.py evaluation=base_quality weights=BASE`."""
     monkeypatch.setattr("common.training.run.setup", lambda: None)
-    fields = ("pictures", "features", "steps", "batch")
-    words = [f"evaluation.{field}={getattr(quality(made), field)}" for field in fields]
+    settings = {field: getattr(quality(made), field) for field in ("pictures", "features", "steps", "batch")}
+    words = [f"evaluation.{name}={value}" for name, value in settings.items()]
     with initialize_config_module("configs", version_base="1.3"):
         config = compose("eval", ["evaluation=base_quality", f"weights={made / 'base'}", f"output={tmp_path}", *words])
     with caplog.at_level("INFO", "common.training.run"):
@@ -77,13 +90,15 @@ def test_the_command(made, tmp_path, monkeypatch, caplog, capsys):
 
 
 def test_rows_are_distances_to_the_held_out_images(made):
-    held, test = np.split(np.load(made / "pictures" / "images.npy")[12:], [6])
+    images = np.load(made / "pictures" / "images.npy")
+    held, test = images[12:18], images[18:]
     network = base_quality.load_efficientnet(made / "network.safetensors")
-    sets = [("test", test), ("itself", held), ("too few", held[:2])]
+    sets = iter([("test", test), ("itself", held), ("too few", held[:2])])
     row, itself = base_quality.distances(network, held, sets)
-    features = network.embed(test), network.embed(held)
-    kernel = dict(zip(("kid", "kid_error"), kid(*features), strict=True))
-    assert row == {"pictures": "test", "count": 5, "frechet": frechet_distance(*features), **kernel}
+    features, truth = network.embed(test), network.embed(held)
+    kernel = kid(features, truth)
+    distances = {"frechet": frechet_distance(features, truth), "kid": kernel.value, "kid_error": kernel.error}
+    assert row == {"pictures": "test", "count": 5, **distances}
     assert itself["frechet"] < 1e-9 < row["frechet"]
 
 
@@ -116,7 +131,8 @@ def test_the_sets_are_those_of_the_table(made):
     assert np.ptp(found["mean colours"], axis=(1, 2)).max() == 0
     assert sorted(map(bytes, found["test pictures"])) == sorted(map(bytes, test.images))
     assert 120 < found["noise"].mean() < 135
-    assert_equal([found], [dict(base_quality.anchors(base, generated, held, train, test, 5))])
+    again = dict(base_quality.anchors(base, generated, held, train, test, 5))
+    assert all(np.array_equal(found[name], again[name]) for name in found)
 
 
 def test_a_base_of_pixels_and_of_another_size(made, monkeypatch):
@@ -148,7 +164,9 @@ def test_a_base_of_pixels_and_of_another_size(made, monkeypatch):
 )
 def test_settings_that_are_refused_before_the_base_is_loaded(made, tmp_path, monkeypatch, changes, base, value):
     monkeypatch.setattr(base_quality, "load", lambda *_: pytest.fail("loaded"))
-    refused((ValueError, OSError), value, lambda: quality(made, **changes).run(str(made / base), tmp_path / "out"))
+    with pytest.raises((ValueError, OSError), match=value) as error:
+        quality(made, **changes).run(str(made / base), tmp_path / "out")
+    one_line(error)
     assert not (tmp_path / "out").exists()
 
 
