@@ -1,7 +1,5 @@
 """A user's ONNX files, run by onnxruntime (extra `onnx`): depth models, and networks whose features are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,8 @@ from common.io.files import require_file
 
 
 def open_session(path: str | Path, providers: Sequence[str] | None = None) -> Any:
-    """An onnxruntime session on these execution providers; None: all that are installed.
-
-    Raises FileNotFoundError, ImportError that names the extra, ValueError for a file that is no ONNX model.
-    """
+    """An onnxruntime session on these execution providers; None: all that are installed. Raises FileNotFoundError,
+    ImportError that names the extra, ValueError for a file that is no ONNX model."""
     require_file(path)
     try:
         import onnxruntime
@@ -33,11 +29,7 @@ def open_session(path: str | Path, providers: Sequence[str] | None = None) -> An
 
 
 class ImageModel:
-    """A session with one input, a batch of images `b 3 h w` or `b h w 3`; the place of the 3 decides.
-
-    Attributes:
-      size: height and width of the input; not an int where the file takes any.
-    """
+    """A session with one input, a batch of images `b 3 h w` or `b h w 3`; the place of the 3 decides."""
 
     def __init__(self, path: str | Path, providers: Sequence[str] | None = None):
         self.session = open_session(path, providers)
@@ -47,7 +39,7 @@ class ImageModel:
             found = ", ".join(f"{each.name} {list(each.shape)}" for each in inputs)
             raise ValueError(f"{path} takes {found}; expected one batch of images, b 3 h w or b h w 3")
         self.channels_first = shape[1] == 3
-        self.size = shape[2:] if self.channels_first else shape[1:3]
+        self.size = shape[2:] if self.channels_first else shape[1:3]  # height, width; no int where the file takes any
 
     def run(self, images: Float[np.ndarray, "b h w 3"], output: str | None = None) -> np.ndarray:
         """The output of that name; None: the first."""

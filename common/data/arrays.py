@@ -1,7 +1,5 @@
 """Arrays in .npy and .npz files, read without pickles."""
 
-from __future__ import annotations
-
 import contextlib
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -15,10 +13,8 @@ from common.io.files import require_file
 @contextlib.contextmanager
 def open_arrays(path: str | Path) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of an .npz by name, each read at its look-up; the array of an .npy has the name "".
-
     Raises FileNotFoundError; ValueError for whatever cannot be read, also inside the block: a damaged file, a pickled
-    object, a missing name.
-    """
+    object, a missing name."""
     path = require_file(path)
     try:
         loaded = np.load(path, allow_pickle=False)

@@ -5,8 +5,6 @@ The condition of MediaPipe's edge plugin: the image in grey, OpenCV's Canny with
 gradient is |dx| + |dy|, or the Euclidean norm with `l2`. Lower thresholds give more edges.
 """
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 from jaxtyping import Float

@@ -14,8 +14,6 @@ onto each other one to one, with a largest distance of 1.4 px of 512. Landmarks 
 crop, gave the same table. 1,316 of the 1,322 mesh edges map to edges; the other six are diagonals that differ by side.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass

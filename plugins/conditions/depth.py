@@ -12,8 +12,6 @@ do not record theirs:
 Values that are not finite are "not measured" in both, and black.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -42,10 +40,8 @@ def draw_depth(depth: Float[np.ndarray, "h w"], near: Near = "high") -> Float[np
 
 
 def normalise(depth: Float[np.ndarray, "h w"], near: Near = "high") -> Float[np.ndarray, "h w"]:
-    """Nearness from 0 (the farthest measured value, and what was not measured) to 1 (the nearest).
-
-    Raises ValueError for a map that has no measured values, or only equal ones.
-    """
+    """Nearness from 0 (the farthest measured value, and what was not measured) to 1 (the nearest). Raises ValueError
+    for a map that has no measured values, or only equal ones."""
     if near not in ("high", "low"):
         raise ValueError(f"near is {near!r}: choose 'high' or 'low', the values of near pixels")
     measured = np.isfinite(depth)
@@ -67,9 +63,7 @@ def normalise(depth: Float[np.ndarray, "h w"], near: Near = "high") -> Float[np.
 
 def read_depth(path: str | Path) -> Float[np.ndarray, "h w"]:
     """A map from a .npy, an .npz (its only array, or `depth`) or a grey image of 8 or 16 bits, scaled to [0, 1].
-
-    Raises FileNotFoundError; ValueError for a file that is damaged or has not one number a pixel.
-    """
+    Raises FileNotFoundError; ValueError for a file that is damaged or has not one number a pixel."""
     path = require_file(path)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -94,7 +88,5 @@ def as_map(array: np.ndarray, source: str | Path) -> Float[np.ndarray, "h w"]:
     while found.ndim > 2 and 1 in (found.shape[0], found.shape[-1]):
         found = found[0] if found.shape[0] == 1 else found[..., 0]
     if found.ndim != 2 or not found.size or found.dtype.kind not in "fiu":
-        raise ValueError(
-            f"{source}: shape {list(array.shape)} of {array.dtype}; a depth map is [height, width] numbers"
-        )
+        raise ValueError(f"{source}: shape {list(array.shape)} of {array.dtype}; a map is [height, width] numbers")
     return found.astype(np.float32)

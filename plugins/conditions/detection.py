@@ -10,8 +10,6 @@ Many small squares give many chances of a false face, so the detector's threshol
 one of them Mount Rushmore, while all small faces were still found. Images are downscaled to 1,280 px first.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import threading
@@ -23,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from common.io.images import shrink, to_uint8
-from plugins.conditions.landmarks import Landmarks, boxes, by_size, no_faces
+from plugins.conditions.landmarks import SHAPES, Landmarks, boxes, by_size, no_faces
 
 LONGEST = 1280  # px
 MAX_FACES = 16  # of one search
@@ -53,8 +51,7 @@ def find_faces(image: Float[np.ndarray, "h w 3"], most: int | None = 1) -> Landm
 def find_holistic(image: Float[np.ndarray, "h w 3"]) -> Landmarks:
     """Body, hands and face of one person. Raises as `find_faces`."""
     found = _process(_holistic(), np.ascontiguousarray(to_uint8(shrink(image, LONGEST))))
-    names = {"faces": "face", "pose": "pose", "left_hand": "left_hand", "right_hand": "right_hand"}
-    lists = {name: getattr(found, f"{theirs}_landmarks") for name, theirs in names.items()}
+    lists = {name: getattr(found, f"{'face' if name == 'faces' else name}_landmarks") for name in SHAPES}
     fields = {name: _points(points, name == "pose") for name, points in lists.items() if points is not None}
     landmarks = Landmarks.of(fields, source="mediapipe")
     if landmarks.empty:

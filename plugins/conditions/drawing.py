@@ -23,8 +23,6 @@ below the point (pixel 0 reaches from 0 to 1), and kept because plugins were tra
 drawing of flipped landmarks may differ by one pixel. Lines are not smoothed; later groups lie on top.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import cv2

@@ -25,12 +25,8 @@ from plugins.conditions.connections import FACE_POINTS, FACE_SWAP, HAND_POINTS, 
 
 SUFFIXES = (".json", ".npz")
 FARTHEST = 10.0  # widths of the image; beyond that, values are pixels and not fractions
-SHAPES = {
-    "faces": (FACE_POINTS, 3),
-    "pose": (POSE_POINTS, 4),
-    "left_hand": (HAND_POINTS, 3),
-    "right_hand": (HAND_POINTS, 3),
-}
+HAND = (HAND_POINTS, 3)
+SHAPES = {"faces": (FACE_POINTS, 3), "pose": (POSE_POINTS, 4), "left_hand": HAND, "right_hand": HAND}
 
 
 def no_faces() -> Float[np.ndarray, "0 478 3"]:
@@ -39,24 +35,17 @@ def no_faces() -> Float[np.ndarray, "0 478 3"]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Landmarks:
-    """The landmarks of one image; fields that were not found are empty or None.
+    """The landmarks of one image; fields that were not found are empty or None."""
 
-    Attributes:
-      faces: largest first.
-      pose, left_hand, right_hand: of one person; left is the person's own left.
-    """
-
-    faces: Float[np.ndarray, "n 478 3"] = dataclasses.field(default_factory=no_faces)
-    pose: Float[np.ndarray, "33 4"] | None = None
+    faces: Float[np.ndarray, "n 478 3"] = dataclasses.field(default_factory=no_faces)  # largest first
+    pose: Float[np.ndarray, "33 4"] | None = None  # of one person, as the hands; left is the person's own left
     left_hand: Float[np.ndarray, "21 3"] | None = None
     right_hand: Float[np.ndarray, "21 3"] | None = None
 
     @classmethod
     def of(cls, fields: Mapping[str, object], source: str = "landmarks") -> Landmarks:
-        """From arrays or lists by name; None means not found.
-
-        Raises ValueError that begins with `source`: an unknown name, a wrong shape, NaN, pixels instead of fractions.
-        """
+        """From arrays or lists by name; None means not found. Raises ValueError that begins with `source`: an unknown
+        name, a wrong shape, NaN, pixels instead of fractions."""
         unknown = sorted(set(fields) - set(SHAPES))
         if unknown:
             raise ValueError(f"{source}: {unknown[0]!r} is not one of {', '.join(SHAPES)}; rename or remove it")

@@ -6,8 +6,6 @@ than half of the border. A pixel belongs to the object if one of its channels di
 segmentation, a drawing, an alpha channel) is better than a found one and is used as it is.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

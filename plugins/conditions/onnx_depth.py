@@ -6,8 +6,6 @@ file of any size gets the image with its shorter side near `side` and both sides
 resized to the image.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

@@ -10,8 +10,6 @@
 A new kind is a function from an image to a condition image of its size and a line in CONDITIONS.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -30,11 +28,7 @@ Image = Float[np.ndarray, "h w 3"]
 
 
 def face(
-    image: Image,
-    *,
-    landmarks: Landmarks | None = None,
-    most: int | None = 1,
-    note: Callable[[str], None] | None = None,
+    image: Image, *, landmarks: Landmarks | None = None, most: int | None = 1, note: Callable[[str], None] | None = None
 ) -> Image:
     """The `most` largest faces, detected if no landmarks are given; `note` gets a line about faces left out."""
     if most is not None and most < 1:

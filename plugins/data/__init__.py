@@ -18,8 +18,6 @@
 `own_batches` makes batches of a source; `captioned_batches` of the prepared folders of the shipped weights.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from common.data.files import BRACES

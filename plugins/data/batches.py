@@ -15,8 +15,6 @@ The same seed gives the same batches for any number of threads and processes. Th
 and after `set_state` the very next batch follows.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -46,31 +44,19 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureBatches(ABC):
-    """The options that all sources share.
+    """The options that all sources share."""
 
-    Attributes:
-      split: of the source.
-      condition: a kind of `plugins.conditions.registry`; None: no condition images.
-      options: of the condition. vary: options drawn uniformly between two numbers for each image: {low: [50, 150]}.
-      drop: probability of an empty caption.
-      mirror: flip every second image, where the caption allows it.
-      latents: folder that `plugins.data.latent_cache` wrote; None: images.
-      length: tokens of a caption, start and end included.
-      batch_size: images per batch, over all processes.
-      threads: readers inside this process. buffer: batches that they prepare ahead.
-    """
-
-    split: str = "train"
-    condition: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    vary: Mapping[str, Any] = field(default_factory=dict)
-    drop: float | int = 0.1
-    mirror: bool = False
-    latents: str | None = None
-    length: int = 24
-    batch_size: int = 64
-    threads: int = 1
-    buffer: int = 8
+    split: str = "train"  # of the source
+    condition: str | None = None  # a kind of `plugins.conditions.registry`; None: no condition images
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the condition
+    vary: Mapping[str, Any] = field(default_factory=dict)  # {low: [50, 150]}: drawn uniformly for each image
+    drop: float | int = 0.1  # probability of an empty caption
+    mirror: bool = False  # flip every second image, where the caption allows it
+    latents: str | None = None  # folder that `plugins.data.latent_cache` wrote; None: images
+    length: int = 24  # tokens of a caption, start and end included
+    batch_size: int = 64  # images per batch, over all processes
+    threads: int = 1  # readers inside this process
+    buffer: int = 8  # batches that they prepare ahead
 
     def __post_init__(self) -> None:
         for name, least in {"batch_size": 1, "threads": 1, "buffer": 1, "length": 3}.items():
@@ -89,8 +75,7 @@ class PictureBatches(ABC):
 
     @property
     @abstractmethod
-    def source(self) -> Source:
-        """The images of all splits."""
+    def source(self) -> Source: ...
 
     @property
     @abstractmethod
@@ -99,13 +84,11 @@ class PictureBatches(ABC):
 
     @property
     @abstractmethod
-    def text(self) -> Tokenizer:
-        """The captions' tokenizer."""
+    def text(self) -> Tokenizer: ...
 
     @property
     @abstractmethod
-    def cache(self) -> Cache | None:
-        """Outputs of frozen networks on the images, computed once."""
+    def cache(self) -> Cache | None: ...
 
     @abstractmethod
     def _draw(self, number: int, rng: np.random.Generator) -> tuple[str, bool]:
@@ -118,11 +101,9 @@ class PictureBatches(ABC):
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None
     ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it (defaults: JAX's).
-
-        Raises FileNotFoundError, ImportError for missing files or extras; ValueError for an empty split, or a batch
-        that is larger than the split or cannot be divided.
-        """
+        """The endless stream of this seed, or this process's part of it (defaults: JAX's). Raises FileNotFoundError,
+        ImportError for missing files or extras; ValueError for an empty split, or a batch that is larger than the split
+        or cannot be divided."""
         ids, *_ = self.ids, self.text, self.cache  # fails early on missing files
         if self.batch_size > len(ids):
             raise ValueError(f"batch_size {self.batch_size} exceeds the {len(ids)} images of the split: lower it")

@@ -4,8 +4,6 @@ A folder holds `images.npy` uint8 [n s s 3] and `index.json`, {"pictures": [{lab
 `mirror`: the caption fits the mirror image too.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import dataclass
@@ -33,9 +31,7 @@ class CaptionedPictures(Source):
         """The metadata. Raises FileNotFoundError for another folder."""
         index = Path(self.folder) / INDEX
         if not index.is_file():
-            raise FileNotFoundError(
-                f"{self.folder}: no captioned images here; `python -m recipes.captioned_pictures` writes them"
-            )
+            raise FileNotFoundError(f"{self.folder}: no images; `python -m recipes.captioned_pictures` writes them")
         return json.loads(index.read_text("utf-8"))["pictures"]
 
     @functools.cached_property

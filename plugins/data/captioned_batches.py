@@ -10,8 +10,6 @@ Each time an image comes by, its caption is composed anew:
 With `states`, the text states of whole captions [b n d], float16, replace the tokens.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,21 +25,14 @@ from plugins.diffusion.io.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class CaptionedConfig(PictureBatches):
-    """Prepared images in batches; further options as `PictureBatches`.
-
-    Attributes:
-      folder: the prepared folder. split: train, unseen, unseen_style or test.
-      tokenizer: folder of a CLIP vocabulary; None: the one in `folder`.
-      tag, plain: probabilities of a tag in the caption, and of no style in it.
-      states: read text states from `latents`; they are of whole captions, so `tag` and `plain` must be 0.
-    """
+    """Prepared images in batches; further options as `PictureBatches`. `split`: train, unseen, unseen_style or test."""
 
     folder: str = "data/captioned64"
-    tokenizer: str | None = None
-    tag: float | int = 0.3
-    plain: float | int = 0.1
+    tokenizer: str | None = None  # folder of a CLIP vocabulary; None: the one in `folder`
+    tag: float | int = 0.3  # probability of a tag in the caption
+    plain: float | int = 0.1  # probability of no style in it
     mirror: bool = field(default=True, kw_only=True)
-    states: bool = False
+    states: bool = False  # read text states from `latents`; they are of whole captions, so `tag` and `plain` must be 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,10 +8,7 @@ Conditions and captions may be missing, for some images or all. The order is nat
 below `images` without its suffix, "birds/007". Hidden files are skipped.
 """
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,12 +44,12 @@ class FolderPictures(Source):
                     f" has the name of one in {images}; give each the name of its image"
                 )
         texts = _by_stem(images, (".txt",), skip=(CONDITIONS, TEXTS)) | _by_stem(folder / TEXTS, (".txt",))
-        return tuple(_record(key, path, texts, conditions) for key, path in paths.items())
-
-
-def _record(key: str, path: Path, texts: Mapping[str, Path], conditions: Mapping[str, Mapping[str, Path]]) -> Record:
-    captions = functools.partial(lines_of, File(texts[key])) if key in texts else ()
-    return Record(key, File(path), captions, {kind: File(of[key]) for kind, of in conditions.items() if key in of})
+        records = []
+        for key, path in paths.items():
+            captions = functools.partial(lines_of, File(texts[key])) if key in texts else ()
+            stored = {kind: File(of[key]) for kind, of in conditions.items() if key in of}
+            records.append(Record(key, File(path), captions, stored))
+        return tuple(records)
 
 
 def _by_stem(folder: Path, suffixes: tuple[str, ...], skip: tuple[str, ...] = ()) -> dict[str, Path]:

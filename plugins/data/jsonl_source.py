@@ -11,8 +11,6 @@ a kind (`source`, `conditioning_image`, with or without `_file_name`) stands for
 the image's path as written.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Iterator, Mapping

@@ -14,8 +14,6 @@ Training then neither encodes nor holds the autoencoder's activations (`Denoisin
 `plugins.data.batches`). Latents are drawn anew from their distribution in every step, as in the published recipes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -41,22 +39,14 @@ MEAN, STD, STATES, INDEX = "mean.npy", "std.npy", "states.npy", "index.json"
 
 
 def write_cache(
-    pictures: str | Path,
-    vae: str | Path,
+    pictures: str | Path,  # a prepared folder (`captioned`); with `size`, a path for `plugins.data.open_source`
+    vae: str | Path,  # a folder or file with an autoencoder
     folder: str | Path,
-    text: str | Path | None = None,
+    text: str | Path | None = None,  # a base whose tokenizer and text encoder encode the captions; None: no states
     batch: int = 32,
-    size: int | None = None,
+    size: int | None = None,  # side of the squares cropped from own images, whose captions vary: they have no states
 ) -> float:
-    """Writes `folder`, a new one; returns the scaling factor.
-
-    Args:
-      pictures: a prepared folder (`captioned`); with `size`, a path for `plugins.data.open_source`.
-      vae: a folder or file with an autoencoder.
-      text: a base whose tokenizer and text encoder encode the captions; None: no states.
-      batch: images at once.
-      size: side of the squares cropped from own images, whose captions vary, so they have no states.
-    """
+    """Writes `folder`, a new one; returns the scaling factor."""
     check_output_folder(folder)
     if size is not None and text is not None:
         raise ValueError("states are of one caption each, own images may have several: leave out text")

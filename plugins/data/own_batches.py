@@ -7,8 +7,6 @@ Held-out images are chosen by a hash of their keys: the same ones for every seed
 is added later moves no other.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from dataclasses import dataclass, field
@@ -35,25 +33,16 @@ Split = Literal["train", "unseen", "all"]
 
 @dataclass(frozen=True)
 class OwnPicturesConfig(PictureBatches):
-    """A source of images in batches; further options as `PictureBatches`.
+    """A source of images in batches; further options as `PictureBatches`. `condition` may also be a kind of your own,
+    with stored=True."""
 
-    Attributes:
-      path: a path for `plugins.data.open_source`, or a source.
-      split: train, unseen (held out) or all. unseen: the share that is held out.
-      size: side of the squares, in pixels.
-      crop: centre, or random along the longer side. Latents are of the centre.
-      condition: may also be a kind of your own, with stored=True.
-      stored: True: the stored condition images, False: made of the images, None: stored where there is one.
-      tokenizer: a folder with a CLIP vocabulary, a base, or a shipped base's name; None: the shipped one.
-    """
-
-    path: str | Source
+    path: str | Source  # a path for `plugins.data.open_source`, or a source
     split: Split = field(default="train", kw_only=True)
-    unseen: float | int = 0.05
-    size: int = 64
-    crop: Literal["centre", "random"] = "centre"
-    stored: bool | None = None
-    tokenizer: str | None = None
+    unseen: float | int = 0.05  # the share that is held out
+    size: int = 64  # side of the squares, in pixels
+    crop: Literal["centre", "random"] = "centre"  # random: along the longer side. Latents are of the centre
+    stored: bool | None = None  # True: the stored condition images, False: made of the images, None: stored if there
+    tokenizer: str | None = None  # folder of a CLIP vocabulary, a base, or a shipped base's name; None: the shipped one
     threads: int = field(default=2, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -86,10 +75,8 @@ class OwnPicturesConfig(PictureBatches):
         held_out = [self.split != "all" and share(self.source[index].key) < self.unseen for index in range(count)]
         ids = [index for index, out in enumerate(held_out) if out == (self.split == "unseen")]
         if not ids:
-            hint = "raise" if self.split == "unseen" else "lower"
-            raise ValueError(
-                f"split {self.split!r} is empty: unseen {self.unseen} of {count} images; {hint} unseen, or add images"
-            )
+            hint = f"{'raise' if self.split == 'unseen' else 'lower'} unseen, or add images"
+            raise ValueError(f"split {self.split!r} is empty: unseen {self.unseen} of {count} images; {hint}")
         return ids
 
     @functools.cached_property

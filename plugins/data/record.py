@@ -11,8 +11,6 @@ of a million records is small, and threads share a source without a lock. A `Sou
 the disk at its first use.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -8,8 +8,6 @@ The dataset must be prepared as ArrayRecord (`tfds build --file_format=array_rec
 a slash. A key is the record's number.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,23 +22,14 @@ INFO = "dataset_info.json"
 
 @dataclass(frozen=True)
 class TfdsPictures(Source):
-    """One split of a dataset.
+    """One split of a dataset, and the names of its features."""
 
-    Attributes:
-      dataset: a name, `name:1.0.0`, or a prepared folder.
-      split: such as train, or train[:90%].
-      image: the feature of the image.
-      caption: the feature of texts or class labels; None: no captions.
-      conditions: the features of condition images, by kind.
-      data_dir: where tfds keeps prepared datasets, if not in its default folder.
-    """
-
-    dataset: str
-    split: str = "train"
+    dataset: str  # a name, `name:1.0.0`, or a prepared folder
+    split: str = "train"  # or train[:90%]
     image: str = "image"
-    caption: str | None = None
-    conditions: Mapping[str, str] = field(default_factory=dict)
-    data_dir: str | None = None
+    caption: str | None = None  # texts or class labels; None: no captions
+    conditions: Mapping[str, str] = field(default_factory=dict)  # by kind
+    data_dir: str | None = None  # where tfds keeps prepared datasets, if not in its default folder
 
     def __len__(self) -> int:
         return len(self.rows)

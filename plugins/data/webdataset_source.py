@@ -12,8 +12,6 @@ Other members are ignored. The headers are read once, at the source's first use,
 key starts with its tar's name, "train-0003/000007", as tars may reuse numbers.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Iterator
@@ -28,13 +26,9 @@ from plugins.data.record import Record, Source, captions_in, lines_of
 
 @dataclass(frozen=True)
 class WebDatasetPictures(Source):
-    """The images of one tar, of all in a folder, or of those that a pattern matches.
+    """The images of one tar, of all in a folder, or of those that a pattern matches."""
 
-    Attributes:
-      files: shard.tar, a folder, shards/*.tar, or shards/train-{0000..0099}.tar, of which each must exist.
-    """
-
-    files: str | Path
+    files: str | Path  # shard.tar, a folder, shards/*.tar, or shards/train-{0000..0099}.tar, of which each must exist
 
     @functools.cached_property
     def records(self) -> tuple[Record, ...]:

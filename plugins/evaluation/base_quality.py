@@ -80,29 +80,19 @@ class Real(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BaseQuality(Evaluation):
-    """Real images, and the settings of the generated ones.
+    """Real images, and the settings of the generated ones, by default those of the sheets of a training."""
 
-    Attributes:
-      pictures: a prepared folder.
-      held_out, train, test: its splits by their purpose.
-      features: weights that `python -m recipes.downloads.efficientnet` writes.
-      count: generated images; None: one for each held-out caption. More reuse the captions in turn.
-      steps, guidance, sampler: as a pipeline's; defaults are those of the sheets of a training.
-      seed: of the first image, the next ones count up; also chooses the real images.
-      batch: images at once.
-    """
-
-    pictures: str
+    pictures: str  # a prepared folder; next, its splits by their purpose
     held_out: Sequence[str] = ("unseen", "unseen_style")
     train: Sequence[str] = ("train",)
     test: Sequence[str] = ("test",)
-    features: str = "data/efficientnet_lite0.safetensors"
-    count: int | None = None
+    features: str = "data/efficientnet_lite0.safetensors"  # `python -m recipes.downloads.efficientnet` writes it
+    count: int | None = None  # generated images; None: one for each held-out caption. More reuse the captions in turn
     steps: int = SampleSheet.steps
     guidance: float = SampleSheet.guidance
     sampler: str | None = None
-    seed: int = 0
-    batch: int | None = None
+    seed: int = 0  # of the first image, the next ones count up; also chooses the real images
+    batch: int | None = None  # images at once
 
     def files(self) -> Sequence[str]:
         return ("results.json", "page.png")
@@ -122,9 +112,8 @@ class BaseQuality(Evaluation):
         request = make_request(base, captions, seeds=range(self.seed, self.seed + count), **settings)
         make_layout(count, request.height, request.width, base.unit, self.batch, None)  # checks `batch`
         if request.truncated:
-            terminal.complain(
-                f"warning: {len(request.truncated)} captions are too long; the first: {request.truncated[0]}"
-            )
+            long, first = len(request.truncated), request.truncated[0]
+            terminal.complain(f"warning: {long} captions are too long; the first: {first}")
         pipeline = load(weights)
         images = generate(pipeline, request, held.images.shape[1], self.batch)
         shown = np.linspace(0, count - 1, min(ON_A_PAGE, count)).round().astype(int)  # evenly spaced, not chosen

@@ -19,8 +19,6 @@ is not comparable. Only the distance in Inception's features is called FID.
 Runs are timed with new conditions: what a control caches for the next prompt does not count.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import statistics
@@ -76,21 +74,14 @@ class Method(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ControlComparison(HeldOutEvaluation):
-    """Settings as `HeldOutEvaluation`.
-
-    Attributes:
-      methods: by row, the weights of a control, or null for no such row; `plug_and_play` is true or null.
-      quality: an extractor of `plugins.metrics.features`; None: no quality columns.
-      seed: of the first image; the next ones count up.
-      inversion: Plug-and-Play's steps from an image to its noise.
-      rounds: timed runs of each row.
-    """
+    """Settings as `HeldOutEvaluation`. `methods`: by row, the weights of a control, or null for no such row;
+    `plug_and_play` is true or null."""
 
     methods: Mapping[str, str | bool | None] = dataclasses.field(default_factory=dict)
-    quality: Any = None
-    seed: int = 0
-    inversion: int = INVERSION
-    rounds: int = 5
+    quality: Any = None  # an extractor of `plugins.metrics.features`; None: no quality columns
+    seed: int = 0  # of the first image; the next ones count up
+    inversion: int = INVERSION  # Plug-and-Play's steps from an image to its noise
+    rounds: int = 5  # timed runs of each row
 
     def __post_init__(self):
         methods = {PLUG_AND_PLAY if name == OLD_PLUG_AND_PLAY else name: value for name, value in self.methods.items()}
@@ -141,13 +132,10 @@ class ControlComparison(HeldOutEvaluation):
         self.write_sheet(output, held, {title.removeprefix(PLUS): each for title, each in images.items()})
         output.write_text("table.md", shown)
         output.write_csv("table.csv", [flat_row(row) for row in rows])
-        about = self.about(weights, held, "seed", "inversion", "rounds") | {
-            "condition": self.data.condition,
-            "methods": {name: path and str(path) for name, path in paths.items()},
-            "sampler": SAMPLER,
-            "device": device,
-            "quality": quality,
-        }
+        used = {name: path and str(path) for name, path in paths.items()}
+        about = self.about(weights, held, "seed", "inversion", "rounds")
+        about |= {"condition": self.data.condition, "methods": used, "sampler": SAMPLER}
+        about |= {"device": device, "quality": quality}
         output.write_json("results.json", about | {"notes": notes, "rows": rows})
         return shown
 

@@ -7,8 +7,6 @@ explains the three rows). The base without control generates once a run.
     python eval.py experiment=control_canny weights=runs/control_canny/weights
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,15 +24,10 @@ from plugins.metrics.anchors import WITH, WITHOUT, WRONG, derangement, flat, sco
 
 @dataclasses.dataclass(frozen=True)
 class ControlEvaluation(HeldOutEvaluation):
-    """Settings as `HeldOutEvaluation`; during training the base is the task's.
+    """Settings as `HeldOutEvaluation`; during training the base is the task's."""
 
-    Attributes:
-      training_count: images during training.
-      strengths: at which `run` scores the control.
-    """
-
-    training_count: int = 32
-    strengths: Sequence[float] = (0.5, 1.0, 1.5)
+    training_count: int = 32  # images during training
+    strengths: Sequence[float] = (0.5, 1.0, 1.5)  # at which `run` scores the control
     _without: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self):

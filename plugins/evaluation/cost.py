@@ -10,8 +10,6 @@ guidance together. Both are counted on shapes (`common/arithmetic.py`) without c
 sampler's own sums are left out, as they are the same for all methods.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -35,24 +33,21 @@ from plugins.evaluation.flops import Work, count
 
 
 class Cost(NamedTuple):
-    """Of one image. `parameters` are the method's own; `call` includes the base."""
+    """Of one image."""
 
-    parameters: int
+    parameters: int  # the method's own
     once: Work
-    call: Work
+    call: Work  # includes the base
 
     def run(self, calls: int) -> Work:
         return self.once.plus(self.call.times(calls))
 
 
 class Setting(NamedTuple):
-    """A request to a base: an image of `height` x `width` latents, `tokens` of text, with guidance or without.
+    """A request to a base: an image of `height` x `width` latents, `tokens` of text, with guidance or without."""
 
-    The networks may be abstract (`porting.blank`). Without `vae` latents are pixels.
-    """
-
-    unet: UNet
-    vae: AutoencoderKL | None
+    unet: UNet  # the networks may be abstract (`porting.blank`)
+    vae: AutoencoderKL | None  # None: latents are pixels
     height: int
     width: int
     tokens: int
@@ -71,7 +66,7 @@ class Setting(NamedTuple):
     def states(self) -> Any:
         return shape(1, self.tokens, self.unet.config.cross_attention_dim)
 
-    def kinds(self, prompt_only: bool = False) -> tuple[str, ...]:
+    def kinds(self, prompt_only: bool) -> tuple[str, ...]:
         """The rows of a call that a control acts on."""
         return (WITHOUT, WITH) if self.guided and not prompt_only else (WITH,)
 
@@ -168,6 +163,5 @@ def shape(*sides: int) -> Any:
 def _call_work(setting: Setting, acts: Acts | None = None, arrays: Any = None) -> Work:
     graph, params = split(setting.unet)
     negative = setting.states if setting.guided else None
-
     call = functools.partial(one_call, graph, acts=() if acts is None else (acts,))
     return count(call, params, setting.latents, setting.states, negative, () if acts is None else (arrays,))

@@ -1,7 +1,5 @@
 """Held-out images, and the settings and outputs that all evaluations of controls on them share."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -27,21 +25,13 @@ class HeldOut(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutEvaluation(Evaluation):
-    """An evaluation of controls on held-out images.
+    """An evaluation of controls on held-out images; steps and guidance are a pipeline's."""
 
-    Attributes:
-      data: the images; only their split, condition and options count, nothing is random.
-      metrics: by name, objects that compare an image with the real one (`plugins.metrics.fidelity`).
-      base: a folder, a single file or a shipped name; None: the shipped default.
-      count: images of a row. rows: images on the sheet.
-      steps, guidance: as a pipeline's.
-    """
-
-    data: PictureBatches
-    metrics: Mapping[str, Metric]
-    base: str | None = None
-    count: int = 128
-    rows: int = dataclasses.field(default=8, kw_only=True)
+    data: PictureBatches  # only their split, condition and options count, nothing is random
+    metrics: Mapping[str, Metric]  # objects that compare an image with the real one (`plugins.metrics.fidelity`)
+    base: str | None = None  # a folder, a single file or a shipped name; None: the shipped default
+    count: int = 128  # images of a row
+    rows: int = dataclasses.field(default=8, kw_only=True)  # images on the sheet
     steps: int = dataclasses.field(default=20, kw_only=True)
     guidance: float = dataclasses.field(default=4.0, kw_only=True)
 

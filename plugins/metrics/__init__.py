@@ -5,7 +5,7 @@ number means anything without anchors.
 
 | question | compares | modules |
 | --- | --- | --- |
-| fidelity | each image with its target | `fidelity` (edges, masks), `estimated` (depth, landmarks), `colours` |
+| fidelity | each image with its target | `fidelity` (edges, masks), `estimated` (depth, landmarks) |
 | quality | a set of images with a real set | `features`, then `frechet`, `quality` |
 | against what | control, no control, wrong control | `anchors` |
 

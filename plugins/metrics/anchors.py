@@ -21,8 +21,6 @@ and the third row are close, the plugin changes images but does not control them
 A score of NaN (no face found, say) is left out of its mean; `count` is the number of others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -33,10 +33,9 @@ that are NaN are left out of both. The size is
 - "box": the diagonal of the target's bounding box, for bodies. Yang and Ramanan's PCK (2013) takes the longer side.
 """
 
-from __future__ import annotations
-
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -92,8 +91,7 @@ def fit(p: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> tuple[float, 
 
 
 def nme(predicted: Points, target: AnyPoints, normalise: Size = "eyes", eyes: tuple[int, int] = EYES) -> float:
-    """Normalised mean error of one image; NaN without points. Raises ValueError for two numbers of points, or as
-    `target_size`."""
+    """Normalised mean error of one image; NaN without points."""
     distances = _distances(predicted, target) / target_size(target, normalise, eyes)
     return float(np.nanmean(distances)) if np.isfinite(distances).any() else float("nan")
 
@@ -105,7 +103,7 @@ def pck(
     normalise: Size = "box",
     eyes: tuple[int, int] = EYES,
 ) -> float:
-    """Share of correct keypoints, at most `threshold` sizes away; NaN without target points. Raises as `nme`."""
+    """Share of correct keypoints, at most `threshold` sizes away; NaN without target points."""
     close = _distances(predicted, target) <= threshold * target_size(target, normalise, eyes)  # NaN is not close
     known = np.isfinite(target).all(axis=-1)
     return float(np.mean(close[known])) if known.any() else float("nan")
@@ -140,17 +138,18 @@ class DepthRmse(Metric):
 
     model: str
     higher_is_better: ClassVar[bool] = False
-    _loaded: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @functools.cached_property
+    def estimator(self) -> OnnxDepth:
+        return OnnxDepth(self.model)
 
     def prepare(self) -> None:
-        if not self._loaded:
-            self._loaded.append(OnnxDepth(self.model))
+        _ = self.estimator
 
     def __call__(self, prediction: Picture, target: Picture) -> float:
         if not np.isfinite(prediction).all():
             return float("nan")
-        self.prepare()
-        predicted, wanted = (self._loaded[0](image) for image in (prediction, target))
+        predicted, wanted = self.estimator(prediction), self.estimator(target)
         return depth_errors(predicted, normalise(wanted)).rmse
 
 

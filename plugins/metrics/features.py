@@ -24,8 +24,6 @@ after rounding to 8 bits as in a PNG file:
 - EfficientNet-Lite0 resizes by itself (`common/perceptual/efficientnet.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -34,8 +34,6 @@ empty one and another score 0 and the image's diagonal.
 0.68 with themselves, while two different clean ones have 0.40. Two empty masks score 1.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -58,17 +56,11 @@ AnyMask = Bool[np.ndarray, "_h _w"]  # must have the other's size, which is chec
 
 
 class EdgeScore(NamedTuple):
-    """Agreement of two edge maps, in [0, 1].
+    """Agreement of two edge maps, in [0, 1]."""
 
-    Attributes:
-      precision: share of predicted edge pixels with a target pixel within the tolerance.
-      recall: share of target edge pixels with a predicted pixel within the tolerance.
-      f1: their harmonic mean.
-    """
-
-    precision: float
-    recall: float
-    f1: float
+    precision: float  # share of predicted edge pixels with a target pixel within the tolerance
+    recall: float  # share of target edge pixels with a predicted pixel within the tolerance
+    f1: float  # their harmonic mean
 
 
 def edges(
@@ -130,9 +122,7 @@ def _check_sizes(predicted: np.ndarray, target: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class _EdgeMetric(Metric):
-    """`target`: what the second argument is, "picture", or "condition" for an edge map."""
-
-    target: str = "picture"
+    target: str = "picture"  # what the second argument is, or "condition" for an edge map
 
     def __post_init__(self):
         if self.target not in ("picture", "condition"):

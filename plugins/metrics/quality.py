@@ -24,8 +24,6 @@ in their place for all others, which cannot be compared with published numbers. 
 images, one resizing and one number of images only. All is computed in float64; memory: matrices of n x m.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -85,9 +83,8 @@ def precision_recall(
 
     A set's manifold is the union of balls around its images, each with the distance to the k-th nearest other image as
     its radius. Precision is the share of generated images in the real manifold, recall the share of real ones in the
-    generated manifold. Both grow with k and depend on n and m: compare equal ones only.
-
-    Raises as `checked`, for sets of k images or fewer.
+    generated manifold. Both grow with k and depend on n and m: compare equal ones only. Raises as `checked`, for sets
+    of k images or fewer.
     """
     if k < 1:
         raise ValueError(f"k={k} neighbours: give 1 or more; the paper's is {NEIGHBOURS}")

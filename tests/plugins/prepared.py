@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
+from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, save_efficientnet, shapes
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
 PLAIN: dict[str, Any] = {"style": "3d emoji", "tags": [], "group": "all", "mirror": True, "split": "unseen"}
@@ -35,6 +37,18 @@ def dark_squares(count: int, side: int) -> np.ndarray:
         top, left = rng.integers(0, side - 8, 2)
         image[top : top + 8, left : left + 8] = 0
     return images
+
+
+def write_efficientnet(path: Path) -> EfficientNet:
+    """A small network with random weights, saved."""
+    config, rng = EfficientNetConfig((Stage(3, 1, 1, 4, 1),), 4, 6, 2, 16), np.random.default_rng(0)
+    params = {
+        name: {leaf: jnp.asarray(rng.random(x.shape), jnp.float32) for leaf, x in leaves.items()}
+        for name, leaves in shapes(config).items()
+    }
+    network = EfficientNet(params, config)
+    save_efficientnet(path, network, {})
+    return network
 
 
 def take(stream: Any, count: int) -> list[dict[str, np.ndarray]]:

@@ -2,14 +2,15 @@
 
 import dataclasses
 
-import cv2
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from prepared import take, write_prepared
+from refusals import refused
 
+from common.io.images import write_image
 from plugins.data.captioned_batches import CaptionedConfig
 from plugins.data.latent_cache import write_cache
 from plugins.data.own_batches import OwnPicturesConfig
@@ -29,9 +30,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
     write_prepared(folder / "pictures", IMAGES, lambda i: {"split": "train"})
     for kind in ("images", "conditions/canny"):
-        (folder / "own" / kind).mkdir(parents=True)
         for number, image in enumerate(IMAGES):
-            cv2.imwrite(str(folder / "own" / kind / f"{number}.png"), image[..., ::-1])
+            write_image(folder / "own" / kind / f"{number}.png", image.astype(np.float32) / 255)
     write_tokenizer(folder / "base" / "tokenizer", *train_bpe(["thing 0, 3d emoji"], 520))
     save_component(folder / "base" / "text_encoder", TextEncoder(TEXT, rngs=nnx.Rngs(1)))
     save_component(folder / "vae", AutoencoderKL(VAE, rngs=nnx.Rngs(0)))
@@ -84,8 +84,7 @@ def test_a_condition_fits_the_latents(made):
         assert flip or np.array_equal(row, mean[number, 0])
         image = IMAGES[number, :, ::-1] if flip else IMAGES[number]
         np.testing.assert_array_equal(condition, image.astype(np.float32) / 255)
-    with pytest.raises(ValueError, match=r"8 .* 4"):
-        dataclasses.replace(data, size=4).batches(0)
+    refused(ValueError, r"8 .* 4", lambda: dataclasses.replace(data, size=4).batches(0))
 
 
 def test_states_replace_tokens(made):
@@ -101,14 +100,10 @@ def test_states_replace_tokens(made):
 
 def test_missing_or_foreign_caches_are_refused(made, tmp_path):
     folder, _ = made
-    with pytest.raises(FileNotFoundError, match="latent_cache"):
-        config(folder, latents=str(tmp_path)).batches(0)
-    with pytest.raises(FileNotFoundError, match=r"states\.npy"):
-        config(folder, latents=str(folder / "own_latents"), states=True, tag=0, plain=0).batches(0)
+    refused(FileNotFoundError, "latent_cache", lambda: config(folder, latents=str(tmp_path)).batches(0))
+    without_states = config(folder, latents=str(folder / "own_latents"), states=True, tag=0, plain=0)
+    refused(FileNotFoundError, r"states\.npy", without_states.batches, 0)
     np.save(tmp_path / "mean.npy", np.zeros((2, 2, 4, 4, 2), np.float16))
-    with pytest.raises(ValueError, match=r"2 .* 3"):
-        config(folder, latents=str(tmp_path)).batches(0)
-    with pytest.raises(FileExistsError):
-        write_cache(folder / "pictures", folder / "vae", folder / "latents")
-    with pytest.raises(ValueError, match="text"):
-        write_cache(folder / "own", folder / "vae", tmp_path / "new", folder / "base", size=SIZE)
+    refused(ValueError, r"2 .* 3", lambda: config(folder, latents=str(tmp_path)).batches(0))
+    refused(FileExistsError, "latents", write_cache, folder / "pictures", folder / "vae", folder / "latents")
+    refused(ValueError, "text", write_cache, folder / "own", folder / "vae", tmp_path / "new", folder / "base", 2, SIZE)

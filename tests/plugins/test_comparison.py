@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from networks import one_line
 from prepared import dark_squares, write_prepared
+from refusals import refused
 from tiny_base import TEXT, diffusion_base, pixel_base, random
 
 from plugins.control import ControlNet, MediaPipePlugin, PlugAndPlay, T2IAdapter, save
@@ -135,17 +135,15 @@ def test_a_row_for_each_method(made, tmp_path):
     assert inverted["gflop_overhead"] > 50
     for row in report["rows"]:
         assert row["seconds"] == pytest.approx(np.median(row["timings"])) and len(row["timings"]) == 2
-        for name in ("time", "gflop"):
-            key = "seconds" if name == "time" else name
-            assert row[f"{name}_overhead"] == pytest.approx(100 * (row[key] / base[key] - 1))
+        for name, key in (("time_overhead", "seconds"), ("gflop_overhead", "gflop")):
+            assert row[name] == pytest.approx(100 * (row[key] / base[key] - 1))
         assert set(row["fidelity"]) == {"edges", "area"} and row["fidelity"]["area"]["count"] == 1
     assert len({json.dumps(row["fidelity"]) for row in report["rows"]}) > 2, "they steer"
     with (tmp_path / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["model"] for row in rows] == titles and float(rows[3]["gflop"]) == plugin["gflop"]
     assert float(rows[1]["area"]) == control["fidelity"]["area"]["value"]
-    with pytest.raises(FileExistsError):
-        comparison(made).run("", tmp_path)
+    refused(FileExistsError, str(tmp_path), comparison(made).run, "", tmp_path)
 
 
 @pytest.mark.slow
@@ -156,13 +154,10 @@ def test_the_command(made, tmp_path, monkeypatch, caplog):
     small = {"base": made / "base", "count": 4, "rows": 1, "steps": 2, "inversion": 2, "rounds": 1, "quality": "null"}
     words = [f"evaluation.{name}={value}" for name, value in small.items()]
     words += [f"weights={made / 'plugin'}", f"evaluation.data.folder={made / 'pictures'}"]
-    overrides = {
-        "control_methods": "evaluation.methods.plug_and_play=null",
-        "control_ways": "evaluation.ways.layout=null",
-    }
     with hydra.initialize_config_module("configs", version_base="1.3"):
-        for name, override in overrides.items():
-            config = hydra.compose("eval", overrides=[f"evaluation={name}", *words, renamed.override(override)])
+        for name, method in (("control_methods", "methods.plug_and_play"), ("control_ways", "ways.layout")):
+            override = renamed.override(f"evaluation.{method}=null")
+            config = hydra.compose("eval", overrides=[f"evaluation={name}", *words, override])
             with caplog.at_level("INFO"):
                 evaluate_from_config(config)
             report = json.loads(Path(f"runs/{name}/evaluation/results.json").read_text())
@@ -179,8 +174,7 @@ def test_old_names_are_read(made):
     for path in ("plugins.control.data.ControlledConfig", "plugins.data.controlled_batches.ControlledConfig"):
         data = instantiate({"_target_": path, "folder": "x", "condition": "canny", "vary": {"low": [3, 4]}}, "data")
         assert data == CaptionedConfig("x", condition="canny", vary={"low": [3, 4]})
-    with pytest.raises(ValueError, match="ControlComparison"):
-        comparison(made).prepare()
+    refused(ValueError, "ControlComparison", lambda: comparison(made).prepare())
     assert renamed.override("+evaluation.ways.mine=a") == "+evaluation.methods.mine=a"
     assert renamed.override("evaluation.beside=[a]") == "evaluation.compare_with=[a]"
     assert renamed.override("weights=evaluation.ways") == "weights=evaluation.ways"
@@ -200,18 +194,15 @@ def test_old_names_are_read(made):
 )
 def test_settings_that_are_refused_before_any_work(made, tmp_path, monkeypatch, changes, error, value):
     monkeypatch.setattr("plugins.evaluation.comparison.bases.load", lambda *_: pytest.fail("loaded"))
-    with pytest.raises(error, match=value) as caught:
-        comparison(made, **changes).run("", tmp_path)
-    one_line(caught)
+    refused(error, value, lambda: comparison(made, **changes).run("", tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_control_for_another_base_is_named(made, tmp_path):
     other = MediaPipeConfig.for_unet(dataclasses.replace(diffusion_base().base.unet, block_out_channels=(16,)), UNIT)
     save(random(MediaPipePlugin, other), tmp_path / "other")
-    with pytest.raises(ValueError, match=r"Base \+ plugin: .*\(16,\)") as caught:
-        comparison(made, methods={"plugin": str(tmp_path / "other")}).run("", tmp_path / "out")
-    one_line(caught)
+    evaluation = comparison(made, methods={"plugin": str(tmp_path / "other")})
+    refused(ValueError, r"Base \+ plugin: .*\(16,\)", evaluation.run, "", tmp_path / "out")
 
 
 def test_quality_is_shown_under_the_name_of_its_features(made, monkeypatch):

@@ -4,8 +4,9 @@ import astronaut
 import cv2
 import numpy as np
 import pytest
+from refusals import refused
 
-from plugins import conditions
+from plugins import conditions, metrics
 from plugins.conditions import connections
 from plugins.conditions.canny import canny
 from plugins.conditions.drawing import draw_face, draw_holistic
@@ -41,9 +42,6 @@ def test_the_connections_are_those_of_mediapipe():
     assert set(edges) == theirs["POSE_CONNECTIONS"] and len(edges) == 35
     for hand in (connections.LEFT_HAND, connections.RIGHT_HAND):
         assert {edge for group in hand for edge in group.edges} == theirs["HAND_CONNECTIONS"]
-
-
-# ---- the mirror
 
 
 def undirected(edges) -> set[frozenset[int]]:
@@ -91,15 +89,11 @@ def test_a_mirrored_drawing_is_the_drawing_of_mirrored_landmarks(kind, size):
             assert (mask & ~near(partner)).sum() <= 0.02 * mask.sum() + 1, colour
 
 
-@pytest.mark.parametrize("kind", list(conditions.CONDITIONS))
-def test_mirroring_twice_gives_the_image_back(kind):
+def test_mirroring_twice_gives_the_image_back():
     image = np.random.default_rng(0).random((2, 5, 7, 3), np.float32)
-    np.testing.assert_array_equal(mirror(kind, mirror(kind, image)), image)
-    if kind in ("canny", "depth", "mask"):
-        np.testing.assert_array_equal(mirror(kind, image), image[:, :, ::-1])
-
-
-# ---- drawings
+    for kind in conditions.CONDITIONS:
+        np.testing.assert_array_equal(mirror(kind, mirror(kind, image)), image)
+        assert np.array_equal(mirror(kind, image), image[:, :, ::-1]) == (kind in ("canny", "depth", "mask"))
 
 
 def colours(image) -> set[tuple[int, ...]]:
@@ -154,9 +148,6 @@ def test_bodies_get_wider_lines_in_larger_images():
     assert widths == [1, 1, 5, 9]
 
 
-# ---- by name
-
-
 def test_conditions_are_made_by_name():
     image, face, person = astronaut.photograph(), astronaut.face(), astronaut.person()
     np.testing.assert_array_equal(conditions.make("canny", image, low=50), canny(image, 50))
@@ -191,10 +182,11 @@ def test_a_mask_is_the_object_on_its_background():
     assert drawn[:3].all() and not drawn[3:].any()
 
 
-def test_names_of_the_package_are_imported_late():
-    assert conditions.draw_face is draw_face and set(conditions.__all__) <= set(dir(conditions))
+@pytest.mark.parametrize("package", [conditions, metrics])
+def test_names_of_the_packages_are_imported_late(package):
+    assert all(hasattr(package, name) for name in package.__all__) and set(package.__all__) <= set(dir(package))
     with pytest.raises(AttributeError, match="pose"):
-        _ = conditions.pose
+        _ = package.pose
 
 
 IMAGE = np.zeros((6, 8, 3), np.float32)
@@ -205,7 +197,6 @@ RAMP = np.linspace(1, 4, 12, dtype=np.float32).reshape(3, 4)
     ("call", "value"),
     [
         (lambda: canny(IMAGE, low=200, high=100), "200 and 100"),
-        (lambda: canny(IMAGE, low=-1), "-1"),
         (lambda: canny(IMAGE, high=float("nan")), "nan"),
         (lambda: canny(IMAGE, aperture=4), "aperture 4"),
         (lambda: draw_face(Landmarks(), (8, 8)), "face"),
@@ -219,10 +210,8 @@ RAMP = np.linspace(1, 4, 12, dtype=np.float32).reshape(3, 4)
         (lambda: conditions.make("mask", IMAGE, threshold=1), "threshold 1"),
         (lambda: conditions.make("depth", IMAGE, depth=RAMP), r"4x3.* 8x6"),
         (lambda: conditions.make("depth", IMAGE, model=lambda image: RAMP), "4x3"),
-        (lambda: conditions.make("depth", IMAGE), r"depth=.* model="),
         (lambda: conditions.make("depth", IMAGE, depth=RAMP, model=lambda image: RAMP), r"depth=.* model="),
     ],
 )
 def test_invalid_values_are_refused(call, value):
-    with pytest.raises(ValueError, match=value):
-        call()
+    refused(ValueError, value, call)

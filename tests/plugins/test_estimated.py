@@ -6,16 +6,14 @@ import sys
 import astronaut
 import numpy as np
 import pytest
-from networks import one_line
 from onnx_models import MEAN_OF_CHANNELS, save_model
+from refusals import refused
 
 from plugins import metrics
 from plugins.metrics.estimated import fit, in_pixels
 
 RNG = np.random.default_rng(0)
 NAN = float("nan")
-
-# ---- depth
 
 
 def test_depth_errors_are_those_of_lstsq():
@@ -54,11 +52,7 @@ def test_depth_by_a_model(tmp_path):
     for wrong in (ramp[:, ::-1], np.full_like(ramp, 0.5)):
         assert score(wrong, ramp) == pytest.approx(float(ramp[..., 0].std()), rel=1e-3)
     assert math.isnan(score(np.full_like(ramp, np.nan), ramp))
-    with pytest.raises(FileNotFoundError, match=r"none\.onnx"):
-        metrics.DepthRmse("none.onnx").prepare()
-
-
-# ---- landmarks
+    refused(FileNotFoundError, r"none\.onnx", lambda: metrics.DepthRmse("none.onnx").prepare())
 
 
 def test_nme_and_pck_by_hand():
@@ -116,8 +110,7 @@ def test_a_missing_mediapipe_is_an_error_before_the_work(monkeypatch):
     astronaut.forget()
     monkeypatch.setitem(sys.modules, "mediapipe", None)
     for score in (metrics.FaceNme(), metrics.FaceFound(), metrics.PosePck()):
-        with pytest.raises(ImportError, match="'landmarks'"):
-            score.prepare()
+        refused(ImportError, "'landmarks'", score.prepare)
 
 
 SQUARE, POINTS = np.zeros((3, 3)), np.array([[0.0, 0], [3, 4]])
@@ -135,6 +128,4 @@ SQUARE, POINTS = np.zeros((3, 3)), np.array([[0.0, 0], [3, 4]])
     ],
 )
 def test_invalid_values_are_refused(call, value):
-    with pytest.raises(ValueError, match=value) as error:
-        call()
-    one_line(error)
+    refused(ValueError, value, call)

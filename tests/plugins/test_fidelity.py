@@ -1,13 +1,12 @@
-"""Edges, masks and colours: by hand, by brute force, and the scores of empty maps."""
+"""Edges and masks: by hand, by brute force, and the scores of empty maps."""
 
 import cv2
 import numpy as np
 import pytest
-from networks import one_line
+from refusals import refused
 
 from common.io.images import to_uint8
 from plugins import metrics
-from plugins.metrics.colours import lab, nearest_colours
 from plugins.metrics.fidelity import lines
 
 RNG = np.random.default_rng(0)
@@ -27,9 +26,6 @@ def disc(
     y, x = np.mgrid[:side, :side] - side // 2
     inside = (x - shift) ** 2 + y**2 <= radius**2
     return np.where(inside[..., None], colour, ground).astype(np.float32)
-
-
-# ---- edges
 
 
 def test_edge_f1_by_hand():
@@ -76,23 +72,10 @@ def test_the_extractor_is_blur_then_canny_with_fixed_settings():
     assert metrics.edges(image, 0, 100, 200).sum() != found.sum()
 
 
-def test_the_blur_separates_images_despite_noise():
-    """The purpose of the settings: noise hurts the same image little, and another image scores low."""
-    image = disc()
-    noisy = np.clip(image + np.float32(0.16) * RNG.standard_normal(image.shape, np.float32), 0, 1)
-    clean, other = metrics.edges(image), metrics.edges(disc(radius=8, shift=12))
-    assert metrics.edge_f1(metrics.edges(noisy), clean).f1 > 0.95
-    assert metrics.edge_f1(metrics.edges(noisy, blur=0), clean).f1 < 0.6
-    assert metrics.edge_f1(other, clean).f1 < 0.3
-
-
 def test_a_condition_is_read_as_lines():
     condition = np.zeros((5, 5, 3), np.float32)
     condition[2, :, 1], condition[3] = 0.8, 0.3
     assert lines(condition).sum() == 5 and lines(condition)[2].all()
-
-
-# ---- masks
 
 
 def test_iou():
@@ -117,35 +100,6 @@ def test_foreground_takes_each_channel_and_the_threshold():
     image[2, 2, 2], image[3, 3] = 0.61, 0.59
     assert np.argwhere(metrics.foreground(image)).tolist() == [[2, 2]]
     assert metrics.foreground(image, threshold=0.05).sum() == 2 and metrics.foreground(image, np.zeros(3)).all()
-
-
-# ---- colours
-
-
-def test_lab_of_known_colours():
-    """Values of the CIE's formula for sRGB under D65."""
-    rgb = np.array([[1, 1, 1], [0, 0, 0], [1, 0, 0], [0, 0, 1]], np.float32)
-    known = [[100, 0, 0], [0, 0, 0], [53.24, 80.09, 67.20], [32.30, 79.19, -107.86]]
-    np.testing.assert_allclose(lab(rgb), known, atol=0.1)
-
-
-def test_colours_have_their_usual_names():
-    named = {name: np.array(rgb) / 255 for name, rgb in metrics.COLOURS.items()}
-    usual = {"red": (1, 0, 0), "green": (0, 0.5, 0), "blue": (0, 0, 1), "yellow": (1, 1, 0), "purple": (0.5, 0, 0.5)}
-    usual |= {"orange": (1, 0.55, 0), "pink": (1, 0.75, 0.8), "brown": (0.55, 0.27, 0.07), "grey": (0.6, 0.6, 0.6)}
-    for colours in (named, usual):
-        found = nearest_colours(np.array(list(colours.values()), np.float32))
-        assert [list(metrics.COLOURS)[i] for i in found] == list(colours)
-
-
-def test_the_dominant_colour_is_that_of_most_of_the_foreground():
-    image, mask = disc(colour=(0.1, 0.2, 0.8)), np.zeros((64, 64), bool)
-    image[28:36, 28:36], mask[28:36, 28:36] = (0.9, 0.1, 0.1), True
-    assert metrics.dominant_colour(image) == "blue" and metrics.dominant_colour(image, mask) == "red"
-    assert metrics.dominant_colour(np.ones((8, 8, 3), np.float32)) is None
-
-
-# ---- objects for configs
 
 
 def test_objects_are_the_functions():
@@ -179,12 +133,4 @@ SMALL, LARGE = np.zeros((3, 3), bool), np.zeros((4, 4), bool)
     ],
 )
 def test_invalid_values_are_refused(call, value):
-    with pytest.raises(ValueError, match=value) as error:
-        call()
-    one_line(error)
-
-
-def test_names_of_the_package_are_imported_late():
-    assert all(hasattr(metrics, name) for name in metrics.__all__) and set(metrics.__all__) <= set(dir(metrics))
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = metrics.nothing
+    refused(ValueError, value, call)

@@ -5,14 +5,14 @@ onnxruntime is an optional extra: a stand-in with its interface runs everywhere,
 """
 
 import sys
+from functools import partial
 from types import SimpleNamespace
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from networks import one_line
+from prepared import write_efficientnet
+from refusals import refused
 
-from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, save_efficientnet, shapes
 from plugins.metrics import features
 
 RNG = np.random.default_rng(0)
@@ -23,15 +23,13 @@ BYTES = RNG.integers(0, 256, (30, 40, 3), np.uint8)
 def install(monkeypatch, tmp_path):
     """Replaces onnxruntime by one that runs `run(feed)`; returns the path of its file."""
 
-    def use(inputs: dict, outputs: list[str], run, types: dict | None = None):
-        def values():
-            kinds = types or {}
-            return [SimpleNamespace(name=k, shape=v, type=kinds.get(k, "tensor(int64)")) for k, v in inputs.items()]
+    def use(inputs: dict, outputs: list[str], run, **types: str):
+        kinds = dict.fromkeys(inputs, "tensor(int64)") | types
 
         def session(path: str, providers: list[str]) -> SimpleNamespace:
             assert providers == ["CPUExecutionProvider"]
             return SimpleNamespace(
-                get_inputs=values,
+                get_inputs=lambda: [SimpleNamespace(name=k, shape=v, type=kinds[k]) for k, v in inputs.items()],
                 get_outputs=lambda: [SimpleNamespace(name=name) for name in outputs],
                 run=lambda wanted, feed: [run(feed)[name] for name in wanted],
             )
@@ -41,9 +39,6 @@ def install(monkeypatch, tmp_path):
         return tmp_path / "net.onnx"
 
     return use
-
-
-# ---- resizing
 
 
 def cubic(x: np.ndarray) -> np.ndarray:
@@ -88,17 +83,8 @@ def test_clip_takes_the_centre(shape, side):
     np.testing.assert_allclose(back, expected, atol=1.2 / 255)  # 8 bits between the two directions, too
 
 
-# ---- networks
-
-
 def test_lite0_is_the_network_on_8_bits(tmp_path):
-    config = EfficientNetConfig((Stage(3, 1, 1, 4, 1),), stem=4, features=6, classes=2, side=16)
-    params = {
-        name: {leaf: jnp.asarray(RNG.random(x.shape), jnp.float32) for leaf, x in leaves.items()}
-        for name, leaves in shapes(config).items()
-    }
-    network = EfficientNet(params, config)
-    save_efficientnet(tmp_path / "net.safetensors", network, {})
+    network = write_efficientnet(tmp_path / "net.safetensors")
     extractor = features.lite0(tmp_path / "net.safetensors")
     assert extractor.name == "efficientnet-lite0" != features.INCEPTION
     images = RNG.integers(0, 256, (3, 20, 20, 3), np.uint8)
@@ -136,7 +122,7 @@ def test_texts_become_tokens_and_embeddings(install):
         return {"text_embeds": feed["input_ids"].astype(np.float32)}
 
     inputs = {"attention_mask": ["b", 4], "input_ids": ["b", 4]}
-    path = install(inputs, ["text_embeds", "hidden"], run, {"attention_mask": "tensor(int32)"})
+    path = install(inputs, ["text_embeds", "hidden"], run, attention_mask="tensor(int32)")
     found = features.clip_texts(path, tokenizer, "text_embeds")(["a", "bcd"] * 20)
     assert found.shape == (40, 4) and found[:2, 0].tolist() == [1, 3]
 
@@ -147,15 +133,8 @@ def test_texts_become_tokens_and_embeddings(install):
         (features.inception, {"x": [1, 5]}, ["y"], r"x \[1, 5\]"),
         (features.inception, {"x": [1, 3, 8, 8], "t": [1]}, ["y"], r"t \[1\]"),
         (features.inception, {"x": [1, 3, 8, 8]}, ["y", "z"], "None.* y, z"),
-        (
-            lambda path: features.clip_texts(path, tokenizer),
-            {"input_ids": [1], "pixels": [1]},
-            ["y"],
-            "input_ids, pixels",
-        ),
+        (partial(features.clip_texts, tokenizer=tokenizer), {"input_ids": [1], "x": [1]}, ["y"], "input_ids, x"),
     ],
 )
 def test_files_of_another_form_are_refused(install, make, inputs, outputs, value):
-    with pytest.raises(ValueError, match=value) as error:
-        make(install(inputs, outputs, means))
-    one_line(error)
+    refused(ValueError, value, lambda: make(install(inputs, outputs, means)))

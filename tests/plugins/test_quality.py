@@ -1,15 +1,13 @@
-"""Distances between sets: closed forms, brute force, no bias where none is promised, and an error bar that is one."""
+"""Distances between sets: closed forms and brute force."""
 
 import numpy as np
 import pytest
-from networks import one_line
+from refusals import refused
 from scipy.linalg import sqrtm
 
 from plugins.metrics import Statistics, clip_score, cmmd, compare, frechet_distance, kid, precision_recall
 from plugins.metrics.features import INCEPTION, LITE0
 from plugins.metrics.frechet import factor
-
-# ---- Fréchet
 
 
 @pytest.mark.parametrize("n", [20, 90])
@@ -36,16 +34,6 @@ def test_frechet_of_statistics_is_that_of_the_matrix_root(d):
     assert frechet_distance(a, a) == pytest.approx(0, abs=1e-8)
 
 
-def test_frechet_of_two_directions():
-    """One direction each, at an angle, in 500 dimensions: tr (C1 C2)^(1/2) = s1 s2 |cos|."""
-    along, n = np.zeros((2, 500)), 7
-    along[0, 3], along[1, 3], along[1, 400] = 2.0, 0.6, 0.8
-    steps = np.random.default_rng(0).standard_normal((2, n, 1))
-    steps = (steps - steps.mean(1, keepdims=True)) / steps.std(1, ddof=1, keepdims=True)
-    a, b = (step * direction + 1 for step, direction in zip(steps, along, strict=True))
-    assert frechet_distance(a, b) == pytest.approx(4 + 1 - 2 * 2 * 1 * 0.6, rel=1e-10)
-
-
 @pytest.mark.parametrize("n", [7, 60])
 def test_features_and_their_statistics_have_the_same_distance(n):
     """Also where there are fewer images than features, and the covariances are singular."""
@@ -64,11 +52,9 @@ def test_files_of_statistics(tmp_path):
     with np.load(tmp_path / "real.npz", allow_pickle=False) as file:
         np.testing.assert_array_equal(file["mu"], ours.mean)
         np.testing.assert_array_equal(file["sigma"], ours.covariance)
-    assert Statistics.load(tmp_path / "real.npz").count == 9
-    with pytest.raises(FileExistsError):
-        ours.save(tmp_path / "real.npz")
-    with pytest.raises(ValueError, match=r"\.npy"):
-        ours.save(tmp_path / "real.npy")
+        assert file["n"] == 9 == Statistics.load(tmp_path / "real.npz").count
+    refused(FileExistsError, "real", ours.save, tmp_path / "real.npz")
+    refused(ValueError, r"\.npy", lambda: ours.save(tmp_path / "real.npy"))
     np.savez_compressed(tmp_path / "theirs.npz", mu=ours.mean.astype(np.float32), sigma=ours.covariance)
     theirs = Statistics.load(tmp_path / "theirs.npz")
     assert theirs.count is None and frechet_distance(ours, theirs) < 1e-6
@@ -82,18 +68,11 @@ def test_files_of_statistics(tmp_path):
         ("shape.npz", lambda path: np.savez(path, mu=np.zeros(3), sigma=np.zeros((2, 2)))),
         ("pickle.npz", lambda path: np.savez(path, mu=np.array([{}], object), sigma=np.zeros((1, 1)))),
         ("array.npy", lambda path: np.save(path, np.zeros(3))),
-        ("text.npz", lambda path: path.write_text("hello")),
-        ("empty.npz", lambda path: path.touch()),
     ],
 )
 def test_files_without_statistics_are_refused(tmp_path, name, write):
     write(tmp_path / name)
-    with pytest.raises((ValueError, OSError), match=name) as error:
-        Statistics.load(tmp_path / name)
-    one_line(error)
-
-
-# ---- kernel distances
+    refused((ValueError, OSError), name, Statistics.load, tmp_path / name)
 
 
 def pairs(n: int, m: int, draw: str = "random") -> tuple[np.ndarray, np.ndarray]:
@@ -106,28 +85,9 @@ def test_kid_by_double_loops():
     own = [np.mean([(x @ y / 4 + 1) ** 3 for i, x in enumerate(s) for j, y in enumerate(s) if i != j]) for s in (a, b)]
     across = np.mean([(x @ y / 4 + 1) ** 3 for x in a for y in b])
     assert kid(a, b).value == pytest.approx(own[0] + own[1] - 2 * across, rel=1e-10)
-    without = [
-        [kid(np.delete(a, i, 0), b).value for i in range(5)],
-        [kid(a, np.delete(b, i, 0)).value for i in range(6)],
-    ]
+    without = [kid(np.delete(a, i, 0), b).value for i in range(5)], [kid(a, np.delete(b, i, 0)).value for i in range(6)]
     jackknife = np.sqrt(sum((len(values) - 1) * np.var(values) for values in without))
     assert kid(a, b).error == pytest.approx(jackknife, rel=1e-9)
-
-
-def test_kid_has_no_bias_and_a_true_error():
-    """Its mean over many small sets is the value of a large pair, and its error their spread; Fréchet is far above."""
-    rng = np.random.default_rng(0)
-
-    def sets(n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
-        return rng.random((n, 6)), rng.random((m, 6)) ** 1.5
-
-    large, few = sets(2000, 2000), [sets(6, 6) for _ in range(400)]
-    values = [kid(*pair).value for pair in few]
-    assert np.mean(values) == pytest.approx(kid(*large).value, abs=4 * np.std(values) / np.sqrt(400))
-    assert np.mean([frechet_distance(*pair) for pair in few]) > 2 * frechet_distance(*large)
-    estimates = [kid(*sets(40, 60)) for _ in range(400)]
-    spread = np.std([estimate.value for estimate in estimates])
-    assert np.mean([estimate.error for estimate in estimates]) == pytest.approx(spread, rel=0.15)
 
 
 def test_cmmd_by_double_loops():
@@ -148,17 +108,13 @@ def test_cmmd_by_double_loops():
     assert cmmd(opposite, opposite, unbiased=False) == 0
 
 
-# ---- precision, recall, and texts
-
-
 def test_precision_and_recall_by_double_loops():
     rng = np.random.default_rng(5)
     a, b = rng.random((12, 3)), rng.random((15, 3)) + 0.4
 
     def covered(points: np.ndarray, by: np.ndarray, k: int) -> float:
-        balls = [sorted(np.linalg.norm(x - y) for y in by)[k] for x in by]  # the 0-th is itself
-        inside = [any(np.linalg.norm(p - x) <= r for x, r in zip(by, balls, strict=True)) for p in points]
-        return float(np.mean(inside))
+        balls = [(x, sorted(np.linalg.norm(x - y) for y in by)[k]) for x in by]  # the 0-th is itself
+        return float(np.mean([any(np.linalg.norm(p - x) <= radius for x, radius in balls) for p in points]))
 
     for k in (1, 3, 5):
         assert precision_recall(a, b, k) == pytest.approx((covered(a, b, k), covered(b, a, k)))
@@ -201,6 +157,4 @@ UNIT = np.tile([1.0, 0.0], (4, 1))
     ],
 )
 def test_invalid_sets_are_refused(call, value):
-    with pytest.raises(ValueError, match=value) as error:
-        call()
-    one_line(error)
+    refused(ValueError, value, call)

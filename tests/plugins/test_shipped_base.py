@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from named_colours import dominant_colour
 
 from common.io.images import read_image
 from plugins import diffusion
 from plugins.cli.main import main
 from plugins.conditions.mask import foreground
 from plugins.diffusion.io.pretrained import DEFAULT, WEIGHTS, names
-from plugins.metrics.colours import dominant_colour
 
 
 @pytest.fixture(autouse=True)

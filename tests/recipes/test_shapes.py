@@ -5,10 +5,10 @@ import warnings
 
 import numpy as np
 import pytest
+from named_colours import dominant_colour
 
 from plugins.conditions.mask import foreground
 from plugins.data.captioned_batches import CaptionedConfig
-from plugins.metrics.colours import dominant_colour
 from recipes.shapes.pictures import COLOURS, CORNERS, TOKENS, Settings, draw, polygon, prepare
 
 with warnings.catch_warnings():
