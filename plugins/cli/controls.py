@@ -47,7 +47,9 @@ def make_controls(command: Generate, base: Base) -> list[Any]:
         if command.condition:
             condition = cover(read_image(next(conditions)), height, width)
         else:
-            condition = make_condition(command, str(kind), height, width)
+            condition = make(str(kind), cover(read_image(str(command.image)), height, width))
+            if (warning := emptiness(str(kind), condition)) and not command.quiet:
+                terminal.complain(f"{command.image}: {warning} (`plugins condition` has these options)")
         prompt_only = command.prompt_only or None  # None: as the network was trained
         controls.append(network.on(condition, strength=strength, steps=steps, prompt_only=prompt_only))
     return controls
@@ -75,14 +77,6 @@ def control_kinds(command: Generate) -> list[str | None]:
             "--plugin does not say which condition of --image it needs; add --control canny, or --condition"
         )
     return kinds
-
-
-def make_condition(command: Generate, kind: str, height: int, width: int) -> Float[np.ndarray, "h w 3"]:
-    """The condition image of --image; warns if it is empty."""
-    condition = make(kind, cover(read_image(str(command.image)), height, width))
-    if (warning := emptiness(kind, condition)) and not command.quiet:
-        terminal.complain(f"{command.image}: {warning} (`plugins condition` has these options)")
-    return condition
 
 
 def shipped_plugin(kind: str) -> str:

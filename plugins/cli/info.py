@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from common import terminal
 from plugins.cli.commands import Info
-from plugins.diffusion.io.base import Base
 from plugins.diffusion.io.folder import BaseFiles, read_base
-from plugins.diffusion.samplers.schedules import Schedule
+from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 
 def info(command: Info) -> None:
@@ -16,33 +15,27 @@ def info(command: Info) -> None:
 
 def describe(files: BaseFiles) -> str:
     """One line for each network and setting."""
-    base, shapes = files.base, _shapes(files.base)
-    rows = {
-        name: f"{network.parameters:,} parameters, stored as {network.dtype}, {shapes[name]}"
-        for name, network in files.components.items()
-    }
-    if base.vae is None:
-        rows["vae"] = "none: the unet works on pixels"
-    rows["tokenizer"] = f"{len(base.tokenizer.vocab):,} tokens; prompts of {base.length - 2}"
-    rows["predicts"] = _prediction(base)
-    rows["sampler"] = " ".join([base.sampler.name, *(f"{key}={value}" for key, value in base.sampler.options)])
-    rows["images"] = f"{base.side}x{base.side}; other sides too, multiples of {base.unit}"
-    return "\n".join([str(files.path), *(f"{name:14}{text}" for name, text in rows.items())])
-
-
-def _shapes(base: Base) -> dict[str, str]:
-    unet, vae, text = base.unet, base.vae, base.text_encoder
+    base, unet, vae, text = files.base, files.base.unet, files.base.vae, files.base.text_encoder
     shapes = {"text_encoder": f"{text.num_hidden_layers} layers of {text.hidden_size}"}
     widths = "-".join(map(str, unet.block_out_channels))
     shapes["unet"] = f"{widths}, {unet.in_channels} channels, text states of {unet.cross_attention_dim}"
     if vae is not None:
         widths = "-".join(map(str, vae.block_out_channels))
         shapes["vae"] = f"{widths}, {vae.latent_channels} channels at 1/{base.unit} of the side"
-    return shapes
+    rows = {
+        name: f"{network.parameters:,} parameters, stored as {network.dtype}, {shapes[name]}"
+        for name, network in files.components.items()
+    }
+    if vae is None:
+        rows["vae"] = "none: the unet works on pixels"
+    rows["tokenizer"] = f"{len(base.tokenizer.vocab):,} tokens; prompts of {base.length - 2}"
+    rows["predicts"] = _prediction(base.schedule)
+    rows["sampler"] = " ".join([base.sampler.name, *(f"{key}={value}" for key, value in base.sampler.options)])
+    rows["images"] = f"{base.side}x{base.side}; other sides too, multiples of {base.unit}"
+    return "\n".join([str(files.path), *(f"{name:14}{text}" for name, text in rows.items())])
 
 
-def _prediction(base: Base) -> str:
-    schedule = base.schedule
+def _prediction(schedule: Schedule | FlowSchedule) -> str:
     if not isinstance(schedule, Schedule):
         return f"flow, {schedule.num_train_timesteps} timesteps, shift {schedule.shift:g}"
     zero = ", zero terminal SNR" if schedule.rescale_betas_zero_snr else ""

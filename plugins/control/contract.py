@@ -39,6 +39,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
+from plugins.diffusion.networks import json_config
 from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import check_images
@@ -61,22 +62,32 @@ class ControlOutput(NamedTuple):
         return jax.tree.unflatten(structure, [leaf * gains[i].astype(leaf.dtype) for i, leaf in enumerate(leaves)])
 
 
+class ControlConfig:
+    """Base class of the networks' architectures, frozen dataclasses whose default is Stable Diffusion 1.x's."""
+
+    architecture: ClassVar[str]  # `_class_name` in config.json
+    fixed: ClassVar[Mapping[str, Sequence]] = {}  # further options of config.json, and their supported values
+
+    @classmethod
+    def sd15(cls) -> Any:
+        return cls()
+
+    @classmethod
+    def from_json(cls, mapping: Mapping[str, Any]) -> Any:
+        return json_config.read(cls, mapping, cls.architecture, cls.fixed)
+
+    def to_json(self) -> dict[str, Any]:
+        return json_config.write(self, self.architecture, self.fixed)
+
+
 class ControlNetwork(nnx.Module):
-    """Base class of the networks. A subclass sets the attributes in its constructor.
+    """Base class of the networks. A subclass sets the first four attributes in its constructor."""
 
-    Attributes:
-      config: the architecture, of `config_class`; saved beside the weights.
-      num_outputs: how many tensors the network adds.
-      reduction: pixels of the condition image per latent pixel and side.
-      prompt_only: whether it was trained for the conditional half of guidance only; the default of `on`.
-      every_step: whether a call computes; else it returns what `encode` has computed.
-    """
-
-    config: Any
-    num_outputs: int
-    reduction: int
-    prompt_only: bool = False
-    every_step: ClassVar[bool] = False
+    config: Any  # the architecture, of `config_class`; saved beside the weights
+    num_outputs: int  # how many tensors the network adds
+    reduction: int  # pixels of the condition image per latent pixel and side
+    prompt_only: bool = False  # trained for the conditional half of guidance only; the default of `on`
+    every_step: ClassVar[bool] = False  # a call computes; else it returns what `encode` has computed
     config_class: ClassVar[Any]
 
     def __init__(self, config: Any, *, rngs: nnx.Rngs):
@@ -132,7 +143,7 @@ class Control:
     prompt_only: bool
     _cache: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
-    brings_source: ClassVar[bool] = False
+    has_source: ClassVar[bool] = False
 
     def __post_init__(self):
         check_settings(self.strength, self.levels, self.steps, self.network.num_outputs)
@@ -173,13 +184,11 @@ class Arrays(NamedTuple):
 
 
 class NetworkActs(NamedTuple):
-    """A control network's effect on a call of the UNet (`steering.Acts`).
-
-    `kinds` are the rows that it is applied to; `always` says that `steps` is the whole run."""
+    """A control network's effect on a call of the UNet (`steering.Acts`)."""
 
     graph: Any
-    kinds: tuple[str, ...]
-    always: bool
+    kinds: tuple[str, ...]  # the rows that it is applied to
+    always: bool  # `steps` is the whole run
 
     def source(self, arrays: Arrays, step: Step) -> None:
         return None

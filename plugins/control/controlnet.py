@@ -34,7 +34,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Num
 
 from common.nn.remat import remat as rematerialised
-from plugins.control.contract import ControlNetwork, ControlOutput, check_fit, zero_conv
+from plugins.control.contract import ControlConfig, ControlNetwork, ControlOutput, check_fit, zero_conv
 from plugins.diffusion.io.porting import blank
 from plugins.diffusion.networks import json_config, unet_config
 from plugins.diffusion.networks.json_config import positive
@@ -43,7 +43,6 @@ from plugins.diffusion.networks.unet import TimeEmbedding, UNet, sinusoid
 from plugins.diffusion.networks.unet_blocks import MidLevel, down_levels, go_down, whole
 from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
 
-ARCHITECTURE = "ControlNetModel"
 UNET_OPTIONS = ("act_fn", "addition_embed_type", "class_embed_type", "downsample_padding", "encoder_hid_dim")
 UNET_OPTIONS += ("encoder_hid_dim_type", "mid_block_scale_factor", "mid_block_type", "num_attention_heads")
 UNET_OPTIONS += ("num_class_embeds", "only_cross_attention", "resnet_time_scale_shift")
@@ -54,18 +53,13 @@ COPIED = ("conv_in", "time_embedding", "down_blocks", "mid_block")  # from the U
 
 
 @dataclasses.dataclass(frozen=True)
-class ControlNetConfig:
-    """Architecture of a ControlNet, with diffusers' option names; the default is Stable Diffusion 1.x's.
+class ControlNetConfig(ControlConfig):
+    """Architecture of a ControlNet, with diffusers' option names; the default is Stable Diffusion 1.x's."""
 
-    Attributes:
-      in_channels ... freq_shift: those of the UNet that it controls, as in `UNetConfig`.
-      conditioning_embedding_out_channels: widths of the hint encoder, one for each resolution. The image is halved
-        between them: four widths make 8 pixels per latent pixel, Stable Diffusion's.
-      controlnet_conditioning_channel_order: "bgr" for a network trained on images as OpenCV reads them.
-      global_pool_conditions: residuals are averaged over space, which keeps content and drops layout (the "shuffle"
-        networks). They were trained for the conditional half of guidance: `prompt_only` is their default.
-    """
+    architecture: ClassVar[str] = "ControlNetModel"
+    fixed: ClassVar[Mapping[str, Sequence]] = FIXED
 
+    # Those of the UNet that it controls, as in `UNetConfig`.
     in_channels: int = 4
     block_out_channels: Sequence[int] = (320, 640, 1280, 1280)
     down_block_types: Sequence[str] = (*3 * DOWN_TYPES[:1], DOWN_TYPES[1])
@@ -78,8 +72,11 @@ class ControlNetConfig:
     transformer_layers_per_block: int = 1
     flip_sin_to_cos: bool = True
     freq_shift: int | float = 0
+    # Widths of the hint encoder. The image is halved between them: four make 8 pixels per latent pixel.
     conditioning_embedding_out_channels: Sequence[int] = HINT_WIDTHS
-    controlnet_conditioning_channel_order: str = "rgb"
+    controlnet_conditioning_channel_order: str = "rgb"  # "bgr" if trained on images as OpenCV reads them
+    # Residuals are averaged over space, which keeps content and drops layout (the "shuffle" networks). They were
+    # trained for the conditional half of guidance: `prompt_only` is their default.
     global_pool_conditions: bool = False
 
     def __post_init__(self):
@@ -100,11 +97,6 @@ class ControlNetConfig:
         return UNetConfig(**_shared_fields(self, UNetConfig), up_block_types=up_types)
 
     @classmethod
-    def sd15(cls) -> ControlNetConfig:
-        """For Stable Diffusion 1.x."""
-        return cls()
-
-    @classmethod
     def for_unet(cls, unet: UNetConfig, reduction: int = 8) -> ControlNetConfig:
         """For that UNet, with `reduction` pixels per latent pixel. Raises ValueError unless it is a power of 2."""
         halvings = math.log2(reduction) if reduction > 0 else -1
@@ -112,13 +104,6 @@ class ControlNetConfig:
             raise ValueError(f"reduction={reduction}: a hint encoder halves the image; choose 1, 2, 4, 8, ...")
         hints = (HINT_WIDTHS + HINT_WIDTHS[-1:] * int(halvings))[: int(halvings) + 1]
         return cls(**_shared_fields(unet, cls), conditioning_embedding_out_channels=hints)
-
-    @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> ControlNetConfig:
-        return json_config.read(cls, mapping, ARCHITECTURE, FIXED)
-
-    def to_json(self) -> dict[str, Any]:
-        return json_config.write(self, ARCHITECTURE, FIXED)
 
 
 class ControlNet(ControlNetwork):
@@ -146,24 +131,17 @@ class ControlNet(ControlNetwork):
     def from_unet(
         cls, unet: UNet, reduction: int = 8, *, config: ControlNetConfig | None = None, rngs: nnx.Rngs
     ) -> ControlNet:
-        """A new network with the UNet's encoder, which changes nothing yet.
+        """A new network with copies of the UNet's encoder, in its type, which changes nothing yet.
 
-        The weights are copies: training this network, with its buffers donated, leaves the UNet as it is.
-
-        Args:
-          unet: the UNet that it controls; parameters have its type.
-          reduction: pixels per latent pixel and side, a power of 2: 8 for Stable Diffusion.
-          config: in place of the one of UNet and reduction, for another hint encoder.
-
-        Raises:
-          ValueError: no such reduction, or a config that does not fit this UNet.
-        """
+        `reduction` is in pixels per latent pixel and side, a power of 2; `config` replaces the one of UNet and
+        reduction, for another hint encoder. Raises ValueError for one that does not fit this UNet."""
         config = config or ControlNetConfig.for_unet(unet.config, reduction)
         graph, abstract = blank(cls, config)
         network = nnx.merge(graph, abstract)
         network.check(unet.config, network.reduction)
         source = nnx.to_pure_dict(nnx.state(unet))
         dtype = source["conv_in"]["kernel"].dtype
+        # Copies, so that a training that donates its buffers leaves the UNet as it is.
         params: dict[Any, Any] = {name: jax.device_put(source[name], may_alias=False) for name in COPIED}
         params["controlnet_cond_embedding"] = _init_hint_encoder(rngs.params(), config, dtype)
         for name in abstract.keys() - params.keys():  # the zero convolutions
@@ -198,8 +176,11 @@ class ControlNet(ControlNetwork):
         x, skips = go_down(self.down_blocks, x, time, context, [None] * len(self.down_blocks), stage)
         middle = self.controlnet_mid_block(self.mid_block(x, time, context, stage))
         residuals = [conv(skip) for conv, skip in zip(self.controlnet_down_blocks, skips, strict=True)]
-        output = ControlOutput(skip_residuals=tuple(residuals), mid_residual=middle)
-        return jax.tree.map(_pooled, output) if config.global_pool_conditions else output
+        if config.global_pool_conditions:
+            *residuals, middle = (
+                jnp.broadcast_to(r.mean((1, 2), keepdims=True), r.shape) for r in (*residuals, middle)
+            )
+        return ControlOutput(skip_residuals=tuple(residuals), mid_residual=middle)
 
 
 class HintEncoder(nnx.Module):
@@ -220,11 +201,6 @@ class HintEncoder(nnx.Module):
         for block in self.blocks:
             x = silu(block(x))
         return self.conv_out(x)
-
-
-def _pooled(x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
-    """The average over space, in every place."""
-    return jnp.broadcast_to(x.mean(axis=(1, 2), keepdims=True), x.shape)
 
 
 def _shared_fields(config: Any, other: type) -> dict[str, Any]:

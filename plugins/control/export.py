@@ -44,15 +44,11 @@ FEATURE = "feature_{}"  # names of tensors in files, by level, finest first
 def to_stablehlo(
     network: ControlNetwork, height: int, width: int, batch: int | None = None, platforms: Sequence[str] = PLATFORMS
 ) -> bytes:
-    """The network as a StableHLO file for images of that size.
+    """The network as a StableHLO file for `batch` images of that size, None for any number.
 
-    Args:
-      network: a MediaPipe plugin or a T2I-Adapter.
-      batch: number of images; None for any.
-      platforms: some of cpu, cuda, rocm, tpu. With several, the program's first argument is the index of the one it
-        runs on, which JAX fills in; a program for one takes images only, which suits readers other than JAX.
-
-    Raises ValueError for a ControlNet, and for sides that are not multiples of the network's reduction."""
+    `platforms` are some of cpu, cuda, rocm, tpu. With several, the program's first argument is the index of the one it
+    runs on, which JAX fills in; a program for one takes images only, which suits readers other than JAX. Raises
+    ValueError for a ControlNet, and for sides that are not multiples of the network's reduction."""
     _check_exportable(network, height, width)
     graph, params = nnx.split(network)
     constants = nnx.to_pure_dict(params)

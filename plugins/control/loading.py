@@ -33,11 +33,8 @@ from plugins.diffusion.io.tensor_names import Origin
 
 STEM = "diffusion_pytorch_model"
 PIPELINE_FOLDERS = ("controlnet", "adapter")  # of the control network in diffusers' pipelines
-NETWORKS: dict[str, type[ControlNetwork]] = {  # by the `_class_name` of their config.json
-    "ControlNetModel": ControlNet,
-    "T2IAdapter": T2IAdapter,
-    "MediaPipePlugin": MediaPipePlugin,
-}
+CLASSES: tuple[type[ControlNetwork], ...] = (ControlNet, T2IAdapter, MediaPipePlugin)
+NETWORKS = {cls.config_class.architecture: cls for cls in CLASSES}
 
 
 def shipped_names(weights: Path = WEIGHTS) -> list[str]:
@@ -69,10 +66,7 @@ def load(
         this kind of network, else it is inferred from shapes.
       variant: "fp16" for that variant of the file in a folder; None for full precision, or the variant there is.
 
-    Raises:
-      FileNotFoundError: no such name, folder or file; no config.json, no weights, shards missing.
-      ValueError: a pickle, a damaged file, no control network, or tensors that do not fit (all of them listed).
-    """
+    Raises FileNotFoundError; ValueError for a pickle, a damaged file, another network, or tensors that do not fit."""
     dtype, path = dtype_name(dtype), find(source)
     with about(path):
         if path.is_dir():
@@ -90,18 +84,10 @@ def load(
 def save(network: ControlNetwork, folder: str | Path, dtype: Any = jnp.float32, *, overwrite: bool = False) -> Path:
     """Write a control network into `folder`, where other files stay; returns the path of its weights.
 
-    Args:
-      network: a ControlNet, T2I-Adapter or MediaPipe plugin.
-      folder: of this network.
-      dtype: of the stored floats: float32, float16 or bfloat16.
-      overwrite: whether to replace config.json and the weights.
-
-    Raises:
-      FileExistsError: one of the two files exists, or an index of shards, which readers would prefer.
-      ValueError: another kind of network, an unknown dtype, or values that are not finite in it.
-    """
-    if not isinstance(network, tuple(NETWORKS.values())):
-        known = ", ".join(cls.__name__ for cls in NETWORKS.values())
+    `dtype` of the stored floats is float32, float16 or bfloat16. Raises FileExistsError if config.json or weights
+    exist, or an index of shards, which readers would prefer; ValueError for values that are not finite in `dtype`."""
+    if not isinstance(network, CLASSES):
+        known = ", ".join(cls.__name__ for cls in CLASSES)
         raise ValueError(f"{type(network).__name__} has no folder format here; this saves {known}")
     weights = Path(folder) / f"{STEM}.safetensors"
     return write_network(weights, network.config.to_json(), lambda: state_dict(network, dtype), overwrite)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -36,42 +36,33 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
-from plugins.control.contract import ControlNetwork, check_fit, zero_conv
+from plugins.control.contract import ControlConfig, ControlNetwork, check_fit, zero_conv
 from plugins.diffusion.networks import json_config
 from plugins.diffusion.networks.json_config import positive
 from plugins.diffusion.networks.layers import Conv, GroupNorm, uniform
 from plugins.diffusion.networks.unet_config import UNetConfig
 
-ARCHITECTURE = "MediaPipePlugin"
 NORM_EPS = 1e-5
 relu6 = jax.nn.relu6
 
 
 @dataclasses.dataclass(frozen=True)
-class MediaPipeConfig:
-    """Architecture of a plugin; the default is Stable Diffusion 1.x's, 5,929,336 parameters.
+class MediaPipeConfig(ControlConfig):
+    """Architecture of a plugin; the default is Stable Diffusion 1.x's, 5,929,336 parameters."""
 
-    Attributes:
-      outputs: width of each level of the UNet, finest first (its `block_out_channels`).
-      reduction: pixels of the image per latent pixel and side, a power of 2: 8 for Stable Diffusion, 1 for a UNet on
-        pixels.
-      stem: width of the first convolution.
-      approach: widths of the bottlenecks between stem and level 0, one for each halving but the stem's and level 0's.
-      widths, depths: width and number of bottlenecks of each level.
-      expansion: ratio of the width inside a bottleneck to its input's.
-      groups: of every GroupNorm.
-      channels: of the image.
-    """
+    architecture: ClassVar[str] = "MediaPipePlugin"
 
-    outputs: Sequence[int] = (320, 640, 1280, 1280)
-    reduction: int = 8
-    stem: int = 16
-    approach: Sequence[int] = (24,)
-    widths: Sequence[int] = (48, 96, 160, 320)
-    depths: Sequence[int] = (3, 4, 6, 3)
-    expansion: int = 6
-    groups: int = 8
-    channels: int = 3
+    outputs: Sequence[int] = (320, 640, 1280, 1280)  # width of each level of the UNet, finest first
+    reduction: int = 8  # pixels of the image per latent pixel and side, a power of 2; 1 for a UNet on pixels
+    stem: int = 16  # width of the first convolution
+    approach: Sequence[int] = (
+        24,
+    )  # widths of bottlenecks before level 0, one per halving but the stem's and level 0's
+    widths: Sequence[int] = (48, 96, 160, 320)  # of the bottlenecks of each level
+    depths: Sequence[int] = (3, 4, 6, 3)  # number of bottlenecks of each level
+    expansion: int = 6  # ratio of the width inside a bottleneck to its input's
+    groups: int = 8  # of every GroupNorm
+    channels: int = 3  # of the image
 
     def __post_init__(self):
         json_config.freeze_lists(self)
@@ -93,11 +84,6 @@ class MediaPipeConfig:
         return self.reduction.bit_length() - 1
 
     @classmethod
-    def sd15(cls) -> MediaPipeConfig:
-        """For Stable Diffusion 1.x."""
-        return cls()
-
-    @classmethod
     def for_unet(cls, unet: UNetConfig, reduction: int) -> MediaPipeConfig:
         """A plugin as large, relative to that UNet, as the article's; relatively larger for levels up to 128 wide."""
         outputs = tuple(unet.block_out_channels)
@@ -106,13 +92,6 @@ class MediaPipeConfig:
         widths = tuple(max(16, (c // 2 if c <= 128 else c // 6) // 8 * 8) for c in outputs)
         approach = (24,) * max(0, reduction.bit_length() - 3)
         return cls(outputs, reduction, 16, approach, widths, depths=(2,) * len(widths), expansion=4)
-
-    @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> MediaPipeConfig:
-        return json_config.read(cls, mapping, ARCHITECTURE, {})
-
-    def to_json(self) -> dict[str, Any]:
-        return json_config.write(self, ARCHITECTURE, {})
 
 
 class MediaPipePlugin(ControlNetwork):

@@ -43,38 +43,25 @@ INVERSION = 200  # steps; the release takes 999, the error of the round trip fal
 
 
 class InjectionLayer(NamedTuple):
-    """The taps' names of values that are replaced, and the share of the run in which they are."""
-
-    names: tuple[str, ...]
-    until: float
+    names: tuple[str, ...]  # of the values that are replaced, as a tap sees them
+    until: float  # share of the run in which they are
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlugAndPlay:
-    """A source image whose layout the output keeps. Raises ValueError for settings out of range.
+    """A source image whose layout the output keeps. Raises ValueError for settings out of range."""
 
-    Attributes:
-      picture: the source, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1].
-      features: share of the run in which the residual block's features are replaced.
-      attention: share of the run in which queries and keys are replaced.
-      inversion: steps from the image to its noise, up to 1000.
-      strength: 1 replaces values, 0 keeps them, in between they are mixed.
-      levels: a factor on `strength` for each of `injection_layers`, the features first.
-      steps: the interval of the run in which it is applied at all.
-      prompt_only: it is applied to the conditional half of guidance only.
-    """
-
-    picture: Any
-    features: int | float = 0.8
-    attention: int | float = 0.5
-    inversion: int = INVERSION
-    strength: int | float = 1.0
-    levels: Sequence[int | float] | None = None
-    steps: Sequence[int | float] = (0.0, 1.0)
-    prompt_only: bool = False
+    picture: Any  # the source, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1]
+    features: int | float = 0.8  # share of the run in which the residual block's features are replaced
+    attention: int | float = 0.5  # share of the run in which queries and keys are replaced
+    inversion: int = INVERSION  # steps from the image to its noise, up to 1000
+    strength: int | float = 1.0  # 1 replaces values, 0 keeps them, in between they are mixed
+    levels: Sequence[int | float] | None = None  # factors on `strength`, one for each of `injection_layers`
+    steps: Sequence[int | float] = (0.0, 1.0)  # the interval of the run in which it is applied at all
+    prompt_only: bool = False  # applied to the conditional half of guidance only
     _cache: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
-    brings_source: ClassVar[bool] = True
+    has_source: ClassVar[bool] = True
 
     def __post_init__(self):
         object.__setattr__(self, "picture", check_images(self.picture))
@@ -119,7 +106,7 @@ class PlugAndPlay:
         arrays = Arrays(self._trajectory(run, indices), *(jnp.asarray(values, jnp.float32) for values in settings))
         return Injection(tuple(layer.names for layer in layers), kinds), arrays
 
-    def begin(self, run: Any, indices: np.ndarray) -> Float[Array, "b h w c"]:
+    def initial_latents(self, run: Any, indices: np.ndarray) -> Float[Array, "b h w c"]:
         """The noise of the source image."""
         noise = self._trajectory(run, indices)[0]
         return jnp.broadcast_to(noise, (len(indices), *noise.shape[1:]))
@@ -151,10 +138,10 @@ class Arrays(NamedTuple):
 
 
 class Injection(NamedTuple):
-    """Plug-and-Play's effect on a call of the UNet (`steering.Acts`): `names` of each layer, `kinds` of its rows."""
+    """Plug-and-Play's effect on a call of the UNet (`steering.Acts`)."""
 
-    names: tuple[tuple[str, ...], ...]
-    kinds: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]  # of each layer
+    kinds: tuple[str, ...]  # the rows that it is applied to
 
     def source(self, arrays: Arrays, step: Step) -> Float[Array, "b h w c"]:
         return arrays.trajectory[step.index]

@@ -18,24 +18,27 @@ by name. The architecture is inferred from shapes, as a base's is (`plugins/diff
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from plugins.control import controlnet, mediapipe, t2i_adapter
-from plugins.control.t2i_adapter import FULL, LIGHT, XL
+from plugins.control.controlnet import ControlNetConfig
+from plugins.control.mediapipe import MediaPipeConfig
+from plugins.control.t2i_adapter import FULL, LIGHT, XL, T2IAdapterConfig
 from plugins.diffusion.io import single_file, tensor_names
 from plugins.diffusion.io.tensor_names import Origin
 
+CONTROLNET, ADAPTER = ControlNetConfig.architecture, T2IAdapterConfig.architecture
 PREFIX = "control_model."  # of a ControlNet in a whole checkpoint
 MARKS = {  # a tensor that only this kind of file has, and the `_class_name` of its network
-    f"{PREFIX}zero_convs.0.0.weight": controlnet.ARCHITECTURE,
-    "zero_convs.0.0.weight": controlnet.ARCHITECTURE,
-    "controlnet_cond_embedding.conv_in.weight": controlnet.ARCHITECTURE,
-    "body.0.block1.weight": t2i_adapter.ARCHITECTURE,
-    "body.0.body.0.block1.weight": t2i_adapter.ARCHITECTURE,
-    "adapter.body.0.resnets.0.block1.weight": t2i_adapter.ARCHITECTURE,
-    "stem.weight": mediapipe.ARCHITECTURE,
+    f"{PREFIX}zero_convs.0.0.weight": CONTROLNET,
+    "zero_convs.0.0.weight": CONTROLNET,
+    "controlnet_cond_embedding.conv_in.weight": CONTROLNET,
+    "body.0.block1.weight": ADAPTER,
+    "body.0.body.0.block1.weight": ADAPTER,
+    "adapter.body.0.resnets.0.block1.weight": ADAPTER,
+    "stem.weight": MediaPipeConfig.architecture,
 }
 INCOMPLETE = {"lora_controlnet": "a Control-LoRA", "difference": "the differences from a base"}
 XL_FACTOR = 16  # pixels per latent pixel of the XL adapters; all others have 8
@@ -52,10 +55,11 @@ def class_name(keys: Collection[str]) -> str | None:
 
 def origins(network: str, keys: Collection[str]) -> dict[str, Origin]:
     """{diffusers name: its tensor in the file} of the control network of that `_class_name`."""
-    if network == controlnet.ARCHITECTURE and not any(key.startswith("controlnet_") for key in keys):
+    if network == CONTROLNET and not any(key.startswith("controlnet_") for key in keys):
         return _controlnet(keys)
-    if network == t2i_adapter.ARCHITECTURE and not any(key.startswith("adapter.") for key in keys):
-        rename = _light_adapter if "body.0.body.0.block1.weight" in keys else _full_adapter(keys)
+    if network == ADAPTER and not any(key.startswith("adapter.") for key in keys):
+        light = functools.partial(re.sub, r"^(body\.\d+)\.body\.", r"\1.resnets.")
+        rename = light if "body.0.body.0.block1.weight" in keys else _full_adapter(keys)
         return {f"adapter.{rename(key)}": Origin(key) for key in keys}
     return {key: Origin(key) for key in keys}
 
@@ -64,9 +68,9 @@ def infer_config(network: str, shapes: Shapes) -> dict[str, Any]:
     """Shapes by diffusers' names -> config.json, as far as it is not the default.
 
     Raises ValueError for the shapes of another network, or if shapes do not determine the architecture."""
-    if network == controlnet.ARCHITECTURE:
+    if network == CONTROLNET:
         return _controlnet_config(shapes)
-    if network == t2i_adapter.ARCHITECTURE:
+    if network == ADAPTER:
         return _adapter_config(shapes)
     raise ValueError(f"expected config.json beside a {network}, found none; copy it too")
 
@@ -86,10 +90,6 @@ def _controlnet(keys: Iterable[str]) -> dict[str, Origin]:
         return f"{stems.get(stem, stem)}.{leaf}"
 
     return {rename(name): origin for name, origin in found.items()}
-
-
-def _light_adapter(key: str) -> str:
-    return re.sub(r"^(body\.\d+)\.body\.", r"\1.resnets.", key)
 
 
 def _full_adapter(keys: Iterable[str]) -> Callable[[str], str]:
@@ -118,10 +118,8 @@ def _controlnet_config(shapes: Shapes) -> dict[str, Any]:
     encoder = single_file.infer_config("unet", {**shapes, "conv_out.weight": shapes["conv_in.weight"]})
     widening = r"controlnet_cond_embedding\.(conv_in|blocks\.\d*[13579])\.bias"
     hints = sorted((_number(name), shape[0]) for name, shape in shapes.items() if re.fullmatch(widening, name))
-    kept = {
-        key: value for key, value in encoder.items() if key not in ("out_channels", "up_block_types", "_class_name")
-    }
-    return {**kept, "conditioning_embedding_out_channels": [width for _, width in hints]}
+    shared = {key: encoder[key] for key in encoder.keys() - {"out_channels", "up_block_types", "_class_name"}}
+    return {**shared, "conditioning_embedding_out_channels": [width for _, width in hints]}
 
 
 def _adapter_config(shapes: Shapes) -> dict[str, Any]:
@@ -135,10 +133,9 @@ def _adapter_config(shapes: Shapes) -> dict[str, Any]:
     factor = round((unshuffled // in_channels) ** 0.5)
     width = r"adapter\.body\.\d+\." + (r"resnets\.0\.block1\.bias" if full else r"out_conv\.bias")
     widths = dict(sorted((_number(name), shape[0]) for name, shape in shapes.items() if re.fullmatch(width, name)))
-    channels = [*widths.values()]
     return {
         "in_channels": in_channels,
-        "channels": channels if full else channels[:-1],
+        "channels": list(widths.values())[: None if full else -1],
         "num_res_blocks": sum(bool(re.fullmatch(r"adapter\.body\.0\.resnets\.\d+\.block1\.bias", k)) for k in shapes),
         "downscale_factor": factor,
         "adapter_type": (XL if factor == XL_FACTOR else FULL) if full else LIGHT,

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -33,34 +33,27 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from plugins.control.contract import ControlNetwork, check_fit
+from plugins.control.contract import ControlConfig, ControlNetwork, check_fit
 from plugins.diffusion.networks import json_config
 from plugins.diffusion.networks.json_config import positive
 from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 
-ARCHITECTURE = "T2IAdapter"
 FULL, LIGHT, XL = TYPES = ("full_adapter", "light_adapter", "full_adapter_xl")
 
 
 @dataclasses.dataclass(frozen=True)
-class T2IAdapterConfig:
-    """Architecture of an adapter, with diffusers' option names; the default is Stable Diffusion 1.x's.
+class T2IAdapterConfig(ControlConfig):
+    """Architecture of an adapter, with diffusers' option names; the default is Stable Diffusion 1.x's."""
 
-    Attributes:
-      in_channels: of the image: 3, or 1 for the sketch and canny adapters, which read the first channel alone.
-      channels: width of each level, finest first; in a light adapter without the last level, which has the width of
-        the one before.
-      num_res_blocks: residual blocks of a level.
-      downscale_factor: pixels of the image per latent pixel and side.
-      adapter_type: one of `TYPES`.
-    """
+    architecture: ClassVar[str] = "T2IAdapter"
 
-    in_channels: int = 3
+    in_channels: int = 3  # 1 for the sketch and canny adapters, which read the image's first channel alone
+    # Width of each level, finest first; a light adapter's last level has the width of the one before and is left out.
     channels: Sequence[int] = (320, 640, 1280, 1280)
-    num_res_blocks: int = 2
-    downscale_factor: int = 8
-    adapter_type: str = FULL
+    num_res_blocks: int = 2  # of a level
+    downscale_factor: int = 8  # pixels of the image per latent pixel and side
+    adapter_type: str = FULL  # one of `TYPES`
 
     def __post_init__(self):
         json_config.freeze_lists(self)
@@ -94,11 +87,6 @@ class T2IAdapterConfig:
         return tuple(2 if level in halving else 1 for level in range(len(self.outputs)))
 
     @classmethod
-    def sd15(cls) -> T2IAdapterConfig:
-        """For Stable Diffusion 1.x."""
-        return cls()
-
-    @classmethod
     def sd15_light(cls) -> T2IAdapterConfig:
         """The light type for Stable Diffusion 1.x, published for colour."""
         return cls(channels=(320, 640, 1280), num_res_blocks=4, adapter_type=LIGHT)
@@ -114,13 +102,6 @@ class T2IAdapterConfig:
                 f"a light adapter's last two levels have one width, the UNet's are {widths}; choose {FULL}"
             )
         return cls(channels=widths[:-1], num_res_blocks=4, downscale_factor=reduction, adapter_type=LIGHT)
-
-    @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> T2IAdapterConfig:
-        return json_config.read(cls, mapping, ARCHITECTURE, {})
-
-    def to_json(self) -> dict[str, Any]:
-        return json_config.write(self, ARCHITECTURE, {})
 
 
 class T2IAdapter(ControlNetwork):

@@ -195,7 +195,7 @@ class Pipeline:
             None if image is None else image[np.minimum(rows, len(image) - 1)],  # one for all, or one each
         )
         prepared = [control.prepare(run, rows) for control in request.controls]
-        sources = [control.begin(run, rows) for control in request.controls if control.brings_source]
+        sources = [control.initial_latents(run, rows) for control in request.controls if control.has_source]
         with self.compiled.reporting(report) as progress:
             latents = self.compiled.denoise(
                 run.params["unet"],

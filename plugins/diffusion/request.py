@@ -98,7 +98,7 @@ def make_request(
     )
     for control in request.controls:
         control.check(base, request)
-    if sum(control.brings_source for control in request.controls) > 1:
+    if sum(control.has_source for control in request.controls) > 1:
         raise ValueError("two controls take features from an image (Plug-and-Play); give one of them")
     return request
 

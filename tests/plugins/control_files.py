@@ -15,26 +15,17 @@ def controlnet(
 ) -> Iterator[Tensor]:
     """The UNet's walk without its way up; a zero convolution for each block of the way down; the hint encoder, whose
     every second layer is an activation."""
-    rows = set()
-    for theirs, ours, shape in ldm.unet(widths, context):
-        if not theirs.startswith(("output_blocks.", "out.")):
-            rows |= {theirs.split(".")[1]} if theirs.startswith("input_blocks.") else set()
-            yield theirs, ours, shape
-    row, place = 0, 0
-    for level, width in enumerate(widths):
-        count = 3 if level < len(widths) - 1 else 2
-        for skip in [widths[0]] * (level == 0) + [width] * count:
-            yield from with_bias((f"zero_convs.{row}.0", f"controlnet_down_blocks.{row}"), skip, skip, 1, 1)
-            row += 1
-    assert len(rows) == row
+    yield from (row for row in ldm.unet(widths, context) if not row[0].startswith(("output_blocks.", "out.")))
+    skips = [widths[0], *(width for width in widths for _ in range(3))][:-1]  # the last level has no downsampler
+    for row, skip in enumerate(skips):
+        yield from with_bias((f"zero_convs.{row}.0", f"controlnet_down_blocks.{row}"), skip, skip, 1, 1)
     yield from with_bias(("middle_block_out.0", "controlnet_mid_block"), widths[-1], widths[-1], 1, 1)
     own = "controlnet_cond_embedding"
     yield from conv(("input_hint_block.0", f"{own}.conv_in"), hints[0], 3)
-    for before, width in itertools.pairwise(hints):
-        for outputs in (before, width):
-            place += 1
-            yield from conv((f"input_hint_block.{2 * place}", f"{own}.blocks.{place - 1}"), outputs, before)
-    yield from conv((f"input_hint_block.{2 * place + 2}", f"{own}.conv_out"), widths[0], hints[-1])
+    inner = [(outputs, before) for before, width in itertools.pairwise(hints) for outputs in (before, width)]
+    for i, (outputs, inputs) in enumerate(inner):
+        yield from conv((f"input_hint_block.{2 * i + 2}", f"{own}.blocks.{i}"), outputs, inputs)
+    yield from conv((f"input_hint_block.{2 * len(inner) + 2}", f"{own}.conv_out"), widths[0], hints[-1])
 
 
 def full_adapter(widths: Sequence[int] = (320, 640, 1280, 1280), unshuffled: int = 192) -> Iterator[Tensor]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_plugins_cli import APPLE, generate, leave_the_process_alone, refused, saved  # noqa: F401
+from test_plugins_cli import APPLE, GENERATE, generate, leave_the_process_alone, refused, saved  # noqa: F401
 from tiny_base import diffusion_base, random
 
 from common.io.images import read_image, write_image
@@ -39,21 +39,20 @@ def assert_image(**settings) -> None:
 
 
 def test_a_photos_edges(here, network, capsys):
-    generate("--control", "canny", "--plugin", "plugin", "--image", "photo.png", "-o", "out.png")
+    generate("--control canny --plugin plugin --image photo.png -o out.png")
     assert "1 control" in capsys.readouterr().out
     assert_image(controls=[network.on(make("canny", cover(read_image("photo.png"), 16, 16)))])
 
 
 def test_a_finished_condition_with_all_settings(here, network):
-    options = ("--plugin", "plugin", "--condition", "edges.png", "--control-strength", "0.5", "--quiet")
-    generate(*options, "--control-steps", "0", "0.67", "--prompt-only", "-o", "out.png")
+    settings = "--control-strength 0.5 --control-steps 0 0.67 --prompt-only"
+    generate(f"--plugin plugin --condition edges.png {settings} --quiet -o out.png")
     control = network.on(read_image("edges.png"), strength=0.5, steps=(0.0, 0.67), prompt_only=True)
     assert_image(controls=[control])
 
 
 def test_two_controls_one_of_them_plug_and_play(here, network):
-    options = ("--control", "layout", "canny", "--plugin", "plugin", "--image", "photo.png", "--quiet", "-o", "out.png")
-    generate(*options, "--control-strength", "1", "0.5")
+    generate("--control layout canny --plugin plugin --image photo.png --quiet -o out.png --control-strength 1 0.5")
     photo = cover(read_image("photo.png"), 16, 16)
     controls = [PlugAndPlay(photo), network.on(make("canny", photo), strength=0.5)]
     assert_image(controls=controls, sampler="ddim")
@@ -66,27 +65,23 @@ def test_an_image_covers_the_size():
     assert cover(image, 16, 8).shape == (16, 8, 3) and cover(image, 2, 2).shape == (2, 2, 3)
 
 
-PHOTO, EDGES = ["--control", "canny", "--image", "photo.png"], ["--plugin", "plugin", "--condition", "edges.png"]
+PHOTO, EDGES = "--control canny --image photo.png", "--plugin plugin --condition edges.png"
 
 
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        (["--control", "canny"], "--image"),
-        (["--plugin", "plugin", "--image", "photo.png"], "--control"),
-        ([*PHOTO, "--plugin", "base/unet"], "base/unet"),
-        ([*PHOTO, "--plugin", "nothing"], "'nothing'"),
-        ([*PHOTO, "--plugin", "plugin", "plugin"], "2 plugins for 1"),
-        (["--control", "holistic", "--image", "photo.png"], "holistic"),
-        ([*PHOTO, "--strength", "0.5"], "--control-strength"),
-        (["--control-strength", "0.5"], "--control-strength"),
-        (["--prompt-only"], "--prompt-only"),
-        ([*EDGES, "--control-steps", "0.5", "0.5"], "(0.5, 0.5)"),
-        ([*EDGES, "--control-strength", "1", "2"], "2 strengths for 1"),
-        ([*EDGES, "edges.png"], "2 conditions for 1"),
-        (["--control", "plug_and_play", "--image", "photo.png", "--sampler", "euler"], "euler"),
+        ("--control canny", "--image"),
+        ("--plugin plugin --image photo.png", "--control"),
+        (f"{PHOTO} --plugin base/unet", "base/unet"),
+        (f"{PHOTO} --plugin plugin plugin", "2 plugins for 1"),
+        ("--control holistic --image photo.png", "holistic"),
+        (f"{PHOTO} --strength 0.5", "--control-strength"),
+        ("--prompt-only", "--prompt-only"),
+        (f"{EDGES} --control-strength 1 2", "2 strengths for 1"),
+        (f"{EDGES} edges.png", "2 conditions for 1"),
+        ("--control plug_and_play --image photo.png --sampler euler", "euler"),
     ],
 )
 def test_conflicting_options(here, capsys, words, value):
-    line = refused(["generate", "--prompt", APPLE, "--base", "base", "--steps", "2", "-o", "out.png", *words], capsys)
-    assert value in line
+    assert value in refused(f"{GENERATE} -o out.png {words}", capsys)

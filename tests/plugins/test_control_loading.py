@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import re
 
 import control_files
@@ -9,28 +10,20 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from networks import DATA, SMALL, assert_same, folder, parameters
+from networks import SMALL, WEIGHTS, assert_same, folder, parameters, stored_json
 from tiny_base import random
 
 from common.weights import porting
-from plugins.control import (
-    ControlNet,
-    ControlNetConfig,
-    ControlNetwork,
-    MediaPipeConfig,
-    MediaPipePlugin,
-    T2IAdapter,
-    T2IAdapterConfig,
-    load,
-    save,
-    single_file,
-)
-from plugins.control.loading import find, shipped_names
+from plugins.control import ControlNetwork, single_file
+from plugins.control.controlnet import ControlNet, ControlNetConfig
+from plugins.control.loading import find, load, save, shipped_names
+from plugins.control.mediapipe import MediaPipeConfig, MediaPipePlugin
+from plugins.control.t2i_adapter import T2IAdapter, T2IAdapterConfig
 from plugins.diffusion.io.porting import blank, table
 
-FILE = "diffusion_pytorch_model.safetensors"
 KINDS = {"controlnet": ControlNet, "t2i_adapter": T2IAdapter}
 WIDTHS = (16, 32, 32, 32)
+ZERO = np.zeros((2, 2), np.float32)
 
 
 @functools.cache
@@ -45,7 +38,7 @@ def plugin() -> MediaPipePlugin:
 
 
 def stored(kind) -> dict[str, np.ndarray]:
-    return safetensors.numpy.load_file(folder(kind) / FILE)
+    return safetensors.numpy.load_file(folder(kind) / WEIGHTS)
 
 
 def write(path, tensors, config=None):
@@ -56,25 +49,29 @@ def write(path, tensors, config=None):
     return path
 
 
-def fields(kind) -> dict:
-    return json.loads((DATA / kind / "config.json").read_text())
+def theirs(release, tensors) -> dict[str, np.ndarray]:
+    """The tensors of a diffusers' file by their names in the first release; all of them are renamed."""
+    rest = dict(tensors)
+    renamed = {name: rest.pop(ours).reshape(shape) for name, ours, shape in release}
+    assert not rest
+    return renamed
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_of_diffusers_and_back(tmp_path, kind):
     network = fixed(kind)
     assert isinstance(network, KINDS[kind])
-    path = save(network, tmp_path / kind)
-    assert path == tmp_path / kind / FILE
+    path = save(network, tmp_path)
+    assert path == tmp_path / WEIGHTS
     with safetensors.safe_open(path, framework="np") as file:
         assert file.metadata() == {"format": "pt"}
     written, reference = safetensors.numpy.load_file(path), stored(kind)
     assert written.keys() == reference.keys()
     for key, value in reference.items():
         np.testing.assert_array_equal(written[key], value, key)
-    ours = json.loads((tmp_path / kind / "config.json").read_text())
-    assert ours.items() <= fields(kind).items()  # every key is diffusers', with the same value
-    assert_same(load(tmp_path / kind), network)
+    ours = json.loads((tmp_path / "config.json").read_text())
+    assert ours.items() <= stored_json(kind).items()  # every key is diffusers', with the same value
+    assert_same(load(tmp_path), network)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -85,18 +82,19 @@ def test_a_plugin_has_pytorchs_layout_and_every_dtype(tmp_path, plugin, dtype):
     for source in (tmp_path, path):
         again = load(source, dtype)
         assert isinstance(again, MediaPipePlugin) and again.config == plugin.config
+        found = parameters(again)
         for name, value in parameters(plugin).items():
-            np.testing.assert_array_equal(parameters(again)[name], value.astype(dtype))
+            np.testing.assert_array_equal(found[name], value.astype(dtype))
 
 
 def test_a_pipelines_folder_and_variants(tmp_path):
     tensors = stored("t2i_adapter")
     half = {key: value.astype(np.float16) for key, value in tensors.items()}
     folder = tmp_path / "adapter"
-    write(folder / "diffusion_pytorch_model.fp16.safetensors", half, fields("t2i_adapter"))
+    write(folder / "diffusion_pytorch_model.fp16.safetensors", half, stored_json("t2i_adapter"))
     only = parameters(load(tmp_path, "float16"))["adapter.conv_in.bias"]
     np.testing.assert_array_equal(only, half["adapter.conv_in.bias"])
-    write(folder / FILE, tensors)
+    write(folder / WEIGHTS, tensors)
     assert_same(load(tmp_path), fixed("t2i_adapter"))
     np.testing.assert_array_equal(parameters(load(tmp_path, variant="fp16"))["adapter.conv_in.bias"], only)
 
@@ -104,52 +102,48 @@ def test_a_pipelines_folder_and_variants(tmp_path):
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_controlnet_in_its_first_names(tmp_path, whole):
     """In a checkpoint beside its base, and by itself; its groups and heads are not in shapes: given, or beside it."""
-    source, tensors = stored("controlnet"), {}
-    for theirs, ours, shape in control_files.controlnet(WIDTHS, 32, (8, 16, 24, 32)):
-        tensors[("control_model." if whole else "") + theirs] = source.pop(ours).reshape(shape)
-    assert not source
+    tensors = theirs(control_files.controlnet(WIDTHS, 32, (8, 16, 24, 32)), stored("controlnet"))
     if whole:
-        tensors["model.diffusion_model.input_blocks.0.0.weight"] = np.ones((2, 2), np.float32)
-        tensors["first_stage_model.quant_conv.bias"] = np.ones(2, np.float32)
+        tensors = {f"control_model.{name}": value for name, value in tensors.items()}
+        tensors |= {"model.diffusion_model.out.2.weight": ZERO, "first_stage_model.quant_conv.bias": ZERO}
     path = write(tmp_path / "control.safetensors", tensors)
     assert_same(load(path, config=fixed("controlnet").config), fixed("controlnet"))
-    write(path, tensors, fields("controlnet"))
+    write(path, tensors, stored_json("controlnet"))
     assert_same(load(path), fixed("controlnet"))
 
 
 def test_a_t2i_adapter_in_both_names_without_a_config(tmp_path):
-    source = stored("t2i_adapter")
-    path = write(tmp_path / "adapter.safetensors", source)
-    (tmp_path / "config.json").write_text(json.dumps({"_class_name": "AutoencoderKL"}))  # of another network
-    assert_same(load(path), fixed("t2i_adapter"))
-    tensors = {theirs: source.pop(ours) for theirs, ours, _ in control_files.full_adapter(WIDTHS)}
-    assert not source
-    assert_same(load(write(tmp_path / "full.safetensors", tensors)), fixed("t2i_adapter"))
+    full, path = stored("t2i_adapter"), tmp_path / "adapter.safetensors"
+    for tensors in (full, theirs(control_files.full_adapter(WIDTHS), full)):
+        write(path, tensors, {"_class_name": "AutoencoderKL"})  # config.json of another network
+        assert_same(load(path), fixed("t2i_adapter"))
     light = random(T2IAdapter, T2IAdapterConfig(1, (8, 16), 4, 8, "light_adapter"))
     source = safetensors.numpy.load_file(save(light, tmp_path / "light"))
-    tensors = {theirs: source.pop(ours) for theirs, ours, _ in control_files.light_adapter((8, 16, 16), 64)}
-    assert not source
-    assert_same(load(write(tmp_path / "light.safetensors", tensors)), light)
+    assert_same(load(write(path, theirs(control_files.light_adapter((8, 16, 16), 64), source))), light)
 
 
-FULL_SIZE = {
-    "controlnet": (ControlNet, ControlNetConfig.sd15(), control_files.controlnet()),
-    "full": (T2IAdapter, T2IAdapterConfig.sd15(), control_files.full_adapter()),
-    "sketch": (T2IAdapter, T2IAdapterConfig(in_channels=1), control_files.full_adapter(unshuffled=64)),
-    "light": (T2IAdapter, T2IAdapterConfig.sd15_light(), control_files.light_adapter()),
-}
-
-
-@pytest.mark.parametrize("name", FULL_SIZE)
-def test_names_and_architecture_of_the_published_files(name):
-    network, config, release = FULL_SIZE[name]
+@pytest.mark.parametrize(
+    ("network", "config", "release", "size"),
+    [
+        (ControlNet, ControlNetConfig.sd15(), control_files.controlnet, 361_279_120),
+        (T2IAdapter, T2IAdapterConfig.sd15(), control_files.full_adapter, 77_369_280),
+        (
+            T2IAdapter,
+            T2IAdapterConfig(in_channels=1),
+            functools.partial(control_files.full_adapter, unshuffled=64),
+            77_000_640,
+        ),
+        (T2IAdapter, T2IAdapterConfig.sd15_light(), control_files.light_adapter, 18_689_200),
+    ],
+)
+def test_names_sizes_and_architecture_of_the_published_files(network, config, release, size):
     leaves = porting.flatten(blank(network, config)[1])
     shapes = {}
     for path, entry in table(leaves).items():
         axes = entry.layout.axes or range(len(leaves[path].shape))
         shapes[entry.source] = tuple(np.array(leaves[path].shape)[np.argsort(axes)].tolist())
-    rows = {theirs: (ours, shape) for theirs, ours, shape in release}
-    assert shapes == dict(rows.values())
+    rows = {theirs: (ours, shape) for theirs, ours, shape in release()}
+    assert shapes == dict(rows.values()) and sum(map(math.prod, shapes.values())) == size
     class_name = single_file.class_name(rows)
     assert class_name == config.to_json()["_class_name"]
     origins = single_file.origins(class_name, rows)
@@ -157,26 +151,22 @@ def test_names_and_architecture_of_the_published_files(name):
     assert type(config).from_json(single_file.infer_config(class_name, shapes)) == config
 
 
-ZERO = np.zeros((2, 2), np.float32)
-
-
 @pytest.mark.parametrize(
     ("keys", "value"),
     [
-        (["control_model.lora_controlnet"], "lora_controlnet"),
-        (["difference"], "difference"),
-        (["model.diffusion_model.out.2.bias"], "model"),
-        (["zero_convs.0.0.weight", "input_blocks.0.0.weight", "label_emb.0.0.weight"], "label_emb.0.0.weight"),
-        (["zero_convs.0.0.weight"], "conv_in.weight"),
-        (["stem.weight"], "config.json"),
-        (["body.0.block1.weight", "body.3.in_conv.weight"], "adapter.body.0.in_conv.weight"),
+        ("control_model.lora_controlnet", "lora_controlnet"),
+        ("difference", "difference"),
+        ("model.diffusion_model.out.2.bias", "model"),
+        ("zero_convs.0.0.weight input_blocks.0.0.weight label_emb.0.0.weight", "label_emb.0.0.weight"),
+        ("zero_convs.0.0.weight", "conv_in.weight"),
+        ("stem.weight", "config.json"),
+        ("body.0.block1.weight body.3.in_conv.weight", "adapter.body.0.in_conv.weight"),
     ],
 )
 def test_files_of_other_networks_are_refused(tmp_path, keys, value):
-    path = write(tmp_path / "file.safetensors", dict.fromkeys(keys, ZERO))
-    with pytest.raises(ValueError, match=re.escape(value)) as error:
+    path = write(tmp_path / "file.safetensors", dict.fromkeys(keys.split(), ZERO))
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))}.*{re.escape(value)}"):
         load(path)
-    assert str(path) in str(error.value)
 
 
 class Unknown(ControlNetwork):
@@ -186,7 +176,7 @@ class Unknown(ControlNetwork):
 
 def test_wrong_sources_and_arguments(tmp_path):
     file = write(tmp_path / "adapter.safetensors", stored("t2i_adapter"))
-    misfit = write(tmp_path / "misfit" / FILE, {"extra.weight": ZERO}, fields("t2i_adapter"))
+    misfit = write(tmp_path / "misfit" / WEIGHTS, {"extra.weight": ZERO}, stored_json("t2i_adapter"))
     for refused, error, value in (
         (lambda: load(folder("unet")), ValueError, "UNet2DConditionModel"),
         (lambda: load(file, variant="fp16"), ValueError, "fp16"),
@@ -203,7 +193,7 @@ def test_wrong_sources_and_arguments(tmp_path):
 
 
 def test_shipped_names(tmp_path):
-    write(tmp_path / "edges" / FILE, {}, {})
+    write(tmp_path / "edges" / WEIGHTS, {}, {})
     (tmp_path / "base").mkdir()
     assert shipped_names(tmp_path) == ["edges"] and find("edges", tmp_path) == tmp_path / "edges"
     assert find(tmp_path / "base", tmp_path) == tmp_path / "base"

@@ -1,6 +1,7 @@
 """Exported networks compute what the network does: as StableHLO, as ONNX, and as features inside PyTorch's UNet."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -35,8 +36,12 @@ IMAGES = np.random.default_rng(1).random((2, HEIGHT, WIDTH, 3), np.float32)
 def case(request):
     """A network, and its features of two images."""
     network = random(*NETWORKS[request.param])
-    graph, state = nnx.split(network)
-    return network, contract.encode(graph, nnx.to_pure_dict(state), jnp.asarray(IMAGES))
+    return network, contract.encode(*nnx.split(network), jnp.asarray(IMAGES))
+
+
+def assert_close(features, expected) -> None:
+    for ours, theirs in zip(features, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def stored_features(path: Path) -> list[np.ndarray]:
@@ -44,20 +49,18 @@ def stored_features(path: Path) -> list[np.ndarray]:
     return [nhwc(tensors[f"feature_{level}"]) for level in range(len(tensors))]
 
 
-def onnx_session(model: bytes | str) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+onnx_session = functools.partial(onnxruntime.InferenceSession, providers=["CPUExecutionProvider"])
 
 
 def test_stablehlo(case, tmp_path):
+    """For any number of images."""
     network, expected = case
     path = tmp_path / "plugin.stablehlo"
     path.write_bytes(to_stablehlo(network, HEIGHT, WIDTH))
-    for ours, theirs in zip(read_stablehlo(path)(IMAGES), expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    for rows in (1, 2):
+        assert_close(read_stablehlo(path)(IMAGES[:rows]), [f[:rows] for f in expected])
     exported = jax.export.deserialize(bytearray(path.read_bytes()))
-    assert exported.platforms == ("cpu", "cuda", "tpu")
-    rows, *size = exported.in_avals[0].shape
-    assert not isinstance(rows, int) and size == [HEIGHT, WIDTH, 3]  # any number of images
+    assert exported.platforms == ("cpu", "cuda", "tpu") and exported.in_avals[0].shape[1:] == (HEIGHT, WIDTH, 3)
 
 
 @pytest.mark.parametrize(("platform", "grouped"), [("cpu", False), ("cuda", True)])
@@ -69,9 +72,7 @@ def test_each_platform_has_its_own_depthwise_convolution(platform, grouped):
     assert exported.mlir_module_serialized.startswith(b"ML\xefR")  # MLIR's bytecode, for other readers
     unchecked = (jax.export.DisabledSafetyCheck.platform(),)
     here = dataclasses.replace(exported, platforms=("cpu",), disabled_safety_checks=unchecked)
-    graph, state = nnx.split(network)
-    for ours, theirs in zip(jax.jit(here.call)(IMAGES[:1]), contract.encode(graph, state, IMAGES[:1]), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert_close(jax.jit(here.call)(IMAGES[:1]), contract.encode(*nnx.split(network), IMAGES[:1]))
 
 
 def test_onnx(case):
@@ -82,9 +83,9 @@ def test_onnx(case):
     assert [output.name for output in session.get_outputs()] == [f"feature_{i}" for i in range(network.num_outputs)]
     for rows in (1, 2):
         features = session.run(None, {"picture": IMAGES[:rows].transpose(0, 3, 1, 2)})
-        for output, ours, theirs in zip(session.get_outputs(), features, expected, strict=True):
-            assert output.shape == ["b", *ours.shape[1:]]
-            assert np.abs(nhwc(ours) - theirs[:rows]).max() / np.abs(theirs).max() < 1e-5, output.name
+        assert [output.shape for output in session.get_outputs()] == [["b", *f.shape[1:]] for f in features]
+        for ours, theirs in zip(features, expected, strict=True):
+            assert np.abs(nhwc(ours) - theirs[:rows]).max() / np.abs(theirs).max() < 1e-5
 
 
 def test_without_the_package_onnx_the_extra_is_named(monkeypatch):
@@ -96,13 +97,12 @@ def test_without_the_package_onnx_the_extra_is_named(monkeypatch):
 def test_features_are_channels_first_with_metadata(case, tmp_path):
     network, expected = case
     path = save_features(tmp_path / "f.safetensors", network, IMAGES[0], 0.5)
-    for ours, theirs in zip(stored_features(path), expected, strict=True):
-        np.testing.assert_allclose(ours, 0.5 * theirs[:1], atol=1e-5)
+    assert_close(stored_features(path), [0.5 * f[:1] for f in expected])
     with safetensors.safe_open(path, "np") as file:
         metadata = file.metadata()
-    assert metadata["strength"] == "0.5" and metadata["picture"] == f"{WIDTH}x{HEIGHT}"
-    assert metadata["network"] == type(network).__name__
-    assert json.loads(metadata["shapes"]) == [[1, f.shape[3], *f.shape[1:3]] for f in expected]
+    assert json.loads(metadata.pop("shapes")) == [[1, f.shape[3], *f.shape[1:3]] for f in expected]
+    known = {"format": "pt", "network": type(network).__name__, "strength": "0.5", "picture": f"{WIDTH}x{HEIGHT}"}
+    assert metadata == known
     with pytest.raises(FileExistsError):
         save_features(path, network, IMAGES[0])
 
@@ -113,17 +113,15 @@ def test_features_in_pytorch_give_our_outputs(tmp_path, name):
     """`make_features.py` gave diffusers' UNet the stored file, by the adapters' hook and by PyTorch's."""
     case = features_case(name)
     path = save_features(tmp_path / "f.safetensors", case.plugin, case.picture, case.strength)
+    features = stored_features(path)
     if name == "usual":
-        for ours, stored in zip(stored_features(path), stored_features(DATA / "features.safetensors"), strict=True):
-            np.testing.assert_allclose(ours, stored, atol=1e-5)
+        assert_close(features, stored_features(DATA / "features.safetensors"))
     graph, state = nnx.split(case.unet)
-    call = jax.jit(lambda state, added, *inputs: nnx.merge(graph, state)(*inputs, added))
     inputs = jnp.asarray(case.x), jnp.asarray(case.t), jnp.asarray(case.context)
-    with np.load(DATA / "features_io.npz") as outputs:
-        theirs = outputs[name]
-    np.testing.assert_allclose(call(state, stored_features(path), *inputs), theirs, atol=1e-4)
-    zeros = [0 * feature for feature in stored_features(path)]
-    assert np.abs(call(state, zeros, *inputs) - theirs).max() > 0.1
+    call = jax.jit(lambda added: nnx.merge(graph, state)(*inputs, added))
+    theirs = np.load(DATA / "features_io.npz")[name]
+    np.testing.assert_allclose(call(features), theirs, atol=1e-4)
+    assert np.abs(call([0 * feature for feature in features]) - theirs).max() > 0.1
 
 
 def test_networks_sizes_and_files_that_are_refused(tmp_path):
@@ -144,52 +142,47 @@ def test_networks_sizes_and_files_that_are_refused(tmp_path):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
-    """A folder with a plugin and an image."""
     monkeypatch.chdir(tmp_path)
     save(random(*NETWORKS["plugin"]), "plugin")
     write_image("edges.png", IMAGES[0])
     return tmp_path
 
 
-def export(*words: str) -> None:
-    main(["export", "--plugin", "plugin", *words])
+def export(words: str) -> None:
+    main(f"export --plugin plugin {words}".split())
 
 
 def test_the_command_writes_programs(here, capsys):
-    size = ("--size", str(WIDTH), str(HEIGHT))
-    export("-o", "out/plugin.stablehlo", *size)
+    export(f"-o out/plugin.stablehlo --size {WIDTH} {HEIGHT}")
     assert "MediaPipePlugin" in capsys.readouterr().out
-    export("-o", "plugin.model", "--format", "onnx", *size, "--quiet")
+    export(f"-o plugin.model --format onnx --size {WIDTH} {HEIGHT} --quiet")
     assert capsys.readouterr().out == ""
     theirs = onnx_session("plugin.model").run(None, {"picture": IMAGES.transpose(0, 3, 1, 2)})
     for ours, other in zip(read_stablehlo("out/plugin.stablehlo")(IMAGES), theirs, strict=True):
         np.testing.assert_allclose(ours, nhwc(other), atol=1e-4)
-    export("-o", "plugin.model", "--format", "onnx", "--size", "8", "--overwrite")
+    export("-o plugin.model --format onnx --size 8 --overwrite")
     assert onnx_session("plugin.model").get_inputs()[0].shape == ["b", 3, 8, 8]
 
 
 def test_the_command_writes_features(here):
-    export("-o", "edges.safetensors", "--picture", "edges.png", "--strength", "0.5")
+    export("-o edges.safetensors --picture edges.png --strength 0.5")
     assert [f.shape for f in stored_features(here / "edges.safetensors")] == [(1, 3, 5, 8), (1, 2, 3, 12)]
-    export("-o", "small.safetensors", "--picture", "edges.png", "--size", "16")
+    export("-o small.safetensors --picture edges.png --size 16")
     assert [f.shape for f in stored_features(here / "small.safetensors")] == [(1, 2, 2, 8), (1, 1, 1, 12)]
 
 
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        (["-o", "plugin.tflite"], "plugin.tflite"),
-        (["-o", "f.safetensors"], "--picture"),
-        (["-o", "p.onnx", "--picture", "edges.png"], "--picture"),
-        (["-o", "p.onnx", "--strength", "0"], "--strength"),
-        (["-o", "p.onnx", "--size", "1", "2", "3"], "--size 1 2 3"),
-        (["-o", "p.onnx", "--size", "0"], "--size 0"),
-        (["-o", "p.onnx", "--size", "20"], "20x20"),
-        (["-o", "p.onnx", "--plugin", "none"], "'none'"),
-        (["-o", "edges.png", "--format", "onnx"], "edges.png"),
-        (["-o", "f.safetensors", "--picture", "none.png"], "none.png"),
-        (["-o", "f.safetensors", "--picture", "edges.png", "--strength", "nan"], "strength=nan"),
+        ("-o plugin.tflite", "plugin.tflite"),
+        ("-o f.safetensors", "--picture"),
+        ("-o p.onnx --strength 0", "--strength"),
+        ("-o p.onnx --size 1 2 3", "--size 1 2 3"),
+        ("-o p.onnx --size 0", "--size 0"),
+        ("-o p.onnx --size 20", "20x20"),
+        ("-o edges.png --format onnx", "edges.png"),
+        ("-o f.safetensors --picture edges.png --strength nan", "strength=nan"),
     ],
 )
 def test_errors_of_the_command_write_nothing(here, capsys, words, value):
-    assert value in refused(["export", "--plugin", "plugin", *words], capsys)
+    assert value in refused(f"export --plugin plugin {words}", capsys)

@@ -84,31 +84,18 @@ class ControlSheet:
 
 @dataclasses.dataclass(frozen=True)
 class ControlTask:
-    """The training objective of a control network.
+    """The training objective of a control network: `losses` are added up, `metrics` only logged."""
 
-    Attributes:
-      base: the frozen base: a folder, a single file, or a shipped name.
-      kind: mediapipe, controlnet or t2i_adapter.
-      shape: the network's config; None: the default for the base.
-      timesteps: uniform or cubic.
-      losses: named terms that are added up; metrics: named terms that are only logged.
-      min_snr: gamma of min-SNR weights (2303.09556); 0 weights all timesteps alike.
-      start_from: weights of such a network to train further. None: new ones, a ControlNet from the base's encoder.
-      dtype: of the computation, float32 or bfloat16. Parameters and losses stay float32.
-      remat: a gradient keeps only the inputs of each block of UNet and ControlNet: less memory, more time.
-      samples: the image summary.
-    """
-
-    base: str
+    base: str  # the frozen base: a folder, a single file, or a shipped name
     kind: Literal["mediapipe", "controlnet", "t2i_adapter"] = "mediapipe"
-    shape: Any = None
+    shape: Any = None  # the network's config; None: the default for the base
     timesteps: Literal["uniform", "cubic"] = "cubic"
     losses: Mapping[str, Term] = dataclasses.field(default_factory=lambda: {"denoising": Denoising()})
     metrics: Mapping[str, Term] = dataclasses.field(default_factory=dict)
-    min_snr: float = 0.0
-    start_from: str | None = None
-    dtype: str = "float32"
-    remat: bool = False
+    min_snr: float = 0.0  # gamma of min-SNR weights (2303.09556); 0 weights all timesteps alike
+    start_from: str | None = None  # weights to train further; None: new ones, a ControlNet from the base's encoder
+    dtype: str = "float32"  # of the computation, or bfloat16; parameters and losses stay float32
+    remat: bool = False  # a gradient keeps only the inputs of each block: less memory, more time
     samples: ControlSheet = dataclasses.field(default_factory=ControlSheet)
 
     def __post_init__(self):
