@@ -136,7 +136,7 @@ def test_the_memory_belongs_to_the_weights_beside_it(folder):
     assistant = Assistant.load(folder, memory=folder / "memory")
     picture = augment(COUNTRIES.atlas.flags[7], 16, rng(0))
     evidence = assistant.ask(picture, "What is the capital?", k=4)
-    assert len(evidence.pieces) == 4 and evidence.first_hop is None
+    assert len(evidence.items) == 4 and evidence.first_hop is None
     assert assistant.ask(picture, "What is the currency of this country?").first_hop is not None
     assert set(assistant.memory.sources) == set(COUNTRIES.sources)
     items = COUNTRIES.memory_items()
@@ -146,7 +146,7 @@ def test_the_memory_belongs_to_the_weights_beside_it(folder):
     assert [item.fields for item in stored] == [item.fields for item in some]
     assert all(isinstance(item.picture, bytes | None) and len(item.picture or b"") < 9216 for item in stored)
     keys, values = assistant.encode(some)
-    np.testing.assert_allclose(assistant.memory.store.keys(ids), keys, atol=1e-5)
+    np.testing.assert_allclose(assistant.memory.keys(ids), keys, atol=1e-5)
     np.testing.assert_allclose(assistant.memory.values(ids), values, atol=0.01 * np.abs(values).max())
 
 

@@ -292,6 +292,10 @@ def test_refused_values(config, changes, value):
 
 
 def test_refused_splits():
-    for data, split in ((WORLD, "valid"), (COUNTRIES, "valid"), (CountriesConfig(invented=0), "invented")):
-        with pytest.raises(ValueError, match=f"'{split}'.*train, held_out"):
+    for data, split, value in (
+        (WORLD, "valid", "train, held_out"),
+        (COUNTRIES, "valid", "train, held_out"),
+        (CountriesConfig(invented=0), "invented", r"data\.invented"),
+    ):
+        with pytest.raises(ValueError, match=f"'{split}'.*{value}"):
             data.evaluation(split)

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flax import nnx
-from little_world import NETWORK, WORLD
+from little_worlds import WORLD
+from little_worlds import WORLD_NETWORK as NETWORK
 
 from common.io.images import from_uint8, write_image
 from recipes.small_world.facts import SOURCES

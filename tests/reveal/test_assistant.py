@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from assistants import RECIPE, network, save, vocabulary, workplace
 from flax import nnx
-from little_countries import COUNTRIES as LAND
-from little_countries import NETWORK as READS_LAND
-from little_world import NETWORK, WORLD
+from little_worlds import COUNTRIES as LAND
+from little_worlds import COUNTRIES_NETWORK as READS_LAND
+from little_worlds import WORLD
+from little_worlds import WORLD_NETWORK as NETWORK
 
 from common.io.images import read_image
 from recipes.countries.augmentation import blank_image

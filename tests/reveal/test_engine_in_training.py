@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_world import NETWORK, WORLD
+from little_worlds import WORLD
+from little_worlds import WORLD_NETWORK as NETWORK
 
 from reveal.memory import ExactEngine
 from reveal.memory.engines.engine import SearchResult, merge

@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from little_world import NETWORK, WORLD
+from little_worlds import WORLD
+from little_worlds import WORLD_NETWORK as NETWORK
 
 from recipes.small_world.facts import SOURCES
 from reveal.memory.items import Item

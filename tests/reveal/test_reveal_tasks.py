@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_world import NETWORK, WORLD
+from little_worlds import WORLD
+from little_worlds import WORLD_NETWORK as NETWORK
 
 from common.training.objectives import L1
 from reveal.memory.engines.exact import Hits
