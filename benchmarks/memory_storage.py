@@ -1,7 +1,7 @@
 """The memory's own storage beside LanceDB, on what a memory has to do; search is measured in `memory_search.py`.
 
     pip install lancedb
-    python -m benchmarks.memory_storage                   100,000 items; some 200 MB of disk, 2 minutes
+    python -m benchmarks.memory_storage                   100,000 items; some minutes
     python -m benchmarks.memory_storage --items 10000     to try it out
 
 Both store the same items: a key of 128 numbers of float32, a value of 1 x 8 numbers of bfloat16 (LanceDB: 16-bit
