@@ -21,8 +21,10 @@ Sizes. Any size runs: pooling floors, and every resize has its level's size as i
 `2**(pyramid_levels - 1)` pixels is padded with its edge and cropped again. The largest motion that can be resolved
 is about that length times the convolutions of the coarsest predictor: 192 px for both presets.
 
-Reuse. `encode` computes everything that depends on one frame alone, `interpolate_encoded` what depends on a pair.
-Recursion and video encode each frame once; `__call__` is the two together.
+Two parts. Most activations belong to the finest level, so it has a part of its own: `coarse` finds flow and decodes up
+to level 1, `finish` adds level 0. `film.interpolator` compiles `encode_coarse`, `coarse` and `finish` separately: it
+keeps a frame without its finest level for both neighbours, and never has all levels in memory. `__call__` runs
+all of it as one function.
 """
 
 from __future__ import annotations
@@ -38,22 +40,30 @@ from jaxtyping import Array, Float
 
 from common.nn.remat import remat as rematerialised
 from film.config import FilmConfig
-from film.flow import FlowEstimator
-from film.fusion import Fusion, blend
+from film.flow import Flow, FlowEstimator
+from film.fusion import Fusion, Level, blend
 from film.ops.convolution import Stage, whole
-from film.ops.packing import COLORS, pack, unpack
+from film.ops.packing import COLORS, pack
 from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
 
 Image = Float[Array, "b h w 3"]
 Time = Float[Array, "b 1"]
+Pack = Float[Array, "b h w p"]
 
 
 class Encoded(NamedTuple):
-    """All that FILM derives from one frame alone. A pytree: batch, slice and stack it freely."""
+    """What FILM derives from one frame alone, but for the finest level. A pytree: batch, slice and stack it freely."""
 
-    packs: Pyramid  # the levels that are warped and fused: image and features, packed (`film.ops.packing`)
+    packs: Pyramid  # levels 1 and up that are warped and fused: image and features, packed (`film.ops.packing`)
     features: Pyramid  # the coarser feature levels, which only flow sees
-    own: Pyramid  # per level: the frame's own half of the flow predictor's first convolution; none with `bilateral`
+
+
+class Coarse(NamedTuple):
+    """The pair up to level 1."""
+
+    forward_flow: Pyramid  # x0 -> x1, levels 1 and up of those that are fused, (dx, dy) in pixels of each level
+    backward_flow: Pyramid  # x1 -> x0
+    decoded: Float[Array, "b h w c"]  # the decoder's output for level 0, at level 1
 
 
 class FilmOutput(NamedTuple):
@@ -67,7 +77,7 @@ class FilmOutput(NamedTuple):
 
 
 class Film(nnx.Module):
-    """The network. Call it on two batches of frames; or `encode` frames once and `interpolate_encoded` pairs."""
+    """The network. Call it on two batches of frames, or its parts (see the module)."""
 
     def __init__(self, config: FilmConfig, *, rngs: nnx.Rngs):
         self.config = config
@@ -98,30 +108,45 @@ class Film(nnx.Module):
         times = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))
         return _interpolate(graphdef, nnx.to_pure_dict(params), jnp.asarray(x0), jnp.asarray(x1), times)
 
-    def encode(self, images: Image, stage: Stage = whole) -> Encoded:
-        """Everything about each frame that does not depend on the other one. No padding is done here."""
+    def encode(self, images: Image, stage: Stage = whole) -> tuple[Pack, Encoded]:
+        """The finest level of each frame, and the others. No padding is done here."""
         pyramid = image_pyramid(images, self.config.pyramid_levels)
         features = self.extractor(pyramid, stage)
         fused = self.config.fusion_pyramid_levels
         packs = [pack(*pair) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
-        return Encoded(packs, features[fused:], [] if self.config.bilateral else self.flow.own_halves(features))
+        return packs[0], Encoded(packs[1:], features[fused:])
 
-    def interpolate_encoded(self, e0: Encoded, e1: Encoded, time: Time, stage: Stage = whole) -> FilmOutput:
-        """The in-between frame of encoded pairs."""
-        fused, t = self.config.fusion_pyramid_levels, time[:, :, None, None]
-        if self.config.bilateral:
-            forward = self.flow.bilateral(e0.packs + e0.features, e1.packs + e1.features, time, stage)[:fused]
-            backward = [-flow for flow in forward]
-        else:  # both directions are one batch
-            own, other = concatenate([e0.own, e1.own]), concatenate([features_of(e1), features_of(e0)])
-            flows = self.flow(own, other, stage)[:fused]
-            forward, backward = zip(*(jnp.split(flow, 2) for flow in flows), strict=True)
-        to_x0, to_x1 = [flow * t for flow in backward], [flow * (1 - t) for flow in forward]
-        levels = list(zip(e0.packs, e1.packs, to_x0, to_x1, strict=True))
-        image, x0_warped, x1_warped = self.fusion(levels, stage)
+    def coarse(
+        self, e0: Encoded, e1: Encoded, time: Time, flow: Flow | None = None, stage: Stage = whole
+    ) -> Coarse:
+        """Flow and decoder up to level 1.
+
+        `flow` [b h w 4], backward and forward, in pixels of its own level, is used as it is at that level (1 or
+        coarser, by its size) and below, and refined above; None: flow is estimated from the coarsest level on.
+        """
+        fused = self.config.fusion_pyramid_levels
+        first, second = e0.packs + e0.features, e1.packs + e1.features
+        given: list[Pyramid] = [[], []]
+        levels = len(first)
+        if flow is not None:
+            levels = [x.shape[1:3] for x in first].index(flow.shape[1:3])
+            pyramid = image_pyramid(flow, max(1, fused - 1 - levels))
+            given = [[x[..., i : i + 2] / 2**n for n, x in enumerate(pyramid)] for i in (0, 2)]
+        backward, forward = self._flows(first[:levels], second[:levels], time, 1, *(x[:1] for x in given), stage)
+        backward, forward = ((flows + more)[: fused - 1] for flows, more in zip((backward, forward), given, strict=True))
+        decoded, *_ = self.fusion(self._aligned(e0.packs, e1.packs, backward, forward, time), stage=stage)
+        return Coarse(forward, backward, decoded)
+
+    def finish(self, x0: Pack, x1: Pack, coarse: Coarse, time: Time, stage: Stage = whole) -> FilmOutput:
+        """The in-between frames of pairs, from their finest level and `coarse`."""
+        known = coarse.backward_flow[:1], coarse.forward_flow[:1]
+        backward, forward = self._flows([x0], [x1], time, 0, *known, stage)
+        levels = self._aligned([x0], [x1], backward, forward, time)
+        image, x0_warped, x1_warped = self.fusion(levels, coarse.decoded, stage)
         if self.config.blend:
             image = blend(x0_warped, x1_warped, image, time)
-        return FilmOutput(image, list(forward), list(backward), x0_warped, x1_warped)
+        flows = forward + coarse.forward_flow, backward + coarse.backward_flow
+        return FilmOutput(image, *flows, x0_warped, x1_warped)
 
     def forward(self, x0: Image, x1: Image, time: Time, remat: bool = False) -> FilmOutput:
         """`__call__` for use inside another `jit` or `grad`: no checks, no padding.
@@ -130,13 +155,23 @@ class Film(nnx.Module):
         """
         stage, batch = rematerialised if remat else whole, len(x0)
         encoded = self.encode(jnp.concatenate([x0, x1]), stage)
-        e0, e1 = jax.tree.map(lambda x: x[:batch], encoded), jax.tree.map(lambda x: x[batch:], encoded)
-        return self.interpolate_encoded(e0, e1, time, stage)
+        (p0, e0), (p1, e1) = (jax.tree.map(lambda x: x[half], encoded) for half in (slice(batch), slice(batch, None)))
+        return self.finish(p0, p1, self.coarse(e0, e1, time, stage=stage), time, stage)
 
+    def _flows(
+        self, a: Pyramid, b: Pyramid, time: Time, finest: int, backward: Pyramid, forward: Pyramid, stage: Stage
+    ) -> tuple[Pyramid, Pyramid]:
+        """Flow b -> a and a -> b; `backward` and `forward` hold the level below, if it is known."""
+        to_a, to_b = (known[0] if known else None for known in (backward, forward))
+        if self.config.bilateral:
+            flows = self.flow.bilateral(a, b, time, finest, to_b, stage)
+            return [-flow for flow in flows], flows
+        return self.flow(b, a, finest, to_a, stage), self.flow(a, b, finest, to_b, stage)
 
-def features_of(encoded: Encoded) -> Pyramid:
-    """The whole feature pyramid."""
-    return [unpack(packed)[1] for packed in encoded.packs] + encoded.features
+    def _aligned(self, packs0: Pyramid, packs1: Pyramid, backward: Pyramid, forward: Pyramid, time: Time) -> list[Level]:
+        t = time[:, :, None, None]
+        flows = [flow * t for flow in backward], [flow * (1 - t) for flow in forward]
+        return list(zip(packs0, packs1, *flows, strict=True))
 
 
 def concatenate(batches: list[Any]) -> Any:

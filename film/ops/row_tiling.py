@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-PIXELS = 1 << 16  # of a tile, about
-FEWEST = 8  # tiles; with fewer, the overlaps cost more than they save
+VALUES = 3 << 22  # of a tile's widest array, at most
+FEWEST = 3  # tiles; with fewer, the overlaps cost more than they save
 ROWS = 32  # of a tile, at least; with fewer, the overlaps of a wide image are larger than the tile
 EVEN = 8  # the rows of a window are a multiple of this, so that they can be halved and tiled again
 Top = int | Int[Array, ""]  # the row of the image at which a window begins
@@ -32,7 +32,9 @@ def even_share(rows: int, values: int, most: int) -> int:
     return max((n for n in range(1, rows + 1) if rows % n == 0 and n * values <= most), default=1)
 
 
-def by_rows(function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w _c"]], reach: int) -> Any:
+def by_rows(
+    function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w _c"]], reach: int, channels: int
+) -> Any:
     """`function(0, *near)` up to rounding; on a CPU tile by tile if the image is large.
 
     The image stays whole if it has fewer than FEWEST tiles, or an odd row that an array of half its height lacks.
@@ -41,12 +43,16 @@ def by_rows(function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w _
       function: takes the row at which its window begins, and windows of `near`; returns a tree of arrays `b h w c`,
         whose rows are those of the first window. A row may depend on `reach` rows on either side of it.
       near: the first array has the image's height; others may be half as high.
+      channels: of the widest array that the function warps or makes.
     """
     height, width = near[0].shape[1:3]
-    rows, reach = max(ROWS, PIXELS // width // EVEN * EVEN), reach + -reach % (EVEN // 2)
+    rows = max(ROWS, VALUES // (width * channels))
+    rows = -(-height // -(-height // rows))
+    rows += -rows % EVEN  # tiles of one height
+    reach += -reach % (EVEN // 2)
     window, scales = rows + 2 * reach, [height // x.shape[1] for x in near]
     odd = any(x.shape[1] * scale != height for x, scale in zip(near, scales, strict=True))
-    if jax.default_backend() != "cpu" or height < max(FEWEST * rows, window) or odd:
+    if jax.default_backend() != "cpu" or -(-height // rows) < FEWEST or height < window or odd:
         return function(0, *near)
 
     def run(top: Top) -> Any:

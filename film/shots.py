@@ -1,0 +1,93 @@
+"""Where a clip must not be interpolated as it stands: cuts, still gaps and duplicate frames.
+
+Cut. Frames on both sides of a cut have nothing in common, and a network morphs one into the other. Thumbnails of
+`SIDE` pixels are compared: frame a is warped to b by DIS flow (Kroeger et al., ECCV 2016), so that motion, however
+fast, does not count; what is left is the correlation of their luma and the Hellinger distance of their colours
+(`python -m benchmarks.cuts CLIP` lists the gaps of a clip by it). At a cut, correlation minus distance is around 0 or
+below; within a shot it is above 0.3, but for a whip pan that leaves nothing of a frame in the next one. A cross-dissolve
+is no cut: it is interpolated.
+
+Still gap. If no block of `BLOCK` pixels changes by more than `STILL`, nothing moves, and a cross-fade is the in-between.
+
+Duplicate. Drawn animation repeats frames ("on twos"), and so does a capture at a higher rate than its source; played
+slower, it stutters. `without_duplicates` drops them, so that motion goes on evenly through their time; a longer hold
+stays a hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+
+import cv2
+import numpy as np
+from jaxtyping import Float, UInt8
+
+Frame = Float[np.ndarray, "h w 3"]
+Thumbnail = UInt8[np.ndarray, "h w 3"]
+
+SIDE = 128  # pixels of a thumbnail's longer side
+CUT = 0.15  # a lower correlation minus distance is a cut
+BLOCK = 16  # pixels
+STILL = 1 / 255  # largest mean absolute difference of a block where nothing moves
+HOLD = Fraction(1, 2)  # seconds; equal frames for longer are a hold, not duplicates
+
+
+def thumbnail(frame: Frame) -> Thumbnail:
+    """The frame in 8 bits, its longer side reduced to `SIDE` pixels."""
+    scale = min(1, SIDE / max(frame.shape[:2]))
+    size = [max(8, round(scale * side)) for side in (frame.shape[1], frame.shape[0])]
+    small = cv2.resize(np.asarray(frame, np.float32), size, interpolation=cv2.INTER_AREA)
+    return np.rint(255 * small.clip(0, 1)).astype(np.uint8)
+
+
+def is_cut(a: Thumbnail, b: Thumbnail) -> bool:
+    """Whether thumbnails of consecutive frames are of different shots."""
+    return continuity(a, b) < CUT
+
+
+def continuity(a: Thumbnail, b: Thumbnail) -> float:
+    """Correlation of the motion-compensated luma minus the distance of the colours, from -2 to 1."""
+    (luma_a, colours_a), (luma_b, colours_b) = map(_described, (a, b))
+    dis = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+    flow = dis.calc(luma_b, luma_a, None)
+    y, x = np.mgrid[: luma_b.shape[0], : luma_b.shape[1]].astype(np.float32)
+    warped = cv2.remap(luma_a, x + flow[..., 0], y + flow[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    distance = np.sqrt(max(0, 1 - np.sqrt(colours_a * colours_b).sum()))
+    return _correlation(warped, luma_b) - float(distance)
+
+
+def is_still(x0: Frame, x1: Frame) -> bool:
+    """Whether nothing moves between two frames."""
+    if x0 is x1:
+        return True
+    return float(cv2.blur(np.abs(x1 - x0).mean(axis=-1), (BLOCK, BLOCK)).max()) <= STILL
+
+
+def without_duplicates(frames: Iterable[tuple[Fraction, Frame]]) -> Iterator[tuple[Fraction, Frame]]:
+    """Frames with their times, of each run of equal ones the first; of a run longer than `HOLD` the last as well, so
+    that it is held. The very last frame stays, so that the clip ends when it did."""
+    kept = latest = None
+    for time, frame in frames:
+        if kept is not None and is_still(kept[1], frame):
+            latest = time, frame
+            continue
+        if kept is not None and latest is not None and time - kept[0] > HOLD:
+            yield latest
+        kept, latest = (time, frame), None
+        yield kept
+    if latest is not None:
+        yield latest
+
+
+def _described(small: Thumbnail) -> tuple[UInt8[np.ndarray, "h w"], Float[np.ndarray, " n"]]:
+    """Luma, and the histogram of colours."""
+    histogram = cv2.calcHist([small], [0, 1, 2], None, [8, 8, 8], [0, 256] * 3).ravel()
+    return cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), histogram / histogram.sum()
+
+
+def _correlation(a: UInt8[np.ndarray, "h w"], b: UInt8[np.ndarray, "h w"]) -> float:
+    """Pearson's correlation of two images, smoothed; 0 for a flat one."""
+    a, b = (cv2.blur(x.astype(np.float32), (5, 5)) for x in (a, b))
+    a, b = a - a.mean(), b - b.mean()
+    return float((a * b).mean() / max(1.0, np.sqrt((a * a).mean() * (b * b).mean())))
