@@ -1,8 +1,8 @@
 # ruff: noqa: F401, I001
 # fmt: off
 from . import cli, clip, config, data, evaluation, flow, fusion, io, losses, model, ops, porting, pyramid
-from . import recursion, training, visualization, warp
+from . import interpolator, moments, planning, shots, tiling, timeline, training, visualization, warp
 from .config import FilmConfig as FilmConfig
 from .io.weights import load as load, save_model as save_model
 from .model import Film as Film, FilmOutput as FilmOutput
-from .recursion import interpolate as interpolate
+from .interpolator import interpolate as interpolate

@@ -158,8 +158,6 @@ def _residual(predictor: FlowPredictor, own: Array, other: Array, v: Flow, top: 
     return predictor(own, backward_warp(other, v, top))
 
 
-def bilateral_residual(
-    predictor: FlowPredictor, first: Array, second: Array, v: Flow, t: Array, top: Top = 0
-) -> Flow:
+def bilateral_residual(predictor: FlowPredictor, first: Array, second: Array, v: Flow, t: Array, top: Top = 0) -> Flow:
     """The correction to `v`: both frames are warped with it to time `t` [b 1 1 1]."""
     return predictor(backward_warp(first, -t * v, top), backward_warp(second, (1 - t) * v, top))

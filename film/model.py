@@ -116,9 +116,7 @@ class Film(nnx.Module):
         packs = [pack(*pair) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
         return packs[0], Encoded(packs[1:], features[fused:])
 
-    def coarse(
-        self, e0: Encoded, e1: Encoded, time: Time, flow: Flow | None = None, stage: Stage = whole
-    ) -> Coarse:
+    def coarse(self, e0: Encoded, e1: Encoded, time: Time, flow: Flow | None = None, stage: Stage = whole) -> Coarse:
         """Flow and decoder up to level 1.
 
         `flow` [b h w 4], backward and forward, in pixels of its own level, is used as it is at that level (1 or
@@ -133,7 +131,9 @@ class Film(nnx.Module):
             pyramid = image_pyramid(flow, max(1, fused - 1 - levels))
             given = [[x[..., i : i + 2] / 2**n for n, x in enumerate(pyramid)] for i in (0, 2)]
         backward, forward = self._flows(first[:levels], second[:levels], time, 1, *(x[:1] for x in given), stage)
-        backward, forward = ((flows + more)[: fused - 1] for flows, more in zip((backward, forward), given, strict=True))
+        backward, forward = (
+            (flows + more)[: fused - 1] for flows, more in zip((backward, forward), given, strict=True)
+        )
         decoded, *_ = self.fusion(self._aligned(e0.packs, e1.packs, backward, forward, time), stage=stage)
         return Coarse(forward, backward, decoded)
 
@@ -168,7 +168,9 @@ class Film(nnx.Module):
             return [-flow for flow in flows], flows
         return self.flow(b, a, finest, to_a, stage), self.flow(a, b, finest, to_b, stage)
 
-    def _aligned(self, packs0: Pyramid, packs1: Pyramid, backward: Pyramid, forward: Pyramid, time: Time) -> list[Level]:
+    def _aligned(
+        self, packs0: Pyramid, packs1: Pyramid, backward: Pyramid, forward: Pyramid, time: Time
+    ) -> list[Level]:
         t = time[:, :, None, None]
         flows = [flow * t for flow in backward], [flow * (1 - t) for flow in forward]
         return list(zip(packs0, packs1, *flows, strict=True))

@@ -32,9 +32,7 @@ def even_share(rows: int, values: int, most: int) -> int:
     return max((n for n in range(1, rows + 1) if rows % n == 0 and n * values <= most), default=1)
 
 
-def by_rows(
-    function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w _c"]], reach: int, channels: int
-) -> Any:
+def by_rows(function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w _c"]], reach: int, channels: int) -> Any:
     """`function(0, *near)` up to rounding; on a CPU tile by tile if the image is large.
 
     The image stays whole if it has fewer than FEWEST tiles, or an odd row that an array of half its height lacks.

@@ -1,0 +1,358 @@
+"""In-between frames of any two frames: any moments, any size, on all local devices, in bounded memory.
+
+    Interpolator(model, x0.shape[:2]).between(x0, x1, [Fraction(1, 3), Fraction(2, 3)])
+
+The network runs as three compiled functions, so that its levels are never all in memory (`film.model`): `_encode` for
+each frame, kept for both of its neighbours; `_coarse` and `_finish` for each new frame. Sides are padded to a few sizes
+(`bucket`), so that pictures of other sizes find compiled functions.
+
+An image that does not fit the plan's window is cut into overlapping windows (`film.tiling`). Flow is first estimated in
+the whole image at `1 / flow_scale` of its size, so that a motion larger than a window is found; windows refine it.
+
+A network that knows the midpoint alone makes other moments as midpoints of midpoints (`film.moments`):
+
+    gap     0 ------------------------------ 1      encode 0, 1
+    1/2                     1/2                     1 pair,  encode 1/2
+    1/4             1/4             3/4             2 pairs, encode both
+    1/8         1/8     3/8     5/8     7/8         4 pairs, encode nothing
+
+These are computed depth first, and no more encoded frames are kept than the plan has memory for; others are encoded
+again. On an accelerator several pairs are one call. With several devices, calls are handed out in turn; the result does
+not depend on their number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from film import moments as moments_of
+from film.config import MOST_TIMES
+from film.model import Coarse, Encoded, Film, concatenate
+from film.moments import HALF
+from film.planning import ComputePlan, make_compute_plan
+from film.shots import is_still
+from film.tiling import Tiling
+
+Frame = Float[np.ndarray, "h w 3"]
+ACCELERATOR_PIXELS = 4 << 20  # per call; on a CPU one pair at a time is as fast and needs least memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Quality:
+    """What costs time: `ensemble` averages both directions of time and both mirror images, four runs of the network;
+    `precision` is that of activations, float32 or bfloat16."""
+
+    ensemble: bool = False
+    precision: str = "float32"
+
+
+DEFAULT_QUALITY = Quality()
+MIRRORED_FLOW = np.array([-1, 1, -1, 1], np.float32)  # dx changes its sign
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Image:
+    """A padded frame; the object itself is the key of its encodings."""
+
+    pixels: Frame
+
+
+Task = tuple[_Image, _Image, Fraction]  # two frames and a moment between them
+
+
+class Interpolator:
+    """A network for frames of one size, (height, width).
+
+    Args:
+      plan: window, flow scale and encoded frames to keep; None: as free memory allows (`make_compute_plan`).
+      batch: most pairs per call; None chooses by frame size and device.
+      align: pads with zeros to a multiple of this many pixels, half on each side, as the reference's command does
+        with 64; 1 adds no padding; 0 repeats the right and bottom edges up to the sizes of `film.planning.bucket`.
+      devices: None: all local ones.
+    """
+
+    def __init__(
+        self,
+        model: Film,
+        size: tuple[int, int],
+        *,
+        plan: ComputePlan | None = None,
+        quality: Quality = DEFAULT_QUALITY,
+        batch: int | None = None,
+        align: int = 0,
+        devices: Sequence[Any] | None = None,
+    ):
+        height, width = self.size = size
+        if min(size) < 2:
+            raise ValueError(f"a frame of {width}x{height} is too small: sides are at least 2 pixels")
+        self.any_moment, self.quality = model.config.bilateral, quality
+        self.devices = list(devices or jax.local_devices())
+        self.graphdef, state = nnx.split(model)
+        params = jax.tree.map(lambda x: x.astype(quality.precision), nnx.to_pure_dict(state))
+        self.params = [jax.device_put(params, device) for device in self.devices]
+        self.plan = plan or make_compute_plan(model.config, size, align=align)
+        zeros = [-side % max(1, align) for side in size]
+        self.zeros = [(pixels // 2, pixels - pixels // 2) for pixels in zeros]
+        self.edges = [
+            (0, all_ - side - pixels) for all_, side, pixels in zip(self.plan.padded, size, zeros, strict=True)
+        ]
+        on_cpu = jax.default_backend() == "cpu"
+        self.batch = batch or (1 if on_cpu else max(1, ACCELERATOR_PIXELS // (height * width)))
+        self._last: tuple[Frame, _Image] | None = None
+        self._encoded: OrderedDict[tuple[_Image, bool, int], Encoded] = OrderedDict()
+
+    def between(self, x0: Frame, x1: Frame, moments: Iterable[Fraction]) -> Iterator[Frame]:
+        """The frames at `moments`, sorted and in (0, 1), float32, not clamped. Where nothing moves between x0 and x1
+        (`film.shots`) a frame is their cross-fade. What a gap shares with the one before it is not computed again."""
+        wanted = [Fraction(moment) for moment in moments]
+        if sorted(wanted) != wanted or not all(0 < moment < 1 for moment in wanted):
+            raise ValueError(f"moments {', '.join(map(str, wanted))}: give sorted numbers between 0 and 1")
+        known = self._last is not None and (self._last[0] is x0 or np.array_equal(self._last[0], x0))
+        a = self._last[1] if self._last is not None and known else self._padded(x0)
+        b = self._padded(x1)
+        self._last = x1, b
+        if is_still(x0, x1):
+            frames = (_fade(a.pixels, b.pixels, moment) for moment in wanted)
+        elif self.any_moment:
+            frames = self._run((a, b, moment) for moment in wanted)
+        else:
+            frames = self._midpoints(a, b, [moments_of.of_midpoints(moment) for moment in wanted])
+        (top, _), (left, _) = self.zeros
+        for frame in frames:
+            yield frame[top : top + self.size[0], left : left + self.size[1]]
+
+    def _padded(self, frame: Frame) -> _Image:
+        if frame.shape != (*self.size, 3):
+            height, width = self.size
+            raise ValueError(f"a frame of shape {frame.shape}: the first was {width}x{height}; bring them to one size")
+        aligned = np.pad(np.asarray(frame, np.float32), (*self.zeros, (0, 0)))
+        return _Image(np.pad(aligned, (*self.edges, (0, 0)), mode="edge"))
+
+    def _midpoints(self, a: _Image, b: _Image, wanted: Sequence[Fraction]) -> Iterator[Frame]:
+        """Frames at moments k / 2^n. A frame is dropped when its moment has passed: no later one is made from it."""
+        made = {Fraction(0): a, Fraction(1): b}
+        at_once = len(needed := moments_of.closure(wanted)) <= self.batch * len(self.devices)
+        for moment in wanted:
+            path = needed if at_once else moments_of.closure([moment])
+            missing = sorted((m.denominator, m) for m in path if m not in made)
+            for size, level in itertools.groupby(missing, key=lambda pair: pair[0]):
+                new = [m for _, m in level]
+                step = Fraction(1, size)
+                frames = self._run((made[m - step], made[m + step], HALF) for m in new)
+                made |= {m: _Image(frame) for m, frame in zip(new, frames, strict=True)}
+            yield made[moment].pixels
+            made = {m: image for m, image in made.items() if m >= moment or m == 0}
+
+    def _run(self, tasks: Iterable[Task]) -> Iterator[Frame]:
+        """Padded frames, in the order of the tasks."""
+        if self.plan.tiled:
+            for _, group in itertools.groupby(tasks, key=lambda task: task[:2]):
+                while part := list(itertools.islice(group, self.plan.together)):
+                    yield from self._tiled(part)
+            return
+        running: deque[Array] = deque()
+        tasks = iter(tasks)
+        for number in itertools.count():
+            if part := list(itertools.islice(tasks, self.batch)):
+                running.append(self._whole(part, number % len(self.devices)))
+            if running and (not part or len(running) == len(self.devices)):
+                yield from np.asarray(running.popleft())
+            if not part and not running:
+                return
+
+    def _whole(self, tasks: Sequence[Task], device: int) -> Float[Array, "b h w 3"]:
+        """One call for all tasks."""
+        x0, x1 = (np.stack([task[side].pixels for task in tasks]) for side in (0, 1))
+        times = np.array([[float(moment)] for *_, moment in tasks], np.float32)
+
+        def encode(mirrored: bool) -> tuple[Encoded, Encoded]:
+            e0, e1 = ([self._kept(task[side], mirrored, device) for task in tasks] for side in (0, 1))
+            return concatenate(e0), concatenate(e1)
+
+        flow = self._flow(x0, x1, times, device) if self.plan.flow_scale > 1 else None
+        return self._frames(encode, x0, x1, times, flow, device)
+
+    def _kept(self, image: _Image, mirrored: bool, device: int) -> Encoded:
+        """The encoded frame, from those that are kept or made."""
+        key = (image, mirrored, device)
+        if key not in self._encoded:
+            most = self.plan.kept * len(self.devices) * (2 if self.quality.ensemble else 1)
+            while len(self._encoded) >= most:
+                self._encoded.popitem(last=False)
+            self._encoded[key] = self._encode(image.pixels[None], mirrored, device)
+        self._encoded.move_to_end(key)
+        return self._encoded[key]
+
+    def _tiled(self, tasks: Sequence[Task]) -> Iterator[Frame]:
+        """Moments of one pair, window by window; the windows are shared by the devices."""
+        (a, b, _), times = tasks[0], [np.array([[float(moment)]], np.float32) for *_, moment in tasks]
+        flows = [np.asarray(self._flow(a.pixels[None], b.pixels[None], time, 0)) for time in times]
+        frames = np.zeros((len(tasks), *self.plan.padded, 3), np.float32)
+        running: deque[tuple[Any, list[Any]]] = deque()
+
+        def blend() -> None:
+            (rows, columns, weights), windows = running.popleft()
+            for frame, window in zip(frames, windows, strict=True):
+                frame[rows, columns] += weights * np.asarray(window).reshape(*self.plan.window, 3)
+
+        for number, place in enumerate(Tiling(self.plan.padded, self.plan.window).windows()):
+            rows, columns, _ = place
+            device, scale = number % len(self.devices), self.plan.flow_scale
+            x0, x1 = (image.pixels[None, rows, columns] for image in (a, b))
+            if is_still(x0[0], x1[0]):
+                windows = [_fade(x0, x1, moment) for *_, moment in tasks]
+            else:
+                coarse = [slice(place.start // scale, place.stop // scale) for place in (rows, columns)]
+                encode = functools.cache(
+                    lambda mirrored, x0=x0, x1=x1, device=device: (
+                        self._encode(x0, mirrored, device),
+                        self._encode(x1, mirrored, device),
+                    )
+                )
+                windows = [
+                    self._frames(encode, x0, x1, time, flow[:, coarse[0], coarse[1]], device)
+                    for time, flow in zip(times, flows, strict=True)
+                ]
+            running.append((place, windows))
+            if len(running) == len(self.devices):
+                blend()
+        while running:
+            blend()
+        yield from frames
+
+    def _encode(self, images: Float[np.ndarray, "b h w 3"], mirrored: bool, device: int) -> Encoded:
+        return _encode(self.graphdef, self.params[device], self._put(_mirror(images) if mirrored else images, device))
+
+    def _flow(self, x0: Any, x1: Any, times: Float[np.ndarray, "b 1"], device: int) -> Float[Array, "b h w 4"]:
+        """Flow in the whole images at a lower scale, in pixels of that scale."""
+        small = [_shrink(x, self.plan.flow_scale) for x in (x0, x1)]
+        return _flow(self.graphdef, self.params[device], *(self._put(x, device) for x in (*small, times)))
+
+    def _frames(
+        self,
+        encode: Callable[[bool], tuple[Encoded, Encoded]],
+        x0: Float[np.ndarray, "b h w 3"],
+        x1: Float[np.ndarray, "b h w 3"],
+        times: Float[np.ndarray, "b 1"],
+        flow: Any,
+        device: int,
+    ) -> Float[Array, "b h w 3"]:
+        """The network's frames, or the mean of its ensemble."""
+        run = partial(_finish, self.graphdef, self.params[device])
+        coarse = partial(_coarse, self.graphdef, self.params[device])
+        total, flow = [], None if flow is None else self._put(flow, device)
+        for mirrored in (False, True) if self.quality.ensemble else (False,):
+            e0, e1 = encode(mirrored)
+            p0, p1 = (self._put(_mirror(x) if mirrored else x, device) for x in (x0, x1))
+            known = flow if flow is None or not mirrored else _mirror(flow) * MIRRORED_FLOW
+            time = self._put(times, device)
+            total.append(run(p0, p1, coarse(e0, e1, time, known), time))
+            if self.quality.ensemble:
+                back = None if known is None else known[..., [2, 3, 0, 1]]
+                total.append(run(p1, p0, coarse(e1, e0, 1 - time, back), 1 - time))
+            if mirrored:
+                total[-2:] = map(_mirror, total[-2:])
+        return sum(total) / len(total)
+
+    def _put(self, x: Any, device: int) -> Array:
+        return jax.device_put(x, self.devices[device])
+
+
+def interpolate(
+    model: Film,
+    frames: Iterable[Frame],
+    times: int = 1,
+    *,
+    moments: Sequence[Fraction | float] | None = None,
+    batch: int | None = None,
+    align: int = 0,
+    **options: Any,
+) -> Iterator[Frame]:
+    """Frames and everything between them, in order of time.
+
+    Args:
+      frames: two or more frames of one size, RGB float32 in [0, 1]; consumed as needed. ValueError otherwise.
+      times: how often each gap is halved, up to MOST_TIMES: `2**times - 1` new frames in each.
+      moments: in place of `times`, the moments of each gap, sorted and in (0, 1).
+      batch, align, options: as of `Interpolator`.
+
+    Yields:
+      The frames, float32, new ones not clamped. The inputs themselves are unchanged.
+    """
+    if not 0 <= times <= MOST_TIMES or (batch is not None and batch < 1) or align < 0:
+        raise ValueError(
+            f"times={times}, batch={batch}, align={align}: times is from 0 to {MOST_TIMES}, batch at least 1, align 0 or more"
+        )
+    wanted = moments_of.even(2**times - 1) if moments is None else [Fraction(moment) for moment in moments]
+    return _interpolate(model, frames, wanted, options | {"batch": batch, "align": align})
+
+
+def _interpolate(
+    model: Film, frames: Iterable[Frame], moments: Sequence[Fraction], options: dict[str, Any]
+) -> Iterator[Frame]:
+    iterator = iter(frames)
+    before = next(iterator, None)
+    if before is None:
+        raise ValueError("no frames: interpolation needs at least two")
+    interpolator = Interpolator(model, before.shape[:2], **options)
+    yield before
+    count = 1
+    for count, frame in enumerate(iterator, 2):
+        yield from interpolator.between(before, frame, moments)
+        yield frame
+        before = frame
+    if count < 2:
+        raise ValueError("one frame only: interpolation needs at least two")
+
+
+def _fade(x0: Any, x1: Any, moment: Fraction) -> Any:
+    return x0 + np.float32(moment) * (x1 - x0)
+
+
+def _mirror(x: Any) -> Any:
+    """Left and right exchanged, of [b h w c]."""
+    return x[:, :, ::-1]
+
+
+def _shrink(images: Float[np.ndarray, "b h w 3"], scale: int) -> Float[np.ndarray, "b h2 w2 3"]:
+    batch, height, width, channels = images.shape
+    return images.reshape(batch, height // scale, scale, width // scale, scale, channels).mean(axis=(2, 4))
+
+
+@partial(jax.jit, static_argnums=0)
+def _encode(graphdef, params, images) -> Encoded:
+    return nnx.merge(graphdef, params).encode(images.astype(_precision(params)))[1]
+
+
+@partial(jax.jit, static_argnums=0)
+def _coarse(graphdef, params, e0, e1, time, flow) -> Coarse:
+    return nnx.merge(graphdef, params).coarse(e0, e1, time, flow)
+
+
+@partial(jax.jit, static_argnums=0)
+def _finish(graphdef, params, x0, x1, coarse, time) -> Float[Array, "b h w 3"]:
+    model, (x0, x1) = nnx.merge(graphdef, params), (x.astype(_precision(params)) for x in (x0, x1))
+    return model.finish(model.encode(x0)[0], model.encode(x1)[0], coarse, time).image.astype(jnp.float32)
+
+
+@partial(jax.jit, static_argnums=0)
+def _flow(graphdef, params, x0, x1, time) -> Float[Array, "b h w 4"]:
+    output = nnx.merge(graphdef, params).forward(*(x.astype(_precision(params)) for x in (x0, x1)), time)
+    return jnp.concatenate([output.backward_flow[0], output.forward_flow[0]], axis=-1)
+
+
+def _precision(params: Any) -> Any:
+    return jax.tree.leaves(params)[0].dtype

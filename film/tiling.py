@@ -1,0 +1,72 @@
+"""Overlapping windows of a large image, blended smoothly.
+
+A network sees one window at a time, so its memory depends on the window, not on the image. At a window's edge it lacks
+what lies beyond, so the outer `MARGIN` pixels are context only; over the next pixels of the overlap the weights of
+neighbours cross-fade along a raised cosine. At the image's own edges weights do not fall.
+
+    window 1   |==========~~~~....|              = weight 1   ~ cross-fade   . context only
+    window 2             |....~~~~==========|
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Float
+
+GRID = 32  # pixels; windows begin at multiples, so that all levels of a pyramid down to 1/32 begin there as well
+MARGIN = 32  # pixels of context
+OVERLAP = 128  # pixels that neighbours share, two margins included
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+    """Windows of one size that cover an image; sizes are (height, width) and multiples of `GRID`."""
+
+    image: tuple[int, int]
+    window: tuple[int, int]
+    overlap: int = OVERLAP
+
+    def __post_init__(self) -> None:
+        for image, window in zip(self.image, self.window, strict=True):
+            if window > image or (window < image and window <= 2 * self.overlap) or image % GRID or window % GRID:
+                raise ValueError(
+                    f"windows {self.window} of an image {self.image}: sides are multiples of {GRID}, and windows larger"
+                    f" than twice the overlap {self.overlap}, not than the image"
+                )
+
+    def corners(self) -> list[tuple[int, int]]:
+        """Top and left of each window, row by row, evenly spread."""
+        return list(itertools.product(*map(self._starts, self.image, self.window)))
+
+    def windows(self) -> Iterator[tuple[slice, slice, Float[np.ndarray, "h w 1"]]]:
+        """Rows, columns and weights of each window; the weights of all windows sum to one at each pixel."""
+        rows, columns = (list(self._weights(*sides)) for sides in zip(self.image, self.window, strict=True))
+        for (top, down), (left, right) in itertools.product(rows, columns):
+            weights = (down[:, None] * right)[..., None]
+            yield slice(top, top + self.window[0]), slice(left, left + self.window[1]), weights
+
+    def _starts(self, image: int, window: int) -> list[int]:
+        count = 1 if window == image else -(-(image - self.overlap) // (window - self.overlap))
+        return [round(i * (image - window) / max(1, count - 1) / GRID) * GRID for i in range(count)]
+
+    def _weights(self, image: int, window: int) -> Iterator[tuple[int, Float[np.ndarray, " n"]]]:
+        starts = self._starts(image, window)
+        total = np.zeros(image, np.float32)
+        ramps = []
+        for start in starts:
+            ramp = np.ones(window, np.float32)
+            fade = max(1, self.overlap - 2 * MARGIN) if self.overlap else 0
+            margin = min(MARGIN, self.overlap // 2)
+            rise = np.concatenate([np.zeros(margin), np.sin(np.pi / 2 * (np.arange(fade) + 0.5) / max(1, fade)) ** 2])
+            if start > 0:
+                ramp[: len(rise)] = rise
+            if start + window < image:
+                ramp[window - len(rise) :] *= rise[::-1]
+            ramps.append(ramp)
+            total[start : start + window] += ramp
+        for start, ramp in zip(starts, ramps, strict=True):
+            yield start, ramp / total[start : start + window]
