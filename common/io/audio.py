@@ -3,7 +3,7 @@
     Audio("holiday.mp4")                                   # its packets as they are: nothing is lost
     Audio("holiday.mp4", "stretch", Fraction(4))           # four times as long at the same pitch
 
-Copied sound keeps its timing: the clip's first frame plays with the sound that the first frame of the video played with.
+Copied sound keeps its timing: the first frame of the clip plays with the sound of the first frame of the video.
 Stretched sound is decoded, slowed down by FFmpeg's atempo, and encoded as AAC, or Opus for WebM. All audio streams are
 taken, with their language; subtitles, chapters and other data are left out.
 """

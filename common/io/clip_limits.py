@@ -26,7 +26,6 @@ import av
 
 from common.io.files import check_output_file, check_output_folder, is_unfinished
 
-
 MAX_SIDE = 16384  # pixels, of all encoders here
 
 
@@ -83,6 +82,9 @@ class Encoding:
     chroma: str = "420"
 
 
+DEFAULT_ENCODING = Encoding()
+
+
 def parse_fps(fps: Rate) -> Fraction:
     """An exact frame rate from 24, 29.97, "30000/1001" or Fraction(25); decimal names of NTSC rates (23.976, ...)
     give their fraction. Raises ValueError unless 0.01 <= fps <= 1000."""
@@ -107,7 +109,7 @@ def check_output(
     size: tuple[int, int] | None = None,
     frames: int = 0,
     fps: Rate = 30,
-    encoding: Encoding = Encoding(),
+    encoding: Encoding = DEFAULT_ENCODING,
     sound: Sequence[str] = (),
     resume: bool = False,
 ) -> None:
@@ -208,7 +210,7 @@ def check_gif(path: str | Path, size: tuple[int, int], frames: int) -> None:
         raise ValueError(f"cannot write {path}: {frames} of {size[0]}x{size[1]} are {limit}")
 
 
-def check_size(path: str | Path, size: tuple[int, int], encoding: Encoding = Encoding()) -> None:
+def check_size(path: str | Path, size: tuple[int, int], encoding: Encoding = DEFAULT_ENCODING) -> None:
     """Raises ValueError if a side of `size` (width, height) is out of the limits of the format or codec."""
     suffix, (width, height) = Path(path).suffix.lower(), size
     smallest, widest, highest = 1, 2**31 - 1, 2**31 - 1

@@ -22,7 +22,7 @@ import dataclasses
 import numpy as np
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Colorspace, Interpolation
-from jaxtyping import Float
+from jaxtyping import Float, UInt16
 
 from common.io.images import to_uint8
 
@@ -103,15 +103,12 @@ def to_rgb(frame: VideoFrame, size: tuple[int, int]) -> Float[np.ndarray, "h w 3
 def from_rgb(image: Float[np.ndarray, "h w 3"], pixel_format: str, colour: Colour) -> VideoFrame:
     """An image in [0, 1] (clipped) as a frame of `pixel_format`, Y'CbCr or RGB; `colour` must be `storable` for
     Y'CbCr. 8-bit formats are made from 8 bits, rounded to nearest; deeper ones from 16."""
-    deep = "10" in pixel_format or "48" in pixel_format
     if pixel_format == "rgb48be":
-        codes = np.rint(np.clip(image, 0, 1) * np.float32(65535)).astype(np.uint16)
-        return VideoFrame.from_ndarray(codes, "rgb48be")
-    if deep:
-        codes = np.rint(np.clip(image, 0, 1) * np.float32(SHIFTED_WHITE)).astype(np.uint16)
+        return VideoFrame.from_ndarray(_to_uint16(image, 65535), "rgb48be")
+    if "10" in pixel_format:
+        frame = VideoFrame.from_ndarray(_to_uint16(image, SHIFTED_WHITE), "rgb48le")
     else:
-        codes = to_uint8(image)
-    frame = VideoFrame.from_ndarray(np.ascontiguousarray(codes), "rgb48le" if deep else "rgb24")
+        frame = VideoFrame.from_ndarray(to_uint8(image), "rgb24")
     if not pixel_format.startswith("yuv"):
         return frame.reformat(format=pixel_format)
     return frame.reformat(
@@ -120,3 +117,7 @@ def from_rgb(image: Float[np.ndarray, "h w 3"], pixel_format: str, colour: Colou
         dst_color_range=ColorRange(colour.range),
         interpolation=_SCALER,
     )
+
+
+def _to_uint16(image: Float[np.ndarray, "h w 3"], white: int) -> UInt16[np.ndarray, "h w 3"]:
+    return np.rint(np.clip(image, 0, 1) * np.float32(white)).astype(np.uint16)

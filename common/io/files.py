@@ -111,7 +111,7 @@ def atomic_folder(path: str | Path, overwrite: bool = False, pattern: str = FRAM
             for entry in target.iterdir():
                 if entry.name not in names and _matches(entry, pattern):
                     entry.unlink()
-            temporary.rmdir()
+            shutil.rmtree(temporary)  # still holds those that were links to the same file as in the target
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -142,7 +142,7 @@ def workspace(path: str | Path, job: str = "", resume: bool = False) -> Iterator
             file.seek(0)
             earlier = file.read()
             if resume and earlier and earlier != job:
-                raise ValueError(f"{path}: the unfinished parts are of other inputs or options; start again without resume")
+                raise ValueError(f"{path}: its unfinished parts are of other inputs or options; start without resume")
             if not (resume and earlier):
                 for entry in folder.iterdir():
                     if entry != note:

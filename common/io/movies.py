@@ -15,10 +15,12 @@ import os
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import cast
 
 import av
 import numpy as np
 from av.container import OutputContainer
+from av.error import FFmpegError
 from av.packet import Packet
 from av.video.stream import VideoStream
 from jaxtyping import Float
@@ -81,7 +83,7 @@ class Movie:
 
     def abort(self) -> None:
         if self._output is not None:
-            with contextlib.suppress(av.FFmpegError):
+            with contextlib.suppress(FFmpegError):
                 self._output.close()
 
     def _segment(self, index: int) -> Path:
@@ -90,8 +92,8 @@ class Movie:
     def _open(self) -> None:
         os.environ.setdefault("SVT_LOG", "1")  # SVT-AV1 prints its settings otherwise
         codec = CODECS[str(self.encoding.codec)]
-        self._output = av.open(str(self.folder / ".open.mp4"), "w", format="mp4")
-        stream = self._stream = self._output.add_stream(codec.encoder, rate=self.rate)
+        output = self._output = av.open(str(self.folder / ".open.mp4"), "w", format="mp4")
+        stream = self._stream = cast(VideoStream, output.add_stream(codec.encoder, rate=self.rate))
         even = 2 if self.encoding.chroma == "420" else 1
         stream.width, stream.height = (-(-side // even) * even for side in self.size)
         stream.pix_fmt = self.pixel_format
@@ -124,5 +126,5 @@ def _length(path: Path) -> int:
     try:
         with av.open(str(path)) as segment:
             return segment.streams.video[0].frames
-    except (av.FFmpegError, IndexError):
+    except (FFmpegError, IndexError):
         return 0

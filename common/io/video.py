@@ -33,11 +33,11 @@ from jaxtyping import Float
 from common.io.animations import Animation, Gif
 from common.io.audio import Audio as Audio
 from common.io.clip_limits import (
+    DEFAULT_ENCODING,
     MOVIES,
     Encoding,
     Rate,
     check_output,
-    check_size,
     check_sound,
     checked_encoding,
     is_folder,
@@ -55,7 +55,7 @@ AHEAD = 2  # frames that wait for the encoder
 
 
 def write_clip(
-    path: str | Path, frames: Iterable[Frame], fps: Rate, overwrite: bool = False, encoding: Encoding = Encoding()
+    path: str | Path, frames: Iterable[Frame], fps: Rate, overwrite: bool = False, encoding: Encoding = DEFAULT_ENCODING
 ) -> int:
     """Writes a movie, an animated picture, or a folder of PNGs and returns the number of frames in it. Raises
     ValueError for no frames, frames of several sizes, fps, and as `open_clip`."""
@@ -133,7 +133,7 @@ def open_clip(
     path: str | Path,
     size: tuple[int, int],
     rate: Fraction,
-    encoding: Encoding = Encoding(),
+    encoding: Encoding = DEFAULT_ENCODING,
     *,
     colour: Colour | None = None,
     audio: Audio | None = None,
@@ -221,7 +221,7 @@ class Pictures:
             codes = np.rint(np.clip(image, 0, 1) * np.float32(65535)).astype(np.uint16)
             _, data = cv2.imencode(".png", codes[..., ::-1])  # OpenCV has blue first
             temporary = self.folder / ".open.png"
-            temporary.write_bytes(data)
+            temporary.write_bytes(data.tobytes())
             temporary.replace(path)
         self.count += 1
 

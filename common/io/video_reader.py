@@ -237,8 +237,10 @@ class _Decoder:
                 raise
             self.damage = error.strerror or "unknown error"
         if self.damage:
-            with contextlib.suppress(FFmpegError):  # what the threads of the decoder still hold
-                yield from self.stream.decode(None)
+            with contextlib.suppress(FFmpegError):
+                for frame in self.stream.decode(None):  # what the threads of the decoder still hold
+                    frame.time_base = self.stream.time_base
+                    yield frame
 
 
 def _pull(graph: av.filter.Graph) -> Iterator[VideoFrame]:
@@ -271,14 +273,15 @@ def _timed(
     if held is None or origin is None:
         raise ValueError(f"{path} holds no frame that can be decoded; copy or convert it again")
 
-    duration = (held.duration or 0) * held.time_base
-    if abs(duration - nominal) <= Fraction(3, 2) * held.time_base:
-        duration = nominal  # exact where the time base is coarse
+    tick = held.time_base or Fraction(1, 1000)
+    duration = (held.duration or 0) * tick
+    if tick <= Fraction(1, 1000) and abs(duration - nominal) <= Fraction(3, 2) * tick:
+        duration = nominal  # it was rounded to the time base; a GIF's is meant as it is
     end = _end(stream)
     if end is not None and not decoder.damage:
         if end - stamp > duration + _SLACK:
             decoder.damage = f"its header says {float(end - origin):.2f} s"
-        elif held.time_base < Fraction(1, 1000) and end > stamp:
+        elif tick < Fraction(1, 1000) and end > stamp:
             duration = end - stamp
     if stamp - origin >= start:
         yield TimedFrame(stamp - origin, _image(held, stream), duration or nominal)
@@ -291,7 +294,7 @@ def _timed(
 
 def _stamp(frame: VideoFrame) -> Fraction | None:
     stamp = frame.dts if frame.pts is None else frame.pts
-    return None if stamp is None else stamp * frame.time_base
+    return None if stamp is None or frame.time_base is None else stamp * frame.time_base
 
 
 def _rate(stream: VideoStream) -> Fraction:
@@ -360,11 +363,11 @@ def _square(frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
 
 def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int]:
     """(a, b, c, d): the pixel at x, y is shown at a x + c y, b x + d y, but for a shift."""
-    data = frame.side_data.get(SideData.DISPLAYMATRIX)
-    if data is None:
-        return 1, 0, 0, 1
-    a, b, _, c, d, *_ = np.frombuffer(bytes(data), np.int32).tolist()
-    return a, b, c, d
+    for data in frame.side_data:
+        if data.type == SideData.DISPLAYMATRIX:
+            a, b, _, c, d, *_ = np.frombuffer(bytes(data), np.int32).tolist()
+            return a, b, c, d
+    return 1, 0, 0, 1
 
 
 def _is_sideways(matrix: tuple[int, int, int, int]) -> bool:
