@@ -5,22 +5,23 @@
 
 Copied sound keeps its timing: the first frame of the clip plays with the sound of the first frame of the video.
 Stretched sound is decoded, slowed down by FFmpeg's atempo, and encoded as AAC, or Opus for WebM. All audio streams are
-taken, with their language; subtitles, chapters and other data are left out.
+taken, with their language; subtitles, chapters and other data are left out. A video without sound gives none.
 """
 
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import av
 import av.filter
+from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
-from av.container import OutputContainer
+from av.container import InputContainer, OutputContainer
 from av.packet import Packet
 
 from common.io.video_reader import probe
@@ -50,23 +51,20 @@ def sound_packets(
 ) -> Iterator[list[Iterator[Packet]]]:
     """Adds the audio streams to `output`, whose header is not yet written, and yields their packets, on the clock of
     the clip; those from `end` seconds on are left out (None: none is)."""
-    with contextlib.ExitStack() as stack:
-        if audio is None:
-            yield []
-            return
-        start = probe(audio.path).start
-        source = stack.enter_context(av.open(str(audio.path)))
-        if not source.streams.audio:
-            yield []
-            return
+    if audio is None:
+        yield []
+        return
+    start = probe(audio.path).start
+    with av.open(str(audio.path)) as source, contextlib.ExitStack() as stack:
+        streams, parts = source.streams.audio, []
         if audio.mode == "copy":
-            targets = {stream.index: output.add_stream_from_template(stream) for stream in source.streams.audio}
-            parts = [_copied(source, targets, start)]
+            targets = [output.add_stream_from_template(stream) for stream in streams]
+            if targets:
+                parts.append(_copied(source, targets, start))
         else:
-            targets = {stream.index: _encoder(output, stream) for stream in source.streams.audio}
-            parts = [_stretched(audio, index, target, start) for index, target in targets.items()]
-        for index, target in targets.items():
-            stream = source.streams[index]
+            targets = [_encoder(output, stream) for stream in streams]
+            parts.extend(_stretched(audio, number, target, start) for number, target in enumerate(targets))
+        for stream, target in zip(streams, targets, strict=True):
             target.disposition = stream.disposition
             if stream.language:
                 target.metadata["language"] = stream.language
@@ -75,38 +73,41 @@ def sound_packets(
         yield [_until(part, end) for part in parts]
 
 
+def dts_seconds(packet: Packet) -> Fraction:
+    """When a packet is decoded: the order of packets in a file."""
+    return (packet.dts or 0) * packet.time_base
+
+
 def _until(packets: Iterator[Packet], end: Fraction | None) -> Iterator[Packet]:
-    for packet in packets:
-        if end is None or (packet.pts or 0) * packet.time_base < end:
+    return (packet for packet in packets if end is None or (packet.pts or 0) * packet.time_base < end)
+
+
+def _copied(source: InputContainer, targets: list[AudioStream], start: Fraction) -> Generator[Packet, None, None]:
+    numbers = {stream.index: number for number, stream in enumerate(source.streams.audio)}
+    for packet in source.demux(audio=tuple(numbers.values())):
+        if packet.dts is not None:  # the last one of a stream is empty
+            number = numbers[packet.stream_index]
+            _shift(packet, -start)
+            packet.stream = targets[number]
             yield packet
-
-
-def _copied(source: av.container.InputContainer, targets: dict[int, AudioStream], start: Fraction):
-    for packet in source.demux(tuple(source.streams.audio)):
-        if packet.dts is None or packet.pts is None:  # the end
-            continue
-        shift = round(start / packet.time_base)
-        packet.pts, packet.dts = packet.pts - shift, packet.dts - shift
-        packet.stream = targets[packet.stream_index]
-        yield packet
 
 
 def _encoder(output: OutputContainer, source: AudioStream) -> AudioStream:
     if output.format.name == "webm":
         target = output.add_stream("libopus", rate=_OPUS_RATE)
     else:
-        target = output.add_stream("aac", rate=source.rate if source.rate in _AAC_RATES else 48000)
+        target = output.add_stream("aac", rate=source.rate if source.rate in _AAC_RATES else _OPUS_RATE)
     target.layout = source.layout
     target.bit_rate = 96_000 * source.layout.nb_channels
     return target
 
 
-def _stretched(audio: Audio, index: int, target: AudioStream, start: Fraction):
+def _stretched(audio: Audio, number: int, target: AudioStream, start: Fraction) -> Generator[Packet, None, None]:
     """Decoder -> atempo (a chain, since one alone takes 1/2 to 2) -> encoder."""
     steps = max(1, math.ceil(abs(math.log2(audio.factor))))
     tempo = float(1 / audio.factor) ** (1 / steps)
     with av.open(str(audio.path)) as source:
-        stream = source.streams[index]
+        stream = source.streams.audio[number]
         graph = av.filter.Graph()
         nodes = [graph.add_abuffer(template=stream)]
         nodes += [graph.add("atempo", f"{tempo:.12f}") for _ in range(steps)]
@@ -115,17 +116,20 @@ def _stretched(audio: Audio, index: int, target: AudioStream, start: Fraction):
         shift = None
         for frame in itertools.chain(source.decode(stream), [None]):
             if shift is None and frame is not None:
-                first = (frame.pts or 0) * frame.time_base
+                first = (frame.pts or 0) * (frame.time_base or 0)
                 shift = audio.factor * (first - start) - first
             graph.push(frame)
             with contextlib.suppress(BlockingIOError, EOFError):
                 while True:
-                    yield from _shifted(target.encode(graph.pull()), shift)
-        yield from _shifted(target.encode(None), shift)
+                    for packet in target.encode(cast(AudioFrame, graph.pull())):
+                        _shift(packet, shift or Fraction(0))
+                        yield packet
+        for packet in target.encode(None):
+            _shift(packet, shift or Fraction(0))
+            yield packet
 
 
-def _shifted(packets: list[Packet], shift: Fraction | None) -> Iterator[Packet]:
-    for packet in packets:
-        ticks = round((shift or 0) / packet.time_base)
-        packet.pts, packet.dts = packet.pts + ticks, packet.dts + ticks
-        yield packet
+def _shift(packet: Packet, seconds: Fraction) -> None:
+    ticks = round(seconds / packet.time_base)
+    packet.pts = None if packet.pts is None else packet.pts + ticks
+    packet.dts = None if packet.dts is None else packet.dts + ticks

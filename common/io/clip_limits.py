@@ -23,6 +23,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+from av.codec.codec import UnknownCodecError
 
 from common.io.files import check_output_file, check_output_folder, is_unfinished
 
@@ -32,7 +33,8 @@ MAX_SIDE = 16384  # pixels, of all encoders here
 @dataclass(frozen=True)
 class Codec:
     """A video codec: FFmpeg's encoder and its options, what it takes (`smallest` side and `height` in pixels), and its
-    scale of quality (CRF, 0 is best): a default that looks lossless, and the worst."""
+    scale of quality (CRF, 0 is best): a default that looks lossless, and the worst. The look-ahead is short, so that
+    encoding is spread over a segment and stops quickly."""
 
     encoder: str
     quality: int
@@ -45,8 +47,8 @@ class Codec:
 
 
 CODECS = {
-    "h264": Codec("libx264", 18, 51, options=(("preset", "medium"),)),
-    "hevc": Codec("libx265", 20, 51, 16, options=(("x265-params", "log-level=none"),)),
+    "h264": Codec("libx264", 18, 51, options=(("preset", "medium"), ("rc-lookahead", "12"))),
+    "hevc": Codec("libx265", 20, 51, 16, options=(("x265-params", "log-level=none:rc-lookahead=12"),)),
     "av1": Codec("libsvtav1", 22, 63, 4, 8704, chroma=("420",), options=(("preset", "6"),)),
     "vp9": Codec("libvpx-vp9", 22, 63, bits=(8,), options=(("b", "0"), ("row-mt", "1"), ("cpu-used", "2"))),
 }
@@ -117,14 +119,13 @@ def check_output(
     `sound` (the codecs of the streams that are copied); with its `size` (width, height), `frames` and `fps` also of a
     clip too large for the format, the disk (PNGs) or the memory (a GIF). With `resume` an unfinished output may exist.
     """
-    folder = is_folder(path)
+    folder, suffix = is_folder(path), Path(path).suffix.lower()
+    if resume and not folder and suffix in ANIMATIONS:
+        raise ValueError(f"{path}: a {suffix} cannot be resumed; write .mp4 or PNGs, or leave out resume")
     overwrite = overwrite or (resume and is_unfinished(path))
     (check_output_folder if folder else check_output_file)(path, overwrite)
     encoding = checked_encoding(path, encoding)
     check_sound(path, sound)
-    suffix = Path(path).suffix.lower()
-    if resume and suffix in ANIMATIONS:
-        raise ValueError(f"{path}: a {suffix} cannot be resumed; write .mp4 or PNGs, or leave out resume")
     if size is None:
         return
     if folder:
@@ -174,7 +175,7 @@ def checked_encoding(path: str | Path, encoding: Encoding) -> Encoding:
         raise ValueError(f"{path}: {name} cannot store {bits} bits with chroma {encoding.chroma}; use {way}")
     try:
         av.Codec(codec.encoder, "w")
-    except av.codec.codec.UnknownCodecError:
+    except UnknownCodecError:
         raise ValueError(f"{path}: PyAV has no encoder {codec.encoder} here; use another codec") from None
     return replace(encoding, codec=name, quality=quality)
 

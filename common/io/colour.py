@@ -77,15 +77,14 @@ def to_rgb(frame: VideoFrame, size: tuple[int, int]) -> Float[np.ndarray, "h w 3
     """A decoded frame as an image in [0, 1] of `size` (width, height), with all its bits; alpha over white."""
     colour, bits = frame_colour(frame), frame.format.components[0].bits
     alpha = frame.format.name == "pal8" or any(component.is_alpha for component in frame.format.components)
-    ranges = {}
-    if colour.matrix:
-        ranges = dict(
-            src_colorspace=MATRICES[colour.matrix],
-            src_color_range=ColorRange(colour.range),
-            dst_color_range=ColorRange.JPEG,
-        )
     pixels = frame.to_ndarray(
-        width=size[0], height=size[1], format="rgba64le" if alpha else "rgb48le", interpolation=_SCALER, **ranges
+        width=size[0],
+        height=size[1],
+        format="rgba64le" if alpha else "rgb48le",
+        interpolation=_SCALER,
+        src_colorspace=MATRICES.get(colour.matrix),
+        src_color_range=ColorRange(colour.range) if colour.matrix else None,
+        dst_color_range=ColorRange.JPEG if colour.matrix else None,
     )
     if bits == 8 or colour.range == LIMITED:
         white = SHIFTED_WHITE

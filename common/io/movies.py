@@ -11,7 +11,9 @@ again. A kill costs at most the frames of one segment; a key frame each 24 frame
 
 import contextlib
 import heapq
+import math
 import os
+import time
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -25,11 +27,12 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 from jaxtyping import Float
 
-from common.io.audio import Audio, sound_packets
+from common.io.audio import Audio, dts_seconds, sound_packets
 from common.io.clip_limits import CODECS, MOVIES, Encoding
 from common.io.colour import Colour, from_rgb
 
 SEGMENT = 24  # frames
+PATIENCE = 1  # seconds for an unfinished segment after Ctrl-C
 
 
 class Movie:
@@ -42,13 +45,14 @@ class Movie:
         self.pixel_format = f"yuv{encoding.chroma}p" + ("10le" if encoding.bits == 10 else "")
         self._output: OutputContainer | None = None
         self._stream: VideoStream | None = None
-        self._whole = 0
-        while (path := self._segment(self._whole)).exists() and _length(path) == SEGMENT:
-            self._whole += 1
+        self._deadline = math.inf
+        whole = 0
+        while (path := self._segment(whole)).exists() and _length(path) == SEGMENT:
+            whole += 1
         for path in folder.glob("[0-9]*.mp4"):  # the last one of a run that was stopped
-            if int(path.stem) >= self._whole:
+            if int(path.stem) >= whole:
                 path.unlink()
-        self.count = self._whole * SEGMENT
+        self.count = whole * SEGMENT
 
     def add(self, image: Float[np.ndarray, "h w 3"]) -> None:
         if self._output is None:
@@ -64,12 +68,22 @@ class Movie:
         if self.count % SEGMENT == 0:
             self._close()
 
+    def hurry(self) -> None:
+        """From now on the open segment is dropped if it takes more than PATIENCE and is not the first; another thread
+        may be at it."""
+        self._deadline = time.monotonic() + PATIENCE
+
     def finish(self, path: Path, suffix: str, audio: Audio | None, partial: bool) -> None:
-        """Writes the movie of all frames so far to `path`; `partial` leaves out the sound behind them."""
+        """Writes the movie of all frames so far to `path`. A `partial` one has copied sound up to its end, but none
+        that is stretched, and no index in front: both take time."""
         if self._output is not None:
             self._close()
         container, _ = MOVIES[suffix]
-        options = {"movflags": "+faststart"} if container in ("mp4", "mov") else {}  # index first: plays while it loads
+        options = {}
+        if container in ("mp4", "mov") and not partial:
+            options["movflags"] = "+faststart"  # index first: plays while it loads
+        if partial and audio is not None and audio.mode == "stretch":
+            audio = None
         with av.open(str(path), "w", format=container, options=options) as output:
             with av.open(str(self._segment(0))) as first:
                 stream = output.add_stream_from_template(first.streams.video[0], opaque=True)
@@ -78,7 +92,7 @@ class Movie:
                     stream.codec_context.codec_tag = "hvc1"  # the form that Apple's players take
             end = Fraction(self.count) / self.rate if partial else None
             with sound_packets(audio, output, end) as sound:
-                for packet in heapq.merge(self._packets(stream), *sound, key=lambda it: it.dts * it.time_base):
+                for packet in heapq.merge(self._packets(stream), *sound, key=dts_seconds):
                     output.mux(packet)
 
     def abort(self) -> None:
@@ -103,11 +117,17 @@ class Movie:
         context.color_primaries, context.color_trc = self.colour.primaries, self.colour.transfer
 
     def _close(self) -> None:
+        """Finishes the open segment; it may be the last one, and shorter."""
         assert self._output is not None and self._stream is not None
-        self._output.mux(self._stream.encode())
-        self._output.close()
-        self._output = None
-        (self.folder / ".open.mp4").rename(self._segment((self.count - 1) // SEGMENT))
+        output, self._output, index = self._output, None, (self.count - 1) // SEGMENT
+        for packet in self._stream.codec_context.encode_lazy(None):
+            packet.stream = self._stream
+            output.mux(packet)
+            if index and time.monotonic() > self._deadline:
+                self.count = index * SEGMENT
+                return
+        output.close()
+        (self.folder / ".open.mp4").rename(self._segment(index))
 
     def _packets(self, target: VideoStream) -> Iterator[Packet]:
         for index in range(-(-self.count // SEGMENT)):

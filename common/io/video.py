@@ -125,6 +125,8 @@ class ClipWriter:
 
     def _stop(self) -> None:
         """Drops the frames that wait; the one in work is finished."""
+        if isinstance(self._sink, Movie):
+            self._sink.hurry()
         self._thread.shutdown(cancel_futures=True)
 
 
@@ -199,7 +201,7 @@ def open_clip(
             if folder_of_pngs or suffix in MOVIES:
                 line += "; the same command with --resume goes on"
             raise KeyboardInterrupt(*(error.args or (2,))[:1], line) from error
-        clip._stop()
+        clip._thread.shutdown()
         if not sink.count:
             raise ValueError(f"cannot write {path}: there are no frames; give at least one")
         publish(partial=False)

@@ -16,19 +16,19 @@ whose time is not after the one before is dropped.
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import av
 import av.filter
 import numpy as np
+from av.buffer import Buffer
 from av.container import InputContainer
 from av.error import FFmpegError
-from av.sidedata.sidedata import Type as SideData
 from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
@@ -363,11 +363,12 @@ def _square(frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
 
 def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int]:
     """(a, b, c, d): the pixel at x, y is shown at a x + c y, b x + d y, but for a shift."""
-    for data in frame.side_data:
-        if data.type == SideData.DISPLAYMATRIX:
-            a, b, _, c, d, *_ = np.frombuffer(bytes(data), np.int32).tolist()
-            return a, b, c, d
-    return 1, 0, 0, 1
+    try:
+        data = cast(Mapping[str, Buffer], frame.side_data)["DISPLAYMATRIX"]  # PyAV's stub knows one other key only
+    except KeyError:
+        return 1, 0, 0, 1
+    a, b, _, c, d, *_ = np.frombuffer(bytes(data), np.int32).tolist()
+    return a, b, c, d
 
 
 def _is_sideways(matrix: tuple[int, int, int, int]) -> bool:

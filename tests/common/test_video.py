@@ -442,8 +442,7 @@ def test_ctrl_c_leaves_a_playable_clip(tmp_path, name):
     else:
         with Image.open(path) as picture:
             assert 33 <= picture.n_frames <= 36
-        resume = dict(resume=True, job="key", overwrite=True)
-        with pytest.raises(ValueError, match=name), open_clip(path, (250, 48), NTSC, **resume):
+        with pytest.raises(ValueError, match=name), open_clip(path, (250, 48), NTSC, resume=True, job="key"):
             pytest.fail("it was opened")
         return
     check_output(path, resume=True)
@@ -531,3 +530,19 @@ def test_memory_does_not_grow_with_length(tmp_path):
 
     peak(5)
     assert peak(300) < peak(60) + 20 * image.nbytes
+
+
+def test_a_slow_encoder_is_not_waited_for(tmp_path, monkeypatch):
+    """After Ctrl-C the open segment is dropped, unless there is no other."""
+    monkeypatch.setattr(movies, "PATIENCE", -1)
+    for written, kept in ((2 * SEGMENT + 5, 2 * SEGMENT), (5, 5)):
+        path = tmp_path / f"{written}.mp4"
+        with (
+            pytest.raises(KeyboardInterrupt, match=f"first {kept} frames"),
+            open_clip(path, (64, 48), NTSC, job="key") as clip,
+        ):
+            for image in moving(written):
+                clip.write(image)
+            clip._flush()
+            raise KeyboardInterrupt
+        assert len(list(read_video(path))) == kept
