@@ -1,30 +1,90 @@
-"""Limits of each kind of clip, checked from a name and a few numbers before any frame is computed.
+"""Formats of clips and their limits, checked from a name and a few numbers before any frame is computed.
 
-| output | limit |
-| --- | --- |
-| .mp4 .mov .mkv (H.264) | 16,384 pixels a side |
-| .gif | 65,535 pixels a side; all frames in memory (one palette for the whole clip) |
-| a folder of PNGs | free space on the disk |
+| output | codecs (the first is the default) | bits | sound | limit |
+| --- | --- | --- | --- | --- |
+| .mp4 | h264, hevc, av1, vp9 | 8, 10 | nearly all codecs | pixels a side: see CODECS |
+| .mov | h264, hevc | 8, 10 | nearly all codecs | same |
+| .mkv | h264, hevc, av1, vp9 | 8, 10 | all codecs | same |
+| .webm | vp9, av1 | 8, 10 (av1) | Opus, Vorbis | same |
+| .gif | | 8, of 256 colours | none | 65,535 pixels a side; all frames in memory |
+| .webp | | 8 | none | 16,383 pixels a side |
+| .apng | | 8, 16 | none | none |
+| a folder of PNGs | | 8, 16 | none | free space on the disk |
 
 Frame rates are exact fractions: 29.97 means 30000/1001.
 """
 
+import io
 import math
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-from common.io.files import check_output_file, check_output_folder
+import av
+from av.codec.codec import UnknownCodecError
 
-MOVIES = (".mp4", ".mov", ".mkv")
-MAX_SIDE = 16384  # of libx264
-MAX_GIF_SIDE = 65535
+from common.io.files import check_output_file, check_output_folder, is_unfinished
+
+MAX_SIDE = 16384  # pixels, of all encoders here
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A video codec: FFmpeg's encoder and its options, what it takes (`smallest` side and `height` in pixels), and its
+    scale of quality (CRF, 0 is best): a default that looks lossless, and the worst. The look-ahead is short, so that
+    encoding is spread over a segment and stops quickly."""
+
+    encoder: str
+    quality: int
+    worst: int
+    smallest: int = 1
+    height: int = MAX_SIDE
+    bits: tuple[int, ...] = (8, 10)
+    chroma: tuple[str, ...] = ("420", "444")
+    options: tuple[tuple[str, str], ...] = ()
+
+
+CODECS = {
+    "h264": Codec("libx264", 18, 51, options=(("preset", "medium"), ("rc-lookahead", "12"))),
+    "hevc": Codec("libx265", 20, 51, 16, options=(("x265-params", "log-level=none:rc-lookahead=12"),)),
+    "av1": Codec("libsvtav1", 22, 63, 4, 8704, chroma=("420",), options=(("preset", "6"),)),
+    "vp9": Codec("libvpx-vp9", 22, 63, bits=(8,), options=(("b", "0"), ("row-mt", "1"), ("cpu-used", "2"))),
+}
+MOVIES = {  # suffix -> FFmpeg's name of the container, codecs
+    ".mp4": ("mp4", ("h264", "hevc", "av1", "vp9")),
+    ".mov": ("mov", ("h264", "hevc")),
+    ".mkv": ("matroska", ("h264", "hevc", "av1", "vp9")),
+    ".webm": ("webm", ("vp9", "av1")),
+}
+ANIMATIONS = (".gif", ".webp", ".apng")
+MAX_GIF_SIDE, MAX_WEBP_SIDE = 65535, 16383
 MAX_GIF_BYTES = 2_000_000_000  # of frames in memory: 1080p for 11 s at 30 fps
 PNG_RATIO = 4  # photos hardly ever compress further
 MIN_FPS, MAX_FPS = Fraction(1, 100), Fraction(1000)  # FFmpeg refuses longer frames, a GIF's delay ends at 655 s
 _NTSC = tuple(Fraction(n * 1000, 1001) for n in (24, 30, 48, 60, 120, 240))
 
 Rate = Fraction | float | int | str
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How pixels are stored.
+
+    `codec` (movies): h264, hevc, av1 or vp9; None: the default of the container. `quality`: CRF of a movie, 0 (best) to
+    51 or 63; of .webp 0 to 100 (best); None: a default that looks lossless. `bits`: 8, or 10 for movies, 16 for .apng
+    and PNGs, where 10 means 16 too. `chroma` (movies): "420", one colour sample for 2x2 pixels, which every player
+    takes, or "444", one for each.
+    """
+
+    codec: str | None = None
+    quality: int | None = None
+    bits: int = 8
+    chroma: str = "420"
+
+
+DEFAULT_ENCODING = Encoding()
 
 
 def parse_fps(fps: Rate) -> Fraction:
@@ -45,33 +105,92 @@ def parse_fps(fps: Rate) -> Fraction:
 
 
 def check_output(
-    path: str | Path, overwrite: bool = False, *, size: tuple[int, int] | None = None, frames: int = 0, fps: Rate = 30
+    path: str | Path,
+    overwrite: bool = False,
+    *,
+    size: tuple[int, int] | None = None,
+    frames: int = 0,
+    fps: Rate = 30,
+    encoding: Encoding = DEFAULT_ENCODING,
+    sound: Sequence[str] = (),
+    resume: bool = False,
 ) -> None:
-    """Raises the errors of writing a clip to `path` that are known before; with its `size` (width, height), `frames`
-    and `fps` also for a clip too large for the format, the disk (PNGs) or the memory (a GIF)."""
-    folder = is_folder(path)
+    """Raises the errors of writing a clip to `path` that are known before: of its name and place, of `encoding`, of
+    `sound` (the codecs of the streams that are copied); with its `size` (width, height), `frames` and `fps` also of a
+    clip too large for the format, the disk (PNGs) or the memory (a GIF). With `resume` an unfinished output may exist.
+    """
+    folder, suffix = is_folder(path), Path(path).suffix.lower()
+    if resume and not folder and suffix in ANIMATIONS:
+        raise ValueError(f"{path}: a {suffix} cannot be resumed; write .mp4 or PNGs, or leave out resume")
+    overwrite = overwrite or (resume and is_unfinished(path))
     (check_output_folder if folder else check_output_file)(path, overwrite)
+    encoding = checked_encoding(path, encoding)
+    check_sound(path, sound)
     if size is None:
         return
     if folder:
-        check_disk(path, frames * math.prod(size) * 3 // PNG_RATIO)
-    elif Path(path).suffix.lower() == ".gif":
-        check_gif(path, size, math.ceil(frames * min(1, 50 / parse_fps(fps))))  # `write_gif` drops the others
+        check_disk(path, frames * math.prod(size) * 3 * encoding.bits // 8 // PNG_RATIO)
+    elif suffix == ".gif":
+        check_gif(path, size, math.ceil(frames * min(1, 50 / parse_fps(fps))))  # the others are dropped
     else:
-        check_side(path, size, MAX_SIDE)
+        check_size(path, size, encoding)
 
 
 def is_folder(path: str | Path) -> bool:
     """Whether a clip of this name is a folder of PNGs. Raises ValueError for an unknown suffix."""
     suffix, name = Path(path).suffix.lower(), Path(path).name
-    if suffix in (*MOVIES, ".gif"):
+    suffixes = (*MOVIES, *ANIMATIONS)
+    if suffix in suffixes:
         return False
-    if name.lower() in (*MOVIES, ".gif"):
+    if name.lower() in suffixes:
         raise ValueError(f"cannot write {path}: that is a suffix without a name; give one such as clip{name}")
     if not suffix or str(path).endswith("/") or Path(path).is_dir():
         return True
-    known = " ".join((*MOVIES, ".gif"))
+    known = " ".join(suffixes)
     raise ValueError(f"cannot write {path}: {suffix!r} is none of {known}; a name without suffix gives PNGs")
+
+
+def checked_encoding(path: str | Path, encoding: Encoding) -> Encoding:
+    """`encoding` with the defaults of `path` filled in. Raises ValueError for what its format or codec lacks."""
+    suffix, quality, bits = Path(path).suffix.lower(), encoding.quality, encoding.bits
+    if suffix not in MOVIES:
+        if encoding.codec is not None:
+            raise ValueError(f"{path}: codec {encoding.codec!r} is for movies; leave it out, or write .mp4")
+        if bits not in (8, 10, 16) or (bits > 8 and suffix in (".gif", ".webp")):
+            raise ValueError(f"{path}: {bits} bits cannot be stored; give 8, or write PNGs or .apng with 16")
+        if quality is not None and (suffix != ".webp" or not 0 <= quality <= 100):
+            raise ValueError(f"{path}: quality {quality} is for movies, and for .webp from 0 to 100; leave it out")
+        return replace(encoding, bits=8 if bits == 8 else 16, quality=90 if quality is None else quality)
+    names = MOVIES[suffix][1]
+    name = names[0] if encoding.codec is None else encoding.codec
+    if name not in names:
+        raise ValueError(f"{path}: codec {name!r} is none of {suffix}, which takes {' '.join(names)}")
+    codec = CODECS[name]
+    quality = codec.quality if quality is None else quality
+    if not 0 <= quality <= codec.worst:
+        raise ValueError(f"{path}: quality {quality} of {name} is not from 0 (best) to {codec.worst} (worst)")
+    if bits not in codec.bits or encoding.chroma not in codec.chroma:
+        able = [other for other in names if bits in CODECS[other].bits and encoding.chroma in CODECS[other].chroma]
+        way = f"codec {able[0]}" if able else f"{codec.bits[0]} bits and chroma 420"
+        raise ValueError(f"{path}: {name} cannot store {bits} bits with chroma {encoding.chroma}; use {way}")
+    try:
+        av.Codec(codec.encoder, "w")
+    except UnknownCodecError:
+        raise ValueError(f"{path}: PyAV has no encoder {codec.encoder} here; use another codec") from None
+    return replace(encoding, codec=name, quality=quality)
+
+
+def check_sound(path: str | Path, codecs: Sequence[str]) -> None:
+    """Raises ValueError if streams of these audio codecs cannot be copied into the container of `path`."""
+    suffix = Path(path).suffix.lower()
+    if not codecs:
+        return
+    if suffix not in MOVIES:
+        raise ValueError(f"{path}: pictures hold no sound; write .mp4, or leave the sound out")
+    with av.open(io.BytesIO(), "w", format=MOVIES[suffix][0]) as container:
+        for codec in codecs:
+            if codec not in container.supported_codecs:
+                raise ValueError(f"{path}: {suffix} cannot hold {codec} sound; write .mkv, or leave the sound out")
 
 
 def check_disk(folder: str | Path, needed: int) -> None:
@@ -85,18 +204,27 @@ def check_disk(folder: str | Path, needed: int) -> None:
 
 def check_gif(path: str | Path, size: tuple[int, int], frames: int) -> None:
     """Raises ValueError if the frames of `size` (width, height) are too many for the memory of a GIF's writer."""
-    check_side(path, size, MAX_GIF_SIDE)
+    check_size(path, size)
     needed = frames * math.prod(size) * 3
     if needed > MAX_GIF_BYTES:
         limit = f"past {_gigabytes(MAX_GIF_BYTES)}, and a GIF keeps them in memory; write .mp4"
         raise ValueError(f"cannot write {path}: {frames} of {size[0]}x{size[1]} are {limit}")
 
 
-def check_side(path: str | Path, size: tuple[int, int], limit: int) -> None:
-    """Raises ValueError if a side of `size` (width, height) exceeds the `limit` of H.264 or GIF."""
-    if max(size) > limit:
-        kind = "H.264" if limit == MAX_SIDE else "GIF"
-        raise ValueError(f"cannot write {path}: {size[0]}x{size[1]} is past {limit} of {kind}; write PNGs")
+def check_size(path: str | Path, size: tuple[int, int], encoding: Encoding = DEFAULT_ENCODING) -> None:
+    """Raises ValueError if a side of `size` (width, height) is out of the limits of the format or codec."""
+    suffix, (width, height) = Path(path).suffix.lower(), size
+    smallest, widest, highest = 1, 2**31 - 1, 2**31 - 1
+    kind = suffix
+    if suffix in MOVIES:
+        kind = str(checked_encoding(path, encoding).codec)
+        smallest, widest, highest = CODECS[kind].smallest, MAX_SIDE, min(MAX_SIDE, CODECS[kind].height)
+    elif suffix in (".gif", ".webp"):
+        widest = highest = MAX_GIF_SIDE if suffix == ".gif" else MAX_WEBP_SIDE
+    if width > widest or height > highest:
+        raise ValueError(f"cannot write {path}: {width}x{height} is past {widest}x{highest} of {kind}; write PNGs")
+    if min(width, height) < smallest:
+        raise ValueError(f"cannot write {path}: {width}x{height} is under {smallest} a side of {kind}; use codec h264")
 
 
 def _gigabytes(count: int) -> str:

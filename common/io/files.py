@@ -1,16 +1,18 @@
 """Outputs that appear whole or not at all.
 
 A program that stops half-way must not leave half an image under the final name, and one that runs twice must not
-destroy the first result. So every writer of this project uses one of two context managers:
+destroy the first result. So every writer of this project uses one of three context managers:
 
     with atomic_output("out/clip.mp4") as temporary:    # a hidden file in out/, renamed on success
         encode(temporary)
     with atomic_folder("out/frames") as temporary:      # a hidden folder in out/, renamed on success
         write_many(temporary)
+    with workspace("out/clip.mp4", job, resume) as folder:    # out/.clip.mp4.part/, for work that may be resumed
+        write_parts(folder)
 
 Stages: check the target -> create missing parents -> create the temporary beside the target (same disk, so that the
 rename is one atomic step) -> run the body -> rename. On any exception, Ctrl-C included, the temporary and the new
-parents are removed, and nothing else.
+parents are removed, and nothing else; only a `workspace` may stay, for the run that resumes it.
 
 Checks try to create a file, since permission bits let root write everywhere, but not in /proc or on a read-only disk.
 Errors are OSErrors of one line with the path. An existing file is replaced only with ``overwrite=True``, an existing
@@ -18,6 +20,7 @@ folder only when all its files also have names that this writer gives.
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import secrets
@@ -26,6 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FRAME_PATTERN = r"frame_\d+\.png"
+_JOB, _SHOWN = ".job", ".shown"  # files of a workspace: what it works for; the output that it made before the end
 
 
 def check_output_file(path: str | Path, overwrite: bool = False) -> None:
@@ -107,10 +111,100 @@ def atomic_folder(path: str | Path, overwrite: bool = False, pattern: str = FRAM
             for entry in target.iterdir():
                 if entry.name not in names and _matches(entry, pattern):
                     entry.unlink()
-            temporary.rmdir()
+            shutil.rmtree(temporary)  # still holds those that were links to the same file as in the target
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+@contextlib.contextmanager
+def workspace(path: str | Path, job: str = "", resume: bool = False) -> Iterator[Path]:
+    """Yields the hidden folder ``.NAME.part`` beside the output `path`, for the parts of a long job.
+
+    `job` names the work, for instance by a hash of its inputs and options. With ``resume`` the parts that an earlier
+    run of the same job left are there; without it they are removed first, as after a kill. The folder goes when the
+    body succeeds. After an exception it stays if there is a `job` and any finished part: a name without a dot in front.
+    Raises ValueError if the parts are of another job, FileExistsError if another process works on them or if the folder
+    is not of this program, and OSErrors as `atomic_output`.
+    """
+    target = _resolve(path)
+    folder = _workspace(target)
+    with _parents(target):
+        with _plain_errors(target):
+            folder.mkdir(exist_ok=True)
+        note = folder / _JOB
+        if not note.exists() and any(folder.iterdir()):
+            raise FileExistsError(f"{folder} is in the way and not of this program; move it or give another name")
+        with _plain_errors(target):
+            file = note.open("a+")
+        with file:
+            _lock(file.fileno(), target)
+            file.seek(0)
+            earlier = file.read()
+            if resume and earlier and earlier != job:
+                raise ValueError(f"{path}: its unfinished parts are of other inputs or options; start without resume")
+            if not (resume and earlier):
+                for entry in folder.iterdir():
+                    if entry != note:
+                        entry.unlink()
+                file.truncate(0)
+                file.write(job)
+                file.flush()
+            try:
+                yield folder
+            except BaseException:
+                if not job or all(entry.name.startswith(".") for entry in folder.iterdir()):
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def move_into_place(temporary: Path, path: str | Path, overwrite: bool = False) -> None:
+    """Renames a file of a `workspace` to its output. Raises as `check_output_file`."""
+    target = _resolve(path)
+    _check_file(target, overwrite)
+    with _plain_errors(target):
+        temporary.replace(target)
+
+
+def mark_shown(path: str | Path) -> None:
+    """Notes in the workspace of `path` that `path` now holds the part that was done: see `is_unfinished`."""
+    target = _resolve(path)
+    (_workspace(target) / _SHOWN).write_text(_identity(target))
+
+
+def is_unfinished(path: str | Path) -> bool:
+    """Whether `path` is the output, untouched since, of a job that was stopped and can be resumed."""
+    target = _resolve(path)
+    try:
+        return (_workspace(target) / _SHOWN).read_text() == _identity(target)
+    except OSError:
+        return False
+
+
+def _identity(target: Path) -> str:
+    status = target.stat()
+    return f"{status.st_ino} {status.st_mtime_ns}"
+
+
+def _workspace(target: Path) -> Path:
+    name = f".{target.name}.part"
+    if len(os.fsencode(name)) > 255:
+        name = f".{hashlib.sha256(os.fsencode(name)).hexdigest()}.part"
+    return target.parent / name
+
+
+def _lock(descriptor: int, target: Path) -> None:
+    try:
+        import fcntl  # there is none on Windows
+    except ImportError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FileExistsError(f"{target} is being written by another process; wait, or give another name") from None
+    except OSError:  # a file system without locks
+        return
 
 
 def _check_file(target: Path, overwrite: bool) -> None:

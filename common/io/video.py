@@ -1,170 +1,261 @@
 """Streams of frames -> clips on disk.
 
-A frame is an image as in `common.io.images`. Writers take an iterator, so that a film of any length passes through
-constant memory (except a GIF, whose palette needs all its frames, kept as uint8), and are atomic.
+    write_clip("clip.mp4", frames, fps=30)                                  # all or nothing
 
-    write_clip(path, frames, fps)     .mp4 .mov .mkv: H.264;  .gif;  no suffix: a folder of numbered PNGs
+    with open_clip("clip.mp4", (1920, 1080), Fraction(60), job=key, resume=True) as clip:
+        for image in frames_from(clip.done):                                # the first that are not there yet
+            clip.write(image)
 
-Video stores Y'CbCr: a matrix, a range and 4:2:0 chroma (one colour sample for 2x2 pixels). Players use the matrix of
-the file's tags, so conversion and tags must agree: clips are BT.709, limited range, in all four tags.
+A frame is an image as in `common.io.images`. Frames are encoded in a thread while the caller computes the next, and
+pass through constant memory (a GIF keeps them all). The name decides the format: a movie, an animated picture, or a
+folder of numbered PNGs; the table is in `common.io.clip_limits`.
+
+Outputs appear whole or not at all, with one exception: a job that has a name (`job`) and is stopped by Ctrl-C leaves
+the frames so far as a playable file. The same job, of a movie or of PNGs, can then be resumed; the result has the same
+packets as that of an uninterrupted one. It can be resumed after a kill too.
 """
 
+import contextlib
 import itertools
-import math
+import os
+import shutil
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 
-import av
+import cv2
 import numpy as np
 from av.error import FFmpegError
-from av.video.frame import VideoFrame
-from av.video.reformatter import ColorRange, Colorspace, Interpolation
-from jaxtyping import Float, UInt8
-from PIL import Image
+from jaxtyping import Float
 
-from common.io.clip_limits import MAX_SIDE, MOVIES, Rate, check_gif, check_side, is_folder, parse_fps
-from common.io.files import atomic_folder, atomic_output
-from common.io.images import to_uint8, write_image
+from common.io.animations import Animation, Gif
+from common.io.audio import Audio as Audio
+from common.io.clip_limits import (
+    DEFAULT_ENCODING,
+    MOVIES,
+    Encoding,
+    Rate,
+    check_output,
+    check_sound,
+    checked_encoding,
+    is_folder,
+    parse_fps,
+)
+from common.io.colour import Colour
+from common.io.files import atomic_folder, is_unfinished, mark_shown, move_into_place, workspace
+from common.io.images import write_image
+from common.io.movies import Movie
+from common.io.video_reader import probe
 
 Frame = Float[np.ndarray, "_ _ 3"]
 
-# Without these swscale is inexact: white decodes as 253, flat colours are off by up to 5/255 (measured).
-_SCALER = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INT
-CRF = 18  # from 1 (largest) to 51 (worst); looks lossless
-_BT709 = 1  # the number of both its primaries and its transfer curve (ITU-T H.273)
+AHEAD = 2  # frames that wait for the encoder
 
 
-def write_clip(path: str | Path, frames: Iterable[Frame], fps: Rate, overwrite: bool = False) -> int:
-    """Writes a movie, a GIF, or a folder of PNGs (no suffix, an existing folder, or a slash at the end) and returns the
-    number of frames. Raises ValueError for no frames, frames of several sizes, and fps."""
-    fps = parse_fps(fps)
-    if is_folder(path):
-        return write_frames(path, frames, overwrite)
-    write = write_gif if Path(path).suffix.lower() == ".gif" else write_mp4
-    return write(path, frames, fps, overwrite)
-
-
-def write_mp4(path: str | Path, frames: Iterable[Frame], fps: Rate, overwrite: bool = False) -> int:
-    """H.264, 4:2:0, BT.709, for every browser and player; the suffix (.mp4 .mov .mkv) picks the container. An odd width
-    or height grows by one by repeating the edge, because 4:2:0 needs even sides. Returns and raises as `write_clip`."""
-    rate, suffix = parse_fps(fps), Path(path).suffix.lower()
-    if suffix not in MOVIES:
-        raise ValueError(f"cannot write {path}: suffix {suffix!r} is not one of {' '.join(MOVIES)}")
-    options = {} if suffix == ".mkv" else {"movflags": "+faststart"}  # index first: plays while it loads
-    count = 0
-    with atomic_output(path, overwrite) as temporary:
-        first, frames = _peek(path, frames)
-        height, width = first.shape[:2]
-        check_side(path, (width, height), MAX_SIDE)
-        try:
-            with av.open(str(temporary), "w", options=options) as container:
-                stream = container.add_stream("libx264", rate=rate)
-                stream.width, stream.height, stream.pix_fmt = width + width % 2, height + height % 2, "yuv420p"
-                stream.options = {"crf": str(CRF), "preset": "medium"}
-                context = stream.codec_context
-                context.colorspace, context.color_range = Colorspace.ITU709, ColorRange.MPEG
-                context.color_primaries, context.color_trc = _BT709, _BT709
-                for count, frame in enumerate(frames, start=1):
-                    container.mux(stream.encode(_to_yuv(frame, count - 1, rate)))
-                container.mux(stream.encode())
-        except FFmpegError as error:  # of the temporary file, and not always an OSError; a full disk is one
-            reason = error.strerror or "unknown error"
-            raise OSError(f"cannot write {path}: {reason}; give another place or kind") from error
-    return count
-
-
-def _to_yuv(image: Frame, index: int, rate: Fraction) -> VideoFrame:
-    height, width = image.shape[:2]
-    even = np.pad(to_uint8(image), ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-    colours = dict(dst_colorspace=Colorspace.ITU709, dst_color_range=ColorRange.MPEG)
-    frame = VideoFrame.from_ndarray(even, "rgb24").reformat(format="yuv420p", interpolation=_SCALER, **colours)
-    frame.pts, frame.time_base, frame.duration = index, 1 / rate, 1
-    return frame
+def write_clip(
+    path: str | Path, frames: Iterable[Frame], fps: Rate, overwrite: bool = False, encoding: Encoding = DEFAULT_ENCODING
+) -> int:
+    """Writes a movie, an animated picture, or a folder of PNGs and returns the number of frames in it. Raises
+    ValueError for no frames, frames of several sizes, fps, and as `open_clip`."""
+    rate = parse_fps(fps)
+    check_output(path, overwrite, encoding=encoding)
+    frames = iter(frames)
+    first = next(frames, None)
+    if first is None:
+        raise ValueError(f"cannot write {path}: there are no frames; give at least one")
+    _check_frame(path, 0, first)
+    height, width = first.shape[:2]
+    with open_clip(path, (width, height), rate, encoding, overwrite=overwrite) as clip:
+        for frame in itertools.chain([first], frames):
+            clip.write(frame)
+    return clip.count
 
 
 def write_gif(path: str | Path, frames: Iterable[Frame], fps: Rate, overwrite: bool = False) -> int:
-    """A GIF that loops forever: one palette for the whole clip (no flicker), dithered. Returns the frames kept.
-
-    Delays are whole 1/100 s, rounded so that the running total is right. Browsers slow delays under 2/100 s down to a
-    tenth of a second, so above 50 fps frames are dropped instead. A run of equal frames is stored once, with the sum of
-    their delays.
-    """
-    rate = parse_fps(fps)
+    """`write_clip` for a GIF."""
     if Path(path).suffix.lower() != ".gif":
         raise ValueError(f"cannot write {path}: the suffix of a GIF is .gif")
-    with atomic_output(path, overwrite) as temporary:
-        _, frames = _peek(path, frames)
-        kept, delays = _timed(path, map(to_uint8, frames), rate)
-        # The palette comes from up to 16 frames, thinned to about 160 pixels a side. Maximum coverage keeps rare
-        # colours, which median cut merges into wrong hues; k-means then refines.
-        picks = np.unique(np.linspace(0, len(kept) - 1, 16).round().astype(int))
-        step = max(1, round(max(kept[0].shape[:2]) / 160))
-        sample = Image.fromarray(np.concatenate([kept[i][::step, ::step] for i in picks]))
-        palette = sample.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1)
-        dither = Image.Dither.FLOYDSTEINBERG
-        first, *rest = (Image.fromarray(frame).quantize(palette=palette, dither=dither) for frame in kept)
-        milliseconds = [10 * delay for delay in delays]
+    return write_clip(path, frames, fps, overwrite)
+
+
+class ClipWriter:
+    """What `open_clip` gives. `done`: the number of frames that an earlier run has written; `count`: of those that are
+    in the clip now (a GIF drops frames above 50 fps)."""
+
+    def __init__(self, path: str | Path, size: tuple[int, int], sink: "Movie | Pictures | Gif | Animation") -> None:
+        self._path, self._size, self._sink = path, size, sink
+        self._thread = ThreadPoolExecutor(1, "encode")
+        self._waiting: deque[Future[None]] = deque()
+        self._given = self.done = sink.count
+        self._failed = False
+
+    @property
+    def count(self) -> int:
+        return self._sink.count
+
+    def write(self, image: np.ndarray) -> None:
+        """Adds a frame, float ``height width 3`` in [0, 1]; waits while AHEAD frames do. Raises ValueError for another
+        shape or type, OSError for the encoder's errors, also those of earlier frames."""
+        image = np.asarray(image)
+        _check_frame(self._path, self._given, image)
+        height, width = image.shape[:2]
+        if (width, height) != self._size:
+            sizes = f"{width}x{height}, the clip is {self._size[0]}x{self._size[1]}"
+            raise ValueError(f"cannot write {self._path}: frame {self._given} is {sizes}; resize or crop it")
+        self._given += 1
+        self._waiting.append(self._thread.submit(self._add, image))
+        del image
+        while len(self._waiting) > AHEAD:
+            self._waiting.popleft().result()
+
+    def _add(self, image: Frame) -> None:
+        if self._failed:  # a later frame must not take the place of one that failed
+            return
         try:
-            first.save(temporary, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
-        except OverflowError as error:
-            raise ValueError(f"cannot write {path}: one of its images stays for more than 655 s; write .mp4") from error
-    return len(kept)
+            self._sink.add(image)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _flush(self) -> None:
+        while self._waiting:
+            self._waiting.popleft().result()
+
+    def _stop(self) -> None:
+        """Drops the frames that wait; the one in work is finished."""
+        if isinstance(self._sink, Movie):
+            self._sink.hurry()
+        self._thread.shutdown(cancel_futures=True)
 
 
-def _timed(
-    path: str | Path, frames: Iterable[UInt8[np.ndarray, "h w 3"]], rate: Fraction
-) -> tuple[list[UInt8[np.ndarray, "h w 3"]], list[int]]:
-    """The frames to keep and their delays in 1/100 s; their sum is right (above 50 fps, to 2/100 s).
+@contextlib.contextmanager
+def open_clip(
+    path: str | Path,
+    size: tuple[int, int],
+    rate: Fraction,
+    encoding: Encoding = DEFAULT_ENCODING,
+    *,
+    colour: Colour | None = None,
+    audio: Audio | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    job: str = "",
+) -> Iterator[ClipWriter]:
+    """A clip of `size` (width, height) and `rate` frames a second, to write frames to.
 
-    A frame starts at the nearest 1/100 s, or later if the one before needs its 2/100 s; it is dropped when more than
-    1/100 s late.
+    An odd width or height of a movie grows by one by repeating the edge, since 4:2:0 needs even sides. `colour`: the
+    tags of a movie, which the conversion follows; BT.709, limited range, if None or not storable (RGB sources).
+
+    `job` names the work (a hash of inputs and options). Without it nothing is left after an exception. With it Ctrl-C
+    makes the frames so far a playable file and raises KeyboardInterrupt with a line that says so; and what is encoded
+    stays in a hidden folder beside `path`, after any exception and a kill, until the next run: with `resume` that goes
+    on, `clip.done` being the number of frames that need not be computed; without, it starts again.
+
+    Raises the errors of `check_output`; ValueError if the parts are of another job.
     """
-    kept, starts, count = [], [], 0
-    for count, frame in enumerate(frames, start=1):
-        due = 100 * (count - 1) / rate
-        start = max(_nearest(due), starts[-1] + 2) if starts else 0
-        if start - due <= 1:
-            kept.append(frame)
-            check_gif(path, (frame.shape[1], frame.shape[0]), len(kept))
-            starts.append(start)
-    end = max(_nearest(100 * count / rate), starts[-1] + 2)
-    return kept, [after - before for before, after in itertools.pairwise([*starts, end])]
+    if resume and not job:
+        raise ValueError(f"{path}: a job without a name cannot be resumed; give `job`")
+    rate, suffix, folder_of_pngs = parse_fps(rate), Path(path).suffix.lower(), is_folder(path)
+    sound = probe(audio.path).audio if audio is not None else ()
+    copied = sound if audio is not None and audio.mode == "copy" else ()
+    check_output(path, overwrite, size=size, frames=0, fps=rate, encoding=encoding, sound=copied, resume=resume)
+    if sound and not copied:
+        check_sound(path, ("opus" if suffix == ".webm" else "aac",))
+    encoding = checked_encoding(path, encoding)
+    colour = colour if colour is not None and colour.storable else Colour()
+    state = f"{job}\n{size} {rate} {encoding} {colour}\n" if job else ""
+    with workspace(path, state, resume) as folder, _encoder_errors(path):
+        if folder_of_pngs:
+            sink = Pictures(folder, encoding.bits)
+        elif suffix in MOVIES:
+            sink = Movie(folder, size, rate, encoding, colour)
+        else:
+            sink = Gif(path, rate) if suffix == ".gif" else Animation(folder, suffix, size, rate, encoding)
+        clip = ClipWriter(path, size, sink)
+
+        def publish(partial: bool) -> None:
+            replace = overwrite or (resume and is_unfinished(path))
+            temporary = folder / f".final{suffix}"
+            if isinstance(sink, Pictures):
+                sink.finish(path, replace)
+                return
+            if isinstance(sink, Movie):
+                sink.finish(temporary, suffix, audio, partial)
+            else:
+                sink.finish(temporary)
+            move_into_place(temporary, path, replace)
+
+        try:
+            yield clip
+            clip._flush()
+        except BaseException as error:
+            clip._stop()
+            if not (job and isinstance(error, KeyboardInterrupt) and sink.count):
+                sink.abort()
+                raise
+            publish(partial=True)
+            mark_shown(path)
+            line = f"{path} holds the first {sink.count} frames"
+            if folder_of_pngs or suffix in MOVIES:
+                line += "; the same command with --resume goes on"
+            raise KeyboardInterrupt(*(error.args or (2,))[:1], line) from error
+        clip._thread.shutdown()
+        if not sink.count:
+            raise ValueError(f"cannot write {path}: there are no frames; give at least one")
+        publish(partial=False)
 
 
-def _nearest(value: Fraction) -> int:
-    return math.floor(value + Fraction(1, 2))
+class Pictures:
+    """Numbered PNGs in `folder`; `count` is their number, at first of those found there."""
+
+    def __init__(self, folder: Path, bits: int) -> None:
+        self.folder, self.bits, self.count = folder, bits, 0
+        while self._frame(self.count).exists():
+            self.count += 1
+
+    def add(self, image: Frame) -> None:
+        path = self._frame(self.count)
+        if self.bits == 8:
+            write_image(path, image, overwrite=True)
+        else:
+            codes = np.rint(np.clip(image, 0, 1) * np.float32(65535)).astype(np.uint16)
+            _, data = cv2.imencode(".png", codes[..., ::-1])  # OpenCV has blue first
+            temporary = self.folder / ".open.png"
+            temporary.write_bytes(data.tobytes())
+            temporary.replace(path)
+        self.count += 1
+
+    def finish(self, path: str | Path, overwrite: bool) -> None:
+        """Links or copies the pictures into the folder `path`: a kill half-way loses none."""
+        with atomic_folder(path, overwrite) as temporary:
+            for index in range(self.count):
+                frame = self._frame(index)
+                try:
+                    os.link(frame, temporary / frame.name)
+                except OSError:  # a disk without links
+                    shutil.copyfile(frame, temporary / frame.name)
+
+    def abort(self) -> None:
+        pass
+
+    def _frame(self, index: int) -> Path:
+        return self.folder / f"frame_{index:05d}.png"
 
 
-def write_frames(folder: str | Path, frames: Iterable[Frame], overwrite: bool = False) -> int:
-    """Writes frame_00000.png, frame_00001.png, ...; returns their count."""
-    count = 0
-    with atomic_folder(folder, overwrite) as temporary:
-        _, frames = _peek(folder, frames)
-        for count, frame in enumerate(frames, start=1):
-            write_image(temporary / f"frame_{count - 1:05d}.png", frame)
-    return count
+def _check_frame(path: str | Path, index: int, frame: np.ndarray) -> None:
+    if frame.ndim != 3 or frame.shape[-1] != 3 or frame.size == 0:
+        raise ValueError(f"cannot write {path}: frame {index} has shape {frame.shape}, not (height, width, 3)")
+    if not np.issubdtype(frame.dtype, np.floating) or np.isnan(frame).any():
+        raise ValueError(f"cannot write {path}: frame {index} is {frame.dtype} or has NaN; give floats in [0, 1]")
 
 
-def _peek(path: str | Path, frames: Iterable[Frame]) -> tuple[Frame, Iterator[Frame]]:
-    """The first frame, and a stream of all frames that checks each one."""
-    checked = _checked(path, frames)
-    first = next(checked, None)
-    if first is None:
-        raise ValueError(f"cannot write {path}: there are no frames; give at least one")
-    return first, itertools.chain([first], checked)
-
-
-def _checked(path: str | Path, frames: Iterable[Frame]) -> Iterator[Frame]:
-    first = None
-    for index, frame in enumerate(frames):
-        frame = np.asarray(frame)
-        if frame.ndim != 3 or frame.shape[-1] != 3 or frame.size == 0:
-            raise ValueError(f"cannot write {path}: frame {index} has shape {frame.shape}, not (height, width, 3)")
-        if not np.issubdtype(frame.dtype, np.floating) or np.isnan(frame).any():
-            raise ValueError(f"cannot write {path}: frame {index} is {frame.dtype} or has NaN; give floats in [0, 1]")
-        first = frame.shape if first is None else first
-        if frame.shape != first:
-            sizes = f"{frame.shape[1]}x{frame.shape[0]}, frame 0 is {first[1]}x{first[0]}"
-            raise ValueError(f"cannot write {path}: frame {index} is {sizes}; resize or crop them to one size")
-        yield frame
+@contextlib.contextmanager
+def _encoder_errors(path: str | Path) -> Iterator[None]:
+    """FFmpeg speaks of temporary files, in classes of which some are no OSErrors; a full disk is one."""
+    try:
+        yield
+    except FFmpegError as error:
+        reason = error.strerror or "unknown error"
+        raise OSError(f"cannot write {path}: {reason}; give another place or kind") from error

@@ -1,0 +1,135 @@
+"""Sound of a clip, taken from the video that it was made from.
+
+    Audio("holiday.mp4")                                   # its packets as they are: nothing is lost
+    Audio("holiday.mp4", "stretch", Fraction(4))           # four times as long at the same pitch
+
+Copied sound keeps its timing: the first frame of the clip plays with the sound of the first frame of the video.
+Stretched sound is decoded, slowed down by FFmpeg's atempo, and encoded as AAC, or Opus for WebM. All audio streams are
+taken, with their language; subtitles, chapters and other data are left out. A video without sound gives none.
+"""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal, cast
+
+import av
+import av.filter
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.container import InputContainer, OutputContainer
+from av.packet import Packet
+
+from common.io.video_reader import probe
+
+_OPUS_RATE = 48000
+_AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
+
+
+@dataclass(frozen=True)
+class Audio:
+    """Sound of the video file `path`: "copy" as it is, or "stretch" to `factor` times its length."""
+
+    path: str | Path
+    mode: Literal["copy", "stretch"] = "copy"
+    factor: Fraction = Fraction(1)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("copy", "stretch") or not Fraction(1, 100) <= self.factor <= 100:
+            raise ValueError(f"audio is {self.mode!r} by {self.factor}; give copy, or stretch by 1/100 to 100")
+        if self.mode == "copy" and self.factor != 1:
+            raise ValueError(f"audio is copied, which cannot make it {self.factor} times as long; give stretch")
+
+
+@contextlib.contextmanager
+def sound_packets(
+    audio: Audio | None, output: OutputContainer, end: Fraction | None
+) -> Iterator[list[Iterator[Packet]]]:
+    """Adds the audio streams to `output`, whose header is not yet written, and yields their packets, on the clock of
+    the clip; those from `end` seconds on are left out (None: none is)."""
+    if audio is None:
+        yield []
+        return
+    start = probe(audio.path).start
+    with av.open(str(audio.path)) as source, contextlib.ExitStack() as stack:
+        streams, parts = source.streams.audio, []
+        if audio.mode == "copy":
+            targets = [output.add_stream_from_template(stream) for stream in streams]
+            if targets:
+                parts.append(_copied(source, targets, start))
+        else:
+            targets = [_encoder(output, stream) for stream in streams]
+            parts.extend(_stretched(audio, number, target, start) for number, target in enumerate(targets))
+        for stream, target in zip(streams, targets, strict=True):
+            target.disposition = stream.disposition
+            if stream.language:
+                target.metadata["language"] = stream.language
+        for part in parts:
+            stack.callback(part.close)
+        yield [_until(part, end) for part in parts]
+
+
+def dts_seconds(packet: Packet) -> Fraction:
+    """When a packet is decoded: the order of packets in a file."""
+    return (packet.dts or 0) * packet.time_base
+
+
+def _until(packets: Iterator[Packet], end: Fraction | None) -> Iterator[Packet]:
+    return (packet for packet in packets if end is None or (packet.pts or 0) * packet.time_base < end)
+
+
+def _copied(source: InputContainer, targets: list[AudioStream], start: Fraction) -> Generator[Packet, None, None]:
+    numbers = {stream.index: number for number, stream in enumerate(source.streams.audio)}
+    for packet in source.demux(audio=tuple(numbers.values())):
+        if packet.dts is not None:  # the last one of a stream is empty
+            number = numbers[packet.stream_index]
+            _shift(packet, -start)
+            packet.stream = targets[number]
+            yield packet
+
+
+def _encoder(output: OutputContainer, source: AudioStream) -> AudioStream:
+    if output.format.name == "webm":
+        target = output.add_stream("libopus", rate=_OPUS_RATE)
+    else:
+        target = output.add_stream("aac", rate=source.rate if source.rate in _AAC_RATES else _OPUS_RATE)
+    target.layout = source.layout
+    target.bit_rate = 96_000 * source.layout.nb_channels
+    return target
+
+
+def _stretched(audio: Audio, number: int, target: AudioStream, start: Fraction) -> Generator[Packet, None, None]:
+    """Decoder -> atempo (a chain, since one alone takes 1/2 to 2) -> encoder."""
+    steps = max(1, math.ceil(abs(math.log2(audio.factor))))
+    tempo = float(1 / audio.factor) ** (1 / steps)
+    with av.open(str(audio.path)) as source:
+        stream = source.streams.audio[number]
+        graph = av.filter.Graph()
+        nodes = [graph.add_abuffer(template=stream)]
+        nodes += [graph.add("atempo", f"{tempo:.12f}") for _ in range(steps)]
+        nodes.append(graph.add("abuffersink"))
+        graph.link_nodes(*nodes).configure()
+        shift = None
+        for frame in itertools.chain(source.decode(stream), [None]):
+            if shift is None and frame is not None:
+                first = (frame.pts or 0) * (frame.time_base or 0)
+                shift = audio.factor * (first - start) - first
+            graph.push(frame)
+            with contextlib.suppress(BlockingIOError, EOFError):
+                while True:
+                    for packet in target.encode(cast(AudioFrame, graph.pull())):
+                        _shift(packet, shift or Fraction(0))
+                        yield packet
+        for packet in target.encode(None):
+            _shift(packet, shift or Fraction(0))
+            yield packet
+
+
+def _shift(packet: Packet, seconds: Fraction) -> None:
+    ticks = round(seconds / packet.time_base)
+    packet.pts = None if packet.pts is None else packet.pts + ticks
+    packet.dts = None if packet.dts is None else packet.dts + ticks
