@@ -180,9 +180,10 @@ def contact_sheet(
     columns: int | None = None,
     labels: Sequence[str] | None = None,
     gap: int = 4,
+    font_size: int = 10,
 ) -> Float[np.ndarray, "h w 3"]:
     """A montage on white, row by row, `gap` pixels apart, each label under its image; a cell is as large as the largest
-    image. `columns`: by default a near-square grid."""
+    image, in letters of `font_size` pixels. `columns`: by default a near-square grid."""
     if not images:
         raise ValueError("a contact sheet of no images; give at least one")
     if labels is not None and len(labels) != len(images):
@@ -191,7 +192,8 @@ def contact_sheet(
     if columns < 1 or gap < 0:
         raise ValueError(f"columns is {columns} and gap {gap}; give at least 1 column and a gap of at least 0")
     cell_h, cell_w = (max(image.shape[axis] for image in images) for axis in (0, 1))
-    top, bottom = ImageFont.load_default().getbbox("Ag|")[1::2]
+    font = ImageFont.load_default(font_size)
+    top, bottom = font.getbbox("Ag|")[1::2]
     strip = 0 if labels is None else math.ceil(bottom - top) + 6
     rows = math.ceil(len(images) / columns)
     height, width = rows * (cell_h + strip + gap) + gap, columns * (cell_w + gap) + gap
@@ -202,8 +204,7 @@ def contact_sheet(
         sheet[top : top + image.shape[0], left : left + image.shape[1]] = image
         if labels is not None:
             label = Image.new("RGB", (cell_w, strip), "white")
-            draw, font = ImageDraw.Draw(label), ImageFont.load_default()
-            draw.text((2, strip // 2), labels[index], fill="black", font=font, anchor="lm")
+            ImageDraw.Draw(label).text((2, strip // 2), labels[index], fill="black", font=font, anchor="lm")
             sheet[top + cell_h : top + cell_h + strip, left : left + cell_w] = from_uint8(np.asarray(label))
     return sheet
 
