@@ -4,17 +4,22 @@
 that an evaluation shows, the worst ones or an even choice of all. Rows are drawn small and at once, while their frames
 are at hand, so that no test set is read twice and no more rows are kept than are shown. Their columns: x0, x1, the
 truth, each method's frame with the evaluated one last, its flow.
+
+`inspection_sheet` shows how the network made one frame, `comparison_frames` a clip beside the plain cross-fade.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+import functools
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, SupportsFloat, runtime_checkable
 
 import cv2
 import numpy as np
 from jaxtyping import Float
+from PIL import Image as Pillow
+from PIL import ImageDraw, ImageFont
 
 from common.io.images import contact_sheet
 from common.training.task import Batch
@@ -24,20 +29,26 @@ from film.model import FilmOutput
 Image = Float[np.ndarray, "_ _ 3"]
 Row = list[tuple[Image, str]]  # images and the labels under them
 WIDTH = 320  # pixels of each image of a `Gallery`
+# where on the wheel its six colours stand, and the first again: red, yellow, green, cyan, blue, magenta
+WHEEL = np.array([0, 15, 21, 25, 36, 49, 55])
+WHEEL_COLORS = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 1], [1, 0, 0]])
+CELL = 480  # pixels across an image of an `inspection_sheet`
+FROM_X0, EVEN, FROM_X1 = np.array([[0.85, 0.37, 0.0], [0.97, 0.97, 0.97], [0.0, 0.35, 0.7]], np.float32)
 NOT_FINITE = np.array([1, 0, 1], np.float32)  # colour of pixels that are not finite
 
 
-def flow_picture(flow: Float[np.ndarray, "h w 2"]) -> Float[np.ndarray, "h w 3"]:
-    """RGB in [0, 1] of flow (dx, dy) in pixels: the hue is the direction, the saturation the speed.
+def flow_picture(flow: Float[np.ndarray, "h w 2"], limit: float | None = None) -> Float[np.ndarray, "h w 3"]:
+    """RGB in [0, 1] of flow (dx, dy) in pixels, by the colour wheel of Baker et al. (IJCV 2011): the hue is the
+    direction (right is red, down yellow, left cyan, up blue to violet), the saturation the speed.
 
-    White is zero, full colour the 99th percentile.
+    White is zero, full colour `limit` pixels and above; by default the 99th percentile.
     """
     flow = np.asarray(flow, np.float32)
     speed = np.hypot(flow[..., 0], flow[..., 1])
-    limit = max(float(np.percentile(speed, 99)), 1e-3)
-    hue = np.degrees(np.arctan2(flow[..., 1], flow[..., 0])) % 360
-    hsv = np.stack([hue, np.clip(speed / limit, 0, 1), np.ones_like(speed)], axis=-1)
-    return cv2.cvtColor(hsv.astype(np.float32), cv2.COLOR_HSV2RGB)
+    limit = max(float(np.percentile(speed, 99)) if limit is None else limit, 1e-3)
+    turn = np.arctan2(flow[..., 1], flow[..., 0]) / (2 * np.pi) % 1 * WHEEL[-1]
+    colors = np.stack([np.interp(turn, WHEEL, channel) for channel in WHEEL_COLORS.T], axis=-1)
+    return (1 - np.clip(speed / limit, 0, 1)[..., None] * (1 - colors)).astype(np.float32)
 
 
 @runtime_checkable
@@ -122,9 +133,113 @@ def draw_row(triplet: Triplet, predictions: Mapping[str, Prediction], scores: Se
     return [(_thumbnail(image), label) for image, label in row]
 
 
-def _thumbnail(image: Image) -> Image:
-    """`WIDTH` pixels wide, clipped, and coloured where it is not finite."""
+def inspection_sheet(
+    x0: Float[np.ndarray, "h w 3"], x1: Float[np.ndarray, "h w 3"], output: FilmOutput, time: float
+) -> Float[np.ndarray, "h2 w2 3"]:
+    """How the frame at `time` came about, as nine labelled images: the inputs and the frame; both flows, with the wheel
+    that reads them; the inputs warped to `time`, and the share that each has in the frame (`mixing_weight`).
+
+    x0, x1 are the inputs of the network, `output` its result for a batch of one.
+    """
+    image, warped0, warped1 = (np.asarray(x[0]) for x in (output.image, output.x0_warped, output.x1_warped))
+    flows = [np.asarray(flow[0][0], np.float32) for flow in (output.forward_flow, output.backward_flow)]
+    limit = max(1.0, float(np.percentile([np.hypot(flow[..., 0], flow[..., 1]) for flow in flows], 99)))
+    weight = mixing_weight(image, warped0, warped1, time)[..., None]
+    mask = EVEN + np.maximum(2 * weight - 1, 0) * (FROM_X0 - EVEN) + np.maximum(1 - 2 * weight, 0) * (FROM_X1 - EVEN)
+    height = max(1, round(CELL * image.shape[0] / image.shape[1]))
+    y, x = np.mgrid[:height, :CELL].astype(np.float32)
+    radius = 0.45 * min(CELL, height)
+    disk = np.stack([x - (CELL - 1) / 2, y - (height - 1) / 2], axis=-1)
+    inside = np.clip(radius - np.linalg.norm(disk, axis=-1, keepdims=True), 0, 1)  # with a smooth edge
+    wheel = 1 - inside * (1 - flow_picture(disk, radius))
+    cells = [
+        (x0, "x0"),
+        (image, f"frame at time {time:g}"),
+        (x1, "x1"),
+        (flow_picture(flows[0], limit), "flow x0 to x1"),
+        (wheel, f"direction of flow; full colour: {limit:.0f} px and more"),
+        (flow_picture(flows[1], limit), "flow x1 to x0"),
+        (warped0, f"x0 warped to {time:g}"),
+        (mask, "taken from: x0 orange, x1 blue, both alike white"),
+        (warped1, f"x1 warped to {time:g}"),
+    ]
+    images, labels = zip(*((_thumbnail(np.asarray(image), CELL), label) for image, label in cells), strict=True)
+    return contact_sheet(images, 3, labels, gap=10, font_size=16)
+
+
+def mixing_weight(
+    image: Float[np.ndarray, "h w 3"],
+    x0_warped: Float[np.ndarray, "h w 3"],
+    x1_warped: Float[np.ndarray, "h w 3"],
+    time: float,
+) -> Float[np.ndarray, "h w"]:
+    """The weight m in [0, 1] with which image = m * x0_warped + (1 - m) * x1_warped fits best, by least squares over
+    the channels of a pixel and its neighbours.
+
+    A network with `blend` mixes like this, plus a residual, and keeps m to itself: on pairs of photos this comes within
+    0.002 to 0.014 of its own on average. Of a network without, it is what its colours amount to. Where the warped
+    images are alike m has no meaning, and falls back to 1 - time.
+    """
+    between = x0_warped - x1_warped
+    fit = cv2.GaussianBlur(((image - x1_warped) * between).sum(axis=-1), (0, 0), 1)
+    scale = cv2.GaussianBlur((between**2).sum(axis=-1), (0, 0), 1)
+    prior = np.float32(3 * (16 / 255) ** 2)  # smaller differences say little: the residual outweighs them
+    return np.clip((fit + prior * (1 - time)) / (scale + prior), 0, 1)
+
+
+def comparison_frames(
+    frames: Iterable[Float[np.ndarray, "h w 3"]],
+    inputs: Iterable[Float[np.ndarray, "h w 3"]],
+    times: Iterable[SupportsFloat],
+) -> Iterator[Float[np.ndarray, "h w2 3"]]:
+    """Each frame at the right of the plain cross-fade of its neighbours among `inputs`, labelled, a line between.
+
+    `times` are the frames' moments in inputs, from 0 (the first) to n - 1 (the last), and never go back: the inputs are
+    taken as they are needed, two at a time.
+    """
+    following = iter(inputs)
+    before, after, position = next(following), next(following), 0
+    for frame, time in zip(frames, map(float, times), strict=True):
+        while time > position + 1:
+            before, after, position = after, next(following), position + 1
+        fade = before + np.float32(time - position) * (after - before)
+        line = np.ones((len(frame), 2, 3), np.float32)
+        yield np.concatenate([_titled(fade, "cross-fade"), line, _titled(frame, "FILM")], axis=1)
+
+
+def _titled(image: Image, title: str) -> Image:
+    """The image with a title in its upper left corner."""
+    patch, alpha = _title(title, max(11, round(0.035 * min(image.shape[:2]))))
+    height, width = (min(sides) for sides in zip(image.shape[:2], alpha.shape[:2], strict=True))
+    image, alpha = np.array(image, np.float32), alpha[:height, :width]
+    corner = image[:height, :width]
+    corner += alpha * (patch[:height, :width] - corner)
+    return image
+
+
+@functools.lru_cache
+def _title(title: str, size: int) -> tuple[Float[np.ndarray, "h w 1"], Float[np.ndarray, "h w 1"]]:
+    """White letters of `size` pixels on a dark ground with round corners, a margin around it: values and opacity."""
+    font, scale = ImageFont.load_default(4 * size), 4  # drawn larger, then averaged: smooth corners
+    left, _, right, _ = font.getbbox(title)
+    ascent, descent = font.getmetrics()
+    margin, inset = 2 * size, 2 * size
+    width, height = int(right - left) + 2 * inset, ascent + descent + inset
+    canvas = (-(-(width + margin) // scale) * scale, -(-(height + margin) // scale) * scale)
+    letters, ground = Pillow.new("L", canvas), Pillow.new("L", canvas)
+    box = (margin, margin, margin + width - 1, margin + height - 1)
+    ImageDraw.Draw(ground).rounded_rectangle(box, radius=height // 4, fill=150)
+    ImageDraw.Draw(letters).text((margin + inset - left, margin + height // 2), title, fill=255, font=font, anchor="lm")
+    small = (canvas[0] // scale, canvas[1] // scale)
+    values, opacity = (
+        cv2.resize(np.asarray(x, np.float32) / 255, small, interpolation=cv2.INTER_AREA) for x in (letters, ground)
+    )
+    return values[..., None], np.maximum(values, opacity)[..., None]
+
+
+def _thumbnail(image: Image, width: int = WIDTH) -> Image:
+    """`width` pixels wide, clipped, and coloured where it is not finite."""
     image = np.where(np.isfinite(image).all(axis=-1, keepdims=True), np.clip(image, 0, 1), NOT_FINITE)
-    height = max(1, round(WIDTH * image.shape[0] / image.shape[1]))
-    method = cv2.INTER_AREA if image.shape[1] > WIDTH else cv2.INTER_LINEAR
-    return cv2.resize(image.astype(np.float32), (WIDTH, height), interpolation=method)
+    height = max(1, round(width * image.shape[0] / image.shape[1]))
+    method = cv2.INTER_AREA if image.shape[1] > width else cv2.INTER_LINEAR
+    return cv2.resize(image.astype(np.float32), (width, height), interpolation=method)

@@ -1,11 +1,12 @@
 """Image files <-> arrays.
 
-An image is an array ``h w 3``: RGB, float32, in [0, 1], the values as stored (sRGB, not linear light; embedded colour
-profiles are not applied).
+An image is an array ``h w 3``: RGB, float32, in [0, 1], sRGB values (not linear light). A file without a colour profile
+gives the values as stored; an embedded one is converted (`common.io.color`).
 
-Reading applies the EXIF orientation, converts grey, palette and CMYK to RGB, and composites alpha over white in stored
-values. 16-bit PNG and TIFF keep all 16 bits; they go through OpenCV, because Pillow cuts 16-bit colour to 8. A file
-that is damaged, cut short, too large or not an image raises an error of one line, and never gives a half-grey image.
+Reading applies the EXIF orientation (HEIC and AVIF: their own rotation), converts grey, palette and CMYK to RGB, and
+composites alpha over white in sRGB values. All bits are kept: 16-bit PNG and TIFF go through OpenCV, HEIC of 10 or 12
+bits through pillow-heif, because Pillow cuts colour to 8 bits; AVIF is read with 8. A file that is damaged, cut short,
+too large or not an image raises an error of one line, and never gives a half-grey image.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import cv2
 import numpy as np
@@ -23,34 +25,38 @@ from jaxtyping import Float, UInt8
 from natsort import natsorted
 from PIL import Image, ImageDraw, ImageFile, ImageFont
 
+from common.io.color import deep_to_srgb, to_srgb
 from common.io.files import atomic_output, require_file
 
-READABLE = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
-WRITABLE = (".png", ".jpg", ".jpeg", ".webp")
+READABLE = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".hif", ".avif")
+WRITABLE = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
+DEEP = (".png", ".tif", ".tiff")  # written with 16 bits too
 MAX_PIXELS = 400_000_000  # as float32 RGB this is 4.8 GB already
 
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "AVIF")
+_HDR_CURVES = {16: "PQ", 18: "HLG"}  # transfer characteristics of ITU-T H.273
 _ORIENTATION = 0x0112  # EXIF tag
 _QUALITY = 95
 _OPENING = threading.Lock()
 
 
 def read_image(source: str | Path | bytes, name: str = "the image") -> Float[np.ndarray, "h w 3"]:
-    """Decodes an image file, given as its path or as bytes that errors call `name`; of a TIFF the first page. Raises
-    ValueError for a file that is damaged, an animation, of an unknown kind, or larger than MAX_PIXELS."""
-    with _opened(source, name) as (source, picture):
-        deep = _is_16_bit(picture)
-        picture.load()  # all of it: a truncated file is found here
-        orientation = _orientation(picture)
-        if deep:
-            pixels = _decode_16_bit(source)
+    """Decodes an image file, given as its path or as bytes that errors call `name`; of a TIFF the first page, of HEIC
+    the primary image. Raises ValueError for a file that is damaged, an animation, of an unknown kind, or larger than
+    MAX_PIXELS."""
+    with _opened(source, name) as (file, picture):
+        if _is_deep(picture):
+            pixels = _decode_deep(file, picture)
+            if icc := picture.info.get("icc_profile"):
+                pixels = np.concatenate([deep_to_srgb(pixels[..., :3], icc), pixels[..., 3:]], axis=-1)
         else:
-            mode = "RGBA" if picture.has_transparency_data else "RGB"
-            pixels = from_uint8(np.asarray(picture.convert(mode)))
+            picture.load()  # all of it: a truncated file is found here
+            pixels = from_uint8(np.asarray(to_srgb(picture)))
         if pixels.shape[-1] == 4:
             alpha = pixels[..., 3:]
             pixels = pixels[..., :3] * alpha + (1 - alpha)
-        return np.ascontiguousarray(_upright(pixels, orientation))
+        # decoded: a TIFF is upright now, and a PNG may hold the tag after its pixels
+        return np.ascontiguousarray(_upright(pixels, _orientation(picture)))
 
 
 def read_encoded(path: str | Path) -> bytes:
@@ -73,40 +79,52 @@ def verify_image(path: str | Path) -> None:
     Only decoding tells a cut file from a whole one. A JPEG is decoded at an eighth of its size and in grey: every coded
     byte is read, without half or more of the work. Threads may call it side by side: decoders release Python's lock.
     """
-    with _opened(path, "") as (source, picture):
-        deep = _is_16_bit(picture)
-        picture.draft("L", (1, 1))  # only JPEG takes it
-        picture.load()
-        if deep:
-            _decode_16_bit(source)
+    with _opened(path, "") as (file, picture):
+        if _is_deep(picture):
+            _decode_deep(file, picture)
+        else:
+            if picture.format == "JPEG":
+                picture.draft("L", (1, 1))
+            picture.load()
 
 
-def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bool = False) -> None:
-    """Writes `image` ``h w 3`` in [0, 1] with 8 bits (clipped, rounded to nearest) in the format of the suffix,
-    atomically; JPEG and WebP with quality 95."""
+def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bool = False, bits: int = 8) -> None:
+    """Writes `image` ``h w 3`` in [0, 1] with 8 or (PNG, TIFF) 16 bits, clipped and rounded to nearest, in the format
+    of the suffix, atomically; JPEG and WebP with quality 95, the others without loss."""
     path = Path(path)
-    check_writable(path)
+    check_writable(path, bits)
     if image.ndim != 3 or image.shape[-1] != 3 or image.size == 0:
         raise ValueError(f"cannot write {path}: shape {image.shape} is not (height, width, 3)")
     if np.isnan(image).any():
         raise ValueError(f"cannot write {path}: {int(np.isnan(image).sum())} of its values are NaN")
-    kind = {".png": "PNG", ".webp": "WEBP"}.get(path.suffix.lower(), "JPEG")
+    kinds = {".png": "PNG", ".webp": "WEBP", ".tif": "TIFF", ".tiff": "TIFF"}
+    kind = kinds.get(path.suffix.lower(), "JPEG")
     limit = {"WEBP": 16383, "JPEG": 65500}.get(kind, 2**31 - 1)
     height, width = image.shape[:2]
     if max(height, width) > limit:
         raise ValueError(f"cannot write {path}: {width}x{height} is past the {limit} of {kind}; use .png")
-    options = {} if kind == "PNG" else {"quality": _QUALITY}
-    if kind == "JPEG":
-        options["subsampling"] = 0  # full colour resolution: thin red lines survive
+    options: dict[str, dict] = {
+        "JPEG": {"quality": _QUALITY, "subsampling": 0},  # full colour resolution: thin red lines survive
+        "WEBP": {"quality": _QUALITY},
+        "TIFF": {"compression": "tiff_adobe_deflate"},
+    }
     with atomic_output(path, overwrite) as temporary:
-        Image.fromarray(to_uint8(image)).save(temporary, kind, **options)
+        if bits == 16:  # by OpenCV: Pillow has no 16-bit colour
+            values = np.rint(np.clip(image, 0, 1) * np.float32(65535)).astype(np.uint16)
+            done, content = cv2.imencode(f".{kind.lower()}", values[..., ::-1])  # OpenCV has blue first
+            assert done
+            temporary.write_bytes(content)
+        else:
+            Image.fromarray(to_uint8(image)).save(temporary, kind, **options.get(kind, {}))
 
 
-def check_writable(path: str | Path) -> None:
-    """Raises ValueError unless the suffix of `path` is a format to write."""
+def check_writable(path: str | Path, bits: int = 8) -> None:
+    """Raises ValueError unless the suffix of `path` is a format to write with `bits` a channel."""
     suffix = Path(path).suffix.lower()
     if suffix not in WRITABLE:
         raise ValueError(f"cannot write {path}: suffix {suffix!r} is not one of {' '.join(WRITABLE)}")
+    if bits != 8 and (bits != 16 or suffix not in DEEP):
+        raise ValueError(f"cannot write {path} with {bits} bits: give 8, or 16 with one of {' '.join(DEEP)}")
 
 
 def to_uint8(image: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:
@@ -162,9 +180,10 @@ def contact_sheet(
     columns: int | None = None,
     labels: Sequence[str] | None = None,
     gap: int = 4,
+    font_size: int = 10,
 ) -> Float[np.ndarray, "h w 3"]:
     """A montage on white, row by row, `gap` pixels apart, each label under its image; a cell is as large as the largest
-    image. `columns`: by default a near-square grid."""
+    image, in letters of `font_size` pixels. `columns`: by default a near-square grid."""
     if not images:
         raise ValueError("a contact sheet of no images; give at least one")
     if labels is not None and len(labels) != len(images):
@@ -173,7 +192,8 @@ def contact_sheet(
     if columns < 1 or gap < 0:
         raise ValueError(f"columns is {columns} and gap {gap}; give at least 1 column and a gap of at least 0")
     cell_h, cell_w = (max(image.shape[axis] for image in images) for axis in (0, 1))
-    top, bottom = ImageFont.load_default().getbbox("Ag|")[1::2]
+    font = ImageFont.load_default(font_size)
+    top, bottom = font.getbbox("Ag|")[1::2]
     strip = 0 if labels is None else math.ceil(bottom - top) + 6
     rows = math.ceil(len(images) / columns)
     height, width = rows * (cell_h + strip + gap) + gap, columns * (cell_w + gap) + gap
@@ -184,24 +204,30 @@ def contact_sheet(
         sheet[top : top + image.shape[0], left : left + image.shape[1]] = image
         if labels is not None:
             label = Image.new("RGB", (cell_w, strip), "white")
-            draw, font = ImageDraw.Draw(label), ImageFont.load_default()
-            draw.text((2, strip // 2), labels[index], fill="black", font=font, anchor="lm")
+            ImageDraw.Draw(label).text((2, strip // 2), labels[index], fill="black", font=font, anchor="lm")
             sheet[top + cell_h : top + cell_h + strip, left : left + cell_w] = from_uint8(np.asarray(label))
     return sheet
 
 
 @contextlib.contextmanager
-def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[Path | bytes, ImageFile.ImageFile]]:
-    """The source and its image, with the header read and checked. Errors inside become one line."""
+def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[BinaryIO, ImageFile.ImageFile]]:
+    """The source as a file, and its image with the header read and checked. Errors inside become one line."""
     if not isinstance(source, bytes):
         source = _regular_file(source)
         name = str(source)
-    with _one_line_errors(name):
+    with _one_line_errors(name), io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+        formats = list(_FORMATS)
+        if file.read(8)[4:] == b"ftyp":  # ISO media: HEIC or AVIF
+            import pillow_heif  # brings its decoder with it: 40 ms that other files need not pay
+
+            pillow_heif.register_heif_opener()
+            formats += ["HEIF"]
+        file.seek(0)
         # Pillow's own size limit is global and acts while the header is read: it is lifted for that moment.
         with _no_warnings():
             limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
             try:
-                picture = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS)
+                picture = Image.open(file, formats=formats)
             finally:
                 Image.MAX_IMAGE_PIXELS = limit
         with picture:
@@ -209,11 +235,14 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[Path | byte
             if width * height > MAX_PIXELS:
                 limit = MAX_PIXELS // 1_000_000
                 raise _Refused(f"{name} is {width}x{height}; the limit is {limit} megapixels: resize it first")
-            if picture.format in ("PNG", "WEBP") and getattr(picture, "is_animated", False):
+            if picture.format in ("PNG", "WEBP", "AVIF") and getattr(picture, "is_animated", False):
                 raise _Refused(f"{name} is an animation; save one of its frames, or convert it to a video")
             if picture.mode in ("I", "F"):
                 raise _Refused(f"{name} holds 32-bit values of unknown range; save it with 8 or 16 bits a channel")
-            yield source, picture
+            curve = (picture.info.get("nclx_profile") or {}).get("transfer_characteristics")
+            if curve in _HDR_CURVES:
+                raise _Refused(f"{name} holds high dynamic range ({_HDR_CURVES[curve]}); export it as a standard image")
+            yield file, picture
 
 
 @contextlib.contextmanager
@@ -227,7 +256,7 @@ def _one_line_errors(name: str) -> Iterator[None]:
         raise ValueError(f"{name} is no image of a known kind; convert it to {' '.join(READABLE)}") from error
     except _Refused as error:
         raise ValueError(str(error)) from None
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, cv2.error) as error:
+    except (OSError, SyntaxError, ValueError, RuntimeError, EOFError, IndexError, struct.error, cv2.error) as error:
         reason = " ".join(str(error).split())[:120]
         raise ValueError(f"{name} is damaged or cut short ({reason}); copy or export it again") from error
 
@@ -258,22 +287,36 @@ def _orientation(picture: Image.Image) -> int:
     return orientation if isinstance(orientation, int) else 1
 
 
-def _is_16_bit(picture: ImageFile.ImageFile) -> bool:
+def _is_deep(picture: ImageFile.ImageFile) -> bool:
+    """Whether a channel has more than 8 bits that this module can read."""
+    if picture.format == "HEIF":
+        return picture.info["bit_depth"] > 8
     # Pillow opens 16-bit colour in mode RGB; the raw mode that it decodes, RGB;16B, tells.
     # Not for BMP, where BGR;16 means 16 bits for all three.
     return picture.format in ("PNG", "TIFF") and ";16" in str(picture.tile)
 
 
-def _decode_16_bit(source: Path | bytes) -> Float[np.ndarray, "h w c"]:
-    """RGB or RGBA in [0, 1], by OpenCV."""
-    content = source if isinstance(source, bytes) else source.read_bytes()
-    pixels = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
+def _decode_deep(file: BinaryIO, picture: ImageFile.ImageFile) -> Float[np.ndarray, "h w c"]:
+    """RGB or RGBA in [0, 1] with all its bits; by OpenCV or, HEIC, by pillow-heif."""
+    if picture.format == "HEIF":
+        import pillow_heif
+
+        file.seek(0)
+        pixels = np.asarray(pillow_heif.open_heif(file, convert_hdr_to_8bit=False))
+        bits = picture.info["bit_depth"]
+        white = (2**bits - 1) << (16 - bits)  # libheif's values are shifted to 16 bits, not scaled
+        order = [0, 1, 2, 3]
+    else:
+        picture.load()  # Pillow finds every cut, OpenCV does not
+        file.seek(0)
+        pixels = cv2.imdecode(np.frombuffer(file.read(), np.uint8), cv2.IMREAD_UNCHANGED)
+        white = 65535
+        order = [2, 1, 0, 3]  # OpenCV has blue first
     if pixels is None or pixels.dtype != np.uint16:
         raise ValueError("its 16-bit data cannot be decoded")
     if pixels.ndim == 2:
         pixels = np.repeat(pixels[..., None], 3, axis=-1)
-    order = [2, 1, 0, 3][: pixels.shape[-1]]  # OpenCV has blue first
-    return pixels[..., order].astype(np.float32) / 65535
+    return pixels[..., order[: pixels.shape[-1]]].astype(np.float32) / white
 
 
 def _upright(image: Float[np.ndarray, "h w 3"], orientation: int) -> Float[np.ndarray, "h2 w2 3"]:

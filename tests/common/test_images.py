@@ -7,17 +7,20 @@ from unittest import mock
 
 import cv2
 import numpy as np
+import pillow_heif
 import pytest
+from color_profiles import ADOBE, GREY, P3, SRGB, SRGB_CURVE, matrix_profile
 from PIL import Image
 from refusal import refused
 
-from common.io import images
+from common.io import color, images
 from common.io.images import find_images, image_size, read_image, to_uint8, verify_image, write_image
 
 RGB = np.random.default_rng(0).integers(0, 256, (24, 36, 3), dtype=np.uint8)
 Y, X = np.mgrid[0:24, 0:36].astype(np.float32)
 SMOOTH = np.stack([X / 35, Y / 23, (X + Y) / 58], axis=-1)  # lossy formats keep it well
-FORMATS = ["a.jpg", "slow.jpg", "cmyk.jpg", "a.png", "a.bmp", "a.webp", "a.tif", "deep.png"]
+LOSSLESS = {"a.webp": {"lossless": True}, "a.avif": {"quality": 100, "subsampling": "4:4:4"}}
+FORMATS = ["a.jpg", "slow.jpg", "cmyk.jpg", "a.png", "a.bmp", "a.webp", "a.tif", "deep.png", "a.avif", "a.heic"]
 
 
 def save(path, pixels=RGB, **options):
@@ -27,7 +30,12 @@ def save(path, pixels=RGB, **options):
         picture = Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)
     elif "cmyk" in path.name:
         picture = picture.convert("CMYK")
-    picture.save(path, progressive="slow" in path.name, **options)
+    if path.suffix == ".heic":
+        pillow_heif.register_heif_opener()
+        picture.info |= options  # as an option of `save`, EXIF does not turn the picture
+        picture.save(path, quality=-1)
+    else:
+        picture.save(path, progressive="slow" in path.name, **options)
     return path
 
 
@@ -48,12 +56,12 @@ def test_lossless_formats_are_exact(tmp_path, suffix):
         assert np.array_equal(to_uint8(image), RGB)
 
 
-@pytest.mark.parametrize("suffix", [".png", ".jpg", ".jpeg", ".webp"])
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"])
 def test_written_images_are_read(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     write_image(path, SMOOTH)
     error = np.abs(read_image(path) - SMOOTH)
-    assert error.max() <= (0.5001 / 255 if suffix == ".png" else 12 / 255)
+    assert error.max() <= (0.5001 / 255 if suffix in images.DEEP else 12 / 255)
     assert error.mean() < 2 / 255
 
 
@@ -71,6 +79,98 @@ def test_16_bit_files_of_other_programs(tmp_path, suffix, channels):
         expected = expected[..., :3] * expected[..., 3:] + 1 - expected[..., 3:]
     image = read_image(tmp_path / f"a{suffix}")
     assert np.abs(image - expected[..., ::-1]).max() < 1e-6  # OpenCV wrote blue first
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".tiff"])
+def test_16_bits_are_written_and_read(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    write_image(path, np.array([[[-1, 0, 0.5], [0.1234567, 1, 7]]], np.float32), bits=16)
+    values = read_image(path) * 65535
+    np.testing.assert_allclose(values, [[[0, 0, 32768], [8091, 65535, 65535]]], atol=0.01)
+    for name, bits in (("a.jpg", 16), ("b.png", 12)):
+        assert name in refused(ValueError, write_image, tmp_path / name, SMOOTH, bits=bits)
+
+
+@pytest.mark.parametrize("suffix", [".heic", ".avif"])
+def test_photos_of_phones(tmp_path, suffix):
+    """The container's own rotation is applied, once, whatever the EXIF tag beside it says."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = save(tmp_path / f"a{suffix}", to_uint8(SMOOTH), exif=exif.tobytes())
+    image = read_image(path)
+    assert image_size(path) == (24, 36) == image.shape[1::-1]
+    assert np.abs(image - np.rot90(SMOOTH, -1)).mean() < 4 / 255
+    bands = Image.fromarray(to_uint8(SMOOTH))
+    bands.putalpha(128)
+    if suffix == ".avif":
+        bands.save(tmp_path / "b.avif")
+    else:
+        pillow_heif.from_pillow(bands).save(tmp_path / "b.heic")
+    assert np.abs(read_image(tmp_path / f"b{suffix}") - (SMOOTH + 1) / 2).mean() < 4 / 255
+
+
+def test_10_bit_heic_keeps_its_bits(tmp_path):
+    ramp = np.linspace(0, 65535, 1024).astype(np.uint16).reshape(1, 1024, 1).repeat(3, axis=2).repeat(16, axis=0)
+    encoded = {"chroma": 444, "matrix_coefficients": 0, "quality": -1}
+    pillow_heif.encode("RGB;16", (1024, 16), ramp.tobytes(), tmp_path / "a.heic", **encoded)
+    image = read_image(tmp_path / "a.heic")
+    np.testing.assert_allclose(image[0, :, 0], np.arange(1024) / 1023, atol=0.6 / 1023)
+    assert image.max() == 1
+
+
+def test_high_dynamic_range_is_refused(tmp_path):
+    pillow_heif.encode("RGB", (36, 24), RGB.tobytes(), tmp_path / "a.heic", transfer_characteristics=16)
+    assert "PQ" in refused(ValueError, read_image, tmp_path / "a.heic")
+
+
+@pytest.mark.parametrize("profile", [P3, ADOBE])
+def test_profiles_become_srgb(tmp_path, profile):
+    """Green of a wide gamut is clipped, white and grey are kept; 8 and 16 bits, with alpha or without, agree."""
+    wide = np.full((8, 8, 3), [0, 255, 0], np.uint8)
+    wide[:, 4:] = 200
+    wide[4:] = [180, 120, 100]
+    outcomes = []
+    for name, pixels in {"a.png": wide, "a.tif": wide, "a.avif": wide, "a.webp": wide}.items():
+        save(tmp_path / name, pixels, icc_profile=profile, **LOSSLESS.get(name, {}))
+        outcomes.append(read_image(tmp_path / name))
+    opaque = Image.fromarray(wide)
+    opaque.putalpha(255)
+    opaque.save(tmp_path / "b.png", icc_profile=profile)
+    outcomes.append(read_image(tmp_path / "b.png"))
+    outcomes.append(color.deep_to_srgb(wide.astype(np.float32) / 255, profile))
+    for image in outcomes:
+        assert image[0, 0, 1] > 0.98 and image[0, 0, [0, 2]].max() < 0.02
+        assert np.ptp(image[0, 7]) < (4 if image is outcomes[2] else 1.01) / 255  # AVIF is lossy
+        assert image[7, 0, 0] > 183 / 255  # a wide gamut's muted red is a stronger one of sRGB
+        assert np.abs(image - outcomes[0]).max() < (7 if image is outcomes[2] else 1.01) / 255
+
+
+def test_profiles_that_change_nothing(tmp_path):
+    """sRGB under any name, damaged ones, those for other colours: bits stay."""
+    for number, profile in enumerate([SRGB, matrix_profile(SRGB_CURVE), P3[:200], b"junk", GREY]):
+        path = save(tmp_path / f"{number}.png", icc_profile=profile)
+        assert np.array_equal(to_uint8(read_image(path)), RGB)
+        shallow = images.from_uint8(RGB)
+        assert np.array_equal(color.deep_to_srgb(shallow, profile), shallow) or profile is GREY
+
+
+def test_deep_and_grey_profiles(tmp_path):
+    ramp = np.linspace(0, 65535, 512).astype(np.uint16).reshape(2, 256)
+    Image.fromarray(ramp).save(tmp_path / "deep.png", icc_profile=GREY)
+    expected = color.from_linear((ramp / 65535) ** (461 / 256))  # as the profile rounds 1.8
+    image = read_image(tmp_path / "deep.png")
+    np.testing.assert_allclose(image, expected[..., None].repeat(3, axis=-1), atol=1e-4)
+    Image.fromarray((ramp >> 8).astype(np.uint8)).save(tmp_path / "grey.png", icc_profile=GREY)
+    assert np.abs(read_image(tmp_path / "grey.png") - image).max() < 3 / 255
+    tables = P3.replace(b"rXYZ", b"zzzz")
+    with mock.patch.object(color, "_transform", return_value=object()):  # as for lookup tables
+        assert "8 bits" in refused(ValueError, color.deep_to_srgb, SMOOTH, tables)
+
+
+def test_transfer_curve():
+    x = np.linspace(0, 1, 1001, dtype=np.float32)
+    np.testing.assert_allclose(color.from_linear(color.to_linear(x)), x, atol=1e-6)
+    assert abs(color.to_linear(np.float32([0.5]))[0] - 0.2140411) < 1e-6
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "YCbCr", "CMYK"])
@@ -136,6 +236,7 @@ def test_truncated_images_are_errors_of_reading_and_verification(tmp_path, name)
         outcomes.append((outcome(verify_image), outcome(read_image)))
     assert all(one == other for one, other in outcomes)
     assert all(name in one for one, _ in outcomes[:-7])
+    assert outcomes[-1] or name not in ("a.heic", "a.avif")
 
 
 def test_unreadable_files_are_refused(tmp_path):
@@ -148,7 +249,7 @@ def test_unreadable_files_are_refused(tmp_path):
     header = b"IHDR" + struct.pack(">II5B", 60_000, 60_000, 8, 2, 0, 0, 0)  # its size is a lie
     chunks = [struct.pack(">I", len(x) - 4) + x + struct.pack(">I", zlib.crc32(x)) for x in (header, b"IDAT")]
     (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
-    for name in ("animated.png", "animated.webp"):
+    for name in ("animated.png", "animated.webp", "animated.avif"):
         Image.fromarray(RGB).save(tmp_path / name, save_all=True, append_images=[Image.fromarray(255 - RGB)])
     Image.fromarray(RGB[..., 0].astype(np.float32)).save(tmp_path / "unbounded.tif")
     os.mkfifo(tmp_path / "pipe.png")  # must not be waited for
@@ -161,6 +262,7 @@ def test_unreadable_files_are_refused(tmp_path):
         ("bomb.png", ValueError, "60000x60000"),
         ("animated.png", ValueError, "animation"),
         ("animated.webp", ValueError, "animation"),
+        ("animated.avif", ValueError, "animation"),
         ("unbounded.tif", ValueError, "32-bit"),
         ("pipe.png", ValueError, "pipe.png"),
     ]:
