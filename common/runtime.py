@@ -12,27 +12,26 @@ from pathlib import Path
 import jax
 
 MEGABYTE = 1 << 20
-MOST_KEPT = 1024 * MEGABYTE
 LONG_COMPILATION = 1.0  # seconds; short ones leave little, and trimming also takes memory of activations
 # glibc's mallopt parameters (malloc.h)
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8
 
 
-def setup() -> None:
+def setup(most_kept: int = 1024 * MEGABYTE) -> None:
     """Keeps freed memory for the next call (CPU) but that of the compiler, and caches compiled programs on disk."""
-    keep_freed_memory()
+    keep_freed_memory(most_kept)
     return_compilers_memory()
     cache_compiled_programs()
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory(most: int = 1024 * MEGABYTE) -> None:
     """Stops glibc from returning big buffers, such as activations, to the kernel after each call.
 
     Without this, a 512-pixel pair of the full FILM causes some 640,000 page faults and two seconds of kernel time."""
     if sys.platform.startswith("linux") and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(M_ARENA_MAX, 1)
-        libc.mallopt(M_MMAP_THRESHOLD, MOST_KEPT)
-        libc.mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
+        libc.mallopt(M_MMAP_THRESHOLD, most)
+        libc.mallopt(M_TRIM_THRESHOLD, most)
         libc.mallopt(M_TOP_PAD, 64 * MEGABYTE)
 
 

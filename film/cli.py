@@ -1,8 +1,9 @@
-"""`film`: photos in, a slow-motion clip out.
+"""`film`: photos or a video in, a smooth or slow clip out.
 
-    film a.jpg b.jpg -o clip.mp4             two photos, 33 frames
-    film holiday/ -o clip.gif --times 3      every gap of a folder of photos (sorted by name), halved three times
-    film 'shot_*.png' -o frames/ --times 1   numbered PNGs
+    film a.jpg b.jpg                         two photos -> a_film.mp4, 33 frames
+    film holiday/ -o clip.gif --frames 7     seven new frames in every gap of a folder of photos (sorted by name)
+    film clip.mp4 -o smooth.mp4 --fps 60     a video at another rate, its sound kept
+    film clip.mp4 -o slow.mp4 --factor 4 --slow-motion    four times as long
     film info                                the default weights
     film convert SAVED_MODEL ours.safetensors    weights of the TensorFlow or PyTorch program -> ours
     film prepare vimeo_triplet/ records/ --layout vimeo90k    a dataset -> ArrayRecord shards to train from
@@ -24,66 +25,52 @@ from typing import Annotated
 import tyro
 
 from common import terminal
+from film.io.plan import Options, option
 
 PROGRAM = "film"
-DEFAULT_WEIGHTS = tyro.conf.arg(help_behavior_hint="(default: film-small)")
+MOST_KEPT = 32 << 20  # bytes; a larger buffer goes back to the kernel, so that large images peak low
 
 
-@dataclasses.dataclass
-class Interpolate:
-    """Turn photos into a slow-motion clip.
-
-    Every gap between two photos is halved TIMES times: n photos give (n-1) * 2^TIMES + 1 frames.
-    """
+@dataclasses.dataclass(frozen=True)
+class Interpolate(Options):
+    """Turn photos into a slow-motion clip, or make a video smoother or slower."""
 
     inputs: tyro.conf.Positional[tuple[str, ...]]
-    """Two or more photos in order; or one folder; or one quoted glob. All of one size."""
-    output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
-    """clip.mp4, clip.gif, or a folder for numbered PNGs."""
-    times: int = 5
-    """How often each gap is halved, up to 16: 1 gives one in-between, 5 give 31."""
-    fps: str = "30"
-    """Frames per second: 30, 23.976 or 30000/1001."""
-    weights: Annotated[str | None, DEFAULT_WEIGHTS] = None
+    """Two or more photos in order; or a folder or a quoted glob of photos; or a video."""
+    output: Annotated[str | None, tyro.conf.arg(aliases=["-o"]), option("CLIP", "a movie beside the input")] = None
+    """A movie (.mp4 .mov .mkv .webm), an animation (.gif .webp .apng), or a folder for numbered PNGs."""
+    weights: Annotated[str | None, option("WEIGHTS", "film-small")] = None
     """Name of shipped weights, a file, or the folder of a run."""
-    sheet: Annotated[str | None, tyro.conf.arg(help_behavior_hint="(default: no sheet)")] = None
-    """Also write a contact sheet of nine frames to this image file."""
-    batch: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: by image size and device)")] = None
-    """Most pairs computed at once."""
-    overwrite: bool = False
-    """Replace the output if it exists."""
     quiet: bool = False
     """No plan, no progress bar."""
 
     def run(self) -> None:
-        from common.io.clip_limits import parse_fps
         from film.io.plan import make_plan
         from film.io.pretrained import find
 
-        if self.batch is not None and self.batch < 1:
-            raise ValueError(
-                f"--batch {self.batch}: give 1 or more, or leave it out to choose by image size and device"
-            )
         find(self.weights)
-        fps = parse_fps(self.fps)
-        plan = make_plan(self.inputs, self.output, self.times, fps, self.overwrite, sheet=self.sheet)
+        names = {field.name for field in dataclasses.fields(Options)}
+        plan = make_plan(self.inputs, self.output, Options(**{name: getattr(self, name) for name in names}))
         if not self.quiet:
             terminal.say(terminal.one_line(str(plan)))
 
         from common.runtime import setup
-        from film.clip import make_clip
+        from film.clip import compute_plan, describe, run
         from film.io.weights import load
 
-        setup()
+        setup(most_kept=MOST_KEPT)
         model = load(self.weights)
-        make_clip(model, plan, overwrite=self.overwrite, progress=not self.quiet, batch=self.batch)
+        compute = compute_plan(model, plan)
+        if not self.quiet:
+            terminal.say(describe(compute, model, plan))
+        run(model, plan, compute, progress=not self.quiet)
 
 
 @dataclasses.dataclass
 class Info:
     """Print the header of a weights file."""
 
-    weights: Annotated[tyro.conf.Positional[str | None], DEFAULT_WEIGHTS] = None
+    weights: Annotated[tyro.conf.Positional[str | None], option("WEIGHTS", "film-small")] = None
     """Name of shipped weights, a file, or the folder of a run."""
 
     def run(self) -> None:
@@ -179,5 +166,5 @@ def main(arguments: list[str] | None = None) -> None:
         prog=f"{PROGRAM} {name}".strip(),
         description=None if name else f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help).",
     )
-    with terminal.exits(PROGRAM, out_of_memory="give smaller images"):
+    with terminal.exits(PROGRAM, out_of_memory="give --memory, or a smaller --size"):
         command.run()

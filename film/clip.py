@@ -1,57 +1,192 @@
-"""Photos in, a clip out: what the `film` command and a notebook both call.
+"""Photos or a video in, a clip out: what the `film` command and a notebook both call.
 
-    make_clip(film.load(), make_plan(["a.jpg", "b.jpg"], "clip.mp4", times=5, fps=Fraction(30)))
+    film.convert(["a.jpg", "b.jpg"], "clip.mp4", frames=15)
+    film.convert("clip.mp4", "slow.mp4", factor="4", slow_motion=True)
 
-`film.io.plan` checks all that is known beforehand. Then images are decoded, interpolated and written one by one; only a
-few are ever in memory. The output's suffix decides the format: `.mp4`, `.gif`, or none for a folder of numbered PNGs.
+`film.io.plan` checks all that is known beforehand. Then frames are decoded (in a thread), interpolated and encoded (in
+another thread) one by one, so memory does not grow with the length of a clip. A cut is held, not morphed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from tqdm import tqdm
 
 from common.io.images import contact_sheet, shrink, write_image
-from common.io.video import write_clip
-from film.io.plan import Plan
-from film.io.plan import make_plan as make_plan
+from common.io.video import open_clip
+from common.io.video_reader import TimedFrame, prefetch
+from film.interpolator import Frame, Interpolator, Quality
+from film.io.plan import Movie, Name, Options, Photos, Plan, make_plan, parse_memory, parse_scale
+from film.io.weights import load
 from film.model import Film
-from film.recursion import Frame, interpolate
+from film.planning import ComputePlan, make_compute_plan, multiply_adds
+from film.shots import is_cut, thumbnail
+from film.tiling import Tiling
+from film.timeline import Timeline
+from film.visualization import comparison, inspection_sheet
 
 SHEET_FRAMES = 9
-SHEET_SIDE = 1280  # longer side of a frame on the sheet, in pixels: an overview that every format can hold
+SHEET_SIDE = 1280  # longer side of a frame on a sheet, in pixels: an overview that every format can hold
+CPU_SPEED = 70e9  # operations per second of a core
 
 
-def make_clip(
-    model: Film, plan: Plan, *, overwrite: bool = False, progress: bool = False, batch: int | None = None
-) -> int:
-    """Carries out a plan; returns the number of frames written.
+class Shown(NamedTuple):
+    """A frame of the output, and the source's frames before and after it."""
 
-    `plan.sheet` becomes a contact sheet of frames spread evenly over the clip. Nothing is left behind after an error.
+    image: Frame
+    x0: Frame
+    x1: Frame
+    moment: Fraction  # between them
+
+
+def convert(
+    inputs: Name | Sequence[Name],
+    output: Name | None = None,
+    model: Film | None = None,
+    *,
+    progress: bool = False,
+    **options: Any,
+) -> Plan:
+    """Makes a clip; returns the plan that was carried out.
+
+    Args:
+      inputs: a video; or photos, a folder or a glob of photos.
+      output: a movie, an animation, or a folder for numbered PNGs; None: a movie beside the input.
+      model: None: the default weights.
+      progress: shows a bar.
+      options: the fields of `film.io.plan.Options`, as `factor="2.5"`.
+
+    Raises as `make_plan` and `run`.
     """
-    shown = np.linspace(0, plan.frames - 1, min(SHEET_FRAMES, plan.frames)).round() if plan.sheet else ()
-    sheet: list[Frame] = []
+    names = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    plan = make_plan(names, output, Options(**options))
+    model = model or load()
+    run(model, plan, compute_plan(model, plan), progress=progress)
+    return plan
 
-    def frames() -> Iterator[Frame]:
-        computed = interpolate(model, map(plan.read, plan.photos), plan.times, batch=batch)
-        bar = tqdm(computed, total=plan.frames, unit="frame", disable=None if progress else True)
-        try:
-            for number, frame in enumerate(bar):
-                if number in shown:
-                    sheet.append(shrink(frame, SHEET_SIDE))
-                yield frame
-        except jax.errors.JaxRuntimeError as error:  # JAX has no error class of its own for a full device
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            width, height = plan.size
-            raise MemoryError(
-                f"images of {width}x{height} need more memory than this device has; resize them, or try --batch 1"
-            ) from error
 
-    count = write_clip(plan.output, frames(), plan.fps, overwrite=overwrite)
-    if plan.sheet is not None:
-        write_image(plan.sheet, contact_sheet(sheet, columns=3), overwrite=overwrite)
-    return count
+def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: bool = False) -> int:
+    """Carries out a plan; returns the number of frames written. Nothing is left behind after an error; Ctrl-C leaves
+    the frames so far, playable. Raises MemoryError where the device's memory does not do."""
+    options, (width, height) = plan.options, plan.size
+    interpolator = Interpolator(
+        model,
+        (height, width),
+        plan=compute,
+        quality=Quality(options.ensemble, options.precision),
+        batch=options.batch,
+    )
+    count = plan.frames or 0
+    sampled = set(np.linspace(0, count - 1, min(SHEET_FRAMES, count)).round().tolist()) if options.sheet else set()
+    sheet, outer = [], []  # outer: the first two frames
+    clip = open_clip(
+        plan.output,
+        (2 * width + 2, height) if options.compare else plan.size,
+        plan.rate,
+        plan.encoding,
+        colour=plan.colour,
+        audio=plan.audio,
+        overwrite=options.overwrite,
+        resume=options.resume,
+        job=plan.job,
+    )
+    source = prefetch(plan.source.frames(plan.timeline.step))
+    bar = tqdm(total=plan.frames, unit="frame", disable=None if progress else True, smoothing=0.1)
+    with clip as writer, bar, contextlib.closing(source), _plain_memory_errors(plan):
+        first = 0 if sampled else writer.done
+        bar.update(first)
+        frames = sequence(interpolator, source, plan.timeline, first, cuts=isinstance(plan.source, Movie))
+        bar.set_postfix_str("compiling")
+        for number, shown in enumerate(frames, first):
+            if number in sampled:
+                sheet.append(shrink(shown.image, SHEET_SIDE))
+            if options.inspect and not outer and shown.x0 is not shown.x1:
+                outer = [shown.x0, shown.x1]
+            if number >= writer.done:
+                writer.write(comparison(*shown) if options.compare else shown.image)
+            if shown.moment:
+                bar.set_postfix_str("")
+            bar.update()
+    if options.sheet is not None:
+        write_image(options.sheet, contact_sheet(sheet, columns=3), overwrite=options.overwrite)
+    if options.inspect is not None and outer:
+        x0, x1 = (shrink(image, SHEET_SIDE) for image in outer)
+        picture = inspection_sheet(x0, x1, model(x0[None], x1[None]), 0.5)
+        write_image(options.inspect, picture, overwrite=options.overwrite)
+    return writer.count
+
+
+def sequence(
+    interpolator: Interpolator, source: Iterable[TimedFrame], timeline: Timeline, first: int = 0, *, cuts: bool = False
+) -> Iterator[Shown]:
+    """The output frames from number `first` on. With `cuts`, the frame before a cut is held up to it."""
+    before = small = None
+    number = 0
+    for frame in source:
+        following = thumbnail(frame.image) if cuts else None
+        if before is not None:
+            moments = timeline.moments(before.time, frame.time)
+            number, moments = number + len(moments), moments[max(0, first - number) :]
+            x0, x1 = before.image, frame.image
+            if moments and not moments[0]:
+                yield Shown(x0, x0, x1, moments.pop(0))
+            if moments and small is not None and following is not None and is_cut(small, following):
+                yield from (Shown(x0, x0, x1, moment) for moment in moments)
+            elif moments:
+                new = interpolator.between(x0, x1, moments)
+                yield from (Shown(image, x0, x1, moment) for image, moment in zip(new, moments, strict=True))
+        before, small = frame, following
+    if before is not None:
+        held = timeline.moments(before.time, before.time + before.duration) if before.duration else []
+        yield from (Shown(*(before.image,) * 3, Fraction(0)) for _ in held[max(0, first - number) :])
+
+
+def compute_plan(model: Film, plan: Plan) -> ComputePlan:
+    """How the network runs, within `--memory` or what is free. Raises as `make_compute_plan`."""
+    options, (width, height) = plan.options, plan.size
+    between = plan.timeline.frames(Fraction(1)) if isinstance(plan.source, Photos) else 2
+    return make_compute_plan(
+        model.config,
+        (height, width),
+        memory=None if options.memory is None else parse_memory(options.memory),
+        flow_scale=None if options.flow_scale is None else parse_scale(options.flow_scale),
+        kept=2 + between.bit_length(),
+        together=between,
+    )
+
+
+def describe(compute: ComputePlan, model: Film, plan: Plan) -> str:
+    """A line about memory and, on a CPU, time."""
+    text = "images as a whole"
+    windows = 1
+    if compute.tiled:
+        windows = len(Tiling(compute.padded, compute.window).corners())
+        text = f"{windows} windows of {compute.window[1]}x{compute.window[0]}, flow from 1/{compute.flow_scale}"
+    text += f", at most about {compute.memory / 1e9:.1f} GB"
+    if plan.frames is not None and jax.default_backend() == "cpu":
+        pixels = compute.window[0] * compute.window[1] * windows
+        work = 2 * multiply_adds(model.config) * pixels * plan.frames * (4 if plan.options.ensemble else 1)
+        seconds = work / (CPU_SPEED * (os.cpu_count() or 1))
+        text += f", about {seconds:.0f} s" if seconds < 120 else f", about {seconds / 60:.0f} min"
+    return text
+
+
+@contextlib.contextmanager
+def _plain_memory_errors(plan: Plan) -> Iterator[None]:
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:  # JAX has no error class of its own for a full device
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        width, height = plan.size
+        raise MemoryError(
+            f"images of {width}x{height} need more memory than this device has; give --memory or --size, or --batch 1"
+        ) from error

@@ -52,7 +52,7 @@ class Fusion(nnx.Module):
         self.output = Conv(1, widths[0], BLEND if config.blend else COLORS, rngs=rngs)
 
     def __call__(self, levels: Sequence[Level], coarser: Array | None = None, stage: Stage = whole) -> Decoded:
-        """The last levels of the pyramid, finest first; with `coarser`, the decoder's output below them, the first ones.
+        """The pyramid's last levels, finest first; with `coarser`, the decoder's output below them, its first ones.
 
         Returns the middle frame (the output for `blend`) or, where the finest level is not among them, the decoder's
         output for it; and the warped frames.

@@ -293,9 +293,7 @@ def interpolate(
       The frames, float32, new ones not clamped. The inputs themselves are unchanged.
     """
     if not 0 <= times <= MOST_TIMES or (batch is not None and batch < 1) or align < 0:
-        raise ValueError(
-            f"times={times}, batch={batch}, align={align}: times is from 0 to {MOST_TIMES}, batch at least 1, align 0 or more"
-        )
+        raise ValueError(f"times={times}, batch={batch}, align={align}: give 0 to {MOST_TIMES}, 1 or more, 0 or more")
     wanted = moments_of.even(2**times - 1) if moments is None else [Fraction(moment) for moment in moments]
     return _interpolate(model, frames, wanted, options | {"batch": batch, "align": align})
 
@@ -310,7 +308,8 @@ def _interpolate(
     interpolator = Interpolator(model, before.shape[:2], **options)
     yield before
     count = 1
-    for count, frame in enumerate(iterator, 2):
+    for frame in iterator:
+        count += 1
         yield from interpolator.between(before, frame, moments)
         yield frame
         before = frame

@@ -155,7 +155,8 @@ class Film(nnx.Module):
         """
         stage, batch = rematerialised if remat else whole, len(x0)
         encoded = self.encode(jnp.concatenate([x0, x1]), stage)
-        (p0, e0), (p1, e1) = (jax.tree.map(lambda x: x[half], encoded) for half in (slice(batch), slice(batch, None)))
+        p0, e0 = jax.tree.map(lambda x: x[:batch], encoded)
+        p1, e1 = jax.tree.map(lambda x: x[batch:], encoded)
         return self.finish(p0, p1, self.coarse(e0, e1, time, stage=stage), time, stage)
 
     def _flows(

@@ -22,8 +22,8 @@ def even(count: int) -> list[Fraction]:
 
 
 def of_midpoints(moment: Fraction) -> Fraction:
-    """The moment if its denominator is 2^n; else the one with the smallest such denominator within `NEAR`, or 0 or 1 for
-    one that is closer to an end than to 1/64."""
+    """The moment if its denominator is 2^n; else the one with the smallest such denominator within `NEAR`, or 0 or 1
+    for one that is closer to an end than to 1/64."""
     if moment.denominator & (moment.denominator - 1) == 0:
         if moment.denominator > 2**MOST_TIMES:
             raise ValueError(f"moment {moment}: midpoints of midpoints end at 1/{2**MOST_TIMES}")

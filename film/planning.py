@@ -166,3 +166,23 @@ def free_memory() -> float:
         if soft != resource.RLIM_INFINITY:
             limits.append(float(soft))
     return max(0.0, min(limits))
+
+
+def multiply_adds(config: FilmConfig) -> float:
+    """Of the convolutions, for each pixel of a new frame between two others, both encoded for it."""
+    filters, levels = config.filters, config.pyramid_levels
+    features = [sum(filters << j for j in range(min(i + 1, config.sub_levels))) for i in range(levels)]
+    total = 0.0
+    for image in range(levels):
+        for stage in range(min(levels - image, config.sub_levels)):
+            width = filters << stage
+            total += 2 * 9 * ((width // 2 if stage else 3) + width) * width / 4 ** (image + stage)
+    for level in range(levels):
+        number = min(level, config.specialized_levels)
+        width, convs = config.flow_filters[number], config.flow_convs[number]
+        passes = 1 if config.bilateral else 2
+        total += passes * 9 * (2 * features[level] + (convs - 1) * width) * width / 4**level
+    widths = [filters << min(level, config.specialized_levels) for level in range(config.fusion_pyramid_levels - 1)]
+    for level, width in enumerate(widths):
+        total += 9 * (2 * (3 + features[level]) + 4 + 2 * width) * width / 4**level
+    return total

@@ -4,10 +4,10 @@ Cut. Frames on both sides of a cut have nothing in common, and a network morphs 
 `SIDE` pixels are compared: frame a is warped to b by DIS flow (Kroeger et al., ECCV 2016), so that motion, however
 fast, does not count; what is left is the correlation of their luma and the Hellinger distance of their colours
 (`python -m benchmarks.cuts CLIP` lists the gaps of a clip by it). At a cut, correlation minus distance is around 0 or
-below; within a shot it is above 0.3, but for a whip pan that leaves nothing of a frame in the next one. A cross-dissolve
-is no cut: it is interpolated.
+below; within a shot it is above 0.3, but for a whip pan that leaves nothing of a frame in the next one. A
+cross-dissolve is no cut: it is interpolated.
 
-Still gap. If no block of `BLOCK` pixels changes by more than `STILL`, nothing moves, and a cross-fade is the in-between.
+Still gap. If no block of `BLOCK` pixels changes by more than `STILL`, nothing moves, and in-betweens are cross-fades.
 
 Duplicate. Drawn animation repeats frames ("on twos"), and so does a capture at a higher rate than its source; played
 slower, it stutters. `without_duplicates` drops them, so that motion goes on evenly through their time; a longer hold
@@ -22,6 +22,8 @@ from fractions import Fraction
 import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
+
+from common.io.video_reader import TimedFrame
 
 Frame = Float[np.ndarray, "h w 3"]
 Thumbnail = UInt8[np.ndarray, "h w 3"]
@@ -64,17 +66,17 @@ def is_still(x0: Frame, x1: Frame) -> bool:
     return float(cv2.blur(np.abs(x1 - x0).mean(axis=-1), (BLOCK, BLOCK)).max()) <= STILL
 
 
-def without_duplicates(frames: Iterable[tuple[Fraction, Frame]]) -> Iterator[tuple[Fraction, Frame]]:
-    """Frames with their times, of each run of equal ones the first; of a run longer than `HOLD` the last as well, so
-    that it is held. The very last frame stays, so that the clip ends when it did."""
+def without_duplicates(frames: Iterable[TimedFrame]) -> Iterator[TimedFrame]:
+    """Of each run of equal frames the first; of a run longer than `HOLD` the last as well, so that it is held. The very
+    last frame stays, so that the clip ends when it did."""
     kept = latest = None
-    for time, frame in frames:
-        if kept is not None and is_still(kept[1], frame):
-            latest = time, frame
+    for frame in frames:
+        if kept is not None and is_still(kept.image, frame.image):
+            latest = frame
             continue
-        if kept is not None and latest is not None and time - kept[0] > HOLD:
+        if kept is not None and latest is not None and frame.time - kept.time > HOLD:
             yield latest
-        kept, latest = (time, frame), None
+        kept, latest = frame, None
         yield kept
     if latest is not None:
         yield latest

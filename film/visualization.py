@@ -5,15 +5,16 @@ that an evaluation shows, the worst ones or an even choice of all. Rows are draw
 are at hand, so that no test set is read twice and no more rows are kept than are shown. Their columns: x0, x1, the
 truth, each method's frame with the evaluated one last, its flow.
 
-`inspection_sheet` shows how the network made one frame, `comparison_frames` a clip beside the plain cross-fade.
+`inspection_sheet` shows how the network made one frame, `comparison` a frame beside the plain cross-fade.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, SupportsFloat, runtime_checkable
+from collections.abc import Callable, Container, Mapping, Sequence
+from fractions import Fraction
+from typing import Protocol, runtime_checkable
 
 import cv2
 import numpy as np
@@ -187,24 +188,13 @@ def mixing_weight(
     return np.clip((fit + prior * (1 - time)) / (scale + prior), 0, 1)
 
 
-def comparison_frames(
-    frames: Iterable[Float[np.ndarray, "h w 3"]],
-    inputs: Iterable[Float[np.ndarray, "h w 3"]],
-    times: Iterable[SupportsFloat],
-) -> Iterator[Float[np.ndarray, "h w2 3"]]:
-    """Each frame at the right of the plain cross-fade of its neighbours among `inputs`, labelled, a line between.
-
-    `times` are the frames' moments in inputs, from 0 (the first) to n - 1 (the last), and never go back: the inputs are
-    taken as they are needed, two at a time.
-    """
-    following = iter(inputs)
-    before, after, position = next(following), next(following), 0
-    for frame, time in zip(frames, map(float, times), strict=True):
-        while time > position + 1:
-            before, after, position = after, next(following), position + 1
-        fade = before + np.float32(time - position) * (after - before)
-        line = np.ones((len(frame), 2, 3), np.float32)
-        yield np.concatenate([_titled(fade, "cross-fade"), line, _titled(frame, "FILM")], axis=1)
+def comparison(
+    image: Float[np.ndarray, "h w 3"], x0: Float[np.ndarray, "h w 3"], x1: Float[np.ndarray, "h w 3"], moment: Fraction
+) -> Float[np.ndarray, "h w2 3"]:
+    """The frame at the right of the plain cross-fade of x0 and x1 at `moment`, labelled, a line between."""
+    fade = x0 + np.float32(moment) * (x1 - x0)
+    line = np.ones((len(image), 2, 3), np.float32)
+    return np.concatenate([_titled(fade, "cross-fade"), line, _titled(image, "FILM")], axis=1)
 
 
 def _titled(image: Image, title: str) -> Image:

@@ -1,9 +1,11 @@
 """What a run of `film` will read and write, checked before anything is computed.
 
-Needs no JAX, so that a mistyped name is an error at once. Numbers and names are checked first, then photos and outputs.
+Needs no JAX, so that a mistyped name is an error at once. A source, `Photos` or a `Movie`, gives timed frames of one
+size; `film.timeline` says which moments of them the output shows.
+
 Each photo is opened once: its file is kept, encoded, up to `MAX_CACHE` bytes for all of them; of the photos beyond that
-only the size is kept, and they are opened again when they are decoded. Each is decoded once, when the network needs it,
-so only a few decoded images are ever in memory.
+only the size is kept, and they are opened again when they are decoded, when the network needs them. So only a few
+decoded images are ever in memory.
 
 A photo that was cut short while it was copied has a valid header, and would end hours of work half-way. So a file
 without the end mark of its format is decoded at once (a whole file may lack it where a program has appended data).
@@ -14,107 +16,372 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import tyro
 from jaxtyping import Float
 
-from common.io.clip_limits import check_output
+from common import terminal
+from common.io.audio import Audio
+from common.io.clip_limits import ANIMATIONS, MOVIES, Encoding, check_output, is_folder, parse_fps
+from common.io.colour import Colour
 from common.io.files import check_output_file
-from common.io.images import check_same_size, check_writable, find_images, image_size, read_encoded, read_image
+from common.io.images import READABLE, check_writable, find_images, image_size, read_encoded, read_image
+from common.io.video_reader import TimedFrame, VideoInfo, probe, read_video
 from film.config import MOST_TIMES
+from film.photos import Preparation, parse_size, place, prepare
+from film.shots import without_duplicates
+from film.timeline import Timeline, of_movie
 
 Name = str | Path  # of a file or folder
 SMALLEST = 2  # pixels a side
 MAX_CACHE = 512 << 20  # bytes of encoded photos in memory
 END_MARKS = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND\xaeB`\x82"}  # JPEG, PNG: first and last bytes of a file
+PHOTOS_RATE, PHOTOS_BETWEEN = Fraction(30), 31
+
+
+def option(metavar: str, default: str) -> Any:
+    """How an option that may be left out stands in the help."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a clip is made; `film.convert` takes the same names."""
+
+    fps: Annotated[str | None, option("RATE", "30 of photos; of a video as --factor says")] = None
+    """Frames per second of the output: 60, 23.976 or 30000/1001. A video keeps its duration."""
+    factor: Annotated[str | None, option("NUMBER", "2")] = None
+    """Of a video: so many times the frames, at so many times the rate: 2, 2.5 or 5/2."""
+    slow_motion: bool = False
+    """Of a video: keep the rate, and last FACTOR times as long."""
+    frames: Annotated[int | None, option("N", "31")] = None
+    """Of photos: new frames between two neighbours."""
+    times: Annotated[int | None, option("N", "5")] = None
+    """Of photos, in place of --frames: how often each gap is halved, up to 16; 5 give 31 frames."""
+    ease: bool = False
+    """Of photos: slow in and slow out at each."""
+    loop: bool = False
+    """Of photos: go on from the last to the first, so that the clip repeats without a jump."""
+    size: Annotated[str | None, option("SIZE", "as the input")] = None
+    """Scale to lines (1080p), a longer side (1280) or 1280x720."""
+    fit: Annotated[Literal["crop", "pad", "resize"] | None, option("crop|pad|resize", "sizes must be equal")] = None
+    """How photos of different sizes, or another shape of --size, become one."""
+    align: bool = False
+    """Of photos: undo the shake of the hand, and keep what all of them show."""
+    match_exposure: bool = False
+    """Of photos: make all as bright as the first."""
+    retime: bool = False
+    """Of a video: drop repeated frames, and let motion go on through their time."""
+    audio: Annotated[Literal["keep", "stretch", "none"] | None, option("keep|stretch|none", "keep if it fits")] = None
+    """Sound of a video: copied without loss, stretched to the new duration, or left out."""
+    codec: Annotated[str | None, option("NAME", "h264; vp9 in .webm")] = None
+    """h264, hevc, av1 or vp9."""
+    quality: Annotated[int | None, option("CRF", "looks lossless")] = None
+    """Of the codec: from 0, the best, to 51 (h264, hevc) or 63."""
+    bits: Annotated[int | None, option("8|10|16", "as the input")] = None
+    """Per sample: 8, 10 in movies, 16 in PNGs and .apng."""
+    chroma: Literal["420", "444"] = "420"
+    """Colour resolution of a movie; few players show 444."""
+    ensemble: bool = False
+    """Average over both directions of time and both mirror images: four times the work for steadier frames."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the network's activations."""
+    memory: Annotated[str | None, option("SIZE", "what is free")] = None
+    """Most memory to use, as 2GB; larger images are computed in windows."""
+    flow_scale: Annotated[str | None, option("1/N", "1, or by memory")] = None
+    """Begin to estimate flow in the image at 1/2, 1/4, 1/8 or 1/16 of its size: for large motion in large images."""
+    sheet: Annotated[str | None, option("IMAGE", "none")] = None
+    """Also write a contact sheet of nine frames."""
+    inspect: Annotated[str | None, option("IMAGE", "none")] = None
+    """Also write a sheet of the first gap: flow, warped inputs, what was taken from which."""
+    compare: bool = False
+    """Show the plain cross-fade at the left of each frame."""
+    batch: Annotated[int | None, option("N", "by image size and device")] = None
+    """Most pairs computed at once."""
+    resume: bool = False
+    """Go on where the same command was stopped."""
+    overwrite: bool = False
+    """Replace outputs that exist."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Photos:
+    """Photos in order, one unit of time apart."""
+
+    paths: tuple[Path, ...]
+    preparation: Preparation
+    loop: bool = False
+    encoded: Mapping[Path, bytes] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+    def frames(self, step: Fraction) -> Iterator[TimedFrame]:
+        """Each photo for one unit of time, the last one for `step`; with `loop` the first one, for none, ends it."""
+        count = len(self.paths)
+        for number in range(count + self.loop):
+            path = self.paths[number % count]
+            last = number == count + self.loop - 1
+            image = self.preparation.apply(number % count, self.read(path))
+            yield TimedFrame(Fraction(number), image, Fraction(0 if self.loop else step) if last else Fraction(1))
+
+    def read(self, path: Path) -> Float[np.ndarray, "h w 3"]:
+        """Decodes a photo, RGB in [0, 1]; raises as `read_image`."""
+        return read_image(self.encoded.get(path, path), str(path))
+
+    def __str__(self) -> str:
+        done = str(self.preparation)
+        return f"{len(self.paths)} photos" + f" ({done})" * bool(done)
+
+
+@dataclasses.dataclass(frozen=True)
+class Movie:
+    """A video file."""
+
+    path: Path
+    info: VideoInfo
+    size: tuple[int, int]  # width, height of the output
+    fit: str | None = None
+    retime: bool = False
+
+    def frames(self, step: Fraction) -> Iterator[TimedFrame]:
+        read = read_video(self.path, on_damage=lambda line: terminal.complain(f"warning: {line}"))
+        for frame in without_duplicates(read) if self.retime else read:
+            yield dataclasses.replace(frame, image=place(frame.image, self.size, self.fit))
+
+    def __str__(self) -> str:
+        return f"{self.path.name} {self.info.width}x{self.info.height} at {_rate(self.info.rate)} fps"
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What a run will read and write."""
 
-    photos: tuple[Path, ...]
-    size: tuple[int, int]  # width, height
-    times: int
-    fps: Fraction
+    source: Photos | Movie
+    size: tuple[int, int]  # width, height of a frame
+    timeline: Timeline
+    rate: Fraction  # of the output
+    frames: int | None  # of the output; None: the container does not say
     output: Path
-    sheet: Path | None = None
-    encoded: Mapping[Path, bytes] = dataclasses.field(default_factory=dict, repr=False, compare=False)
-
-    def read(self, photo: Path) -> Float[np.ndarray, "h w 3"]:
-        """Decodes a photo, RGB in [0, 1]; raises as `read_image`."""
-        return read_image(self.encoded.get(photo, photo), str(photo))
-
-    @property
-    def frames(self) -> int:
-        return (len(self.photos) - 1) * 2**self.times + 1
+    options: Options
+    encoding: Encoding
+    colour: Colour | None = None
+    audio: Audio | None = None
+    sheets: tuple[Path, ...] = ()
+    note: str = ""  # about the sound
 
     def __str__(self) -> str:
-        width, height = self.size
+        frames = "" if self.frames is None else f" {self.frames} frames"
+        length = "" if self.frames is None else f", {float(self.frames / self.rate):.2f} s"
         return (
-            f"{len(self.photos)} photos {width}x{height} -> {self.frames} frames at {float(self.fps):g} fps, "
-            f"{float(self.frames / self.fps):.2f} s -> {self.output}"
+            f"{self.source} ->{frames} {self.size[0]}x{self.size[1]} at {_rate(self.rate)} fps{length} -> {self.output}"
+            + f"; {self.note}" * bool(self.note)
         )
 
+    @property
+    def job(self) -> str:
+        """A name of the work that is the same in a run that resumes it."""
+        paths = self.source.paths if isinstance(self.source, Photos) else (self.source.path,)
+        files = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+        options = dataclasses.replace(self.options, resume=False, overwrite=False, batch=None, memory=None)
+        return hashlib.sha256(repr((files, options)).encode()).hexdigest()
 
-def make_plan(
-    inputs: Sequence[Name], output: Name, times: int, fps: Fraction, overwrite: bool = False, sheet: Name | None = None
-) -> Plan:
-    """Checks everything that can be checked beforehand; errors as of `find_photos`, `read_image`, `check_output`."""
-    if not 0 <= times <= MOST_TIMES:
-        raise ValueError(f"--times {times}: each gap is halved 0 to {MOST_TIMES} times; for a longer clip lower --fps")
-    if fps <= 0:
-        raise ValueError(f"--fps {float(fps):g}: frames per second are more than 0")
-    photos = find_photos(inputs)
-    check_apart(photos, output, sheet)
-    sizes, encoded = read_photos(photos)
-    check_same_size([sizes[path] for path in photos], photos)
-    width, height = sizes[photos[0]]
-    if min(width, height) < SMALLEST:
-        raise ValueError(f"{photos[0]} is {width}x{height}: sides are at least {SMALLEST} pixels; give a larger image")
-    sheet = None if sheet is None else Path(sheet)
-    plan = Plan(tuple(photos), (width, height), times, fps, Path(output), sheet, encoded)
-    check_output(output, overwrite, size=plan.size, frames=plan.frames, fps=fps)
-    if sheet is not None:
+
+def make_plan(inputs: Sequence[Name], output: Name | None = None, options: Options = Options()) -> Plan:
+    """Checks everything that can be checked beforehand. Raises FileNotFoundError, FileExistsError, other OSErrors, and
+    ValueError: each one line that names the value, the rule and the way out."""
+    if options.batch is not None and options.batch < 1:
+        raise ValueError(f"--batch {options.batch}: give 1 or more, or leave it out to choose by image size and device")
+    files = find_inputs(inputs)
+    movie = files[0] if len(files) == 1 else None
+    target = default_output(files[0], movie is not None) if output is None else Path(output)
+    sheets = tuple(Path(sheet) for sheet in (options.sheet, options.inspect) if sheet is not None)
+    check_apart(files, target if output is None else output, sheets)
+    encoding = Encoding(options.codec, options.quality, options.bits or 8, options.chroma)
+    check_output(target, options.overwrite, encoding=encoding, resume=options.resume)
+    for sheet in sheets:
         check_writable(sheet)
-        check_output_file(sheet, overwrite)
+        check_output_file(sheet, options.overwrite)
+    common: dict[str, Any] = dict(output=target, options=options, sheets=sheets)
+    plan = _of_movie(movie, encoding, **common) if movie else _of_photos(files, encoding, **common)
+    width, height = plan.size
+    if min(width, height) < SMALLEST:
+        raise ValueError(f"{files[0]} is {width}x{height}: sides are at least {SMALLEST} pixels; give a larger image")
+    shown = (2 * width + 2, height) if options.compare else plan.size
+    check_output(
+        target,
+        options.overwrite,
+        size=shown,
+        frames=plan.frames or 0,
+        fps=plan.rate,
+        encoding=plan.encoding,
+        sound=plan.source.info.audio
+        if isinstance(plan.source, Movie) and plan.audio and plan.audio.mode == "copy"
+        else (),
+        resume=options.resume,
+    )
     return plan
 
 
-def find_photos(inputs: Sequence[Name]) -> list[Path]:
-    """Files in the order given, or the images of one folder or glob, sorted; FileNotFoundError or ValueError."""
+def _of_photos(files: Sequence[Path], encoding: Encoding, options: Options, **common: Any) -> Plan:
+    for name in ("factor", "slow_motion", "retime", "audio"):
+        if getattr(options, name):
+            raise ValueError(f"--{name.replace('_', '-')} is for a video; photos take --frames and --fps")
+    if options.frames is not None and options.times is not None:
+        raise ValueError(f"--frames {options.frames} and --times {options.times} both set the in-betweens: give one")
+    if options.times is not None and not 0 <= options.times <= MOST_TIMES:
+        raise ValueError(
+            f"--times {options.times}: each gap is halved 0 to {MOST_TIMES} times; for a longer clip lower --fps"
+        )
+    if options.frames is not None and not 0 <= options.frames < 2**MOST_TIMES:
+        raise ValueError(
+            f"--frames {options.frames}: give 0 to {2**MOST_TIMES - 1} new frames; for a longer clip lower --fps"
+        )
+    between = 2**options.times - 1 if options.times is not None else options.frames
+    between = PHOTOS_BETWEEN if between is None else between
+    sizes, encoded = read_photos(files)
+    kept = Photos(tuple(files), Preparation((0, 0), (0, 0)), options.loop, encoded)
+    preparation = prepare(
+        [sizes[path] for path in files],
+        files,
+        map(kept.read, files) if options.align or options.match_exposure else (),
+        fit=options.fit,
+        size=options.size,
+        align=options.align,
+        match_exposure=options.match_exposure,
+    )
+    rate = PHOTOS_RATE if options.fps is None else parse_fps(options.fps)
+    gaps = len(files) - 1 + options.loop
+    return Plan(
+        dataclasses.replace(kept, preparation=preparation),
+        preparation.size,
+        Timeline(Fraction(between + 1), ease=options.ease),
+        rate,
+        gaps * (between + 1) + (not options.loop),
+        encoding=encoding,
+        options=options,
+        **common,
+    )
+
+
+def _of_movie(path: Path, encoding: Encoding, options: Options, output: Path, **common: Any) -> Plan:
+    for name in ("frames", "times", "ease", "loop", "align", "match_exposure"):
+        if getattr(options, name) not in (None, False):
+            raise ValueError(f"--{name.replace('_', '-')} is for photos; a video takes --factor or --fps")
+    info = probe(path)
+    fps = None if options.fps is None else parse_fps(options.fps)
+    timeline = of_movie(info.rate, parse_factor(options.factor), fps, options.slow_motion)
+    size = (info.width, info.height) if options.size is None else parse_size(options.size, (info.width, info.height))
+    if options.bits is None and info.bits > 8 and output.suffix.lower() != ".gif":
+        encoding = dataclasses.replace(encoding, bits=10)
+    audio, note = _sound(path, info, timeline.stretch, output, options.audio)
+    return Plan(
+        Movie(path, info, size, options.fit or "resize", options.retime),
+        size,
+        timeline,
+        timeline.rate,
+        None if info.duration is None else timeline.frames(info.duration),
+        output=output,
+        encoding=encoding,
+        options=options,
+        colour=info.colour,
+        audio=audio,
+        note=note,
+        **common,
+    )
+
+
+def _sound(path: Path, info: VideoInfo, stretch: Fraction, output: Path, asked: str | None) -> tuple[Audio | None, str]:
+    """The sound of the output, and what a line says of it."""
+    if not info.audio or asked == "none":
+        return None, "sound left out" if info.audio else ""
+    if is_folder(output) or output.suffix.lower() in ANIMATIONS:
+        if asked is not None:
+            raise ValueError(f"--audio {asked}: {output} holds no sound; write one of {' '.join(MOVIES)}")
+        return None, "sound left out"
+    if stretch == 1:
+        return Audio(path), "sound copied"
+    if asked == "keep":
+        raise ValueError(f"--audio keep: the clip lasts {float(stretch):g} times as long; give --audio stretch or none")
+    if asked == "stretch":
+        return Audio(path, "stretch", stretch), "sound stretched"
+    return None, "sound left out, as the duration changes (--audio stretch keeps it)"
+
+
+def parse_factor(text: str | None) -> Fraction | None:
+    """An exact factor from 4, 2.5 or 5/2. Raises ValueError for another text."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?|\d{1,9}/\d{1,9}", text) or text.endswith("/0"):
+        raise ValueError(f"--factor {text}: give a number or a fraction, such as 4, 2.5 or 5/2")
+    return Fraction(text)
+
+
+def parse_memory(text: str) -> float:
+    """Bytes of 2GB, 1.5G or 800MB (powers of 1,000). Raises ValueError for another text."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GM])B?", text.strip().upper())
+    if not found:
+        raise ValueError(f"--memory {text}: give a size such as 2GB or 800MB")
+    return float(found[1]) * {"G": 1e9, "M": 1e6}[found[2]]
+
+
+def parse_scale(text: str) -> int:
+    """2 of 1/2. Raises ValueError for another text."""
+    found = re.fullmatch(r"(?:1/)?(1|2|4|8|16)", text.strip())
+    if not found:
+        raise ValueError(f"--flow-scale {text}: give 1, 1/2, 1/4, 1/8 or 1/16")
+    return int(found[1])
+
+
+def default_output(first: Path, movie: bool) -> Path:
+    """A name beside the first input: a.jpg becomes a_film.mp4."""
+    suffix = first.suffix if movie and first.suffix.lower() in MOVIES else ".mp4"
+    return first.with_name(f"{first.stem}_film{suffix}")
+
+
+def find_inputs(inputs: Sequence[Name]) -> list[Path]:
+    """Photos in the order given, or those of one folder or glob, sorted; or one video. Raises FileNotFoundError and
+    ValueError."""
     if not inputs:
-        raise ValueError("no images given: name two or more, a folder, or a quoted pattern such as 'shot_*.png'")
+        raise ValueError(
+            "no images given: name two or more, a folder, a quoted pattern such as 'shot_*.png', or a video"
+        )
     if "" in inputs:
         raise ValueError("'' is an empty name: check that the variables of the shell are set")
-    if len(inputs) == 1 and (Path(inputs[0]).is_dir() or glob.has_magic(str(inputs[0]))):
-        photos = find_images(inputs[0])
-    else:
-        photos = [Path(name) for name in inputs]
+    first = Path(inputs[0])
+    if len(inputs) > 1:
+        return [Path(name) for name in inputs]
+    if first.is_file() and first.suffix.lower() not in READABLE:
+        return [first]
+    photos = find_images(first) if first.is_dir() or glob.has_magic(str(first)) else [first]
     if len(photos) < 2:
-        raise ValueError(f"{inputs[0]} is one image: interpolation needs at least two; name another one")
+        raise ValueError(f"{first} is one image: interpolation needs at least two; name another one, or a video")
     return photos
 
 
-def check_apart(photos: Sequence[Path], output: Name, sheet: Name | None) -> None:
-    """ValueError if an output would replace an input, or the sheet would be among the clip's frames; links are
-    resolved."""
+def check_apart(files: Sequence[Path], output: Name, sheets: Sequence[Path]) -> None:
+    """ValueError if an output would replace an input or another output, or a sheet would be among the clip's frames;
+    links are resolved."""
     if not str(output):
         return  # an empty name: `check_output` raises
     clip = Path(os.path.realpath(output))
-    overview = None if sheet is None else Path(os.path.realpath(sheet))
-    for photo in photos:
-        path = Path(os.path.realpath(photo))
+    overviews = [Path(os.path.realpath(sheet)) for sheet in sheets]
+    for file in files:
+        path = Path(os.path.realpath(file))
         if clip in (path, path.parent):
-            raise ValueError(f"{output}: the clip would replace or join its input {photo}; give another folder")
-        if overview == path:
-            raise ValueError(f"{sheet} is an input, and the contact sheet would replace it; give another name")
-    if overview is not None and clip in (overview, *overview.parents):
-        raise ValueError(f"{sheet}: the contact sheet cannot be in {output}, which is the clip; give another name")
+            raise ValueError(f"{output}: the clip would replace or join its input {file}; give another folder")
+        if path in overviews:
+            raise ValueError(f"{file} is an input, and a sheet would replace it; give another name")
+    for overview in overviews:
+        if clip in (overview, *overview.parents) or overviews.count(overview) > 1:
+            raise ValueError(
+                f"{overview}: a sheet cannot be in the clip {output} or in another sheet; give another name"
+            )
 
 
 def read_photos(photos: Sequence[Path]) -> tuple[dict[Path, tuple[int, int]], dict[Path, bytes]]:
@@ -132,3 +399,7 @@ def read_photos(photos: Sequence[Path]) -> tuple[dict[Path, tuple[int, int]], di
             cache[path] = data
             left -= len(data)
     return sizes, cache
+
+
+def _rate(rate: Fraction) -> str:
+    return f"{float(rate):.6g}"
