@@ -22,9 +22,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-import av
-from av.codec.codec import UnknownCodecError
-
 from common.io.files import check_output_file, check_output_folder, is_unfinished
 
 MAX_SIDE = 16384  # pixels, of all encoders here
@@ -173,8 +170,11 @@ def checked_encoding(path: str | Path, encoding: Encoding) -> Encoding:
         able = [other for other in names if bits in CODECS[other].bits and encoding.chroma in CODECS[other].chroma]
         way = f"codec {able[0]}" if able else f"{codec.bits[0]} bits and chroma 420"
         raise ValueError(f"{path}: {name} cannot store {bits} bits with chroma {encoding.chroma}; use {way}")
+    from av.codec.codec import Codec as Encoder  # slow to load: mistakes in names are told before
+    from av.codec.codec import UnknownCodecError
+
     try:
-        av.Codec(codec.encoder, "w")
+        Encoder(codec.encoder, "w")
     except UnknownCodecError:
         raise ValueError(f"{path}: PyAV has no encoder {codec.encoder} here; use another codec") from None
     return replace(encoding, codec=name, quality=quality)
@@ -187,6 +187,8 @@ def check_sound(path: str | Path, codecs: Sequence[str]) -> None:
         return
     if suffix not in MOVIES:
         raise ValueError(f"{path}: pictures hold no sound; write .mp4, or leave the sound out")
+    import av
+
     with av.open(io.BytesIO(), "w", format=MOVIES[suffix][0]) as container:
         for codec in codecs:
             if codec not in container.supported_codecs:

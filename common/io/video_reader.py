@@ -259,8 +259,9 @@ def _timed(
     on_damage: Callable[[str], None] | None,
 ) -> Iterator[TimedFrame]:
     """Frames with their times; one is held back, since it lasts until the next."""
-    nominal, held, stamp = 1 / _rate(stream), None, Fraction(0)
+    nominal, held, stamp, matrix = 1 / _rate(stream), None, Fraction(0), None
     for frame in decoded:
+        matrix = matrix or _display_matrix(frame)
         following = _stamp(frame)
         if following is None:  # a raw stream
             following = stamp + nominal if held else Fraction(0)
@@ -268,9 +269,9 @@ def _timed(
         if held is not None and following <= stamp:
             continue
         if held is not None and stamp - origin >= start:
-            yield TimedFrame(stamp - origin, _image(held, stream), following - stamp)
+            yield TimedFrame(stamp - origin, _image(held, stream, matrix), following - stamp)
         held, stamp = frame, following
-    if held is None or origin is None:
+    if held is None or origin is None or matrix is None:
         raise ValueError(f"{path} holds no frame that can be decoded; copy or convert it again")
 
     tick = held.time_base or Fraction(1, 1000)
@@ -284,7 +285,7 @@ def _timed(
         elif tick < Fraction(1, 1000) and end > stamp:
             duration = end - stamp
     if stamp - origin >= start:
-        yield TimedFrame(stamp - origin, _image(held, stream), duration or nominal)
+        yield TimedFrame(stamp - origin, _image(held, stream, matrix), duration or nominal)
     if decoder.damage:
         line = f"{path} is cut short or damaged after {float(stamp - origin):.2f} s ({decoder.damage}); copy it again"
         if on_damage is None:
@@ -343,10 +344,10 @@ def _animation(path: str | Path, stream: VideoStream) -> tuple[int, Fraction, Fr
     return len(delays), length, rate, max(delays) - min(delays) > 1
 
 
-def _image(frame: VideoFrame, stream: VideoStream) -> Float[np.ndarray, "h w 3"]:
+def _image(frame: VideoFrame, stream: VideoStream, matrix: tuple[int, int, int, int]) -> Float[np.ndarray, "h w 3"]:
     """Upright RGB with square pixels."""
-    image, (a, b, c, d) = to_rgb(frame, _square(frame, stream)), _display_matrix(frame)
-    if _is_sideways((a, b, c, d)):
+    image, (a, b, c, d) = to_rgb(frame, _square(frame, stream)), matrix
+    if _is_sideways(matrix):
         image, across, down = image.transpose(1, 0, 2), c, b
     else:
         across, down = a, d
@@ -362,7 +363,8 @@ def _square(frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
 
 
 def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int]:
-    """(a, b, c, d): the pixel at x, y is shown at a x + c y, b x + d y, but for a shift."""
+    """(a, b, c, d): the pixel at x, y is shown at a x + c y, b x + d y, but for a shift. To be asked of one frame of a
+    stream only: side data and frame refer to each other, which keeps the pixels until Python's next collection."""
     try:
         data = cast(Mapping[str, Buffer], frame.side_data)["DISPLAYMATRIX"]  # PyAV's stub knows one other key only
     except KeyError:

@@ -1,7 +1,10 @@
 """Clips made by PyAV in every odd form are read as a player shows them, or refused in one line."""
 
+import gc
+import resource
 import threading
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
@@ -287,3 +290,21 @@ def test_prefetch_keeps_order_and_errors_and_stops(tmp_path):
     assert next(ahead) == 0
     ahead.close()
     assert closed.is_set()
+
+
+def test_decoded_frames_are_freed_at_once(tmp_path):
+    """Not at Python's next collection of cycles: 200 frames of 115 kB are 23 MB."""
+
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    path = make(tmp_path / "a.mp4", [gradient(1, 240, 320)] * 240)
+    gc.collect()
+    gc.disable()
+    try:
+        for count, _ in enumerate(read_video(path)):
+            if count == 40:
+                before = resident()
+        assert resident() - before < 12_000_000
+    finally:
+        gc.enable()
