@@ -113,7 +113,7 @@ def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bo
             values = np.rint(np.clip(image, 0, 1) * np.float32(65535)).astype(np.uint16)
             done, content = cv2.imencode(f".{kind.lower()}", values[..., ::-1])  # OpenCV has blue first
             assert done
-            temporary.write_bytes(content)
+            temporary.write_bytes(content.tobytes())
         else:
             Image.fromarray(to_uint8(image)).save(temporary, kind, **options.get(kind, {}))
 
@@ -216,7 +216,7 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[BinaryIO, I
         source = _regular_file(source)
         name = str(source)
     with _one_line_errors(name), io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
-        formats = list(_FORMATS)
+        formats: list[str] = [*_FORMATS]
         if file.read(8)[4:] == b"ftyp":  # ISO media: HEIC or AVIF
             import pillow_heif  # brings its decoder with it: 40 ms that other files need not pay
 
