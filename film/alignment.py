@@ -26,7 +26,6 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
-from scipy.optimize import linprog
 
 SIDE = 1024  # pixels of the longer side of the images that are registered
 GRID = (16, 12)  # cells across and down
@@ -147,6 +146,8 @@ def common_view(matrices: Sequence[Matrix], size: tuple[int, int]) -> View:
     A point p of the first photo is at (a.p / c.p, b.p / c.p) in another one, where a, b, c are the matrix's rows. That
     it is inside (0 <= a.p / c.p <= width - 1, ...) is linear in p, so a linear program finds centre and scale.
     """
+    from scipy.optimize import linprog  # slow to import, and needed only here
+
     width, height = size
     rules, limits = [], []
     for a, b, c in (np.eye(3), *matrices):
@@ -179,7 +180,7 @@ def warp(image: Float[np.ndarray, "h w 3"], matrix: Matrix, view: View) -> Float
 
 def _matches(grey0: Grey, grey1: Grey) -> tuple[Points, Points]:
     """Places of the same features in both images."""
-    detector = cv2.SIFT_create(contrastThreshold=0.01)
+    detector = cv2.SIFT.create(contrastThreshold=0.01)
     points, descriptors = [], []
     for grey in (grey0, grey1):
         keypoints = sorted(detector.detect(grey), key=lambda keypoint: -keypoint.response)

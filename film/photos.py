@@ -33,7 +33,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float
 
-from common.io.color import from_linear, to_linear
+from common.io.srgb import from_linear, to_linear
 from common.io.images import shrink
 from film.alignment import (
     MIN_SPAN,

@@ -177,9 +177,8 @@ def mixing_weight(
     """The weight m in [0, 1] with which image = m * x0_warped + (1 - m) * x1_warped fits best, by least squares over
     the channels of a pixel and its neighbours.
 
-    A network with `blend` mixes like this, plus a residual, and keeps m to itself: on pairs of photos this comes within
-    0.002 to 0.014 of its own on average. Of a network without, it is what its colours amount to. Where the warped
-    images are alike m has no meaning, and falls back to 1 - time.
+    A network with `blend` mixes like this, plus a residual, and keeps m to itself; of one without, this is what its
+    colours amount to. Where the warped images are alike m has no meaning, and falls back to 1 - time.
     """
     between = x0_warped - x1_warped
     fit = cv2.GaussianBlur(((image - x1_warped) * between).sum(axis=-1), (0, 0), 1)
@@ -212,9 +211,8 @@ def _title(title: str, size: int) -> tuple[Float[np.ndarray, "h w 1"], Float[np.
     """White letters of `size` pixels on a dark ground with round corners, a margin around it: values and opacity."""
     font, scale = ImageFont.load_default(4 * size), 4  # drawn larger, then averaged: smooth corners
     left, _, right, _ = font.getbbox(title)
-    ascent, descent = font.getmetrics()
-    margin, inset = 2 * size, 2 * size
-    width, height = int(right - left) + 2 * inset, ascent + descent + inset
+    margin = inset = 2 * size
+    width, height = int(right - left) + 2 * inset, 5 * size + inset
     canvas = (-(-(width + margin) // scale) * scale, -(-(height + margin) // scale) * scale)
     letters, ground = Pillow.new("L", canvas), Pillow.new("L", canvas)
     box = (margin, margin, margin + width - 1, margin + height - 1)

@@ -1,7 +1,7 @@
 """Image files <-> arrays.
 
 An image is an array ``h w 3``: RGB, float32, in [0, 1], sRGB values (not linear light). A file without a colour profile
-gives the values as stored; an embedded one is converted (`common.io.color`).
+gives the values as stored; an embedded one is converted (`common.io.srgb`).
 
 Reading applies the EXIF orientation (HEIC and AVIF: their own rotation), converts grey, palette and CMYK to RGB, and
 composites alpha over white in sRGB values. All bits are kept: 16-bit PNG and TIFF go through OpenCV, HEIC of 10 or 12
@@ -25,7 +25,7 @@ from jaxtyping import Float, UInt8
 from natsort import natsorted
 from PIL import Image, ImageDraw, ImageFile, ImageFont
 
-from common.io.color import deep_to_srgb, to_srgb
+from common.io.srgb import deep_to_srgb, to_srgb
 from common.io.files import atomic_output, require_file
 
 READABLE = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".hif", ".avif")
@@ -113,7 +113,7 @@ def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bo
             values = np.rint(np.clip(image, 0, 1) * np.float32(65535)).astype(np.uint16)
             done, content = cv2.imencode(f".{kind.lower()}", values[..., ::-1])  # OpenCV has blue first
             assert done
-            temporary.write_bytes(content)
+            temporary.write_bytes(content.tobytes())
         else:
             Image.fromarray(to_uint8(image)).save(temporary, kind, **options.get(kind, {}))
 
@@ -216,7 +216,7 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[BinaryIO, I
         source = _regular_file(source)
         name = str(source)
     with _one_line_errors(name), io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
-        formats = list(_FORMATS)
+        formats: list[str] = [*_FORMATS]
         if file.read(8)[4:] == b"ftyp":  # ISO media: HEIC or AVIF
             import pillow_heif  # brings its decoder with it: 40 ms that other files need not pay
 

@@ -4,7 +4,7 @@ import struct
 
 from PIL import ImageCms
 
-from common.io.color import SRGB_TO_XYZ
+from common.io.srgb import SRGB_TO_XYZ
 
 WHITE = (0.9642, 1.0, 0.8249)  # D50
 SRGB_CURVE = (2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)  # parametric: g, a, b, c, d

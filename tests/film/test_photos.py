@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from refusal import refused
 
-from common.io.color import from_linear, to_linear
+from common.io.srgb import from_linear, to_linear
 from common.io.images import read_image, shrink
 from film import alignment, photos
 from film.alignment import common_view, corners, grey_thumbnail, register, rescaled, transform

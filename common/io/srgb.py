@@ -88,10 +88,10 @@ def deep_to_srgb(image: Float[np.ndarray, "h w 3"], icc: bytes) -> Float[np.ndar
 @functools.lru_cache(maxsize=16)
 def _transform(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     """From pixels of `mode` (L, RGB or CMYK) to sRGB; None if there is nothing to do: see the module."""
+    if icc[16:20] != {"L": b"GRAY", "RGB": b"RGB ", "CMYK": b"CMYK"}[mode]:  # the profile's own colour space
+        return None
     try:
         profile = ImageCms.ImageCmsProfile(io.BytesIO(icc))
-        if profile.profile.xcolor_space.strip() != {"L": "GRAY"}.get(mode, mode):
-            return None
         transform = ImageCms.buildTransform(
             profile,
             ImageCms.createProfile("sRGB"),
