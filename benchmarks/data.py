@@ -66,7 +66,7 @@ def main(
         for name, source in candidates.items():
             for count in threads:
                 augment = ReferenceAugment(corners=corners)
-                config = MixtureConfig([source], (), batch_size, crop, augment, threads=count, buffer=4)
+                config = MixtureConfig([source], (), crop, augment, batch_size=batch_size, threads=count, buffer=4)
                 speed, work = measure(config, seconds)
                 print(f"| {name} | {count} | {speed:.1f} | {100 * work:.2f} |", flush=True)
         if steps and config is not None:

@@ -22,9 +22,7 @@ class FilmConfig:
     flow_convs: Sequence[int] = (3, 3, 3, 3)  # 3x3 convolutions per predictor, finest first, the shared one last
     flow_filters: Sequence[int] = (32, 64, 128, 256)  # channels per predictor, in the same order
     filters: int = 64  # channels of the encoder's first stage; doubles from stage to stage
-    correlation_radius: Sequence[
-        int
-    ] = ()  # pixels, per predictor (`film.ops.correlation`); 0: none; empty: none at all
+    correlation_radius: Sequence[int] = ()  # px, per predictor (`film.ops.correlation`); 0: none; empty: none at all
     bilateral: bool = False  # flow on the grid of the middle frame (`FlowEstimator.bilateral`), not frame to frame
     blend: bool = False  # the decoder mixes the warped frames (`film.fusion.blend`); else it outputs colours
 
@@ -69,22 +67,20 @@ class FilmConfig:
         return 2 ** (self.pyramid_levels - 1)
 
 
+KINDS = {bool: "true or false", int: "a whole number", tuple: "a list of whole numbers"}
+
+
 def checked(field: dataclasses.Field, value: Any) -> int | bool | tuple[int, ...]:
-    """`value` as the field's type, lists of JSON and YAML as tuples; ValueError names field and value."""
+    """`value` as the type of the field's default, lists as tuples; ValueError names field and value."""
 
     def is_integer(number: Any) -> bool:
         return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
-    if isinstance(field.default, bool):
-        kind = "true or false"
-        if isinstance(value, bool):
-            return value
-    elif isinstance(field.default, int):
-        kind = "a whole number"
-        if is_integer(value):
-            return int(value)
-    else:
-        kind = "a list of whole numbers"
-        if isinstance(value, (list, tuple)) and all(map(is_integer, value)):
-            return tuple(int(number) for number in value)
-    raise ValueError(f"{field.name} is {value!r}; give {kind}")
+    kind = type(field.default)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is int and is_integer(value):
+        return int(value)
+    if kind is tuple and isinstance(value, (list, tuple)) and all(map(is_integer, value)):
+        return tuple(int(number) for number in value)
+    raise ValueError(f"{field.name} is {value!r}; give {KINDS[kind]}")

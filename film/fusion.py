@@ -57,10 +57,10 @@ class Fusion(nnx.Module):
         (x0, features0), (x1, features1) = unpack(x0), unpack(x1)
         decoded = jnp.concatenate([x0, features0, x1, features1, flows], axis=-1), x0, x1
         for level in range(self.levels - 2, -1, -1):
-            convs = list(self.convs)[3 * level : 3 * level + 3]
+            convs = [*list(self.convs)[3 * level : 3 * level + 3], *([] if level else [self.output])]
 
             def decode(top: Top, *rows: Array, level: int = level, convs: list[Conv] = convs) -> Decoded:
-                run = stage(partial(_decode, *convs, None if level else self.output))
+                run = stage(partial(_decode, convs))
                 return run(top, *levels[level][:2], *rows)
 
             decoded = by_rows(decode, (*levels[level][2:], decoded[0]), REACH)
@@ -93,25 +93,17 @@ def upsample_conv(conv: Conv, x: Float[Array, "b h w i"], size: tuple[int, int])
 
 
 def _decode(
-    up: Conv,
-    first: Conv,
-    second: Conv,
-    output: Conv | None,
-    top: Top,
-    x0: Array,
-    x1: Array,
-    to_x0: Array,
-    to_x1: Array,
-    coarser: Array,
+    convs: Sequence[Conv], top: Top, x0: Array, x1: Array, to_x0: Array, to_x1: Array, coarser: Array
 ) -> Decoded:
     """One level, or its rows from `top` on: from packed frames, flows to them and the coarser level's output."""
+    up, first, second, *output = convs
     x0, x1, flows = _align(x0, x1, to_x0, to_x1, top)
     net = upsample_conv(up, coarser, (flows.shape[1], flows.shape[2]))
     kernels = split_kernel(first.kernel[...].astype(net.dtype), x0.shape[-1])
     stack = (x0, x1, jnp.concatenate([flows, net], axis=-1))
     net = sum(map(conv2d, stack, kernels), first.bias[...].astype(net.dtype))
     net = leaky_relu(second(leaky_relu(net)))
-    return net if output is None else output(net), unpack(x0)[0], unpack(x1)[0]
+    return output[0](net) if output else net, unpack(x0)[0], unpack(x1)[0]
 
 
 def _align(x0: Array, x1: Array, to_x0: Array, to_x1: Array, top: Top = 0) -> tuple[Array, Array, Array]:

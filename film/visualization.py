@@ -60,11 +60,9 @@ class TripletSheet:
 
     def __call__(self, batch: Batch, output: FilmOutput) -> Image:
         columns = [batch["x0"], batch["x1"], output.image, batch["y"], output.x0_warped, output.x1_warped]
-        images = []
-        for i in range(min(self.rows, len(batch["x0"]))):
-            images += [np.asarray(column[i]) for column in columns]
-            images.append(flow_picture(np.asarray(output.forward_flow[0][i])))
-        return contact_sheet(images, columns=len(columns) + 1)
+        columns.append([flow_picture(np.asarray(flow)) for flow in output.forward_flow[0][: self.rows]])
+        rows = zip(*(column[: self.rows] for column in columns), strict=True)
+        return contact_sheet([np.asarray(image) for row in rows for image in row], len(columns))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,9 @@ TILE_VALUES = 1 << 20  # values looked up at a time on a CPU
 Image = Float[Array, "b h w c"]
 Flow = Float[Array, "b r w 2"]
 Output = Float[Array, "b r w c"]
+Pixels = Float[Array, "g p c"]
+Index = Int[Array, "g k"]
+Fraction = Float[Array, "g k"]
 
 
 def backward_warp(image: Image, flow: Flow, top: Top = 0) -> Output:
@@ -53,13 +56,7 @@ def _warp(image: Image, flow: Flow, top: Float[Array, ""]) -> Output:
     return jax.lax.fori_loop(0, tiles, fill, empty).reshape(*flow.shape[:3], channels)
 
 
-def _bilinear(
-    width: int,
-    pixels: Float[Array, "g p c"],
-    corner: Int[Array, "g k"],
-    fx: Float[Array, "g k"],
-    fy: Float[Array, "g k"],
-) -> Float[Array, "g k c"]:
+def _bilinear(width: int, pixels: Pixels, corner: Index, fx: Fraction, fy: Fraction) -> Float[Array, "g k c"]:
     tap = [_lookup(pixels, corner + offset) for offset in (0, 1, width, width + 1)]
     fx, fy = (fraction[..., None].astype(pixels.dtype) for fraction in (fx, fy))
     above = tap[0] + fx * (tap[1] - tap[0])
@@ -88,15 +85,13 @@ def _gradient(inputs: tuple[Array, Array, Array | np.ndarray], gradient: Array) 
 _warp.defvjp(lambda *inputs: (_warp(*inputs), inputs), _gradient)
 
 
-def _lookup(pixels: Float[Array, "g p c"], index: Int[Array, "g k"]) -> Float[Array, "g k c"]:
+def _lookup(pixels: Pixels, index: Index) -> Float[Array, "g k c"]:
     if len(pixels) == 1:
         return pixels[0].at[index[0]].get(mode="promise_in_bounds")[None]
     return jax.vmap(lambda p, i: p.at[i].get(mode="promise_in_bounds"))(pixels, index)
 
 
-def _pixels_and_cells(
-    image: Image, flow: Flow, top: Float[Array, ""]
-) -> tuple[Float[Array, "g p c"], Int[Array, "g k"], Float[Array, "g k"], Float[Array, "g k"]]:
+def _pixels_and_cells(image: Image, flow: Flow, top: Float[Array, ""]) -> tuple[Pixels, Index, Fraction, Fraction]:
     """The image's pixels; and for each pixel of the output the index of the upper left corner of the cell that it looks
     up, and the fractions inside the cell to the right and down.
 

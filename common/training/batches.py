@@ -4,8 +4,34 @@ Everything is a function of the seed and a position (`grain.MapDataset`): exampl
 So a process takes every count-th batch, threads change no value, and an iterator set to a position resumes exactly.
 """
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
 import grain
 import jax
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batched(ABC):
+    """A data config: an endless data set, in batches."""
+
+    batch_size: int = 8  # over all processes
+    threads: int = 2  # readers inside this process
+    buffer: int = 8  # batches that they may prepare ahead
+
+    def __post_init__(self) -> None:
+        if min(self.batch_size, self.threads, self.buffer) < 1:
+            raise ValueError(f"batch_size {self.batch_size}, threads {self.threads}, buffer {self.buffer}: need >= 1")
+
+    @abstractmethod
+    def dataset(self, seed: int) -> grain.MapDataset:
+        """The endless examples of this seed, not batched; an error if there are none."""
+
+    def batches(
+        self, seed: int, process_index: int | None = None, process_count: int | None = None
+    ) -> grain.DatasetIterator:
+        """The endless stream of this seed, or this process's part of it; raises as `dataset`."""
+        return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
 
 
 def batches(

@@ -267,17 +267,12 @@ def _truncate(path: Path, array: np.ndarray, rows: int) -> None:
 
 
 def _write_index(
-    part: Path,
-    video: str | Path,
-    licence: str | None,
-    cut: TrainingCut | EvaluationCut,
-    considered: int,
-    triplets: list[dict],
+    part: Path, video: str | Path, licence: str | None, cut: TrainingCut | EvaluationCut, count: int, triplets: list
 ) -> None:
     if not triplets:
-        raise ValueError(f"{video}: none of {considered} triplets fits (motion, texture, cuts): widen first..last")
+        raise ValueError(f"{video}: none of {count} triplets fits (motion, texture, cuts): widen first..last")
     licence = licence or (LICENCE if Path(video).name == FILM else "not stated")
-    counts = dict(considered=considered, kept=len(triplets))
+    counts = dict(considered=count, kept=len(triplets))
     record = dict(source=Path(video).name, licence=licence, settings=asdict(cut), **counts, triplets=triplets)
     (part / "index.json").write_text(json.dumps(record, indent=1) + "\n")
 

@@ -24,7 +24,7 @@ from natsort import natsorted
 
 from common.io.files import require_file
 from common.io.images import READABLE, find_images, from_uint8, read_image
-from film.data.triplet import Encoded, Frames, Source, Triplet, decode, encode, stack
+from film.data.triplet import Encoded, Frames, Source, Triplet, as_png, decode, stack
 
 GAMMA = 2.2
 Image8 = UInt8[np.ndarray, "_ _ 3"]
@@ -74,15 +74,11 @@ class FolderDataset(Source):
 
     def encoded(self, index: int) -> Encoded:
         name, x0, y, x1, time = self.places[index]
-        return Encoded(name, (self.file(x0), self.file(y), self.file(x1)), time)
+        return Encoded(name, (_bytes(x0), _bytes(y), _bytes(x1)), time)
 
     def read(self, path: Path) -> Float[np.ndarray, "h w 3"]:
         """One image for evaluation; 16-bit files keep their precision."""
         return read_image(path)
-
-    def file(self, path: Path) -> bytes:
-        """One image file for storage."""
-        return require_file(path).read_bytes()
 
     def folders(self, pattern: str) -> list[Path]:
         """The folders of any depth with a file of this name, in natural order."""
@@ -97,7 +93,6 @@ class FolderDataset(Source):
         return path.relative_to(self.root).as_posix()
 
 
-@dataclass(frozen=True)
 class FolderTriplets(FolderDataset):
     """im1.png, im2.png (the truth), im3.png in folders of any depth; other image formats too."""
 
@@ -106,7 +101,6 @@ class FolderTriplets(FolderDataset):
         return [self.place(path.parent, [f"im{k}{path.suffix}" for k in (1, 2, 3)]) for path in firsts]
 
 
-@dataclass(frozen=True)
 class KnownTriplets(FolderTriplets):
     """As FolderTriplets, with a known.png: where it is black the truth `y` is NaN. Only for evaluation: `encoded` and
     `frames` ignore it."""
@@ -117,7 +111,6 @@ class KnownTriplets(FolderTriplets):
         return triplet._replace(y=np.where(known, triplet.y, np.float32(np.nan)))
 
 
-@dataclass(frozen=True)
 class Quarters(FolderDataset):
     """frame_0.png, frame_1.png, frame_3.png, frame_4.png, evenly spaced: two triplets, truths at 1/4 and 3/4."""
 
@@ -145,7 +138,6 @@ class Vimeo90K(FolderDataset):
         return [Place(name, f / "im1.png", f / "im2.png", f / "im3.png") for name, f in folders]
 
 
-@dataclass(frozen=True)
 class UCF101(FolderDataset):
     """Folders of frame_00.png, frame_01_gt.png (the truth), frame_02.png: the 379 of Deep Voxel Flow (ICCV 2017)."""
 
@@ -154,7 +146,6 @@ class UCF101(FolderDataset):
         return [self.place(folder, files) for folder in self.folders("frame_01_gt.png")]
 
 
-@dataclass(frozen=True)
 class Middlebury(FolderDataset):
     """other-data/X/frame10.png, frame11.png and other-gt-interp/X/frame10i11.png (vision.middlebury.edu/flow/data).
 
@@ -190,7 +181,6 @@ class SnuFilm(FolderDataset):
         return [Place(self.relative(y.with_suffix("")), x0, y, x1) for x0, y, x1 in paths]
 
 
-@dataclass(frozen=True)
 class TransformedDataset(FolderDataset):
     """A dataset whose protocol crops or resizes the images, in 8 bits."""
 
@@ -200,15 +190,15 @@ class TransformedDataset(FolderDataset):
     def read(self, path: Path) -> Float[np.ndarray, "h w 3"]:
         return from_uint8(self._pixels(path))
 
-    def file(self, path: Path) -> bytes:
-        return encode(self._pixels(path))
+    def encoded(self, index: int) -> Encoded:
+        return as_png(self.frames(index))
 
     def frames(self, index: int) -> Frames:
         name, *paths, time = self.places[index]
         return Frames(name, stack([self._pixels(path) for path in paths], name), time)
 
     def _pixels(self, path: Path) -> Image8:
-        return self.transform(decode(require_file(path).read_bytes(), str(path)))
+        return self.transform(decode(_bytes(path), str(path)))
 
 
 @dataclass(frozen=True)
@@ -230,7 +220,9 @@ class Xiph(TransformedDataset):
         if not self.root.is_dir():
             raise FileNotFoundError(f"{self.folder} is no folder; name the one that holds the Xiph clips")
         folders = [path for path in natsorted(self.root.iterdir(), key=str) if path.is_dir()] or [self.root]
-        return [place for folder in folders for clip in self._clips(folder) for place in self._places(clip)]
+        clips = [clip for folder in folders for clip in self._clips(folder)]
+        places = [clip[i - 1 : i + 2] for clip in clips for i in range(1, self.length - 1, 2)]
+        return [Place(self.relative(y.with_suffix("")), x0, y, x1) for x0, y, x1 in places]
 
     def transform(self, image: Image8) -> Image8:
         height, width = (side // (2 * self.centre_crop) for side in image.shape[:2])
@@ -243,10 +235,6 @@ class Xiph(TransformedDataset):
         if len(files) % self.length:
             raise ValueError(f"{folder} holds {len(files)} frames, no multiple of {self.length}: complete the clips")
         return [files[start : start + self.length] for start in range(0, len(files), self.length)]
-
-    def _places(self, clip: list[Path]) -> list[Place]:
-        names = [self.relative(path.with_suffix("")) for path in clip]
-        return [Place(names[i], clip[i - 1], clip[i], clip[i + 1]) for i in range(1, len(clip) - 1, 2)]
 
 
 @dataclass(frozen=True)
@@ -290,6 +278,10 @@ def resample_linear(image: Image8, scale: int) -> Image8:
 def _mean_of_blocks(image: np.ndarray, scale: int) -> np.ndarray:
     size = (image.shape[1] // scale, image.shape[0] // scale)
     return cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+
+
+def _bytes(path: Path) -> bytes:
+    return require_file(path).read_bytes()
 
 
 def _lines(path: Path) -> list[str]:

@@ -2,9 +2,9 @@
 
     film prepare data/vimeo_triplet data/vimeo_records --layout vimeo90k --split train
 
-Hundred thousands of small files are slow on the disks of a cluster; shards are few, can be copied and are read at
-random without TensorFlow. Image files are stored as they are (Xiph and X-TEST after their protocol, as PNG); each is
-decoded once on the way, so that a damaged one is found now and not in a run.
+Hundred thousands of small files are slow on the disks of a cluster; shards are few, and read at random without
+TensorFlow. Image files are stored as they are (Xiph and X-TEST after their protocol, as PNG); each is decoded once on
+the way, so that a damaged one is found now and not in a run.
 
 DESTINATION holds, for instance,
 
@@ -23,6 +23,7 @@ import io
 import json
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -58,10 +59,7 @@ Layout = Literal[tuple(LAYOUTS)]  # pyright: ignore
 
 @dataclass
 class Prepare:
-    """Pack a dataset of triplets into ArrayRecord shards for training.
-
-    The same command again goes on after an interruption.
-    """
+    """Pack a dataset of triplets into ArrayRecord shards. The same command again goes on after an interruption."""
 
     source: tyro.conf.Positional[str]
     """Folder of the dataset; for tfrecord a file, a glob, or folder/name@200."""
@@ -108,7 +106,8 @@ def prepare(source: Source, options: Prepare) -> int:
             path = folder / f"{NAME}-{split}.{FORMAT}-{number:05d}-of-{len(ranges):05d}"
             if not path.exists():
                 _write_shard(path, source, indices, features, options.strict)
-            lengths.append(_length(path))
+            with closing(ArrayRecordReader(str(path))) as reader:
+                lengths.append(reader.num_records())
             bar.update(len(indices))
     if not sum(lengths):
         raise ValueError(f"none of the {total} triplets can be read: check the source")
@@ -144,17 +143,14 @@ def _begin(folder: Path, recipe: dict[str, Any], overwrite: bool) -> None:
 
 def _write_shard(path: Path, source: Source, indices: range, features: Any, strict: bool) -> None:
     """Only of the triplets that can be read."""
-    with atomic_output(path) as part:
-        writer = ArrayRecordWriter(str(part), "group_size:1")  # one record per group: random access reads no more
-        try:
-            for index in indices:
-                if triplet := _read(source, index, strict):
-                    # Files in memory: tfds can encode an array only with TensorFlow.
-                    images = zip(FRAMES, map(io.BytesIO, triplet.pictures), strict=True)
-                    example = {**dict(images), "path": triplet.name, "time": triplet.time}
-                    writer.write(features.serialize_example(features.encode_example(example)))
-        finally:
-            writer.close()
+    # One record per group: random access reads no more.
+    with atomic_output(path) as part, closing(ArrayRecordWriter(str(part), "group_size:1")) as writer:
+        for index in indices:
+            if triplet := _read(source, index, strict):
+                # Files in memory: tfds can encode an array only with TensorFlow.
+                images = zip(FRAMES, map(io.BytesIO, triplet.pictures), strict=True)
+                example = {**dict(images), "path": triplet.name, "time": triplet.time}
+                writer.write(features.serialize_example(features.encode_example(example)))
 
 
 def _read(source: Source, index: int, strict: bool) -> Encoded | None:
@@ -168,11 +164,3 @@ def _read(source: Source, index: int, strict: bool) -> Encoded | None:
         log.warning("left out triplet %d: %s", index, " ".join(str(error).split()))
         return None
     return triplet
-
-
-def _length(path: Path) -> int:
-    reader = ArrayRecordReader(str(path))
-    try:
-        return reader.num_records()
-    finally:
-        reader.close()

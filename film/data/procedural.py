@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from film.data.triplet import Encoded, Frames, Source, encode
+from film.data.triplet import Encoded, Frames, Source, as_png
 
 TIMES = (0.0, 0.5, 1.0)
 Vector = Float[np.ndarray, "2"]
@@ -42,8 +42,7 @@ class MovingShapes(Source):
         return Frames(self.name(index), self._draw(np.random.default_rng([self.seed, index])))
 
     def encoded(self, index: int) -> Encoded:
-        x0, y, x1 = map(encode, self.frames(index).images)
-        return Encoded(self.name(index), (x0, y, x1))
+        return as_png(self.frames(index))
 
     def _draw(self, rng: np.random.Generator) -> UInt8[np.ndarray, "3 s s 3"]:
         size, margin = self.size, int(np.ceil(self.motion))

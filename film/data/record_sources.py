@@ -25,7 +25,7 @@ from natsort import natsorted
 
 from common.io.files import require_file
 from common.io.tfrecord import Span, parse_example, read_record, scan
-from film.data.triplet import Encoded, Frames, Source, encode
+from film.data.triplet import Encoded, Frames, Source, as_png
 
 FRAMES = ("frame_0", "frame_1", "frame_2")
 
@@ -151,8 +151,7 @@ class CutTriplets(Source):
         return Frames(self.name(index), np.asarray(self.arrays["images"][index]))
 
     def encoded(self, index: int) -> Encoded:
-        x0, y, x1 = map(encode, self.frames(index).images)
-        return Encoded(self.name(index), (x0, y, x1))
+        return as_png(self.frames(index))
 
 
 def find_shards(files: str) -> list[Path]:

@@ -93,6 +93,12 @@ def encode(image: UInt8[np.ndarray, "h w 3"]) -> bytes:
     return cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))[1].tobytes()
 
 
+def as_png(frames: Frames) -> Encoded:
+    """The frames as files."""
+    x0, y, x1 = map(encode, frames.images)
+    return Encoded(frames.name, (x0, y, x1), frames.time)
+
+
 def stack(images: Sequence[np.ndarray], name: str) -> UInt8[np.ndarray, "3 h w 3"]:
     """Three images of one size as one array; ValueError when the sizes differ."""
     sizes = [f"{image.shape[1]}x{image.shape[0]}" for image in images]

@@ -33,7 +33,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from common.training.batches import batches
+from common.training.batches import Batched
 from film.data.augment import CELL, ReferenceAugment, augment_with_flow
 from film.data.record_sources import CutTriplets
 from film.data.triplet import Source
@@ -46,32 +46,25 @@ PATIENCE = 100  # unreadable records in a row after which a source is given up
 
 
 @dataclass(frozen=True)
-class MixtureConfig:
+class MixtureConfig(Batched):
     """Triplets of one or more sources, augmented as in the reference; the defaults are the paper's."""
 
     sources: Sequence[Source]  # of `film.data.datasets`, `film.data.record_sources`, `film.data.procedural`
     weights: Sequence[float | int] = ()  # relative shares of the examples; empty: by numbers of records
-    batch_size: int = 8  # over all processes
     crop: int = 256  # side of the crops, pixels
     augment: ReferenceAugment = field(default_factory=ReferenceAugment)
     strict: bool = False  # stop at a record that cannot be read; else it is skipped, and logged
-    threads: int = 2  # readers inside this process
-    buffer: int = 8  # batches that they may prepare ahead
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "sources", tuple(self.sources))
         object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
         if not self.sources:
             raise ValueError("sources is empty: name at least one dataset")
         if self.weights and (len(self.weights) != len(self.sources) or min(self.weights) <= 0):
             raise ValueError(f"weights {self.weights} must be {len(self.sources)} positive numbers, or none at all")
-        _check_positive(crop=self.crop, batch_size=self.batch_size, threads=self.threads, buffer=self.buffer)
-
-    def batches(
-        self, seed: int, process_index: int | None = None, process_count: int | None = None
-    ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it; raises as `dataset`."""
-        return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
+        if self.crop < 1:
+            raise ValueError(f"crop {self.crop} must be at least 1 pixel")
 
     def dataset(self, seed: int) -> grain.MapDataset:
         """The endless examples of this seed; raises if no record of a source can be read."""
@@ -99,7 +92,7 @@ class MixtureConfig:
 
 
 @dataclass(frozen=True)
-class TripletConfig:
+class TripletConfig(Batched):
     """Patches cut from a film, with teacher flow, and a curriculum of motion.
 
     At scale 1.0 a crop has the film's own motion; at 0.5 it covers twice the width and motion halves. The motion (95th
@@ -109,7 +102,6 @@ class TripletConfig:
     """
 
     folder: str = "data/film_triplets"  # written by `film.data.cutting`
-    batch_size: int = 8  # over all processes
     crop: int = 128  # side of the crops, pixels; a multiple of 4
     scales: Sequence[float] = (1.0, 0.5, 0.4)  # to draw from, in (0, 1]; crop / scale is at most the patches' size
     max_motion: Sequence[Sequence[int | float]] = ((0, 1000.0),)  # (step, px), steps rising
@@ -117,29 +109,22 @@ class TripletConfig:
     mirror: bool = True
     backwards: bool = True
     colour: bool = True
-    threads: int = 1  # readers inside this process
-    buffer: int = 32  # batches that they may prepare ahead
+    threads: int = field(default=1, kw_only=True)
+    buffer: int = field(default=32, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         corners = tuple((int(step), float(pixels)) for step, pixels in self.max_motion)
         object.__setattr__(self, "scales", tuple(float(scale) for scale in self.scales))
         object.__setattr__(self, "max_motion", corners)
         if self.crop < CELL or self.crop % CELL:
             raise ValueError(f"crop {self.crop} is not a positive multiple of {CELL}: choose one")
-        _check_positive(batch_size=self.batch_size, threads=self.threads, buffer=self.buffer)
         if not self.scales or not all(0 < scale <= 1 for scale in self.scales):
             raise ValueError(f"scales {self.scales} must be one or more numbers above 0 and at most 1")
         if not corners or any(a >= b for (a, _), (b, _) in pairwise(corners)):
             raise ValueError(f"max_motion {corners} must be (step, px) corners with rising steps")
 
-    def batches(
-        self, seed: int, process_index: int | None = None, process_count: int | None = None
-    ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it; raises as `dataset`."""
-        return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
-
     def dataset(self, seed: int) -> grain.MapDataset:
-        """The endless examples of this seed; `recipes.film_small.moving_photograph_batches.MixedConfig` mixes them."""
         patches = CutTriplets(self.folder)
         for scale in self.scales:
             if CELL * round(self.crop / scale / CELL) > patches.size:
@@ -160,9 +145,7 @@ class TripletConfig:
         scale = choose_scale(self.scales, float(example["motion"]), float(limit), rng)
         switches = dict(turn=self.turn, mirror=self.mirror, backwards=self.backwards, colour=self.colour)
         augmented = augment_with_flow(example, rng, self.crop, scale, **switches)
-        (x0, y, x1), (flow0, flow1), (valid0, valid1) = (augmented[key] for key in ("images", "flows", "valid"))
-        flow = dict(flow0=flow0, flow1=flow1, valid0=valid0, valid1=valid1)
-        return dict(x0=x0, y=y, x1=x1, time=np.full(1, 0.5, np.float32), id=example["id"], **flow)
+        return with_flow(**augmented, time=0.5, id=example["id"])
 
 
 class Readable:
@@ -186,20 +169,17 @@ class Readable:
         for number in range(index, index + min(PATIENCE, len(self))):
             number %= len(self)
             try:
-                return self._read(number)
+                frames = self.source.frames(number)
+                height, width = frames.images.shape[1:3]
+                if min(height, width) < self.crop:
+                    raise ValueError(f"{frames.name}: a crop of {self.crop} does not fit into {width}x{height} pixels")
+                return dict(images=frames.images, time=frames.time, id=np.int64(self.first_id + number))
             except (OSError, ValueError, RuntimeError) as error:
                 message = f"record {self.first_id + number}: {' '.join(str(error).split())}"
                 if self.strict:
                     raise ValueError(f"{message} (strict=false skips such records)") from error
                 self._log_skipped(number, message)
         raise ValueError(f"{len(self.skipped)} records cannot be read, one after the other; the last: {message}")
-
-    def _read(self, number: int) -> Example:
-        frames = self.source.frames(number)
-        height, width = frames.images.shape[1:3]
-        if min(height, width) < self.crop:
-            raise ValueError(f"{frames.name}: a crop of {self.crop} does not fit into {width}x{height} pixels")
-        return dict(images=frames.images, time=frames.time, id=np.int64(self.first_id + number))
 
     def _log_skipped(self, number: int, message: str) -> None:
         with self._lock:
@@ -224,12 +204,14 @@ def endless(source: Any, seed: int, transform: Callable[[Example, np.random.Gene
     return dataset.random_map(transform)
 
 
+def with_flow(images: np.ndarray, flows: np.ndarray, valid: np.ndarray, time: float, id: Any) -> Example:
+    """An example of the module's table, from images [3 c c 3], flows [2 c/4 c/4 2] and valid [2 c/4 c/4]."""
+    (x0, y, x1), (flow0, flow1), (valid0, valid1) = images, flows, valid
+    flow = dict(flow0=flow0, flow1=flow1, valid0=valid0, valid1=valid1)
+    return dict(x0=x0, y=y, x1=x1, time=np.full(1, time, np.float32), id=id, **flow)
+
+
 def choose_scale(scales: Sequence[float], motion: float, limit: float, rng: np.random.Generator) -> float:
     """One of the scales that bring `motion` (px) down to `limit`, at random; the smallest if none does."""
     below = [scale for scale in scales if motion * scale <= limit]
     return float(rng.choice(below)) if below else min(scales)
-
-
-def _check_positive(**fields: int) -> None:
-    if min(fields.values()) < 1:
-        raise ValueError(f"{', '.join(f'{name} {value}' for name, value in fields.items())}: all need >= 1")

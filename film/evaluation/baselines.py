@@ -22,8 +22,6 @@ from film.data.triplet import Prediction
 
 Frame = Float[np.ndarray, "h w 3"]
 Flow = Float[np.ndarray, "h w 2"]
-
-
 Method = Callable[[Frame, Frame, float], Prediction]  # (x0, x1, time from 0 to 1)
 
 

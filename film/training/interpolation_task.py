@@ -104,13 +104,8 @@ class FilmTask:
             return {}
         shown = max(summary.rows for summary in self.image_summaries.values())
         rows = {name: np.asarray(batch[name][:shown]) for name in ("x0", "x1", "y", "time")}
-        output = jax.device_get(_forward(self.graphdef, params, rows["x0"], rows["x1"], rows["time"]))
+        output = jax.device_get(nnx.merge(self.graphdef, params)(rows["x0"], rows["x1"], rows["time"]))
         return {name: summary(rows, output) for name, summary in self.image_summaries.items()}
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
         return save(path, params, self.model, metadata, overwrite=True)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _forward(graphdef, params: Params, x0: Array, x1: Array, time: Array) -> FilmOutput:
-    return nnx.merge(graphdef, params).forward(x0, x1, time)

@@ -23,59 +23,20 @@ Scenes are drawn on demand and never repeat: example i is scene i of the run's s
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import grain
 import numpy as np
 
-from common.training.batches import batches
+from common.training.batches import Batched
 from film.data.augment import tint
+from film.data.triplet_batches import with_flow
 from recipes.film_small.moving_photographs import MovingPhotographs
 
 Example = dict[str, Any]
-
-
-@runtime_checkable
-class Part(Protocol):
-    """A config that can be mixed: a frozen dataclass with a `batch_size`, such as `TripletConfig`."""
-
-    def dataset(self, seed: int) -> grain.MapDataset: ...
-
-    def names(self, ids: Iterable[int | np.integer]) -> list[str]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batched(ABC):
-    """An endless dataset in batches.
-
-    Attributes:
-      batch_size: examples per batch, over all processes.
-      threads: readers in this process. buffer: batches prepared ahead.
-    """
-
-    batch_size: int = 8
-    threads: int = 2
-    buffer: int = 8
-
-    def __post_init__(self) -> None:
-        if min(self.batch_size, self.threads, self.buffer) < 1:
-            raise ValueError(f"batch_size {self.batch_size}, threads {self.threads}, buffer {self.buffer}: need >= 1")
-
-    @abstractmethod
-    def dataset(self, seed: int) -> grain.MapDataset:
-        """The endless examples of this seed, not batched."""
-
-    def batches(
-        self, seed: int, process_index: int | None = None, process_count: int | None = None
-    ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it (defaults: JAX's process).
-
-        Raises as `dataset`, and ValueError for a batch that cannot be divided."""
-        return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
 
 
 @dataclass(frozen=True)
@@ -108,11 +69,9 @@ class SyntheticConfig(Batched):
 
     def _prepare(self, example: Example, rng: np.random.Generator) -> Example:
         images = example["images"]
-        x0, y, x1 = tint(images, rng) if self.colour else images.astype(np.float32) / np.float32(255)
-        flow0, flow1 = example["flows"].astype(np.float32)
-        valid0, valid1 = example["valid"].astype(np.float32)
-        flow = dict(flow0=flow0, flow1=flow1, valid0=valid0, valid1=valid1)
-        return dict(x0=x0, y=y, x1=x1, time=example["time"].reshape(1), id=example["id"], **flow)
+        images = tint(images, rng) if self.colour else images.astype(np.float32) / np.float32(255)
+        flows, valid = (example[name].astype(np.float32) for name in ("flows", "valid"))
+        return with_flow(images, flows, valid, float(example["time"]), example["id"])
 
 
 @dataclass(frozen=True)
@@ -139,7 +98,7 @@ class MixedConfig(Batched):
         if len(weights) != len(self.parts) or min(weights) <= 0:
             raise ValueError(f"weights {weights} must be {len(self.parts)} positive numbers, or empty")
         for part in self.parts:
-            if not isinstance(part, Part):
+            if not isinstance(part, Batched):
                 raise ValueError(f"{type(part).__name__} cannot be mixed: it has no `dataset(seed)`")
 
     def dataset(self, seed: int) -> grain.MapDataset:

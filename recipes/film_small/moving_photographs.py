@@ -36,7 +36,7 @@ from jaxtyping import Float, UInt8
 from common import terminal
 from common.io.images import contact_sheet, write_image
 from film.data.cutting import STRIDE
-from film.data.triplet import Encoded, Frames, Source, encode
+from film.data.triplet import Encoded, Frames, Source, as_png
 from film.visualization import flow_picture
 from recipes.film_small.motions import Motion, draw_pose, draw_waves
 from recipes.film_small.outlines import outline
@@ -119,8 +119,7 @@ class MovingPhotographs(Source):
         return Frames(self.name(index), self._pictures(index, self._views(scene, time)), time)
 
     def encoded(self, index: int) -> Encoded:
-        first, middle, last = (encode(image) for image in self.frames(index).images)
-        return Encoded(self.name(index), (first, middle, last), self.moment(index))
+        return as_png(self.frames(index))
 
     def scene(self, index: int) -> Scene:
         return draw_scene(self, np.random.default_rng([self.seed, index]), self.album.subset(self.seed, index))

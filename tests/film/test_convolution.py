@@ -14,18 +14,13 @@ def plain(x, kernel, padding):
     return lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-SHIFTED = [(2, 0), (0, 2)]
-
-
 @pytest.mark.parametrize(
     ("size", "kernel", "padding"),
     [
-        ((5, 9), (1, 1), "SAME"),
         ((5, 9), (1, 2), [(0, 0), (0, 1)]),
         ((5, 9), (3, 3), "VALID"),
-        ((5, 9), (3, 3), SHIFTED),
         ((96, 40), (3, 3), "SAME"),
-        ((3, TILE_PIXELS + 1), (3, 3), SHIFTED),
+        ((3, TILE_PIXELS + 1), (3, 3), [(2, 0), (0, 2)]),
     ],
     ids=str,
 )

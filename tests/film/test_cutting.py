@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-import cv2
 import numpy as np
 import pytest
 from synthetic_film import SIDE, SPEED, START, draw, write_film
@@ -107,17 +106,6 @@ def test_no_triplet_spans_a_scene_cut(two_scenes, tmp_path):
     assert min(centres) < 10 and max(centres) > 13
     # A gap of one frame shows a cut by the changes around it.
     assert not {11, 12} & {*single} and {8, 15} <= {*single} and (min(single), max(single)) == (3, 20)
-
-
-def test_evaluation_layout_and_rule(moving, tmp_path):
-    cut = EvaluationCut(first=1, last=22, gap=3, spacing=5, motion=(6.0, 90.0))
-    assert cut_evaluation(moving, tmp_path / "eval", cut) == 4
-    assert [t["frame"] for t in triplets(tmp_path / "eval")] == [4, 9, 14, 19]
-    for triplet in triplets(tmp_path / "eval"):
-        assert triplet["motion"] == pytest.approx(6 * SPEED, abs=3)
-        for k, number in enumerate((-3, 0, 3), 1):
-            image = cv2.imread(str(tmp_path / "eval" / triplet["name"] / f"im{k}.png"))[..., ::-1]
-            assert np.abs(image.astype(int) - draw(triplet["frame"] + number)).mean() < 8
 
 
 def test_what_cannot_be_cut_is_refused_and_leaves_nothing(moving, training, tmp_path):

@@ -6,12 +6,12 @@ import json
 import types
 import warnings
 
-import cv2
 import numpy as np
 import pytest
 from flax import nnx
 from omegaconf import DictConfig, OmegaConf
 from toy import CONFIG, toy
+from translation import moved
 
 import film
 from common.evaluation.metrics import L1, Psnr, Ssim, psnr, ssim
@@ -33,11 +33,7 @@ INNER = np.s_[16:-16, 16:-16]
 
 
 def textured(shift: float, seed: int = 0) -> np.ndarray:
-    """Blobs of some 8 px, moved to the right by `shift` px."""
-    noise = np.random.default_rng(seed).random((HEIGHT // 8 + 1, WIDTH // 8 + 9, 3)).astype(np.float32)
-    big = cv2.resize(noise, None, fx=8, fy=8, interpolation=cv2.INTER_CUBIC)
-    matrix = np.array([[1, 0, shift - 32], [0, 1, 0]], np.float32)
-    return np.clip(cv2.warpAffine(big, matrix, (WIDTH, HEIGHT)), 0, 1)
+    return moved((shift, 0), (HEIGHT, WIDTH), seed, cell=8)
 
 
 def triplet(seed: int, name: str = "", time: float = 0.5, motion: float = 8.0) -> Triplet:
@@ -274,15 +270,11 @@ def test_refusals_before_any_work(tmp_path):
     assert scores_of(tmp_path / "taken")
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *((name, {}) for name in ("metrics", "sets")),
-        *((name, ["nosuch"]) for name in ("baselines", "training_metrics", "moments")),
-        *(("compare_with", names) for names in (["a/x", "b/x.safetensors"], ["average"])),
-        *[("scales", [2.0]), ("limit", -1), ("examples", -1)],
-    ],
-)
+REFUSED = dict(metrics={}, sets={}, baselines=["nosuch"], training_metrics=["nosuch"], moments=["nosuch"], scales=[2.0])
+NAMES = [("compare_with", names) for names in (["a/x", "b/x.safetensors"], ["average"])]
+
+
+@pytest.mark.parametrize(("field", "value"), [*REFUSED.items(), *NAMES, ("limit", -1), ("examples", -1)])
 def test_settings_that_are_refused(field, value):
     with pytest.raises(ValueError, match=f"evaluation.{field}"):
         FilmEvaluation(**({"metrics": METRICS, "sets": {"a": [triplet(0)]}} | {field: value}))
@@ -301,7 +293,8 @@ def command(place, **changes) -> DictConfig:
     return OmegaConf.create({"name": "toy", "evaluation": node} | options | changes)
 
 
-def test_a_command_chooses_sets_metrics_limit_and_scales(place, tmp_path, monkeypatch):
+def test_a_command_chooses_sets_metrics_limit_and_scales(place, tmp_path, monkeypatch, capsys):
+    """What it cannot choose is one line."""
     monkeypatch.setattr("common.training.run.setup", lambda: None)
     evaluate_from_config(command(place, output=str(tmp_path / "all")))
     assert len(rows_of(tmp_path / "all")) == 3 * 2 * 2 and "l1" in rows_of(tmp_path / "all")[0]
@@ -309,22 +302,11 @@ def test_a_command_chooses_sets_metrics_limit_and_scales(place, tmp_path, monkey
     rows = rows_of(tmp_path / "some")
     found = [(row["name"], row["scale"], row["method"]) for row in rows]
     assert found == [("00001", "0.5", method) for method in ("average", "dis-flow")] and "l1" not in rows[0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "value"),
-    [
-        ({"sets": ["vimeo"]}, "vimeo"),
-        ({"sets": ["absent"]}, "absent"),
-        ({"metrics": ["lpips"]}, "lpips"),
-        ({"scales": "half"}, "evaluation.scales"),
-        ({"weights": "nosuch"}, "nosuch"),
-    ],
-)
-def test_a_command_that_is_refused_is_one_line(place, tmp_path, monkeypatch, capsys, changes, value):
-    monkeypatch.setattr("common.training.run.setup", lambda: None)
-    with pytest.raises(SystemExit) as stop:
-        evaluate_from_config(command(place, output=str(tmp_path / "out"), **changes))
-    line = capsys.readouterr().err
-    assert stop.value.code == 2 and value in line and line.count("\n") == 1
+    capsys.readouterr()
+    for field, value in (("sets", ["vimeo"]), ("metrics", ["lpips"]), ("scales", "half"), ("weights", "nosuch")):
+        with pytest.raises(SystemExit) as stop:
+            evaluate_from_config(command(place, output=str(tmp_path / "out"), **{field: value}))
+        line = capsys.readouterr().err
+        named = "evaluation.scales" if field == "scales" else "".join(value)
+        assert stop.value.code == 2 and named in line and line.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -95,23 +95,23 @@ def test_sizes_of_the_presets(preset, count):
     assert config("full") == FilmConfig.paper() and manifest("full")["parameters"] == 34_436_667
 
 
-@pytest.mark.parametrize("size", [(75, 93), (31, 40), (5, 7), (2, 2), (1, 64)])
-def test_any_size_runs_and_comes_back(tiny, size):
-    out = tiny(*jax.random.uniform(jax.random.key(0), (2, 1, *size, 3)))
+@pytest.mark.parametrize("size", [(13, 18), (3, 7), (1, 16)])
+def test_any_size_runs_and_comes_back(size):
+    out = toy()(*jax.random.uniform(jax.random.key(0), (2, 1, *size, 3)))
     assert out.image.shape == out.x0_warped.shape == (1, *size, 3)
     assert out.forward_flow[0].shape == (1, *size, 2)
     assert jnp.isfinite(out.image).all()
 
 
-def test_batches_swapped_frames_and_times(tiny):
+def test_batches_swapped_frames_and_times():
     """A batch is its items; swapping the frames swaps the flows; each item is warped to its own time."""
-    x0, x1 = jax.random.uniform(jax.random.key(3), (2, 2, 64, 80, 3))
-    together, swapped = tiny(x0, x1), tiny(x1, x0)
-    apart = [tiny(x0[i : i + 1], x1[i : i + 1]).image for i in range(2)]
+    model, (x0, x1) = toy(), jax.random.uniform(jax.random.key(3), (2, 2, 16, 20, 3))
+    together, swapped = model(x0, x1), model(x1, x0)
+    apart = [model(x0[i : i + 1], x1[i : i + 1]).image for i in range(2)]
     np.testing.assert_allclose(together.image, jnp.concatenate(apart), atol=1e-5)
     np.testing.assert_allclose(together.forward_flow[0], swapped.backward_flow[0], atol=1e-4)
     np.testing.assert_allclose(together.x0_warped, swapped.x1_warped, atol=1e-5)
-    ends = tiny(x0, x1, jnp.array([[0.0], [1.0]]))
+    ends = model(x0, x1, jnp.array([[0.0], [1.0]]))
     np.testing.assert_allclose(ends.x0_warped[0], x0[0], atol=1e-6)
     np.testing.assert_allclose(ends.x1_warped[1], x1[1], atol=1e-6)
 
@@ -123,27 +123,24 @@ def test_bad_shapes_are_refused(shapes):
         inspect.unwrap(Film.__call__)(toy(), *frames)  # without the checked signature, which would raise first
 
 
-IMPOSSIBLE = {
-    **dict(pyramid_levels=[0, 10**9], fusion_pyramid_levels=[1, 8], specialized_levels=[0, 7], sub_levels=[0, 5]),
-    **dict(filters=[0], flow_convs=[(3, 3, 3), (3, 3, 0, 3)], flow_filters=[(32, 64, 1, 256)]),
-    **dict(correlation_radius=[(1, 1), (0, 0, 0, -1)]),
-}
+IMPOSSIBLE = [
+    *(dict(pyramid_levels=0), dict(pyramid_levels=10**9), dict(fusion_pyramid_levels=8), dict(specialized_levels=7)),
+    *(dict(sub_levels=5), dict(filters=0), dict(flow_convs=(3, 3)), dict(flow_filters=(32, 64, 1, 256))),
+    *(dict(correlation_radius=(1, 1)), dict(correlation_radius=(0, 0, 0, -1))),
+]
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name in IMPOSSIBLE for value in IMPOSSIBLE[name]])
-def test_impossible_configs_are_refused(name, value):
+@pytest.mark.parametrize("fields", IMPOSSIBLE, ids=str)
+def test_impossible_configs_are_refused(fields):
+    (name,) = fields
     with pytest.raises(ValueError, match=f"breaks: .*{name}"):
-        FilmConfig(**{name: value})
+        FilmConfig(**fields)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *[("filters", value) for value in ("16", 16.5, None, True, {3: 3})],
-        *[("flow_convs", value) for value in ("3333", 3, None, [3, "3", 3, 3], [3, 3, 3, 3.5])],
-        *[("blend", value) for value in (1, "true", None)],
-    ],
-)
+WRONG = dict(filters=["16", 16.5, True], flow_convs=["3333", 3, None, [3, "3", 3, 3]], blend=[1, "true", None])
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]])
 def test_fields_of_the_wrong_type_are_refused_by_name(name, value):
     """JSON may hold it; here the checked signature of FilmConfig itself would raise first."""
     (field,) = (field for field in dataclasses.fields(FilmConfig) if field.name == name)
@@ -161,15 +158,3 @@ def test_a_narrow_network_has_an_initialisation(filters):
         values = parameters(initialize(toy(narrow)))
         assert all(np.isfinite(value).all() for value in values.values())
         np.testing.assert_array_equal(values["extractor.convs.0.kernel"][1, 1], np.eye(3))
-
-
-@pytest.mark.slow
-def test_gradients_reach_every_parameter():
-    x0, x1, y = jax.random.uniform(jax.random.key(4), (3, 1, 32, 32, 3))
-    graphdef, params = nnx.split(toy())
-
-    def loss(params):
-        return l1(nnx.merge(graphdef, params).forward(x0, x1, jnp.full((1, 1), 0.5)).image, y)
-
-    grads = jax.tree.map(lambda g: float(jnp.abs(g).max()), nnx.to_pure_dict(jax.grad(loss)(params)))
-    assert min(jax.tree.leaves(grads)) > 0

@@ -76,7 +76,7 @@ def test_the_odd_pixel_of_the_padding_goes_after(toy, size, align, padding):
     assert sum(Interpolator(toy, size, align=align).padding, ()) == padding
 
 
-@pytest.mark.parametrize(("inputs", "times"), [(2, 0), (2, 1), (2, 3), (4, 1), (3, 3)])
+@pytest.mark.parametrize(("inputs", "times"), [(2, 0), (4, 1), (3, 3)])
 def test_the_number_of_frames(toy, inputs, times):
     given = photos(inputs)
     frames = list(interpolate(toy, given, times))
@@ -85,7 +85,7 @@ def test_the_number_of_frames(toy, inputs, times):
     assert all(frame.shape == (*SIZE, 3) and frame.dtype == np.float32 for frame in frames)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 8])
+@pytest.mark.parametrize("batch", [1, 8])
 def test_no_frame_is_encoded_twice_and_the_last_level_never(toy, encodings, batch):
     frames = [frame.tobytes() for frame in interpolate(toy, photos(3), 3, batch=batch)]
     assert len(set(frames)) == 17
@@ -117,21 +117,19 @@ def test_few_encodings_are_alive_however_many_frames_come(toy, encodings, batch,
 
 
 @pytest.mark.parametrize(
-    ("frames", "value"),
+    ("frames", "options", "value"),
     [
-        ([], "no frames"),
-        (photos(1), "one frame"),
-        ([*photos(2), *photos(1, (16, 23))], "frame 3 is 23x16, the first 24x16"),
-        (photos(2, (1, 1)), "1x1"),
+        ([], {}, "no frames"),
+        (photos(1), {}, "one frame"),
+        ([*photos(2), *photos(1, (16, 23))], {}, "frame 3 is 23x16, the first 24x16"),
+        (photos(2, (1, 1)), {}, "1x1"),
+        *(
+            (None, {name: value}, f"{name}={value}")
+            for name, value in (("times", -1), ("times", 17), ("batch", 0), ("align", 0))
+        ),
     ],
 )
-def test_unfit_inputs_are_refused(toy, frames, value):
+def test_unfit_inputs_and_numbers_are_refused(toy, frames, options, value):
+    """Numbers at the call: before any frame is asked for."""
     with pytest.raises(ValueError, match=value):
-        list(interpolate(toy, iter(frames), times=1))
-
-
-@pytest.mark.parametrize("options", [{"times": -1}, {"times": 17}, {"batch": 0}, {"align": 0}])
-def test_unfit_numbers_are_refused_at_the_call(toy, options):
-    ((name, value),) = options.items()
-    with pytest.raises(ValueError, match=f"{name}={value}"):
-        interpolate(toy, photos(2), **options)
+        list(interpolate(toy, iter(frames), **options)) if frames is not None else interpolate(toy, iter(()), **options)

@@ -2,13 +2,13 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from toy_task import finish, two_processes
 
 import film
 
@@ -35,45 +35,26 @@ def start(folder: Path, devices: int, *more: str) -> subprocess.Popen:
     return subprocess.Popen(words, cwd=folder, env=environment, **pipes)  # type: ignore[call-overload]
 
 
-def start_two(folder: Path, devices: int, *more: str) -> list[subprocess.Popen]:
-    """The same in two processes that are one run."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        cluster = [f"cluster.coordinator=localhost:{free.getsockname()[1]}", "cluster.processes=2", *more]
-    return [start(folder, devices, *cluster, f"cluster.process={i}") for i in range(2)]
-
-
-def finish(*runs: subprocess.Popen) -> None:
-    for run in runs:
-        output, _ = run.communicate(timeout=600)
-        assert run.returncode == 0, output
-
-
-def losses(folder: Path) -> np.ndarray:
+def losses(folder: Path, devices: int, *more: str) -> list[float]:
+    finish(start(folder, devices, *more))
     rows = [json.loads(line) for line in (folder / "runs/run/metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    return np.array([row["loss"] for row in rows])
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory) -> np.ndarray:
-    folder = tmp_path_factory.mktemp("alone")
-    finish(start(folder, 1))
-    return losses(folder)
+    return [row["loss"] for row in rows]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("devices", "options"), [(2, []), (8, []), (4, ["trainer.accumulate=2", "trainer.fsdp=2"])])
-def test_any_number_of_devices_gives_the_same_curve(tmp_path, alone, devices, options):
+def test_any_number_of_devices_gives_the_same_curve(tmp_path):
     """Also with parts of a batch on split parameters."""
-    finish(start(tmp_path, devices, *options))
-    np.testing.assert_allclose(losses(tmp_path), alone, rtol=1e-5)
+    alone = losses(tmp_path / "1", 1)
+    assert len(alone) == 6
+    for devices, options in ((2, []), (4, ["trainer.accumulate=2", "trainer.fsdp=2"])):
+        np.testing.assert_allclose(losses(tmp_path / str(devices), devices, *options), alone, rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_an_error_of_one_process_ends_all(tmp_path):
     """The run has another recipe: only the first process looks, and none is left waiting."""
     finish(start(tmp_path, 1, "trainer.steps=3"))
-    for run in start_two(tmp_path, 1, "seed=5"):
+    clusters = [[f"cluster.{name}={value}" for name, value in each.items()] for each in two_processes()]
+    for run in [start(tmp_path, 1, "seed=5", *words) for words in clusters]:
         output, _ = run.communicate(timeout=300)
         assert run.returncode == 2 and "seed" in output, output

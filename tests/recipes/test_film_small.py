@@ -4,11 +4,13 @@ import gzip
 import hashlib
 import io
 import json
+import zipfile
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from made_archives import rcc_bytes, write_deb, write_wheel
+from made_archives import rcc_bytes, tar_bytes, write_deb, write_wheel
 from synthetic_film import SPEED, draw, texture, write_film
 from toy import CONFIG, parameters, toy
 
@@ -19,7 +21,7 @@ from film.data.datasets import FolderTriplets, KnownTriplets, Quarters
 from film.io.weights import load_with_metadata
 from film.model import FilmConfig
 from recipes.downloads.archives import Package
-from recipes.film_small import held_out, photographs
+from recipes.film_small import fetch_film, held_out, photographs
 from recipes.film_small.average_weights import average
 from recipes.film_small.footage import FOOTAGE, Footage, fetch_footage
 from recipes.film_small.held_out import CUTS, cut_held_out
@@ -72,58 +74,52 @@ def test_photographs_are_copied_and_described(tmp_path, capsys, monkeypatch):
         row_fields = dict(split=row.split, member=row.member, licence=row.licence, author=row.author)
         sizes = dict(width=30, height=20 + number, sha256=hashlib.sha256(content).hexdigest())
         assert entry == dict(file=row.name, package=row.package.name) | row_fields | sizes
-    archive_names = {name: about["archive"] for name, about in index["packages"].items()}
-    assert archive_names == {"desk": "desk_1.0_all.deb", "game": "game_1.0_all.deb"} and index["missing"] == []
+    archived = {name: about["archive"] for name, about in index["packages"].items()}
+    assert archived == {name: f"{name}_1.0_all.deb" for name in ("desk", "game")} and index["missing"] == []
     assert len(Album(folder)) == 3 and [path.name for path in Album(folder, "held_out").paths] == ["desk_lake.png"]
     assert fetch_photographs(folder, tmp_path / "none") == index  # not fetched again
 
 
 def test_changed_folders_are_refused(tmp_path):
-    archives, folder = fill(tmp_path / "archives"), tmp_path / "out"
+    archives, folder, mine = fill(tmp_path / "archives"), tmp_path / "out", tmp_path / "mine"
     fetch_photographs(folder, archives, ROWS)
-    for spoil in (lambda path: path.write_bytes(b"changed"), lambda path: path.unlink()):
-        spoil(folder / "game_cat.webp")
-        with pytest.raises(ValueError, match=r"game_cat\.webp"):
+    texts = ("{", "[]", '{"photographs": [1]}', '{"photographs": [{"file": "x"}]}')
+    for name, text in (
+        ("game_cat.webp", "changed"),
+        ("game_cat.webp", None),
+        *(("index.json", text) for text in texts),
+    ):
+        (folder / name).unlink() if text is None else (folder / name).write_text(text)
+        with pytest.raises(ValueError, match=name):
             fetch_photographs(folder, archives, ROWS)
-    for text in ("{", "[]", '{"photographs": [1]}', '{"photographs": [{"file": "x"}]}'):
-        (folder / "index.json").write_text(text)
-        with pytest.raises(ValueError, match=r"index\.json"):
-            fetch_photographs(folder, archives, ROWS)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "holiday.jpg").write_text("mine")
+    mine.mkdir()
+    (mine / "holiday.jpg").write_text("mine")
     with pytest.raises(FileExistsError, match=r"holiday\.jpg"):
-        fetch_photographs(tmp_path / "mine", archives, ROWS)
-    assert (tmp_path / "mine" / "holiday.jpg").read_text() == "mine"
+        fetch_photographs(mine, archives, ROWS)
+    assert (mine / "holiday.jpg").read_text() == "mine"
 
 
-def test_photographs_of_another_release_are_reported(tmp_path):
+def test_photographs_of_another_release_are_reported_and_wrong_packages_leave_nothing(tmp_path):
     fewer = {path: content for path, content in CONTENT.items() if "lake" not in path and "cat" not in path}
     index = fetch_photographs(tmp_path / "out", fill(tmp_path / "archives", fewer, fewer), ROWS)
     assert [entry["file"] for entry in index["photographs"]] == ["desk_sea.jpg", "game_dog.webp"]
     assert index["missing"] == ["desk: usr/share/lake.png", f"game: {INSIDE}/cat.webp"]
-
-
-@pytest.mark.parametrize(
-    ("desk", "game", "value"),
-    [
-        ({}, CONTENT, "desk_1.0_all.deb"),
-        (CONTENT | {ROWS[1].member: CONTENT[ROWS[1].member][:900]}, CONTENT, "usr/share/lake.png"),
-        (CONTENT, CONTENT | {ROWS[3].member: b"<html>"}, "dog.webp"),
-    ],
-)
-def test_wrong_packages_leave_nothing(tmp_path, desk, game, value):
-    archives = fill(tmp_path / "archives", desk, game)
-    with pytest.raises(ValueError, match=value) as error:
-        fetch_photographs(tmp_path / "new" / "out", archives, ROWS)
-    assert "\n" not in str(error.value) and not (tmp_path / "new").exists()
+    lake, dog = ROWS[1].member, ROWS[3].member
+    for changed, value in (
+        ({}, "desk_1.0_all.deb"),
+        (CONTENT | {lake: CONTENT[lake][:900]}, "usr/share/lake.png"),
+        (CONTENT | {dog: b"<html>"}, "dog.webp"),
+    ):
+        archives = fill(tmp_path / "archives", changed, changed or CONTENT)
+        with pytest.raises(ValueError, match=value):
+            fetch_photographs(tmp_path / "new" / "out", archives, ROWS)
+        assert not (tmp_path / "new").exists()
 
 
 def test_the_list_of_photographs():
     rows = read_list()
-    names = [row.name for row in rows]
-    assert len(names) == len({name.lower() for name in names}) == len({row.member for row in rows}) == 111
+    assert len(rows) == len({row.name.lower() for row in rows}) == len({row.member for row in rows}) == 111
     assert sum(row.split == "held_out" for row in rows) == 5 and {row.split for row in rows} == {"train", "held_out"}
-    assert {name.rsplit(".", 1)[1] for name in names} == {"jpg", "png", "webp"}
     free = ("public-domain", "CC0-1.0", "CC-BY-2.0", "CC-BY-3.0", "CC-BY-4.0", "CC-BY-SA-3.0", "CC-BY-SA-4.0")
     assert {row.licence for row in rows} <= {*free, "LGPL-2.1+", "LGPL-3.0"} and all(row.author for row in rows)
 
@@ -197,15 +193,13 @@ def test_a_set_has_frames_and_an_index(sets, name, gap, licence):
     assert index["licence"].startswith(licence) and index["source"] in ("cup.mp4", "bikes.mp4", "bbb.mp4")
     for entry in index["triplets"]:
         assert entry["gap"] == gap and entry["motion"] == pytest.approx(2 * gap * SPEED, abs=3)
-    if name == "bikes_quarters":
-        layout = Quarters(sets / name)
-        assert [triplet.time for triplet in layout] == [0.25, 0.75] * 4 and layout.name(1) == "00001/3"
-        frames = [(t, n // 2, (-2, -1 if t.time < 0.5 else 1, 2)) for n, t in enumerate(layout)]
-    else:
-        frames = [(triplet, n, (-gap, 0, gap)) for n, triplet in enumerate(FolderTriplets(sets / name))]
-    for triplet, number, offsets in frames:
-        for frame, offset in zip(triplet[1:4], offsets, strict=True):
-            centre = index["triplets"][number]["frame"] + offset
+    quarters = name == "bikes_quarters"
+    triplets = [*(Quarters if quarters else FolderTriplets)(sets / name)]
+    assert [triplet.time for triplet in triplets] == ([0.25, 0.75] if quarters else [0.5]) * 4
+    for number, triplet in enumerate(triplets):
+        middle = round(gap * (2 * triplet.time - 1))
+        for frame, offset in zip(triplet[1:4], (-gap, middle, gap), strict=True):
+            centre = index["triplets"][number // (1 + quarters)]["frame"] + offset
             errors = [np.abs(frame - draw(centre + k) / 255).mean() for k in (-1, 0, 1)]
             assert errors[1] < 8 / 255 and errors[1] == min(errors)
 
@@ -231,10 +225,46 @@ def test_the_held_out_sets(sets, footage, tmp_path, monkeypatch):
     for clip in ("cup", "box", "city", "bikes"):
         assert len({cut.gap for name, (_, cut) in CUTS.items() if name.startswith(clip) and not cut.quarters}) == 2
     monkeypatch.setattr(held_out, "cut_evaluation", lambda *_: pytest.fail("worked"))
-    with pytest.raises(FileExistsError, match="held_out"):
-        cut_held_out(sets, footage.parent / "bbb.mp4", footage)
-    with pytest.raises(FileNotFoundError, match=r"none\.mp4"):
-        cut_held_out(tmp_path / "new", tmp_path / "none.mp4", footage)
+    for folder, video, value in (
+        (sets, footage.parent / "bbb.mp4", "held_out"),
+        (tmp_path / "new", tmp_path / "none", "none"),
+    ):
+        with pytest.raises((FileExistsError, FileNotFoundError), match=value):
+            cut_held_out(folder, video, footage)
+
+
+# ---- the film
+
+ARCHIVE, MEMBER = fetch_film.MEMBER.split(".zip/")
+
+
+@pytest.fixture
+def archived(tmp_path, monkeypatch):
+    """Makes what is downloaded an archive built like the real one, with `content` for a film."""
+
+    def make(content: bytes, member: str = MEMBER) -> None:
+        inner = io.BytesIO()
+        with zipfile.ZipFile(inner, "w") as bundle:
+            bundle.writestr(member, content)
+        (tmp_path / "package.tar.gz").write_bytes(tar_bytes({f"{ARCHIVE}.zip": inner.getvalue()}, "w:gz"))
+        monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: tmp_path / "package.tar.gz")
+
+    return make
+
+
+def test_fetch_takes_that_film_only_and_once(archived, tmp_path, monkeypatch):
+    content = b"film" * 1000
+    archived(content)
+    monkeypatch.setattr(fetch_film, "SHA256", hashlib.sha256(content).hexdigest())
+    assert fetch_film.fetch_film(tmp_path / "data").read_bytes() == content
+    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: pytest.fail("downloaded twice"))
+    assert fetch_film.fetch_film(tmp_path / "data") == tmp_path / "data/bbb.mp4"
+    assert [p.name for p in (tmp_path / "data").iterdir()] == ["bbb.mp4"]
+    for member in (MEMBER, "readme.txt"):
+        archived(b"something else", member)
+        with pytest.raises(ValueError, match=r"bbb\.mp4"):
+            fetch_film.fetch_film(tmp_path / "other")
+        assert not (tmp_path / "other").exists()
 
 
 # ---- stereo: a near square before a far wall
@@ -268,7 +298,7 @@ def test_the_middle_view_is_exact_where_both_cameras_see():
     assert known[row, x - hidden - 4] and known[row, x + SIDE + hidden + 4] and known[row, x + SIDE // 2]
 
 
-def test_missing_disparity_and_different_colours_are_unknown():
+def test_missing_disparity_and_different_colours_are_unknown_and_the_nearest_point_wins():
     reflection, holes = view(1), disparity()
     holes[:, 60:70] = np.inf
     reflection[:6] = 1 - reflection[:6]
@@ -276,9 +306,6 @@ def test_missing_disparity_and_different_colours_are_unknown():
     assert not known[:4].any() and not known[40:, 59:67].any() and known[40:, 72:80].all()
     with pytest.raises(ValueError, match="95x48"):
         middle_view(view(0), view(1)[:, :-1], holes)
-
-
-def test_the_nearest_point_wins():
     row = np.array([[2, 2, 2, 6, 6, 2, 2, 2, 2, 2, 2, 2]], np.float32)
     np.testing.assert_array_equal(splat(row, 0.5)[0], [6, 6, np.nan, np.nan, 2, 2, 2, 2, 2, 2, 2, np.nan])
     np.testing.assert_array_equal(splat(row + 1, 0.5)[0, :4], [7, 7, np.nan, 3])  # half a pixel: both neighbours
@@ -290,16 +317,14 @@ def test_the_nearest_point_wins():
 def test_weights_are_averaged(tmp_path):
     for seed in (1, 2):
         film.save_model(tmp_path / f"{seed}.safetensors", toy(seed=seed), {"seed": seed})
-    one, two, output = (str(tmp_path / f"{name}.safetensors") for name in (1, 2, "mean"))
-    for wrong, value in ((one,), "1"), ((one, str(tmp_path / "other.safetensors")), r"other\.safetensors"):
-        film.save_model(tmp_path / "other.safetensors", toy(FilmConfig(3, 2, 1, 2, (1, 2), (8, 8), 8)), overwrite=True)
-        with pytest.raises(ValueError, match=value):
-            average(wrong, tmp_path / "mean.safetensors")
-    with pytest.raises(FileExistsError):
-        average((one, two), tmp_path / "1.safetensors")
-    assert not (tmp_path / "mean.safetensors").exists()
-    average((one, two, two), tmp_path / "mean.safetensors")
-    model, header = load_with_metadata(output)
+    film.save_model(tmp_path / "other.safetensors", toy(FilmConfig(3, 2, 1, 2, (1, 2), (8, 8), 8)))
+    one, two, other, mean = (str(tmp_path / f"{name}.safetensors") for name in (1, 2, "other", "mean"))
+    for wrong, output, value in ((one,), mean, "1"), ((one, other), mean, "other"), ((one, two), one, "1"):
+        with pytest.raises((ValueError, FileExistsError), match=value):
+            average(wrong, Path(output))
+    assert not Path(mean).exists()
+    average((one, two, two), Path(mean))
+    model, header = load_with_metadata(mean)
     first, second = (parameters(toy(seed=seed)) for seed in (1, 2))
     for path, leaf in parameters(model).items():
         np.testing.assert_allclose(leaf, (first[path] + 2 * second[path]) / 3, rtol=1e-5, atol=1e-7)
