@@ -19,11 +19,11 @@ from plugins.diffusion.networks.text_encoder import TextConfig, TextEncoder
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
 from plugins.diffusion.samplers import by_name, starting_noise
-from plugins.diffusion.samplers.predictions import min_snr_weight, snr
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.steering import steered
 from plugins.diffusion.training.denoising_task import DenoisingTask, SampleSheet, latents_of, spread_timesteps
 from plugins.diffusion.training.losses import ErrorBetween, per_example
+from plugins.diffusion.training.targets import min_snr_weight, snr
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
 UNET = UNetConfig(

@@ -16,7 +16,7 @@ from tiny_base import SCHEDULE, TEXT, VAE, diffusion_base, pixel_base, unet_conf
 from common.training.mesh import make_mesh
 from plugins.diffusion import samplers
 from plugins.diffusion.compiled import chunk_size, make_layout
-from plugins.diffusion.io.folder import read_base
+from plugins.diffusion.io.base import read_base
 from plugins.diffusion.io.lora import Lora
 from plugins.diffusion.pipeline import load
 from plugins.diffusion.request import make_request

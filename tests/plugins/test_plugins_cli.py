@@ -150,7 +150,7 @@ def test_errors_are_one_line_and_write_nothing(here, capsys, words, value):
 
 
 def test_no_base_and_no_command(here, capsys, monkeypatch):
-    monkeypatch.setattr("plugins.diffusion.io.pretrained.WEIGHTS", here / "weights")
+    monkeypatch.setattr("plugins.diffusion.io.base.WEIGHTS", here / "weights")
     assert "base" in refused("info", capsys) and "'draw'" in refused("draw", capsys)
     (here / "weights").mkdir()
     shutil.move("base", here / "weights" / "diffusion-small")

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plugins.diffusion.samplers import predictions, schedules
-from plugins.diffusion.samplers.predictions import add_noise, min_snr_weight, predict, snr, target, training_target
+from plugins.diffusion.samplers import schedules
+from plugins.diffusion.samplers.sampler import predict
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, solver_timesteps, spaced_timesteps
 from plugins.diffusion.steering import guide
+from plugins.diffusion.training.targets import add_noise, min_snr_weight, scales, snr, target, training_target
 
 DATA = Path(__file__).parents[1] / "data/plugins"
 TRAIN = np.load(DATA / "schedulers.npz", allow_pickle=False)  # of 1,000 timesteps every ninth, first and last included
@@ -102,7 +103,7 @@ def test_every_prediction_gives_x0_and_eps(kinds, alpha):
 def test_the_training_target_is_the_samplers_prediction(kind):
     schedule = Schedule(prediction_type=kind)
     output, x = training_target(schedule, X0, EPS, T), add_noise(schedule, X0, EPS, T)
-    prediction = predict(kind, output, x, *predictions.scales(schedule, T, x.ndim))
+    prediction = predict(kind, output, x, *scales(schedule, T, x.ndim))
     np.testing.assert_allclose(prediction.x0, X0, atol=5e-5)
     np.testing.assert_allclose(prediction.eps, EPS, atol=5e-4)
 

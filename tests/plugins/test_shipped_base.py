@@ -8,7 +8,7 @@ from common.io.images import read_image
 from plugins import diffusion
 from plugins.cli.main import main
 from plugins.conditions.mask import foreground
-from plugins.diffusion.io.pretrained import DEFAULT, WEIGHTS, names
+from plugins.diffusion.io.base import DEFAULT, WEIGHTS, names
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from flax import nnx
 from jaxtyping import Float
 
 from common.weights import porting
@@ -196,6 +197,15 @@ def merge(params: Mapping[Any, Any], loras: Sequence[tuple[Lora, float]], *, par
     for path, delta in deltas.items():
         leaves[path] = (leaves[path].astype(np.float32) + delta).astype(leaves[path].dtype)
     return porting.unflatten_like(leaves, params)
+
+
+def merged(network: Any, loras: Sequence[tuple[Lora, float]], part: Part) -> Any:
+    """`merge` for a network; the network itself if no LoRA changes it."""
+    loras = [(lora, weight) for lora, weight in loras if part in lora.updates]
+    if not loras:
+        return network
+    graph, state = nnx.split(network)
+    return nnx.merge(graph, merge(nnx.to_pure_dict(state), loras, part=part))
 
 
 def refuse(problems: Sequence[str], summary: str) -> None:

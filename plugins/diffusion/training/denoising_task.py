@@ -42,9 +42,9 @@ from plugins.diffusion.networks.vae import AutoencoderKL, Posterior
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers import by_name
-from plugins.diffusion.samplers.predictions import add_noise, min_snr_weight, snr, training_target
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.losses import Denoising
+from plugins.diffusion.training.targets import add_noise, min_snr_weight, snr, training_target
 
 DTYPES = ("float32", "bfloat16")
 SAMPLER = by_name("dpm")  # the default of an exported base

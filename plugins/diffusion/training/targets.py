@@ -1,47 +1,10 @@
-"""What a diffusion model predicts, and training targets and weights for each kind of prediction.
-
-A sample is x = alpha x_0 + sigma eps. A model is trained to predict one of
-
-    epsilon        eps                             (DDPM, 2006.11239)
-    v_prediction   v = alpha eps - sigma x_0       (progressive distillation, 2202.00512, appendix D)
-    sample         x_0
-    flow           eps - x_0, where alpha = 1 - sigma (flow matching)
-
-Given x, each of them determines x_0 and eps.
-"""
-
-from typing import NamedTuple
+"""Noisy samples, targets and weights of diffusion training, for each kind of prediction (`samplers/sampler.py`)."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from plugins.diffusion.samplers.sampler import KINDS
 from plugins.diffusion.samplers.schedules import Schedule, check_choice
-
-KINDS = ("epsilon", "v_prediction", "sample", "flow")
-
-
-class Prediction(NamedTuple):
-    """A model's output, and the x_0 and eps that it implies."""
-
-    output: Float[Array, "*s"]
-    x0: Float[Array, "*s"]
-    eps: Float[Array, "*s"]
-
-
-def predict(
-    kind: str, output: Float[Array, "*s"], x: Float[Array, "*s"], alpha: Float[Array, "*#s"], sigma: Float[Array, "*#s"]
-) -> Prediction:
-    """x_0 and eps from a model's output of `kind` for x = alpha x_0 + sigma eps; the scales broadcast.
-
-    "epsilon" divides by alpha, "sample" by sigma."""
-    check_choice("prediction_type", kind, KINDS)
-    if kind == "epsilon":
-        return Prediction(output, (x - sigma * output) / alpha, output)
-    if kind == "v_prediction":
-        return Prediction(output, alpha * x - sigma * output, alpha * output + sigma * x)
-    if kind == "sample":
-        return Prediction(output, output, (x - alpha * output) / sigma)
-    return Prediction(output, x - sigma * output, x + alpha * output)
 
 
 def target(
