@@ -164,11 +164,6 @@ class Lora:
         with about(Path(path)):
             return cls(str(path), _updates(tensors))
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The networks that this LoRA changes."""
-        return tuple(self.updates)
-
 
 def merge(params: Mapping[Any, Any], loras: Sequence[tuple[Lora, float]], *, part: Part | None = None) -> dict:
     """New parameters of the same types with each LoRA added, times its weight: 1 is full strength, negative is allowed.
