@@ -22,8 +22,7 @@ from plugins.diffusion.samplers import by_name, starting_noise
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.steering import steered
 from plugins.diffusion.training.denoising_task import DenoisingTask, SampleSheet, latents_of, spread_timesteps
-from plugins.diffusion.training.losses import ErrorBetween, per_example
-from plugins.diffusion.training.targets import min_snr_weight, snr
+from plugins.diffusion.training.losses import ErrorBetween, min_snr_weight, per_example, snr
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
 
 UNET = UNetConfig(

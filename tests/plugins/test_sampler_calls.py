@@ -15,7 +15,7 @@ import pytest
 from plugins.diffusion import samplers
 from plugins.diffusion.samplers.sampler import clip_x0, image_keys
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
-from plugins.diffusion.training.targets import add_noise
+from plugins.diffusion.training.losses import add_noise
 
 MEAN, DEVIATION = 0.5, 0.3
 SCHEDULE, FLOW = Schedule(set_alpha_to_one=True, steps_offset=0), FlowSchedule()

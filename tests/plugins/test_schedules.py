@@ -13,7 +13,7 @@ from plugins.diffusion.samplers import schedules
 from plugins.diffusion.samplers.sampler import predict
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, solver_timesteps, spaced_timesteps
 from plugins.diffusion.steering import guide
-from plugins.diffusion.training.targets import add_noise, min_snr_weight, scales, snr, target, training_target
+from plugins.diffusion.training.losses import add_noise, min_snr_weight, scales, snr, target, training_target
 
 DATA = Path(__file__).parents[1] / "data/plugins"
 TRAIN = np.load(DATA / "schedulers.npz", allow_pickle=False)  # of 1,000 timesteps every ninth, first and last included

@@ -70,25 +70,19 @@ class Component(NamedTuple):
         return self.tensors[min(shapes, key=lambda name: math.prod(shapes[name]))].dtype.name
 
 
-def load_unet(
-    source: str | Path, dtype: Any = jnp.float32, *, config: UNetConfig | None = None, variant: str | None = None
-) -> UNet:
+def load_unet(source: str | Path, dtype: Any = jnp.float32, **options: Any) -> UNet:
     """The denoising network; arguments and errors as `load_component`."""
-    return load_component("unet", source, dtype, config=config, variant=variant)
+    return load_component("unet", source, dtype, **options)
 
 
-def load_vae(
-    source: str | Path, dtype: Any = jnp.float32, *, config: VAEConfig | None = None, variant: str | None = None
-) -> AutoencoderKL:
+def load_vae(source: str | Path, dtype: Any = jnp.float32, **options: Any) -> AutoencoderKL:
     """The autoencoder; arguments and errors as `load_component`."""
-    return load_component("vae", source, dtype, config=config, variant=variant)
+    return load_component("vae", source, dtype, **options)
 
 
-def load_text_encoder(
-    source: str | Path, dtype: Any = jnp.float32, *, config: TextConfig | None = None, variant: str | None = None
-) -> TextEncoder:
+def load_text_encoder(source: str | Path, dtype: Any = jnp.float32, **options: Any) -> TextEncoder:
     """CLIP's text encoder; arguments and errors as `load_component`."""
-    return load_component("text_encoder", source, dtype, config=config, variant=variant)
+    return load_component("text_encoder", source, dtype, **options)
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
