@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -62,11 +61,6 @@ def test_flow_levels_are_shifted_up():
     plain, moved = FlowSchedule().levels(5), FlowSchedule(shift=3.0).levels(5)
     assert plain[0] == moved[0] == 1 and plain[-1] == moved[-1] == 0
     assert (moved[1:-1] > plain[1:-1]).all()
-
-
-def test_a_schedule_is_a_static_argument():
-    double = jax.jit(lambda x, schedule: x * schedule.num_train_timesteps, static_argnums=1)
-    assert double(2.0, Schedule()) == double(2.0, Schedule(prediction_type="sample")) == 2000
 
 
 def test_noisy_samples_and_velocities():
