@@ -39,7 +39,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
-from plugins.diffusion.networks import json_config
+from plugins.diffusion.networks.json_config import JsonConfig
 from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import check_images
@@ -62,22 +62,12 @@ class ControlOutput(NamedTuple):
         return jax.tree.unflatten(structure, [leaf * gains[i].astype(leaf.dtype) for i, leaf in enumerate(leaves)])
 
 
-class ControlConfig:
+class ControlConfig(JsonConfig):
     """Base class of the networks' architectures, frozen dataclasses whose default is Stable Diffusion 1.x's."""
-
-    architecture: ClassVar[str]  # `_class_name` in config.json
-    fixed: ClassVar[Mapping[str, Sequence]] = {}  # further options of config.json, and their supported values
 
     @classmethod
     def sd15(cls) -> Any:
         return cls()
-
-    @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> Any:
-        return json_config.read(cls, mapping, cls.architecture, cls.fixed)
-
-    def to_json(self) -> dict[str, Any]:
-        return json_config.write(self, self.architecture, self.fixed)
 
 
 class ControlNetwork(nnx.Module):

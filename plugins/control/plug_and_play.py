@@ -36,7 +36,8 @@ from jaxtyping import Array, Float
 from plugins.control.contract import check_condition, check_settings
 from plugins.diffusion.networks.unet_config import UP_TYPES, UNetConfig
 from plugins.diffusion.request import check_images
-from plugins.diffusion.samplers import Step, ddim, ddim_inversion
+from plugins.diffusion.samplers import Step
+from plugins.diffusion.samplers.discrete import ddim, ddim_inversion
 from plugins.diffusion.steering import WITH, WITHOUT, Effect, Rows, steered
 
 INVERSION = 200  # steps; the release takes 999, the error of the round trip falls as one over their number

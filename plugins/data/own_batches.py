@@ -25,7 +25,7 @@ from plugins.data.captioned import is_sided
 from plugins.data.crop import cut, square
 from plugins.data.latent_cache import Cache
 from plugins.data.record import Record, Source
-from plugins.diffusion.io.pretrained import find
+from plugins.diffusion.io.base import find
 from plugins.diffusion.io.tokenizer import Tokenizer
 
 Split = Literal["train", "unseen", "all"]

@@ -42,10 +42,9 @@ from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.t2i_adapter import T2IAdapter
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
-from plugins.diffusion.samplers.predictions import add_noise, training_target
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.denoising_task import DTYPES, Denoised, DenoisingTask, latents_of, spread_timesteps
-from plugins.diffusion.training.losses import Denoising
+from plugins.diffusion.training.losses import Denoising, add_noise, training_target
 
 KINDS: dict[str, type[ControlNetwork]] = {
     "mediapipe": MediaPipePlugin,
