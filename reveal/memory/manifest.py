@@ -73,10 +73,6 @@ class ShardInfo:
     deleted: str | None  # name of the file of deletions; None: all rows are live
     files: Mapping[str, tuple[int, int]]  # name -> bytes, CRC-32C
 
-    @property
-    def live(self) -> int:
-        return sum(self.counts)
-
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> ShardInfo:
         files = {name: (int(size), int(crc)) for name, (size, crc) in fields["files"].items()}

@@ -50,7 +50,7 @@ class Memory(Snapshot):
 
     def __init__(self, folder: str | Path, engine: Engine | None = None, encoder: str | None = None):
         super().__init__(folder, encoder)
-        self._engine = engine
+        self.engine = engine
 
     @classmethod
     def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> Memory:
@@ -65,27 +65,18 @@ class Memory(Snapshot):
         """Opens a folder; the same as the constructor."""
         return cls(folder, engine, encoder)
 
-    @property
-    def engine(self) -> Engine:
-        """The engine, up to date."""
-        if self._engine is None:
-            from reveal.memory.engines.exact import ExactEngine
-
-            self._engine = ExactEngine()
-        if _SEARCHED.get(self._engine) != (self._token, self.version):
-            _SEARCHED.pop(self._engine, None)  # an update that fails leaves keys of neither
-            self._engine.update(self.rows(), len(self.layout.sources), self.version)
-            _SEARCHED[self._engine] = self._token, self.version
-        return self._engine
-
-    @engine.setter
-    def engine(self, engine: Engine | None) -> None:
-        self._engine = engine
-
     def search(self, query: Any, k: int, sources: Sequence[str] | None = None, log_gate: Any = None) -> SearchResult:
         """The k best items of each query [b d], of all sources or of those named; `log_gate` [b s] is of all sources.
         Raises ValueError for shapes that do not fit and for a source that is not there."""
         numbers = None if sources is None else [self.layout.number(source) for source in sources]
+        if self.engine is None:
+            from reveal.memory.engines.exact import ExactEngine
+
+            self.engine = ExactEngine()
+        if _SEARCHED.get(self.engine) != (self._token, self.version):
+            _SEARCHED.pop(self.engine, None)  # an update that fails leaves keys of neither
+            self.engine.update(self.rows(), len(self.layout.sources), self.version)
+            _SEARCHED[self.engine] = self._token, self.version
         return self.engine.search(query, k, sources=numbers, log_gate=log_gate)
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:

@@ -57,7 +57,7 @@ class Snapshot:
 
     def __len__(self) -> int:
         """Live items."""
-        return sum(info.live for info in self.manifest.shards)
+        return sum(self.sources.values())
 
     def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
         """The items. Raises ValueError for an id that is not there."""
