@@ -121,7 +121,10 @@ class Snapshot:
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(shard, row) of each id; (-1, -1) where there is none."""
         home, row = np.full(len(ids), -1), np.full(len(ids), -1)
+        low, high = int(ids.min(initial=MOST_IDS)), int(ids.max(initial=-1))
         for number, shard in enumerate(self.shards):
+            if shard.info.last < low or high < shard.info.first:
+                continue  # most shards, where single items were added
             may = np.flatnonzero((ids >= shard.info.first) & (ids <= shard.info.last))
             if len(may):
                 rows = shard.find(ids[may])

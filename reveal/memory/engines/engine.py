@@ -85,12 +85,14 @@ class Engine(Protocol):
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """From now on search `rows`, of `sources` sources. A row whose id and version were there before has the same
         key, as long as `rows.memory` is the same."""
+        ...
 
     def search(
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
         """The k best items of each query [b d], of some sources by their numbers, or of all; `log_gate` [b s] is of all
         sources. Raises ValueError for shapes that do not fit, k below 1, a source that is not there."""
+        ...
 
 
 def optional(package: str, extra: str) -> Any:
