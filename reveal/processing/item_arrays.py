@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int, UInt8
 from common.data.stored import decode_picture
 from reveal.memory.items import Item, is_text
 from reveal.processing.tokenizers import Tokenizer
-from reveal.sources.skips import Skips
+from reveal.sources.records import Skips
 
 CROP_SEED = 0x63726F70  # with an item's id, seeds its crop and drop
 WHOLE = (1, 1)

@@ -19,6 +19,7 @@ from reveal.network.generator import Greedy
 from reveal.processing.processor import Hops
 from reveal.reader import reader_fingerprint
 from reveal.sources import Questions, Skips, evqa, infoseek
+from reveal.sources.records import Record, usable
 from reveal.sources.registry import items_of
 
 with warnings.catch_warnings():
@@ -86,20 +87,24 @@ def test_domains_of_nocaps_and_karpathys_split(files, tmp_path):
     assert [one.id for one in examples_of(karpathy)[0]] == [7]
 
 
+def shown(records, files) -> list[Record]:
+    """Those whose image is there."""
+    return list(usable(records, files / "images", Skips(), image_needed=True))
+
+
 def test_encyclopedic_vqa_is_read(files):
     names = str(files / "val.json")
-    found = list(evqa.entries(files / "test.csv", files / "images", names))
-    assert [(one.question.id, one.kind, one.seen, one.image) for one in found] == [
+    found = shown(evqa.records(files / "test.csv", names, skips=Skips()), files)
+    assert [(one.number, one.group, one.metadata["seen"], *one.names) for one in found] == [
         (0, "templated", True, "2697"),
         (10, "multi_answer", False, "4f1e2d3c4b5a6978"),
         (11, "multi_answer", False, "2697"),
         (30, "2_hop", None, "2697"),
         (40, "automatic", None, "2697"),
     ]
-    assert found[0].references == ("Ardea", "grey, big heron") and found[0].question.image.name == "heron.jpg"
-    assert found[1].question.text == 'what does "it"\neat'
-    assert found[1].references == ("fish && seeds&&worms", "moss")
-    assert found[1].question.answers == ("fish, seeds, worms", "moss")
+    assert found[0].metadata["references"] == ("Ardea", "grey, big heron") and found[0].image.name == "heron.jpg"
+    assert found[1].text == 'what does "it"\neat' and found[1].answers == ("fish, seeds, worms", "moss")
+    assert found[1].metadata["references"] == ("fish && seeds&&worms", "moss")
     options = {"images": str(files / "images")}  # names are needed for the others
     for more in ({}, {"names": names, "kinds": ["multi_answer"], "most": 1}):
         assert [one.id for one in Questions("evqa", str(files / "test.csv"), options | more)] == [10]
@@ -112,28 +117,29 @@ def test_invalid_tables_are_refused(files, tmp_path):
     for text, value in (("question,answer\nx,y\n", "question_type"), (unclosed, "row 3")):
         (tmp_path / "broken.csv").write_text(text)
         with pytest.raises(ValueError, match=value):
-            list(evqa.entries(tmp_path / "broken.csv", files / "images"))
+            list(evqa.records(tmp_path / "broken.csv", skips=Skips()))
     with pytest.raises(ValueError, match=r"x\.json"):
         evqa.names_of([json_file(tmp_path / "x.json", [1])])
     with pytest.raises(ValueError, match="x"):
-        list(evqa.entries(files / "test.csv", files / "images", kinds=["x"]))
+        list(evqa.records(files / "test.csv", kinds=["x"], skips=Skips()))
     with pytest.raises(ValueError, match="row 4"):
-        list(evqa.entries(files / "test.csv", files / "images", str(files / "val.json"), most=1, skips=Skips(True)))
+        list(evqa.records(files / "test.csv", str(files / "val.json"), most=1, skips=Skips(True)))
 
 
 def test_infoseek_is_read(files):
-    path, images = files / "infoseek.jsonl", files / "images"
-    found = list(infoseek.entries(path, images, files / "qtype.jsonl", files / "withkb.jsonl"))
-    assert [(one.name, one.question.id, one.kind, one.split) for one in found[:3]] == [
-        ("v0", 0, "numerical", "unseen_question"),
-        ("v1", 1, "string", "unseen_entity"),
-        ("v2", 2, "time", "unseen_question"),
+    path, nothing = files / "infoseek.jsonl", {"references": (), "range": None, "entity": ""}
+    found = shown(infoseek.records(path, files / "qtype.jsonl", files / "withkb.jsonl", skips=Skips()), files)
+    split, texts = {"split": "unseen_question"}, {"references": ("東京", "Tokyo"), "entity": "Q1490"}
+    assert [one.metadata for one in found[:3]] == [
+        nothing | split | {"id": "v0", "kind": "numerical", "range": (54.9, 67.1)},
+        nothing | texts | {"id": "v1", "kind": "string", "split": "unseen_entity"},
+        nothing | split | {"id": "v2", "kind": "time", "references": ("1889", "in 1889")},
     ]
-    assert found[0].span == (54.9, 67.1) and found[0].references == () and found[0].question.answers == ("61",)
-    assert found[1].references == ("東京", "Tokyo") and found[1].entity == "Q1490" and found[1].span is None
-    assert found[3].references == () and found[3].question.answers == ()
-    assert [one.kind for one in infoseek.entries(path, images)][:3] == ["numerical", "string", "string"]
-    asked = Questions("infoseek", str(path), {"images": str(images)})
+    assert [one.number for one in found[:3]] == [0, 1, 2] and found[0].answers == ("61",)
+    assert found[3].metadata["references"] == () and found[3].answers == ()
+    plain = shown(infoseek.records(path, skips=Skips()), files)
+    assert [one.metadata["kind"] for one in plain][:3] == ["numerical", "string", "string"]
+    asked = Questions("infoseek", str(path), {"images": str(files / "images")})
     assert [one.answers for one in asked][:2] == [("61",), ("東京",)]
     assert infoseek.span_of({"wikidata": -10, "range": [-9, -11]}) == (-11, -9)
     for given in ([{"wikidata": 10}], [{"wikidata": 10, "range": ["x"]}]):

@@ -221,7 +221,8 @@ def test_an_addition_is_whole_or_not_at_all(here, capsys, monkeypatch):
     assert "'web'" in refused(capsys, *add("more.jsonl", "strange.jsonl"))
     assert Memory("facts").manifest == before and not list(Path("facts").glob("v00002-*"))
     with monkeypatch.context() as patch:
-        patch.setattr(Memory, "_commit", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        full = OSError(28, "No space left on device")
+        patch.setattr("reveal.memory.memory.write_manifest", lambda *_: (_ for _ in ()).throw(full))
         assert "for facts (No space left on device)" in refused(capsys, *add("more.jsonl"))
     assert Memory("facts").manifest == before
     report = output_of(capsys, *add("more.jsonl"))

@@ -220,8 +220,10 @@ def _best_of_blocks(keys: Array, source: Array, queries: Array, log_gate: Array,
         seen = start + jnp.arange(block) < number * block
         part = lax.dynamic_slice_in_dim(keys, start, block).astype(jnp.float32)
         of = jnp.where(seen, gate.shape[1] - 1, lax.dynamic_slice_in_dim(source, start, block))
-        scores = jnp.einsum("bd,nd->bn", queries, part, precision="highest") + _gate_of(gate, of)
-        found, rows = _top_k_of_groups(scores, k)
+        scores, total = jnp.einsum("bd,nd->bn", queries, part, precision="highest"), jnp.zeros((b, block))
+        for source_number in range(gate.shape[1]):  # gate[:, of], but a gather of columns is slow everywhere
+            total = jnp.where(of == source_number, gate[:, source_number, None], total)
+        found, rows = _top_k_of_groups(scores + total, k)
         found, rows = jnp.concatenate([best[0], found], 1), jnp.concatenate([best[1], rows + start], 1)
         found, at = lax.top_k(found, k)
         return found, jnp.take_along_axis(rows, at, axis=1)
@@ -229,14 +231,6 @@ def _best_of_blocks(keys: Array, source: Array, queries: Array, log_gate: Array,
     nothing = jnp.full((b, k), -jnp.inf), jnp.full((b, k), NOTHING, jnp.int32)
     scores, rows = lax.fori_loop(0, -(-n // block), step, nothing)
     return scores, jnp.where(scores == -jnp.inf, NOTHING, rows)
-
-
-def _gate_of(gate: Float[Array, "b s"], source: Integer[Array, " n"]) -> Float[Array, "b n"]:
-    """gate[:, source], as a chain of choices: a gather of columns is slow everywhere."""
-    total = jnp.zeros((gate.shape[0], len(source)))
-    for number in range(gate.shape[1]):
-        total = jnp.where(source == number, gate[:, number, None], total)
-    return total
 
 
 def _top_k_of_groups(scores: Float[Array, "b n"], k: int) -> tuple[Float[Array, "b _"], Int[Array, "b _"]]:
