@@ -5,8 +5,17 @@
     assistant.search(text="seabirds", k=10)
     assistant.encode([Item("wiki", {"text": "..."})])                 # keys and values, as memories take them
 
-A question is one function to encode it, the search, and one function that answers and leaves out each item
-(`attribution.py`), each compiled once for each k.
+A question is one function to encode it, the search, and one function that answers and leaves out each item, each
+compiled once for each k.
+
+**Leave-one-out attribution**: how much less likely the same answer becomes without an item,
+
+    effect_i = log p(answer | all items but i) - log p(answer | all items)
+
+Below 0 the item supported the answer, above 0 it spoke against it. One batch computes all: row 0 has every item, row
+i + 1 all but item i, whose place stays empty, so that the others keep their positions and the prior is shared among the
+rest as if it had not been found. No other item takes its place. Attention shares (`fusion.attention_shares`) show what
+was attended to, which need not have changed the answer.
 """
 
 from __future__ import annotations
@@ -15,21 +24,23 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Array, Bool, Float, Int
 
-from reveal import attribution, pretrained
+from reveal import pretrained
 from reveal.evidence import Evidence, RetrievedItem
 from reveal.memory.engines.engine import SearchResult
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, check_encoder
 from reveal.memory.memory import Memory
 from reveal.network import weights
-from reveal.network.generator import Decoding, likeliest
+from reveal.network.config import PAD
+from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
 from reveal.processing.processor import Processor, processor_of
 from reveal.reader import Reader, layout_of, reader_fingerprint, retrieve
@@ -80,7 +91,7 @@ class Assistant:
         question: str,
         k: int | None = None,
         sources: Sequence[str] | None = None,
-        how: Decoding | None = None,
+        decoding: Decoding | None = None,
     ) -> Evidence:
         """Answers, in two hops where `Processor.two_hops` has them: `Evidence.first_hop` is the first of them.
 
@@ -89,22 +100,22 @@ class Assistant:
           question: "" asks for a description, of networks that were trained to give one.
           k: items to read; None: 4, or as many as there are; 0: none, as without a memory.
           sources: names of those to search; None: all.
-          how: the decoding; None: beam search of width 4.
+          decoding: None: beam search of width 4, up to the network's length of an answer.
 
         Raises ValueError for a question that is too long, more items than there are, an unknown source, a damaged
         image; OSError for a missing one.
         """
         hops = self.processor.two_hops(question) if image is not None else None
         if hops is not None:
-            first = self.ask(image, hops.about_image, k, sources, how)
-            second = self.ask(None, hops.about_answer.format(first.answer), k, sources, how)
+            first = self.ask(image, hops.about_image, k, sources, decoding)
+            second = self.ask(None, hops.about_answer.format(first.answer), k, sources, decoding)
             return dataclasses.replace(second, first_hop=first)
         query = self.query(image, question)
         if k != 0:
             k = 0 if k is None and self.memory is None else self.items_to_find(k, MOST_READ, sources)
         found, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
-        how = how or likeliest(self.processor.answer_length, BEAMS)
-        output = jax.device_get(self._answer(self._params, query, values, scores, found.present, how))
+        decoding = decoding or Decoding(self.processor.answer_length, BEAMS)
+        output = jax.device_get(self._answer(self._params, query, values, scores, found.present, decoding))
         columns = scores[0], output.prior, output.shares, output.effects
         numbers = [[float(x[place]) for x in columns] for place in np.flatnonzero(found.present[0])]
         items = [RetrievedItem(item, *row) for item, row in zip(self._items(found), numbers, strict=True)]
@@ -164,6 +175,42 @@ class Assistant:
         return [] if self.memory is None else self.memory.items(found.ids[found.present])
 
 
+class Attributed(NamedTuple):
+    """An answer and its attribution to the items."""
+
+    tokens: Int[Array, " o"]  # of the answer, its end included
+    log_probability: Float[Array, ""]  # of those tokens, with all items
+    prior: Float[Array, " k"]  # retrieval prior, mean 1 over the items that are there
+    shares: Float[Array, " k"]  # of the question's attention in the fusion
+    effects: Float[Array, " k"]  # of leaving each item out; 0 where there is none
+
+
+def answer(
+    model: Reveal,
+    query: Query,
+    values: Float[Array | np.ndarray, "1 k c d"],
+    scores: Float[Array | np.ndarray, "1 k"],
+    present: Bool[Array | np.ndarray, "1 k"],
+    decoding: Decoding,
+) -> Attributed:
+    """Answers one question with k items, 0 included, and leaves each out; inside `jit`, where `decoding` is static."""
+    k = values.shape[1]
+    kept = jnp.concatenate([jnp.ones((1, k), bool), ~jnp.eye(k, dtype=bool)])
+    there = kept & jnp.asarray(present)
+    rows, every, score = (
+        jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), k + 1, axis=0), part) for part in (query, values, scores)
+    )
+    fused = model.fuse(rows, every, score, there, shares=True)
+    whole = fused._replace(states=fused.states[:1], mask=fused.mask[:1])
+    tokens = model.generate(whole, decoding).tokens[0]
+    inputs = jnp.concatenate([jnp.full((1,), model.config.bos, jnp.int32), tokens[:-1]])
+    logits = model.logits(fused, jnp.broadcast_to(inputs, (k + 1, len(inputs))))
+    per_token = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[None, :, None], axis=-1)[..., 0]
+    likely = jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
+    shares = jnp.zeros((k,)) if fused.shares is None else fused.shares[0]
+    return Attributed(tokens, likely[0], fused.prior[0], shares, jnp.where(present[0], likely[1:] - likely[0], 0))
+
+
 @functools.lru_cache(maxsize=4)
 def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any]:
     """The functions that encode a query and that answer; compiled once for all networks of a shape.
@@ -175,8 +222,8 @@ def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any]:
     def encode_query(params: Any, rows: Any) -> Query:
         return nnx.merge(graph, params).encode_query(**rows)
 
-    def answer(params: Any, query: Any, values: Any, scores: Any, present: Any, how: Decoding) -> Any:
-        return attribution.answer(nnx.merge(graph, params), query, values, scores, present, how)
+    def answer_query(params: Any, *inputs: Any) -> Attributed:
+        return answer(nnx.merge(graph, params), *inputs)
 
     encode = jax.jit(encode_query, compiler_options=options)
-    return encode, jax.jit(answer, static_argnums=5, compiler_options=options)
+    return encode, jax.jit(answer_query, static_argnums=5, compiler_options=options)

@@ -1,6 +1,6 @@
 """Batched inference over the questions of a benchmark.
 
-    answering = Answering(assistant, k=4, decoding=Greedy(32))
+    answering = Answering(assistant, k=4, decoding=Decoding(32))
     for example, prediction in answering(examples, skips): ...
 
 Predictions equal those of `Assistant.ask` with the same decoding. Questions that the network cannot take (too long, a
@@ -84,7 +84,7 @@ class Answering:
         if not inputs:
             return []
         tokens, images = (np.stack(column) for column in zip(*inputs, strict=True))
-        answers = self._reader.ask(tokens, images, self.k, sources=self.sources, how=self.decoding)
+        answers = self._reader.ask(tokens, images, self.k, sources=self.sources, decoding=self.decoding)
         texts = map(self.assistant.processor.tokenizer.decode, answers.tokens)
         found = zip(texts, answers.retrieved.ids, answers.retrieved.present, strict=True)
         return [Prediction(text, ids[present].tolist()) for text, ids, present in found]

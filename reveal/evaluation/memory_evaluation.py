@@ -40,7 +40,7 @@ from reveal.evaluation.benchmarks import Benchmark, Example
 from reveal.memory.engines.engine import engine_of
 from reveal.memory.memory import Memory
 from reveal.network import weights as files
-from reveal.network.generator import Beam, Decoding, likeliest
+from reveal.network.generator import Decoding
 from reveal.processing.processor import processor_of, recipe_of
 from reveal.reader import reader_fingerprint
 from reveal.sources.records import Skips
@@ -126,10 +126,10 @@ class SetsEvaluation(Evaluation):
                 raise type(error)(f"evaluation.sets.{name}: {error}; or leave it out, sets=[...]") from error
         assistant, k, record, about = self._load(weights)
         length = assistant.processor.answer_length if self.length is None else self.length
-        decoding = likeliest(length, self.beams, self.penalty)
+        decoding = Decoding(length, self.beams, self.penalty)
         answering = Answering(assistant, k, decoding, self.sources, self.batch, self.threads)
         record |= {"k": k, "sources": self.sources and list(self.sources), "engine": self.engine, "limit": self.limit}
-        record |= {"decoding": {"kind": type(decoding).__name__, **dataclasses.asdict(decoding)}}
+        record |= {"decoding": dataclasses.asdict(decoding)}
         about["asked"] = self._settings(k, decoding)
         rows: dict[str, Row] = {}
         for name, benchmark in self.sets.items():
@@ -162,8 +162,8 @@ class SetsEvaluation(Evaluation):
         return assistant, k, record, about
 
     def _settings(self, k: int, decoding: Decoding) -> str:
-        beam = isinstance(decoding, Beam)
-        described = f"beams {decoding.width}, penalty {decoding.penalty:g}" if beam else "greedy"
+        width = decoding.width
+        described = "greedy" if width == 1 else f"beams {width}, penalty {decoding.penalty:g}"
         where = f" of {', '.join(self.sources)}" if self.sources else ""
         search = f"k {k}{where}, engine {self.engine}" if k else "k 0"
         return f"{search}; {described}, {decoding.length} tokens"

@@ -21,7 +21,7 @@ from recipes.countries.augmentation import blank_image
 from recipes.countries.phrases import SOURCES as SOURCES_OF_LAND
 from recipes.countries.phrases import hops
 from recipes.small_world.facts import SOURCES
-from recipes.small_world.vocabulary import WorldVocabulary
+from recipes.small_world.items import WorldVocabulary
 from reveal.assistant import Assistant
 from reveal.build.memory_build import build
 from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
@@ -29,8 +29,7 @@ from reveal.memory.items import Item
 from reveal.network import weights
 from reveal.network.generator import Beam, Greedy
 from reveal.network.model import Reveal
-from reveal.processing.item_arrays import network_input
-from reveal.processing.processor import DESCRIBE, Hops, Processor, processor_of
+from reveal.processing.processor import DESCRIBE, Hops, Processor, network_input, processor_of
 from reveal.processing.tokenizers import Pieces, Words
 from reveal.reader import Reader
 from reveal.sources.registry import items_of
@@ -202,7 +201,7 @@ def test_an_image_without_a_question_is_to_be_described():
     tokenizer = Words.of_texts(["question : describe the picture"])
     inputs = Processor(tokenizer, ("a",), 16, question_length=9)
     assert inputs.tokenizer.decode(inputs.question("")) == DESCRIBE.lower().replace(":", " :")
-    assert not Processor(Words(WorldVocabulary.of_world().words), SOURCES, 16, prompt="{}").question(" ").any()
+    assert not Processor(WorldVocabulary.of_world(), SOURCES, 16, prompt="{}").question(" ").any()
 
 
 def test_the_sheet_shows_everything(place, evidence):

@@ -12,8 +12,8 @@ import pytest
 from own_files import json_lines, world
 
 from reveal.memory.items import Item
-from reveal.processing.item_arrays import ItemArrays, resized
-from reveal.processing.processor import DESCRIBE
+from reveal.processing.item_arrays import ItemArrays
+from reveal.processing.processor import DESCRIBE, resized
 from reveal.sources import Items
 from reveal.training import device_memory
 from reveal.training.own_batches import OwnDataConfig

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from reveal.processing import tokenizers
-from reveal.processing.tokenizers import Pieces, Tokenizer, Words, load, main, train
-from reveal.processing.vocabulary import SPECIAL
+from reveal.processing.tokenizers import SPECIAL, Pieces, Tokenizer, Words, load, main, train
 from reveal.sources import jsonl
 
 TEXTS = [f"a {colour} {bird} eats {food} by the {place}." for colour in ("red", "blue", "grey") for bird in
