@@ -10,7 +10,6 @@ from common.io.images import check_writable, image_size, read_image, write_image
 from reveal import pretrained
 from reveal.cli import commands
 from reveal.cli.commands import PROGRAM, load_assistant, split_names
-from reveal.evidence import as_json, columns, short, text_of
 from reveal.memory.folder import bytes_on_disk
 from reveal.memory.memory import Memory
 
@@ -24,6 +23,8 @@ def search(command: commands.Search) -> None:
     if command.image is not None:
         image_size(command.image)
     assistant = load_assistant(command, command.memory)
+    from reveal.assistant import as_json, columns, short, text_of
+
     found = assistant.search(command.image, command.text, command.k, _sources(command))
     _warn_of_unknown(assistant, command.text)
     rows = [(str(item.id), item.source, f"{score:.3f}", short(text_of(item))) for item, score in found]

@@ -27,7 +27,7 @@ from reveal.build.memory_build import build
 from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
 from reveal.memory.items import Item
 from reveal.network import weights
-from reveal.network.generator import Beam, Greedy
+from reveal.network.generator import Decoding
 from reveal.network.model import Reveal
 from reveal.processing.processor import DESCRIBE, Hops, Processor, network_input, processor_of
 from reveal.processing.tokenizers import Pieces, Words
@@ -68,7 +68,7 @@ def test_the_answer_is_the_networks_own(assistant, by_hand, evidence):
     ids, (fuse, found) = [one.item.id for one in evidence.items], by_hand
     fused = fuse(ids)
     assert found.ids[0].tolist() == ids
-    generated = assistant.model.generate(fused, Beam(2, 4, 0))
+    generated = assistant.model.generate(fused, Decoding(2, 4, 0))
     assert evidence.answer == WORLD.vocabulary.decode(np.asarray(generated.tokens[0])) != ""
     assert evidence.log_probability == pytest.approx(float(generated.log_probability[0]), abs=1e-4)
     np.testing.assert_allclose([one.prior for one in evidence.items], fused.prior[0], atol=1e-5)
@@ -80,7 +80,7 @@ def test_the_answer_is_the_networks_own(assistant, by_hand, evidence):
 
 def test_leaving_an_item_out_does_what_three_passes_without_it_do(assistant, by_hand, evidence):
     ids, (fuse, _) = [one.item.id for one in evidence.items], by_hand
-    tokens = np.asarray(assistant.model.generate(fuse(ids), Beam(2, 4, 0)).tokens[0])
+    tokens = np.asarray(assistant.model.generate(fuse(ids), Decoding(2, 4, 0)).tokens[0])
     begun, decode = jnp.asarray([[NETWORK.bos, *tokens[:-1].tolist()]]), jax.jit(assistant.model.logits)
 
     def likely(some) -> float:
@@ -162,7 +162,7 @@ def test_a_question_of_two_hops_is_asked_as_two_questions(tmp_path):
     reader.build(tmp_path / "memory", LAND.memory_items(range(3)), SOURCES_OF_LAND)
     questions = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops()}
     inputs = Processor(LAND.vocabulary, SOURCES_OF_LAND, 16, 44, 32, 16, blank=blank_image(16), hops=questions)
-    flag, how = LAND.evaluation("held_out", 1)["image"][0], {"k": 3, "how": Greedy(4)}
+    flag, how = LAND.evaluation("held_out", 1)["image"][0], {"k": 3, "decoding": Decoding(4)}
     ask = functools.partial(Assistant(model, inputs, reader.memory).ask, **how)
     both, first = ask(flag, TWO_HOPS), ask(flag, "Which country is this?")
     second = f"Which language is spoken in {first.answer}?"

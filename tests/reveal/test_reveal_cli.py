@@ -12,10 +12,9 @@ from assistants import WEIGHTS, files, items, network, output_of, refused, save,
 from own_files import json_lines, picture
 
 from common.io.images import image_size, read_image
-from reveal.assistant import Assistant
+from reveal.assistant import Assistant, Evidence, RetrievedItem
 from reveal.build import memory_build
 from reveal.cli.main import main
-from reveal.evidence import Evidence, RetrievedItem
 from reveal.memory import Item, Memory
 
 HUGE = "99999999999999999999"

@@ -11,7 +11,7 @@ from flax import nnx
 from reveal_networks import REFERENCE, SMALL, close, parameters, small
 
 from reveal.network.config import PRIORS
-from reveal.network.generator import Greedy
+from reveal.network.generator import Decoding
 from reveal.network.heads import ValueHead, scores
 from reveal.network.porting import from_scenic
 from reveal.training.losses import generation
@@ -120,7 +120,7 @@ def test_a_query_without_items():
     alone, logits, same = run()
     assert alone.prior.shape == alone.shares.shape == (3, 0) and alone.states.shape == (3, 8, 20)
     close(logits, same)
-    assert model.generate(alone, Greedy(2)).tokens.shape == (3, 2)
+    assert model.generate(alone, Decoding(2)).tokens.shape == (3, 2)
 
 
 def test_scores_add_the_log_gate():
