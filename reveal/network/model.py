@@ -41,10 +41,6 @@ from reveal.network.layers import Embedding, Linear
 from reveal.network.t5 import Decoder, Encoder
 from reveal.network.vit import Vit
 
-Tokens = Int[Array | np.ndarray, "b i"]
-Images = Float[Array | np.ndarray, "b h w 3"]
-Flags = Bool[Array | np.ndarray, " b"]
-
 
 class States(NamedTuple):
     """The encoders' output: text tokens, then image tokens."""
@@ -87,9 +83,9 @@ class Reveal(nnx.Module):
 
     def encode(
         self,
-        tokens: Tokens | None = None,
-        image: Images | None = None,
-        has_image: Flags | None = None,
+        tokens: Int[Array | np.ndarray, "b i"] | None = None,
+        image: Float[Array | np.ndarray, "b h w 3"] | None = None,
+        has_image: Bool[Array | np.ndarray, " b"] | None = None,
         *,
         remat: bool = False,
     ) -> States:

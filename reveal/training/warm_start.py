@@ -52,12 +52,10 @@ class Knowledge(Protocol):
     @property
     def items(self) -> Any:
         """`reveal.processing.item_arrays.ItemArrays`."""
-        ...
 
     @property
     def vocabulary(self) -> Any:
         """`reveal.processing.tokenizers.Tokenizer`."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,9 +28,8 @@ with warnings.catch_warnings():
 
     from common.training.config import instantiate
     from common.training.run import evaluate_from_config
-    from reveal.evaluation.answering import Answering
     from reveal.evaluation.benchmarks import Captions, NoCaps
-    from reveal.evaluation.memory_evaluation import SetsEvaluation
+    from reveal.evaluation.memory_evaluation import Answering, SetsEvaluation
     from reveal.memory.engines.engine import engine_of
 
 ROOT = Path(__file__).parents[2]
