@@ -70,14 +70,17 @@ class Tokenizer(Protocol):
     @property
     def digest(self) -> str:
         """Hash of the mapping: equal for equal tokenizers, wherever their files are."""
+        ...
 
     def __len__(self) -> int: ...
 
     def encode(self, text: str, length: int) -> Int[np.ndarray, " length"]:
         """Ids, padded or truncated to `length`, without start and end."""
+        ...
 
     def decode(self, tokens: Iterable[int | np.integer]) -> str:
         """The text before the end token; padding and start are skipped."""
+        ...
 
 
 class Pieces:

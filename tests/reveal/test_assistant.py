@@ -115,15 +115,12 @@ def test_searching_by_text_by_image_and_by_both(assistant, place):
 
 def test_items_are_encoded_as_in_training(assistant):
     known = WORLD.memory_items()[:12]
-    theirs, ours = WORLD.read_item(known), assistant.processor.items(known)
-    assert set(ours) == set(theirs)
-    for name, array in theirs.items():
-        np.testing.assert_allclose(ours[name], array, atol=1e-6)
-    np.testing.assert_array_equal(theirs["tokens"], WORLD.items.tokens[:12])
-    np.testing.assert_array_equal(theirs["has_image"], WORLD.items.has_image[:12])
-    np.testing.assert_allclose(theirs["image"], WORLD.items.image[:12] / 255, atol=1e-7)
+    ours = assistant.processor.items(known)
+    np.testing.assert_array_equal(ours["tokens"], WORLD.items.tokens[:12])
+    np.testing.assert_array_equal(ours["has_image"], WORLD.items.has_image[:12])
+    np.testing.assert_allclose(ours["image"], WORLD.items.image[:12] / 255, atol=1e-7)
     keys, values = assistant.encode(known)
-    encoded = jax.jit(assistant.model.encode_item)(**theirs)
+    encoded = jax.jit(assistant.model.encode_item)(**ours)
     np.testing.assert_allclose(keys, encoded.key, atol=1e-4)
     np.testing.assert_allclose(values, encoded.value, atol=1e-3)
     image_alone = [Item("vqa", {}, np.zeros((16, 16, 3), np.uint8))]

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from reveal_networks import REFERENCE, SMALL, close, parameters, small
+from reveal_networks import REFERENCE, close, parameters, small
 
 from reveal.network.config import PRIORS
 from reveal.network.generator import Decoding
-from reveal.network.heads import ValueHead, scores
+from reveal.network.heads import scores
 from reveal.network.porting import from_scenic
 from reveal.training.losses import generation
 
@@ -83,7 +83,7 @@ def test_the_prior_shifts_attention(answers):
     assert hopeless[:, 2].max() < 1e-12 < hopeless[:, :2].min()
 
 
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("prior", ["logits", "off"])  # that of "multiply": test_reveal_tasks.py
 def test_the_loss_on_the_text_reaches_the_retriever(prior):
     """With finite gradients and none from missing images; recomputation does not change them."""
     graph, params = nnx.split(small(prior=prior))
@@ -102,7 +102,7 @@ def test_the_loss_on_the_text_reaches_the_retriever(prior):
     assert np.isfinite(list(largest.values())).all() and (largest["vit"] > 0) == (prior == "off")
     for part in ("query_head", "gate", "projection"):
         assert (largest[part] > 1e-9) == (prior != "off"), part
-    if prior == "multiply":
+    if prior == "logits":
         jax.tree.map(partial(close, atol=1e-5), gradient(nnx.to_pure_dict(params), True), found)
 
 
@@ -131,12 +131,6 @@ def test_scores_add_the_log_gate():
     gated = scores(query, keys, log_gate, sources)
     close(gated, np.array([[-0.5, -0.4, 0.9]]) + np.log([[0.9, 0.1, 0.9]]))
     assert gated[0, 0] > gated[0, 1]
-
-
-def test_the_gate_is_a_distribution_and_any_number_of_value_tokens_works():
-    close(jnp.exp(small().gate(jnp.ones((3, 7)))).sum(axis=-1), np.ones(3))
-    head = ValueHead(dataclasses.replace(SMALL, value_tokens=5), rngs=nnx.Rngs(0))
-    assert jax.eval_shape(head, jnp.ones((2, 4, 20)), jnp.ones((2, 4), bool)).shape == (2, 5, 20)
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,11 @@ def test_an_interrupted_training_exits(tmp_path, monkeypatch):
 
 
 def test_refusals(files):
-    (files / "bad.model").write_bytes(b"no model")
-    with pytest.raises(ValueError, match=r"bad\.model"):
-        load(files / "bad.model")
+    twice = json.dumps({"words": [*SPECIAL, "a", "a"]})
+    for name, content in (("bad.model", "no model"), ("bad.json", "{"), ("bad.json", "[]"), ("bad.json", twice)):
+        (files / name).write_text(content)
+        with pytest.raises(ValueError, match=name):
+            load(files / name)
     for texts, value in (((files / "texts.txt",), "size 3 "), ((), "0 texts")):
         with pytest.raises(ValueError, match=value):
             train(texts, files / "large.model", size=3)
