@@ -145,12 +145,6 @@ def test_missing_defaults_are_named(here, capsys):
         assert value in refused(capsys, *words)
 
 
-def test_the_tokenizers_program_is_a_command_too(here, capsys):
-    Path("texts.txt").write_text("gulls eat fish\n")
-    main(["tokenizer", "train", "texts.txt", "-o", "words.json"])
-    assert capsys.readouterr().out.startswith("words.json: vocab_size=10 bos=2")
-
-
 def test_help_does_not_wait_for_jax():
     script = (
         "import contextlib, sys\nfrom reveal.cli.main import main\nmain(['--help'])\n"

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from reveal.cli.main import main as reveal
 from reveal.processing import tokenizers
 from reveal.processing.tokenizers import SPECIAL, Pieces, Tokenizer, Words, load, main, train
 from reveal.sources import jsonl
@@ -80,11 +81,11 @@ def test_words(files):
 
 
 def test_the_command(files, tmp_path, capsys):
-    words = ["train", str(files / "texts.txt"), "-o", str(tmp_path / "again.json"), "--size", "20"]
-    main(words)
+    words = ["tokenizer", "train", str(files / "texts.txt"), "-o", str(tmp_path / "again.json"), "--size", "20"]
+    reveal(words)
     assert "vocab_size=20 bos=2 eos=1 mask=3" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
-        main(words)
+        reveal(words)
     assert "again.json" in capsys.readouterr().err
     main(["show", str(files / "spiece.model"), "red gull"])
     assert "red gull" in capsys.readouterr().out
