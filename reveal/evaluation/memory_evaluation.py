@@ -207,7 +207,9 @@ class SetsEvaluation(Evaluation):
         answering = Answering(assistant, k, decoding, self.sources, self.batch, self.threads)
         record |= {"k": k, "sources": self.sources and list(self.sources), "engine": self.engine, "limit": self.limit}
         record |= {"decoding": dataclasses.asdict(decoding)}
-        about["asked"] = self._settings(k, decoding)
+        described = f"beams {self.beams}, penalty {self.penalty:g}" if self.beams > 1 else "greedy"
+        search = (f"k {k} of {', '.join(self.sources)}" if self.sources else f"k {k}") + f", engine {self.engine}"
+        about["asked"] = f"{search if k else 'k 0'}; {described}, {length} tokens"
         rows: dict[str, Row] = {}
         for name, benchmark in self.sets.items():
             rows[name] = self._score_set(name, benchmark, answering, output) | about
@@ -237,13 +239,6 @@ class SetsEvaluation(Evaluation):
             default = trained if isinstance(trained, int) and trained > 0 else MOST_READ
             k = assistant.items_to_find(self.k, default, self.sources)
         return assistant, k, record, about
-
-    def _settings(self, k: int, decoding: Decoding) -> str:
-        width = decoding.width
-        described = "greedy" if width == 1 else f"beams {width}, penalty {decoding.penalty:g}"
-        where = f" of {', '.join(self.sources)}" if self.sources else ""
-        search = f"k {k}{where}, engine {self.engine}" if k else "k 0"
-        return f"{search}; {described}, {decoding.length} tokens"
 
     def _score_set(self, name: str, benchmark: Benchmark, answering: Answering, output: Output) -> Row:
         """The row of a benchmark; writes its predictions."""
