@@ -183,7 +183,7 @@ def load_assistant(
     default_sources: Sequence[str] = (),
 ) -> Assistant:
     """The network that a command names, with the memory. What can be checked without JAX is checked first."""
-    from reveal.memory.engines.engine import engine_of, milvus
+    from reveal.memory.engines.engine import engine_of
     from reveal.memory.memory import Memory
 
     memory = Memory(memory) if isinstance(memory, str) else memory
@@ -195,8 +195,7 @@ def load_assistant(
         if (command.milvus is None) == (command.engine == "milvus"):
             raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
         if memory is not None:
-            uri, folder = command.milvus, memory.folder
-            memory.engine = engine_of(command.engine, folder) if uri is None else milvus(uri, folder)
+            memory.engine = engine_of(command.milvus or command.engine, memory.folder)
 
     from common.runtime import setup
     from reveal.assistant import Assistant

@@ -275,8 +275,7 @@ def _digest(data: bytes) -> str:
 
 
 def _padded(ids: Sequence[int], length: int) -> Int[np.ndarray, " length"]:
-    kept = ids[:length]
-    return np.array([*kept, *[PAD] * (length - len(kept))], np.int32)
+    return np.array([*ids[:length], *[PAD] * (length - len(ids))], np.int32)
 
 
 if __name__ == "__main__":
