@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from reveal_networks import REFERENCE, close, parameters, small
+from reveal_networks import REFERENCE, close, parameters, shallow, small
 
 from reveal.network.config import PRIORS
 from reveal.network.generator import Decoding
@@ -34,7 +34,7 @@ def answers():
         fused = model.fuse(model.encode_query(TEXT, image, HAS_IMAGE), values, ranked, present, shares=True)
         return fused, model.logits(fused, TEXT)
 
-    return {prior: jax.jit(partial(answer, small(prior=prior))) for prior in PRIORS}
+    return {prior: jax.jit(partial(answer, shallow(prior=prior))) for prior in PRIORS}
 
 
 def test_a_missing_image_has_no_effect(answers):
@@ -86,7 +86,7 @@ def test_the_prior_shifts_attention(answers):
 @pytest.mark.parametrize("prior", ["logits", "off"])  # that of "multiply": test_reveal_tasks.py
 def test_the_loss_on_the_text_reaches_the_retriever(prior):
     """With finite gradients and none from missing images; recomputation does not change them."""
-    graph, params = nnx.split(small(prior=prior))
+    graph, params = nnx.split(shallow(prior=prior))
     keys = jax.random.normal(jax.random.key(2), (3, 2, 7))
 
     def loss(params, remat):
