@@ -34,7 +34,8 @@ from reveal.build.stored_items import expected, numbered, shrunk
 from reveal.memory.builder import Builder
 from reveal.memory.items import MOST_IDS, Item, ids_of, pack
 from reveal.memory.memory import Memory
-from reveal.processing.item_arrays import Row, row_of, stacked_input
+from reveal.processing.item_arrays import row_of
+from reveal.processing.processor import Row, stacked_input
 from reveal.sources import Items, Skips
 from reveal.sources.jsonl import objects
 

@@ -83,7 +83,7 @@ class Oracle(Reader):
     def __init__(self, names):
         self.names = names
 
-    def ask(self, tokens, image=None, k=4, *, sources=None, how=None):
+    def ask(self, tokens, image=None, k=4, *, sources=None, decoding=None):
         texts = [COUNTRIES.vocabulary.decode(row) for row in tokens]
         if not any("language" in text or "currency" in text for text in texts):
             return written(self.names)

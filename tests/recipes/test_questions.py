@@ -17,7 +17,7 @@ from recipes.countries.data import CountriesConfig
 from recipes.small_world import facts as world
 from recipes.small_world.data import WorldConfig
 from recipes.small_world.entities import attributes
-from reveal.processing.vocabulary import END
+from reveal.processing.tokenizers import END
 from reveal.training.joint import Joint
 from reveal.training.warm_start import WarmStart
 

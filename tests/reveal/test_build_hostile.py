@@ -15,10 +15,10 @@ from own_files import json_lines
 
 from common.data.text import open_text
 from common.io.images import write_image
-from recipes.small_world.vocabulary import WorldVocabulary
+from recipes.small_world.items import WorldVocabulary
 from reveal.cli.main import main
 from reveal.memory import Builder, Layout, Memory
-from reveal.processing.vocabulary import Vocabulary
+from reveal.processing.tokenizers import Words
 from reveal.sources.records import MISSING
 
 KILLED = """
@@ -111,7 +111,7 @@ def test_a_killed_build_resumes_to_the_same_memory_and_report(here, capsys):
     assert "item" in refused(capsys, *build)  # the sources are others
     Path("items.jsonl").write_text(kept)
     known = WorldVocabulary.of_world().words
-    Vocabulary((*known[:-2], *known[:-3:-1])).save("turned.json")
+    Words((*known[:-2], *known[:-3:-1])).save("turned.json")
     for change in (["--renumber"], ["--tokenizer", "turned.json"]):
         assert "build.json" in refused(capsys, *build, *change)
     report = output_of(capsys, *build)

@@ -15,7 +15,7 @@ from recipes.small_world.facts import SOURCES
 from reveal.assistant import Assistant
 from reveal.build.memory_build import build
 from reveal.memory.memory import Memory
-from reveal.network.generator import Greedy
+from reveal.network.generator import Decoding
 from reveal.processing.processor import Hops
 from reveal.reader import reader_fingerprint
 from reveal.sources import Questions, Skips, evqa, infoseek
@@ -29,9 +29,8 @@ with warnings.catch_warnings():
 
     from common.training.config import instantiate
     from common.training.run import evaluate_from_config
-    from reveal.evaluation.answering import Answering
     from reveal.evaluation.benchmarks import Captions, NoCaps
-    from reveal.evaluation.memory_evaluation import SetsEvaluation
+    from reveal.evaluation.memory_evaluation import Answering, SetsEvaluation
     from reveal.memory.engines.engine import engine_of
 
 ROOT = Path(__file__).parents[2]
@@ -186,11 +185,11 @@ def test_answers_are_those_of_the_assistant(files, assistant):
     two_hops = Assistant(assistant.model, dataclasses.replace(assistant.processor, hops=hops), assistant.memory)
     for one in (assistant, two_hops):
         skips = Skips()
-        found = list(Answering(one, 2, Greedy(3), batch=2)(examples, skips))
+        found = list(Answering(one, 2, Decoding(3), batch=2)(examples, skips))
         assert [example.id for example, _ in found] == ["v0", "v1", "v2", "v5", "v6"]
         assert [answer is None for _, answer in found] == [False] * 3 + [True] * 2 and skips.counts.total() == 2
         for example, answer in found[:3]:
-            single = one.ask(example.question.image, example.question.text, 2, None, Greedy(3))
+            single = one.ask(example.question.image, example.question.text, 2, None, Decoding(3))
             assert (single.first_hop is None) == (one is assistant or example.id == "v1")
             assert answer.text == single.answer and answer.items == [item.item.id for item in single.items]
 
@@ -199,12 +198,12 @@ def test_engines_find_the_same(files, place, assistant, tmp_path):
     pytest.importorskip("faiss")
     pytest.importorskip("milvus_lite")
     examples, _ = examples_of(sets(files)["evqa"])
-    wanted = list(Answering(assistant, 2, Greedy(3), batch=2)(examples, Skips()))
+    wanted = list(Answering(assistant, 2, Decoding(3), batch=2)(examples, Skips()))
     assert len(wanted) == 4
     for name in ("faiss", str(tmp_path / "keys.db")):
         memory = Memory.load(place / "facts", engine_of(name, place / "facts"))
         one = Assistant(assistant.model, assistant.processor, memory)
-        assert list(Answering(one, 2, Greedy(3), batch=2)(examples, Skips())) == wanted
+        assert list(Answering(one, 2, Decoding(3), batch=2)(examples, Skips())) == wanted
 
 
 def run_one(files, place, out, **changes) -> tuple[dict, list[dict]]:

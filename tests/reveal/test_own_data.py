@@ -12,8 +12,8 @@ import pytest
 from own_files import json_lines, world
 
 from reveal.memory.items import Item
-from reveal.processing.item_arrays import ItemArrays, resized
-from reveal.processing.processor import DESCRIBE
+from reveal.processing.item_arrays import ItemArrays
+from reveal.processing.processor import DESCRIBE, resized
 from reveal.sources import Items
 from reveal.training import device_memory
 from reveal.training.own_batches import OwnDataConfig
@@ -266,10 +266,3 @@ def test_recipes_train_the_published_parts_of_the_published_network(name):
     assert {"override /model": "reveal/base"} in recipe.defaults
     network = instantiate(OmegaConf.load(ROOT / "configs/model/reveal/base.yaml").network)
     assert dataclasses.replace(network, sources=3) == RevealConfig.base()
-
-
-def test_a_config_names_readers(files):
-    node = dict(_target_="reveal.sources.Items", reader="jsonl", path=files["knowledge"], options={"source": "web"})
-    own = dict(_target_="reveal.training.own_batches.OwnDataConfig", knowledge=[node], sources=["wiki", "web"])
-    data = instantiate(own | {name: files[name] for name in ("questions", "tokenizer")}, "data")
-    assert data.knowledge[0].options == {"source": "web"}

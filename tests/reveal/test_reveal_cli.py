@@ -12,10 +12,9 @@ from assistants import WEIGHTS, files, items, network, output_of, refused, save,
 from own_files import json_lines, picture
 
 from common.io.images import image_size, read_image
-from reveal.assistant import Assistant
+from reveal.assistant import Assistant, Evidence, RetrievedItem
 from reveal.build import memory_build
 from reveal.cli.main import main
-from reveal.evidence import Evidence, RetrievedItem
 from reveal.memory import Item, Memory
 
 HUGE = "99999999999999999999"
@@ -144,12 +143,6 @@ def test_missing_defaults_are_named(here, capsys):
         (["info"], "--memory"),
     ):
         assert value in refused(capsys, *words)
-
-
-def test_the_tokenizers_program_is_a_command_too(here, capsys):
-    Path("texts.txt").write_text("gulls eat fish\n")
-    main(["tokenizer", "train", "texts.txt", "-o", "words.json"])
-    assert capsys.readouterr().out.startswith("words.json: vocab_size=10 bos=2")
 
 
 def test_help_does_not_wait_for_jax():
