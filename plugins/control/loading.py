@@ -1,10 +1,5 @@
 """Control networks from files and back.
 
-    network = load("canny-small")                             # a shipped name
-    network = load("sd-controlnet-canny")                     # a folder of diffusers, or a pipeline's with one in it
-    network = load("control_v11p_sd15_canny.safetensors")     # a single file in the first release's names
-    save(network, "my-control", dtype="float16")              # config.json and weights that diffusers reads
-
 Stages of `load`: find config.json and weights, or infer the architecture from a single file's names and shapes
 (`single_file.py`) -> fill tensor by tensor (`plugins/diffusion/io/porting.py`). Nothing is downloaded and no pickle is
 opened. A file of another network is refused with what was found; tensors that do not fit are all listed.
@@ -33,8 +28,12 @@ from plugins.diffusion.io.tensor_names import Origin
 
 STEM = "diffusion_pytorch_model"
 PIPELINE_FOLDERS = ("controlnet", "adapter")  # of the control network in diffusers' pipelines
-CLASSES: tuple[type[ControlNetwork], ...] = (ControlNet, T2IAdapter, MediaPipePlugin)
-NETWORKS = {cls.config_class.architecture: cls for cls in CLASSES}
+KINDS: dict[str, type[ControlNetwork]] = {  # as configs name them
+    "mediapipe": MediaPipePlugin,
+    "controlnet": ControlNet,
+    "t2i_adapter": T2IAdapter,
+}
+NETWORKS = {cls.config_class.architecture: cls for cls in KINDS.values()}
 
 
 def shipped_names(weights: Path = WEIGHTS) -> list[str]:
@@ -86,8 +85,8 @@ def save(network: ControlNetwork, folder: str | Path, dtype: Any = jnp.float32, 
 
     `dtype` of the stored floats is float32, float16 or bfloat16. Raises FileExistsError if config.json or weights
     exist, or an index of shards, which readers would prefer; ValueError for values that are not finite in `dtype`."""
-    if not isinstance(network, CLASSES):
-        known = ", ".join(cls.__name__ for cls in CLASSES)
+    if not isinstance(network, tuple(KINDS.values())):
+        known = ", ".join(cls.__name__ for cls in KINDS.values())
         raise ValueError(f"{type(network).__name__} has no folder format here; this saves {known}")
     weights = Path(folder) / f"{STEM}.safetensors"
     return write_network(weights, network.config.to_json(), lambda: state_dict(network, dtype), overwrite)
