@@ -46,9 +46,8 @@ def write_cache(
     batch: int = 32,
     size: int | None = None,  # side of the squares cropped from own images, whose captions vary: they have no states
 ) -> float:
-    """Write the latents of PICTURES by VAE, and the text states of their captions by TEXT, to FOLDER, a new one.
-
-    Returns the scaling factor."""
+    """Write the latents of PICTURES by VAE, and the text states of their captions by TEXT, to FOLDER, a new one. SIZE:
+    side of the squares cropped from PICTURES of your own. Returns the scaling factor."""
     check_output_folder(folder)
     if size is not None and text is not None:
         raise ValueError("states are of one caption each, own images may have several: leave out text")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from plugins import conditions, metrics
+from plugins import conditions
 from plugins.conditions import connections
 from plugins.conditions.canny import canny
 from plugins.conditions.drawing import draw_face, draw_holistic
@@ -181,13 +181,6 @@ def test_a_mask_is_the_object_on_its_background():
     known[:3], known[3:5] = 0.5, 0.4
     drawn = conditions.make("mask", image, mask=known)
     assert drawn[:3].all() and not drawn[3:].any()
-
-
-@pytest.mark.parametrize("package", [conditions, metrics])
-def test_names_of_the_packages_are_imported_late(package):
-    assert all(hasattr(package, name) for name in package.__all__) and set(package.__all__) <= set(dir(package))
-    with pytest.raises(AttributeError, match="pose"):
-        _ = package.pose
 
 
 IMAGE = np.zeros((6, 8, 3), np.float32)
