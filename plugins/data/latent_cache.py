@@ -45,9 +45,9 @@ def write_cache(
     text: Path | None = None,  # a base whose tokenizer and text encoder encode the captions; None: no states
     batch: int = 32,
     size: int | None = None,  # side of the squares cropped from own images, whose captions vary: they have no states
-) -> float:
+) -> None:
     """Write the latents of PICTURES by VAE, and the text states of their captions by TEXT, to FOLDER, a new one. SIZE:
-    side of the squares cropped from PICTURES of your own. Returns the scaling factor."""
+    side of the squares cropped from PICTURES of your own."""
     check_output_folder(folder)
     if size is not None and text is not None:
         raise ValueError("states are of one caption each, own images may have several: leave out text")
@@ -64,7 +64,6 @@ def write_cache(
         about |= {} if size is None else {"size": size}
         (part / INDEX).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
     terminal.say(f"{folder}: scaling factor {scale:.5f}")
-    return scale
 
 
 def _write_latents(vae: AutoencoderKL, source: Source, size: int | None, folder: Path, batch: int) -> float:
