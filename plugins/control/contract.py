@@ -2,8 +2,6 @@
 
 A control network reads a *condition image* (edges, a face mesh, depth) and adds tensors inside the UNet:
 
-    network = control.load("canny-plugin")                       # or MediaPipePlugin.for_unet(unet.config, rngs=...)
-    images = pipeline("a red apple", controls=[network.on(edges, strength=0.8)])
     images = pipeline("a red apple", controls=[network.on(edges), other.on(depth, steps=(0, 0.5))])   # both are added
 
 It computes in two stages:
@@ -45,8 +43,6 @@ from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
 from plugins.diffusion.steering import WITH, WITHOUT, Effect, Rows
-
-GUESS_MODES = ("diffusers", "original")
 
 
 class ControlOutput(NamedTuple):
@@ -147,20 +143,17 @@ class Control:
         """For these images of a run: the static and the array arguments of its compiled function."""
         kinds = (WITH,) if self.prompt_only or not run.request.guided else (WITHOUT, WITH)
         graph, params = run.placed(self.network)
-        gains = jnp.asarray([self.strength * level for level in self.levels], jnp.float32)
-        start, end = map(jnp.float32, self.steps)
-        encoded = self._encoded(graph, params, run, indices)
-        return NetworkActs(graph, kinds, self.steps == (0.0, 1.0)), Arrays(params, encoded, gains, start, end)
-
-    def _encoded(self, graph: Any, params: Any, run: Any, indices: np.ndarray) -> Any:
-        """The encoded condition; cached if it is one for all images, as long as `params` is the same tree."""
         dtype = jax.tree.leaves(params)[0].dtype
         if len(self.picture) > 1:
-            return encode(graph, params, run.shared(jnp.asarray(self.picture[indices], dtype)))
-        if self._cache.get("params") is not params:
+            encoded = encode(graph, params, run.shared(jnp.asarray(self.picture[indices], dtype)))
+        elif self._cache.get("params") is params:
+            encoded = self._cache["encoded"]
+        else:  # one condition for all images is encoded once, as long as `params` is the same tree
             encoded = encode(graph, params, jnp.asarray(self.picture, dtype))
             self._cache.update(params=params, encoded=encoded)
-        return self._cache["encoded"]
+        gains = jnp.asarray([self.strength * level for level in self.levels], jnp.float32)
+        arrays = Arrays(params, encoded, gains, *map(jnp.float32, self.steps))
+        return NetworkActs(graph, kinds, self.steps == (0.0, 1.0)), arrays
 
 
 class Arrays(NamedTuple):
@@ -216,11 +209,10 @@ def guess_levels(count: int, mode: str = "diffusers") -> tuple[float, ...]:
 
     diffusers: from 0.1 to 1 in equal ratios; original: 0.825 to the power of the distance from the middle. Raises
     ValueError for another mode."""
-    if mode not in GUESS_MODES:
-        raise ValueError(f"guess mode {mode!r} is unknown; choose {' or '.join(GUESS_MODES)}")
-    if mode == "original":
-        return tuple(0.825 ** (count - 1 - i) for i in range(count))
-    return tuple(map(float, np.logspace(-1, 0, count)))
+    modes = {"diffusers": np.logspace(-1, 0, count), "original": 0.825 ** np.arange(count)[::-1]}
+    if mode not in modes:
+        raise ValueError(f"guess mode {mode!r} is unknown; choose {' or '.join(modes)}")
+    return tuple(map(float, modes[mode]))
 
 
 def zero_conv(inputs: int, outputs: int, size: int = 1, *, padding: int = 0, rngs: nnx.Rngs) -> Conv:

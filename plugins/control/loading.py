@@ -1,10 +1,5 @@
 """Control networks from files and back.
 
-    network = load("canny-small")                             # a shipped name
-    network = load("sd-controlnet-canny")                     # a folder of diffusers, or a pipeline's with one in it
-    network = load("control_v11p_sd15_canny.safetensors")     # a single file in the first release's names
-    save(network, "my-control", dtype="float16")              # config.json and weights that diffusers reads
-
 Stages of `load`: find config.json and weights, or infer the architecture from a single file's names and shapes
 (`single_file.py`) -> fill tensor by tensor (`plugins/diffusion/io/porting.py`). Nothing is downloaded and no pickle is
 opened. A file of another network is refused with what was found; tensors that do not fit are all listed.

@@ -31,7 +31,7 @@ def test_the_command_draws_it_without_being_told_which(tmp_path, monkeypatch):
     assert picture.shape == (64, 64, 3) and picture[[0, 0, -1, -1], [0, -1, 0, -1]].mean() > 0.95
     things = ("apple", "heart")
     prompts = [f"{colour} {thing}, 3d emoji" for colour in ("red", "green", "blue", "yellow") for thing in things]
-    images = diffusion.load()(prompts, seeds=range(len(prompts)), steps=10)
+    images = diffusion.load()(prompts, seeds=range(len(prompts)), steps=6)
     found = [dominant_colour(image, foreground(image)) for image in images]
     right = [colour == prompt.split()[0] for colour, prompt in zip(found, prompts, strict=True)]
     assert np.mean(right) >= 2 / 3, list(zip(prompts, found, strict=True))
