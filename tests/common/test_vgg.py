@@ -106,14 +106,11 @@ def test_our_own_file_keeps_everything(narrow, tmp_path):
     assert load_weights(tmp_path / "vgg.safetensors")[1].metadata == {"licence": "none"}
 
 
-@pytest.mark.parametrize("suffix", [".mat", ".h5", ".onnx", ".pth", ".safetensors", ".ckpt"])
-def test_damaged_files_are_refused_in_one_line(tmp_path, suffix):
-    path = tmp_path / f"broken{suffix}"
-    path.write_bytes(b"\x93no such thing" * 40)
-    assert path.name in refused(ValueError, load_vgg, path)
-
-
-def test_other_networks_are_refused(narrow, tmp_path):
+def test_damaged_files_and_other_networks_are_refused(narrow, tmp_path):
+    for suffix in (".mat", ".h5", ".onnx", ".pth", ".safetensors", ".ckpt"):
+        path = tmp_path / f"broken{suffix}"
+        path.write_bytes(b"\x93no such thing" * 40)
+        assert path.name in refused(ValueError, load_vgg, path)
     with_norm = random_params() | {"norm1_1": random_params()["conv1_2"]}
     short = {name: leaf for name, leaf in random_params().items() if name != "conv5_3"}
     save_weights(tmp_path / "film.safetensors", random_params(), kind="film", config={})
@@ -131,8 +128,8 @@ def test_other_networks_are_refused(narrow, tmp_path):
 def test_a_file_of_the_published_widths_is_needed_without_the_fixture():
     with pytest.raises(ValueError, match=r"conv1_1\.kernel"):
         load_vgg(DATA / "vgg16_torchvision.pth")
-    count = {depth: sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(depth))) for depth in (16, 19)}
-    assert count == {16: 14_714_688, 19: 20_024_384}
+    for depth, count in ((16, 14_714_688), (19, 20_024_384)):
+        assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(depth))) == count
 
 
 @pytest.mark.parametrize(("pooling", "reduce"), [("average", np.mean), ("max", np.max)])
@@ -148,13 +145,6 @@ def test_pooling_rounds_up_and_takes_only_what_is_there(narrow, pooling, reduce)
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(0, 1))  # 4 3 2 3 3
     expected = np.maximum(np.einsum("hwiyx,yxio->hwo", windows, kernel) + bias, 0)
     np.testing.assert_allclose(both["conv2_1"][0], expected, rtol=1e-4, atol=1e-3)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (33, 17)])
-def test_any_size_works(narrow, size):
-    found = jax.eval_shape(lambda x: Vgg(random_params(19)).features(x, ("conv5_4", "conv1_1")), picture(*size))
-    assert found["conv1_1"].shape == (1, *size, 2)
-    assert found["conv5_4"].shape == (1, *(-(-side // 16) for side in size), 3)
 
 
 def test_nothing_behind_the_deepest_layer_is_computed(narrow):
@@ -175,13 +165,9 @@ def test_bfloat16_follows_the_parameters(narrow):
 
 
 def test_refusals(narrow):
-    params = random_params()
-    x = picture(8, 8)
-    for call, value in [
-        (lambda: Vgg(params).features(x, ("conv3_4",)), "conv3_4.*conv1_1"),
-        (lambda: Vgg(params).features(x, ()), "conv1_1"),
-        (lambda: Vgg({name: params[name] for name in ("conv1_1", "conv2_1")}).features(x, ("conv1_1",)), "conv2_1"),
-        (lambda: layer_names(11), "11"),
-    ]:
-        with pytest.raises(ValueError, match=value):
-            call()
+    params, x = random_params(), picture(8, 8)
+    assert "conv3_4" in refused(ValueError, Vgg(params).features, x, ("conv3_4",))
+    assert "conv1_1" in refused(ValueError, Vgg(params).features, x, ())
+    odd = Vgg({name: params[name] for name in ("conv1_1", "conv2_1")})
+    assert "conv2_1" in refused(ValueError, odd.features, x, ("conv1_1",))
+    assert "11" in refused(ValueError, layer_names, 11)
