@@ -35,7 +35,6 @@ def alone(tmp_path_factory) -> Path:
     "stages",
     [
         [dict(devices=8)],
-        [dict(devices=4, trainer=dict(fsdp=2), smallest_split=0)],
         [  # the checkpoint moves: split over two of four devices, whole on one, whole on four, split over two
             dict(devices=devices, trainer=dict(steps=steps, fsdp=fsdp), smallest_split=0)
             for devices, fsdp, steps in ((4, 2, 3), (1, 1, 6), (4, 1, 9), (2, 2, 12))

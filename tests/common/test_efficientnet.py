@@ -87,14 +87,11 @@ def test_many_pictures_are_embedded_in_batches(tmp_path):
     np.testing.assert_array_equal(again.embed(images.astype(np.float32) / 255, batch=2), found)
 
 
-def test_lite0_has_the_published_size():
+def test_lite0_has_the_published_size_and_pytorchs_names():
     trained = {k: leaf for k, leaf in flatten(shapes(LITE0)).items() if not k.endswith(("mean", "var"))}
     assert sum(math.prod(leaf.shape) for leaf in trained.values()) == 4_652_008
     assert len(LITE0.blocks()) == 16 and shapes(LITE0)["block15_depthwise"]["kernel"].shape == (3, 3, 1, 1152)
-
-
-def test_the_table_names_pytorchs_tensors():
-    """As in the package's file: 49 convolutions with four statistics each, and a dense layer."""
+    # As in the package's file: 49 convolutions with four statistics each, and a dense layer.
     names = {ours: entry.source for ours, entry in efficientnet.table(LITE0).items()}
     assert len(names) == len(set(names.values())) == 49 * 5 + 2
     for name, conv, norm in [

@@ -86,15 +86,6 @@ def test_the_kept_features_are_those_of_the_target(narrow):
     assert metric(a, b) == near
 
 
-def test_a_batch_scores_as_its_pairs_do(narrow):
-    name, params = load_lpips(narrow)
-    a, b = (np.stack([PAIRS["shift"][i], PAIRS["shift"][1 - i] ** 2]) for i in (0, 1))
-    truth = unit_features(name, params, b)
-    singly = [float(distance(name, params, a[i : i + 1], [x[i : i + 1] for x in truth])[0]) for i in (0, 1)]
-    np.testing.assert_allclose(distance(name, params, a, truth), singly, rtol=1e-5)
-    assert singly[0] != pytest.approx(singly[1])
-
-
 def test_refusals(narrow, tmp_path):
     small = PAIRS["shift"][0][:31]
     assert "32" in refused(ValueError, Lpips(str(narrow)), small, small)

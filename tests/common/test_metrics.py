@@ -42,8 +42,6 @@ def test_metrics_look_at_the_clipped_picture():
 def test_ssim_of_known_pictures():
     x = picture()
     assert ssim(1 - x, x) < 0 < ssim(0.5 * x + 0.25, x) < 1
-    flat, darker = np.full((11, 11, 3), 0.6, np.float32), np.full((11, 11, 3), 0.3, np.float32)
-    assert ssim(flat, darker) == pytest.approx((2 * 0.6 * 0.3 + 1e-4) / (0.36 + 0.09 + 1e-4), rel=1e-5)
     assert "40, 10" in refused(ValueError, ssim, picture(10, 40), picture(10, 40))
 
 

@@ -56,12 +56,11 @@ def test_paths_of_a_bundle():
 def test_the_newest_is_named_by_the_checkpoint_file_also_after_a_move(tmp_path):
     for name in ("ckpt-3", "ckpt-12.5"):
         shutil.copy(CHECKPOINT / "ckpt-3.index", tmp_path / f"{name}.index")
+    every = 'all_model_checkpoint_paths: "ckpt-3"\n'
     for named in ("ckpt-12.5", "/gone/since/long/ckpt-12.5"):
-        (tmp_path / "checkpoint").write_text(
-            f'model_checkpoint_path: "{named}"\nall_model_checkpoint_paths: "ckpt-3"\n'
-        )
+        (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "{named}"\n{every}')
         assert find_prefix(tmp_path) == tmp_path / "ckpt-12.5"
-    (tmp_path / "checkpoint").write_text('all_model_checkpoint_paths: "ckpt-3"\n')
+    (tmp_path / "checkpoint").write_text(every)
     assert "model_checkpoint_path" in refused(ValueError, find_prefix, tmp_path)
 
 

@@ -220,9 +220,7 @@ def test_microbatches_and_devices_do_not_change_the_weights(tmp_path, straight, 
     np.testing.assert_allclose(layer(weights), layer(straight[1]), atol=atol)
 
 
-@pytest.mark.parametrize(
-    ("log_every", "checkpoint_every", "good"), [(5, 10, {"10"}), (100, 7, {"7"}), (100, 13, set())]
-)
+@pytest.mark.parametrize(("log_every", "checkpoint_every", "good"), [(5, 10, {"10"}), (100, 13, set())])
 def test_a_value_that_is_not_finite_ends_the_run(tmp_path, log_every, checkpoint_every, good):
     """With its step, its examples and the last good checkpoint; a state that is not finite is never saved."""
     with pytest.raises(FloatingPointError, match="nan at step 13 on point 1300, point 1301, ") as error:
@@ -249,7 +247,6 @@ def test_checkpoints_keep_types_and_position(tmp_path):
     state = {"a": jnp.arange(2.0**18), "b": {"c": jnp.ones((2, 2), jnp.bfloat16)}, "none": None}
     shapes, position = jax.eval_shape(lambda: state), {"drawn": 4, "nested": [1, {"x": "y"}]}
     checkpoints = Checkpoints(tmp_path)
-    assert checkpoints.latest() is None
     checkpoints.save(4, state, position)
     position["nested"].append(2)
     jax.jit(lambda tree: jax.tree.map(lambda x: 2 * x, tree), donate_argnums=0)(state)
@@ -261,10 +258,10 @@ def test_checkpoints_keep_types_and_position(tmp_path):
     np.testing.assert_array_equal(restored["a"], np.arange(2.0**18))
 
 
-@pytest.mark.parametrize("seed", [0, -1, 2**31 - 1])
-def test_a_seed_that_is_an_argument_gives_the_same_key(seed):
-    given, other = jax.jit(jax.random.key)(as_seed(seed)), jax.random.key(seed + 1)
-    assert given == jax.random.key(seed) and given != other
+def test_a_seed_that_is_an_argument_gives_the_same_key():
+    for seed in (0, -1, 2**31 - 1):
+        given = jax.jit(jax.random.key)(as_seed(seed))
+        assert given == jax.random.key(seed) and given != jax.random.key(seed + 1)
 
 
 def test_the_warm_up_of_the_average_is_the_reference_programs():
