@@ -112,7 +112,8 @@ class Refresh(NoRefresh):
         self._swap_if_due(step, params)
         if step % self.config.every == 0:
             self._begin(step, params)
-            self._swap_if_due(step, params)  # with lag 0
+            if self.config.lag == 0:
+                self._swap_if_due(step, params)
 
     def check(self) -> None:
         """Raises errors of finished steps on the host."""
