@@ -54,7 +54,11 @@ def check_output(
     if size is None:
         return
     if folder:
-        check_disk(path, frames * math.prod(size) * 3 // PNG_RATIO)
+        place, needed = Path(path).resolve(), frames * math.prod(size) * 3 // PNG_RATIO
+        disk = shutil.disk_usage(next(parent for parent in (place, *place.parents) if parent.exists()))
+        if needed > disk.free and disk.total:  # some file systems report 0 of 0
+            sizes = f"PNGs of about {_gigabytes(needed)} or more on a disk with {_gigabytes(disk.free)} left"
+            raise ValueError(f"{place}: {sizes}; make fewer frames, or write .mp4")
     elif Path(path).suffix.lower() == ".gif":
         check_gif(path, size, math.ceil(frames * min(1, 50 / parse_fps(fps))))  # `write_gif` drops the others
     else:
@@ -72,15 +76,6 @@ def is_folder(path: str | Path) -> bool:
         return True
     known = " ".join((*MOVIES, ".gif"))
     raise ValueError(f"cannot write {path}: {suffix!r} is none of {known}; a name without suffix gives PNGs")
-
-
-def check_disk(folder: str | Path, needed: int) -> None:
-    """Raises ValueError if the disk of `folder` (which need not exist yet) has fewer than `needed` bytes left."""
-    folder = Path(folder).resolve()
-    disk = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists()))
-    if needed > disk.free and disk.total:  # some file systems report 0 of 0
-        sizes = f"PNGs of about {_gigabytes(needed)} or more on a disk with {_gigabytes(disk.free)} left"
-        raise ValueError(f"{folder}: {sizes}; make fewer frames, or write .mp4")
 
 
 def check_gif(path: str | Path, size: tuple[int, int], frames: int) -> None:

@@ -30,8 +30,6 @@ WRITABLE = (".png", ".jpg", ".jpeg", ".webp")
 MAX_PIXELS = 400_000_000  # as float32 RGB this is 4.8 GB already
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
-_ORIENTATION = 0x0112  # EXIF tag
-_QUALITY = 95
 _OPENING = threading.Lock()
 
 
@@ -95,7 +93,7 @@ def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bo
     height, width = image.shape[:2]
     if max(height, width) > limit:
         raise ValueError(f"cannot write {path}: {width}x{height} is past the {limit} of {kind}; use .png")
-    options = {} if kind == "PNG" else {"quality": _QUALITY}
+    options = {} if kind == "PNG" else {"quality": 95}
     if kind == "JPEG":
         options["subsampling"] = 0  # full colour resolution: thin red lines survive
     with atomic_output(path, overwrite) as temporary:
@@ -254,7 +252,7 @@ def _no_warnings() -> Iterator[None]:
 def _orientation(picture: Image.Image) -> int:
     """The EXIF tag Orientation; 1, upright, if there is none."""
     with _no_warnings():
-        orientation = picture.getexif().get(_ORIENTATION, 1)
+        orientation = picture.getexif().get(0x0112, 1)
     return orientation if isinstance(orientation, int) else 1
 
 

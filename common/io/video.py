@@ -36,13 +36,19 @@ _BT709 = 1  # the number of both its primaries and its transfer curve (ITU-T H.2
 
 
 def write_clip(path: str | Path, frames: Iterable[Frame], fps: Rate, overwrite: bool = False) -> int:
-    """Writes a movie, a GIF, or a folder of PNGs (no suffix, an existing folder, or a slash at the end) and returns the
-    number of frames. Raises ValueError for no frames, frames of several sizes, and fps."""
+    """Writes a movie, a GIF, or a folder of frame_00000.png, frame_00001.png, ... (no suffix, an existing folder, or a
+    slash at the end) and returns the number of frames. Raises ValueError for no frames, frames of several sizes, and
+    fps."""
     fps = parse_fps(fps)
-    if is_folder(path):
-        return write_frames(path, frames, overwrite)
-    write = write_gif if Path(path).suffix.lower() == ".gif" else write_mp4
-    return write(path, frames, fps, overwrite)
+    if not is_folder(path):
+        write = write_gif if Path(path).suffix.lower() == ".gif" else write_mp4
+        return write(path, frames, fps, overwrite)
+    count = 0
+    with atomic_folder(path, overwrite) as temporary:
+        _, frames = _peek(path, frames)
+        for count, frame in enumerate(frames, start=1):
+            write_image(temporary / f"frame_{count - 1:05d}.png", frame)
+    return count
 
 
 def write_mp4(path: str | Path, frames: Iterable[Frame], fps: Rate, overwrite: bool = False) -> int:
@@ -134,16 +140,6 @@ def _timed(
 
 def _nearest(value: Fraction) -> int:
     return math.floor(value + Fraction(1, 2))
-
-
-def write_frames(folder: str | Path, frames: Iterable[Frame], overwrite: bool = False) -> int:
-    """Writes frame_00000.png, frame_00001.png, ...; returns their count."""
-    count = 0
-    with atomic_folder(folder, overwrite) as temporary:
-        _, frames = _peek(folder, frames)
-        for count, frame in enumerate(frames, start=1):
-            write_image(temporary / f"frame_{count - 1:05d}.png", frame)
-    return count
 
 
 def _peek(path: str | Path, frames: Iterable[Frame]) -> tuple[Frame, Iterator[Frame]]:

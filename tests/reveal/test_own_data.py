@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from omegaconf import OmegaConf
 
     from common.training.config import instantiate
-    from common.training.optimizer import check_expressions, parameter_paths, read_multipliers, trainable
+    from common.training.optimizer import check_expressions, factors, parameter_paths, read_multipliers
     from common.training.run import train_from_config
     from common.training.task import Data
     from reveal.network.config import RevealConfig
@@ -258,7 +258,7 @@ def test_recipes_train_the_published_parts_of_the_published_network(name):
     multipliers = read_multipliers(OmegaConf.to_container(recipe.optim).get("multipliers", []))
     shapes = abstract(RevealConfig.tiny())[1]
     check_expressions(multipliers, (), shapes)
-    leaves = [jax.tree.leaves(tree) for tree in (parameter_paths(shapes), trainable(multipliers, shapes))]
+    leaves = [jax.tree.leaves(tree) for tree in (parameter_paths(shapes), factors(multipliers, shapes))]
     moves = {path.split("/")[0] for path, on in zip(*leaves, strict=True) if on}
     heads = {"decoder", "fusion", "value_head", "query_head", "key_head", "projection"}
     more = {"reveal_warm": {"embedding", "gate", "text", "vit"}, "reveal_memory": {"embedding", "gate"}}
