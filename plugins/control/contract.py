@@ -42,7 +42,7 @@ from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
-from plugins.diffusion.steering import WITH, WITHOUT, Effect, Rows
+from plugins.diffusion.steering import COND, UNCOND, Effect, Rows
 
 
 class ControlOutput(NamedTuple):
@@ -139,9 +139,9 @@ class Control:
         self.network.check(base.unet, base.unit)
         check_condition(self.picture, request)
 
-    def prepare(self, run: Any, indices: np.ndarray) -> tuple[NetworkActs, Arrays]:
+    def prepare(self, run: Any, indices: np.ndarray) -> tuple[StaticNetwork, Arrays]:
         """For these images of a run: the static and the array arguments of its compiled function."""
-        kinds = (WITH,) if self.prompt_only or not run.request.guided else (WITHOUT, WITH)
+        branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, COND)
         graph, params = run.placed(self.network)
         dtype = jax.tree.leaves(params)[0].dtype
         if len(self.picture) > 1:
@@ -153,7 +153,7 @@ class Control:
             self._cache.update(params=params, encoded=encoded)
         gains = jnp.asarray([self.strength * level for level in self.levels], jnp.float32)
         arrays = Arrays(params, encoded, gains, *map(jnp.float32, self.steps))
-        return NetworkActs(graph, kinds, self.steps == (0.0, 1.0)), arrays
+        return StaticNetwork(graph, branches, self.steps == (0.0, 1.0)), arrays
 
 
 class Arrays(NamedTuple):
@@ -166,11 +166,11 @@ class Arrays(NamedTuple):
     end: Float[Array, ""]
 
 
-class NetworkActs(NamedTuple):
-    """A control network's effect on a call of the UNet (`steering.Acts`)."""
+class StaticNetwork(NamedTuple):
+    """A control network's effect on a call of the UNet (`steering.StaticControl`)."""
 
     graph: Any
-    kinds: tuple[str, ...]  # the rows that it is applied to
+    branches: tuple[str, ...]  # the rows that it is applied to
     always: bool  # `steps` is the whole run
 
     def source(self, arrays: Arrays, step: Step) -> None:
@@ -178,7 +178,7 @@ class NetworkActs(NamedTuple):
 
     def effect(self, arrays: Arrays, rows: Rows) -> Effect:
         network: ControlNetwork = nnx.merge(self.graph, arrays.params)
-        rows = rows.chosen(self.kinds)
+        rows = rows.chosen(self.branches)
         active = rows.step.within(arrays.start, arrays.end)
         if network.every_step:
             output = self._computed(network, arrays.encoded, rows, active)
@@ -186,7 +186,7 @@ class NetworkActs(NamedTuple):
             output = network(arrays.encoded, rows.x[:, 0], rows.step.t, rows.context[:, 0])
             output = jax.tree.map(lambda tensor: tensor[:, None], output)
         output = output.scaled(arrays.gains if self.always else jnp.where(active, arrays.gains, 0))
-        return Effect(self.kinds, output.level_features, output.skip_residuals, output.mid_residual)
+        return Effect(self.branches, output.level_features, output.skip_residuals, output.mid_residual)
 
     def _computed(self, network: ControlNetwork, encoded: Any, rows: Rows, active: Array) -> ControlOutput:
         """The output for these latents, `b k h w c`; zeros without any computation outside of the interval."""

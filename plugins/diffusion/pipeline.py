@@ -202,7 +202,7 @@ class Pipeline:
                 [arrays for _, arrays in prepared],
                 states([""]) if sources else None,
                 sources[0] if sources else None,
-                acts=tuple(acts for acts, _ in prepared),
+                static_controls=tuple(static for static, _ in prepared),
                 sampler=request.sampler,
                 schedule=self.schedule,
                 steps=request.steps,

@@ -16,7 +16,7 @@ from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.pipeline import Run
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers import Step
-from plugins.diffusion.steering import SOURCE, WITH, WITHOUT, Rows, _joined
+from plugins.diffusion.steering import COND, SOURCE, UNCOND, Rows, _joined
 
 STEPS, INVERSION = 4, 8
 IMAGE = np.random.default_rng(0).random((16, 16, 3), np.float32)
@@ -64,11 +64,11 @@ def test_a_call_with_a_source_row_is_two_runs_of_the_network(trajectory):
     """The same by hand: run the source, keep its values, put them into a run of the sample."""
     base, control = diffusion_base(), PlugAndPlay(IMAGE, inversion=INVERSION)
     run = plan_of(control)
-    acts, arrays = control.prepare(run, np.array([0]))
+    static, arrays = control.prepare(run, np.array([0]))
     x = jax.random.normal(jax.random.key(1), (1, 8, 8, 4))
     source, context = trajectory[1], run.states(["", "a cat", "a red apple"])
     step = Step(jnp.float32(500), jnp.int32(1), jnp.float32(0.25), jnp.float32(0.5))
-    rows = Rows(jnp.stack([source, x, x], 1), context[None], (SOURCE, WITHOUT, WITH), step)
+    rows = Rows(jnp.stack([source, x, x], 1), context[None], (SOURCE, UNCOND, COND), step)
 
     def call(x, context, tap=lambda name, value: value):
         """The output, and all values that a tap sees."""
@@ -80,7 +80,7 @@ def test_a_call_with_a_source_row_is_two_runs_of_the_network(trajectory):
 
         return traced(x, context)
 
-    together, _ = call(rows.x[0], context, **_joined([acts.effect(arrays, rows)], rows))
+    together, _ = call(rows.x[0], context, **_joined([static.effect(arrays, rows)], rows))
     alone, seen = call(source, context[:1])
     names = {name for layer in control.injection_layers(base.unet.config) for name in layer.names}
     assert len(names) == 5 and names <= set(seen)
