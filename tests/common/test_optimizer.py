@@ -245,10 +245,10 @@ def test_a_run_too_short_for_its_schedule_is_refused(fields):
 
 INVALID = [
     *[(field, "sgd") for field in ("name", "schedule", "momentum_dtype")],
-    *[(field, 0) for field in ("lr", "decay_every", "decay_rate", "timescale")],
-    *[(field, -1) for field in ("warmup", "cooldown", "clip", "weight_decay", "update_clip", "ema_power")],
+    *[(field, -1) for field in ("warmup", "cooldown", "decay_every", "timescale")],
+    *[(field, -1.0) for field in ("lr", "decay_rate", "clip", "weight_decay", "update_clip", "ema_power")],
     *[(field, 1.5) for field in ("final_lr", "momentum", "ema")],
-    *[("lr", math.nan), ("weight_decay", 0.1)],  # adam has no decay
+    *[("lr", 0.0), ("lr", math.nan), ("decay_every", 0), ("weight_decay", 0.1)],  # adam has no decay
     *[("no_decay", value) for value in ("bias", ["(bias"])],
     *[("multipliers", value) for value in (["ab"], [["a", -1]], [["a", 1, 2]], [["[a", 1]])],
 ]

@@ -250,6 +250,6 @@ def test_two_processes_refresh_together(tmp_path, straight):
     """From a checkpoint with arrays under way, a single process goes on."""
     short, refreshed = TRAINER | dict(steps=7), dict(every=5, lag=3)
     finish(*[start(tmp_path, 2, cluster=one, trainer=short, refresh=refreshed) for one in two_processes()])
-    run(tmp_path, follow())
+    finish(start(tmp_path, trainer=TRAINER, refresh=refreshed))
     losses = [[row["loss"] for row in log_of(folder)] for folder in (tmp_path, straight[3][0])]
     np.testing.assert_allclose(*losses, rtol=1e-5)
