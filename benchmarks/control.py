@@ -92,26 +92,26 @@ def prepare(options: Options) -> Prepared:
     graph, params = cost.split(unet)
     x, states, negative, picture = filled([setting.latents, setting.states, setting.states, setting.picture])
 
-    def call(acts: Any = (), steering: Any = (), negative: Any = negative) -> Callable[[], Any]:
-        program = jax.jit(partial(cost.one_call, graph, acts=acts))
-        return partial(program, params, x, states, negative, steering)
+    def call(static_controls: Any = (), control_arrays: Any = (), negative: Any = negative) -> Callable[[], Any]:
+        program = jax.jit(partial(cost.one_call, graph, static_controls=static_controls))
+        return partial(program, params, x, states, negative, control_arrays)
 
     runs, costs = {BASE: call()}, {BASE: cost.base_cost(setting)}
     for kind in options.kinds:
         if kind == LAYOUT:
             layout = control.PlugAndPlay(np.zeros(picture.shape, np.float32), inversion=options.inversion)
-            acts, arrays = cost.plug_and_play_parts(setting, layout, options.steps)
-            runs |= {LAYOUT: call((acts,), (filled(arrays),)), f"{LAYOUT} once": call(negative=None)}
+            static, arrays = cost.plug_and_play_parts(setting, layout, options.steps)
+            runs |= {LAYOUT: call((static,), (filled(arrays),)), f"{LAYOUT} once": call(negative=None)}
             costs[kind] = cost.plug_and_play_cost(setting, layout, Schedule(), options.steps)
             continue
         cls = NETWORKS[kind]
         network = random(cls, cls.config_class.for_unet(unet.config, UNIT))
         encoder, weights = cost.split(network)
-        acts, arrays = cost.network_parts(setting, network)
+        static, arrays = cost.network_parts(setting, network)
         arrays = filled(arrays)
         runs[f"{kind} once"] = partial(contract.encode, encoder, weights, picture)
         runs[f"{kind} added"] = addition(encoder, arrays, jnp.repeat(x, 2, 0), jnp.concatenate([negative, states]))
-        runs.setdefault(program_name(kind), call((acts,), (arrays,)))
+        runs.setdefault(program_name(kind), call((static,), (arrays,)))
         costs[kind] = cost.network_cost(setting, network)
     return Prepared(runs, costs)
 

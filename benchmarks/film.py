@@ -51,12 +51,12 @@ def measure(model_name: str, changes: dict[str, Any], width: int, height: int, r
     """All numbers of one case, in this process."""
     import jax
     import jax.numpy as jnp
+    from film.recursion import Interpolator, _encode, _midpoints
     from flax import nnx
 
     from common.runtime import keep_freed_memory, return_compilers_memory
     from film.model import Film, FilmConfig
     from film.ops import row_tiling
-    from film.recursion import Interpolator, _encode, _midpoints
 
     keep_freed_memory()
     return_compilers_memory()

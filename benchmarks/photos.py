@@ -14,8 +14,8 @@ import time
 import cv2
 import numpy as np
 
-from common.io.srgb import from_linear, to_linear
 from common.io.images import read_image, shrink
+from common.io.srgb import from_linear, to_linear
 from film.alignment import SIDE, corners, grey_thumbnail, register, rescaled, transform
 from film.photos import exposure_gains, light_thumbnail
 

@@ -18,10 +18,14 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8
 
 
 def setup(most_kept: int = 1024 * MEGABYTE) -> None:
-    """Keeps freed memory for the next call (CPU) but that of the compiler, and caches compiled programs on disk."""
+    """Keeps freed buffers of up to `most_kept` bytes for the next call (CPU) but those of the compiler, and caches
+    compiled programs in the user's cache folder, unless JAX has one."""
     keep_freed_memory(most_kept)
     return_compilers_memory()
-    cache_compiled_programs()
+    if not getattr(jax.config, "jax_compilation_cache_dir", None):
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        jax.config.update("jax_compilation_cache_dir", str(Path(base) / "film-plugins-reveal" / "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def keep_freed_memory(most: int = 1024 * MEGABYTE) -> None:
@@ -47,12 +51,3 @@ def return_compilers_memory() -> None:
 def _trim_after_compiling(event: str, duration_secs: float, **_: str | int) -> None:
     if event == "/jax/core/compile/backend_compile_duration" and duration_secs > LONG_COMPILATION:
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def cache_compiled_programs() -> None:
-    """Persistent compilation cache in the user's cache folder, unless JAX has one."""
-    if getattr(jax.config, "jax_compilation_cache_dir", None):
-        return
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    jax.config.update("jax_compilation_cache_dir", str(Path(base) / "film-plugins-reveal" / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -33,8 +33,8 @@ import cv2
 import numpy as np
 from jaxtyping import Float
 
-from common.io.srgb import from_linear, to_linear
 from common.io.images import shrink
+from common.io.srgb import from_linear, to_linear
 from film.alignment import (
     MIN_SPAN,
     MIN_VIEW,

@@ -5,31 +5,41 @@
     assistant.search(text="seabirds", k=10)
     assistant.encode([Item("wiki", {"text": "..."})])                 # keys and values, as memories take them
 
-A question is one function to encode it, the search, and one function that answers and leaves out each item
-(`attribution.py`), each compiled once for each k.
+A question is one function to encode it, the search, and one function that answers and leaves out each item, each
+compiled once for each k.
+
+**Leave-one-out attribution**: how much less likely the same answer becomes without an item,
+
+    effect_i = log p(answer | all items but i) - log p(answer | all items)
+
+Below 0 the item supported the answer, above 0 it spoke against it. One batch computes all: row 0 has every item, row
+i + 1 all but item i, whose place stays empty, so that the others keep their positions and the prior is shared among the
+rest as if it had not been found. No other item takes its place. Attention shares (`fusion.attention_shares`) show what
+was attended to, which need not have changed the answer.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Array, Bool, Float, Int
 
-from reveal import attribution, pretrained
-from reveal.evidence import Evidence, RetrievedItem
+from reveal import pretrained
 from reveal.memory.engines.engine import SearchResult
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, check_encoder
 from reveal.memory.memory import Memory
 from reveal.network import weights
-from reveal.network.generator import Decoding, likeliest
+from reveal.network.config import PAD
+from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
 from reveal.processing.processor import Processor, processor_of
 from reveal.reader import Reader, layout_of, reader_fingerprint, retrieve
@@ -38,6 +48,53 @@ MOST_READ, MOST_FOUND = 4, 10  # default k of `ask` and `search`
 BEAMS = 4  # default beam width
 SMALL = 50_000_000  # parameters; up to here a CPU compiles for longer than it computes
 Picture = str | Path | Float[np.ndarray, "s s 3"]
+COLUMNS = ("id", "source", "score", "prior", "attention", "left out", "text")
+LONGEST = 60  # letters of an item's text in a table
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RetrievedItem:
+    """An item that an answer was read from."""
+
+    item: Item
+    score: float  # cosine of its key with the query, plus the log-probability of its source
+    prior: float  # retrieval prior, mean 1 over the items
+    attention: float  # share of the question's attention, 0 to 1; items and the question itself share 1
+    effect: float  # of leaving it out, on the answer's log-probability: below 0, it supported the answer
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evidence:
+    """An answer and its items."""
+
+    question: str
+    answer: str
+    log_probability: float  # of the answer, its end included
+    items: tuple[RetrievedItem, ...]  # best first
+    gate: Mapping[str, float]  # probability of each source
+    version: int  # of the memory; 0: there was none
+    first_hop: Evidence | None = None  # the question before, whose answer is part of this question
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; of an image only whether there is one."""
+        numbers = ("score", "prior", "attention", "effect")
+        items = [as_json(one.item) | {name: getattr(one, name) for name in numbers} for one in self.items]
+        plain = {name: getattr(self, name) for name in ("question", "answer", "log_probability", "version")}
+        first = None if self.first_hop is None else self.first_hop.as_json()
+        return plain | {"gate": dict(self.gate), "items": items, "first_hop": first}
+
+    def line(self) -> str:
+        """Question, answer, and the items' ids."""
+        ids = ", ".join(str(one.item.id) for one in self.items)
+        return f"{self.question} {self.answer or '(nothing)'}" + (f" (items {ids})" if ids else "")
+
+    def table(self) -> str:
+        """The items in columns."""
+        rows = []
+        for one in self.items:
+            numbers = f"{one.score:.3f}", f"{one.prior:.2f}", f"{100 * one.attention:.1f} %", f"{one.effect:+.3f}"
+            rows.append((str(one.item.id), one.item.source, *numbers, short(text_of(one.item))))
+        return columns(COLUMNS, rows)
 
 
 class Assistant:
@@ -80,7 +137,7 @@ class Assistant:
         question: str,
         k: int | None = None,
         sources: Sequence[str] | None = None,
-        how: Decoding | None = None,
+        decoding: Decoding | None = None,
     ) -> Evidence:
         """Answers, in two hops where `Processor.two_hops` has them: `Evidence.first_hop` is the first of them.
 
@@ -89,22 +146,22 @@ class Assistant:
           question: "" asks for a description, of networks that were trained to give one.
           k: items to read; None: 4, or as many as there are; 0: none, as without a memory.
           sources: names of those to search; None: all.
-          how: the decoding; None: beam search of width 4.
+          decoding: None: beam search of width 4, up to the network's length of an answer.
 
         Raises ValueError for a question that is too long, more items than there are, an unknown source, a damaged
         image; OSError for a missing one.
         """
         hops = self.processor.two_hops(question) if image is not None else None
         if hops is not None:
-            first = self.ask(image, hops.about_image, k, sources, how)
-            second = self.ask(None, hops.about_answer.format(first.answer), k, sources, how)
+            first = self.ask(image, hops.about_image, k, sources, decoding)
+            second = self.ask(None, hops.about_answer.format(first.answer), k, sources, decoding)
             return dataclasses.replace(second, first_hop=first)
         query = self.query(image, question)
         if k != 0:
             k = 0 if k is None and self.memory is None else self.items_to_find(k, MOST_READ, sources)
         found, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
-        how = how or likeliest(self.processor.answer_length, BEAMS)
-        output = jax.device_get(self._answer(self._params, query, values, scores, found.present, how))
+        decoding = decoding or Decoding(self.processor.answer_length, BEAMS)
+        output = jax.device_get(self._answer(self._params, query, values, scores, found.present, decoding))
         columns = scores[0], output.prior, output.shares, output.effects
         numbers = [[float(x[place]) for x in columns] for place in np.flatnonzero(found.present[0])]
         items = [RetrievedItem(item, *row) for item, row in zip(self._items(found), numbers, strict=True)]
@@ -164,6 +221,42 @@ class Assistant:
         return [] if self.memory is None else self.memory.items(found.ids[found.present])
 
 
+class Attributed(NamedTuple):
+    """An answer and its attribution to the items."""
+
+    tokens: Int[Array, " o"]  # of the answer, its end included
+    log_probability: Float[Array, ""]  # of those tokens, with all items
+    prior: Float[Array, " k"]  # retrieval prior, mean 1 over the items that are there
+    shares: Float[Array, " k"]  # of the question's attention in the fusion
+    effects: Float[Array, " k"]  # of leaving each item out; 0 where there is none
+
+
+def answer(
+    model: Reveal,
+    query: Query,
+    values: Float[Array | np.ndarray, "1 k c d"],
+    scores: Float[Array | np.ndarray, "1 k"],
+    present: Bool[Array | np.ndarray, "1 k"],
+    decoding: Decoding,
+) -> Attributed:
+    """Answers one question with k items, 0 included, and leaves each out; inside `jit`, where `decoding` is static."""
+    k = values.shape[1]
+    kept = jnp.concatenate([jnp.ones((1, k), bool), ~jnp.eye(k, dtype=bool)])
+    there = kept & jnp.asarray(present)
+    rows, every, score = (
+        jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), k + 1, axis=0), part) for part in (query, values, scores)
+    )
+    fused = model.fuse(rows, every, score, there, shares=True)
+    whole = fused._replace(states=fused.states[:1], mask=fused.mask[:1])
+    tokens = model.generate(whole, decoding).tokens[0]
+    inputs = jnp.concatenate([jnp.full((1,), model.config.bos, jnp.int32), tokens[:-1]])
+    logits = model.logits(fused, jnp.broadcast_to(inputs, (k + 1, len(inputs))))
+    per_token = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[None, :, None], axis=-1)[..., 0]
+    likely = jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
+    shares = jnp.zeros((k,)) if fused.shares is None else fused.shares[0]
+    return Attributed(tokens, likely[0], fused.prior[0], shares, jnp.where(present[0], likely[1:] - likely[0], 0))
+
+
 @functools.lru_cache(maxsize=4)
 def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any]:
     """The functions that encode a query and that answer; compiled once for all networks of a shape.
@@ -175,8 +268,34 @@ def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any]:
     def encode_query(params: Any, rows: Any) -> Query:
         return nnx.merge(graph, params).encode_query(**rows)
 
-    def answer(params: Any, query: Any, values: Any, scores: Any, present: Any, how: Decoding) -> Any:
-        return attribution.answer(nnx.merge(graph, params), query, values, scores, present, how)
+    def answer_query(params: Any, *inputs: Any) -> Attributed:
+        return answer(nnx.merge(graph, params), *inputs)
 
     encode = jax.jit(encode_query, compiler_options=options)
-    return encode, jax.jit(answer, static_argnums=5, compiler_options=options)
+    return encode, jax.jit(answer_query, static_argnums=5, compiler_options=options)
+
+
+def as_json(item: Item) -> dict[str, Any]:
+    """An item in plain values."""
+    return {"id": item.id, "source": item.source, "fields": dict(item.fields), "picture": item.picture is not None}
+
+
+def text_of(item: Item) -> str:
+    """All fields, for people."""
+    return " | ".join(map(str, item.fields.values()))
+
+
+def short(text: str, longest: int = LONGEST) -> str:
+    """The beginning, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
+
+
+def columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Cells under each other: numbers to the right, the last column as it is."""
+    widths = [max(len(cell) for cell in column) for column in zip(titles, *rows, strict=True)]
+    lines = []
+    for row in (titles, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+    return "\n".join(lines)

@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from common.data.stored import decode_picture
 from common.io.images import from_uint8, shrink, to_uint8
-from reveal.evidence import Evidence, RetrievedItem, short, text_of
+from reveal.assistant import Evidence, RetrievedItem, short, text_of
 
 WIDTH, MARGIN, GAP = 960, 24, 16
 ASKED, FOUND = 240, 112  # sides of the question's picture, and of the items'

@@ -27,11 +27,12 @@ from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, fingerprint
 from reveal.memory.memory import Memory
 from reveal.network.config import RevealConfig
-from reveal.network.generator import Decoding, Greedy
+from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
 
 ReadItem = Callable[[Sequence[Item]], Mapping[str, np.ndarray]]
 BATCH = 64  # rows that are computed at a time
+EIGHT_TOKENS = Decoding(8)
 
 
 class ReaderOutput(NamedTuple):
@@ -62,7 +63,7 @@ class Reader:
         k: int = 4,
         *,
         sources: Sequence[str] | None = None,
-        how: Decoding | None = None,
+        decoding: Decoding = EIGHT_TOKENS,
     ) -> ReaderOutput:
         """Answers. Raises ValueError as `Memory.search`, and for k above 0 without a memory.
 
@@ -70,12 +71,17 @@ class Reader:
           tokens, image: as `Reveal.encode_query`.
           k: items to read; 0: none.
           sources: names of those to search; None: all.
-          how: `Greedy` or `Beam`; None: 8 tokens greedily.
         """
-        rows = {"tokens": tokens} | ({} if image is None else {"image": image})
-        outputs = [self._ask(batch, k, sources, how or Greedy(8)) for batch in _batches(rows, self._batch)]
-        whole = jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
-        return ReaderOutput(*whole)
+        rows, outputs = {"tokens": tokens} | ({} if image is None else {"image": image}), []
+        for batch in _batches(rows, self._batch):
+            query = _encode_query(self._graph, self._params, batch)
+            retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
+            fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
+            answers = np.asarray(self.model.generate(fused, decoding).tokens)
+            shares = np.zeros(scores.shape, np.float32) if fused.shares is None else fused.shares
+            others = map(np.asarray, (fused.prior, shares, query.log_gate))
+            outputs.append(ReaderOutput(answers, retrieved, *others))
+        return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of items, as memories take them."""
@@ -116,16 +122,6 @@ class Reader:
         if self.memory is None:
             raise ValueError("there is no memory to change: build or load one")
         return self.memory
-
-    def _ask(
-        self, rows: Mapping[str, np.ndarray], k: int, sources: Sequence[str] | None, how: Decoding
-    ) -> ReaderOutput:
-        query = _encode_query(self._graph, self._params, rows)
-        retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
-        fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
-        tokens = self.model.generate(fused, how).tokens
-        shares = np.zeros(scores.shape, np.float32) if fused.shares is None else fused.shares
-        return ReaderOutput(np.asarray(tokens), retrieved, *map(np.asarray, (fused.prior, shares, query.log_gate)))
 
 
 def retrieve(

@@ -79,7 +79,8 @@ class Output:
             temporary.write_text(text + "\n", "utf-8")
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write_text(name, as_json(value))
+        with self.open(name) as temporary:
+            write_json(temporary, value, overwrite=True)
 
     def write_csv(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """One line per row, with the keys of the first as header."""
@@ -99,14 +100,10 @@ def provenance(weights: str) -> dict[str, Any]:
     return {"weights": weights, "git_commit": git_commit(), "command": command}
 
 
-def as_json(value: Any) -> str:
-    """Valid JSON: a number that is not finite becomes null."""
-    return json.dumps(_finite(value), indent=2, allow_nan=False)
-
-
 def write_json(path: Path, value: Any, overwrite: bool = False) -> None:
+    """Writes valid JSON: a number that is not finite becomes null."""
     with atomic_output(path, overwrite) as temporary:
-        temporary.write_text(as_json(value) + "\n", "utf-8")
+        temporary.write_text(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n", "utf-8")
 
 
 def _finite(value: Any) -> Any:

@@ -30,7 +30,6 @@ from jaxtyping import Float
 
 K1, K2 = 0.01, 0.03
 WINDOW, SIGMA = 11, 1.5
-LEVELS = 255
 
 Picture = Float[np.ndarray, "h w c"]
 
@@ -130,7 +129,7 @@ class InterpolationError(Metric):
             raise ValueError(f"per is {self.per!r}: choose value or pixel")
 
     def __call__(self, prediction: Picture, target: Picture) -> float:
-        a, b = (np.rint(LEVELS * np.clip(x, 0, 1).astype(np.float64)) for x in (prediction, target))
+        a, b = (np.rint(255 * np.clip(x, 0, 1).astype(np.float64)) for x in (prediction, target))
         colours = prediction.shape[-1] if self.per == "pixel" else 1
         return math.sqrt(colours * float(np.mean(np.square(a - b))))
 

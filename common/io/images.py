@@ -25,8 +25,8 @@ from jaxtyping import Float, UInt8
 from natsort import natsorted
 from PIL import Image, ImageDraw, ImageFile, ImageFont
 
-from common.io.srgb import deep_to_srgb, to_srgb
 from common.io.files import atomic_output, require_file
+from common.io.srgb import deep_to_srgb, to_srgb
 
 READABLE = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".hif", ".avif")
 WRITABLE = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
@@ -283,7 +283,7 @@ def _no_warnings() -> Iterator[None]:
 def _orientation(picture: Image.Image) -> int:
     """The EXIF tag Orientation; 1, upright, if there is none."""
     with _no_warnings():
-        orientation = picture.getexif().get(_ORIENTATION, 1)
+        orientation = picture.getexif().get(0x0112, 1)
     return orientation if isinstance(orientation, int) else 1
 
 

@@ -43,7 +43,7 @@ from jaxtyping import Array, Float
 
 from common.evaluation.metrics import Metric, Picture
 from common.io.torch_file import read_torch
-from common.perceptual.vgg import f32
+from common.perceptual.vgg import convolution, f32
 from common.weights.model_file import load_weights, save_weights
 from common.weights.porting import OIHW_TO_HWIO, Entry, Table, port, unflatten_like
 
@@ -53,7 +53,6 @@ EPSILON = 1e-10
 KIND = "lpips"
 FIXED = {"scaling_layer.shift": SHIFT, "scaling_layer.scale": SCALE}
 BLUR = np.outer((1, 2, 1), (1, 2, 1)) / 16
-CONVOLUTION = ("NHWC", "HWIO", "NHWC")
 
 Maps = list[Float[Array, "b _ _ _"]]  # five
 Params = Mapping[str, Mapping[str, Any]]  # {"stage1_conv1": {"kernel": HWIO, "bias": O}, ..., "head1": {"kernel"}}
@@ -133,13 +132,7 @@ def distance(backbone: str, params: Params, images: Float[Array, "b h w 3"], oth
 
 @partial(jax.jit, static_argnums=0)
 def unit_features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> Maps:
-    """`features`, the vector of each pixel divided by its length."""
-    maps = features(backbone, params, images)
-    return [x / (jnp.sqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True)) + EPSILON) for x in maps]
-
-
-def features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> Maps:
-    """The backbone's five feature maps."""
+    """The backbone's five feature maps, the vector of each pixel divided by its length."""
     x = (2 * images - 1 - jnp.array(SHIFT)) / jnp.array(SCALE)
     maps = []
     for i, stage in enumerate(BACKBONES[backbone], 1):
@@ -150,11 +143,9 @@ def features(backbone: str, params: Params, images: Float[Array, "b h w 3"]) -> 
             x = blur_and_halve(x)
         for j, conv in enumerate(stage.convs, 1):
             leaves, border = params[f"stage{i}_conv{j}"], [(conv.padding, conv.padding)] * 2
-            steps = (conv.stride, conv.stride)
-            x = lax.conv_general_dilated(x, leaves["kernel"], steps, border, dimension_numbers=CONVOLUTION)
-            x = x + leaves["bias"]
+            x = convolution(x, leaves["kernel"], conv.stride, border) + leaves["bias"]
             x = jax.nn.relu(blur_and_halve(x) if conv.blur else x)
-        maps.append(x)
+        maps.append(x / (jnp.sqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True)) + EPSILON))
     return maps
 
 

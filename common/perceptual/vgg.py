@@ -85,10 +85,7 @@ class Vgg:
             if name.endswith("_1") and name != "conv1_1":
                 x = _pool(x, self.pooling)
             kernel, bias = (jnp.asarray(self.params[name][leaf]) for leaf in ("kernel", "bias"))
-            x = jax.lax.conv_general_dilated(
-                x.astype(kernel.dtype), kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            )
-            x = jax.nn.relu(x + bias)
+            x = jax.nn.relu(convolution(x.astype(kernel.dtype), kernel) + bias)
             if name in layers:
                 found[name] = x
         return {name: found[name] for name in layers}
@@ -99,6 +96,12 @@ def layer_names(depth: int) -> tuple[str, ...]:
     if depth not in CONVOLUTIONS:
         raise ValueError(f"VGG-{depth} is not known; choose one of {', '.join(map(str, CONVOLUTIONS))}")
     return tuple(f"conv{b}_{i}" for b, n in enumerate(CONVOLUTIONS[depth], 1) for i in range(1, n + 1))
+
+
+def convolution(x: Float[Array, "b h w i"], kernel: Any, stride: int = 1, padding: Any = "SAME") -> Array:
+    """Of images b h w i with a kernel h w i o; `padding` as `jax.lax.conv_general_dilated` takes it."""
+    steps, axes = (stride, stride), ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, kernel, steps, padding, dimension_numbers=axes)
 
 
 def f32(*shape: int) -> jax.ShapeDtypeStruct:

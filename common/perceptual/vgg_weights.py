@@ -29,7 +29,7 @@ from common.io.files import require_file
 from common.io.torch_file import read_torch
 from common.perceptual.vgg import CONVOLUTIONS, MEAN, Params, Pooling, Vgg, layer_names, param_shapes, random_vgg
 from common.weights.model_file import load_weights, save_weights
-from common.weights.porting import IDENTITY, OIHW_TO_HWIO, Entry, Layout, make_table, port, unflatten_like
+from common.weights.porting import IDENTITY, OIHW_TO_HWIO, Entry, Layout, port, unflatten_like
 
 KIND = "vgg"
 RANDOM = {f"random-{depth}": depth for depth in CONVOLUTIONS}
@@ -131,9 +131,8 @@ def read_torchvision(path: Path) -> Read:
     source = read_torch(path)
     depth = 19 if "features.34.weight" in source else 16
     names = {key: key for key in source if not key.startswith("classifier.")}  # an error, unless renamed below
-    blocks = np.repeat(np.arange(5), CONVOLUTIONS[depth])
     for i, layer in enumerate(layer_names(depth)):
-        n = 2 * i + int(blocks[i])  # a ReLU follows each convolution, a pooling each block
+        n = 2 * i + int(layer[4]) - 1  # a ReLU follows each convolution, a pooling each block
         names |= {f"features.{n}.weight": f"{layer}.kernel", f"features.{n}.bias": f"{layer}.bias"}
     params = _port(path, source, names, OIHW_TO_HWIO)
     params["conv1_1"]["kernel"] /= 255 * np.asarray(TORCH_STD, np.float32)[:, None]
@@ -161,10 +160,10 @@ def _port(path: Path, source: Arrays, names: Mapping[str, str], layout: Layout =
     """Fills a whole VGG by `names`, {their key: our leaf}, ignoring other keys. The depth is 19 if a leaf of VGG-19
     alone is named."""
     depth = 19 if {"conv3_4.kernel", "conv4_4.kernel", "conv5_4.kernel"} & set(names.values()) else 16
+    # Of two keys for one leaf the first stays unused, which is an error.
+    table = {leaf: Entry(key, layout if leaf.endswith("kernel") else IDENTITY) for key, leaf in names.items()}
+    target = param_shapes(depth)
     try:
-        lines = [(leaf, Entry(key, layout if leaf.endswith("kernel") else IDENTITY)) for key, leaf in names.items()]
-        table = make_table(lines)
-        target = param_shapes(depth)
         return unflatten_like(port(source, table, target, ignore=lambda key: key not in names), target)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

@@ -11,7 +11,7 @@ A task with refreshed arrays (`refresh.py`) has two more items in its checkpoint
 and, with a lag, `renewed`, the arrays.
 """
 
-import json
+import copy
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,22 +29,27 @@ class Checkpoints:
     def __init__(
         self, folder: Path, keep: int = 2, keep_every: int = 0, best: str | None = None, higher: bool = True
     ) -> None:
-        def rank(scores: Mapping[str, float]) -> float:
-            score = scores.get(str(best), math.nan)
-            score = score if higher else -score
-            return score if math.isfinite(score) else -math.inf
-
+        self.best, self.sign = str(best), 1 if higher else -1
         kept: list[policies.PreservationPolicy] = [policies.LatestN(keep)]
         if keep_every:
             kept.append(policies.EveryNSteps(keep_every))
         if best:
-            kept.append(policies.BestN(get_metric_fn=rank, n=1, keep_checkpoints_without_metrics=False))
+            kept.append(policies.BestN(get_metric_fn=self.rank, n=1, keep_checkpoints_without_metrics=False))
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(kept),
-            best_fn=rank if best else None,  # without it orbax would not write the scores
+            best_fn=self.rank if best else None,  # without it orbax would not write the scores
             enable_async_checkpointing=True,
         )
         self.manager = ocp.CheckpointManager((folder / "checkpoints").absolute(), options=options)
+
+    def rank(self, scores: Mapping[str, float]) -> float:
+        """A number that is higher for a better checkpoint; minus infinity for a missing score, NaN or infinity."""
+        score = self.sign * scores.get(self.best, math.nan)
+        return score if math.isfinite(score) else -math.inf
+
+    def is_best(self, scores: Mapping[str, float]) -> bool:
+        """Whether a state with these scores is better than all checkpoints."""
+        return self.rank(scores) > max(map(self.rank, self.scores().values()), default=-math.inf)
 
     def latest(self) -> int | None:
         """The newest step; its checkpoint may not be on disk yet."""
@@ -65,10 +70,10 @@ class Checkpoints:
         come from `Refresh.saved`. Raises an error of the write before."""
         if step == self.latest():
             return
-        # JSON is copied: the iterator may change its position while the background thread writes
-        items = {"state": ocp.args.StandardSave(state), "data": ocp.args.JsonSave(json.loads(json.dumps(position)))}
+        # copied: the iterator may change its position while the background thread writes
+        items = {"state": ocp.args.StandardSave(state), "data": ocp.args.JsonSave(copy.deepcopy(position))}
         if refresh is not None:
-            items["renewal"] = ocp.args.JsonSave(json.loads(json.dumps(refresh)))
+            items["renewal"] = ocp.args.JsonSave(refresh)
         if arrays is not None:
             items["renewed"] = ocp.args.StandardSave(arrays)
         self.manager.save(step, args=ocp.args.Composite(**items), metrics=dict(scores) if scores else None)

@@ -27,17 +27,13 @@ def instantiate(node: Any, name: str = "") -> Any:
 
     Nested nodes with a `_target_` become objects first. `name` is the path of the node in the config. Raises ValueError
     for an unknown key or a value of another type."""
-    plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-    return _build(plain, name)
-
-
-def _build(node: Any, name: str) -> Any:
+    node = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     if isinstance(node, list):
-        return [_build(value, f"{name}[{i}]") for i, value in enumerate(node)]
+        return [instantiate(value, f"{name}[{i}]") for i, value in enumerate(node)]
     if not isinstance(node, dict):
         return node
     node = renamed.node(node)
-    values = {key: _build(value, f"{name}.{key}".lstrip(".")) for key, value in node.items() if key != "_target_"}
+    values = {key: instantiate(value, f"{name}.{key}".lstrip(".")) for key, value in node.items() if key != "_target_"}
     if "_target_" not in node:
         return values
     target = locate(str(node["_target_"]), name)

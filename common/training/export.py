@@ -20,13 +20,18 @@ from common.training.run import build, one_line_errors, recipe_of
 from common.training.state import abstract_state
 
 
-def export(folder: str | Path) -> Path:
-    """The path of the weights. Raises FileNotFoundError without a run or a checkpoint, ValueError for its config."""
-    folder = Path(folder)
+def export(folder: tyro.conf.Positional[Path]) -> Path:
+    """Exports the averaged weights of the newest checkpoint of a run; gives their path.
+
+    Raises FileNotFoundError without a run or a checkpoint, ValueError for its config.
+
+    Args:
+        folder: Run folder, such as runs/NAME.
+    """
     config = OmegaConf.load(require_file(folder / "config.yaml"))
     assert isinstance(config, DictConfig), "a run writes a mapping"
     objects = build(config)
-    task, optim, settings = (objects[name] for name in ("task", "optim", "config"))
+    task, optim, settings = objects["task"], objects["optim"], objects["config"]
     checkpoints = Checkpoints(folder)
     step = checkpoints.latest()
     if step is None:
@@ -38,16 +43,7 @@ def export(folder: str | Path) -> Path:
     return task.export(folder / "weights.safetensors", distributed.fetch(state.averaged), metadata)
 
 
-def main(folder: tyro.conf.Positional[str]) -> None:
-    """Export the averaged weights of the newest checkpoint of a run.
-
-    Args:
-        folder: Run folder, such as runs/NAME.
-    """
+if __name__ == "__main__":
     with one_line_errors():
         setup()
-        print(export(folder))
-
-
-if __name__ == "__main__":
-    tyro.cli(main, prog="python -m common.training.export")
+        print(tyro.cli(export, prog="python -m common.training.export"))

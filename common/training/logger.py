@@ -7,6 +7,7 @@ lines of steps that will be repeated are dropped. Of several processes only the 
 import dataclasses
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -110,9 +111,9 @@ class Files:
     def __init__(self, folder: Path, step: int):
         self.folder, path = folder / "pictures", folder / "metrics.jsonl"
         if path.exists():
-            lines = [line for line in path.read_text().splitlines() if _step(line) <= step]
-            with atomic_output(path, overwrite=True) as temporary:
-                temporary.write_text("".join(line + "\n" for line in lines))
+            with path.open() as lines, atomic_output(path, overwrite=True) as temporary:
+                whole = (re.fullmatch(r'\{"step": (\d+),.*\}\n', line) for line in lines)  # a crash may cut one short
+                temporary.write_text("".join(line[0] for line in whole if line and int(line[1]) <= step))
         self.stream = path.open("a")
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -161,10 +162,3 @@ class WandB:
 
     def picture(self, step: int, name: str, picture: Image) -> None:
         self.run.log({name: self.wandb.Image(np.clip(picture, 0, 1))}, step=step)
-
-
-def _step(line: str) -> float:
-    try:
-        return float(json.loads(line)["step"])
-    except (json.JSONDecodeError, KeyError):
-        return math.inf  # a line that a crash cut short

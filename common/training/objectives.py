@@ -51,22 +51,19 @@ class Schedule:
     def __post_init__(self):
         if self.kind not in KINDS:
             raise ValueError(f"{self.name}: {self.kind!r} is not a kind of schedule; choose {' or '.join(KINDS)}")
-        object.__setattr__(self, "corners", tuple(self._corner(corner) for corner in self.corners))
-        steps = [step for step, _ in self.corners]
-        if not steps:
-            raise ValueError(f"{self.name} has no corners; give [[step, value], ...] or a number")
-        if any(b <= a for a, b in itertools.pairwise(steps)):
-            raise ValueError(f"{self.name}: steps {steps} must rise from corner to corner")
-
-    def _corner(self, corner: Any) -> tuple[int, float]:
-        try:
-            step, value = corner
-            whole, value = int(step), float(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"{self.name}: {corner!r} is not a corner; write [step, value]") from error
-        if whole != step or not 0 <= whole <= LAST_STEP or not math.isfinite(value):
-            raise ValueError(f"{self.name}: corner {corner!r} needs a whole step in [0, 2^31) and a finite value")
-        return whole, value
+        corners: list[tuple[int, float]] = []
+        for corner in self.corners:
+            try:
+                step, value = corner
+                corners.append((int(step), float(value)))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise ValueError(f"{self.name}: {corner!r} is not a corner; write [step, value]") from error
+            if corners[-1][0] != step or not 0 <= step <= LAST_STEP or not math.isfinite(corners[-1][1]):
+                raise ValueError(f"{self.name}: corner {corner!r} needs a whole step in [0, 2^31) and a finite value")
+        steps = [step for step, _ in corners]
+        if not steps or any(b <= a for a, b in itertools.pairwise(steps)):
+            raise ValueError(f"{self.name} has steps {steps}: give at least one corner [step, value], steps rising")
+        object.__setattr__(self, "corners", tuple(corners))
 
     def __call__(self, step: Int[Array, ""]) -> Float[Array, ""]:
         """The value at `step`, an int32 scalar that may be traced."""

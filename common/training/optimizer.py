@@ -27,6 +27,7 @@ parameter is an error, so that a renamed layer is not silently trained.
 
 import dataclasses
 import math
+import operator
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -140,20 +141,19 @@ def make_optimizer(config: OptimConfig, steps: int) -> optax.GradientTransformat
     links = [base_optimizer(config, make_schedule(config, steps))]
     if config.clip:
         links.insert(0, optax.clip_by_global_norm(config.clip))
+    factors_of = partial(factors, config.multipliers)
     if any(factor not in (0, 1) for _, factor in config.multipliers):
-
-        def scale(updates: PyTree, _: Any) -> PyTree:
-            factors = jax.tree.map(partial(_factor, config.multipliers), parameter_paths(updates))
-            return jax.tree.map(lambda u, factor: u * factor, updates, factors)
-
-        links.append(optax.stateless(scale))
+        links.append(optax.stateless(lambda updates, _: jax.tree.map(operator.mul, updates, factors_of(updates))))
     tx = optax.chain(*links) if len(links) > 1 else links[0]
     if any(factor == 0 for _, factor in config.multipliers):
+        # -0.0 is the only number that changes nothing when it is added: optax's 0.0 would turn a parameter of -0.0 into
+        # 0.0. (An addition on a CPU still turns subnormal numbers, below 1.2e-38, into 0.)
+        still = optax.stateless(lambda updates, _: jax.tree.map(partial(jnp.full_like, fill_value=-0.0), updates))
 
-        def groups(params: PyTree) -> PyTree:
-            return jax.tree.map(lambda t: "trained" if t else "frozen", trainable(config.multipliers, params))
+        def groups(params: PyTree) -> PyTree:  # their names are in checkpoints
+            return jax.tree.map(lambda factor: "trained" if factor else "frozen", factors_of(params))
 
-        tx = optax.partition({"trained": tx, "frozen": optax.stateless(_no_update)}, groups)
+        tx = optax.partition({"trained": tx, "frozen": still}, groups)
 
     def init(params: optax.Params) -> optax.OptState:
         check_expressions(config.multipliers, config.no_decay, params)
@@ -227,21 +227,27 @@ def parameter_paths(params: PyTree) -> PyTree:
     return tree_map_with_path(lambda path, _: keystr(path, simple=True, separator="/"), params)
 
 
-def trainable(multipliers: Multipliers, params: PyTree) -> PyTree:
-    """A tree like `params` (arrays or shapes) that is False where they are frozen."""
-    return jax.tree.map(lambda path: _factor(multipliers, path) != 0, parameter_paths(params))
+def factors(multipliers: Multipliers, params: PyTree) -> PyTree:
+    """A tree like `params` (arrays or shapes) that holds each leaf's multiplier, 0 where they are frozen."""
+
+    def first(path: str) -> float:
+        return next((factor for expression, factor in multipliers if re.search(expression, path)), 1.0)
+
+    return jax.tree.map(first, parameter_paths(params))
 
 
 def stop_frozen_gradients(multipliers: Multipliers, params: PyTree) -> PyTree:
     """`params` with the frozen ones behind `stop_gradient`: their backward pass is left out of the program."""
-    moves = trainable(multipliers, params)
-    return jax.tree.map(lambda moves, x: x if moves else jax.lax.stop_gradient(x), moves, params)
+    return jax.tree.map(lambda x, f: x if f else jax.lax.stop_gradient(x), params, factors(multipliers, params))
 
 
 def decayed(no_decay: Sequence[str], params: PyTree) -> PyTree:
     """A tree like `params` that is True where weights decay: two and more dimensions, and no expression found."""
-    paths = parameter_paths(params)
-    return jax.tree.map(lambda x, path: x.ndim >= 2 and _deciding(no_decay, path) is None, params, paths)
+
+    def decays(x: Any, path: str) -> bool:
+        return x.ndim >= 2 and not any(re.search(expression, path) for expression in no_decay)
+
+    return jax.tree.map(decays, params, parameter_paths(params))
 
 
 def check_expressions(multipliers: Multipliers, no_decay: Sequence[str], params: PyTree) -> None:
@@ -249,16 +255,17 @@ def check_expressions(multipliers: Multipliers, no_decay: Sequence[str], params:
     paths = jax.tree.leaves(parameter_paths(params))
     shown = paths[:: max(1, len(paths) // 5)][:5]
     examples = ", ".join(shown) + (f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else "")
-    expressions = [expression for expression, _ in multipliers]
-    for name, given in (("multipliers", expressions), ("no_decay", no_decay)):
-        for expression in given:
+    undecided = paths
+    for name, expressions in (("multipliers", [expression for expression, _ in multipliers]), ("no_decay", no_decay)):
+        for expression in expressions:
             if not any(re.search(expression, path) for path in paths):
                 raise ValueError(f"optim.{name}: {expression!r} is found in no path; paths are {examples}")
-    deciding = {_deciding(expressions, path) for path in paths}
-    for index, expression in enumerate(expressions):
-        if index not in deciding:
+    for expression, _ in multipliers:
+        rest = [path for path in undecided if not re.search(expression, path)]
+        if len(rest) == len(undecided):
             raise ValueError(f"optim.multipliers: earlier expressions decide every path of {expression!r}; move it up")
-    if not any(_factor(multipliers, path) for path in paths):
+        undecided = rest
+    if not any(jax.tree.leaves(factors(multipliers, params))):
         raise ValueError(f"optim.multipliers freeze every parameter; give some a factor above 0: {examples}")
 
 
@@ -285,18 +292,3 @@ def read_expressions(expressions: Sequence[str], name: str) -> tuple[str, ...]:
         except (re.error, TypeError) as error:
             raise ValueError(f"optim.{name}: {expression!r} is not a regular expression ({error})") from error
     return tuple(expressions)
-
-
-def _factor(multipliers: Multipliers, path: str) -> float:
-    index = _deciding([expression for expression, _ in multipliers], path)
-    return 1.0 if index is None else multipliers[index][1]
-
-
-def _deciding(expressions: Sequence[str], path: str) -> int | None:
-    return next((i for i, expression in enumerate(expressions) if re.search(expression, path)), None)
-
-
-def _no_update(updates: PyTree, _: Any) -> PyTree:
-    """-0.0, the only number that changes nothing when it is added: optax's 0.0 would turn a parameter of -0.0 into 0.0.
-    (An addition on a CPU still turns subnormal numbers, below 1.2e-38, into 0.)"""
-    return jax.tree.map(partial(jnp.full_like, fill_value=-0.0), updates)

@@ -10,10 +10,9 @@ step (Hu et al., CVPR 2023, after REALM's asynchronous index refresh). A task wi
 The steps in between use version 2; none waits, and none sees a mix of two versions. Shapes and shardings never change,
 so the step is compiled once.
 
-Without a `lag` the duration of a refresh decides what a step reads, so no two runs are equal. With one
-(`task.RefreshConfig`), arrays are swapped exactly that many steps after their snapshot, and the step waits if they are
-late. Checkpoints of such a run hold the arrays in use and those under way, and a resumed run equals the uninterrupted
-one bit for bit. Without a lag a checkpoint holds the version number alone, and a resumed run recomputes.
+With a `lag` (`task.RefreshConfig`) checkpoints hold the arrays in use and those under way, and a resumed run equals the
+uninterrupted one bit for bit. Without one, the duration of a refresh decides what a step reads: a checkpoint holds the
+version number alone, and a resumed run recomputes.
 
 The second thread shares the devices with the steps, unless `spare` gives it devices of its own. At the end of a run
 `check_cancelled` raises `Cancelled` inside `refresh_arrays`. Several processes must start their programs in the same
@@ -195,14 +194,13 @@ class Refresh(NoRefresh):
             self.skipped = True
             return
         self.skipped = False
-        self.pending = Pending(step)
+        self.pending = pending = Pending(step)
         work = partial(self._compute, self.current.number + 1, step, self._snapshot(params))
         if self.config.lag == 0 or jax.process_count() > 1:
-            self.pending.compute(work)
+            pending.compute(work)
         else:  # a daemon, which an executor's thread is not: no exit waits for it
-            compute = self.pending.compute
-            self.pending.thread = threading.Thread(target=compute, args=(work,), name="refresh", daemon=True)
-            self.pending.thread.start()
+            pending.thread = threading.Thread(target=pending.compute, args=(work,), name="refresh", daemon=True)
+            pending.thread.start()
 
     def _snapshot(self, params: Params) -> Params:
         """A copy: the next step donates the memory of the parameters."""
@@ -234,18 +232,11 @@ class Refresh(NoRefresh):
         return NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)) if split else PartitionSpec())
 
 
-def refresh_config(task: Task) -> RefreshConfig | None:
-    """The refresh settings of `task`; None without refreshed arrays."""
-    return task.refresh if isinstance(task, RefreshedTask) else None
-
-
 def make_refresh(task: Task, mesh: Mesh, frozen: Any) -> NoRefresh:
     """The refresh of a task that trains on `mesh`, not started yet."""
-    config = refresh_config(task)
-    if config is None:
-        return NoRefresh()
-    assert isinstance(task, RefreshedTask)
-    return Refresh(task, config, mesh, frozen)
+    if isinstance(task, RefreshedTask) and task.refresh is not None:
+        return Refresh(task, task.refresh, mesh, frozen)
+    return NoRefresh()
 
 
 def _shapes(arrays: Any) -> Any:

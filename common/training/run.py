@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 logging.getLogger("absl").setLevel(logging.WARNING)  # orbax logs every file
 logging.getLogger("jax").setLevel(logging.WARNING)  # and JAX every missing backend
 SHOW_ALL = bool(os.environ.get("HYDRA_FULL_ERROR"))  # by the user, before `program` sets it
-OBJECTS = ("task", "data", "optim", "trainer", "logger", "evaluation")
 DEFAULTS = {  # (group, name) of configs that are the defaults of a dataclass
     ("optim", "adam"): OptimConfig,
     ("trainer", "default"): TrainerConfig,
@@ -61,7 +60,8 @@ def train_from_config(config: DictConfig) -> None:
         setup()
         distributed.join(instantiate(config.cluster, "cluster"))  # before any array exists
         objects = build(config)  # every value is checked before anything is written
-        folder = folder_of(config)
+        sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN  # a folder for each job
+        folder = Path(HydraConfig.get().runtime.output_dir if sweep else f"runs/{config.name}")
         metadata = {"seed": config.seed, "experiment": config.name, "recipe": recipe_of(config)}
         with contextlib.ExitStack() as locked:
             distributed.on_first(lambda: locked.enter_context(lock(folder)))
@@ -82,10 +82,9 @@ def evaluate_from_config(config: DictConfig) -> None:
         setup()
         if config.evaluation is None:
             raise ValueError("this experiment has no evaluation; choose evaluation=... or experiment=film_small")
-        evaluation = instantiate(_selected(config), "evaluation")
-        output = Path(config.output or Path("runs") / config.name / "evaluation")
-        weights = config.weights or Path("runs") / config.name
-        log.info(evaluation.run(str(weights), output, overwrite=config.overwrite))
+        evaluation, folder = instantiate(_selected(config), "evaluation"), Path("runs") / config.name
+        output = Path(config.output or folder / "evaluation")
+        log.info(evaluation.run(str(config.weights or folder), output, overwrite=config.overwrite))
 
 
 def _selected(config: DictConfig) -> dict[str, Any]:
@@ -105,18 +104,10 @@ def _selected(config: DictConfig) -> dict[str, Any]:
 
 def build(config: DictConfig) -> dict[str, Any]:
     """The objects of a run by the names that `train` gives them."""
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
+    if missing := sorted(OmegaConf.missing_keys(config)):
         raise ValueError(f"no value for {', '.join(missing)}: choose an experiment, for instance experiment=film_small")
-    objects = {name: instantiate(config[name], name) for name in OBJECTS}
-    return {("config" if name == "trainer" else name): value for name, value in objects.items()}
-
-
-def folder_of(config: DictConfig) -> Path:
-    """`runs/NAME`; in a sweep, a folder below it for each job, by its overrides."""
-    if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
-        return Path(HydraConfig.get().runtime.output_dir)
-    return Path("runs") / config.name
+    names = ("task", "data", "optim", "trainer", "logger", "evaluation")
+    return {("config" if name == "trainer" else name): instantiate(config[name], name) for name in names}
 
 
 def recipe_of(config: DictConfig) -> dict[str, Any]:

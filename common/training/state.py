@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped, UInt32
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from common.training.mesh import Rules, shardings
 from common.training.optimizer import OptimConfig, stop_frozen_gradients
@@ -112,7 +112,8 @@ def gradient(
 
     if accumulate == 1:
         return microbatch_gradient(batch, context.key)
-    microbatches = jax.tree.map(lambda x: interleaved(x, accumulate), batch)
+    # Each takes every `accumulate`-th example, so that the share of each device stays on that device.
+    microbatches = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), batch)
     keys = jax.random.split(context.key, accumulate)
     shapes = jax.eval_shape(microbatch_gradient, jax.tree.map(lambda x: x[0], microbatches), keys[0])
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -122,8 +123,3 @@ def gradient(
 
     total, _ = jax.lax.scan(add, zeros, (microbatches, keys))
     return jax.tree.map(lambda x: x / accumulate, total)
-
-
-def interleaved(x: Shaped[Array, "b ..."], count: int) -> Shaped[Array, "count part ..."]:
-    """Microbatches of every `count`-th example, so that the share of each device stays on that device."""
-    return x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1)

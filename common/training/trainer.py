@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -32,9 +31,9 @@ from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger, LoggerConfig, MetricWindow
 from common.training.mesh import Rules, check_rules, make_mesh, replicated, shard_batch, shardings
 from common.training.optimizer import OptimConfig, make_optimizer, make_schedule
-from common.training.refresh import NoRefresh, make_refresh, refresh_config
+from common.training.refresh import NoRefresh, make_refresh
 from common.training.state import TrainState, abstract_state, as_seed, init_state, train_step
-from common.training.task import IDS, Batch, Data, Metrics, Params, Task
+from common.training.task import IDS, Batch, Data, Metrics, RefreshedTask, Task
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +95,8 @@ def train(
         names = distributed.on_first(lambda: list(evaluation.prepare()))  # raises for a missing test set
         if config.best and config.best not in names:
             raise ValueError(f"trainer.best is {config.best!r}: the evaluation gives {', '.join(sorted(names))}")
-    refreshed = refresh_config(task)
-    mesh = make_mesh(config.devices, config.fsdp, refreshed.spare if refreshed else 0)
+    spare = task.refresh.spare if isinstance(task, RefreshedTask) and task.refresh else 0
+    mesh = make_mesh(config.devices, config.fsdp, spare)
     tx = make_optimizer(optim, config.steps)
     batches = data.batches(seed)
     checkpoints = Checkpoints(folder, config.keep, config.keep_every, config.best, config.best_is_highest)
@@ -119,7 +118,8 @@ def train(
     refresh = make_refresh(task, mesh, frozen)
     refresh.start(start, state.params, checkpoints)
 
-    # 3. The step, compiled once; it donates the memory of the old state to the new one.
+    # 3. The step, compiled once; it donates the memory of the old state to the new one. Only compiling may move arrays
+    # to the device, constants of the program.
     pure = partial(train_step, task, tx, optim, config.accumulate, mesh=mesh)
     jitted = jax.jit(pure, donate_argnums=0, out_shardings=(state_sharding, None))
     compiled: Callable | None = None
@@ -127,16 +127,14 @@ def train(
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         nonlocal compiled
         arguments = state, shard_batch(mesh, batch, config.accumulate), frozen, refresh.arrays, traced_seed
-        if compiled is None:  # the first call compiles, which may move constants to the device
-            compiled = distributed.compiled(jitted, *arguments)
-            return compiled(*arguments)
-        with jax.transfer_guard("disallow"):
+        with jax.transfer_guard("disallow" if compiled else "allow"):
+            compiled = compiled or distributed.compiled(jitted, *arguments)
             return compiled(*arguments)
 
     # 4. Loop, then export.
-    learning_rate, writer = make_schedule(optim, config.steps), Logger(folder, start, logger)
-    metadata = {**metadata, "seed": seed}
-    run = Run(task, config, learning_rate, folder, checkpoints, writer, evaluation, refresh, metadata, data.names)
+    rate, writer = make_schedule(optim, config.steps), Logger(folder, start, logger)
+    window, metadata = MetricWindow(checkpoints.latest, data.names), {**metadata, "seed": seed}
+    run = Run(task, config, folder, metadata, evaluation, checkpoints, refresh, writer, window, rate)
     try:
         state = run.loop(step, state, batches, start)
         return run.export("weights.safetensors", state)
@@ -152,18 +150,17 @@ class Run:
 
     task: Task
     config: TrainerConfig
-    learning_rate: optax.Schedule
     folder: Path
-    checkpoints: Checkpoints
-    logger: Logger
-    evaluation: Evaluation | None
-    refresh: NoRefresh
     metadata: Mapping[str, Any]
-    names: Callable[[Any], Sequence[str]]
+    evaluation: Evaluation | None
+    checkpoints: Checkpoints
+    refresh: NoRefresh
+    logger: Logger
+    window: MetricWindow
+    learning_rate: optax.Schedule
 
     def loop(self, step: Callable, state: TrainState, batches: Any, start: int) -> TrainState:
         config = self.config
-        window = MetricWindow(self.checkpoints.latest, self.names)
         hidden = None if config.progress and distributed.is_first() else True  # None: hidden without a terminal
         bar = tqdm(total=config.steps, initial=start, unit="step", disable=hidden)
         first_traced, last_traced = config.profile or (0, 0)
@@ -177,18 +174,18 @@ class Run:
                 if number == last_traced:
                     jax.block_until_ready(metrics)
                     trace.close()
-                window.add(number, ids, metrics)
+                self.window.add(number, ids, metrics)
                 self.refresh.after_step(number, state.params)
                 last = number == config.steps
                 if number % config.log_every == 0 or last:
-                    self.log(number, window, bar)
+                    self.log(number, bar)
                 # Read once: a signal during the checkpoint of this step waits for the next. Processes must agree.
                 agree = jax.process_count() == 1 or number % config.log_every == 0
                 stop = agree and distributed.any_process(interrupt.requested)
                 if number % config.picture_every == 0 or last:
                     self.write_pictures(number, state, batch)
                 if number % config.checkpoint_every == 0 or last or stop:
-                    window.check()  # a state that is not finite is never saved
+                    self.window.check()  # a state that is not finite is never saved
                     self.refresh.check()
                     self.save(number, state, batches.get_state(), last)
                 bar.update()
@@ -198,9 +195,9 @@ class Run:
         self.checkpoints.wait()
         return state
 
-    def log(self, number: int, window: MetricWindow, bar: tqdm) -> None:
+    def log(self, number: int, bar: tqdm) -> None:
         rate = float(np.asarray(self.learning_rate(number - 1)))
-        values = window.mean() | {"lr": rate} | self.refresh.scalars(number)
+        values = self.window.mean() | {"lr": rate} | self.refresh.scalars(number)
         self.logger.scalars(number, values)
         bar.set_postfix(loss=f"{values['loss']:.4f}")
         if bar.disable and distributed.is_first():
@@ -214,28 +211,22 @@ class Run:
     def save(self, number: int, state: TrainState, position: Any, last: bool) -> None:
         """Writes a checkpoint, after the evaluation if one is due."""
         scores, write = None, partial(self.checkpoints.save, number, state, position, **self.refresh.saved())
-        every = self.config.evaluate_every
-        if self.evaluation is not None and every and (number % every == 0 or last):
+        evaluation, every = self.evaluation, self.config.evaluate_every
+        if evaluation is not None and every and (number % every == 0 or last):
             params = distributed.fetch(state.averaged)
+
+            def score() -> dict[str, float]:
+                return {name: float(value) for name, value in evaluation.score(self.task, params).items()}
+
             try:
-                scores = distributed.on_first(partial(self.score, params))
+                scores = distributed.on_first(score)
             except Exception:
                 write()  # a failed evaluation loses no steps
                 raise
             self.logger.scalars(number, scores)
-            if self.config.best and self.is_best(scores):
+            if self.config.best and self.checkpoints.is_best(scores):
                 self.export("best.safetensors", state, **scores)
         write(scores)
-
-    def score(self, params: Params) -> dict[str, float]:
-        assert self.evaluation is not None
-        return {name: float(value) for name, value in self.evaluation.score(self.task, params).items()}
-
-    def is_best(self, scores: Mapping[str, float]) -> bool:
-        name, sign = str(self.config.best), 1 if self.config.best_is_highest else -1
-        before = [scores.get(name, math.nan) for scores in self.checkpoints.scores().values()]
-        finite = [value for value in before if value is not None and math.isfinite(value)]
-        return math.isfinite(scores[name]) and all(sign * scores[name] > sign * value for value in finite)
 
     def export(self, name: str, state: TrainState, **more: Any) -> Path:
         path = self.folder / name

@@ -72,7 +72,7 @@ def save_weights(
     if dtype is not None and dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}")
     target = DTYPES.get(dtype or "")
-    tensors = {name: _as_float(np.asarray(leaf), target) for name, leaf in flatten(params).items()}
+    tensors = {name: _as_float(np.asarray(leaf, order="C"), target) for name, leaf in flatten(params).items()}
     if not tensors:
         raise ValueError("no parameters to save: the tree has no leaves")
     for name, value in tensors.items():
@@ -93,8 +93,7 @@ def save_weights(
         created_by=f"{PROJECT} {version}",
         metadata=dict(metadata or {}),
     )
-    ordered = {name: np.asarray(value, order="C") for name, value in tensors.items()}
-    data = _with_sorted_header(safetensors.numpy.save(ordered, metadata=_to_text(header)))
+    data = _with_sorted_header(safetensors.numpy.save(tensors, metadata=_to_text(header)))
     with atomic_output(path, overwrite) as temporary:
         temporary.write_bytes(data)
     return Path(path)

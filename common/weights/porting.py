@@ -21,7 +21,6 @@ NaN, infinity, or a value of another kind (an integer for a float) is an error t
 ValueError lists all offenders, with a complete summary in its first line.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -61,14 +60,6 @@ class Entry(NamedTuple):
 Table = Mapping[str, Entry]
 
 
-def make_table(lines: Iterable[tuple[str, Entry]]) -> dict[str, Entry]:
-    """(target, entry) pairs -> table. Raises ValueError with each target given twice, where a dict keeps the last."""
-    pairs = list(lines)
-    repeated = [target for target, count in Counter(target for target, _ in pairs).items() if count > 1]
-    _refuse("table", "", {"target named more than once": repeated})
-    return dict(pairs)
-
-
 def flatten(tree: Tree) -> dict[str, Any]:
     """Nested dict -> {dotted path: leaf} in the order of the tree; a flat dict is unchanged. Raises ValueError if two
     leaves get the same path (0 beside "0", or "a.b" beside a -> b)."""
@@ -82,7 +73,7 @@ def unflatten_like(flat: Mapping[str, Any], target_tree: Tree) -> dict[Any, Any]
     """{dotted path: leaf} -> nested dict with the keys of `target_tree`, its int keys included. Raises one ValueError
     with every path that is missing, unknown, or of another shape."""
     target = flatten(target_tree)
-    shapes = {path: (_shape(flat[path]), _shape(leaf)) for path, leaf in target.items() if path in flat}
+    shapes = {path: (np.shape(flat[path]), np.shape(leaf)) for path, leaf in target.items() if path in flat}
     problems = {
         "leaf without a value": [path for path in target if path not in flat],
         "value without a leaf": [path for path in flat if path not in target],
@@ -168,10 +159,6 @@ def _fill(flat: Mapping[str, Any], tree: Tree, prefix: str) -> dict[Any, Any]:
     }
 
 
-def _shape(leaf: Any) -> tuple[int, ...]:
-    return tuple(leaf.shape if hasattr(leaf, "shape") else np.shape(leaf))
-
-
 def _coverage(table: Table, leaves: Mapping[str, Any]) -> dict[str, list[str]]:
     uses = Counter(entry.source for entry in table.values())
     return {
@@ -184,25 +171,19 @@ def _coverage(table: Table, leaves: Mapping[str, Any]) -> dict[str, list[str]]:
 def _convert(theirs: np.ndarray, layout: Layout, leaf: Any) -> tuple[np.ndarray, dict[str, str]]:
     """(the array as the leaf wants it, {kind of problem: what is wrong with it})."""
     if not layout.fits(theirs.ndim):
-        return theirs, {"shape differs": f"{theirs.shape}, which {layout.name} cannot turn; want {_shape(leaf)}"}
+        return theirs, {"shape differs": f"{theirs.shape}, which {layout.name} cannot turn; want {np.shape(leaf)}"}
     ours = layout.to_ours(theirs)
-    if ours.shape != _shape(leaf):
+    if ours.shape != np.shape(leaf):
         turned = "" if layout.axes is None else f" is {ours.shape} after {layout.name}"
-        return theirs, {"shape differs": f"{theirs.shape}{turned}, want {_shape(leaf)}"}
+        return theirs, {"shape differs": f"{theirs.shape}{turned}, want {np.shape(leaf)}"}
     if theirs.dtype != leaf.dtype and not (is_float(theirs.dtype) and is_float(leaf.dtype)):
         return theirs, {"kind differs": f"is {theirs.dtype}, want {leaf.dtype}"}
-    converted = _aligned(ours.shape, np.dtype(leaf.dtype))
+    memory = np.empty(ours.size * np.dtype(leaf.dtype).itemsize + ALIGNMENT, np.uint8)  # for JAX to use without a copy
+    start = -memory.ctypes.data % ALIGNMENT
+    converted = memory[start : start + memory.size - ALIGNMENT].view(leaf.dtype).reshape(ours.shape)
     with np.errstate(over="ignore"):  # an overflow of a narrower type shows up as an infinity below
         np.copyto(converted, ours, casting="unsafe")
     return converted, {} if all_finite(converted) else {"not finite": f"holds NaN or infinity as {leaf.dtype}"}
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array that JAX on the processor can use without a copy."""
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def _refuse(doing: str, totals: str, problems: Mapping[str, list[str]]) -> None:

@@ -22,7 +22,6 @@ from common.io.images import read_image
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.conditions.registry import emptiness, make
 from plugins.control.loading import load, shipped_names
-from plugins.control.plug_and_play import PlugAndPlay
 from plugins.diffusion.io.base import Base
 
 
@@ -40,6 +39,8 @@ def make_controls(command: Generate, base: Base) -> list[Any]:
     for i, kind in enumerate(kinds):
         strength = strengths[i % len(strengths)]
         if kind in PLUG_AND_PLAY:
+            from plugins.control.plug_and_play import PlugAndPlay
+
             source = cover(read_image(str(command.image)), height, width)
             controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,11 +24,9 @@ from common import terminal
 from common.io.files import atomic_folder, check_output_file, check_output_folder
 from common.io.images import READABLE, check_writable, contact_sheet, read_image, shrink, write_image
 from common.runtime import setup
-from common.training.mesh import make_mesh
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.cli.controls import make_controls
-from plugins.diffusion.io.folder import BaseFiles, read_base
-from plugins.diffusion.io.lora import Lora
+from plugins.diffusion.io.base import BaseFiles, read_base
 from plugins.diffusion.pipeline import from_files
 from plugins.diffusion.request import Request, make_request
 
@@ -88,8 +87,10 @@ def request_of(command: Generate, files: BaseFiles) -> Request:
     )
 
 
-def read_lora(option: str) -> tuple[Lora, float]:
-    """ "style.safetensors:0.8" -> the file and its weight; 1 without one. Raises as `Lora.load`."""
+def read_lora(option: str) -> tuple[Any, float]:
+    """ "style.safetensors:0.8" -> its `Lora` and weight; 1 without one. Raises as `Lora.load`."""
+    from plugins.diffusion.io.lora import Lora
+
     name, colon, number = option.rpartition(":")
     if not colon or Path(option).exists():
         return Lora.load(option), 1.0
@@ -114,13 +115,17 @@ def describe(command: Generate, files: BaseFiles, request: Request) -> str:
     return f"{output}, {sampling}, {base} -> {command.output}"
 
 
-def images(command: Generate, files: BaseFiles, request: Request, loras: Sequence[tuple[Lora, float]]) -> Images:
+def images(command: Generate, files: BaseFiles, request: Request, loras: Sequence[tuple[Any, float]]) -> Images:
     """Loads the weights, then generates one image after the other."""
     setup()
     pipeline = from_files(files, DTYPES[command.dtype]).with_loras(loras)
     devices, count = len(jax.devices()), len(request.seeds)
     divides = devices <= count if command.batch is None else command.batch % devices == 0
-    mesh = make_mesh() if devices > 1 and divides else None
+    mesh = None
+    if devices > 1 and divides:
+        from common.training.mesh import make_mesh
+
+        mesh = make_mesh()
     rows = count * (2 if request.guided else 1) * request.height * request.width // files.base.unit**2
     slow = files.components["unet"].parameters * rows * request.calls > SLOW and jax.default_backend() == "cpu"
     with tqdm(total=request.calls, unit="step", disable=True if command.quiet else None) as bar:

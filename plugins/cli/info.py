@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from common import terminal
 from plugins.cli.commands import Info
-from plugins.diffusion.io.folder import BaseFiles, read_base
+from plugins.diffusion.io.base import BaseFiles, read_base
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 

@@ -49,7 +49,3 @@ def main(arguments: list[str] | None = None) -> None:
     command = tyro.cli(kind, args=options, prog=f"{PROGRAM} {name}")
     with terminal.exits(PROGRAM, out_of_memory="give a smaller --batch"):
         getattr(importlib.import_module(module), name)(command)
-
-
-if __name__ == "__main__":
-    main()

@@ -34,6 +34,23 @@ class DepthModel(Protocol):
     def __call__(self, image: Float[np.ndarray, "h w 3"], /) -> Float[np.ndarray, "h w"]: ...
 
 
+def depth(
+    image: Float[np.ndarray, "h w 3"],
+    *,
+    depth: Float[np.ndarray, "h2 w2"] | None = None,
+    model: DepthModel | None = None,
+    near: Near = "high",
+) -> Float[np.ndarray, "h w 3"]:
+    """From a map of the image's size, or from a model."""
+    found = model(image) if depth is None and model is not None else depth
+    if found is None or (depth is not None and model is not None):
+        raise ValueError("depth is made from a map or by a model: give one of depth= and model=")
+    if found.shape != image.shape[:2]:
+        sizes = [f"{shape[1]}x{shape[0]}" for shape in (found.shape, image.shape)]
+        raise ValueError(f"the depth map is {sizes[0]}, the image {sizes[1]}; resize one to the other's size")
+    return draw_depth(found, near)
+
+
 def draw_depth(depth: Float[np.ndarray, "h w"], near: Near = "high") -> Float[np.ndarray, "h w 3"]:
     """The condition image of a map. Raises as `normalise`."""
     return np.repeat(normalise(depth, near)[..., None], 3, axis=-1)

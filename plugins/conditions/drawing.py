@@ -23,7 +23,7 @@ below the point (pixel 0 reaches from 0 to 1), and kept because plugins were tra
 drawing of flipped landmarks may differ by one pixel. Lines are not smoothed; later groups lie on top.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import cv2
 import numpy as np
@@ -31,10 +31,36 @@ from jaxtyping import Bool, Float, UInt8
 
 from common.io.images import from_uint8
 from plugins.conditions.connections import BODY, FACE, HEAD, LEFT_HAND, LEFT_PALM, RIGHT_HAND, RIGHT_PALM, Group
+from plugins.conditions.detection import find_faces, find_holistic
 from plugins.conditions.landmarks import Landmarks
 
 VISIBLE = 0.5  # MediaPipe's threshold
 BODY_SHARE, HAND_SHARE = 128, 256  # the shorter side divided by these is a line's width
+
+
+def face(
+    image: Float[np.ndarray, "h w 3"],
+    *,
+    landmarks: Landmarks | None = None,
+    most: int | None = 1,
+    note: Callable[[str], None] | None = None,
+) -> Float[np.ndarray, "h w 3"]:
+    """The `most` largest faces, detected if no landmarks are given; `note` gets a line about faces left out."""
+    if most is not None and most < 1:
+        raise ValueError(f"most is {most} faces: give 1 or more")
+    found = find_faces(image, most) if landmarks is None else landmarks
+    total = len(found.faces)
+    if most is not None and total > most:
+        if note is not None:
+            kept = "the largest is drawn" if most == 1 else f"the {most} largest are drawn"
+            note(f"{total} faces, {kept}; --faces {total} draws all")
+        found = found.largest(most)
+    return draw_face(found, image.shape[:2])
+
+
+def holistic(image: Float[np.ndarray, "h w 3"], *, landmarks: Landmarks | None = None) -> Float[np.ndarray, "h w 3"]:
+    """One person, detected if no landmarks are given."""
+    return draw_holistic(find_holistic(image) if landmarks is None else landmarks, image.shape[:2])
 
 
 def draw_face(landmarks: Landmarks, size: tuple[int, int]) -> Float[np.ndarray, "h w 3"]:

@@ -6,6 +6,7 @@ file of any size gets the image with its shorter side near `side` and both sides
 resized to the image.
 """
 
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import cv2
@@ -15,32 +16,28 @@ from jaxtyping import Float
 from plugins.conditions.depth import as_map
 from plugins.onnx_model import ImageModel
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SIDE, MULTIPLE = 518, 14  # Depth Anything's; MiDaS takes 384 and 32
 
-
+@dataclass
 class OnnxDepth:
     """A `DepthModel` from a file. Raises as `plugins.onnx_model.ImageModel`."""
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        side: int = SIDE,
-        multiple: int = MULTIPLE,
-        mean: tuple[float, float, float] = MEAN,
-        std: tuple[float, float, float] = STD,
-    ) -> None:
-        self.path, self.side, self.multiple = path, side, multiple
-        self.mean, self.std = np.array(mean, np.float32), np.array(std, np.float32)
-        self.model = ImageModel(path)
+    path: str | Path
+    _: KW_ONLY
+    side: int = 518  # Depth Anything's, as the next; MiDaS takes 384 and 32
+    multiple: int = 14
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        self.model = ImageModel(self.path)
 
     def __call__(self, image: Float[np.ndarray, "h w 3"], /) -> Float[np.ndarray, "h w"]:
         """The map of an RGB image in [0, 1]. Raises ValueError when the output is no map."""
         height, width = image.shape[:2]
         rows, columns = self.input_size(height, width)
         interpolation = cv2.INTER_AREA if rows * columns < height * width else cv2.INTER_CUBIC
-        resized = (cv2.resize(image, (columns, rows), interpolation=interpolation) - self.mean) / self.std
+        mean, std = np.array([self.mean, self.std], np.float32)
+        resized = (cv2.resize(image, (columns, rows), interpolation=interpolation) - mean) / std
         found = as_map(self.model.run(resized[None].astype(np.float32)), self.path)
         return np.asarray(cv2.resize(found, (width, height), interpolation=cv2.INTER_CUBIC))
 

@@ -7,9 +7,11 @@
     make("mask", image, threshold=0.1)                or mask=map
     mirror("face", condition)                         flips a condition image
 
-A new kind is a function from an image to a condition image of its size and a line in CONDITIONS.
+A new kind is a function from an image to a condition image of its size and a line in CONDITIONS; modules are imported
+when a condition of theirs is made.
 """
 
+import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,60 +19,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from plugins.conditions.canny import canny
-from plugins.conditions.depth import DepthModel, Near, draw_depth
-from plugins.conditions.detection import find_faces, find_holistic
-from plugins.conditions.drawing import draw_face, draw_holistic
-from plugins.conditions.landmarks import Landmarks
-from plugins.conditions.mask import mask
-
 Image = Float[np.ndarray, "h w 3"]
 
 
-def face(
-    image: Image, *, landmarks: Landmarks | None = None, most: int | None = 1, note: Callable[[str], None] | None = None
-) -> Image:
-    """The `most` largest faces, detected if no landmarks are given; `note` gets a line about faces left out."""
-    if most is not None and most < 1:
-        raise ValueError(f"most is {most} faces: give 1 or more")
-    found = find_faces(image, most) if landmarks is None else landmarks
-    total = len(found.faces)
-    if most is not None and total > most:
-        if note is not None:
-            kept = "the largest is drawn" if most == 1 else f"the {most} largest are drawn"
-            note(f"{total} faces, {kept}; --faces {total} draws all")
-        found = found.largest(most)
-    return draw_face(found, image.shape[:2])
-
-
-def holistic(image: Image, *, landmarks: Landmarks | None = None) -> Image:
-    """One person, detected if no landmarks are given."""
-    return draw_holistic(find_holistic(image) if landmarks is None else landmarks, image.shape[:2])
-
-
-def depth(
-    image: Image,
-    *,
-    depth: Float[np.ndarray, "h2 w2"] | None = None,
-    model: DepthModel | None = None,
-    near: Near = "high",
-) -> Image:
-    """From a map of the image's size, or from a model."""
-    found = model(image) if depth is None and model is not None else depth
-    if found is None or (depth is not None and model is not None):
-        raise ValueError("depth is made from a map or by a model: give one of depth= and model=")
-    if found.shape != image.shape[:2]:
-        sizes = [f"{shape[1]}x{shape[0]}" for shape in (found.shape, image.shape)]
-        raise ValueError(f"the depth map is {sizes[0]}, the image {sizes[1]}; resize one to the other's size")
-    return draw_depth(found, near)
-
-
-CONDITIONS: Mapping[str, Callable[..., Image]] = {
-    "canny": canny,
-    "face": face,
-    "holistic": holistic,
-    "depth": depth,
-    "mask": mask,
+CONDITIONS = {  # kind -> the module with a function of that name
+    "canny": "canny",
+    "face": "drawing",
+    "holistic": "drawing",
+    "depth": "depth",
+    "mask": "mask",
 }
 SIDED = ("face", "holistic")  # kinds with different colours for left and right
 EMPTY: Mapping[str, str] = {  # the warning about a black condition image
@@ -90,10 +47,10 @@ def emptiness(kind: str, condition: Image) -> str:
 
 
 def maker_of(kind: str, options: Iterable[str] = ()) -> Callable[..., Image]:
-    """The function in CONDITIONS. Raises ValueError for an unknown kind, or options that it does not have."""
+    """The function of that kind. Raises ValueError for an unknown kind, or options that it does not have."""
     if kind not in CONDITIONS:
         raise ValueError(f"no condition is called {kind!r}; choose one of {', '.join(CONDITIONS)}")
-    maker = CONDITIONS[kind]
+    maker = getattr(importlib.import_module(f"plugins.conditions.{CONDITIONS[kind]}"), kind)
     known = [name for name in inspect.signature(maker).parameters if name != "image"]
     unknown = sorted(set(options) - set(known))
     if unknown:

@@ -2,8 +2,6 @@
 
 A control network reads a *condition image* (edges, a face mesh, depth) and adds tensors inside the UNet:
 
-    network = control.load("canny-plugin")                       # or MediaPipePlugin.for_unet(unet.config, rngs=...)
-    images = pipeline("a red apple", controls=[network.on(edges, strength=0.8)])
     images = pipeline("a red apple", controls=[network.on(edges), other.on(depth, steps=(0, 0.5))])   # both are added
 
 It computes in two stages:
@@ -39,14 +37,12 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
-from plugins.diffusion.networks import json_config
+from plugins.diffusion.networks.json_config import JsonConfig
 from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
-from plugins.diffusion.steering import WITH, WITHOUT, Effect, Rows
-
-GUESS_MODES = ("diffusers", "original")
+from plugins.diffusion.steering import COND, UNCOND, Effect, Rows
 
 
 class ControlOutput(NamedTuple):
@@ -62,22 +58,12 @@ class ControlOutput(NamedTuple):
         return jax.tree.unflatten(structure, [leaf * gains[i].astype(leaf.dtype) for i, leaf in enumerate(leaves)])
 
 
-class ControlConfig:
+class ControlConfig(JsonConfig):
     """Base class of the networks' architectures, frozen dataclasses whose default is Stable Diffusion 1.x's."""
-
-    architecture: ClassVar[str]  # `_class_name` in config.json
-    fixed: ClassVar[Mapping[str, Sequence]] = {}  # further options of config.json, and their supported values
 
     @classmethod
     def sd15(cls) -> Any:
         return cls()
-
-    @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> Any:
-        return json_config.read(cls, mapping, cls.architecture, cls.fixed)
-
-    def to_json(self) -> dict[str, Any]:
-        return json_config.write(self, self.architecture, self.fixed)
 
 
 class ControlNetwork(nnx.Module):
@@ -153,24 +139,21 @@ class Control:
         self.network.check(base.unet, base.unit)
         check_condition(self.picture, request)
 
-    def prepare(self, run: Any, indices: np.ndarray) -> tuple[NetworkActs, Arrays]:
+    def prepare(self, run: Any, indices: np.ndarray) -> tuple[StaticNetwork, Arrays]:
         """For these images of a run: the static and the array arguments of its compiled function."""
-        kinds = (WITH,) if self.prompt_only or not run.request.guided else (WITHOUT, WITH)
+        branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, COND)
         graph, params = run.placed(self.network)
-        gains = jnp.asarray([self.strength * level for level in self.levels], jnp.float32)
-        start, end = map(jnp.float32, self.steps)
-        encoded = self._encoded(graph, params, run, indices)
-        return NetworkActs(graph, kinds, self.steps == (0.0, 1.0)), Arrays(params, encoded, gains, start, end)
-
-    def _encoded(self, graph: Any, params: Any, run: Any, indices: np.ndarray) -> Any:
-        """The encoded condition; cached if it is one for all images, as long as `params` is the same tree."""
         dtype = jax.tree.leaves(params)[0].dtype
         if len(self.picture) > 1:
-            return encode(graph, params, run.shared(jnp.asarray(self.picture[indices], dtype)))
-        if self._cache.get("params") is not params:
+            encoded = encode(graph, params, run.shared(jnp.asarray(self.picture[indices], dtype)))
+        elif self._cache.get("params") is params:
+            encoded = self._cache["encoded"]
+        else:  # one condition for all images is encoded once, as long as `params` is the same tree
             encoded = encode(graph, params, jnp.asarray(self.picture, dtype))
             self._cache.update(params=params, encoded=encoded)
-        return self._cache["encoded"]
+        gains = jnp.asarray([self.strength * level for level in self.levels], jnp.float32)
+        arrays = Arrays(params, encoded, gains, *map(jnp.float32, self.steps))
+        return StaticNetwork(graph, branches, self.steps == (0.0, 1.0)), arrays
 
 
 class Arrays(NamedTuple):
@@ -183,11 +166,11 @@ class Arrays(NamedTuple):
     end: Float[Array, ""]
 
 
-class NetworkActs(NamedTuple):
-    """A control network's effect on a call of the UNet (`steering.Acts`)."""
+class StaticNetwork(NamedTuple):
+    """A control network's effect on a call of the UNet (`steering.StaticControl`)."""
 
     graph: Any
-    kinds: tuple[str, ...]  # the rows that it is applied to
+    branches: tuple[str, ...]  # the rows that it is applied to
     always: bool  # `steps` is the whole run
 
     def source(self, arrays: Arrays, step: Step) -> None:
@@ -195,7 +178,7 @@ class NetworkActs(NamedTuple):
 
     def effect(self, arrays: Arrays, rows: Rows) -> Effect:
         network: ControlNetwork = nnx.merge(self.graph, arrays.params)
-        rows = rows.chosen(self.kinds)
+        rows = rows.chosen(self.branches)
         active = rows.step.within(arrays.start, arrays.end)
         if network.every_step:
             output = self._computed(network, arrays.encoded, rows, active)
@@ -203,7 +186,7 @@ class NetworkActs(NamedTuple):
             output = network(arrays.encoded, rows.x[:, 0], rows.step.t, rows.context[:, 0])
             output = jax.tree.map(lambda tensor: tensor[:, None], output)
         output = output.scaled(arrays.gains if self.always else jnp.where(active, arrays.gains, 0))
-        return Effect(self.kinds, output.level_features, output.skip_residuals, output.mid_residual)
+        return Effect(self.branches, output.level_features, output.skip_residuals, output.mid_residual)
 
     def _computed(self, network: ControlNetwork, encoded: Any, rows: Rows, active: Array) -> ControlOutput:
         """The output for these latents, `b k h w c`; zeros without any computation outside of the interval."""
@@ -226,11 +209,10 @@ def guess_levels(count: int, mode: str = "diffusers") -> tuple[float, ...]:
 
     diffusers: from 0.1 to 1 in equal ratios; original: 0.825 to the power of the distance from the middle. Raises
     ValueError for another mode."""
-    if mode not in GUESS_MODES:
-        raise ValueError(f"guess mode {mode!r} is unknown; choose {' or '.join(GUESS_MODES)}")
-    if mode == "original":
-        return tuple(0.825 ** (count - 1 - i) for i in range(count))
-    return tuple(map(float, np.logspace(-1, 0, count)))
+    modes = {"diffusers": np.logspace(-1, 0, count), "original": 0.825 ** np.arange(count)[::-1]}
+    if mode not in modes:
+        raise ValueError(f"guess mode {mode!r} is unknown; choose {' or '.join(modes)}")
+    return tuple(map(float, modes[mode]))
 
 
 def zero_conv(inputs: int, outputs: int, size: int = 1, *, padding: int = 0, rngs: nnx.Rngs) -> Conv:

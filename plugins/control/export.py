@@ -33,9 +33,8 @@ import safetensors.numpy
 from flax import nnx
 
 from common.io.files import atomic_output, require_file
-from plugins.control.contract import ControlNetwork, check_settings, encode
+from plugins.control.contract import ControlNetwork, encode
 from plugins.control.onnx_graph import onnx_model
-from plugins.diffusion.request import check_images
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 FEATURE = "feature_{}"  # names of tensors in files, by level, finest first
@@ -83,10 +82,9 @@ def save_features(
     """Write the features of an image, `h w 3` or `b h w 3` in [0, 1], times `strength`; returns the path.
 
     Errors as `to_stablehlo`; raises FileExistsError."""
-    images = check_images(picture)
+    images = network.on(picture, strength=strength).picture
     _, height, width, _ = images.shape
     _check_exportable(network, height, width)
-    check_settings(strength, (1.0,) * network.num_outputs, (0, 1), network.num_outputs)
     graph, params = nnx.split(network)
     features = encode(graph, nnx.to_pure_dict(params), jnp.asarray(images))
     tensors = {

@@ -1,10 +1,5 @@
 """Control networks from files and back.
 
-    network = load("canny-small")                             # a shipped name
-    network = load("sd-controlnet-canny")                     # a folder of diffusers, or a pipeline's with one in it
-    network = load("control_v11p_sd15_canny.safetensors")     # a single file in the first release's names
-    save(network, "my-control", dtype="float16")              # config.json and weights that diffusers reads
-
 Stages of `load`: find config.json and weights, or infer the architecture from a single file's names and shapes
 (`single_file.py`) -> fill tensor by tensor (`plugins/diffusion/io/porting.py`). Nothing is downloaded and no pickle is
 opened. A file of another network is refused with what was found; tensors that do not fit are all listed.
@@ -20,21 +15,17 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from plugins.control import single_file
+from plugins import control
 from plugins.control.contract import ControlNetwork
-from plugins.control.controlnet import ControlNet
-from plugins.control.mediapipe import MediaPipePlugin
-from plugins.control.t2i_adapter import T2IAdapter
+from plugins.diffusion.io.base import WEIGHTS
 from plugins.diffusion.io.components import CONFIG, write_network
-from plugins.diffusion.io.porting import Renamed, dtype_name, fill, state_dict
-from plugins.diffusion.io.pretrained import WEIGHTS
+from plugins.diffusion.io.porting import Origin, Renamed, dtype_name, fill, state_dict
 from plugins.diffusion.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
-from plugins.diffusion.io.tensor_names import Origin
 
 STEM = "diffusion_pytorch_model"
 PIPELINE_FOLDERS = ("controlnet", "adapter")  # of the control network in diffusers' pipelines
-CLASSES: tuple[type[ControlNetwork], ...] = (ControlNet, T2IAdapter, MediaPipePlugin)
-NETWORKS = {cls.config_class.architecture: cls for cls in CLASSES}
+# `_class_name` in config.json -> class in `plugins.control`, whose module is imported when it is first read.
+NETWORKS = {"ControlNetModel": "ControlNet", "T2IAdapter": "T2IAdapter", "MediaPipePlugin": "MediaPipePlugin"}
 
 
 def shipped_names(weights: Path = WEIGHTS) -> list[str]:
@@ -86,8 +77,8 @@ def save(network: ControlNetwork, folder: str | Path, dtype: Any = jnp.float32, 
 
     `dtype` of the stored floats is float32, float16 or bfloat16. Raises FileExistsError if config.json or weights
     exist, or an index of shards, which readers would prefer; ValueError for values that are not finite in `dtype`."""
-    if not isinstance(network, CLASSES):
-        known = ", ".join(cls.__name__ for cls in CLASSES)
+    if type(network).__name__ not in NETWORKS.values():
+        known = ", ".join(NETWORKS.values())
         raise ValueError(f"{type(network).__name__} has no folder format here; this saves {known}")
     weights = Path(folder) / f"{STEM}.safetensors"
     return write_network(weights, network.config.to_json(), lambda: state_dict(network, dtype), overwrite)
@@ -102,12 +93,14 @@ def _read_folder(folder: Path, config: Any, variant: str | None) -> tuple[type[C
     found = str(fields.get("_class_name") or fields.get("architectures") or fields.get("model_type"))
     if found not in NETWORKS:
         raise ValueError(f"expected a control network ({', '.join(NETWORKS)}), found {found}; name another folder")
-    network, stored = NETWORKS[found], TensorFiles(*find_weights(folders[0], STEM, variant))
+    network, stored = getattr(control, NETWORKS[found]), TensorFiles(*find_weights(folders[0], STEM, variant))
     config = config or network.config_class.from_json(fields)
     return network, config, Renamed(stored, {key: Origin(key) for key in stored})
 
 
 def _read_file(path: Path, config: Any) -> tuple[type[ControlNetwork], Any, Renamed]:
+    from plugins.control import single_file
+
     stored = TensorFiles(path)
     name = single_file.class_name(stored)
     if name is None:
@@ -115,12 +108,11 @@ def _read_file(path: Path, config: Any) -> tuple[type[ControlNetwork], Any, Rena
         raise ValueError(
             f"expected a control network ({', '.join(NETWORKS)}), found tensors {heads}; name another file"
         )
-    network, origins = NETWORKS[name], single_file.origins(name, stored)
+    network, tensors = getattr(control, NETWORKS[name]), Renamed(stored, single_file.origins(name, stored))
     if config is None:
         beside = path.parent / CONFIG
         fields = read_json(beside) if beside.is_file() else {}
         if fields.get("_class_name") != name:
-            shapes = {key: origin.shape(stored.shape(origin.key)) for key, origin in origins.items()}
-            fields = single_file.infer_config(name, shapes)
+            fields = single_file.infer_config(name, tensors.shapes)
         config = network.config_class.from_json(fields)
-    return network, config, Renamed(stored, origins)
+    return network, config, tensors

@@ -55,9 +55,8 @@ class MediaPipeConfig(ControlConfig):
     outputs: Sequence[int] = (320, 640, 1280, 1280)  # width of each level of the UNet, finest first
     reduction: int = 8  # pixels of the image per latent pixel and side, a power of 2; 1 for a UNet on pixels
     stem: int = 16  # width of the first convolution
-    approach: Sequence[int] = (
-        24,
-    )  # widths of bottlenecks before level 0, one per halving but the stem's and level 0's
+    # Widths of the bottlenecks before level 0, one per halving but the stem's and level 0's.
+    approach: Sequence[int] = (24,)
     widths: Sequence[int] = (48, 96, 160, 320)  # of the bottlenecks of each level
     depths: Sequence[int] = (3, 4, 6, 3)  # number of bottlenecks of each level
     expansion: int = 6  # ratio of the width inside a bottleneck to its input's

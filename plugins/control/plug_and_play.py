@@ -36,8 +36,9 @@ from jaxtyping import Array, Float
 from plugins.control.contract import check_condition, check_settings
 from plugins.diffusion.networks.unet_config import UP_TYPES, UNetConfig
 from plugins.diffusion.request import check_images
-from plugins.diffusion.samplers import Step, ddim, ddim_inversion
-from plugins.diffusion.steering import WITH, WITHOUT, Effect, Rows, steered
+from plugins.diffusion.samplers import Step
+from plugins.diffusion.samplers.discrete import ddim, ddim_inversion
+from plugins.diffusion.steering import COND, UNCOND, Effect, Rows, steered
 
 INVERSION = 200  # steps; the release takes 999, the error of the round trip falls as one over their number
 
@@ -100,11 +101,11 @@ class PlugAndPlay:
     def prepare(self, run: Any, indices: np.ndarray) -> tuple[Injection, Arrays]:
         """For these images of a run: the static and the array arguments of its compiled function."""
         layers = self.injection_layers(run.pipeline.base.unet)
-        kinds = (WITH,) if self.prompt_only or not run.request.guided else (WITHOUT, WITH)
+        branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, COND)
         gains = [self.strength * level for level in self.levels or (1.0,) * len(layers)]
         settings = (gains, [layer.until for layer in layers], self.steps)
         arrays = Arrays(self._trajectory(run, indices), *(jnp.asarray(values, jnp.float32) for values in settings))
-        return Injection(tuple(layer.names for layer in layers), kinds), arrays
+        return Injection(tuple(layer.names for layer in layers), branches), arrays
 
     def initial_latents(self, run: Any, indices: np.ndarray) -> Float[Array, "b h w c"]:
         """The noise of the source image."""
@@ -138,10 +139,10 @@ class Arrays(NamedTuple):
 
 
 class Injection(NamedTuple):
-    """Plug-and-Play's effect on a call of the UNet (`steering.Acts`)."""
+    """Plug-and-Play's effect on a call of the UNet (`steering.StaticControl`)."""
 
     names: tuple[tuple[str, ...], ...]  # of each layer
-    kinds: tuple[str, ...]  # the rows that it is applied to
+    branches: tuple[str, ...]  # the rows that it is applied to
 
     def source(self, arrays: Arrays, step: Step) -> Float[Array, "b h w c"]:
         return arrays.trajectory[step.index]
@@ -152,12 +153,12 @@ class Injection(NamedTuple):
         for i, names in enumerate(self.names):
             gain = jnp.where(active & rows.step.within(0.0, arrays.until[i]), arrays.gains[i], 0)
             gains |= dict.fromkeys(names, gain)
-        targets = np.array([kind in self.kinds for kind in rows.kinds])
+        targets = np.array([branch in self.branches for branch in rows.branches])
 
         def tap(name: str, value: Array) -> Array:
             return inject(value, gains[name], targets) if name in gains else value
 
-        return Effect(self.kinds, tap=tap)
+        return Effect(self.branches, tap=tap)
 
 
 def inject(value: Float[Array, "rows ..."], gain: Float[Array, ""], targets: np.ndarray) -> Float[Array, "rows ..."]:

@@ -26,8 +26,8 @@ from typing import Any
 from plugins.control.controlnet import ControlNetConfig
 from plugins.control.mediapipe import MediaPipeConfig
 from plugins.control.t2i_adapter import FULL, LIGHT, XL, T2IAdapterConfig
-from plugins.diffusion.io import single_file, tensor_names
-from plugins.diffusion.io.tensor_names import Origin
+from plugins.diffusion.io import single_file
+from plugins.diffusion.io.porting import Origin
 
 CONTROLNET, ADAPTER = ControlNetConfig.architecture, T2IAdapterConfig.architecture
 PREFIX = "control_model."  # of a ControlNet in a whole checkpoint
@@ -78,7 +78,7 @@ def infer_config(network: str, shapes: Shapes) -> dict[str, Any]:
 def _controlnet(keys: Iterable[str]) -> dict[str, Origin]:
     """The encoder is renamed as a UNet's; every second number of the hint encoder is a convolution."""
     prefix = PREFIX if any(key.startswith(PREFIX) for key in keys) else ""
-    found = tensor_names.from_single_file("unet", keys, prefix)
+    found = single_file.from_single_file("unet", keys, prefix)
     last = max((int(match[1]) for name in found if (match := re.match(r"input_hint_block\.(\d+)\.", name))), default=0)
     hint = {0: "conv_in", **{n: f"blocks.{n // 2 - 1}" for n in range(2, last, 2)}, last: "conv_out"}
     stems = {f"input_hint_block.{n}": f"controlnet_cond_embedding.{name}" for n, name in hint.items()}

@@ -71,11 +71,6 @@ class T2IAdapterConfig(ControlConfig):
         json_config.check(self, rules)
 
     @property
-    def unshuffled(self) -> int:
-        """Channels of the image after the pixel unshuffle."""
-        return self.in_channels * self.downscale_factor**2
-
-    @property
     def outputs(self) -> tuple[int, ...]:
         """Width of each level."""
         return (*self.channels, *self.channels[-1:]) if self.adapter_type == LIGHT else tuple(self.channels)
@@ -132,10 +127,10 @@ class Adapter(nnx.Module):
     """The whole network; the tensor names of files begin with this attribute."""
 
     def __init__(self, config: T2IAdapterConfig, *, rngs: nnx.Rngs):
-        light = config.adapter_type == LIGHT
-        self.factor = config.downscale_factor
-        self.conv_in = None if light else Conv(config.unshuffled, config.channels[0], padding=1, rngs=rngs)
-        widths = (config.unshuffled if light else config.channels[0], *config.outputs)
+        light, self.factor = config.adapter_type == LIGHT, config.downscale_factor
+        unshuffled = config.in_channels * self.factor**2
+        self.conv_in = None if light else Conv(unshuffled, config.channels[0], padding=1, rngs=rngs)
+        widths = (unshuffled if light else config.channels[0], *config.outputs)
         levels = zip(itertools.pairwise(widths), config.strides, strict=True)
         depth = config.num_res_blocks
         self.body = nnx.List([AdapterLevel(*pair, stride, depth, light, rngs=rngs) for pair, stride in levels])

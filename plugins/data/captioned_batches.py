@@ -19,7 +19,7 @@ import numpy as np
 
 from plugins.data.batches import Batch, PictureBatches
 from plugins.data.captioned import CaptionedPictures, caption
-from plugins.data.latent_cache import Cache
+from plugins.data.latent_cache import STATES, Cache
 from plugins.diffusion.io.tokenizer import Tokenizer
 
 
@@ -71,5 +71,5 @@ class CaptionedConfig(PictureBatches):
 
     def _text_inputs(self, number: int, caption: str) -> Batch:
         if self.states and self.cache is not None:
-            return {"states": np.array(self.cache.text_states[number if caption else -1])}
+            return {"states": np.array(self.cache.arrays[STATES][number if caption else -1])}
         return super()._text_inputs(number, caption)

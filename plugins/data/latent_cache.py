@@ -22,10 +22,10 @@ from typing import Any
 
 import jax
 import numpy as np
-import tyro
 from flax import nnx
 from jaxtyping import Array, Float
 from tqdm import tqdm
+from tyro.conf import Positional
 
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder
@@ -39,14 +39,15 @@ MEAN, STD, STATES, INDEX = "mean.npy", "std.npy", "states.npy", "index.json"
 
 
 def write_cache(
-    pictures: str | Path,  # a prepared folder (`captioned`); with `size`, a path for `plugins.data.open_source`
-    vae: str | Path,  # a folder or file with an autoencoder
-    folder: str | Path,
-    text: str | Path | None = None,  # a base whose tokenizer and text encoder encode the captions; None: no states
+    pictures: Positional[Path],  # a prepared folder (`captioned`); with `size`, a path for `plugins.data.open_source`
+    vae: Positional[Path],  # a folder or file with an autoencoder
+    folder: Positional[Path],
+    text: Path | None = None,  # a base whose tokenizer and text encoder encode the captions; None: no states
     batch: int = 32,
     size: int | None = None,  # side of the squares cropped from own images, whose captions vary: they have no states
-) -> float:
-    """Writes `folder`, a new one; returns the scaling factor."""
+) -> None:
+    """Write the latents of PICTURES by VAE, and the text states of their captions by TEXT, to FOLDER, a new one. SIZE:
+    side of the squares cropped from PICTURES of your own."""
     check_output_folder(folder)
     if size is not None and text is not None:
         raise ValueError("states are of one caption each, own images may have several: leave out text")
@@ -62,7 +63,7 @@ def write_cache(
         about = {"pictures": str(pictures), "vae": str(vae), "text": text and str(text), "scaling_factor": scale}
         about |= {} if size is None else {"size": size}
         (part / INDEX).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
-    return scale
+    terminal.say(f"{folder}: scaling factor {scale:.5f}")
 
 
 def _write_latents(vae: AutoencoderKL, source: Source, size: int | None, folder: Path, batch: int) -> float:
@@ -121,9 +122,9 @@ class Cache:
         if not (self.folder / MEAN).is_file():
             hint = f"`python -m plugins.data.latent_cache PICTURES VAE {self.folder}` writes them"
             raise FileNotFoundError(f"{self.folder}: no latents here; {hint}")
-        if len(self.mean) != self.count:
-            raise ValueError(f"{self.folder}: latents of {len(self.mean)} images, not of {self.count}; cache again")
-        if self.states and not (self.folder / STATES).is_file():
+        if (found := len(self.arrays[MEAN])) != self.count:
+            raise ValueError(f"{self.folder}: latents of {found} images, not of {self.count}; cache again")
+        if self.states and STATES not in self.arrays:
             raise FileNotFoundError(f"{self.folder}: no {STATES} here; cache again with --text BASE")
         if self.size is not None:
             size = json.loads((self.folder / INDEX).read_text("utf-8")).get("size")
@@ -131,35 +132,14 @@ class Cache:
                 raise ValueError(f"{self.folder}: latents of {size} pixels a side, size is {self.size}; cache again")
 
     @functools.cached_property
-    def mean(self) -> np.ndarray:
-        return np.load(self.folder / MEAN, mmap_mode="r")
-
-    @functools.cached_property
-    def std(self) -> np.ndarray:
-        return np.load(self.folder / STD, mmap_mode="r")
-
-    @functools.cached_property
-    def text_states(self) -> np.ndarray:
-        return np.load(self.folder / STATES, mmap_mode="r")
+    def arrays(self) -> dict[str, np.ndarray]:
+        """By file name."""
+        return {path.name: np.load(path, mmap_mode="r") for path in self.folder.glob("*.npy")}
 
     def latents(self, number: int, flip: bool) -> dict[str, np.ndarray]:
         """The distribution of one image's latents, as a batch holds it."""
-        place = number, int(flip)
-        return {"latents_mean": np.array(self.mean[place]), "latents_std": np.array(self.std[place])}
-
-
-def main(
-    pictures: tyro.conf.Positional[Path],
-    vae: tyro.conf.Positional[Path],
-    folder: tyro.conf.Positional[Path],
-    text: Path | None = None,
-    batch: int = 32,
-    size: int | None = None,
-) -> None:
-    """Write the latents of PICTURES by VAE, and the text states of their captions by TEXT, to FOLDER. SIZE: side of the
-    squares cropped from PICTURES of your own."""
-    print(f"{folder}: scaling factor {write_cache(pictures, vae, folder, text, batch, size):.5f}")
+        return {f"latents_{Path(name).stem}": np.array(self.arrays[name][number, int(flip)]) for name in (MEAN, STD)}
 
 
 if __name__ == "__main__":
-    terminal.program(main)
+    terminal.program(write_cache)

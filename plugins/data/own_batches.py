@@ -25,7 +25,7 @@ from plugins.data.captioned import is_sided
 from plugins.data.crop import cut, square
 from plugins.data.latent_cache import Cache
 from plugins.data.record import Record, Source
-from plugins.diffusion.io.pretrained import find
+from plugins.diffusion.io.base import find
 from plugins.diffusion.io.tokenizer import Tokenizer
 
 Split = Literal["train", "unseen", "all"]
@@ -55,13 +55,11 @@ class OwnPicturesConfig(PictureBatches):
     def _check_condition(self) -> None:
         if self.condition is None or self.condition in CONDITIONS:
             return super()._check_condition()
+        known = ", ".join(CONDITIONS)
         if not self.stored or self.options or self.vary:
-            raise ValueError(
-                f"condition {self.condition!r} cannot be made of an image, as {', '.join(CONDITIONS)} can: store it"
-                " beside the images and set stored=true, without options and vary"
-            )
+            hint = "store it beside the images and set stored=true, without options and vary"
+            raise ValueError(f"condition {self.condition!r} cannot be made of an image, as {known} can: {hint}")
         if self.mirror:
-            known = ", ".join(CONDITIONS)
             raise ValueError(f"a flip of {self.condition!r} is not known, only of {known}: set mirror=false")
 
     @functools.cached_property

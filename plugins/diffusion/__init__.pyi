@@ -1,7 +1,7 @@
 from . import compiled, generation_config, io, networks, pipeline, request, samplers, steering, training
 from .generation_config import GenerationConfig
+from .io.base import read_base
 from .io.components import load_text_encoder, load_tokenizer, load_unet, load_vae, save_component
-from .io.folder import read_base
 from .io.lora import Lora, merge
 from .io.tokenizer import Tokenizer
 from .networks.text_encoder import TextConfig, TextEncoder, TextStates

@@ -27,7 +27,7 @@ from plugins.diffusion.networks.text_encoder import TextEncoder
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import AutoencoderKL
 from plugins.diffusion.samplers import Sampler, starting_noise
-from plugins.diffusion.steering import Acts, steered
+from plugins.diffusion.steering import StaticControl, steered
 
 Tree = Mapping[Any, Any]
 DENOISED = 8 * 64 * 64  # latent pixels of a batch, per device, at most: eight images of 512 pixels a side
@@ -115,7 +115,7 @@ def denoise(
     negative: Float[Array, "b n d"] | None,
     image: Float[Array, "b h w c"] | None,
     scale: Float[Array, ""],
-    steering: Sequence[Any] = (),
+    control_arrays: Sequence[Any] = (),
     empty: Float[Array, "1 n d"] | None = None,
     begin: Float[Array, "b h w c"] | None = None,
     *,
@@ -126,16 +126,16 @@ def denoise(
     rescale: float,
     shape: tuple[int, int, int],
     progress: Callable[[Any], None] | None,
-    acts: tuple[Acts, ...] = (),
+    static_controls: tuple[StaticControl, ...] = (),
 ) -> Float[Array, "b h w c"]:
     """A whole run, from each image's key (and latents of `image`) to its latents; float32.
 
-    `acts` with `steering` are the controls (`steering.py`), `empty` the context of their sources, `begin` an initial
-    sample in place of noise."""
+    `static_controls` with `control_arrays` are the controls (`steering.py`), `empty` the context of their sources,
+    `begin` an initial sample in place of noise."""
     if begin is None:
         noise = starting_noise(keys, (len(keys), *shape))
         begin = sampler.start(noise, schedule, steps=steps, image=image, strength=strength)
-    controls = list(zip(acts, steering, strict=True))
+    controls = list(zip(static_controls, control_arrays, strict=True))
     model = steered(nnx.merge(graph, params), _dtype(params), states, negative, scale, rescale, controls, empty)
     return sampler(model, begin, schedule, steps=steps, strength=strength, key=keys, progress=progress)
 
@@ -154,7 +154,7 @@ class CompiledFunctions:
         self.encode_text = _jitted(encode_text, graphs["text_encoder"], "skip")
         self.encode_image = _jitted(encode_image, graphs["vae"])
         self.decode = _jitted(decode, graphs["vae"])
-        static = ("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress", "acts")
+        static = ("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress", "static_controls")
         self.denoise = _jitted(denoise, graphs["unet"], *static)
 
     def params(self, dtype: Any = None, mesh: Mesh | None = None) -> dict[str, Tree]:

@@ -33,9 +33,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from plugins.diffusion.compiled import CompiledFunctions, Layout, in_chunks, make_layout
-from plugins.diffusion.io.base import Base
-from plugins.diffusion.io.folder import BaseFiles, load_networks, read_base, save_base
-from plugins.diffusion.io.lora import Lora, Part, merge
+from plugins.diffusion.io.base import Base, BaseFiles, load_networks, read_base, save_base
 from plugins.diffusion.io.tokenizer import Tokenizer
 from plugins.diffusion.networks.text_encoder import TextEncoder
 from plugins.diffusion.networks.unet import UNet
@@ -204,7 +202,7 @@ class Pipeline:
                 [arrays for _, arrays in prepared],
                 states([""]) if sources else None,
                 sources[0] if sources else None,
-                acts=tuple(acts for acts, _ in prepared),
+                static_controls=tuple(static for static, _ in prepared),
                 sampler=request.sampler,
                 schedule=self.schedule,
                 steps=request.steps,
@@ -215,13 +213,17 @@ class Pipeline:
             )
             return np.asarray(latents)
 
-    def with_loras(self, loras: Sequence[tuple[Lora, float]]) -> Pipeline:
-        """A pipeline with each LoRA merged, times its weight; this one is not changed."""
-        text_encoder = _merged(self.text_encoder, loras, "text_encoder")
-        return dataclasses.replace(self, unet=_merged(self.unet, loras, "unet"), text_encoder=text_encoder)
+    def with_loras(self, loras: Sequence[tuple[Any, float]]) -> Pipeline:
+        """A pipeline with each `Lora` merged, times its weight; this one is not changed."""
+        if not loras:
+            return self
+        from plugins.diffusion.io.lora import merged
+
+        text_encoder = merged(self.text_encoder, loras, "text_encoder")
+        return dataclasses.replace(self, unet=merged(self.unet, loras, "unet"), text_encoder=text_encoder)
 
     def save(self, folder: str | Path, dtype: Any = None, *, overwrite: bool = False) -> Path:
-        """Write a folder that `load` and diffusers read; arguments and errors as `io.folder.save_base`."""
+        """Write a folder that `load` and diffusers read; arguments and errors as `io.base.save_base`."""
         networks = {"unet": self.unet, "vae": self.vae, "text_encoder": self.text_encoder}
         return save_base(folder, self.base, networks, dtype, overwrite=overwrite)
 
@@ -243,11 +245,3 @@ def from_files(files: BaseFiles, dtype: Any = jnp.float32) -> Pipeline:
     networks: dict[str, Any] = {"vae": None, **load_networks(files, dtype)}
     base = files.base
     return Pipeline(**networks, tokenizer=base.tokenizer, schedule=base.schedule, sampler=base.sampler)
-
-
-def _merged(network: Any, loras: Sequence[tuple[Lora, float]], part: Part) -> Any:
-    loras = [(lora, weight) for lora, weight in loras if part in lora.parts]
-    if not loras:
-        return network
-    graph, state = nnx.split(network)
-    return nnx.merge(graph, merge(nnx.to_pure_dict(state), loras, part=part))

@@ -3,15 +3,15 @@
 A call of the UNet has up to three rows for each image, in this order:
 
     source     latents of another image (Plug-and-Play reads features of it), if a control has one
-    without    the sample with the negative prompt, if there is guidance
-    with       the sample with the prompt
+    uncond     the sample with the negative prompt, if there is guidance
+    cond       the sample with the prompt
 
 `steered` makes the model that a sampler calls. In each call every control returns an `Effect`: features for the levels
 (T2I-Adapter, MediaPipe's plugins), residuals for the skips and the middle (ControlNet), or a tap that replaces values
 inside the network (Plug-and-Play). Effects of several controls are added, taps run one after the other.
 
-A control has two parts, as everything under `jax.jit`: a hashable `Acts`, which is part of the compiled function, and a
-tree of arrays, which is not: strengths, weights and images change without a new compilation.
+A control has two parts, as everything under `jax.jit`: a hashable `StaticControl`, which is part of the compiled
+function, and a tree of arrays, which is not: strengths, weights and images change without a new compilation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 from plugins.diffusion.networks.unet_blocks import Tap, untouched
 from plugins.diffusion.samplers import Step
 
-SOURCE, WITHOUT, WITH = "source", "without", "with"
+SOURCE, UNCOND, COND = "source", "uncond", "cond"
 
 
 def guide(
@@ -46,28 +46,28 @@ def guide(
 
 
 class Rows(NamedTuple):
-    """One call of the UNet: r rows of `kinds` for each of b images."""
+    """One call of the UNet: r rows of `branches` for each of b images."""
 
     x: Float[Array, "b r h w c"]
     context: Float[Array, "b r n d"]
-    kinds: tuple[str, ...]
+    branches: tuple[str, ...]
     step: Step
 
-    def chosen(self, kinds: Sequence[str]) -> Rows:
+    def chosen(self, branches: Sequence[str]) -> Rows:
         """These rows alone."""
-        index = [i for i, kind in enumerate(self.kinds) if kind in kinds]
-        names = tuple(self.kinds[i] for i in index)
+        index = [i for i, branch in enumerate(self.branches) if branch in branches]
+        names = tuple(self.branches[i] for i in index)
         return Rows(self.x[:, jnp.array(index)], self.context[:, jnp.array(index)], names, self.step)
 
 
 class Effect(NamedTuple):
     """A control's contribution to one call.
 
-    Tensors are `b k h w c` for the rows of `kinds`; b and k of 1 are broadcast. Other rows get zeros. A tap gets all
+    Tensors are `b k h w c` for the rows of `branches`; b and k of 1 are broadcast. Other rows get zeros. A tap gets all
     rows, `b * r` of them, and returns those that it does not change.
     """
 
-    kinds: tuple[str, ...] = (WITHOUT, WITH)
+    branches: tuple[str, ...] = (UNCOND, COND)
     level_features: tuple[Array | None, ...] = ()
     skip_residuals: tuple[Array, ...] = ()
     mid_residual: Array | None = None
@@ -75,7 +75,7 @@ class Effect(NamedTuple):
 
 
 @runtime_checkable
-class Acts(Protocol):
+class StaticControl(Protocol):
     """The compiled part of a control; hashable."""
 
     def source(self, arrays: Any, step: Step) -> Float[Array, "b h w c"] | None:
@@ -91,25 +91,25 @@ def steered(
     negative: Float[Array, "b n d"] | None,
     scale: Float[Array, ""],
     rescale: float,
-    controls: Sequence[tuple[Acts, Any]] = (),
+    controls: Sequence[tuple[StaticControl, Any]] = (),
     empty: Float[Array, "1 n d"] | None = None,
 ) -> Callable[[Array, Step], Array]:
     """The model for a sampler: the UNet with text and controls in one call, guided unless `negative` is None.
 
     `empty` is the context of a source row; all rows are computed in `dtype`. An image's rows are adjacent, so that
     they stay on one device when the batch is sharded."""
-    texts = {WITH: states} if negative is None else {WITHOUT: negative, WITH: states}
+    texts = {COND: states} if negative is None else {UNCOND: negative, COND: states}
 
     def model(x: Float[Array, "b h w c"], step: Step) -> Float[Array, "b h w c"]:
-        images, contexts, kinds = [x.astype(dtype)] * len(texts), list(texts.values()), list(texts)
-        sources = [source for acts, arrays in controls if (source := acts.source(arrays, step)) is not None]
+        images, contexts, branches = [x.astype(dtype)] * len(texts), list(texts.values()), list(texts)
+        sources = [source for static, arrays in controls if (source := static.source(arrays, step)) is not None]
         if sources:
             assert len(sources) == 1 and empty is not None, "`make_request` allows one source, with empty states"
             images.insert(0, jnp.broadcast_to(sources[0].astype(dtype), x.shape))
             contexts.insert(0, jnp.broadcast_to(empty, contexts[0].shape))
-            kinds.insert(0, SOURCE)
-        rows = Rows(jnp.stack(images, 1), jnp.stack(contexts, 1), tuple(kinds), step)
-        added = _joined([acts.effect(arrays, rows) for acts, arrays in controls], rows)
+            branches.insert(0, SOURCE)
+        rows = Rows(jnp.stack(images, 1), jnp.stack(contexts, 1), tuple(branches), step)
+        added = _joined([static.effect(arrays, rows) for static, arrays in controls], rows)
         output = unet(_flat(rows.x), step.t, _flat(rows.context), **added)
         output = output.astype(x.dtype).reshape(*rows.x.shape[:2], *output.shape[1:])
         return output[:, -1] if negative is None else guide(output[:, -2], output[:, -1], scale, rescale)
@@ -121,11 +121,11 @@ def _joined(effects: Sequence[Effect], rows: Rows) -> dict[str, Any]:
     """The UNet's arguments: all effects added."""
     joined: dict[str, Any] = {}
     for name in ("level_features", "skip_residuals"):
-        lists = [(effect.kinds, getattr(effect, name)) for effect in effects if getattr(effect, name)]
+        lists = [(effect.branches, getattr(effect, name)) for effect in effects if getattr(effect, name)]
         if lists:
             longest = max(len(tensors) for _, tensors in lists)
             joined[name] = [_sum([(k, t[i]) for k, t in lists if i < len(t)], rows) for i in range(longest)]
-    middle = _sum([(effect.kinds, effect.mid_residual) for effect in effects], rows)
+    middle = _sum([(effect.branches, effect.mid_residual) for effect in effects], rows)
     if middle is not None:
         joined["mid_residual"] = middle
     taps = [effect.tap for effect in effects if effect.tap is not untouched]
@@ -140,7 +140,7 @@ def _joined(effects: Sequence[Effect], rows: Rows) -> dict[str, Any]:
 
 def _sum(tensors: Sequence[tuple[tuple[str, ...], Array | None]], rows: Rows) -> Array | None:
     """The sum of what there is, as the UNet takes it: a row each, or one for all."""
-    spread = [_spread(kinds, tensor, rows) for kinds, tensor in tensors if tensor is not None]
+    spread = [_spread(branches, tensor, rows) for branches, tensor in tensors if tensor is not None]
     if not spread:
         return None
     total = sum(spread[1:], spread[0])
@@ -148,14 +148,14 @@ def _sum(tensors: Sequence[tuple[tuple[str, ...], Array | None]], rows: Rows) ->
     return total[0] if total.shape[:2] == (1, 1) else _flat(jnp.broadcast_to(total, (b, r, *total.shape[2:])))
 
 
-def _spread(kinds: tuple[str, ...], tensor: Float[Array, "b k h w c"], rows: Rows) -> Array:
-    """`b r h w c` (or 1 for r) from the rows of `kinds`: zeros for the others."""
-    if set(rows.kinds) <= set(kinds) and tensor.shape[1] == 1:
+def _spread(branches: tuple[str, ...], tensor: Float[Array, "b k h w c"], rows: Rows) -> Array:
+    """`b r h w c` (or 1 for r) from the rows of `branches`: zeros for the others."""
+    if set(rows.branches) <= set(branches) and tensor.shape[1] == 1:
         return tensor
-    named = [kind for kind in rows.kinds if kind in kinds]
-    own = {kind: tensor[:, 0 if tensor.shape[1] == 1 else i] for i, kind in enumerate(named)}
+    named = [branch for branch in rows.branches if branch in branches]
+    own = {branch: tensor[:, 0 if tensor.shape[1] == 1 else i] for i, branch in enumerate(named)}
     zeros = jnp.zeros_like(tensor[:, 0])
-    return jnp.stack([own.get(kind, zeros) for kind in rows.kinds], 1)
+    return jnp.stack([own.get(branch, zeros) for branch in rows.branches], 1)
 
 
 def _flat(rows: Float[Array, "b r ..."]) -> Float[Array, "b_r ..."]:

@@ -47,7 +47,7 @@ from common.io.images import contact_sheet, from_uint8, shrink, to_uint8
 from common.perceptual.efficientnet import EfficientNet, load_efficientnet
 from plugins.data.captioned import CaptionedPictures, caption
 from plugins.diffusion.compiled import chunk_size, in_chunks, make_layout
-from plugins.diffusion.io.folder import read_base
+from plugins.diffusion.io.base import read_base
 from plugins.diffusion.pipeline import Pipeline, load
 from plugins.diffusion.request import Request, make_request
 from plugins.diffusion.training.denoising_task import SampleSheet

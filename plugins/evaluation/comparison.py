@@ -172,7 +172,7 @@ class ControlComparison(HeldOutEvaluation):
         base, (_, height, width, _) = pipeline.base, held.images.shape
         sides = height // base.unit, width // base.unit
         setting = Setting(pipeline.unet, pipeline.vae, *sides, base.length, self.guidance != 1)
-        fidelity = {row.name: row.scores for row in score_rows(self.metrics, held.images, images)}
+        fidelity = score_rows(self.metrics, held.images, images)
         truth: Any = None if self.quality is None else self.quality(held.images)
         rows: list[Row] = []
         for method in methods:

@@ -48,7 +48,7 @@ class ControlEvaluation(HeldOutEvaluation):
         images = {name: images.pop(name) for name in (WITHOUT, WRONG)} | images
         rows = score_rows(self.metrics, held.images, images)
         self.write_sheet(output, held, {name.removeprefix(f"{WITH}, "): each for name, each in images.items()})
-        scores = {row.name: {name: mean._asdict() for name, mean in row.scores.items()} for row in rows}
+        scores = {row: {name: mean._asdict() for name, mean in means.items()} for row, means in rows.items()}
         output.write_json("results.json", self.about(weights, held, "strengths") | {"scores": scores})
         return table(rows)
 

@@ -21,14 +21,14 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from plugins.control import contract, plug_and_play
-from plugins.control.contract import ControlNetwork, NetworkActs
+from plugins.control.contract import ControlNetwork, StaticNetwork
 from plugins.control.plug_and_play import Injection, PlugAndPlay, reconstruct
 from plugins.diffusion.compiled import encode_image
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import AutoencoderKL
 from plugins.diffusion.request import GUIDANCE
 from plugins.diffusion.samplers import Step
-from plugins.diffusion.steering import WITH, WITHOUT, Acts, steered
+from plugins.diffusion.steering import COND, UNCOND, StaticControl, steered
 from plugins.evaluation.flops import Work, count
 
 
@@ -66,9 +66,9 @@ class Setting(NamedTuple):
     def states(self) -> Any:
         return shape(1, self.tokens, self.unet.config.cross_attention_dim)
 
-    def kinds(self, prompt_only: bool) -> tuple[str, ...]:
-        """The rows of a call that a control acts on."""
-        return (WITHOUT, WITH) if self.guided and not prompt_only else (WITH,)
+    def branches(self, prompt_only: bool) -> tuple[str, ...]:
+        """The rows of a call that a control static on."""
+        return (UNCOND, COND) if self.guided and not prompt_only else (COND,)
 
 
 def base_cost(setting: Setting) -> Cost:
@@ -96,20 +96,22 @@ def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, st
     return Cost(0, once, _call_work(setting, *plug_and_play_parts(setting, control, steps)))
 
 
-def network_parts(setting: Setting, network: ControlNetwork) -> tuple[Acts, contract.Arrays]:
+def network_parts(setting: Setting, network: ControlNetwork) -> tuple[StaticControl, contract.Arrays]:
     """The static part of a steered call, and its arrays: the network's own parameters, else shapes."""
     graph, params = split(network)
     encoded = jax.eval_shape(lambda params, picture: nnx.merge(graph, params).encode(picture), params, setting.picture)
-    acts = NetworkActs(graph, setting.kinds(network.prompt_only), True)
-    return acts, contract.Arrays(params, encoded, shape(network.num_outputs), shape(), shape())
+    static = StaticNetwork(graph, setting.branches(network.prompt_only), True)
+    return static, contract.Arrays(params, encoded, shape(network.num_outputs), shape(), shape())
 
 
-def plug_and_play_parts(setting: Setting, control: PlugAndPlay, steps: int) -> tuple[Acts, plug_and_play.Arrays]:
+def plug_and_play_parts(
+    setting: Setting, control: PlugAndPlay, steps: int
+) -> tuple[StaticControl, plug_and_play.Arrays]:
     """The same of Plug-and-Play; all of its arrays are shapes."""
     layers = control.injection_layers(setting.unet.config)
-    acts = Injection(tuple(layer.names for layer in layers), setting.kinds(control.prompt_only))
+    static = Injection(tuple(layer.names for layer in layers), setting.branches(control.prompt_only))
     trajectory = shape(steps + 1, *setting.latents.shape)
-    return acts, plug_and_play.Arrays(trajectory, shape(len(layers)), shape(len(layers)), shape(2))
+    return static, plug_and_play.Arrays(trajectory, shape(len(layers)), shape(len(layers)), shape(2))
 
 
 def one_call(
@@ -118,12 +120,12 @@ def one_call(
     x: Float[Array, "b h w c"],
     states: Float[Array, "b n d"],
     negative: Float[Array, "b n d"] | None,
-    steering: tuple[Any, ...] = (),
+    control_arrays: tuple[Any, ...] = (),
     *,
-    acts: tuple[Acts, ...] = (),
+    static_controls: tuple[StaticControl, ...] = (),
 ) -> Float[Array, "b h w c"]:
     """One call of the model of a run, in the type of `x`: counted here, timed by a benchmark."""
-    controls = list(zip(acts, steering, strict=True))
+    controls = list(zip(static_controls, control_arrays, strict=True))
     model = steered(
         nnx.merge(graph, params), x.dtype, states, negative, jnp.float32(GUIDANCE), 0.0, controls, states[:1]
     )
@@ -160,8 +162,8 @@ def shape(*sides: int) -> Any:
     return jax.ShapeDtypeStruct(sides, jnp.float32)
 
 
-def _call_work(setting: Setting, acts: Acts | None = None, arrays: Any = None) -> Work:
+def _call_work(setting: Setting, static: StaticControl | None = None, arrays: Any = None) -> Work:
     graph, params = split(setting.unet)
     negative = setting.states if setting.guided else None
-    call = functools.partial(one_call, graph, acts=() if acts is None else (acts,))
-    return count(call, params, setting.latents, setting.states, negative, () if acts is None else (arrays,))
+    call = functools.partial(one_call, graph, static_controls=() if static is None else (static,))
+    return count(call, params, setting.latents, setting.states, negative, () if static is None else (arrays,))

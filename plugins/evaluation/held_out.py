@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Metric
-from common.io.images import contact_sheet
+from plugins.control.training.control_task import column_sheet
 from plugins.data.batches import PictureBatches
 
 Images = Float[np.ndarray, "n h w 3"]
@@ -51,10 +51,7 @@ class HeldOutEvaluation(Evaluation):
     def write_sheet(self, output: Output, held: HeldOut, generated: Mapping[str, Images]) -> None:
         """`sheet.png`: the first held-out images, their conditions and what was generated, a column each."""
         columns = {"picture": held.images, "condition": held.conditions, **generated}
-        rows = min(self.rows, len(held.images))
-        cells = [images[i] for i in range(rows) for images in columns.values()]
-        labels = [*columns, *[""] * (len(cells) - len(columns))]
-        output.write_image("sheet.png", contact_sheet(cells, columns=len(columns), labels=labels))
+        output.write_image("sheet.png", column_sheet(columns, min(self.rows, len(held.images))))
 
     def about(self, weights: str, held: HeldOut, *names: str) -> dict[str, Any]:
         """The header of `results.json`: provenance, the images, and the settings of these names."""

@@ -2,7 +2,7 @@
 # fmt: off
 from . import anchors as anchors, estimated as estimated, features as features, fidelity as fidelity
 from . import frechet as frechet, quality as quality
-from .anchors import Mean as Mean, Row as Row, derangement as derangement, flat as flat, score_rows as score_rows
+from .anchors import Mean as Mean, derangement as derangement, flat as flat, score_rows as score_rows
 from .anchors import table as table
 from .estimated import DepthErrors as DepthErrors, DepthRmse as DepthRmse, FaceFound as FaceFound, FaceNme as FaceNme
 from .estimated import PosePck as PosePck, depth_errors as depth_errors, nme as nme, pck as pck

@@ -43,15 +43,11 @@ class Mean(NamedTuple):
     error: float
     count: int
 
-    def text(self, digits: int = 3) -> str:
-        return f"{self.value:.{digits}f} ± {self.error:.{digits}f}"
+    def text(self) -> str:
+        return f"{self.value:.3f} ± {self.error:.3f}"
 
 
-class Row(NamedTuple):
-    """A set of images and its mean of each score."""
-
-    name: str
-    scores: dict[str, Mean]
+Rows = dict[str, dict[str, Mean]]  # {row: {score: its mean}}
 
 
 def derangement(n: int, seed: int = 0) -> Int[np.ndarray, " n"]:
@@ -64,16 +60,16 @@ def derangement(n: int, seed: int = 0) -> Int[np.ndarray, " n"]:
     return found
 
 
-def score_rows(scores: Mapping[str, Score], targets: Examples, sets: Mapping[str, Examples]) -> list[Row]:
-    """A row for each set of images, one image for each target, wrongly controlled ones too."""
+def score_rows(scores: Mapping[str, Score], targets: Examples, sets: Mapping[str, Examples]) -> Rows:
+    """Means by set of images and score; each set has an image for each target, wrongly controlled ones too."""
     counts = {"targets": len(targets), **{name: len(images) for name, images in sets.items()}}
     if len(set(counts.values())) > 1 or not len(targets):
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
         raise ValueError(f"{listed}: give one image of each set for each target, and at least one")
-    return [
-        Row(name, {key: mean_score(score, images, targets) for key, score in scores.items()})
+    return {
+        name: {key: mean_score(score, images, targets) for key, score in scores.items()}
         for name, images in sets.items()
-    ]
+    }
 
 
 def mean_score(score: Score, images: Examples, targets: Examples) -> Mean:
@@ -84,17 +80,17 @@ def mean_score(score: Score, images: Examples, targets: Examples) -> Mean:
     return Mean(float(np.mean(values)) if len(values) else math.nan, error, len(values))
 
 
-def flat(rows: Sequence[Row]) -> dict[str, float]:
+def flat(rows: Rows) -> dict[str, float]:
     """{"score/row": mean}, as a logger takes them."""
-    return {f"{key}/{row.name}": mean.value for row in rows for key, mean in row.scores.items()}
+    return {f"{key}/{name}": mean.value for name, means in rows.items() for key, mean in means.items()}
 
 
-def table(rows: Sequence[Row], digits: int = 3) -> str:
+def table(rows: Rows) -> str:
     """Markdown: mean ± standard error, and the number of images where not all could be scored."""
-    most = max(mean.count for row in rows for mean in row.scores.values())
-    lines = []
-    for row in rows:
-        counts = [f" ({mean.count} of {most})" if mean.count < most else "" for mean in row.scores.values()]
-        cells = [mean.text(digits) + count for mean, count in zip(row.scores.values(), counts, strict=True)]
-        lines.append([row.name, *cells])
-    return markdown(["pictures", *rows[0].scores], lines)
+    most = max(mean.count for means in rows.values() for mean in means.values())
+
+    def cell(mean: Mean) -> str:
+        return mean.text() + (f" ({mean.count} of {most})" if mean.count < most else "")
+
+    titles = next(iter(rows.values()))
+    return markdown(["pictures", *titles], [[name, *map(cell, means.values())] for name, means in rows.items()])

@@ -1,10 +1,5 @@
 """Fidelity by an estimator: depth errors by a depth model, landmark errors by MediaPipe.
 
-    metrics:
-      depth: {_target_: plugins.metrics.estimated.DepthRmse, model: midas.onnx}
-      face:  {_target_: plugins.metrics.estimated.FaceNme}
-      found: {_target_: plugins.metrics.estimated.FaceFound}
-
 | object | better | what it is |
 | --- | --- | --- |
 | `DepthRmse` | lower | RMSE of depth in [0, 1], after the best scale and shift; a user's ONNX file |
@@ -24,19 +19,19 @@ nobody, the score is NaN, which means leave out (`anchors`).
 A negative scale would make near for far as good as the truth. A scale of 0 makes the shift the target's mean, so RMSE
 is at most the target's standard deviation, the score of no information. abs-rel leaves out targets below 0.01.
 
-**Landmarks** are `k 2`, (x, y) in pixels, NaN where not found. NME is the mean distance / size of the target over the
-points found. PCK is the share of points within `threshold` x size, where a missing point is a wrong one. Target points
-that are NaN are left out of both. The size is
+**Landmarks** are `k 2`, (x, y) in pixels, NaN where not found. Target points that are NaN are left out.
 
-- "eyes": between the outer corners of the eyes (inter-ocular; Sagonas et al., "300 faces in-the-wild", 2013): points 33
-  and 263 of MediaPipe's 478, 36 and 45 of the 68 of 300-W;
-- "box": the diagonal of the target's bounding box, for bodies. Yang and Ramanan's PCK (2013) takes the longer side.
+- NME, for faces: the mean distance over the points found, in distances between the outer corners of the eyes
+  (inter-ocular; Sagonas et al., "300 faces in-the-wild", 2013): points 33 and 263 of MediaPipe's 478, 36 and 45 of the
+  68 of 300-W.
+- PCK, for bodies: the share of points within `threshold` diagonals of the target's bounding box, where a missing point
+  is a wrong one. Yang and Ramanan's (2013) takes the longer side.
 """
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -53,7 +48,6 @@ THRESHOLD = 0.1
 
 Points = Float[np.ndarray, "k 2"]
 AnyPoints = Float[np.ndarray, "_k 2"]  # as many as the others, which is checked with a better message
-Size = Literal["eyes", "box"]
 
 
 class DepthErrors(NamedTuple):
@@ -90,46 +84,31 @@ def fit(p: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> tuple[float, 
     return scale, float(y.mean() - scale * p.mean())
 
 
-def nme(predicted: Points, target: AnyPoints, normalise: Size = "eyes", eyes: tuple[int, int] = EYES) -> float:
-    """Normalised mean error of one image; NaN without points."""
-    distances = _distances(predicted, target) / target_size(target, normalise, eyes)
+def nme(predicted: Points, target: AnyPoints, eyes: tuple[int, int] = EYES) -> float:
+    """Normalised mean error of one face, whose eyes have these numbers; NaN without points."""
+    if max(eyes) >= len(target):
+        raise ValueError(f"eyes={eyes} are not among {len(target)} points; give their numbers")
+    distances = _distances(predicted, target, target[list(eyes)])
     return float(np.nanmean(distances)) if np.isfinite(distances).any() else float("nan")
 
 
-def pck(
-    predicted: Points,
-    target: AnyPoints,
-    threshold: float = THRESHOLD,
-    normalise: Size = "box",
-    eyes: tuple[int, int] = EYES,
-) -> float:
-    """Share of correct keypoints, at most `threshold` sizes away; NaN without target points."""
-    close = _distances(predicted, target) <= threshold * target_size(target, normalise, eyes)  # NaN is not close
+def pck(predicted: Points, target: AnyPoints, threshold: float = THRESHOLD) -> float:
+    """Share of correct keypoints, at most `threshold` boxes away; NaN without target points."""
     known = np.isfinite(target).all(axis=-1)
-    return float(np.mean(close[known])) if known.any() else float("nan")
-
-
-def target_size(target: Points, normalise: Size, eyes: tuple[int, int] = EYES) -> float:
-    """The normaliser of distances; NaN without target points. Raises ValueError for one that is unknown or 0."""
-    if normalise not in ("eyes", "box"):
-        raise ValueError(f"normalise={normalise!r}: choose eyes or box")
-    if normalise == "eyes" and max(eyes) >= len(target):
-        raise ValueError(f"eyes={eyes} are not among {len(target)} points; give their numbers, or normalise='box'")
-    known = target[np.isfinite(target).all(axis=-1)]
-    if normalise == "box" and not len(known):
+    if not known.any():
         return float("nan")
-    start, end = target[list(eyes)] if normalise == "eyes" else (known.min(axis=0), known.max(axis=0))
-    size = float(np.linalg.norm(end - start))
-    if not size > 0:
-        raise ValueError(f"the target's {normalise} measure {size}; NME and PCK need a size above 0: leave it out")
-    return size
+    box = np.stack([target[known].min(axis=0), target[known].max(axis=0)])
+    return float(np.mean(_distances(predicted, target, box)[known] <= threshold))  # NaN is not close
 
 
-def _distances(predicted: Points, target: AnyPoints) -> Float[np.ndarray, " k"]:
-    """Of each point to its target, NaN where either is unknown."""
+def _distances(predicted: Points, target: AnyPoints, ends: Float[np.ndarray, "2 2"]) -> Float[np.ndarray, " k"]:
+    """Of each point to its target, NaN where either is unknown, in distances of the two ends."""
     if predicted.shape != target.shape:
         raise ValueError(f"landmarks of {predicted.shape} and {target.shape}: both must come from one model")
-    return np.linalg.norm(predicted.astype(np.float64) - target, axis=-1)
+    size = float(np.linalg.norm(ends[1] - ends[0]))
+    if not size > 0:
+        raise ValueError(f"the target's size is {size}; NME and PCK need one above 0: leave it out")
+    return np.linalg.norm(predicted.astype(np.float64) - target, axis=-1) / size
 
 
 @dataclass(frozen=True)
@@ -191,7 +170,7 @@ class PosePck(_LandmarkMetric):
         wanted, found = pose_points(target), pose_points(prediction)
         if wanted is None:
             return float("nan")
-        return pck(np.full_like(wanted, np.nan) if found is None else found, wanted, float(self.threshold), "box")
+        return pck(np.full_like(wanted, np.nan) if found is None else found, wanted, float(self.threshold))
 
 
 def face_points(image: Picture) -> Points | None:

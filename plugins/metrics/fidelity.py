@@ -76,11 +76,6 @@ def edges(
     return cv2.Canny(to_uint8(grey), low, high) > 0
 
 
-def lines(condition: Float[np.ndarray, "h w 3"]) -> Mask:
-    """The edge map in a condition image: pixels above 0.5 in any channel."""
-    return np.asarray(condition).max(axis=-1) > 0.5
-
-
 def edge_f1(predicted: Mask, target: AnyMask, tolerance: int = TOLERANCE) -> EdgeScore:
     """Precision, recall and F1 of edge pixels."""
     _check_sizes(predicted, target)
@@ -131,7 +126,8 @@ class _EdgeMetric(Metric):
     def __call__(self, prediction: Picture, target: Picture) -> float:
         if not np.isfinite(prediction).all():
             return float("nan")
-        return self.compare(edges(prediction), edges(target) if self.target == "picture" else lines(target))
+        drawn = edges(target) if self.target == "picture" else target.max(axis=-1) > 0.5
+        return self.compare(edges(prediction), drawn)
 
     @abstractmethod
     def compare(self, prediction: Mask, target: AnyMask) -> float: ...

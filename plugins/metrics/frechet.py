@@ -4,12 +4,10 @@ With the mean m and the covariance C of each set's features (Heusel et al., 1706
 
     |m1 - m2|^2 + tr C1 + tr C2 - 2 tr (C1 C2)^(1/2)
 
-The last trace needs no root of the product, which `scipy.linalg.sqrtm` may make complex for singular covariances:
-
-- From features. With centred features as rows, C1 = A'A and C2 = B'B, the eigenvalues of C1 C2 other than 0 are those
-  of (AB')(AB')', so the trace is the sum of the singular values of AB'. Exact also for fewer images than features.
-- From covariances. C1 C2 has the eigenvalues of C1^(1/2) C2 C1^(1/2), which is symmetric: the trace is the sum of their
-  roots. Eigenvalues below rounding count as 0, since a root would make 1e-8 of 1e-16.
+The last trace needs no root of the product, which `scipy.linalg.sqrtm` may make complex for singular covariances. With
+factors C1 = A'A and C2 = B'B the eigenvalues of C1 C2 other than 0 are those of (AB')(AB')', so the trace is the sum of
+the singular values of AB'. A factor is the centred features as rows, also for fewer images than features; of a
+covariance it is its eigenvectors times the roots of their eigenvalues, of which those below rounding count as 0.
 
 The estimate has a bias that depends on the number of images (Chong and Forsyth, 1911.07023): compare distances of equal
 numbers only, and 10,000 or more with published ones.
@@ -73,39 +71,27 @@ class Statistics:
 
 def frechet_distance(a: Features | Statistics, b: Features | Statistics) -> float:
     """Fréchet distance of two sets, each given as features or statistics; 0 for equal sets, never negative."""
-    widths = [len(x.mean) if isinstance(x, Statistics) else x.shape[1] for x in (a, b)]
-    if widths[0] != widths[1]:
-        raise ValueError(f"sets of {widths[0]} and {widths[1]} features; both must come from one network")
-    if not isinstance(a, Statistics) and not isinstance(b, Statistics):
-        return _of_features(checked(a), checked(b))
-    return _of_statistics(*(x if isinstance(x, Statistics) else Statistics.of(x) for x in (a, b)))
-
-
-def _of_features(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"]) -> float:
-    shift = float(np.sum(np.square(a.mean(axis=0) - b.mean(axis=0))))
-    root_a, root_b = factor(a), factor(b)
-    spread = float(np.sum(np.square(root_a)) + np.sum(np.square(root_b)))
-    common = float(np.linalg.svd(root_a @ root_b.T, compute_uv=False).sum())
-    return max(0.0, shift + spread - 2 * common)
-
-
-def _of_statistics(a: Statistics, b: Statistics) -> float:
-    shift = float(np.sum(np.square(a.mean - b.mean)))
-    values, vectors = np.linalg.eigh(a.covariance)
-    root = vectors * np.sqrt(_above_rounding(values)) @ vectors.T
-    common = float(np.sqrt(_above_rounding(np.linalg.eigvalsh(root @ b.covariance @ root))).sum())
-    return max(0.0, shift + float(np.trace(a.covariance) + np.trace(b.covariance)) - 2 * common)
-
-
-def _above_rounding(values: Float[np.ndarray, " d"]) -> Float[np.ndarray, " d"]:
-    """Eigenvalues, with 0 for those that are rounding errors."""
-    return np.where(values > len(values) * np.finfo(np.float64).eps * values.max(), values, 0)
+    (mean_a, root_a), (mean_b, root_b) = (
+        (x.mean, factor_of(x.covariance)) if isinstance(x, Statistics) else (x.mean(axis=0), factor(checked(x)))
+        for x in (a, b)
+    )
+    if len(mean_a) != len(mean_b):
+        raise ValueError(f"sets of {len(mean_a)} and {len(mean_b)} features; both must come from one network")
+    shift, common = np.sum((mean_a - mean_b) ** 2), np.linalg.svd(root_a @ root_b.T, compute_uv=False).sum()
+    return max(0.0, float(shift + np.sum(root_a**2) + np.sum(root_b**2) - 2 * common))
 
 
 def factor(features: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "r d"]:
     """A matrix A with A'A = the unbiased covariance, and no more rows than d."""
     centred = (features - features.mean(axis=0)) / np.sqrt(len(features) - 1)
     return centred if centred.shape[0] <= centred.shape[1] else np.asarray(np.linalg.qr(centred, mode="r"))
+
+
+def factor_of(covariance: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+    """A matrix A with A'A = the covariance."""
+    values, vectors = np.linalg.eigh(covariance)
+    rounding = len(values) * np.finfo(np.float64).eps * values.max()
+    return np.sqrt(np.where(values > rounding, values, 0))[:, None] * vectors.T
 
 
 def checked(features: Float[np.ndarray, "n d"], fewest: int = FEWEST) -> Float[np.ndarray, "n d"]:

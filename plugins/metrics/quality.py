@@ -56,7 +56,9 @@ def kid(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"]) -> Estimate:
     image in turn is left out (Efron and Stein, 1981). Raises as `checked`."""
     a, b = checked(a), checked(b)
     own_a, own_b, across = ((x @ y.T / a.shape[1] + 1) ** DEGREE for x, y in ((a, a), (b, b), (a, b)))
-    (n, m), rows_a, rows_b = across.shape, _sums_of_others(own_a), _sums_of_others(own_b)
+    for kernels in (own_a, own_b):
+        np.fill_diagonal(kernels, 0)
+    (n, m), rows_a, rows_b = across.shape, own_a.sum(axis=1), own_b.sum(axis=1)
     sum_a, sum_b, both = rows_a.sum(), rows_b.sum(), across.sum()
     value = sum_a / (n * (n - 1)) + sum_b / (m * (m - 1)) - 2 * both / (n * m)
     without_a = (sum_a - 2 * rows_a) / ((n - 1) * (n - 2)) - 2 * (both - across.sum(axis=1)) / ((n - 1) * m)
@@ -69,11 +71,11 @@ def cmmd(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"], unbiased: boo
     """CMMD of two sets of image embeddings, which are normalised first. Raises as `checked` and `unit`."""
     a, b = unit(checked(a)), unit(checked(b))
     own_a, own_b, across = (np.exp(-squared_distances(x, y) / (2 * SIGMA**2)) for x, y in ((a, a), (b, b), (a, b)))
-    if not unbiased:
-        return SCALE * float(own_a.mean() + own_b.mean() - 2 * across.mean())
-    n, m = across.shape
-    within = _sums_of_others(own_a).sum() / (n * (n - 1)) + _sums_of_others(own_b).sum() / (m * (m - 1))
-    return SCALE * float(within - 2 * across.sum() / (n * m))
+    distance = -2 * across.mean()
+    for kernels in (own_a, own_b):
+        n = len(kernels)
+        distance += (kernels.sum() - n) / (n * (n - 1)) if unbiased else kernels.mean()  # k(a, a) = 1
+    return SCALE * float(distance)
 
 
 def precision_recall(
@@ -130,8 +132,3 @@ def unit(embeddings: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
     if not lengths.all():
         raise ValueError(f"embedding {int(lengths.argmin())} is all 0 and has no direction; look at its image or text")
     return embeddings / lengths
-
-
-def _sums_of_others(kernels: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
-    """Row sums without the diagonal."""
-    return kernels.sum(axis=1) - np.diagonal(kernels)

@@ -34,8 +34,8 @@ from recipes.questions import Example, Questions
 from reveal import pretrained
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
-from reveal.processing.item_arrays import ItemArrays, Later, arrays_of, network_input
-from reveal.processing.processor import prompted
+from reveal.processing.item_arrays import ItemArrays, Later, arrays_of
+from reveal.processing.processor import network_input, prompted
 
 TOKENIZER = pretrained.DATA / "spiece.model"  # trained by recipes.countries.pieces
 WORD_START = "\u2581"

@@ -42,7 +42,7 @@ from recipes.memory_evaluation import MemoryEvaluation, Scores, select
 from recipes.questions import Example
 from reveal.assistant import BEAMS
 from reveal.metrics.retrieval import recall_at_k
-from reveal.network.generator import likeliest
+from reveal.network.generator import Decoding
 from reveal.reader import Reader, ReaderOutput
 
 SHUFFLE = 0x73687566  # seeds the exchange of values
@@ -108,7 +108,7 @@ class CountriesEvaluation(MemoryEvaluation):
         reader.memory.edit(items, keys, others)
 
     def answer(self, reader: Reader, questions: Example, k: int | None = None, **options: Any) -> ReaderOutput:
-        options = {"how": likeliest(self.data.answer_length, self.beams)} | options
+        options = {"decoding": Decoding(self.data.answer_length, self.beams)} | options
         return super().answer(reader, questions, k, **options)
 
     def correct(self, answers: ReaderOutput, questions: Example, facts: Atlas | None = None) -> Bool[np.ndarray, " n"]:

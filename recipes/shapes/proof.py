@@ -31,7 +31,7 @@ from common.evaluation.score_table import markdown
 from plugins.control.loading import load
 from plugins.control.training.control_task import KINDS
 from plugins.data.latent_cache import write_cache
-from plugins.diffusion.io.pretrained import WEIGHTS
+from plugins.diffusion.io.base import WEIGHTS
 from plugins.metrics.anchors import WITH, WITHOUT, WRONG
 from recipes.commands import evaluate, length, train
 from recipes.shapes import pictures

@@ -22,12 +22,11 @@ from jaxtyping import Int
 from recipes.questions import Example, Questions
 from recipes.small_world import drawing, entities
 from recipes.small_world.facts import EVALUATION, GOLD_SOURCE, RELATIONS, SOURCE_OF, SOURCES, World, item_id
-from recipes.small_world.items import LENGTH, items_about
-from recipes.small_world.vocabulary import WorldVocabulary
+from recipes.small_world.items import LENGTH, WorldVocabulary, items_about
 from reveal.memory.items import Item
-from reveal.processing.item_arrays import ItemArrays, arrays_of, network_input
-from reveal.processing.tokenizers import Words
-from reveal.processing.vocabulary import END
+from reveal.processing.item_arrays import ItemArrays, arrays_of
+from reveal.processing.processor import network_input
+from reveal.processing.tokenizers import END
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class WorldConfig(Questions):
     @functools.cached_property
     def items(self) -> ItemArrays:
         """The memory during training."""
-        return arrays_of(self.memory_items(), SOURCES, Words(self.vocabulary.words), LENGTH, self.size)
+        return arrays_of(self.memory_items(), SOURCES, self.vocabulary, LENGTH, self.size)
 
     def memory_items(self, about: Iterable[int | np.integer] | None = None, world: World | None = None) -> list[Item]:
         """Items about some entities (default: all but the newcomers) with the facts of `world` (default: this one)."""
@@ -94,7 +93,7 @@ class WorldConfig(Questions):
 
     def read_item(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
         """Items as `Reveal.encode_item` takes them."""
-        return network_input(items, Words(self.vocabulary.words), LENGTH, self.size)
+        return network_input(items, self.vocabulary, LENGTH, self.size)
 
     def training_questions(self) -> Int[np.ndarray, " n"]:
         return self.questions_about(self.splits["train"])

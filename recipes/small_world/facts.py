@@ -78,9 +78,7 @@ class World:
         rng = np.random.default_rng([seed, FACTS])
         chosen = entities.held_out(rng, held_out)
         new = np.sort(rng.permutation(chosen)[:newcomers])
-        facts = _facts(
-            rng, entities.COUNT
-        )  # drawn before the distractors' facts, so it does not depend on their number
+        facts = _facts(rng, entities.COUNT)  # before the distractors': it does not depend on their number
         return cls(seed, np.concatenate([facts, _facts(rng, distractors)]), chosen, new)
 
     def edited(self, seed: int) -> World:

@@ -29,12 +29,13 @@ from jaxtyping import Int
 from tqdm import tqdm
 
 from reveal.assistant import Assistant
-from reveal.build.report import Report, report_of
+from reveal.build.report import Report
 from reveal.build.stored_items import expected, numbered, shrunk
 from reveal.memory.builder import Builder
 from reveal.memory.items import MOST_IDS, Item, ids_of, pack
 from reveal.memory.memory import Memory
-from reveal.processing.item_arrays import Row, row_of, stacked_input
+from reveal.processing.item_arrays import row_of
+from reveal.processing.processor import Row, stacked_input
 from reveal.sources import Items, Skips
 from reveal.sources.jsonl import objects
 
@@ -92,7 +93,8 @@ def build(
             paths = ", ".join(source.path for source in sources)
             raise ValueError(f"nothing that can be used in {paths} ({encoder.skips})")
     written = (ids[0], ids[-1]) if ids else None
-    return report_of(Memory(folder), started, encoder.skips, added=added, resumed=resumed, ids=written)
+    run = {"added": added, "resumed": resumed, "left_out": encoder.skips.counts, "ids": written}
+    return Report.of(Memory(folder), started, **run)
 
 
 def add(
@@ -133,7 +135,7 @@ def add(
             ids += change.add(new, keys[~old], values[~old])
             added, edited = added + len(items), edited + len(changed)
     written = (min(ids), max(ids)) if ids else None
-    return report_of(memory, started, encoder.skips, added=added, edited=edited, ids=written)
+    return Report.of(memory, started, added=added, edited=edited, left_out=encoder.skips.counts, ids=written)
 
 
 def add_one(memory: Memory, item: Item, assistant: Assistant, edit: bool, side: int | None = None) -> Report:
@@ -148,7 +150,7 @@ def add_one(memory: Memory, item: Item, assistant: Assistant, edit: bool, side: 
         raise ValueError(f"an item {next(iter(encoder.skips.counts))}: give it a text, or another picture")
     (memory.edit if edit else memory.add)([prepared[0]], *assistant.encode([prepared[0]]))
     last = memory.manifest.next_id - 1 if item.id is None else item.id
-    return report_of(memory, started, added=1, edited=int(edit), ids=(last, last))
+    return Report.of(memory, started, added=1, edited=int(edit), ids=(last, last))
 
 
 def refresh(memory: Memory, assistant: Assistant, progress: bool = False) -> Report:
@@ -163,7 +165,7 @@ def refresh(memory: Memory, assistant: Assistant, progress: bool = False) -> Rep
 
         shape = {"sources": layout.sources, "key_dim": layout.key_dim, "value_shape": layout.value_shape}
         memory.refresh(encode, layout.encoder, **shape)
-    return report_of(memory, started, added=len(memory), edited=len(memory))
+    return Report.of(memory, started, added=len(memory), edited=len(memory))
 
 
 class Encoder:
@@ -207,7 +209,8 @@ class Encoder:
                 before = 0
 
     def _prepared(self, items: Iterable[Item]) -> Iterator[tuple[Item, Row]]:
-        """The items that can be used, in their order, `AHEAD` groups ahead."""
+        """The items that can be used, in their order, `AHEAD` groups ahead. Raises ValueError for an item of a source
+        that the network does not know."""
 
         def prepare(group: list[Item]) -> tuple[list[tuple[Item, Row]], Mapping[str, int]]:
             skips = Skips(self.skips.strict)
@@ -219,7 +222,16 @@ class Encoder:
             self.skips.merge(counts)
             return found
 
-        stream, waiting = self._known(items), collections.deque[Future]()
+        def known() -> Iterator[Item]:
+            for item in items:
+                if item.source not in sources:
+                    raise ValueError(
+                        f"item {item.id} is of source {item.source!r}, this network knows {', '.join(sources)}: name"
+                        " one of these with --source or in the file"
+                    )
+                yield item
+
+        sources, stream, waiting = self.assistant.processor.sources, known(), collections.deque[Future]()
         with ThreadPoolExecutor(THREADS) as pool:
             while group := list(itertools.islice(stream, GROUP)):
                 waiting.append(pool.submit(prepare, group))
@@ -227,17 +239,6 @@ class Encoder:
                     yield from done(waiting.popleft())
             while waiting:
                 yield from done(waiting.popleft())
-
-    def _known(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items. Raises ValueError for a source that the network does not know."""
-        sources = self.assistant.processor.sources
-        for item in items:
-            if item.source not in sources:
-                raise ValueError(
-                    f"item {item.id} is of source {item.source!r}, this network knows {', '.join(sources)}: name one"
-                    " of these with --source or in the file"
-                )
-            yield item
 
 
 def _unwritten(builder: Builder, stream: Iterator[Item], encoder: Encoder) -> Iterator[Item]:

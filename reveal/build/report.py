@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from reveal.memory.memory import Memory
-from reveal.sources import Skips
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,15 +16,21 @@ class Report:
 
     memory: str  # its folder
     items: int  # in the memory now
-    added: int  # written by this run
-    edited: int  # of those, in the place of others
-    resumed: int  # written by an interrupted run
-    left_out: Mapping[str, int]  # records, by reason
-    seconds: float  # of this run
-    counts: Mapping[str, int]  # items of each source in the memory
+    counts: Mapping[str, int]  # of those, of each source
     version: int  # of the memory
     hash: str
-    ids: tuple[int, int] | None  # the first and the last that were written; None if nothing was
+    seconds: float  # of this run
+    added: int = 0  # items that this run wrote
+    edited: int = 0  # of those, in the place of others
+    resumed: int = 0  # written by an interrupted run
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)  # records, by reason
+    ids: tuple[int, int] | None = None  # the first and the last that were written; None if nothing was
+
+    @classmethod
+    def of(cls, memory: Memory, started: float, **run: Any) -> Report:
+        """Of a memory as it is now; `started` is of `time.perf_counter`, `run` has the fields from `added` on."""
+        state = len(memory), memory.sources, memory.version, memory.manifest.hash()
+        return cls(str(memory.folder), *state, time.perf_counter() - started, **run)
 
     @property
     def rate(self) -> float:
@@ -33,7 +38,7 @@ class Report:
         return self.added / max(self.seconds, 1e-9)
 
     def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"rate": self.rate}
+        return {**vars(self), "rate": self.rate}
 
     def __str__(self) -> str:
         ids = "" if self.ids is None else f", ids {self.ids[0]} to {self.ids[1]}"
@@ -44,20 +49,3 @@ class Report:
         lines += [f"left out: {count:,} {reason}" for reason, count in self.left_out.items()]
         counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items())
         return "\n".join([*lines, f"{self.memory}: {self.items:,} items ({counts}), version {self.version}"])
-
-
-def report_of(
-    memory: Memory,
-    started: float,
-    skips: Skips | None = None,
-    *,
-    added: int = 0,
-    edited: int = 0,
-    resumed: int = 0,
-    ids: tuple[int, int] | None = None,
-) -> Report:
-    """The report of a memory as it is now; `started` is of `time.perf_counter`."""
-    left_out = {} if skips is None else dict(skips.counts)
-    state = memory.sources, memory.version, memory.manifest.hash(), ids
-    seconds = time.perf_counter() - started
-    return Report(str(memory.folder), len(memory), added, edited, resumed, left_out, seconds, *state)

@@ -13,8 +13,7 @@ from common import terminal
 from common.io.files import require_file
 from common.io.images import image_size
 from reveal.cli import commands
-from reveal.cli.commands import PROGRAM
-from reveal.cli.opening import load_assistant, split_names, write_result
+from reveal.cli.commands import PROGRAM, load_assistant, split_names
 from reveal.memory.folder import bytes_on_disk, check_ours, discard, replace
 from reveal.memory.items import Item, ids_of, is_text
 from reveal.memory.manifest import NAME
@@ -99,7 +98,7 @@ def remove(command: commands.Remove) -> None:
     size, version = len(memory), memory.version
     data = {"memory": command.memory, "removed": len(ids), "items": size, "version": version}
     text = f"{len(ids):,} items taken out; {command.memory}: {size:,} items, version {version}"
-    write_result(command.json, text, data)
+    command.write(text, data)
 
 
 def refresh(command: commands.Refresh) -> None:
@@ -122,7 +121,7 @@ def compact(command: commands.Compact) -> None:
     data = {"memory": command.memory, "items": len(memory), "removed": dead, "version": memory.version, "bytes": after}
     text = f"{dead:,} rows of deleted and edited items removed, {before / 1e6:,.1f} MB became {after / 1e6:,.1f} MB"
     text += f"; {command.memory}: {len(memory):,} items, version {memory.version}"
-    write_result(command.json, text, data)
+    command.write(text, data)
 
 
 def _single_item(command: commands.Add, memory: Memory) -> Item:
@@ -166,4 +165,4 @@ def _beside(folder: Path) -> Path:
 
 def _write_report(command: commands.Build | commands.Add | commands.Refresh, report: Report, folder: str) -> None:
     report = dataclasses.replace(report, memory=folder)
-    write_result(command.json, str(report), report.as_json())
+    command.write(str(report), report.as_json())

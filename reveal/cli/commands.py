@@ -1,11 +1,23 @@
-"""The options of each command of `reveal`, as dataclasses that tyro reads."""
+"""The options of each command of `reveal`, as dataclasses that tyro reads, and what the commands share: opening the
+network and its memory, and printing text or JSON."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Literal
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+
+from common import terminal
+from common.io.files import require_file
+from reveal import pretrained
+
+if TYPE_CHECKING:
+    from reveal.assistant import Assistant
+    from reveal.memory.memory import Memory
 
 PROGRAM = "reveal"
 Output = Annotated[str, tyro.conf.arg(aliases=["-o"])]
@@ -19,6 +31,9 @@ class Printing:
 
     json: Flag = False
     """Print one JSON object."""
+
+    def write(self, text: str, data: Mapping[str, Any]) -> None:
+        terminal.say(json.dumps(data) if self.json else text)  # JSON in ASCII: the terminal has nothing to escape
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -158,3 +173,38 @@ class Refresh(OfMemory, Network):
 @dataclasses.dataclass(kw_only=True)
 class Compact(OfMemory, Printing):
     """Free the space of deleted and edited items."""
+
+
+def load_assistant(
+    command: Network,
+    memory: str | Memory | None = None,
+    *,
+    names: Sequence[str] = (),
+    default_sources: Sequence[str] = (),
+) -> Assistant:
+    """The network that a command names, with the memory. What can be checked without JAX is checked first."""
+    from reveal.memory.engines.engine import engine_of
+    from reveal.memory.memory import Memory
+
+    memory = Memory(memory) if isinstance(memory, str) else memory
+    weights = pretrained.weights() if command.weights is None else Path(command.weights)
+    weights = require_file(weights / pretrained.WEIGHTS if weights.is_dir() else weights)
+    if command.tokenizer is not None:
+        require_file(command.tokenizer)
+    if isinstance(command, Searching):
+        if (command.milvus is None) == (command.engine == "milvus"):
+            raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
+        if memory is not None:
+            memory.engine = engine_of(command.milvus or command.engine, memory.folder)
+
+    from common.runtime import setup
+    from reveal.assistant import Assistant
+
+    setup()
+    return Assistant.load(weights, command.tokenizer, memory, sources=names, default_sources=default_sources)
+
+
+def split_names(names: str | None) -> list[str]:
+    """The names in "a,b", each once."""
+    parts = () if names is None else (name.strip() for name in names.split(","))
+    return list(dict.fromkeys(filter(None, parts)))

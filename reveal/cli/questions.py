@@ -9,9 +9,7 @@ from common.io.files import check_output_file
 from common.io.images import check_writable, image_size, read_image, write_image
 from reveal import pretrained
 from reveal.cli import commands
-from reveal.cli.commands import PROGRAM
-from reveal.cli.opening import load_assistant, split_names, write_result
-from reveal.evidence import as_json, columns, short, text_of
+from reveal.cli.commands import PROGRAM, load_assistant, split_names
 from reveal.memory.folder import bytes_on_disk
 from reveal.memory.memory import Memory
 
@@ -25,11 +23,13 @@ def search(command: commands.Search) -> None:
     if command.image is not None:
         image_size(command.image)
     assistant = load_assistant(command, command.memory)
+    from reveal.assistant import as_json, columns, short, text_of
+
     found = assistant.search(command.image, command.text, command.k, _sources(command))
     _warn_of_unknown(assistant, command.text)
     rows = [(str(item.id), item.source, f"{score:.3f}", short(text_of(item))) for item, score in found]
     data = {"memory": command.memory, "items": [as_json(item) | {"score": score} for item, score in found]}
-    write_result(command.json, columns(("id", "source", "score", "text"), rows), data)
+    command.write(columns(("id", "source", "score", "text"), rows), data)
 
 
 def ask(command: commands.Ask) -> None:
@@ -47,9 +47,9 @@ def ask(command: commands.Ask) -> None:
         raise ValueError("--no-memory reads no items: leave out --memory, --sources and -k")
     memory = None if command.no_memory else command.memory or str(pretrained.memory())
     assistant = load_assistant(command, memory)
-    from reveal.network.generator import likeliest
+    from reveal.network.generator import Decoding
 
-    decoding = None if command.beams is None else likeliest(assistant.processor.answer_length, command.beams)
+    decoding = None if command.beams is None else Decoding(assistant.processor.answer_length, command.beams)
     evidence = assistant.ask(image, command.question, command.k, _sources(command), decoding)
     _warn_of_unknown(assistant, command.question)
     if command.sheet is not None:
@@ -60,7 +60,7 @@ def ask(command: commands.Ask) -> None:
     lines = [evidence.first_hop.line()] if evidence.first_hop else []
     lines += [evidence.table()] if evidence.items else []
     text = "\n".join([evidence.answer or "(nothing)", *(["", *lines] if lines else [])])
-    write_result(command.json, text, evidence.as_json() | {"memory": memory})
+    command.write(text, evidence.as_json() | {"memory": memory})
 
 
 def info(command: commands.Info) -> None:
@@ -91,7 +91,7 @@ def info(command: commands.Info) -> None:
         f"disk      {size / 1e6:,.1f} MB in {len(manifest.shards):,} shards, {dead:,} rows deleted or edited",
         f"contents  {manifest.hash()}",
     ]
-    write_result(command.json, "\n".join(lines), data)
+    command.write("\n".join(lines), data)
 
 
 def _warn_of_unknown(assistant: Assistant, text: str) -> None:

@@ -107,12 +107,11 @@ class Vqa(Benchmark):
         least = vqa.ENOUGH + (self.rules != "short")
         records = coco.vqa(self.path, self.annotations, self.answer, skips=skips)
         for record in usable(records, self.images, skips, image_needed=True):
-            answers, (kind,) = tuple(vqa.ten_answers(record.answers)), record.metadata
+            answers = tuple(vqa.ten_answers(record.answers))
             if len(answers) < least:
                 skips.add(f"with fewer than {least} answers", f"{self.path} question {record.number}")
             else:
-                metadata = {} if kind is None else {"answer_type": str(kind)}
-                yield Example(as_question(record), record.number, answers, metadata)
+                yield Example(as_question(record), record.number, answers, record.metadata)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         pairs = zip(examples, predictions, strict=True)
@@ -133,7 +132,7 @@ class AOkVqa(Benchmark):
 
     def examples(self, skips: Skips) -> Iterator[Example]:
         for record in usable(coco.aokvqa(self.path, skips=skips), self.images, skips, image_needed=True):
-            (row,), answers = record.metadata, list(record.answers)
+            row, answers = record.metadata, list(record.answers)
             id = row.get("question_id", record.number)
             if not answers:
                 skips.add("without an answer", f"{self.path} question {id}")
@@ -205,7 +204,7 @@ class NoCaps(Benchmark):
 
 @dataclass(frozen=True, kw_only=True)
 class EncyclopedicVqa(Benchmark):
-    """Encyclopedic-VQA; options as in `sources.evqa.entries`."""
+    """Encyclopedic-VQA; options as in `sources.evqa.records`."""
 
     names: Sequence[str] = ()
     kinds: Sequence[str] = field(default=evqa.KINDS)
@@ -215,12 +214,14 @@ class EncyclopedicVqa(Benchmark):
     EVALUATOR: ClassVar[str] = "E-VQA exact match, lists by IoU of 0.5, without BEM: never above the published score"
 
     def examples(self, skips: Skips) -> Iterator[Example]:
-        for entry in evqa.entries(self.path, self.images, self.names, self.kinds, self.most, skips=skips):
-            references = tuple(filter(evqa_metrics.says_something, entry.references))
+        records = evqa.records(self.path, self.names, self.kinds, self.most, skips=skips)
+        for record in usable(records, self.images, skips, image_needed=True):
+            references = tuple(filter(evqa_metrics.says_something, record.metadata["references"]))
             if not references:
-                skips.add("without an answer", f"{self.path} question {entry.question.id}")
+                skips.add("without an answer", f"{self.path} question {record.number}")
             else:
-                yield Example(entry.question, entry.question.id, references, {"seen": entry.seen, "page": entry.page})
+                metadata = {name: record.metadata[name] for name in ("seen", "page")}
+                yield Example(as_question(record), record.number, references, metadata)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         each, groups = [], []
@@ -236,7 +237,7 @@ class EncyclopedicVqa(Benchmark):
 @dataclass(frozen=True, kw_only=True)
 class InfoSeek(Benchmark):
     """InfoSeek's validation file: the answers of the test and the human set are not public. Options as in
-    `sources.infoseek.entries`."""
+    `sources.infoseek.records`."""
 
     types: str | None = None
     entities: str | None = None
@@ -247,17 +248,17 @@ class InfoSeek(Benchmark):
     )
 
     def examples(self, skips: Skips) -> Iterator[Example]:
-        for entry in infoseek.entries(self.path, self.images, self.types, self.entities, skips=skips):
-            numerical = entry.kind == "numerical"
-            if entry.span is None if numerical else not entry.references:
-                reason = "without a range" if numerical and entry.references else "without an answer"
-                skips.add(reason, f"{self.path} question {entry.name}")
+        records = infoseek.records(self.path, self.types, self.entities, skips=skips)
+        for record in usable(records, self.images, skips, image_needed=True):
+            about = record.metadata
+            numerical, references = about["kind"] == "numerical", about["references"]
+            if about["range"] is None if numerical else not references:
+                reason = "without a range" if numerical and references else "without an answer"
+                skips.add(reason, f"{self.path} question {about['id']}")
                 continue
-            metadata = {"kind": entry.kind, "split": entry.split}
-            metadata |= {"range": entry.span} if numerical else {}
-            metadata |= {"entity": entry.entity} if entry.entity else {}
-            references = entry.question.answers if numerical else entry.references
-            yield Example(entry.question, entry.name, references, metadata)
+            told = ("kind", "split", *(["range"] if numerical else []), *(["entity"] if about["entity"] else []))
+            references = record.answers if numerical else references
+            yield Example(as_question(record), about["id"], references, {name: about[name] for name in told})
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         correct = [

@@ -22,32 +22,109 @@ evaluation's own images by more. So a score is printed with both, as the files d
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from jaxtyping import Float, Int
 from tqdm import tqdm
 
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown
 from common.weights.model_file import Metadata
 from reveal.assistant import MOST_READ, Assistant
-from reveal.evaluation.answering import Answering
 from reveal.evaluation.benchmarks import Benchmark, Example
 from reveal.memory.engines.engine import engine_of
 from reveal.memory.memory import Memory
 from reveal.network import weights as files
-from reveal.network.generator import Beam, Decoding, likeliest
-from reveal.processing.processor import processor_of, recipe_of
-from reveal.reader import reader_fingerprint
+from reveal.network.generator import Decoding
+from reveal.processing.processor import Processor, processor_of, recipe_of
+from reveal.reader import Reader, reader_fingerprint
 from reveal.sources.records import Skips
 
 RESULTS, TABLE = "results.json", "results.md"
 COLUMNS = ("set", "score", "questions", "left out", "evaluator", "weights", "memory", "asked")
 Row = dict[str, Any]
+Input = tuple[Int[np.ndarray, " n"], Float[np.ndarray, "s s 3"]]  # tokens and image
+Batch = list[tuple[Example, Future[Input | str]]]
+
+
+class Prediction(NamedTuple):
+    """The answer, and the ids of the items that were read, best first."""
+
+    text: str
+    items: list[int]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answering:
+    """Answers questions in batches as `Assistant.ask` does one; two-hop questions run one at a time. Questions that the
+    network cannot take (too long, a damaged image) are skipped and counted."""
+
+    assistant: Assistant  # with a memory unless k is 0
+    k: int  # items to read
+    decoding: Decoding
+    sources: Sequence[str] | None = None  # names of those to search; None: all
+    batch: int = 32  # questions at a time
+    threads: int = 2  # for reading images
+
+    def __call__(self, examples: Sequence[Example], skips: Skips) -> Iterator[tuple[Example, Prediction | None]]:
+        """Each question with its prediction, in order; None for one that is skipped."""
+        two_hops, reader = self.assistant.processor.two_hops, self.assistant.reader(self.batch)
+        for batch in self._batches(examples):
+            inputs = [(example, future.result()) for example, future in batch]
+            single = [read for one, read in inputs if not isinstance(read, str) and two_hops(one.question.text) is None]
+            predictions = iter(self._predict(reader, single))
+            for example, read in inputs:
+                if isinstance(read, str):
+                    skips.add(read, f"question {example.id}")
+                    yield example, None
+                elif two_hops(example.question.text) is None:
+                    yield example, next(predictions)
+                else:
+                    answer = self.assistant.ask(read[1], example.question.text, self.k, self.sources, self.decoding)
+                    ids = [one.item.id for one in answer.items if one.item.id is not None]
+                    yield example, Prediction(answer.answer, ids)
+
+    def _batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
+        """Batches in order; the inputs of the next one are already being read."""
+        with ThreadPoolExecutor(self.threads) as pool:
+            read = functools.partial(read_input, self.assistant.processor)
+            starts = range(0, len(examples), self.batch)
+            begun: Iterator[Batch] = (
+                [(one, pool.submit(read, one)) for one in examples[start : start + self.batch]] for start in starts
+            )
+            for batch, _ in itertools.pairwise(itertools.chain(begun, [[]])):
+                yield batch
+
+    def _predict(self, reader: Reader, inputs: Sequence[Input]) -> list[Prediction]:
+        if not inputs:
+            return []
+        tokens, images = (np.stack(column) for column in zip(*inputs, strict=True))
+        answers = reader.ask(tokens, images, self.k, sources=self.sources, decoding=self.decoding)
+        texts = map(self.assistant.processor.tokenizer.decode, answers.tokens)
+        found = zip(texts, answers.retrieved.ids, answers.retrieved.present, strict=True)
+        return [Prediction(text, ids[present].tolist()) for text, ids, present in found]
+
+
+def read_input(processor: Processor, example: Example) -> Input | str:
+    """The network's input, or the reason why there is none."""
+    try:
+        tokens = processor.question(example.question.text)
+    except ValueError:
+        return f"longer than the {processor.question_length} tokens that the network reads"
+    image = example.question.image
+    assert isinstance(image, Path), "published benchmarks keep their images in folders"
+    try:
+        return tokens, processor.image(image)
+    except (OSError, ValueError):
+        return "whose picture cannot be read"
 
 
 def weights_provenance(file: Path, header: Metadata, encoder: str) -> tuple[dict[str, Any], str]:
@@ -126,11 +203,13 @@ class SetsEvaluation(Evaluation):
                 raise type(error)(f"evaluation.sets.{name}: {error}; or leave it out, sets=[...]") from error
         assistant, k, record, about = self._load(weights)
         length = assistant.processor.answer_length if self.length is None else self.length
-        decoding = likeliest(length, self.beams, self.penalty)
+        decoding = Decoding(length, self.beams, self.penalty)
         answering = Answering(assistant, k, decoding, self.sources, self.batch, self.threads)
         record |= {"k": k, "sources": self.sources and list(self.sources), "engine": self.engine, "limit": self.limit}
-        record |= {"decoding": {"kind": type(decoding).__name__, **dataclasses.asdict(decoding)}}
-        about["asked"] = self._settings(k, decoding)
+        record |= {"decoding": dataclasses.asdict(decoding)}
+        described = f"beams {self.beams}, penalty {self.penalty:g}" if self.beams > 1 else "greedy"
+        search = (f"k {k} of {', '.join(self.sources)}" if self.sources else f"k {k}") + f", engine {self.engine}"
+        about["asked"] = f"{search if k else 'k 0'}; {described}, {length} tokens"
         rows: dict[str, Row] = {}
         for name, benchmark in self.sets.items():
             rows[name] = self._score_set(name, benchmark, answering, output) | about
@@ -160,13 +239,6 @@ class SetsEvaluation(Evaluation):
             default = trained if isinstance(trained, int) and trained > 0 else MOST_READ
             k = assistant.items_to_find(self.k, default, self.sources)
         return assistant, k, record, about
-
-    def _settings(self, k: int, decoding: Decoding) -> str:
-        beam = isinstance(decoding, Beam)
-        described = f"beams {decoding.width}, penalty {decoding.penalty:g}" if beam else "greedy"
-        where = f" of {', '.join(self.sources)}" if self.sources else ""
-        search = f"k {k}{where}, engine {self.engine}" if k else "k 0"
-        return f"{search}; {described}, {decoding.length} tokens"
 
     def _score_set(self, name: str, benchmark: Benchmark, answering: Answering, output: Output) -> Row:
         """The row of a benchmark; writes its predictions."""

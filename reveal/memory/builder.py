@@ -24,10 +24,10 @@ import numpy as np
 from jaxtyping import Int
 
 from common.io.files import atomic_output
-from reveal.memory.folder import LOCK, RECIPE, Lock, remove_partial, shard_name
+from reveal.memory.folder import LOCK, PARTIAL, RECIPE, Lock, remove, shard_name
 from reveal.memory.items import Item, ids_of
 from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest
-from reveal.memory.shards import SHARD, Shard, ShardWriter, new_shard, read_info, stored_rows
+from reveal.memory.shards import INFO, SHARD, Shard, ShardWriter, new_shard, stored_rows
 
 
 class Builder:
@@ -49,15 +49,16 @@ class Builder:
         recipe = {"layout": dataclasses.asdict(layout), "shard": shard}
         self._lock = _begin(self.folder, recipe if of is None else recipe | {"of": of})
         self._done: list[ShardInfo] = []
-        while self._next_shard.is_dir():
-            self._done.append(read_info(self._next_shard))
+        while (path := self.folder / shard_name(1, len(self._done)) / INFO).is_file():
+            self._done.append(ShardInfo.from_json(json.loads(path.read_text("utf-8"))))
         self.next_id = self._done[-1].last + 1 if self._done else 0  # of the next item without one
-        self._open: tuple[contextlib.ExitStack, ShardWriter] | None = None
+        self._writer: ShardWriter | None = None
+        self._stack = contextlib.ExitStack()  # of that writer
 
     @property
     def count(self) -> int:
         """Items written, those of an interrupted build included."""
-        return sum(info.rows for info in self._done) + (self._open[1].rows if self._open else 0)
+        return sum(info.rows for info in self._done) + (self._writer.rows if self._writer else 0)
 
     def last(self) -> bytes | None:
         """The payload of the last item of an interrupted build; None without one."""
@@ -76,14 +77,13 @@ class Builder:
         rows = stored_rows(self.layout, items, self._numbered(items), 1, keys, values)
         start = 0
         while start < len(items):
-            if self._open is None:
-                stack = contextlib.ExitStack()
-                self._open = stack, stack.enter_context(new_shard(self.folder, self._next_shard.name, self.layout))
-            writer = self._open[1]
-            part = rows.take(slice(start, start + self._shard - writer.rows))
-            writer.append(part)
+            if self._writer is None:
+                name = shard_name(1, len(self._done))
+                self._writer = self._stack.enter_context(new_shard(self.folder, name, self.layout))
+            part = rows.take(slice(start, start + self._shard - self._writer.rows))
+            self._writer.append(part)
             start, self.next_id = start + len(part.ids), int(part.ids[-1]) + 1
-            if writer.rows == self._shard:
+            if self._writer.rows == self._shard:
                 self._close()
 
     def finish(self) -> Manifest:
@@ -102,9 +102,8 @@ class Builder:
         try:
             if error is None:
                 self.finish()
-            elif self._open is not None:
-                stack, self._open = self._open[0], None
-                stack.__exit__(kind, error, trace)  # the shard that was being written goes
+            else:
+                self._stack.__exit__(kind, error, trace)  # the shard that was being written goes
         finally:
             self._lock.remove()
 
@@ -118,15 +117,11 @@ class Builder:
             last = number
         return ids_of(ids)
 
-    @property
-    def _next_shard(self) -> Path:
-        return self.folder / shard_name(1, len(self._done))
-
     def _close(self) -> None:
-        if self._open is not None:
-            stack, self._open = self._open[0], None
-            stack.close()
-            self._done.append(read_info(self._next_shard))
+        if writer := self._writer:
+            self._writer = None
+            self._stack.close()
+            self._done.append(writer.info)
 
 
 def _begin(folder: Path, recipe: dict) -> Lock:
@@ -146,7 +141,7 @@ def _begin(folder: Path, recipe: dict) -> Lock:
                 f"{folder} was begun with another layout, or of other sources or another tokenizer (see {RECIPE});"
                 " give another folder"
             )
-        remove_partial(folder)
+        remove(folder, PARTIAL)
     except BaseException:
         lock.remove()
         raise

@@ -76,10 +76,11 @@ def bytes_on_disk(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def remove_partial(folder: Path) -> None:
-    """Removes what killed writers of shards have left."""
-    for entry in folder.glob(f"{PARTIAL}*"):
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+def remove(folder: Path, *prefixes: str) -> None:
+    """Removes all files and folders whose names begin so."""
+    for entry in os.scandir(folder):
+        if entry.name.startswith(prefixes):
+            shutil.rmtree(entry) if entry.is_dir() else Path(entry).unlink()
 
 
 def check_ours(folder: Path) -> None:

@@ -16,7 +16,6 @@ a manifest does not name does not exist; so a program that dies half-way leaves 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -74,10 +73,6 @@ class ShardInfo:
     deleted: str | None  # name of the file of deletions; None: all rows are live
     files: Mapping[str, tuple[int, int]]  # name -> bytes, CRC-32C
 
-    @property
-    def live(self) -> int:
-        return sum(self.counts)
-
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> ShardInfo:
         files = {name: (int(size), int(crc)) for name, (size, crc) in fields["files"].items()}
@@ -100,17 +95,15 @@ class Manifest:
         counts = (sum(shard.counts[number] for shard in self.shards) for number in range(len(self.layout.sources)))
         return dict(zip(self.layout.sources, counts, strict=True))
 
-    def text(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n"
-
     def hash(self) -> str:
         """Of the contents: equal for equal items in equal shards, wherever and whenever they were written."""
-        return hashlib.sha256(self.text().encode()).hexdigest()
+        text = json.dumps(self, default=vars, indent=1, sort_keys=True) + "\n"
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     with atomic_output(folder / NAME, overwrite=True) as temporary:
-        temporary.write_text(manifest.text(), "utf-8")
+        temporary.write_text(json.dumps(manifest, default=vars, sort_keys=True), "utf-8")
 
 
 def read_manifest(folder: Path) -> Manifest:

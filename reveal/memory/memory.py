@@ -27,10 +27,10 @@ from jaxtyping import Int
 
 from common.io.files import atomic_folder
 from reveal.memory.engines.engine import Engine, SearchResult
-from reveal.memory.folder import Lock, remove_partial, shard_name
+from reveal.memory.folder import PARTIAL, SHARD_NAME, Lock, remove, shard_name
 from reveal.memory.items import Item
-from reveal.memory.manifest import Layout, Manifest, ShardInfo, read_manifest, write_manifest
-from reveal.memory.shards import SHARD, new_shard, read_info, stored_rows
+from reveal.memory.manifest import Layout, read_manifest, write_manifest
+from reveal.memory.shards import SHARD, Shard, new_shard, stored_rows
 from reveal.memory.versions import Change, Snapshot
 
 Encode = Callable[[list[Item]], tuple[np.ndarray, np.ndarray]]  # -> keys [n k], values [n c d]
@@ -50,7 +50,7 @@ class Memory(Snapshot):
 
     def __init__(self, folder: str | Path, engine: Engine | None = None, encoder: str | None = None):
         super().__init__(folder, encoder)
-        self._engine = engine
+        self.engine = engine
 
     @classmethod
     def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> Memory:
@@ -65,27 +65,18 @@ class Memory(Snapshot):
         """Opens a folder; the same as the constructor."""
         return cls(folder, engine, encoder)
 
-    @property
-    def engine(self) -> Engine:
-        """The engine, up to date."""
-        if self._engine is None:
-            from reveal.memory.engines.exact import ExactEngine
-
-            self._engine = ExactEngine()
-        if _SEARCHED.get(self._engine) != (self._token, self.version):
-            _SEARCHED.pop(self._engine, None)  # an update that fails leaves keys of neither
-            self._engine.update(self.rows(), len(self.layout.sources), self.version)
-            _SEARCHED[self._engine] = self._token, self.version
-        return self._engine
-
-    @engine.setter
-    def engine(self, engine: Engine | None) -> None:
-        self._engine = engine
-
     def search(self, query: Any, k: int, sources: Sequence[str] | None = None, log_gate: Any = None) -> SearchResult:
         """The k best items of each query [b d], of all sources or of those named; `log_gate` [b s] is of all sources.
         Raises ValueError for shapes that do not fit and for a source that is not there."""
         numbers = None if sources is None else [self.layout.number(source) for source in sources]
+        if self.engine is None:
+            from reveal.memory.engines.exact import ExactEngine
+
+            self.engine = ExactEngine()
+        if _SEARCHED.get(self.engine) != (self._token, self.version):
+            _SEARCHED.pop(self.engine, None)  # an update that fails leaves keys of neither
+            self.engine.update(self.rows(), len(self.layout.sources), self.version)
+            _SEARCHED[self.engine] = self._token, self.version
         return self.engine.search(query, k, sources=numbers, log_gate=log_gate)
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
@@ -110,84 +101,75 @@ class Memory(Snapshot):
         with self._next_version() as version:
             change = Change(self, version)
             yield change
-            if (manifest := change.manifest()) is not None:
-                self._commit(manifest)
+            if (finished := change.finish()) is not None:
+                next_id, shards = finished
+                self._commit(shards, version=version, next_id=next_id)
 
     def compact(self) -> None:
         """Writes the live items anew, in the order of their ids, and removes all other files; one version more. Other
         programs that have the memory open have to open it again."""
-        with self._next_version() as version:
-            shards = self._rewrite(self.folder, self.layout, version, None)
-            self._commit(dataclasses.replace(self.manifest, version=version, shards=shards))
-            self._remove_unnamed()
+        self._renew(self.layout, None)
 
     def refresh(self, encode: Encode, encoder: str, **shape: Any) -> None:
         """Encodes every item again with a network of that fingerprint, one version more; as `compact` otherwise.
 
         `shape` has the fields of `Layout` that differ in that network. Raises ValueError, before anything is encoded,
         for `sources` that lack one of the items'."""
-        with self._next_version() as version:
-            layout = dataclasses.replace(self.layout, encoder=encoder, **shape)
-            for source in (name for name, count in self.sources.items() if count):
-                layout.number(source)
-            shards = self._rewrite(self.folder, layout, version, encode)
-            self._commit(dataclasses.replace(self.manifest, layout=layout, version=version, shards=shards))
-            self._remove_unnamed()
+        layout = dataclasses.replace(self.layout, encoder=encoder, **shape)
+        for source in (name for name, count in self.sources.items() if count):
+            layout.number(source)
+        self._renew(layout, encode)
 
     def save(self, folder: str | Path) -> None:
         """A compact copy of this version in a new folder."""
         with atomic_folder(folder) as temporary:
             shards = self._rewrite(temporary, self.layout, self.version, None)
-            write_manifest(temporary, dataclasses.replace(self.manifest, shards=shards))
+            write_manifest(temporary, dataclasses.replace(self.manifest, shards=tuple(one.info for one in shards)))
 
-    def _rewrite(self, folder: Path, layout: Layout, version: int, encode: Encode | None) -> tuple[ShardInfo, ...]:
+    def _renew(self, layout: Layout, encode: Encode | None) -> None:
+        """The next version from the live items alone; all other shards are removed."""
+        with self._next_version() as version:
+            shards = self._rewrite(self.folder, layout, version, encode)
+            self._commit(shards, version=version, layout=layout)
+            named = {shard.folder for shard in shards}
+            for folder in set(self.folder.iterdir()) - named:
+                if SHARD_NAME.fullmatch(folder.name):
+                    shutil.rmtree(folder)
+
+    def _rewrite(self, folder: Path, layout: Layout, version: int, encode: Encode | None) -> list[Shard]:
         """Shards of the live items, in the order of ids, encoded anew or as they are."""
-        rows, infos = self.rows(), []
+        rows, shards = self.rows(), []
         for first in range(0, len(rows), SHARD):
-            name, last = shard_name(version, len(infos)), min(first + SHARD, len(rows))
+            name, last = shard_name(version, len(shards)), min(first + SHARD, len(rows))
             with new_shard(folder, name, layout) as writer:
                 for start in range(first, last, BATCH):
                     part = slice(start, min(start + BATCH, last))
                     ids = rows.ids[part]
-                    items = self.items(ids)
-                    keys, values = encode(items) if encode else (self.keys(ids), self.values(ids))
-                    writer.append(
-                        stored_rows(layout, items, ids, version if encode else rows.versions[part], keys, values)
-                    )
-            infos.append(read_info(folder / name))
-        return tuple(infos)
+                    items, versions = self.items(ids), version if encode else rows.versions[part]
+                    arrays = encode(items) if encode else (self.keys(ids), self.values(ids))
+                    writer.append(stored_rows(layout, items, ids, versions, *arrays))
+            shards.append(Shard(folder, writer.info, layout))
+        return shards
 
     @contextlib.contextmanager
     def _next_version(self) -> Iterator[int]:
         """The number of the next version, while no other program changes the memory; what was written of one that does
         not end well is removed."""
         with Lock(self.folder, "changing"):
-            found = read_manifest(self.folder)
-            if found.version != self.version:
-                raise ValueError(f"{self.folder} is at version {found.version}, not {self.version}: load it again")
-            if found.hash() != self.manifest.hash():
-                raise ValueError(f"{self.folder} was replaced by another memory: load it again")
-            version = self.version + 1
-            remove_partial(self.folder)
-            self._remove_version(version)  # of a program that was killed
+            found, version = read_manifest(self.folder), self.version + 1
+            if found != self.manifest:
+                versions = f"version {found.version}, opened at {self.version}"
+                raise ValueError(f"{self.folder} was changed or replaced ({versions}): load it again")
+            begun = PARTIAL, f"v{version:05d}-"
+            remove(self.folder, *begun)  # of a program that was killed
             try:
                 yield version
             except BaseException:
                 if read_manifest(self.folder).version < version:
-                    self._remove_version(version)
+                    remove(self.folder, *begun)
                 raise
 
-    def _commit(self, manifest: Manifest) -> None:
+    def _commit(self, shards: list[Shard], **fields: Any) -> None:
+        manifest = dataclasses.replace(self.manifest, shards=tuple(shard.info for shard in shards), **fields)
         write_manifest(self.folder, manifest)
-        self._open(manifest)
-
-    def _remove_version(self, version: int) -> None:
-        for shard in self.folder.glob(f"v{version:05d}-*"):
-            shutil.rmtree(shard)
-
-    def _remove_unnamed(self) -> None:
-        """Removes shards that the manifest does not name."""
-        named = {info.name for info in self.manifest.shards}
-        for folder in self.folder.glob("v?????-?????"):
-            if folder.name not in named:
-                shutil.rmtree(folder)
+        self.manifest, self.shards = manifest, shards

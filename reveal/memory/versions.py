@@ -15,7 +15,6 @@ Each call writes a shard, so a change of any size takes the RAM of one call.
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +26,8 @@ from jaxtyping import Int
 from reveal.memory.engines.engine import NOTHING, Rows
 from reveal.memory.folder import shard_name
 from reveal.memory.items import MOST_IDS, Item, ids_of, unpack
-from reveal.memory.manifest import DTYPES, Layout, Manifest, check_encoder, read_manifest
-from reveal.memory.shards import Shard, new_shard, read_info, stored_rows
+from reveal.memory.manifest import DTYPES, Layout, check_encoder, read_manifest
+from reveal.memory.shards import Shard, new_shard, stored_rows
 
 
 class Snapshot:
@@ -39,13 +38,9 @@ class Snapshot:
 
     def __init__(self, folder: str | Path, encoder: str | None = None):
         self.folder, self._token = Path(folder), secrets.token_hex(8)
-        manifest = read_manifest(self.folder)
-        check_encoder(manifest.layout, encoder, self.folder)
-        self._open(manifest)
-
-    def _open(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        self.shards = [Shard(self.folder, info, manifest.layout) for info in manifest.shards]
+        self.manifest = read_manifest(self.folder)
+        check_encoder(self.layout, encoder, self.folder)
+        self.shards = [Shard(self.folder, info, self.layout) for info in self.manifest.shards]
 
     @property
     def layout(self) -> Layout:
@@ -62,7 +57,7 @@ class Snapshot:
 
     def __len__(self) -> int:
         """Live items."""
-        return sum(info.live for info in self.manifest.shards)
+        return sum(self.sources.values())
 
     def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
         """The items. Raises ValueError for an id that is not there."""
@@ -126,7 +121,10 @@ class Snapshot:
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(shard, row) of each id; (-1, -1) where there is none."""
         home, row = np.full(len(ids), -1), np.full(len(ids), -1)
+        low, high = int(ids.min(initial=MOST_IDS)), int(ids.max(initial=-1))
         for number, shard in enumerate(self.shards):
+            if shard.info.last < low or high < shard.info.first:
+                continue  # most shards, where single items were added
             may = np.flatnonzero((ids >= shard.info.first) & (ids <= shard.info.last))
             if len(may):
                 rows = shard.find(ids[may])
@@ -140,7 +138,7 @@ class Change:
     def __init__(self, before: Snapshot, version: int):
         self._before, self._version, self._next = before, version, before.manifest.next_id
         self._written: list[Shard] = []
-        self._deleted: list[int] = []
+        self._deleted: list[tuple[np.ndarray, np.ndarray]] = []  # shards and rows
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
         """New items; their ids. Raises ValueError for an id that is there, and as `shards.stored_rows`; then nothing of
@@ -161,29 +159,27 @@ class Change:
         ids = [item.id for item in items if item.id is not None]
         if len(ids) < len(items):
             raise ValueError("an item to edit has no id; give it the one that it has in the memory, or add it")
-        self._before.find(ids)
+        found = self._before.find(ids)
         self._write(items, ids, keys, values)
-        self._deleted += ids
+        self._deleted.append(found)
 
     def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
         """Deletes items. Raises ValueError for an id that is not there."""
-        self._before.find(ids)
-        self._deleted += map(int, ids)
+        self._deleted.append(self._before.find(ids))
 
     def reserve(self, number: int) -> None:
         """Leaves the ids below to items that bring them: new ones are not smaller."""
         self._next = max(self._next, number)
 
-    def manifest(self) -> Manifest | None:
-        """Of the next version, with the files it needs written; None: nothing has changed."""
-        if not self._written and not self._deleted:
+    def finish(self) -> tuple[int, list[Shard]] | None:
+        """The next id and the shards of the next version, all files written; None: nothing has changed."""
+        home, row = np.concatenate([np.zeros((2, 0), np.int64), *self._deleted], axis=1)
+        if not self._written and not len(home):
             return None
-        before = self._before
-        home, row = before.find(self._deleted)
-        infos = [*before.manifest.shards, *(shard.info for shard in self._written)]
+        shards = [*self._before.shards, *self._written]
         for number in np.unique(home):
-            infos[number] = before.shards[number].delete(row[home == number], self._version)
-        return dataclasses.replace(before.manifest, version=self._version, next_id=self._next, shards=tuple(infos))
+            shards[number] = shards[number].delete(row[home == number], self._version)
+        return self._next, shards
 
     def _with_new_ids(self, items: Sequence[Item]) -> list[int]:
         first = max([self._next - 1, *(item.id for item in items if item.id is not None)]) + 1
@@ -210,7 +206,7 @@ class Change:
         name = shard_name(self._version, len(self._written))
         with new_shard(before.folder, name, before.layout) as writer:
             writer.append(rows.take(order))
-        self._written.append(Shard(before.folder, read_info(before.folder / name), before.layout))
+        self._written.append(Shard(before.folder, writer.info, before.layout))
         self._next = max(self._next, max(ids) + 1)
 
 

@@ -8,15 +8,15 @@ Beam search keeps the `width` best hypotheses by
     log p(tokens) / ((5 + n) / 6)^penalty                         n tokens, `eos` included
 
 (Wu et al., 2016). Penalty 0 compares plain probabilities, which favours short texts; 1 nearly the mean per token. A
-finished hypothesis stays in the beam as long as nothing beats it, compared at its own length. Greedy decoding is a beam
-of width 1.
+finished hypothesis stays in the beam as long as nothing beats it, compared at its own length. Width 1 is greedy
+decoding, where the penalty has no effect.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,36 +30,16 @@ Step = Callable[[Int[Array, " r"], Cache], tuple[Float[Array, "r v"], Cache]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Greedy:
-    """The most likely token at each step, `length` tokens at most: a beam of width 1."""
+class Decoding:
+    """Settings of the search, as in the module docstring."""
 
     length: int = 32
-    width: ClassVar[int] = 1
-    penalty: ClassVar[int] = 0
-
-    def __post_init__(self):
-        check(self, [(self.length >= 1, "length is at least 1")])
-
-
-@dataclasses.dataclass(frozen=True)
-class Beam:
-    """Beam search of `width` hypotheses; `penalty` is the length penalty of the module docstring."""
-
-    length: int = 32
-    width: int = 4
-    penalty: int | float = 0.6
+    width: int = 1
+    penalty: int | float = 0
 
     def __post_init__(self):
         rules = [(min(self.length, self.width) >= 1, "length and width are at least 1")]
         check(self, [*rules, (self.penalty >= 0, "penalty is not negative")])
-
-
-Decoding = Greedy | Beam
-
-
-def likeliest(length: int, beams: int, penalty: int | float = 0) -> Greedy | Beam:
-    """Beam search, or greedy decoding for one beam."""
-    return Greedy(length) if beams == 1 else Beam(length, beams, penalty)
 
 
 class Generated(NamedTuple):

@@ -24,9 +24,8 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Integer
 
-from common.nn.remat import remat as rematerialised
 from reveal.network.config import RevealConfig
-from reveal.network.layers import Linear, RMSNorm, mask_bias
+from reveal.network.layers import Linear, RMSNorm, mask_bias, rematerialised
 from reveal.network.t5 import DecoderLayer, Encoder, RelativePositionBias
 from reveal.network.vit import TOKEN_SCALE
 
@@ -71,7 +70,7 @@ class ValueHead(nnx.Module):
         biases = {"position_bias": self.positions(x.shape[1]), "context_bias": mask_bias(mask)}
         for layer in self.layers:
             call = partial(layer, **biases)
-            x = (rematerialised(call) if remat else call)(x, context)
+            x = rematerialised(call, remat)(x, context)
         return TOKEN_SCALE * x
 
 

@@ -10,6 +10,9 @@ a padded position averages over everything, missing images included.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -82,6 +85,15 @@ def attend(
         logits = logits + bias
     weights = jax.nn.softmax(logits)
     return jnp.einsum("bhnm,bmhd->bnhd", weights.astype(v.dtype), v), weights
+
+
+def rematerialised(layer: Callable[..., Any], remat: bool) -> Callable[..., Any]:
+    """The layer; with `remat` its activations are recomputed for the gradient."""
+    if not remat:
+        return layer
+    from common.nn.remat import remat as wrap  # for training only
+
+    return wrap(layer)
 
 
 def mask_bias(mask: Bool[Array, "b m"]) -> Float[Array, "b 1 1 m"]:

@@ -35,16 +35,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from reveal.network.config import PAD, RevealConfig
 from reveal.network.fusion import AttentiveFusion, Fused
-from reveal.network.generator import Decoding, Generated, Greedy, generate
+from reveal.network.generator import Decoding, Generated, generate
 from reveal.network.heads import EmbeddingHead, SourceGate, ValueHead
 from reveal.network.layers import Embedding, Linear
 from reveal.network.t5 import Decoder, Encoder
 from reveal.network.vit import Vit
-
-Tokens = Int[Array | np.ndarray, "b i"]
-Images = Float[Array | np.ndarray, "b h w 3"]
-Flags = Bool[Array | np.ndarray, " b"]
-GREEDY = Greedy()
 
 
 class States(NamedTuple):
@@ -88,9 +83,9 @@ class Reveal(nnx.Module):
 
     def encode(
         self,
-        tokens: Tokens | None = None,
-        image: Images | None = None,
-        has_image: Flags | None = None,
+        tokens: Int[Array | np.ndarray, "b i"] | None = None,
+        image: Float[Array | np.ndarray, "b h w 3"] | None = None,
+        has_image: Bool[Array | np.ndarray, " b"] | None = None,
         *,
         remat: bool = False,
     ) -> States:
@@ -114,29 +109,15 @@ class Reveal(nnx.Module):
             states.append(jnp.where(present[:, None, None], encoded, 0))
         return States(jnp.concatenate(states, axis=1), jnp.concatenate(masks, axis=1))
 
-    def encode_query(
-        self,
-        tokens: Tokens | None = None,
-        image: Images | None = None,
-        has_image: Flags | None = None,
-        *,
-        remat: bool = False,
-    ) -> Query:
+    def encode_query(self, *inputs: Any, remat: bool = False, **named: Any) -> Query:
         """Questions; arguments as in `encode`."""
-        states, mask = self.encode(tokens, image, has_image, remat=remat)
+        states, mask = self.encode(*inputs, remat=remat, **named)
         vector = self.query_head(states, mask, self.projection, remat=remat)
         return Query(states, mask, vector, self.gate(vector))
 
-    def encode_item(
-        self,
-        tokens: Tokens | None = None,
-        image: Images | None = None,
-        has_image: Flags | None = None,
-        *,
-        remat: bool = False,
-    ) -> Item:
+    def encode_item(self, *inputs: Any, remat: bool = False, **named: Any) -> Item:
         """Keys and values of items; arguments as in `encode`."""
-        states, mask = self.encode(tokens, image, has_image, remat=remat)
+        states, mask = self.encode(*inputs, remat=remat, **named)
         key = self.key_head(states, mask, self.projection, remat=remat)
         return Item(key, self.value_head(states, mask, remat=remat))
 
@@ -164,7 +145,7 @@ class Reveal(nnx.Module):
         """Of what follows each of `tokens`, which begin with `config.bos`."""
         return self.decoder(self.embedding, tokens, fused.states, fused.mask, remat=remat)
 
-    def generate(self, fused: Fused, decoding: Decoding = GREEDY) -> Generated:
+    def generate(self, fused: Fused, decoding: Decoding) -> Generated:
         """The answers; compiled once per shape and `decoding`."""
         graph, params = nnx.split(self)
         return _generate(graph, nnx.to_pure_dict(params), fused.states, fused.mask, decoding)

@@ -32,9 +32,8 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from common.nn.remat import remat as rematerialised
 from reveal.network.config import RevealConfig
-from reveal.network.layers import MASKED, Embedding, Linear, RMSNorm, attend, mask_bias
+from reveal.network.layers import MASKED, Embedding, Linear, RMSNorm, attend, mask_bias, rematerialised
 
 BUCKETS, MAX_DISTANCE = 32, 128
 KeysValues = tuple[Float[Array, "_ _ h d"], Float[Array, "_ _ h d"]]
@@ -77,10 +76,10 @@ def causal_bias(length: int) -> Float[Array, "1 1 n n"]:
 class Attention(nnx.Module):
     """Multi-head attention, unscaled."""
 
-    def __init__(self, width: int, heads: int, head_dim: int, *, rngs: nnx.Rngs):
-        self.heads = heads
-        inner = heads * head_dim
-        self.query = Linear(width, inner, gain=head_dim**-0.5, rngs=rngs)
+    def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
+        self.heads = config.heads
+        width, inner = config.width, config.heads * config.head_dim
+        self.query = Linear(width, inner, gain=config.head_dim**-0.5, rngs=rngs)
         self.key = Linear(width, inner, rngs=rngs)
         self.value = Linear(width, inner, rngs=rngs)
         self.out = Linear(inner, width, rngs=rngs)
@@ -106,22 +105,25 @@ class Attention(nnx.Module):
 
 
 class GatedMlp(nnx.Module):
-    def __init__(self, width: int, inner: int, *, rngs: nnx.Rngs):
-        self.wi_0, self.wi_1 = (Linear(width, inner, rngs=rngs) for _ in range(2))
-        self.wo = Linear(inner, width, rngs=rngs)
+    def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
+        self.wi_0, self.wi_1 = (Linear(config.width, config.mlp, rngs=rngs) for _ in range(2))
+        self.wo = Linear(config.mlp, config.width, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b n c"]) -> Float[Array, "b n c"]:
         return self.wo(jax.nn.gelu(self.wi_0(x), approximate=True) * self.wi_1(x))
 
 
-class EncoderLayer(nnx.Module):
-    def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
-        width = config.width
-        self.attention_norm = RMSNorm(width)
-        self.attention = Attention(width, config.heads, config.head_dim, rngs=rngs)
-        self.mlp_norm = RMSNorm(width)
-        self.mlp = GatedMlp(width, config.mlp, rngs=rngs)
+class _Layer(nnx.Module):
+    """The networks of a layer, each after a norm."""
 
+    def __init__(self, config: RevealConfig, *, cross: bool = False, rngs: nnx.Rngs):
+        self.attention_norm, self.attention = RMSNorm(config.width), Attention(config, rngs=rngs)
+        if cross:
+            self.cross_norm, self.cross_attention = RMSNorm(config.width), Attention(config, rngs=rngs)
+        self.mlp_norm, self.mlp = RMSNorm(config.width), GatedMlp(config, rngs=rngs)
+
+
+class EncoderLayer(_Layer):
     def __call__(
         self,
         x: Float[Array, "b n c"],
@@ -148,15 +150,9 @@ def _bias_of_query(bias: Float[Array, "#b h n m"], query: Int[Array, " b"]) -> F
     return jnp.take_along_axis(bias, query[:, None, None, None], axis=2)
 
 
-class DecoderLayer(nnx.Module):
+class DecoderLayer(_Layer):
     def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
-        width = config.width
-        self.attention_norm = RMSNorm(width)
-        self.attention = Attention(width, config.heads, config.head_dim, rngs=rngs)
-        self.cross_norm = RMSNorm(width)
-        self.cross_attention = Attention(width, config.heads, config.head_dim, rngs=rngs)
-        self.mlp_norm = RMSNorm(width)
-        self.mlp = GatedMlp(width, config.mlp, rngs=rngs)
+        super().__init__(config, cross=True, rngs=rngs)
 
     def __call__(
         self,
@@ -229,7 +225,7 @@ class Encoder(nnx.Module):
 
         for i, layer in enumerate(self.layers):
             call = partial(run, layer, only if i + 1 == len(self.layers) else None)
-            x, attention = (rematerialised(call) if remat else call)(x)
+            x, attention = rematerialised(call, remat)(x)
             if weights is not None:
                 weights.append(attention)
         return x
@@ -273,7 +269,7 @@ class Decoder(nnx.Module):
         position_bias = self.positions(x.shape[1]) + causal_bias(x.shape[1])
         for layer in self.layers:
             call = partial(layer, position_bias=position_bias, context_bias=mask_bias(mask))
-            x = (rematerialised(call) if remat else call)(x, context)
+            x = rematerialised(call, remat)(x, context)
         return self._predict(embedding, x)
 
     def start(self, context: Float[Array, "b m c"], mask: Bool[Array, "b m"], *, length: int, rows: int = 1) -> Cache:

@@ -15,9 +15,8 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from common.nn.remat import remat as rematerialised
 from reveal.network.config import VitConfig
-from reveal.network.layers import LayerNorm, Linear, attend
+from reveal.network.layers import LayerNorm, Linear, attend, rematerialised
 
 TOKEN_SCALE = 4  # of image tokens and of value tokens
 
@@ -54,7 +53,7 @@ class Vit(nnx.Module):
         x = self.patches(patches(image, self.config.patch).astype(self.patches.kernel.dtype))
         x = x + self.positions[...].astype(x.dtype)
         for layer in self.layers:
-            x = (rematerialised(layer) if remat else layer)(x)
+            x = rematerialised(layer, remat)(x)
         return TOKEN_SCALE * self.head(self.norm(x))
 
 

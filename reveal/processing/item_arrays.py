@@ -1,28 +1,22 @@
-"""Items as arrays: the knowledge of a training run, and network inputs.
-
-An item's text is its text fields in their order, joined by the tokenizer's separator. Its image is resized to a square
-whatever its aspect, so that nothing is cut off.
-"""
+"""All items of a training run as arrays; those that cannot be used are skipped and counted."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-import cv2
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
-from common.data.stored import decode_picture
-from reveal.memory.items import Item, is_text
+from reveal.memory.items import Item
+from reveal.processing.processor import WHOLE, Row, image_of, stacked, text_of
 from reveal.processing.tokenizers import Tokenizer
-from reveal.sources.skips import Skips
+from reveal.sources.records import Skips
 
 CROP_SEED = 0x63726F70  # with an item's id, seeds its crop and drop
-WHOLE = (1, 1)
 MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # not the image's fault
 
 
@@ -38,13 +32,6 @@ class ItemArrays:
 
     def __len__(self) -> int:
         return len(self.id)
-
-
-class Row(NamedTuple):
-    """One item: padded text, and square image."""
-
-    tokens: Int[np.ndarray, " l"]
-    image: UInt8[np.ndarray, "s s 3"] | None
 
 
 class Later:
@@ -97,7 +84,7 @@ def arrays_of(
             source.append(sources.index(item.source))
     if not rows:
         raise ValueError(f"no usable item in the knowledge ({skips}): check its path and its images")
-    arrays = _stack(list(rows.values()), length, size)
+    arrays = stacked(list(rows.values()), length, size)
     return ItemArrays(*arrays, np.array(source, np.uint8), np.array(list(rows), np.int64))
 
 
@@ -126,61 +113,3 @@ def row_of(
         skips.add("with neither text nor picture", name)
         return None
     return Row(tokens, image)
-
-
-def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:
-    """tokens, image and has_image, as `Reveal.encode_item` takes them. Raises ValueError for a damaged image."""
-    separator = tokenizer.separator
-    rows = [Row(tokenizer.encode(text_of(item, separator), length), image_of(item, size)) for item in items]
-    return stacked_input(rows, length, size)
-
-
-def stacked_input(rows: Sequence[Row], length: int, size: int) -> Mapping[str, np.ndarray]:
-    """`network_input` of rows."""
-    tokens, image, has_image = _stack(rows, length, size)
-    return {"tokens": tokens, "image": image.astype(np.float32) / np.float32(255), "has_image": has_image}
-
-
-def _stack(
-    rows: Sequence[Row], length: int, size: int
-) -> tuple[Int[np.ndarray, "n l"], UInt8[np.ndarray, "n s s 3"], Bool[np.ndarray, " n"]]:
-    tokens = np.array([row.tokens for row in rows], np.int32).reshape(-1, length)
-    image, has_image = np.zeros((len(rows), size, size, 3), np.uint8), np.zeros(len(rows), bool)
-    for n, row in enumerate(rows):
-        if row.image is not None:
-            image[n], has_image[n] = row.image, True
-    return tokens, image, has_image
-
-
-def text_of(item: Item, separator: str) -> str:
-    """The fields that are texts or lists of texts."""
-    texts = [value if isinstance(value, str) else ", ".join(value) for value in item.fields.values() if is_text(value)]
-    return f" {separator} ".join(text for text in texts if text)
-
-
-def image_of(
-    item: Item, size: int, rng: np.random.Generator | None = None, crop: Sequence[float | int] = WHOLE
-) -> UInt8[np.ndarray, "{size} {size} 3"] | None:
-    """The image as a square, or None. Raises ValueError for a damaged one."""
-    if item.picture is None:
-        return None
-    stored = item.picture
-    image = decode_picture(stored, f"item {item.id} of {item.source}") if isinstance(stored, bytes) else stored
-    return resized(image, size, rng, crop)
-
-
-def resized(
-    image: UInt8[np.ndarray, "_h _w 3"],
-    size: int,
-    rng: np.random.Generator | None = None,
-    share: Sequence[float | int] = WHOLE,
-) -> UInt8[np.ndarray, "{size} {size} 3"]:
-    """A crop of the image's aspect and of a share of its area drawn by `rng`, resized to a square."""
-    height, width = image.shape[:2]
-    if rng is not None and share[0] < 1:
-        side = np.sqrt(rng.uniform(share[0], share[1]))
-        crop_height, crop_width = max(1, round(height * side)), max(1, round(width * side))
-        top, left = int(rng.integers(height - crop_height + 1)), int(rng.integers(width - crop_width + 1))
-        image = image[top : top + crop_height, left : left + crop_width]
-    interpolation = cv2.INTER_AREA if min(image.shape[:2]) >= size else cv2.INTER_LINEAR
-    return cv2.resize(image, (size, size), interpolation=interpolation)

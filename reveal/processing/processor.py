@@ -14,6 +14,9 @@ Older files may have a `processor.json` beside them.
 A description is a JSON object with any of: `tokenizer` (a path), `words` (of a vocabulary of whole words), `sources`,
 `item_length`, `question_length`, `answer_length`, `prompt`, `blank` (grey level in [0, 1] of the image of a question
 without one) and `hops` (two-hop questions about an image, each with the two questions that it is decomposed into).
+
+An item's text is its text fields in their order, joined by the tokenizer's separator. Images are resized to a square
+whatever their aspect, so that nothing is cut off.
 """
 
 from __future__ import annotations
@@ -25,22 +28,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 
 from common.io.images import read_image, to_uint8
-from common.training import renamed
 from common.weights.model_file import Metadata
-from reveal.memory.items import Item
+from reveal.memory.items import Item, is_text
 from reveal.network.config import RevealConfig
 from reveal.processing import tokenizers
-from reveal.processing.item_arrays import network_input, resized
 from reveal.processing.tokenizers import WORD, Tokenizer, Words
 
 ASK, DESCRIBE = "Question: {}", "Describe the picture:"
 BESIDE = ("spiece.model", "vocabulary.json", "words.json")  # file names of tokenizers beside weights
 DESCRIPTION = "processor.json"
 LENGTHS = {"item_length": "item_length", "question_length": "text_length", "answer_length": "answer_length"}  # recipe's
+WHOLE = (1, 1)  # share of an image that is kept
 PROBE = 4  # encode at most so many times `question_length` to report how long a question is
 
 
@@ -115,7 +118,7 @@ def processor_of(
     another number of sources, and for a description with an unknown key."""
     description = _description(weights, header)
     data = recipe_of(header).get("data")
-    data = renamed.node(data) if isinstance(data, Mapping) else {}
+    data = data if isinstance(data, Mapping) else {}
     found = tokenizers.load(tokenizer) if tokenizer is not None else _tokenizer(weights, description, data)
     names = tuple(sources or description.get("sources") or data.get("sources") or default_sources)
     if len(names) != config.sources:
@@ -164,3 +167,72 @@ def _tokenizer(weights: Path, description: Mapping[str, Any], data: Mapping[str,
     if existing := [path for path in files if path.is_file()]:
         return tokenizers.load(existing[0])
     raise FileNotFoundError(f"no tokenizer: {weights.parent} has no {' or '.join(BESIDE)}; give --tokenizer FILE")
+
+
+class Row(NamedTuple):
+    """One item: padded text, and square image."""
+
+    tokens: Int[np.ndarray, " l"]
+    image: UInt8[np.ndarray, "s s 3"] | None
+
+
+def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:
+    """tokens, image and has_image, as `Reveal.encode_item` takes them. Raises ValueError for a damaged image."""
+    texts = [tokenizer.encode(text_of(item, tokenizer.separator), length) for item in items]
+    return stacked_input(
+        [Row(text, image_of(item, size)) for text, item in zip(texts, items, strict=True)], length, size
+    )
+
+
+def stacked_input(rows: Sequence[Row], length: int, size: int) -> Mapping[str, np.ndarray]:
+    """`network_input` of rows."""
+    tokens, image, has_image = stacked(rows, length, size)
+    return {"tokens": tokens, "image": image.astype(np.float32) / np.float32(255), "has_image": has_image}
+
+
+def stacked(
+    rows: Sequence[Row], length: int, size: int
+) -> tuple[Int[np.ndarray, "n l"], UInt8[np.ndarray, "n s s 3"], Bool[np.ndarray, " n"]]:
+    tokens = np.array([row.tokens for row in rows], np.int32).reshape(-1, length)
+    image, has_image = np.zeros((len(rows), size, size, 3), np.uint8), np.zeros(len(rows), bool)
+    for n, row in enumerate(rows):
+        if row.image is not None:
+            image[n], has_image[n] = row.image, True
+    return tokens, image, has_image
+
+
+def text_of(item: Item, separator: str) -> str:
+    """The fields that are texts or lists of texts."""
+    texts = [value if isinstance(value, str) else ", ".join(value) for value in item.fields.values() if is_text(value)]
+    return f" {separator} ".join(text for text in texts if text)
+
+
+def image_of(
+    item: Item, size: int, rng: np.random.Generator | None = None, crop: Sequence[float | int] = WHOLE
+) -> UInt8[np.ndarray, "{size} {size} 3"] | None:
+    """The image as a square, or None. Raises ValueError for a damaged one."""
+    if item.picture is None:
+        return None
+    image = item.picture
+    if isinstance(image, bytes):
+        from common.data.stored import decode_picture
+
+        image = decode_picture(image, f"item {item.id} of {item.source}")
+    return resized(image, size, rng, crop)
+
+
+def resized(
+    image: UInt8[np.ndarray, "_h _w 3"],
+    size: int,
+    rng: np.random.Generator | None = None,
+    share: Sequence[float | int] = WHOLE,
+) -> UInt8[np.ndarray, "{size} {size} 3"]:
+    """A crop of the image's aspect and of a share of its area drawn by `rng`, resized to a square."""
+    height, width = image.shape[:2]
+    if rng is not None and share[0] < 1:
+        side = np.sqrt(rng.uniform(share[0], share[1]))
+        crop_height, crop_width = max(1, round(height * side)), max(1, round(width * side))
+        top, left = int(rng.integers(height - crop_height + 1)), int(rng.integers(width - crop_width + 1))
+        image = image[top : top + crop_height, left : left + crop_width]
+    interpolation = cv2.INTER_AREA if min(image.shape[:2]) >= size else cv2.INTER_LINEAR
+    return cv2.resize(image, (size, size), interpolation=interpolation)

@@ -8,7 +8,9 @@
 | x.model | `Pieces` | SentencePiece: any text as pieces of words; T5's own `spiece.model`, or one trained here |
 | x.json | `Words` | one id per known word: for small worlds and tests |
 
-`load` opens either; both are a `Tokenizer`.
+`load` opens either; both are a `Tokenizer`. Ids mean nothing without the file, so it is kept beside the weights.
+
+**Ids of words.** 0 padding, 1 end, 2 start, as in `RevealConfig.tiny`; 3 to 6 four of T5's sentinels; then the words.
 
 **T5's ids.** A T5 1.1 has 32,000 pieces (0 padding, 1 end, 2 unknown), then 100 sentinels in descending order:
 `<extra_id_99>` is 32,000 and `<extra_id_0>` 32,099. These 32,100 are padded to a multiple of 128, the size of the
@@ -27,11 +29,14 @@ A SentencePiece model of another size follows the same rule, so a network for it
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -42,8 +47,9 @@ from jaxtyping import Int
 
 from common import terminal
 from common.io.files import atomic_output, check_output_file, require_file
-from reveal.processing.vocabulary import END, PAD, SPECIAL, START, Vocabulary, until_end
 
+PAD, END, START = 0, 1, 2
+SPECIAL = ("<pad>", "</s>", "<s>", *(f"<extra_id_{number}>" for number in range(4)))  # the first of `Words`
 SENTINELS, MULTIPLE = 100, 128
 SENTINEL = re.compile(r"<extra_id_(\d{1,2})>")
 WORD = re.compile(r"<extra_id_\d>|[^\W_]+(?:'[^\W_]+)*|[^\w\s]|_")
@@ -117,7 +123,7 @@ class Pieces:
 
     def decode(self, tokens: Iterable[int | np.integer]) -> str:
         parts, run = [], []
-        for token in until_end(tokens, self.eos, (self.pad, self.bos)):
+        for token in _until_end(tokens, self.eos, (self.pad, self.bos)):
             if token < self.pieces:
                 run.append(token)
             elif token <= self.mask:
@@ -125,15 +131,20 @@ class Pieces:
         return " ".join(part for part in [*parts, self._model.decode(run)] if part)
 
 
-class Words(Vocabulary):
-    """A vocabulary as a tokenizer: lower-case words and punctuation, with one id for all unknown words."""
+@dataclass(frozen=True)
+class Words:
+    """Lower-case words and punctuation in order of their ids; all unknown words have one id. Raises ValueError unless
+    `SPECIAL` comes first and words are unique."""
+
+    words: tuple[str, ...]
 
     pad, bos, eos = PAD, START, END
     mask, separator = SPECIAL.index("<extra_id_0>"), SPECIAL[-1]
 
-    @property
-    def digest(self) -> str:
-        return _digest(json.dumps(self.words).encode())
+    def __post_init__(self):
+        repeated = sorted(word for word, count in collections.Counter(self.words).items() if count > 1)
+        if self.words[: len(SPECIAL)] != SPECIAL or repeated:
+            raise ValueError(f"a vocabulary begins with {' '.join(SPECIAL)} and has unique words; repeated: {repeated}")
 
     @classmethod
     def of_texts(cls, texts: Iterable[str], size: int = 32000) -> Words:
@@ -143,13 +154,42 @@ class Words(Vocabulary):
         words = [word for word in ranked if word not in SPECIAL]
         return cls((*SPECIAL, *words[: max(size - len(SPECIAL), 0)]))
 
+    @classmethod
+    def load(cls, path: str | Path) -> Words:
+        """Raises OSError, and ValueError for a file that holds something else."""
+        try:
+            return cls(tuple(json.loads(require_file(path).read_text("utf-8"))["words"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no vocabulary ({error}): give a file that `Words.save` wrote") from None
+
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Raises FileExistsError."""
+        with atomic_output(path, overwrite) as temporary:
+            temporary.write_text(json.dumps({"words": self.words}, indent=0) + "\n", "utf-8")
+
+    @property
+    def digest(self) -> str:
+        return _digest(json.dumps(self.words).encode())
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, int]:
+        """Word -> id."""
+        return {word: number for number, word in enumerate(self.words)}
+
     def encode(self, text: str, length: int) -> Int[np.ndarray, " length"]:
         return _padded([self.numbers.get(word, UNKNOWN_WORD) for word in WORD.findall(text.lower())], length)
+
+    def decode(self, tokens: Iterable[int | np.integer]) -> str:
+        ids = _until_end(tokens, self.eos, (self.pad, self.bos))
+        return " ".join(self.words[number] for number in ids if number < len(self))
 
 
 def load(path: str | Path) -> Pieces | Words:
     """The tokenizer in a file, by its suffix. Raises as the classes."""
-    return Words(Vocabulary.load(path).words) if Path(path).suffix == ".json" else Pieces(path)
+    return Words.load(path) if Path(path).suffix == ".json" else Pieces(path)
 
 
 def train(
@@ -224,13 +264,18 @@ def _valid_unicode(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def _until_end(tokens: Iterable[int | np.integer], end: int, skipped: Sequence[int]) -> list[int]:
+    """The tokens before `end`, without the `skipped` ones."""
+    before = itertools.takewhile(lambda token: token != end, map(int, tokens))
+    return [token for token in before if token not in skipped]
+
+
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _padded(ids: Sequence[int], length: int) -> Int[np.ndarray, " length"]:
-    kept = ids[:length]
-    return np.array([*kept, *[PAD] * (length - len(kept))], np.int32)
+    return np.array([*ids[:length], *[PAD] * (length - len(ids))], np.int32)
 
 
 if __name__ == "__main__":

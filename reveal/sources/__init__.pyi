@@ -1,5 +1,4 @@
 # ruff: noqa: I001
 # fmt: off
-from .records import Question as Question
+from .records import Question as Question, Skips as Skips
 from .registry import Items as Items, Questions as Questions
-from .skips import Skips as Skips

@@ -39,7 +39,7 @@ def vqa(
     path: str | Path, annotations: str | Path | None = None, answer: str = "answer", *, skips: Skips
 ) -> Iterator[Record]:
     """VQA-v2 and OK-VQA; `annotations` None is a test set, `answer` an entry of an annotator's answer. Metadata: the
-    `answer_type`."""
+    `answer_type` if there is one."""
     answers_of: dict[Any, tuple[str, ...]] = {}
     types: dict[Any, Any] = {}
     if annotations is not None:
@@ -53,7 +53,8 @@ def vqa(
             answers = answers_of.get(row["question_id"], ())
             fault = NO_ANSWER if annotations is not None and not answers else ""
             question = {"text": row["question"], "answers": answers, "fault": fault}
-            metadata = (types.get(row["question_id"]),)
+            kind = types.get(row["question_id"])
+            metadata = {} if kind is None else {"answer_type": str(kind)}
             yield Record(row["question_id"], where, **_image_of(row["image_id"]), **question, metadata=metadata)
 
 
@@ -78,7 +79,7 @@ def aokvqa(path: str | Path, *, skips: Skips) -> Iterator[Record]:
         if _has(row, where, skips, image_id=int, question=str):
             group = "difficult" if row.get("difficult_direct_answer") else ""
             question = {"text": row["question"], "answers": _texts(row.get("direct_answers")), "group": group}
-            yield Record(number, where, **_image_of(row["image_id"]), **question, metadata=(row,))
+            yield Record(number, where, **_image_of(row["image_id"]), **question, metadata=row)
 
 
 def captions(path: str | Path, *, skips: Skips) -> Iterator[Record]:

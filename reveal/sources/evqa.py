@@ -26,12 +26,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from common.data.text import open_text
 from common.io.files import require_file
 from reveal.sources.coco import read_json
-from reveal.sources.records import Question, Record, Skips, as_question, usable
+from reveal.sources.records import Record, Skips
 
 KINDS = ("templated", "automatic", "multi_answer", "2_hop")
 NEEDED = ("question", "answer", "question_type", "dataset_image_ids")
@@ -40,23 +40,13 @@ LARGEST = 1 << 24  # bytes of a cell; Python's own limit is 128 KiB
 NEXT, PART = "|", "&&"  # between answers, and between the parts of a list
 
 
-class Entry(NamedTuple):
-    """A question with what its evaluation needs."""
-
-    question: Question  # its answers are `written`, its group is the kind
-    references: tuple[str, ...]  # the answers as the file has them
-    kind: str  # one of KINDS
-    seen: bool | None  # whether training asks about the same page; None: unknown
-    image: str  # its id in its own set
-    page: str  # address of the page with the answer
-
-
 def records(
     path: str | Path, names: str | Sequence[str] = (), kinds: Sequence[str] = KINDS, most: int = MOST, *, skips: Skips
 ) -> Iterator[Record]:
     """The questions of a .csv or .csv.gz, of some `kinds`, about the first `most` images of each row; `names` are files
-    with the file names of iNaturalist's images. Raises ValueError for the columns of another file, an unknown kind, and
-    `most` out of its range."""
+    with the file names of iNaturalist's images. Metadata: `references`, the answers as the file has them; `seen`,
+    whether training asks about the same page (None: unknown); `page`, the address of the one with the answer. Raises
+    ValueError for the columns of another file, an unknown kind, and `most` out of its range."""
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not 1 <= most <= MOST:
         raise ValueError(f"kinds are {list(kinds)}, most is {most}: choose of {', '.join(KINDS)}, and 1 to {MOST}")
@@ -70,25 +60,11 @@ def records(
             skips.add("of an unknown question_type", where)
         elif kind in kinds:
             seen = {"true": True, "false": False}.get((row.get("wikipedia_url_used_in_train") or "").strip().lower())
-            question = {"text": text, "answers": tuple(map(written, answers)), "group": kind}
+            question: dict[str, Any] = {"text": text, "answers": tuple(map(written, answers)), "group": kind}
+            question["metadata"] = {"references": answers, "seen": seen, "page": row.get("wikipedia_url") or ""}
             for place, image in enumerate(ids_of(row, where, skips)[:most]):
-                metadata = answers, kind, seen, image, row.get("wikipedia_url") or ""
-                lookup = {"find": (file_names.get(image, image),), "names": (image,), "metadata": metadata}
+                lookup = {"find": (file_names.get(image, image),), "names": (image,)}
                 yield Record(MOST * number + place, f"{where} picture {image}", **lookup, **question)
-
-
-def entries(
-    path: str | Path,
-    images: str | Path,
-    names: str | Sequence[str] = (),
-    kinds: Sequence[str] = KINDS,
-    most: int = MOST,
-    skips: Skips | None = None,
-) -> Iterator[Entry]:
-    """The questions of `records` whose images are there."""
-    skips = skips or Skips()
-    for record in usable(records(path, names, kinds, most, skips=skips), images, skips, image_needed=True):
-        yield Entry(as_question(record), *record.metadata)
 
 
 def written(answer: str) -> str:

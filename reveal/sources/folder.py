@@ -36,7 +36,8 @@ def records(path: str | Path, *, skips: Skips) -> Iterator[Record]:
             if error.errno in NO_HANDLES:
                 raise
             fault = "whose text cannot be read"
-        if not fault and (_is_empty(image) if image else not text):
+        # whoever reads a link to nothing reports that
+        if not fault and (image.is_file() and not image.stat().st_size if image else not text):
             fault = "that are empty"
         fields = {"text": text} if text else {}
         yield Record(number, str(files[0]), image, names=(files[0].name,), fault=fault, fields=fields)
@@ -52,10 +53,3 @@ def groups(folder: Path) -> list[list[Path]]:
     if not found:
         raise FileNotFoundError(f"{folder} has no {TEXT} and no {' '.join(READABLE)}; name another folder")
     return [found[name] for name in natsorted(found, key=str)]
-
-
-def _is_empty(file: Path) -> bool:
-    try:
-        return not file.stat().st_size
-    except OSError:  # whoever reads it reports that
-        return False

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +41,17 @@ def image_ids(path: str | Path) -> frozenset[str]:
     elif ".jsonl" in suffixes:
         names = frozenset(map(jsonl.image_name, (row for _, _, row in jsonl.objects(path, Skips()))))
     else:
-        names = frozenset(_names_in_json(path))
+        try:
+            data = coco.read_json(path)
+        except ValueError as error:
+            raise ValueError(f"{error}; to leave out its pictures, {ACCEPTED}") from error
+        kind = next((name for name in LISTS if isinstance(data, Mapping) and name in data), "questions")
+        rows = coco.rows_of(data, kind, path)
+        every = coco.image_names if kind == "images" else lambda row: (jsonl.image_name(row),)
+        names = frozenset(name for row in rows for name in every(row))
     if not names - {""}:
         raise ValueError(f"{path} names no pictures, so none would be left out: {ACCEPTED}")
     return names - {""}
-
-
-def _names_in_json(path: str | Path) -> Iterable[str]:
-    try:
-        data = coco.read_json(path)
-    except ValueError as error:
-        raise ValueError(f"{error}; to leave out its pictures, {ACCEPTED}") from error
-    name = next((name for name in LISTS if isinstance(data, Mapping) and name in data), "questions")
-    rows = coco.rows_of(data, name, path)
-    if name == "images":
-        return (one for row in rows for one in coco.image_names(row))
-    return map(jsonl.image_name, rows)
 
 
 def contents(folders: Sequence[Path]) -> frozenset[bytes]:

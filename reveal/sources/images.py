@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -81,10 +81,6 @@ def all_names(name: str) -> frozenset[str]:
         names |= {last, SUFFIX.sub("", last) or last}
         names |= {_underscored(one) for one in names}
     return frozenset(names) | coco_names(name)
-
-
-def is_among(name: str, without: Collection[str]) -> bool:
-    return bool(without) and any(one in without for one in all_names(name))
 
 
 def coco_names(name: str) -> frozenset[str]:

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from reveal.sources.jsonl import objects
-from reveal.sources.records import Question, Record, Skips, as_question, usable
+from reveal.sources.records import Record, Skips
 
 KINDS = ("string", "time", "numerical")
 TOLERANCE = 0.1  # of a number that has no range
@@ -34,22 +34,14 @@ SPLITS = ("unseen_question", "unseen_entity")
 Span = tuple[float, float]
 
 
-class Entry(NamedTuple):
-    """A question with what its evaluation needs."""
-
-    question: Question  # its answers are those to show, its group is the split
-    name: str  # `data_id`
-    kind: str  # one of KINDS
-    split: str  # one of SPLITS, else the file's
-    references: tuple[str, ...]  # the answers that count; () for numbers
-    span: Span | None  # the least and the largest number that count; None for texts
-    entity: str  # Wikidata's id of the thing in the image; "" if unknown
-
-
 def records(
     path: str | Path, types: str | Path | None = None, entities: str | Path | None = None, *, skips: Skips
 ) -> Iterator[Record]:
-    """The questions of a .jsonl or .jsonl.gz, without an answer too; `types` and `entities` are the other files."""
+    """The questions of a .jsonl or .jsonl.gz, without an answer too; `types` and `entities` are the other files.
+
+    Metadata: `id` (`data_id`), `kind` (of `KINDS`), `split` (of `SPLITS`, else the file's), `references` (answers that
+    count; () for numbers), `range` (the least and the largest number that count; None for texts), `entity` (Wikidata's
+    id of the thing in the image; "" if unknown)."""
     kinds, things = _joined(types, "question_type", skips), _joined(entities, "entity_id", skips)
     seen: set[str] = set()
     for number, where, row in objects(path, skips):
@@ -65,21 +57,9 @@ def records(
         split = row["data_split"] if isinstance(row.get("data_split"), str) else ""
         split = next((one for one in SPLITS if split.endswith(one)), split)
         question = {"text": row["question"].strip(), "answers": _texts(row.get("answer")), "group": split}
-        metadata = name, kind, split, references, span, things.get(name, "")
+        metadata = {"id": name, "kind": kind, "split": split, "references": references, "range": span}
+        metadata["entity"] = things.get(name, "")
         yield Record(number, where, None, (image,), (image,), metadata=metadata, **question)
-
-
-def entries(
-    path: str | Path,
-    images: str | Path,
-    types: str | Path | None = None,
-    entities: str | Path | None = None,
-    skips: Skips | None = None,
-) -> Iterator[Entry]:
-    """The questions of `records` whose images are there."""
-    skips = skips or Skips()
-    for record in usable(records(path, types, entities, skips=skips), images, skips, image_needed=True):
-        yield Entry(as_question(record), *record.metadata)
 
 
 def span_of(value: Any) -> Span | None:

@@ -14,6 +14,7 @@ front to back; of an image that only a question names, its place is kept, not it
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -62,10 +63,8 @@ def _about(by_suffix: dict[str, Member]) -> dict[str, Any]:
     """The object in .json of a sample; its caption is that of .txt if there is one."""
     about: Any = {}
     if "json" in by_suffix:
-        try:
+        with contextlib.suppress(ValueError):
             about = parse_json(by_suffix["json"].read().decode("utf-8", "replace"))
-        except ValueError:
-            about = {}
     about = about if isinstance(about, dict) else {}
     if "txt" in by_suffix:
         about["caption"] = by_suffix["txt"].read().decode("utf-8-sig", "replace")

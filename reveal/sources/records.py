@@ -13,6 +13,7 @@ What cannot be read (a line that is no JSON, an image that is not there) is left
 
 from __future__ import annotations
 
+import collections
 import errno
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,13 +23,36 @@ from common.data.files import files_of
 from common.data.stored import Picture, picture_bytes
 from common.data.text import open_text
 from reveal.memory.items import Item
-from reveal.sources.images import ImageFolder, is_among
-from reveal.sources.skips import Skips
+from reveal.sources.images import ImageFolder, all_names
 
+HELD_OUT = "whose picture is in an evaluation set"
 MISSING = "whose picture is not there"
 UNREADABLE = "whose picture cannot be read"
 TEXT_STAYS = "and that stay as texts"
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)  # too many open files: the file to be opened is not at fault
+
+
+class Skips:
+    """Counts records that are left out, by reason; with `strict`, `add` raises ValueError instead."""
+
+    def __init__(self, strict: bool = False):
+        self.strict, self.counts = strict, collections.Counter[str]()
+
+    def add(self, reason: str, where: str) -> None:
+        if self.strict:
+            raise ValueError(f"{where}: {reason}; correct it, or set strict=false to leave it out")
+        self.counts[reason] += 1
+
+    def held_out(self) -> None:
+        """Counts a record whose image is in an evaluation set: no fault, so `strict` does not raise."""
+        self.counts[HELD_OUT] += 1
+
+    def merge(self, others: Mapping[str, int]) -> None:
+        self.counts.update(others)
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.counts.most_common())
+        return f"{self.counts.total()} records left out" + (f" ({reasons})" if reasons else "")
 
 
 class Question(NamedTuple):
@@ -60,7 +84,7 @@ class Record(NamedTuple):
     group: str = ""
     gold: int | None = None
     negatives: tuple[int, ...] = ()
-    metadata: tuple[Any, ...] = ()  # whatever else an evaluation needs
+    metadata: Mapping[str, Any] = {}  # what else an evaluation needs
 
 
 def usable(
@@ -82,7 +106,7 @@ def usable(
         image = record.image
         if image is None and folder is not None:
             image = next((found for name in record.find if (found := folder.find(name))), None)
-        if any(is_among(name, without) for name in record.names):
+        if without and any(not all_names(name).isdisjoint(without) for name in record.names):
             skips.held_out()
         elif image is None and record.text_stays:
             if folder is not None and record.find:

@@ -34,8 +34,7 @@ from reveal.sources.wit import CAPTIONS, COLUMNS, Row, as_items, as_questions
 KINDS = (".tfrecord", ".array_record")
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 BOTH, SEPARATOR = "caption_title_and_reference_description", "[SEP]"  # of wit_kaggle
-BLANK_SIZE = (1, 1)
-PNG = b"\x89PNG\r\n\x1a\n"
+BLANK = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 1, 1)  # how the one pixel begins that stands for no image
 
 
 def items(
@@ -69,8 +68,8 @@ def rows(path: str | Path, split: str, language: str, skips: Skips) -> Iterator[
             if not texts[reference] and BOTH in features:
                 texts[reference] = features[BOTH].decode("utf-8", "replace").rpartition(SEPARATOR)[2].strip()
             if texts["language"] == language:
-                image = features.get("image") or None
-                yield Row(number, where, texts, None if image is None or is_blank(image) else image)
+                image = features.get("image", b"")
+                yield Row(number, where, texts, None if not image or image.startswith(BLANK) else image)
 
 
 def files(path: str | Path, split: str = "train") -> list[Path]:
@@ -112,8 +111,3 @@ def records(path: Path) -> Iterator[Callable[[], bytes]]:
             yield from (functools.partial(read, number) for number in range(reader.num_records()))
     except RuntimeError as error:
         raise ValueError(f"{path} is damaged or cut short ({error}); copy it again") from error
-
-
-def is_blank(image: bytes) -> bool:
-    """Whether it is the one pixel that stands for no image (a PNG's size is in bytes 16 to 24)."""
-    return image[:8] == PNG and image[16:24] == struct.pack(">II", *BLANK_SIZE)

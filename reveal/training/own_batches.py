@@ -48,8 +48,8 @@ from common.data.stored import decode_picture
 from common.training.batches import batches
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
-from reveal.processing.item_arrays import ItemArrays, Later, arrays_of, network_input, resized
-from reveal.processing.processor import DESCRIBE, prompted
+from reveal.processing.item_arrays import ItemArrays, Later, arrays_of
+from reveal.processing.processor import DESCRIBE, network_input, prompted, resized
 from reveal.sources.records import Question, Skips
 from reveal.sources.registry import Items, Questions
 

@@ -52,12 +52,10 @@ class Knowledge(Protocol):
     @property
     def items(self) -> Any:
         """`reveal.processing.item_arrays.ItemArrays`."""
-        ...
 
     @property
     def vocabulary(self) -> Any:
         """`reveal.processing.tokenizers.Tokenizer`."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +84,12 @@ class RevealTask:
 
     @functools.cached_property
     def config(self) -> RevealConfig:
-        size, bos = len(self.knowledge.vocabulary), getattr(self.knowledge.vocabulary, "bos", None)
+        size, bos = len(self.knowledge.vocabulary), self.knowledge.vocabulary.bos
         if self.network is None:
             return RevealConfig.tiny(size)
         if self.network.vocab_size < size:
             raise ValueError(f"task.network.vocab_size is {self.network.vocab_size}: the vocabulary has {size} tokens")
-        if bos not in (None, self.network.bos):
+        if bos != self.network.bos:
             raise ValueError(f"task.network.bos is {self.network.bos}: the vocabulary's texts begin with {bos}")
         return self.network
 

@@ -1,27 +1,18 @@
 """Clips decoded again, by PyAV."""
 
 from collections.abc import Iterator
-from fractions import Fraction
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import av
 import numpy as np
 from av.video.reformatter import ColorRange, Colorspace, Interpolation
 
 
-class ClipInfo(NamedTuple):
-    fps: Fraction
-    frames: int
-    width: int
-    height: int
-    seconds: float
-
-
-def probe(path) -> ClipInfo:
+def probe(path) -> SimpleNamespace:
     with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        seconds = container.duration / av.time_base
-        return ClipInfo(stream.average_rate, stream.frames, stream.width, stream.height, seconds)
+        stream, seconds = container.streams.video[0], container.duration / av.time_base
+        size = dict(width=stream.width, height=stream.height)
+        return SimpleNamespace(fps=stream.average_rate, frames=stream.frames, seconds=seconds, **size)
 
 
 def read_frames(path) -> Iterator[np.ndarray]:

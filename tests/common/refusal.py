@@ -3,7 +3,7 @@
 import pytest
 
 
-def refused(kind, call, *arguments, **options) -> str:
+def refused(kind, call, /, *arguments, **options) -> str:
     """The text of the error that a call raises."""
     with pytest.raises(kind) as error:
         call(*arguments, **options)

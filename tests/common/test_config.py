@@ -11,8 +11,6 @@ from refusal import refused
 
 from common.training.config import instantiate
 
-HERE = __name__
-
 
 @dataclasses.dataclass(frozen=True)
 class Inner:
@@ -36,7 +34,7 @@ class Outer:
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     """Test modules are imported by path: give this one a name for configs."""
-    monkeypatch.setitem(sys.modules, "config_toys", sys.modules[HERE])
+    monkeypatch.setitem(sys.modules, "config_toys", sys.modules[__name__])
 
 
 def build(**fields):

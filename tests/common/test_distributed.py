@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusal import refused
 from toy_task import finish, log_of, start, two_processes
 
 from common.training.distributed import ClusterConfig
@@ -12,9 +13,8 @@ from common.training.distributed import ClusterConfig
 TRAINER = dict(steps=12, log_every=1, picture_every=6, checkpoint_every=3)
 
 
-def run(folder: Path, devices: int = 1, **settings):
-    trainer = TRAINER | settings.pop("trainer", {})
-    return start(folder, devices, trainer=trainer, **settings)
+def run(folder: Path, devices: int = 1, trainer=None, **settings):
+    return start(folder, devices, trainer=TRAINER | (trainer or {}), **settings)
 
 
 def losses(folder: Path) -> list[float]:
@@ -35,7 +35,6 @@ def alone(tmp_path_factory) -> Path:
     "stages",
     [
         [dict(devices=8)],
-        [dict(devices=4, trainer=dict(fsdp=2), smallest_split=0)],
         [  # the checkpoint moves: split over two of four devices, whole on one, whole on four, split over two
             dict(devices=devices, trainer=dict(steps=steps, fsdp=fsdp), smallest_split=0)
             for devices, fsdp, steps in ((4, 2, 3), (1, 1, 6), (4, 1, 9), (2, 2, 12))
@@ -66,14 +65,10 @@ def test_killed_three_times_it_ends_in_the_same_weights_bit_for_bit(tmp_path, al
     assert kept[0] == kept[1] and losses(tmp_path) == losses(alone)
 
 
-@pytest.mark.parametrize(
-    ("fields", "name"),
-    [
-        (dict(processes=2), r"cluster\.processes is 2"),
-        (dict(coordinator="localhost:1", processes=2, process=2), r"cluster\.process is 2"),
-        (dict(process=-1), r"cluster\.process is -1"),
-    ],
-)
-def test_invalid_clusters(fields, name):
-    with pytest.raises(ValueError, match=name):
-        ClusterConfig(**fields)
+def test_invalid_clusters():
+    for fields, value in (
+        (dict(processes=2), "cluster.processes is 2"),
+        (dict(coordinator="localhost:1", processes=2, process=2), "cluster.process is 2"),
+        (dict(process=-1), "cluster.process is -1"),
+    ):
+        assert value in refused(ValueError, ClusterConfig, **fields)

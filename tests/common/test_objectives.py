@@ -10,7 +10,7 @@ import pytest
 from refusal import refused
 
 from common import losses
-from common.perceptual.vgg import random_vgg
+from common.perceptual import vgg
 from common.training import objectives
 from common.training.objectives import L1, L2, Psnr, Schedule, Scope, as_schedule
 from common.training.task import Context
@@ -30,13 +30,11 @@ def scope(step: int = 0, frozen=None) -> Scope:
     return Scope(output, {"y": pictures(1)}, Context(jnp.int32(step), jax.random.key(0), frozen or {}))
 
 
-@pytest.mark.parametrize(
-    ("term", "function"),
-    [(L1(), losses.l1), (L2(), losses.l2), (Psnr(), losses.psnr), (objectives.Ssim(), losses.ssim)],
-)
-def test_terms_are_the_losses_of_the_same_name(term, function):
-    assert isinstance(term, objectives.Term)
-    assert float(term(scope())) == pytest.approx(float(function(pictures(0), pictures(1))))
+def test_terms_are_the_losses_of_the_same_name():
+    for term in (L1(), L2(), Psnr(), objectives.Ssim()):
+        function = getattr(losses, type(term).__name__.lower())
+        assert isinstance(term, objectives.Term)
+        assert float(term(scope())) == pytest.approx(float(function(pictures(0), pictures(1))))
 
 
 def test_paths_lead_into_fields_and_entries():
@@ -44,12 +42,6 @@ def test_paths_lead_into_fields_and_entries():
     assert float(term(scope())) == pytest.approx(float(jnp.mean(pictures(0)) / 2))
     expected = losses.charbonnier(pictures(0) / 2, pictures(1), 0.1)
     assert float(objectives.Charbonnier("output.inner.half", epsilon=0.1)(scope())) == pytest.approx(float(expected))
-
-
-@pytest.mark.parametrize("path", ["output.picture", "batch.x9", "nowhere.image", "output.inner.third"])
-def test_an_unknown_path_lists_the_names(path):
-    with pytest.raises(ValueError, match=rf"{path}.*(image|y|batch|half)"):
-        L1(prediction=path)(scope())
 
 
 def test_the_total_weighs_by_step_and_reports_the_plain_values():
@@ -61,25 +53,23 @@ def test_the_total_weighs_by_step_and_reports_the_plain_values():
     assert objectives.report({"psnr": Psnr()}, scope()).keys() == {"psnr"}
 
 
-@pytest.mark.slow
 def test_perceptual_terms_share_their_pass(monkeypatch):
-    calls, features, network = [], losses.perceptual_features, random_vgg(16)
+    monkeypatch.setattr(vgg, "WIDTHS", (4, 4, 4, 4, 4))
+    calls, features, network = [], losses.perceptual_features, vgg.random_vgg(16)
     monkeypatch.setattr(objectives.losses, "perceptual_features", lambda *a: calls.append(1) or features(*a))
-    loss, values = objectives.total(
-        {"vgg": objectives.Vgg(), "style": objectives.Style(weight=2.0)}, scope(frozen={"vgg": network})
-    )
+    terms = {"vgg": objectives.Vgg(), "style": objectives.Style(weight=2.0)}
+    loss, values = objectives.total(terms, scope(frozen={"vgg": network}))
     assert len(calls) == 1
-    pair = pictures(0), pictures(1), network
-    assert float(values["vgg"]) == pytest.approx(float(losses.vgg(*pair)), rel=1e-5)
-    assert float(values["style"]) == pytest.approx(float(losses.style(*pair)), rel=1e-5)
-    assert float(loss) == pytest.approx(float(values["vgg"]) + 2 * float(values["style"]), rel=1e-5)
+    expected = [float(function(pictures(0), pictures(1), network)) for function in (losses.vgg, losses.style)]
+    assert [float(value) for value in values.values()] == pytest.approx(expected, rel=1e-5)
+    assert float(loss) == pytest.approx(expected[0] + 2 * expected[1], rel=1e-5)
 
 
 def test_refusals_of_terms():
-    with pytest.raises(ValueError, match="'vgg'"):  # a network that is not loaded
-        objectives.Vgg()(scope())
-    with pytest.raises(ValueError, match="'grad_norm'"):
-        objectives.total({"grad_norm": L1()}, scope())
+    for path in ("output.picture", "batch.x9", "nowhere.image", "output.inner.third"):
+        assert path in refused(ValueError, L1(prediction=path), scope())
+    assert "'vgg'" in refused(ValueError, objectives.Vgg(), scope())  # a network that is not loaded
+    assert "'grad_norm'" in refused(ValueError, objectives.total, {"grad_norm": L1()}, scope())
 
 
 @pytest.mark.parametrize(
@@ -104,7 +94,6 @@ def test_refusals_of_terms():
 def test_schedules(schedule, expected):
     traced = jax.jit(as_schedule(schedule))
     assert [float(traced(jnp.int32(step))) for step in expected] == pytest.approx(list(expected.values()))
-    assert hash(as_schedule(schedule)) == hash(as_schedule(schedule))
     assert as_schedule(schedule) == as_schedule(schedule, "elsewhere")
 
 
@@ -118,6 +107,7 @@ INVALID = {
 }
 
 
-@pytest.mark.parametrize("value", [value for values in INVALID.values() for value in values])
-def test_invalid_schedules_are_refused_in_one_line(value):
-    assert refused(ValueError, as_schedule, value, "loss.vgg.weight").startswith("loss.vgg.weight")
+@pytest.mark.parametrize("reason", INVALID)
+def test_invalid_schedules_are_refused_in_one_line(reason):
+    for value in INVALID[reason]:
+        assert refused(ValueError, as_schedule, value, "loss.vgg.weight").startswith("loss.vgg.weight")

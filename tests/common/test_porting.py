@@ -5,8 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from common.weights import porting
-from common.weights.porting import OI_TO_IO, OIHW_TO_HWIO, Entry, export, flatten, port, unflatten_like
+from common.weights.porting import OI_TO_IO, OIHW_TO_HWIO, Entry, all_finite, export, flatten, port, unflatten_like
 
 TABLE = {
     "convs.0.kernel": Entry("body.0.weight", OIHW_TO_HWIO),
@@ -70,17 +69,9 @@ def test_all_disagreements_are_named_in_one_error(cases):
         theirs |= DISAGREEMENTS[i][0]
         table |= DISAGREEMENTS[i][1]
     theirs, table = ({k: v for k, v in each.items() if v is not GONE} for each in (theirs, table))
-    with pytest.raises(ValueError) as caught:
-        port(theirs, table, TARGET)
-    headline, *lines = str(caught.value).split("\n")
-    assert all(any(line.strip().startswith(DISAGREEMENTS[i][2]) for line in lines) for i in cases)
-    assert len(cases) == 1 or (len(lines) == 3 and "3 in all" in headline and "1 x not finite" in headline)
-
-
-def test_overflow_of_a_narrower_target_is_not_finite():
-    target = {"x": jax.ShapeDtypeStruct((2,), np.float16)}
-    with pytest.raises(ValueError, match="not finite: x: a holds NaN or infinity as float16"):
-        port({"a": np.array([1.0, 1e6])}, {"x": Entry("a")}, target)
+    lines = lines_of(lambda: port(theirs, table, TARGET))
+    assert all(any(line.startswith(DISAGREEMENTS[i][2]) for line in lines) for i in cases)
+    assert len(cases) == 1 or len(lines) == 3
 
 
 def test_ignored_keys_may_stay_but_a_used_one_is_still_used():
@@ -93,6 +84,12 @@ def lines_of(call) -> list[str]:
     with pytest.raises(ValueError) as caught:
         call()
     return [line.strip() for line in str(caught.value).split("\n")[1:]]
+
+
+def test_overflow_of_a_narrower_target_is_not_finite():
+    target = {"x": jax.ShapeDtypeStruct((2,), np.float16)}
+    (line,) = lines_of(lambda: port({"a": np.array([1.0, 1e6])}, {"x": Entry("a")}, target))
+    assert line.startswith("not finite: x: a") and "float16" in line
 
 
 def test_export_lists_all_that_does_not_fit():
@@ -113,9 +110,6 @@ def test_flatten_and_unflatten_keep_keys_and_order():
 
 
 def test_repeated_missing_unknown_and_misshapen_paths_are_listed():
-    entry = Entry("x")
-    assert porting.make_table([("a", entry)]) == {"a": entry}
-    assert lines_of(lambda: porting.make_table([("a.b", entry), ("c", entry), ("a.b", entry)]))[0].endswith("a.b")
     assert lines_of(lambda: flatten({"a": {0: 1.0, "0": 2.0}}))[0].endswith("a.0")
     flat = {"convs.0.kernel": np.zeros((3, 2, 4, 6)), "convs.0.bias": np.zeros(5), "tail": np.zeros(1)}
     assert lines_of(lambda: unflatten_like(flat, TARGET)) == [
@@ -127,7 +121,5 @@ def test_repeated_missing_unknown_and_misshapen_paths_are_listed():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_all_finite_knows_every_float(dtype):
-    assert porting.all_finite(np.array([1, 2], dtype))
-    assert not porting.all_finite(np.array([1, np.nan], dtype))
-    assert not porting.all_finite(np.array([1, -np.inf], dtype))
-    assert porting.all_finite(np.array([1, 2]))
+    for value, finite in ((2, True), (np.nan, False), (-np.inf, False)):
+        assert all_finite(np.array([1, value], dtype)) == finite

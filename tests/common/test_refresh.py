@@ -2,8 +2,6 @@
 
 import json
 import logging
-import os
-import re
 import signal
 import threading
 import time
@@ -17,10 +15,10 @@ from toy_task import Fit, Follow, Line, at, crash, finish, log_of, start, two_pr
 
 from common.training import refresh
 from common.training.checkpoint import Checkpoints
-from common.training.mesh import DATA, FSDP, make_mesh, spare_mesh
+from common.training.mesh import DATA, FSDP, make_mesh
 from common.training.optimizer import OptimConfig
 from common.training.refresh import make_refresh
-from common.training.task import RefreshConfig, RefreshedTask, Task
+from common.training.task import RefreshConfig
 from common.training.trainer import TrainerConfig, train
 
 TRAINER = dict(steps=20, log_every=1, picture_every=100, checkpoint_every=100)
@@ -47,36 +45,26 @@ def wait_for_refresh() -> None:
         thread.join(LIMIT)
 
 
-def fail() -> None:
-    raise ArithmeticError("no keys")
-
-
 @pytest.mark.parametrize("lag", [None, 0, 3])
 def test_an_error_of_a_refresh_ends_the_run(tmp_path, lag):
-    with pytest.raises(ArithmeticError):
-        run(tmp_path, follow(lag=lag, before=at(1, fail)), Line(hook=at(7, wait_for_refresh)))
+    with pytest.raises(RuntimeError):
+        run(tmp_path, follow(lag=lag, before=at(1, crash)), Line(hook=at(7, wait_for_refresh)))
     assert log_of(tmp_path)[-1]["step"] < 10
 
 
 def test_an_error_after_the_last_step_is_logged(tmp_path, caplog):
-    run(tmp_path, follow(lag=None, before=at(1, fail), while_drawing=wait_for_refresh), steps=5)
-    assert "step 5 failed: ArithmeticError: no keys" in caplog.text
+    run(tmp_path, follow(lag=None, before=at(1, crash), while_drawing=wait_for_refresh), steps=5)
+    assert "step 5 failed: RuntimeError: power cut" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("fields", "value"),
-    [
-        (dict(every=0), r"refresh\.every is 0"),
-        (dict(every=5, lag=5), r"refresh\.lag is 5: .*4"),
-        (dict(lag=-1), r"refresh\.lag is -1: .*99"),
-        (dict(spare=-1), r"refresh\.spare is -1"),
-    ],
-)
-def test_invalid_settings(fields, value):
-    assert re.search(value, refused(ValueError, RefreshConfig, **fields))
-
-
-def test_missing_devices_and_several_processes(monkeypatch):
+def test_invalid_settings(monkeypatch):
+    for fields, value in (
+        (dict(every=0), "refresh.every is 0"),
+        (dict(every=5, lag=5), "refresh.lag is 5"),
+        (dict(lag=-1), "refresh.lag is -1"),
+        (dict(spare=-1), "refresh.spare is -1"),
+    ):
+        assert value in refused(ValueError, RefreshConfig, **fields)
     assert "refresh.spare is 2 " in refused(ValueError, make_mesh, 0, 1, 2)
     assert "trainer.devices is 2" in refused(ValueError, make_mesh, 2, 1, 1)
     mesh = make_mesh(2)
@@ -87,8 +75,6 @@ def test_missing_devices_and_several_processes(monkeypatch):
 
 def test_tasks_with_and_without_refreshed_arrays(tmp_path):
     """A run without them, or without a lag, can be resumed by a task that has them."""
-    assert isinstance(follow(), RefreshedTask) and isinstance(follow(), Task)
-    assert not isinstance(Fit(), RefreshedTask)
     for task in (Fit(), Follow(refresh=None)):
         plain = make_refresh(task, make_mesh(), {})
         assert plain.arrays is None and plain.saved() == {} and plain.scalars(3) == {}
@@ -149,39 +135,34 @@ def test_no_step_waits_for_a_refresh(tmp_path, caplog):
     assert any("version 1 of step 5, in use from step 19 (" in line for line in messages)
 
 
-def test_the_snapshot_is_of_its_step(tmp_path):
-    """The memory of the state is given to the next step; a copy is not."""
-    task = follow(every=4)
-    run(tmp_path / "all", task, steps=8)
-    weights = run(tmp_path / "four", follow(every=4), steps=4)["params"]
-    np.testing.assert_array_equal(task.seen[1][0]["layer"]["kernel"], np.float32(weights["layer"]["kernel"]))
-
-
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """Twenty steps without a stop, by lag."""
-    folders = {lag: tmp_path_factory.mktemp(f"straight_{lag}") for lag in (0, 3)}
-    return {lag: (folder, run(folder, follow(lag=lag))) for lag, folder in folders.items()}
+    """Twenty steps without a stop, by lag: the folder, the weights and the task."""
+    runs = {lag: (tmp_path_factory.mktemp(f"straight_{lag}"), follow(lag=lag)) for lag in (0, 3)}
+    return {lag: (folder, run(folder, task), task) for lag, (folder, task) in runs.items()}
 
 
 @pytest.mark.parametrize(("lag", "stop"), [(0, 3), (0, 10), (3, 6), (3, 8)])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, straight, lag, stop):
     """Also from a checkpoint between snapshot and swap."""
-    folder, weights = straight[lag]
-    run(tmp_path, follow(lag=lag), steps=stop)
+    folder, weights, _ = straight[lag]
+    stopped = run(tmp_path, follow(lag=lag), steps=stop)["params"]
     task = follow(lag=lag)
     assert run(tmp_path, task) == weights
     assert log_of(tmp_path) == log_of(folder)
     assert len(task.seen) == 20 // 5 - stop // 5  # nothing is computed twice
+    if stop == 10:  # a snapshot is of its step, though the memory of the state is given to the next
+        seen = straight[lag][2].seen[2][0]
+        np.testing.assert_array_equal(seen["layer"]["kernel"], np.float32(stopped["layer"]["kernel"]))
 
 
 @pytest.mark.parametrize(
     ("error", "step", "action"),
-    [(RuntimeError, 12, crash), (KeyboardInterrupt, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))],
+    [(RuntimeError, 12, crash), (KeyboardInterrupt, 7, lambda: signal.raise_signal(signal.SIGTERM))],
 )
 def test_a_run_that_ends_during_a_refresh_resumes(tmp_path, straight, error, step, action):
     """The checkpoint of step 6 waits for the refresh of step 5; that of step 10 is under way when batch 12 fails."""
-    folder, weights = straight[3]
+    folder, weights, _ = straight[3]
     with pytest.raises(error):
         run(tmp_path, follow(), Line(hook=at(step, action)), checkpoint_every=6)
     assert run(tmp_path, follow(), checkpoint_every=6) == weights
@@ -225,7 +206,6 @@ def test_a_refresh_in_parts_is_cancelled_at_the_end_of_the_run(tmp_path):
     [
         [{"kernel": np.zeros((1, 2))}, {"kernel": np.zeros((2, 2))}],  # shapes that change
         [np.ones(3)],
-        [[np.ones(3)]],
         [{"a": (np.ones(3),)}],
     ],
 )
@@ -250,7 +230,6 @@ def test_a_spare_device_refreshes(tmp_path):
     for params, frozen in task.seen:
         assert {leaf.devices() == {spare} for leaf in jax.tree.leaves((params, frozen))} == {True}
     assert weights == run(tmp_path / "shared", follow(), devices=1)
-    assert spare_mesh(0) is None
 
 
 def test_a_refresh_moves_to_another_number_of_devices(tmp_path, straight):
@@ -260,28 +239,17 @@ def test_a_refresh_moves_to_another_number_of_devices(tmp_path, straight):
         np.testing.assert_allclose(moved[name], value, atol=1e-5)
 
 
-def program(folder, devices: int = 1, **settings):
-    trainer = TRAINER | dict(checkpoint_every=6) | settings.pop("trainer", {})
-    return start(folder, devices, **dict(refresh=dict(every=5, lag=3)) | settings, trainer=trainer)
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("alone")
-    finish(program(folder))
-    return folder
-
-
 @pytest.mark.slow
 def test_a_refresh_that_never_ends_does_not_hold_the_program(tmp_path):
-    finish(program(tmp_path, refresh=dict(every=5, lag=None), stuck=1))
+    finish(start(tmp_path, trainer=TRAINER, refresh=dict(every=5, lag=None), stuck=1))
     assert (tmp_path / "weights.safetensors").exists()
 
 
 @pytest.mark.slow
-def test_two_processes_refresh_together(tmp_path, alone):
+def test_two_processes_refresh_together(tmp_path, straight):
     """From a checkpoint with arrays under way, a single process goes on."""
-    finish(*[program(tmp_path, 2, cluster=one, trainer=dict(steps=7)) for one in two_processes()])
-    finish(program(tmp_path))
-    losses = [[row["loss"] for row in log_of(folder)] for folder in (tmp_path, alone)]
+    short, refreshed = TRAINER | dict(steps=7), dict(every=5, lag=3)
+    finish(*[start(tmp_path, 2, cluster=one, trainer=short, refresh=refreshed) for one in two_processes()])
+    finish(start(tmp_path, trainer=TRAINER, refresh=refreshed))
+    losses = [[row["loss"] for row in log_of(folder)] for folder in (tmp_path, straight[3][0])]
     np.testing.assert_allclose(*losses, rtol=1e-5)

@@ -53,33 +53,29 @@ def test_paths_of_a_bundle():
         assert find_prefix(given) == checkpoint
 
 
-@pytest.mark.parametrize("named", ["ckpt-12.5", "/gone/since/long/ckpt-12.5", None])
-def test_the_newest_is_named_by_the_checkpoint_file_also_after_a_move(tmp_path, named):
+def test_the_newest_is_named_by_the_checkpoint_file_also_after_a_move(tmp_path):
     for name in ("ckpt-3", "ckpt-12.5"):
-        for suffix in (".index", ".data-00000-of-00001"):
-            shutil.copy(CHECKPOINT / f"ckpt-3{suffix}", tmp_path / f"{name}{suffix}")
-    newest = "" if named is None else f'model_checkpoint_path: "{named}"\n'
-    (tmp_path / "checkpoint").write_text(f'{newest}all_model_checkpoint_paths: "ckpt-3"\n')
-    if named is None:
-        with pytest.raises(ValueError, match="model_checkpoint_path"):
-            find_prefix(tmp_path)
-    else:
+        shutil.copy(CHECKPOINT / "ckpt-3.index", tmp_path / f"{name}.index")
+    every = 'all_model_checkpoint_paths: "ckpt-3"\n'
+    for named in ("ckpt-12.5", "/gone/since/long/ckpt-12.5"):
+        (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "{named}"\n{every}')
         assert find_prefix(tmp_path) == tmp_path / "ckpt-12.5"
+    (tmp_path / "checkpoint").write_text(every)
+    assert "model_checkpoint_path" in refused(ValueError, find_prefix, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["", "ckpt-9", "ckpt-9.index", "gone/ckpt"])
-def test_no_bundle_here(tmp_path, name):
-    assert str(tmp_path / name) in refused(FileNotFoundError, read_tf_checkpoint, tmp_path / name)
+def test_no_bundle_here(tmp_path):
+    for name in ("", "ckpt-9", "ckpt-9.index", "gone/ckpt"):
+        assert str(tmp_path / name) in refused(FileNotFoundError, read_tf_checkpoint, tmp_path / name)
 
 
 def test_a_missing_shard_is_named(tmp_path):
     prefix = tmp_path / "ckpt-3"
     shutil.copy(CHECKPOINT / "ckpt-3.index", tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"ckpt-3\.data-00000-of-00001"):
-        read_tf_checkpoint(prefix)
+    assert "ckpt-3.data-00000-of-00001" in refused(FileNotFoundError, read_tf_checkpoint, prefix)
     (tmp_path / "ckpt-3.data-00001-of-00003").write_bytes(b"")
-    with pytest.raises(FileNotFoundError, match=r"00000-of-00003, .*00002-of-00003"):
-        read_tf_checkpoint(prefix)
+    message = refused(FileNotFoundError, read_tf_checkpoint, prefix)
+    assert "00000-of-00003" in message and "00002-of-00003" in message and "00001" not in message
 
 
 @needs_tensorflow

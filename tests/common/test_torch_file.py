@@ -69,45 +69,34 @@ def test_tensors_of_all_types_and_views(name):
     assert tensors["shared.whole"].min() == 0
 
 
-class Call:
-    """Pickles as a call."""
+def test_calls_are_refused_by_name_and_never_made(tmp_path):
+    """In both kinds of container."""
+    trace, bare = tmp_path / "trace", tmp_path / "bare.pth"
 
-    def __init__(self, function, *arguments):
-        self.call = function, arguments
+    class Call:
+        def __reduce__(self):
+            return os.mkdir, (str(trace),)
 
-    def __reduce__(self):
-        return self.call
-
-
-@pytest.mark.parametrize("container", ["zip", "bare pickle"])
-def test_calls_are_refused_by_name_and_never_made(tmp_path, container):
-    trace, path = tmp_path / "trace", tmp_path / "evil.pth"
-    graph = pickle.dumps({"a": Call(os.mkdir, str(trace))}, protocol=2)
-    if container == "zip":
-        archive(path, graph)
-    else:
-        path.write_bytes(graph)
-    assert f"{os.mkdir.__module__}.mkdir" in refused(ValueError, read_torch, path)
+    graph = pickle.dumps({"a": Call()}, protocol=2)
+    bare.write_bytes(graph)
+    for path in (bare, archive(tmp_path / "zip.pth", graph)):
+        assert f"{os.mkdir.__module__}.mkdir" in refused(ValueError, read_torch, path)
     assert not trace.exists()
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
+def test_names_outside_the_list_are_refused_and_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "trapdoor_module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module, name in (
         ("builtins", "eval"),
         ("torch", "load"),
         ("torch._utils", "_rebuild_tensor_v2.__globals__"),
         ("common.io.torch_file", "read_torch"),
         ("__torch", "Module"),
-        ("torch.nn.modules.conv", "Conv2d"),
         ("trapdoor_module", "x"),
-    ],
-)
-def test_names_outside_the_list_are_refused_and_not_imported(tmp_path, monkeypatch, module, name):
-    (tmp_path / "trapdoor_module.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=rf"{module}\.{name}"):
-        read_torch(archive(tmp_path / "m.pth", pickled({"a": Global(module, name)})))
+    ):
+        path = archive(tmp_path / "m.pth", pickled({"a": Global(module, name)}))
+        assert f"{module}.{name}" in refused(ValueError, read_torch, path)
     assert "trapdoor_module" not in sys.modules
 
 
@@ -123,22 +112,21 @@ def test_allowed_names_cannot_be_altered_for_the_next_file(tmp_path):
     assert "marked" not in vars(torch_file._rebuild_tensor)
 
 
-@pytest.mark.parametrize(
-    ("offset", "size", "stride"),
-    [
-        (0, (7,), (1,)),
-        (3, (2, 2), (2, 1)),
-        (-1, (2,), (1,)),
-        (5, (2,), (-1,)),
-        (0, (2, 2), (1,)),
-        (7, (1,), (1,)),
-        (0, (2,), (1 << 40,)),
-    ],
-)
-def test_tensors_cannot_read_outside_their_storage(tmp_path, offset, size, stride):
-    path = archive(tmp_path / "m.pth", pickled({"a": Tensor(Storage("s", 6), offset, size, stride)}), s=STORAGE)
-    with pytest.raises(ValueError, match=r"m\.pth"):
-        read_torch(path)
+OUTSIDE = [  # (offset, size, stride)
+    (0, (7,), (1,)),
+    (3, (2, 2), (2, 1)),
+    (-1, (2,), (1,)),
+    (5, (2,), (-1,)),
+    (0, (2, 2), (1,)),
+    (7, (1,), (1,)),
+    (0, (2,), (1 << 40,)),
+]
+
+
+def test_tensors_cannot_read_outside_their_storage(tmp_path):
+    for view in OUTSIDE:
+        path = archive(tmp_path / "m.pth", pickled({"a": Tensor(Storage("s", 6), *view)}), s=STORAGE)
+        assert "m.pth" in refused(ValueError, read_torch, path)
 
 
 def test_inconsistent_graphs_are_refused(tmp_path):
@@ -160,15 +148,12 @@ def test_inconsistent_graphs_are_refused(tmp_path):
         assert value in refused(ValueError, read_torch, archive(path, pickled(graph), **storages))
 
 
-@pytest.mark.parametrize("name", ["dajes_tiny.pth", "dajes_tiny_torchscript.pt", "torch_legacy.pth"])
-@pytest.mark.parametrize("keep", [0.999, 0.01])
-def test_files_cut_short(tmp_path, name, keep):
-    data = (DATA / name).read_bytes()
-    (tmp_path / name).write_bytes(data[: int(len(data) * keep)])
-    assert name in refused(ValueError, read_torch, tmp_path / name)
-
-
-def test_other_files(tmp_path):
+def test_other_files_and_files_cut_short(tmp_path):
+    for name in ("dajes_tiny.pth", "dajes_tiny_torchscript.pt", "torch_legacy.pth"):
+        data = (DATA / name).read_bytes()
+        for keep in (0.999, 0.01):
+            (tmp_path / name).write_bytes(data[: int(len(data) * keep)])
+            assert name in refused(ValueError, read_torch, tmp_path / name)
     (tmp_path / "text.pth").write_text("hello")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
         file.writestr("readme.txt", "hello")

@@ -2,14 +2,11 @@
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
-import os
 import re
-import shutil
 import signal
-import warnings
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -26,10 +23,6 @@ from common.training.logger import Logger
 from common.training.optimizer import OptimConfig, make_optimizer
 from common.training.state import TrainState, as_seed, ema_decay, train_step
 from common.training.trainer import TrainerConfig, train
-
-with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
-    warnings.simplefilter("ignore")
-    from common.training.export import export
 
 QUIET = TrainerConfig(steps=20, log_every=5, picture_every=10, checkpoint_every=10, progress=False)
 ADAM = OptimConfig(lr=0.05, ema=0.9)
@@ -53,11 +46,9 @@ def straight(tmp_path_factory):
     return folder, run(folder)
 
 
-def test_the_loss_falls_and_the_line_is_found(tmp_path):
-    optim = OptimConfig(lr=0.05)
-    weights = run(tmp_path, optim=optim, steps=300, log_every=10, picture_every=300, checkpoint_every=300)
-    rows = log_of(tmp_path)
-    assert rows[-1]["loss"] < 1e-2 * rows[0]["loss"]
+def test_the_line_is_found(tmp_path):
+    every = dict(log_every=150, picture_every=300, checkpoint_every=300)
+    weights = run(tmp_path, optim=OptimConfig(lr=0.05), steps=300, **every)
     np.testing.assert_allclose(layer(weights), [*TRUTH, [0.25, 0.25]], atol=0.02)
 
 
@@ -66,7 +57,6 @@ def test_outputs_of_a_run(straight):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [5, 10, 15, 20]
     assert rows[0].keys() == {"step", "loss", "grad_norm", "update_norm", "mse", "lr", "steps_per_s"}
-    assert all(row["grad_norm"] > 0 and row["steps_per_s"] > 0 for row in rows)
     assert {p.name for p in (folder / "pictures").iterdir()} == {"fit_0000010.png", "fit_0000020.png"}
     np.testing.assert_allclose(read_image(folder / "pictures" / "fit_0000020.png"), 0.5, atol=1 / 255)
     assert checkpoints_of(folder) == {"10", "20"} and list((folder / "tensorboard").iterdir())
@@ -84,16 +74,12 @@ def test_logged_numbers_are_means_over_the_steps_since(tmp_path, straight):
     assert distances[0] < distances[1]
 
 
-def interrupt(number: int):
-    return lambda: os.kill(os.getpid(), number)
-
-
 @pytest.mark.parametrize(
     ("error", "first"),
     [
         (None, dict(steps=10)),
-        (KeyboardInterrupt, dict(data=Line(hook=at(13, interrupt(signal.SIGTERM))))),
-        (KeyboardInterrupt, dict(data=Line(hook=at(13, interrupt(signal.SIGINT))))),
+        (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGTERM))))),
+        (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGINT))))),
         (RuntimeError, dict(data=Line(hook=at(18, crash)))),
     ],
 )
@@ -113,12 +99,10 @@ def test_the_same_command_resumes_and_ends_in_the_same_weights(tmp_path, straigh
 
 def test_a_signal_during_the_pictures_is_not_lost(tmp_path):
     """It comes after step 12 has read the request: the run may stop later, but must have saved that step."""
-    task = Fit(while_drawing=interrupt(signal.SIGTERM))
+    task = Fit(while_drawing=partial(signal.raise_signal, signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt) as stop:
         run(tmp_path, task=task, picture_every=12, checkpoint_every=100)
-    saved = Checkpoints(tmp_path)
-    assert f"step {saved.latest()};" in str(stop.value)
-    saved.close()
+    assert f"step {max(map(int, checkpoints_of(tmp_path)))};" in str(stop.value)
 
 
 def test_a_finished_run_does_nothing_again(tmp_path):
@@ -217,7 +201,7 @@ def test_frozen_parameters_have_no_backward_pass():
         optim = OptimConfig(multipliers=[[f"^{name}/", 0] for name in frozen])
         tx = make_optimizer(optim, 1)
         state = TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), None)
-        step = jax.jit(functools.partial(train_step, Two(), tx, optim, 1))
+        step = jax.jit(partial(train_step, Two(), tx, optim, 1))
         return step.lower(state, {"x": jnp.ones((2, 3))}, {}).as_text().count("dot_general")
 
     assert [products(), products("second"), products("first")] == [5, 4, 3]
@@ -236,9 +220,7 @@ def test_microbatches_and_devices_do_not_change_the_weights(tmp_path, straight, 
     np.testing.assert_allclose(layer(weights), layer(straight[1]), atol=atol)
 
 
-@pytest.mark.parametrize(
-    ("log_every", "checkpoint_every", "good"), [(5, 10, {"10"}), (100, 7, {"7"}), (100, 13, set())]
-)
+@pytest.mark.parametrize(("log_every", "checkpoint_every", "good"), [(5, 10, {"10"}), (100, 13, set())])
 def test_a_value_that_is_not_finite_ends_the_run(tmp_path, log_every, checkpoint_every, good):
     """With its step, its examples and the last good checkpoint; a state that is not finite is never saved."""
     with pytest.raises(FloatingPointError, match="nan at step 13 on point 1300, point 1301, ") as error:
@@ -265,7 +247,6 @@ def test_checkpoints_keep_types_and_position(tmp_path):
     state = {"a": jnp.arange(2.0**18), "b": {"c": jnp.ones((2, 2), jnp.bfloat16)}, "none": None}
     shapes, position = jax.eval_shape(lambda: state), {"drawn": 4, "nested": [1, {"x": "y"}]}
     checkpoints = Checkpoints(tmp_path)
-    assert checkpoints.latest() is None
     checkpoints.save(4, state, position)
     position["nested"].append(2)
     jax.jit(lambda tree: jax.tree.map(lambda x: 2 * x, tree), donate_argnums=0)(state)
@@ -277,41 +258,16 @@ def test_checkpoints_keep_types_and_position(tmp_path):
     np.testing.assert_array_equal(restored["a"], np.arange(2.0**18))
 
 
-def test_export_of_a_run_that_goes_on(tmp_path, straight):
-    """The averaged weights of the newest checkpoint, which is kept."""
-    folder = tmp_path / "line"
-    shutil.copytree(straight[0], folder)
-    (folder / "weights.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"config\.yaml"):
-        export(folder)
-    nodes = {"task": {"_target_": "toy_task.Fit"}, "data": {"_target_": "toy_task.Line"}}
-    optim = {"_target_": "common.training.optimizer.OptimConfig", **dataclasses.asdict(ADAM)}
-    settings = dataclasses.asdict(dataclasses.replace(QUIET, steps=40))
-    trainer = {"_target_": "common.training.trainer.TrainerConfig", **settings}
-    config = dict(**nodes, optim=optim, trainer=trainer, logger=None, evaluation=None, seed=3, name="line")
-    (folder / "config.yaml").write_text(json.dumps(config))
-    found = json.loads(export(folder).read_text())
-    assert found["params"] == straight[1]["params"]
-    assert found["steps"] == 20 and found["recipe"]["optim"]["ema"] == 0.9
-    for step in Checkpoints(folder).scores():
-        shutil.rmtree(folder / "checkpoints" / str(step))
-    with pytest.raises(FileNotFoundError, match="step 10"):
-        export(folder)
-
-
-@pytest.mark.parametrize("seed", [0, -1, 2**31 - 1])
-def test_a_seed_that_is_an_argument_gives_the_same_key(seed):
-    given = jax.random.key_data(jax.jit(jax.random.key)(as_seed(seed)))
-    np.testing.assert_array_equal(given, jax.random.key_data(jax.random.key(seed)))
-    assert (given != jax.random.key_data(jax.random.key(seed + 1))).any()
+def test_a_seed_that_is_an_argument_gives_the_same_key():
+    for seed in (0, -1, 2**31 - 1):
+        given = jax.jit(jax.random.key)(as_seed(seed))
+        assert given == jax.random.key(seed) and given != jax.random.key(seed + 1)
 
 
 def test_the_warm_up_of_the_average_is_the_reference_programs():
     """20 steps of (decay, average) of the parameter 1 + step, from the PyTorch library; and TensorFlow's formula."""
-    average = 0.0
-    with np.load(Path(__file__).parents[1] / "data/plugins/schedulers.npz", allow_pickle=False) as file:
-        expected = file["train/ema_warmup_decay_shadow"]
-    for step, (decay, shadow) in enumerate(expected):
+    average, file = 0.0, np.load(Path(__file__).parents[1] / "data/plugins/schedulers.npz")
+    for step, (decay, shadow) in enumerate(file["train/ema_warmup_decay_shadow"]):
         found = float(ema_decay(jnp.int32(step), 0.9999, 2 / 3))
         average = found * average + (1 - found) * (1 + step)
         assert (found, average) == pytest.approx((decay, shadow), abs=1e-5)

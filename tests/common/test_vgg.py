@@ -1,5 +1,6 @@
 """VGG: equal to the programs that wrote its files, the conventions, and files that are not VGG's."""
 
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -17,6 +18,7 @@ from common.perceptual.vgg_weights import load_vgg, save_vgg
 from common.weights.model_file import load_weights, save_weights
 
 DATA = Path(__file__).parents[1] / "data" / "common"
+assert_same = partial(jax.tree.map, np.testing.assert_array_equal)
 
 
 @pytest.fixture
@@ -35,11 +37,6 @@ def random_params(depth: int = 16, seed: int = 0) -> dict:
 
 def picture(height: int, width: int) -> jax.Array:
     return jnp.asarray(np.random.default_rng(1).random((1, height, width, 3), np.float32))
-
-
-def assert_same(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -106,14 +103,11 @@ def test_our_own_file_keeps_everything(narrow, tmp_path):
     assert load_weights(tmp_path / "vgg.safetensors")[1].metadata == {"licence": "none"}
 
 
-@pytest.mark.parametrize("suffix", [".mat", ".h5", ".onnx", ".pth", ".safetensors", ".ckpt"])
-def test_damaged_files_are_refused_in_one_line(tmp_path, suffix):
-    path = tmp_path / f"broken{suffix}"
-    path.write_bytes(b"\x93no such thing" * 40)
-    assert path.name in refused(ValueError, load_vgg, path)
-
-
-def test_other_networks_are_refused(narrow, tmp_path):
+def test_damaged_files_and_other_networks_are_refused(narrow, tmp_path):
+    for suffix in (".mat", ".h5", ".onnx", ".pth", ".safetensors", ".ckpt"):
+        path = tmp_path / f"broken{suffix}"
+        path.write_bytes(b"\x93no such thing" * 40)
+        assert path.name in refused(ValueError, load_vgg, path)
     with_norm = random_params() | {"norm1_1": random_params()["conv1_2"]}
     short = {name: leaf for name, leaf in random_params().items() if name != "conv5_3"}
     save_weights(tmp_path / "film.safetensors", random_params(), kind="film", config={})
@@ -131,8 +125,8 @@ def test_other_networks_are_refused(narrow, tmp_path):
 def test_a_file_of_the_published_widths_is_needed_without_the_fixture():
     with pytest.raises(ValueError, match=r"conv1_1\.kernel"):
         load_vgg(DATA / "vgg16_torchvision.pth")
-    count = {depth: sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(depth))) for depth in (16, 19)}
-    assert count == {16: 14_714_688, 19: 20_024_384}
+    for depth, count in ((16, 14_714_688), (19, 20_024_384)):
+        assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(depth))) == count
 
 
 @pytest.mark.parametrize(("pooling", "reduce"), [("average", np.mean), ("max", np.max)])
@@ -150,13 +144,6 @@ def test_pooling_rounds_up_and_takes_only_what_is_there(narrow, pooling, reduce)
     np.testing.assert_allclose(both["conv2_1"][0], expected, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (33, 17)])
-def test_any_size_works(narrow, size):
-    found = jax.eval_shape(lambda x: Vgg(random_params(19)).features(x, ("conv5_4", "conv1_1")), picture(*size))
-    assert found["conv1_1"].shape == (1, *size, 2)
-    assert found["conv5_4"].shape == (1, *(-(-side // 16) for side in size), 3)
-
-
 def test_nothing_behind_the_deepest_layer_is_computed(narrow):
     params = random_params()
     program = str(jax.make_jaxpr(lambda x: Vgg(params).features(x, ("conv2_1", "conv1_2")))(picture(8, 8)))
@@ -166,22 +153,10 @@ def test_nothing_behind_the_deepest_layer_is_computed(narrow):
     assert_same(run(few), run(params))
 
 
-def test_bfloat16_follows_the_parameters(narrow):
-    network = Vgg(random_params())
-    run = jax.jit(lambda network, x: network.features(x, ("conv3_1",))["conv3_1"])
-    exact, rough = (run(each, picture(16, 16)) for each in (network, network.astype("bfloat16")))
-    assert rough.dtype == jnp.bfloat16
-    assert float(jnp.abs(rough - exact).mean()) < 0.02 * float(exact.mean())
-
-
 def test_refusals(narrow):
-    params = random_params()
-    x = picture(8, 8)
-    for call, value in [
-        (lambda: Vgg(params).features(x, ("conv3_4",)), "conv3_4.*conv1_1"),
-        (lambda: Vgg(params).features(x, ()), "conv1_1"),
-        (lambda: Vgg({name: params[name] for name in ("conv1_1", "conv2_1")}).features(x, ("conv1_1",)), "conv2_1"),
-        (lambda: layer_names(11), "11"),
-    ]:
-        with pytest.raises(ValueError, match=value):
-            call()
+    params, x = random_params(), picture(8, 8)
+    assert "conv3_4" in refused(ValueError, Vgg(params).features, x, ("conv3_4",))
+    assert "conv1_1" in refused(ValueError, Vgg(params).features, x, ())
+    odd = Vgg({name: params[name] for name in ("conv1_1", "conv2_1")})
+    assert "conv2_1" in refused(ValueError, odd.features, x, ("conv1_1",))
+    assert "11" in refused(ValueError, layer_names, 11)

@@ -24,16 +24,12 @@ TRUTH = np.array([[1.0, -2.0], [0.5, 3.0], [-1.0, 0.0]], np.float32)
 Hook = Callable[[int], None]
 
 
-def nothing(number: int) -> None:
-    pass
-
-
 @dataclasses.dataclass(frozen=True)
 class Line:
     """Endless batches of points on a line; number n depends on n alone. `hook(n)` runs as batch n is drawn."""
 
     size: int = 8
-    hook: Hook = nothing
+    hook: Hook = lambda number: None
     not_finite: int = 0
     threads: int = 1
 
@@ -47,9 +43,6 @@ class Line:
 class Points:
     def __init__(self, line: Line, seed: int):
         self.line, self.seed, self.drawn = line, seed, 0
-
-    def __iter__(self):
-        return self
 
     def __next__(self):
         self.drawn += 1
@@ -81,9 +74,8 @@ class Fit:
     def start(self):
         if self.start_from is None:
             return None
-        return jax.tree.map(
-            np.float32, json.loads(Path(self.start_from).read_text())["params"], is_leaf=lambda x: isinstance(x, list)
-        )
+        params = json.loads(Path(self.start_from).read_text())["params"]
+        return jax.tree.map(np.float32, params, is_leaf=lambda x: isinstance(x, list))
 
     def frozen(self):
         return {"offset": np.zeros(2, np.float32)}
@@ -109,7 +101,7 @@ class Follow(Fit):
     thread, from 0. `seen` holds the parameters given to refreshes, `traces` the context of each compilation."""
 
     refresh: RefreshConfig | None = dataclasses.field(default_factory=lambda: RefreshConfig(5, 3))
-    before: Hook = nothing
+    before: Hook = lambda number: None
     seen: list = dataclasses.field(default_factory=list)
     traces: list = dataclasses.field(default_factory=list)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from refusal import refused
 
-from common.io.srgb import from_linear, to_linear
 from common.io.images import read_image, shrink
+from common.io.srgb import from_linear, to_linear
 from film import alignment, photos
 from film.alignment import common_view, corners, grey_thumbnail, register, rescaled, transform
 from film.photos import Preparation, common_size, expose, parse_size, place, prepare

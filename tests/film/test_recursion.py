@@ -8,10 +8,10 @@ import weakref
 import numpy as np
 import pytest
 import recipe
+from film.recursion import Interpolator, interpolate
 from toy import toy as make_toy
 
 from film.model import Film
-from film.recursion import Interpolator, interpolate
 
 SIZE = (16, 24)
 

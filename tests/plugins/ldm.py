@@ -1,6 +1,6 @@
 """The networks of a Stable Diffusion single file, derived a second time: by walking through them.
 
-`plugins/diffusion/io/tensor_names.py` decodes numbers out of names. Here the names are made as in the first release's
+`plugins/diffusion/io/single_file.py` decodes numbers out of names. Here the names are made as in the first release's
 constructors: blocks are appended to one list and counted, channels are pushed on a stack and popped. Each function
 gives the tensors of one network as (name in the single file, name in diffusers, shape in PyTorch's layout); a pair
 `(ldm, diffusers)` is the two names of one module.

@@ -26,22 +26,23 @@ def test_a_derangement_has_no_fixed_point(n):
 
 def test_three_rows_scored_against_the_same_targets():
     rows = score_rows(SCORES, TARGETS, sets_of(TARGETS, 2 * TARGETS, TARGETS[[1, 0, 3, 2]]))
-    assert tuple(row.name for row in rows) == NAMES
-    assert [row.scores["error"].value for row in rows] == [0, 15 / 4, (1 + 1 + 4 + 4) / 4]
-    assert [row.scores["ratio"].value for row in rows] == [1, 2, (2 + 0.5 + 2 + 0.5) / 4]
-    assert rows[1].scores["error"].error == pytest.approx(np.std([1, 2, 4, 8], ddof=1) / 2)
+    assert tuple(rows) == NAMES
+    assert [row["error"].value for row in rows.values()] == [0, 15 / 4, (1 + 1 + 4 + 4) / 4]
+    assert [row["ratio"].value for row in rows.values()] == [1, 2, (2 + 0.5 + 2 + 0.5) / 4]
+    assert rows["no control"]["error"].error == pytest.approx(np.std([1, 2, 4, 8], ddof=1) / 2)
     assert flat(rows)["error/wrong control"] == 2.5 and len(flat(rows)) == 6
-    lines = table(rows, digits=2).splitlines()
-    assert lines[0] == "| pictures | error | ratio |" and lines[2] == "| with control | 0.00 ± 0.00 | 1.00 ± 0.00 |"
-    assert lines[3].startswith("| no control | 3.75 ± 1.55 | 2.00") and len(lines) == 5
+    lines = table(rows).splitlines()
+    assert lines[0] == "| pictures | error | ratio |"
+    assert lines[2] == "| with control | 0.000 ± 0.000 | 1.000 ± 0.000 |"
+    assert lines[3].startswith("| no control | 3.750 ± 1.548 | 2.000") and len(lines) == 5
 
 
 def test_a_score_of_nan_is_left_out_and_counted():
     score = {"face": lambda image, target: image if image > 0 else float("nan")}
     rows = score_rows(score, [0] * 3, sets_of([1.0, 2.0, 3.0], [4.0, -1.0, -1.0], [-1.0] * 3))
     expected = [Mean(2, 1 / np.sqrt(3), 3), Mean(4, float("nan"), 1), Mean(float("nan"), float("nan"), 0)]
-    for row, mean in zip(rows, expected, strict=True):
-        assert row.scores["face"] == pytest.approx(mean, nan_ok=True)
+    for row, mean in zip(rows.values(), expected, strict=True):
+        assert row["face"] == pytest.approx(mean, nan_ok=True)
     assert "4.000 ± nan (1 of 3)" in table(rows) and "(0 of 3)" in table(rows) and "(3 of" not in table(rows)
 
 

@@ -5,16 +5,14 @@ import warnings
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import one_line
-from prepared import write_prepared
+from prepared import write_efficientnet, write_prepared
+from refusals import refused
 from tiny_base import diffusion_base, pixel_base
 
 from common.io.images import read_image, to_uint8
-from common.perceptual.efficientnet import EfficientNet, EfficientNetConfig, Stage, save_efficientnet, shapes
 from plugins.diffusion.request import make_request
 from plugins.evaluation import base_quality
 from plugins.evaluation.base_quality import BaseQuality, Real
@@ -27,7 +25,6 @@ with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclas
     from common.training.run import evaluate_from_config
 
 SIDE = 16
-NETWORK = EfficientNetConfig((Stage(3, 1, 1, 4, 1),), stem=4, features=6, classes=2, side=16)
 SPLITS = {"train": 12, "unseen": 4, "unseen_style": 2, "test": 5}
 QUICK = {"steps": 3, "batch": 2}  # the programs that test_pipeline.py compiles, too
 ROWS = {
@@ -52,11 +49,7 @@ def made(tmp_path_factory) -> Path:
         return {"style": f"style {i % 2}", "split": splits[i], **too_long}
 
     write_prepared(folder / "pictures", images, entry)
-    params = {
-        name: {leaf: jnp.asarray(rng.random(x.shape), jnp.float32) for leaf, x in leaves.items()}
-        for name, leaves in shapes(NETWORK).items()
-    }
-    save_efficientnet(folder / "network.safetensors", EfficientNet(params, NETWORK), {})
+    write_efficientnet(folder / "network.safetensors")
     diffusion_base().save(folder / "base")
     return folder
 
@@ -164,9 +157,7 @@ def test_a_base_of_pixels_and_of_another_size(made, monkeypatch):
 )
 def test_settings_that_are_refused_before_the_base_is_loaded(made, tmp_path, monkeypatch, changes, base, value):
     monkeypatch.setattr(base_quality, "load", lambda *_: pytest.fail("loaded"))
-    with pytest.raises((ValueError, OSError), match=value) as error:
-        quality(made, **changes).run(str(made / base), tmp_path / "out")
-    one_line(error)
+    refused((ValueError, OSError), value, lambda: quality(made, **changes).run(str(made / base), tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 

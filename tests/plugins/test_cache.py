@@ -1,6 +1,7 @@
 """Latents and text states computed once: they are the networks' outputs, and batches contain them."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3), np.uint8)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def folder(tmp_path_factory):
     """A prepared folder and the same images as a user's own, a base, and the caches of both."""
     folder = tmp_path_factory.mktemp("cache")
     write_prepared(folder / "pictures", IMAGES, lambda i: {"split": "train"})
@@ -36,8 +37,8 @@ def made(tmp_path_factory):
     save_component(folder / "base" / "text_encoder", TextEncoder(TEXT, rngs=nnx.Rngs(1)))
     save_component(folder / "vae", AutoencoderKL(VAE, rngs=nnx.Rngs(0)))
     write_cache(folder / "own", folder / "vae", folder / "own_latents", batch=2, size=SIZE)
-    scale = write_cache(folder / "pictures", folder / "vae", folder / "latents", folder / "base", batch=2)
-    return folder, scale
+    write_cache(folder / "pictures", folder / "vae", folder / "latents", folder / "base", batch=2)
+    return folder
 
 
 def config(folder, **changes) -> CaptionedConfig:
@@ -45,8 +46,7 @@ def config(folder, **changes) -> CaptionedConfig:
     return CaptionedConfig(str(folder / "pictures"), **(plain | changes))
 
 
-def test_latents_are_the_autoencoders(made):
-    folder, scale = made
+def test_latents_are_the_autoencoders(folder):
     mean, std = (np.load(folder / "latents" / name) for name in ("mean.npy", "std.npy"))
     assert mean.shape == std.shape == (3, 2, 4, 4, 2) and mean.dtype == np.float16
     graph, state = nnx.split(load_vae(folder / "vae"))
@@ -57,13 +57,13 @@ def test_latents_are_the_autoencoders(made):
     for name in ("mean.npy", "std.npy"):
         np.testing.assert_array_equal(np.load(folder / "own_latents" / name), np.load(folder / "latents" / name))
     scaled = load_vae(folder / "latents" / "vae")
+    scale = json.loads((folder / "latents" / "index.json").read_text())["scaling_factor"]
     assert scaled.config.scaling_factor == pytest.approx(scale)
     draws = mean + std * np.random.default_rng(1).standard_normal((400, *mean.shape), np.float32)
     assert float(jnp.std(scaled.to_latents(jnp.asarray(draws.reshape(-1, 4, 4, 2))))) == pytest.approx(1, abs=0.02)
 
 
-def test_latents_replace_images(made):
-    folder, _ = made
+def test_latents_replace_images(folder):
     mean, sides = np.load(folder / "latents" / "mean.npy"), set()
     for batch in take(config(folder).batches(0), 6):
         assert set(batch) == {"latents_mean", "latents_std", "tokens", "id"}
@@ -72,8 +72,7 @@ def test_latents_replace_images(made):
     assert sides == {0, 1}
 
 
-def test_a_condition_fits_the_latents(made):
-    folder, _ = made
+def test_a_condition_fits_the_latents(folder):
     names = dict(latents=str(folder / "own_latents"), tokenizer=str(folder / "pictures" / "tokenizer"))
     data = OwnPicturesConfig(str(folder / "own"), size=SIZE, batch_size=3, unseen=0, mirror=True, **names)
     assert set(next(data.batches(0))) == {"latents_mean", "latents_std", "tokens", "id"}
@@ -87,8 +86,7 @@ def test_a_condition_fits_the_latents(made):
     refused(ValueError, r"8 .* 4", lambda: dataclasses.replace(data, size=4).batches(0))
 
 
-def test_states_replace_tokens(made):
-    folder, _ = made
+def test_states_replace_tokens(folder):
     states, seen = np.load(folder / "latents" / "states.npy"), set()
     assert states.shape == (4, 6, 8) and not np.array_equal(states[0], states[3])
     for batch in take(config(folder, tag=0, plain=0, drop=0.5, states=True).batches(0), 6):
@@ -98,8 +96,7 @@ def test_states_replace_tokens(made):
     assert seen == {False, True}
 
 
-def test_missing_or_foreign_caches_are_refused(made, tmp_path):
-    folder, _ = made
+def test_missing_or_foreign_caches_are_refused(folder, tmp_path):
     refused(FileNotFoundError, "latent_cache", lambda: config(folder, latents=str(tmp_path)).batches(0))
     without_states = config(folder, latents=str(folder / "own_latents"), states=True, tag=0, plain=0)
     refused(FileNotFoundError, r"states\.npy", without_states.batches, 0)

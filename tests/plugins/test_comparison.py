@@ -154,16 +154,19 @@ def test_the_command(made, tmp_path, monkeypatch, caplog):
     small = {"base": made / "base", "count": 4, "rows": 1, "steps": 2, "inversion": 2, "rounds": 1, "quality": "null"}
     words = [f"evaluation.{name}={value}" for name, value in small.items()]
     words += [f"weights={made / 'plugin'}", f"evaluation.data.folder={made / 'pictures'}"]
+    configs = []
     with hydra.initialize_config_module("configs", version_base="1.3"):
         for name, method in (("control_methods", "methods.plug_and_play"), ("control_ways", "ways.layout")):
             override = renamed.override(f"evaluation.{method}=null")
-            config = hydra.compose("eval", overrides=[f"evaluation={name}", *words, override])
-            with caplog.at_level("INFO"):
-                evaluate_from_config(config)
-            report = json.loads(Path(f"runs/{name}/evaluation/results.json").read_text())
-            assert [row["model"] for row in report["rows"]] == ["Base", "Base + plugin"] and report["quality"] is None
-            with pytest.raises(SystemExit):
-                evaluate_from_config(config)
+            configs.append(hydra.compose("eval", overrides=[f"evaluation={name}", *words, override]))
+    now, before = (instantiate(config.evaluation, "evaluation") for config in configs)
+    assert now.methods == before.methods and now.data == before.data
+    with caplog.at_level("INFO"):
+        evaluate_from_config(configs[1])
+    report = json.loads(Path("runs/control_ways/evaluation/results.json").read_text())
+    assert [row["model"] for row in report["rows"]] == ["Base", "Base + plugin"] and report["quality"] is None
+    with pytest.raises(SystemExit):
+        evaluate_from_config(configs[1])
     assert "| Base + plugin |" in caplog.text
 
 

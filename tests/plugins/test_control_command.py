@@ -68,20 +68,20 @@ def test_an_image_covers_the_size():
 PHOTO, EDGES = "--control canny --image photo.png", "--plugin plugin --condition edges.png"
 
 
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        ("--control canny", "--image"),
-        ("--plugin plugin --image photo.png", "--control"),
-        (f"{PHOTO} --plugin base/unet", "base/unet"),
-        (f"{PHOTO} --plugin plugin plugin", "2 plugins for 1"),
-        ("--control holistic --image photo.png", "holistic"),
-        (f"{PHOTO} --strength 0.5", "--control-strength"),
-        ("--prompt-only", "--prompt-only"),
-        (f"{EDGES} --control-strength 1 2", "2 strengths for 1"),
-        (f"{EDGES} edges.png", "2 conditions for 1"),
-        ("--control plug_and_play --image photo.png --sampler euler", "euler"),
-    ],
-)
-def test_conflicting_options(here, capsys, words, value):
-    assert value in refused(f"{GENERATE} -o out.png {words}", capsys)
+MISTAKES = {  # words -> a value in the error
+    "--control canny": "--image",
+    "--plugin plugin --image photo.png": "--control",
+    f"{PHOTO} --plugin base/unet": "base/unet",
+    f"{PHOTO} --plugin plugin plugin": "2 plugins for 1",
+    "--control holistic --image photo.png": "holistic",
+    f"{PHOTO} --strength 0.5": "--control-strength",
+    "--prompt-only": "--prompt-only",
+    f"{EDGES} --control-strength 1 2": "2 strengths for 1",
+    f"{EDGES} edges.png": "2 conditions for 1",
+    "--control plug_and_play --image photo.png --sampler euler": "euler",
+}
+
+
+def test_conflicting_options(here, capsys):
+    for words, value in MISTAKES.items():
+        assert value in refused(f"{GENERATE} -o out.png {words}", capsys), words

@@ -59,24 +59,22 @@ def test_nme_and_pck_by_hand():
     """Eyes 10 apart, a box of 10 x 24 (diagonal 26); errors 0, 5, 2 and 13 pixels."""
     target = np.array([[0.0, 0], [10, 0], [5, 24], [5, 10]])
     predicted = target + np.array([[0.0, 0], [3, 4], [-2, 0], [5, 12]])
-    assert metrics.nme(predicted, target, eyes=(0, 1)) == pytest.approx(20 / 4 / 10)
-    assert metrics.nme(predicted, target, "box") == pytest.approx(20 / 4 / 26)
+    assert metrics.nme(predicted, target, (0, 1)) == pytest.approx(20 / 4 / 10)
     assert metrics.pck(predicted, target) == 2 / 4  # 2.6 pixels
     assert metrics.pck(predicted, target, 0.2) == 3 / 4
     assert metrics.pck(predicted, target, 0.5) == 1  # 13 pixels are just enough
-    assert metrics.pck(predicted, target, 0.2, "eyes", (0, 1)) == 2 / 4
     face = RNG.random((478, 2)) * 100
     assert metrics.nme(face + [3, 4], face) == pytest.approx(5 / np.linalg.norm(face[33] - face[263]))
 
 
 def test_points_that_were_not_found():
     target, some = np.array([[0.0, 0], [30, 40], [10, 10]]), np.array([[0.0, 5], [NAN, NAN], [10, 10]])
-    assert metrics.nme(some, target, "box") == pytest.approx(2.5 / 50)
+    assert metrics.nme(some, target, (0, 1)) == pytest.approx(2.5 / 50)
     assert metrics.pck(some, target) == pytest.approx(2 / 3)
-    assert np.isnan(metrics.nme(NAN * target, target, "box")) and metrics.pck(NAN * target, target) == 0
+    assert np.isnan(metrics.nme(NAN * target, target, (0, 1))) and metrics.pck(NAN * target, target) == 0
     unknown = np.array([[0.0, 0], [30, 40], [NAN, NAN]])
-    assert metrics.pck(some, unknown) == 1 / 2 and metrics.nme(target, unknown, "box") == 0
-    assert np.isnan(metrics.pck(some, NAN * target)) and np.isnan(metrics.nme(some, NAN * target, "box"))
+    assert metrics.pck(some, unknown) == 1 / 2 and metrics.nme(target, unknown, (0, 1)) == 0
+    assert np.isnan(metrics.pck(some, NAN * target))
 
 
 NO_FACE = astronaut.marked((200, 200))
@@ -122,9 +120,11 @@ SQUARE, POINTS = np.zeros((3, 3)), np.array([[0.0, 0], [3, 4]])
         (lambda: metrics.depth_errors(SQUARE, np.zeros((4, 4))), r"\(3, 3\)"),
         (lambda: metrics.depth_errors(SQUARE, SQUARE, SQUARE > 0), "0 pixels"),
         (lambda: metrics.depth_errors(NAN + SQUARE, SQUARE), "9 pixels"),
-        (lambda: metrics.nme(POINTS, POINTS[:1]), r"\(2, 2\) and \(1, 2\)"),
+        (lambda: metrics.pck(POINTS, POINTS[:1]), r"\(2, 2\) and \(1, 2\)"),
         (lambda: metrics.nme(POINTS, POINTS), r"eyes=\(33, 263\)"),
-        (lambda: metrics.nme(POINTS, 0 * POINTS, "box"), "0.0"),
+        (lambda: metrics.nme(POINTS, 0 * POINTS, (0, 1)), "0.0"),
+        (lambda: metrics.nme(POINTS, NAN * POINTS, (0, 1)), "nan"),
+        (lambda: metrics.pck(POINTS, 0 * POINTS), "0.0"),
     ],
 )
 def test_invalid_values_are_refused(call, value):

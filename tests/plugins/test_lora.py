@@ -55,7 +55,7 @@ def changed(params, base) -> list[str]:
 
 def test_the_references_outputs(reference):
     lora = Lora.load(KOHYA)
-    assert set(lora.parts) == {"unet", "text_encoder"}
+    assert set(lora.updates) == {"unet", "text_encoder"}
     graphdef, params = split("unet")
     x, context = jnp.asarray(reference["x"]).transpose(0, 2, 3, 1), jnp.asarray(reference["ctx"])
     t = jnp.asarray(reference["t"], jnp.int32)
@@ -127,7 +127,7 @@ def test_names_of_every_writer(tmp_path, kind, theirs, endings, ours):
     down, up = endings.split()
     tensors = pair(theirs, endings=(down, up))
     lora, params = written(tmp_path / "l.safetensors", tensors), split(kind)[1]
-    assert lora.parts == (kind,)
+    assert [*lora.updates] == [kind]
     merged = merge(params, [(lora, 1.0)])
     assert changed(merged, params) == [f"{ours}.kernel"]
     change = tensors[theirs + up] @ tensors[theirs + down]
@@ -193,16 +193,16 @@ def test_other_kinds_are_named_and_refused(tmp_path, key, message):
     assert key in one_line(caught) and "l.safetensors" in one_line(caught)
 
 
-@pytest.mark.parametrize("header, message", [
-    (json.dumps({"unet.use_dora": True, "unet.lora_alpha": 2}), r"unet\.use_dora"),
-    (json.dumps({"lora_bias": True}), "lora_bias"),
-    (json.dumps({"alpha_pattern": {"(": 1}}), r"'\('"),
-    ("{", "lora_adapter_metadata"),
-    ("[]", "lora_adapter_metadata"),
-])  # fmt: skip
-def test_headers_that_are_refused(tmp_path, header, message):
-    with pytest.raises(ValueError, match=message):
-        written(tmp_path / "l.safetensors", pair("unet.mid_block.x"), lora_adapter_metadata=header)
+def test_headers_that_are_refused(tmp_path):
+    for header, message in (
+        ('{"unet.use_dora": true, "unet.lora_alpha": 2}', r"unet\.use_dora"),
+        ('{"lora_bias": true}', "lora_bias"),
+        ('{"alpha_pattern": {"(": 1}}', r"'\('"),
+        ("{", "lora_adapter_metadata"),
+        ("[]", "lora_adapter_metadata"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            written(tmp_path / "l.safetensors", pair("unet.mid_block.x"), lora_adapter_metadata=header)
 
 
 def test_damaged_files(tmp_path):

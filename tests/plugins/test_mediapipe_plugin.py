@@ -5,30 +5,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import abstract
+from networks import SMALL, abstract
 from tiny_base import diffusion_base, random
 
 from plugins.control import MediaPipeConfig, MediaPipePlugin
 from plugins.control.mediapipe import grouped_conv, shifted_sum
 from plugins.diffusion.networks.unet_config import UNetConfig
 
-SMALL = MediaPipeConfig((8,), reduction=4, stem=8, approach=(), widths=(8,), depths=(2,), expansion=2, groups=4)
-SD15, TWO_LEVELS = (
-    UNetConfig.sd15(),
-    UNetConfig(block_out_channels=(32, 64), down_block_types=("DownBlock2D",) * 2, up_block_types=("UpBlock2D",) * 2),
-)
+TINY = MediaPipeConfig((8,), reduction=4, stem=8, approach=(), widths=(8,), depths=(2,), expansion=2, groups=4)
+SD15 = UNetConfig.sd15()
 
 
 @pytest.mark.parametrize(
-    ("unet", "reduction", "size"),
-    [(SD15, 8, (512, 512)), (SD15, 8, (384, 640)), *((TWO_LEVELS, r, (3 * r, 5 * r)) for r in (1, 2, 4, 8, 16))],
+    ("unet", "reduction", "latents"), [(SD15, 8, (48, 80)), *((SMALL, r, (3, 5)) for r in (1, 2, 4, 8, 16))]
 )
-def test_features_have_the_shapes_of_the_unets_levels(unet, reduction, size):
+def test_features_have_the_shapes_of_the_unets_levels(unet, reduction, latents):
     """Nothing is allocated; odd numbers of latent pixels included."""
     plugin = abstract(lambda: MediaPipePlugin.for_unet(unet, reduction, rngs=nnx.Rngs(0)))
-    image = jax.ShapeDtypeStruct((2, *size, 3), jnp.float32)
-    features = nnx.eval_shape(lambda plugin, image: plugin.encode(image), plugin, image)
-    assert [f.shape[1:] for f in features] == unet.level_shapes(*(side // reduction for side in size))
+    image = jax.ShapeDtypeStruct((2, *(side * reduction for side in latents), 3), jnp.float32)
+    features = nnx.eval_shape(MediaPipePlugin.encode, plugin, image)
+    assert [f.shape[1:] for f in features] == unet.level_shapes(*latents)
     if unet is SD15:
         assert plugin.config == MediaPipeConfig.sd15()
         assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(plugin))) == 5_929_336  # the article's 6 M
@@ -58,7 +54,7 @@ def test_gradients_reach_every_parameter():
     keys = jax.random.split(jax.random.key(0), 3)
     x, context = jax.random.normal(keys[0], (2, 8, 8, 4)), jax.random.normal(keys[1], (2, 5, 16))
     image = jax.random.uniform(keys[2], (2, 32, 32, 3))
-    graph = nnx.graphdef(abstract(lambda: MediaPipePlugin(SMALL, rngs=nnx.Rngs(0))))
+    graph = nnx.graphdef(abstract(lambda: MediaPipePlugin(TINY, rngs=nnx.Rngs(0))))
 
     @jax.jit
     @jax.grad
@@ -69,21 +65,6 @@ def test_gradients_reach_every_parameter():
         gradients = jax.tree_util.tree_leaves_with_path(gradient(nnx.to_pure_dict(nnx.state(plugin))))
         return {jax.tree_util.keystr(path): bool(jnp.abs(leaf).max() > 0) for path, leaf in gradients}
 
-    new = moved(MediaPipePlugin(SMALL, rngs=nnx.Rngs(0)))
+    new = moved(MediaPipePlugin(TINY, rngs=nnx.Rngs(0)))
     assert new == {path: "heads" in path for path in new}
-    assert all(moved(random(MediaPipePlugin, SMALL)).values())
-
-
-@pytest.mark.parametrize(
-    ("fields", "value"),
-    [
-        ({"reduction": 6}, "reduction is 1, 2, 4"),
-        ({"approach": ()}, "approach has"),
-        ({"depths": (1, 1)}, "per level"),
-        ({"groups": 5}, "groups divides"),
-        ({"expansion": 0}, "expansion and"),
-    ],
-)
-def test_architectures_that_are_refused(fields, value):
-    with pytest.raises(ValueError, match=value):
-        MediaPipeConfig(**fields)
+    assert all(moved(random(MediaPipePlugin, TINY)).values())

@@ -14,9 +14,8 @@ from networks import assert_same, one_line, parameters
 from tiny_base import SCHEDULE, TEXT, VAE, diffusion_base, pixel_base, unet_config
 
 from common.training.mesh import make_mesh
-from plugins.diffusion import samplers
 from plugins.diffusion.compiled import chunk_size, make_layout
-from plugins.diffusion.io.folder import read_base
+from plugins.diffusion.io.base import read_base
 from plugins.diffusion.io.lora import Lora
 from plugins.diffusion.pipeline import load
 from plugins.diffusion.request import make_request
@@ -212,12 +211,6 @@ def test_batches_are_even_and_padded():
     assert sizes(20, 512, make_mesh()) == [10, 10] and sizes(3, 512, make_mesh()) == [4] and sizes(2, 8000) == [1, 1]
     assert chunk_size(8, 512 * 512) == 2 and chunk_size(1, 64 * 64) == 1 and chunk_size(8, 2000 * 2000, 2) == 2
     assert [rows.tolist() for rows in make_layout(5, 16, 16, 2, 2, None).batches] == [[0, 1], [2, 3], [4, 4]]
-
-
-def test_a_request_without_settings_has_the_defaults():
-    request = make_request(diffusion_base().base, APPLE, image=IMAGE)
-    assert (request.height, request.width, request.strength, request.calls) == (16, 16, 0.8, 40)
-    assert request.seeds == (0,) and request.sampler == samplers.ddim and request.truncated == ()
 
 
 def test_prediction_and_tokenizer_may_be_given(tmp_path):

@@ -16,7 +16,7 @@ from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.pipeline import Run
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers import Step
-from plugins.diffusion.steering import SOURCE, WITH, WITHOUT, Rows, _joined
+from plugins.diffusion.steering import COND, SOURCE, UNCOND, Rows, _joined
 
 STEPS, INVERSION = 4, 8
 IMAGE = np.random.default_rng(0).random((16, 16, 3), np.float32)
@@ -29,19 +29,18 @@ def run(prompt="a red apple", **options) -> np.ndarray:
     return diffusion_base()(prompt, steps=STEPS, sampler="ddim", controls=[control], **call)
 
 
-def states(*texts: str) -> jax.Array:
+def plan_of(control: PlugAndPlay) -> Run:
+    """A run of the base with this control."""
     base = diffusion_base()
-    params = base.compiled.params()["text_encoder"]
-    return jnp.concatenate([base.compiled.encode_text(params, base.tokenizer(text, 16), skip=0) for text in texts])
+    request = make_request(base.base, "a red apple", steps=STEPS, sampler="ddim", controls=[control])
+    return Run(base, request, base.compiled.params(), make_layout(1, 16, 16, 2, None, None), None, None)
 
 
 @pytest.fixture(scope="module")
 def trajectory() -> jax.Array:
-    base = diffusion_base()
-    params = base.compiled.params()
-    latents = base.compiled.encode_image(params["vae"], jnp.asarray(IMAGE[None]))
-    settings = {"schedule": base.schedule, "inversion": INVERSION, "steps": STEPS}
-    return reconstruct(base.compiled.graphs["unet"], params["unet"], latents, states(""), **settings)
+    """Of the image: its latents before each step and after the last."""
+    control = PlugAndPlay(IMAGE, inversion=INVERSION)
+    return control.prepare(plan_of(control), np.array([0]))[1].trajectory
 
 
 def test_the_layers_are_the_releases():
@@ -64,13 +63,12 @@ def test_the_first_row_is_injected_into_the_targets():
 def test_a_call_with_a_source_row_is_two_runs_of_the_network(trajectory):
     """The same by hand: run the source, keep its values, put them into a run of the sample."""
     base, control = diffusion_base(), PlugAndPlay(IMAGE, inversion=INVERSION)
-    request = make_request(base.base, "a red apple", steps=STEPS, sampler="ddim", controls=[control])
-    layout = make_layout(1, 16, 16, 2, None, None)
-    acts, arrays = control.prepare(Run(base, request, base.compiled.params(), layout, None, None), np.array([0]))
+    run = plan_of(control)
+    static, arrays = control.prepare(run, np.array([0]))
     x = jax.random.normal(jax.random.key(1), (1, 8, 8, 4))
-    source, context = trajectory[1], states("", "a cat", "a red apple")
+    source, context = trajectory[1], run.states(["", "a cat", "a red apple"])
     step = Step(jnp.float32(500), jnp.int32(1), jnp.float32(0.25), jnp.float32(0.5))
-    rows = Rows(jnp.stack([source, x, x], 1), context[None], (SOURCE, WITHOUT, WITH), step)
+    rows = Rows(jnp.stack([source, x, x], 1), context[None], (SOURCE, UNCOND, COND), step)
 
     def call(x, context, tap=lambda name, value: value):
         """The output, and all values that a tap sees."""
@@ -82,7 +80,7 @@ def test_a_call_with_a_source_row_is_two_runs_of_the_network(trajectory):
 
         return traced(x, context)
 
-    together, _ = call(rows.x[0], context, **_joined([acts.effect(arrays, rows)], rows))
+    together, _ = call(rows.x[0], context, **_joined([static.effect(arrays, rows)], rows))
     alone, seen = call(source, context[:1])
     names = {name for layer in control.injection_layers(base.unet.config) for name in layer.names}
     assert len(names) == 5 and names <= set(seen)
@@ -123,13 +121,12 @@ def test_one_inversion_serves_all_prompts(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "request_options", "value"),
+    ("options", "call", "value"),
     [
         ({"features": 1.5}, {}, "features=1.5"),
         ({"inversion": 0}, {}, "inversion=0"),
         ({"strength": float("nan")}, {}, "strength=nan"),
         ({"levels": (1.0,)}, {}, "1 .*3"),
-        ({"steps": (0.5, 0.5)}, {}, "steps="),
         ({}, {"sampler": "euler"}, "euler"),
         ({}, {"sampler": dataclasses.replace(samplers.ddim, options=(("eta", 1.0),))}, "eta"),
         ({}, {"image": IMAGE}, "initial image"),
@@ -137,10 +134,7 @@ def test_one_inversion_serves_all_prompts(monkeypatch):
         ({}, {"width": 8, "height": 8}, "16x16.*8x8"),
     ],
 )
-def test_errors_name_the_value(options, request_options, value):
+def test_errors_name_the_value(options, call, value):
     with pytest.raises(ValueError, match=value):
-        make_request(
-            diffusion_base().base,
-            "a cat",
-            **{"steps": 2, "sampler": "ddim", "controls": [PlugAndPlay(IMAGE, **options)], **request_options},
-        )
+        call = {"steps": 2, "sampler": "ddim", "controls": [PlugAndPlay(IMAGE, **options)], **call}
+        make_request(diffusion_base().base, "a cat", **call)

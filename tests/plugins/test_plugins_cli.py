@@ -125,32 +125,32 @@ def test_info_of_a_single_file_with_a_tokenizer_beside_it(here, capsys):
     assert rows["predicts"].startswith("epsilon, 1000 timesteps") and rows["sampler"] == "plms"
 
 
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        ("--sampler eulr", "'eulr'"),
-        ("--image none.png", "none.png"),
-        ("--image wide.png --height 16 --width 16", "20x16"),
-        ("--count 0", "--count 0"),
-        ("--count 2", "a.png"),
-        ("--batch 0", "--batch 0"),
-        ("--seed -1", "--seed -1"),
-        ("-o a.bmp", "'.bmp'"),
-        ("-o taken.png", "taken.png"),
-        ("--sheet sheet.mp4", "'.mp4'"),
-        ("--lora none.safetensors", "none.safetensors"),
-        ("--lora none.safetensors:much", "'much'"),
-        ("--base nowhere", "'nowhere'"),
-    ],
-)
-def test_errors_are_one_line_and_write_nothing(here, capsys, words, value):
+MISTAKES = {  # words -> a value in the error
+    "--sampler eulr": "'eulr'",
+    "--image none.png": "none.png",
+    "--image wide.png --height 16 --width 16": "20x16",
+    "--count 0": "--count 0",
+    "--count 2": "a.png",
+    "--batch 0": "--batch 0",
+    "--seed -1": "--seed -1",
+    "-o a.bmp": "'.bmp'",
+    "-o taken.png": "taken.png",
+    "--sheet sheet.mp4": "'.mp4'",
+    "--lora none.safetensors": "none.safetensors",
+    "--lora none.safetensors:much": "'much'",
+    "--base nowhere": "'nowhere'",
+}
+
+
+def test_errors_are_one_line_and_write_nothing(here, capsys):
     write_image("wide.png", np.zeros((16, 20, 3), np.float32))
     write_image("taken.png", np.zeros((2, 2, 3), np.float32))
-    assert value in refused(f"{GENERATE} -o a.png {words}", capsys)
+    for words, value in MISTAKES.items():
+        assert value in refused(f"{GENERATE} -o a.png {words}", capsys), words
 
 
 def test_no_base_and_no_command(here, capsys, monkeypatch):
-    monkeypatch.setattr("plugins.diffusion.io.pretrained.WEIGHTS", here / "weights")
+    monkeypatch.setattr("plugins.diffusion.io.base.WEIGHTS", here / "weights")
     assert "base" in refused("info", capsys) and "'draw'" in refused("draw", capsys)
     (here / "weights").mkdir()
     shutil.move("base", here / "weights" / "diffusion-small")

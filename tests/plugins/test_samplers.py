@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from plugins.diffusion import samplers
-from plugins.diffusion.samplers.scheduler_config import CLASSES, read_schedule, to_json
+from plugins.diffusion.samplers.scheduler_config import CLASSES, from_json, read_schedule, to_json
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 DATA = Path(__file__).parents[1] / "data/plugins"
@@ -32,7 +32,7 @@ def recorded(name: str) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", RUNS)
 def test_recorded_run(name):
     run, arrays = RUNS[name], recorded(name)
-    sampler, schedule = samplers.from_json({"_class_name": run["cls"], **run["config"]})
+    sampler, schedule = from_json({"_class_name": run["cls"], **run["config"]})
     plan = sampler.plan(schedule, run["steps"], **run["step_kw"])
     # The reference's schedule is float32: at its lowest noise level five digits are left, and Karras' timesteps follow.
     np.testing.assert_allclose(plan.timesteps, arrays["timesteps"], rtol=5e-5, atol=1e-9)
@@ -68,10 +68,10 @@ DPM = {"_class_name": "DPMSolverMultistepScheduler"}
 
 def test_a_file_names_sampler_options_and_schedule():
     options = {"algorithm_type": "sde-dpmsolver++", "solver_order": 1, "use_karras_sigmas": True}
-    sampler, schedule = samplers.from_json({**SD15, **DPM, **options})
+    sampler, schedule = from_json({**SD15, **DPM, **options})
     assert dict(sampler.options) == {"order": 1, "sde": True} and schedule.sigma_spacing == "karras"
-    assert samplers.from_json(SD15) == (samplers.plms, Schedule())
-    assert samplers.from_json(FLOW) == (samplers.flow_euler, FlowSchedule(shift=3.0))
+    assert from_json(SD15) == (samplers.plms, Schedule())
+    assert from_json(FLOW) == (samplers.flow_euler, FlowSchedule(shift=3.0))
     changed = read_schedule({**SD15, "beta_end": 1 / 64, "prediction_type": "sample", "use_karras_sigmas": True})
     assert changed == Schedule(beta_end=1 / 64, prediction_type="sample", sigma_spacing="karras")
 
@@ -106,20 +106,21 @@ def test_a_missing_key_has_the_default_of_its_class():
 ])  # fmt: skip
 def test_unsupported_files_are_refused(change, message):
     with pytest.raises(ValueError, match=message) as caught:
-        samplers.from_json({**SD15, **change})
+        from_json({**SD15, **change})
     assert "\n" not in str(caught.value)
 
 
 def test_every_sampler_with_a_class_is_written_as_it_is_read():
     for name, run in RUNS.items():
         if run["cls"] in CLASSES:
-            known = samplers.from_json({"_class_name": run["cls"], **run["config"]})
+            known = from_json({"_class_name": run["cls"], **run["config"]})
             written = json.loads(json.dumps(to_json(*known)))
-            sampler, schedule = samplers.from_json(written)
+            sampler, schedule = from_json(written)
             assert (written["_class_name"], sampler.options, schedule) == (run["cls"], known[0].options, known[1]), name
-    for name, sampler in samplers.SAMPLERS.items():
+    for name in samplers.SAMPLERS:
         schedule = FlowSchedule(shift=3.0) if name == "flow_euler" else Schedule(timestep_spacing="leading")
-        again, read = samplers.from_json(to_json(sampler, schedule))
+        sampler = samplers.by_name(name)
+        again, read = from_json(to_json(sampler, schedule))
         ours, theirs = sampler.plan(schedule, 10), again.plan(read, 10)
         np.testing.assert_array_equal(ours.timesteps, theirs.timesteps, name)
         for column in ours.columns:

@@ -4,15 +4,15 @@ import dataclasses
 import itertools
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plugins.diffusion.samplers import predictions, schedules
-from plugins.diffusion.samplers.predictions import add_noise, min_snr_weight, predict, snr, target, training_target
+from plugins.diffusion.samplers import schedules
+from plugins.diffusion.samplers.sampler import predict
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, solver_timesteps, spaced_timesteps
 from plugins.diffusion.steering import guide
+from plugins.diffusion.training.losses import add_noise, min_snr_weight, scales, snr, target, training_target
 
 DATA = Path(__file__).parents[1] / "data/plugins"
 TRAIN = np.load(DATA / "schedulers.npz", allow_pickle=False)  # of 1,000 timesteps every ninth, first and last included
@@ -63,11 +63,6 @@ def test_flow_levels_are_shifted_up():
     assert (moved[1:-1] > plain[1:-1]).all()
 
 
-def test_a_schedule_is_a_static_argument():
-    double = jax.jit(lambda x, schedule: x * schedule.num_train_timesteps, static_argnums=1)
-    assert double(2.0, Schedule()) == double(2.0, Schedule(prediction_type="sample")) == 2000
-
-
 def test_noisy_samples_and_velocities():
     np.testing.assert_allclose(add_noise(Schedule(), X0, EPS, T), TRAIN["train/noisy"], atol=2e-6)
     velocity = training_target(Schedule(prediction_type="v_prediction"), X0, EPS, T)
@@ -102,7 +97,7 @@ def test_every_prediction_gives_x0_and_eps(kinds, alpha):
 def test_the_training_target_is_the_samplers_prediction(kind):
     schedule = Schedule(prediction_type=kind)
     output, x = training_target(schedule, X0, EPS, T), add_noise(schedule, X0, EPS, T)
-    prediction = predict(kind, output, x, *predictions.scales(schedule, T, x.ndim))
+    prediction = predict(kind, output, x, *scales(schedule, T, x.ndim))
     np.testing.assert_allclose(prediction.x0, X0, atol=5e-5)
     np.testing.assert_allclose(prediction.eps, EPS, atol=5e-4)
 

@@ -12,7 +12,7 @@ from plugins.cli.controls import cover
 from plugins.cli.main import main
 from plugins.conditions.registry import make
 from plugins.control.loading import load, shipped_names
-from plugins.diffusion.io.pretrained import WEIGHTS
+from plugins.diffusion.io.base import WEIGHTS
 from plugins.metrics.fidelity import EdgeF1, MaskIou
 
 APPLE = Path(__file__).parents[2] / "examples" / "apple.png"

@@ -10,9 +10,8 @@ from networks import assert_same, network, one_line, parameters, stored
 
 from common.weights import porting
 from plugins.diffusion.io.components import KINDS, load_component, load_text_encoder, load_unet, load_vae
-from plugins.diffusion.io.porting import blank, table
-from plugins.diffusion.io.single_file import infer_config
-from plugins.diffusion.io.tensor_names import from_folder, from_single_file, prefix_of
+from plugins.diffusion.io.porting import blank, from_folder, table
+from plugins.diffusion.io.single_file import from_single_file, infer_config, prefix_of
 from plugins.diffusion.networks.text_encoder import TextConfig
 from plugins.diffusion.networks.unet import UNetConfig
 from plugins.diffusion.networks.vae import VAEConfig
@@ -134,7 +133,7 @@ def test_text_of_sd_2_is_open_clips_with_its_last_block_left_out(tmp_path):
     assert keys["embeddings.position_embedding.weight"] == "positional_embedding"
     assert keys["encoder.layers.22.mlp.fc2.bias"] == "transformer.resblocks.22.mlp.c_proj.bias"
     ours = {name: origin.shape(shapes[origin.key]) for name, origin in origins.items()}
-    assert TextConfig.from_json(infer_config("text_encoder", ours, open_clip=True)) == TextConfig.openclip_h()
+    assert TextConfig.from_json(infer_config("text_encoder", ours, OPEN_CLIP)) == TextConfig.openclip_h()
     cut = [OPEN_CLIP + key for key in ldm.open_clip_shapes(8, 23, 9)]  # the unused block is already missing
     assert "encoder.layers.22.mlp.fc1.weight" in from_single_file("text_encoder", cut, OPEN_CLIP)
 

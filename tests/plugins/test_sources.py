@@ -8,6 +8,7 @@ import tarfile
 import cv2
 import numpy as np
 import pytest
+from made_archives import tar_bytes
 from refusals import refused
 
 from common.data.files import expand
@@ -37,16 +38,6 @@ def write(path, content: np.ndarray | str) -> None:
 
 def write_lines(path, entries):
     write(path, "\n".join(json.dumps(entry) for entry in entries) + "\n\n")
-
-
-def tar_bytes(files, mode="w") -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as tar:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 def write_folder(folder):
@@ -204,7 +195,7 @@ def test_tars_with_folders_texts_and_missing_members(tmp_path):
         "b/5.png": b"no image",
         "b/" + 120 * "long" + ".png": png(image_of(4)),
     }
-    (tmp_path / "x.tar").write_bytes(tar_bytes(files))
+    (tmp_path / "x.tar").write_bytes(tar_bytes(files, "w"))
     source = open_source(tmp_path / "x.tar")
     assert [source[i].key for i in range(5)] == ["x/a/1", "x/b/1", "x/b/3", "x/b/4", "x/b/5"]
     assert [source[i].captions for i in range(3)] == [("one", "two"), (), ("a string",)]
@@ -284,7 +275,7 @@ def test_tfds_errors_are_one_line(prepared):
     [
         ("a.jsonl", b"\n\n"),
         ("b.jsonl", b'{"image": "\xff"}'),
-        ("a.tar", tar_bytes({"readme.md": b"no image"})),
+        ("a.tar", tar_bytes({"readme.md": b"no image"}, "w")),
         ("a.csv", b"a,b"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The UNet and its inputs for controls against the PyTorch library's outputs, and configurations from config.json."""
+"""The UNet against the PyTorch library's outputs, and configurations from config.json."""
 
 import json
 import re
@@ -29,59 +29,21 @@ NAMES = {
 }
 
 
-@pytest.fixture(scope="module")
-def run():
-    """The fixtures' network with all optional inputs (zeros by default) in one compiled function: its output, and all
-    values of a tap."""
-    unet = network("unet")
-    config, (graphdef, state) = unet.config, nnx.split(unet)
-    params = nnx.to_pure_dict(state)
-    levels = [jnp.zeros((2, *shape)) for shape in config.level_shapes(16, 8)]
-    skips = [jnp.zeros((2, *shape)) for shape in config.skip_shapes(16, 8)]
-    zeros_of = {"level_features": levels, "skip_residuals": skips, "mid_residual": levels[-1]}
+def test_output_and_everything_inside():
+    """What controls add inside is tested with them (test_controlnet, test_t2i_adapter)."""
+    io, (graphdef, state) = fixture("unet_io"), nnx.split(network("unet"))
 
     @jax.jit
-    def program(params, x, t, context, plugged):
+    def call(t):
         seen = {}
         tap = lambda name, value: seen.setdefault(name, value)  # noqa: E731
-        return nnx.merge(graphdef, params)(x, t, context, **plugged, tap=tap), seen
+        return nnx.merge(graphdef, state)(io["x"], t, io["ctx"], tap=tap), seen
 
-    def call(x, t, ctx, **plugged):
-        return program(params, x, jnp.broadcast_to(jnp.asarray(t), (2,)), ctx, zeros_of | plugged)
-
-    return call
-
-
-def test_output_and_everything_inside(run):
-    io = fixture("unet_io")
-    out, seen = run(io["x"], io["t"], io["ctx"])
+    out, seen = call(io["t"])
     assert_near(out, io["out"], atol=PARITY)
-    for ours, theirs in ((seen[NAMES[key]], io[key]) for key in NAMES):
-        assert_near(ours, theirs, atol=PARITY)
-    assert_near(run(io["x"], 500, io["ctx"])[0], io["out_t500"], atol=PARITY)
-
-
-def test_level_features_enter_stream_and_skips(run):
-    """`down3_last_skip` holds the trap: the last level's feature is in the last skip as well."""
-    io = fixture("t2i_adapter_io")
-    inputs, features = (io["x"], io["t"], io["ctx"]), [io[f"feat_{i}"] for i in range(4)]
-    out, seen = run(*inputs, level_features=features)
-    assert_near(out, io["unet_out"], atol=PARITY)
-    assert_near(seen["mid_block"], io["mid"], atol=PARITY)
-    for level, last in enumerate((3, 6, 9, 11)):
-        assert_near(seen[f"skips.{last}"], io[f"down{level}_last_skip"], atol=PARITY)
-        assert_near(seen[f"down_blocks.{level}"], io[f"down{level}_out"], atol=PARITY)
-    half, _ = run(*inputs, level_features=[0.5 * f for f in features])
-    assert_near(half, io["unet_out_scale05"], atol=PARITY)
-
-
-def test_controlnet_residuals_enter_skips_and_middle(run):
-    """Alone, and together with level features."""
-    io, adapter = fixture("controlnet_io"), fixture("t2i_adapter_io")
-    both, expected = {"level_features": [adapter[f"feat_{i}"] for i in range(4)]}, adapter["unet_out_with_controlnet"]
-    residuals = {"skip_residuals": [io[f"down_{i:02}"] for i in range(12)], "mid_residual": io["mid"]}
-    for more, out in (({}, io["unet_out"]), (both, expected)):
-        assert_near(run(io["x"], io["t"], io["ctx"], **residuals, **more)[0], out, atol=PARITY)
+    for key, ours in NAMES.items():
+        assert_near(seen[ours], io[key], key, atol=PARITY)
+    assert_near(call(jnp.array([500, 500]))[0], io["out_t500"], atol=PARITY)
 
 
 def test_plain_call_on_a_wide_picture():
@@ -150,12 +112,11 @@ def test_taps_replace_and_batches_of_one_are_broadcast(small):
     same["skip_residuals"] = [r[:1] for r in inputs["skip_residuals"]]
     names = ("up_blocks.0.resnets.0", "up_blocks.0.attentions.1.transformer_blocks.1.attn1.to_q")
 
-    def swap(name, value):
-        return 0 * value if name in names[:which] else value
+    @jax.jit
+    def replaced(gains):
+        return call(params, same, tap=lambda name, value: value * gains[names.index(name)] if name in names else value)
 
-    outs = []
-    for which in range(3):  # replaced: nothing, a block's output, that and a query
-        outs.append(jax.jit(lambda p, i, which=which: call(p, i, tap=swap))(params, same))
+    outs = [replaced(jnp.array(gains)) for gains in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0))]  # a block, then a query too
     for out in outs:
         np.testing.assert_allclose(out[0], out[1], atol=1e-5)
     assert float(jnp.abs(outs[0] - outs[1]).max()) > 1e-3 and float(jnp.abs(outs[1] - outs[2]).max()) > 1e-4

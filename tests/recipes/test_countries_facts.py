@@ -39,17 +39,6 @@ def test_the_counts_of_the_docstring():
     assert max(map(len, names)) == 9 and {"Chad", "Romania"} in names and {"Indonesia", "Monaco"} in names
 
 
-def test_facts_are_those_of_the_table():
-    for country in ATLAS.countries:
-        entry = TABLE[country.name]
-        assert country.facts["region"][0] == (entry["subregion"] or entry["region"])
-        for relation, key in (("languages",) * 2, ("borders",) * 2, ("capital",) * 2, ("currency", "currencies")):
-            assert list(country.facts[relation]) == entry[key][:MAX_ANSWERS]
-        if entry["area"]:
-            area = float(country.facts["area"][0].removesuffix(" square km").replace(",", ""))
-            assert abs(area - entry["area"]) <= 0.5 * 10 ** np.floor(np.log10(entry["area"])) + 1e-9
-
-
 def test_areas():
     areas = {643801: "600,000", 0.44: "0.4", 2.02: "2", 9.6: "10", 17098242: "20,000,000"}
     assert all(area_text(area) == f"{text} square km" for area, text in areas.items())
@@ -198,17 +187,6 @@ def test_each_relation_is_in_one_item():
     items = COUNTRIES.memory_items()
     assert len(items) == 250 + 249 + 165 + 249 + 246 and [i.id for i in items] == sorted({i.id for i in items})
     assert all((item.picture is None) == (item.source == "graph") and item.fields["text"] for item in items)
-
-
-def test_questions_and_hops():
-    every = [text for phrasings in phrases.QUESTIONS.values() for text in phrasings]
-    assert len(set(every)) == len(every) == 28 and set(phrases.QUESTIONS) == set(RELATIONS)
-    for relation, phrasings in phrases.QUESTIONS.items():
-        assert all((text.count("{}") == 0) == (relation in phrases.BY_FLAG) for text in phrasings)
-    first = phrases.QUESTIONS["name"][0]
-    pairs = {hop["question"]: (hop["about_image"], hop["about_answer"]) for hop in phrases.hops()}
-    assert pairs["Which language is spoken in this country?"] == (first, "Which language is spoken in {}?")
-    assert pairs["this country: what is its currency?"] == (first, "{}: what is its currency?") and len(pairs) == 8
 
 
 def test_the_tokenizer_spells_everything_and_has_not_seen_held_out_facts():

@@ -10,7 +10,7 @@ from little_worlds import COUNTRIES, COUNTRIES_NETWORK
 from recipes.countries import drawing
 from recipes.countries.augmentation import augment, blank_image
 from recipes.countries.charges import CHARGES, SHARES
-from recipes.countries.drawing import GROUND_SHARES, GROUNDS, PARTS, flag, flags, seeds
+from recipes.countries.drawing import GROUND_SHARES, GROUNDS, PARTS, flags, seeds
 from recipes.countries.facts import Atlas, grid_colours, nearest, unique_flags
 
 with warnings.catch_warnings():
@@ -50,9 +50,8 @@ def test_invented_flags_are_fixed_distinct_and_as_varied_as_real_ones():
     for measure in (edges, colours, nearest_other):
         real, made = measure(REAL[::2]), measure(MADE)
         assert 0.5 < np.median(made) / np.median(real) < 2, measure.__name__
-    for size in (16, 64):
-        sheet = drawing.sheet(20, size=size)
-        assert sheet.ndim == 3 and sheet.shape[1] > 20 * size and sheet.max() <= 1
+    sheet = drawing.sheet(20, size=16)
+    assert sheet.ndim == 3 and sheet.shape[1] > 20 * 16 and sheet.max() <= 1
 
 
 def test_siblings_share_all_seeds_but_one():
@@ -75,15 +74,6 @@ def test_every_ground_and_charge_draws():
     assert abs(sum(GROUND_SHARES) - 1) < 1e-9 and abs(SHARES.sum() - 1) < 1e-9
 
 
-def test_a_plain_ground_always_gets_a_charge():
-    grounds = (GROUNDS[int(rng(0, n, 0).choice(9, p=GROUND_SHARES))] for n in range(500))
-    plain = next(n for n, ground in enumerate(grounds) if ground is drawing.plain)
-    no_hoist = next(n for n in range(500) if rng(0, n, 2).choice(4, p=[0.62, 0.14, 0.06, 0.18]) == 0)
-    for number in range(20):
-        shown = flag([(0, plain, 0), (0, number, 1), (0, no_hoist, 2), (0, number, 3)])
-        assert (shown != shown[0, 0]).any()
-
-
 def test_nearest_and_unique():
     line = np.array([[0.0], [1.0], [3.0], [3.5]])
     assert nearest(line, 2).tolist() == [[1, 2], [0, 2], [3, 1], [2, 1]]
@@ -103,16 +93,6 @@ def test_augmentation_is_fixed_by_its_seed_and_in_range():
     shown = np.stack([augment(REAL[number], 32, rng(number)) for number in range(50)])
     assert shown.min() >= 0 and shown.max() <= 1
     np.testing.assert_array_equal(blank_image(8), np.full((8, 8, 3), 0.5, np.float32))
-
-
-def test_augmentation_keeps_the_colour_and_shows_ground():
-    red = np.broadcast_to(np.array([255, 0, 0], np.uint8), (48, 64, 3)).copy()
-    shown = np.stack([augment(red, 32, rng(8, seed)) for seed in range(200)])
-    middle = shown[:, 8:24, 12:20].mean(axis=(0, 1, 2))
-    assert middle[0] > 0.6 and middle[1:].max() < 0.35
-    covered = ((shown[..., 0] - shown[..., 1]) > 0.2).mean(axis=(1, 2))
-    assert 0.1 < (covered > 0.97).mean() < 0.4 and covered.min() > 0.2
-    assert np.median(np.ptp(shown[covered < 0.9][:, 0, 0], axis=-1)) < 0.2  # grey
 
 
 # ---- the exported network

@@ -57,29 +57,17 @@ def test_in_the_world_an_answer_has_to_be_complete():
     assert not evaluation.correct(answers([[7], [7], [8]]), questions).any()
 
 
-@pytest.mark.parametrize(
-    ("country", "relation", "text", "right"),
-    [
-        ("South Africa", "capital", "pretoria", True),
+def test_of_several_right_answers_any_one_is_right():
+    for country, relation, text, right in (
         ("South Africa", "capital", "Cape  Town", True),
         ("South Africa", "capital", "Pretoria, Cape Town", False),
         ("South Africa", "capital", "Lima", False),
-        ("Peru", "borders", "Brazil", True),
+        ("Peru", "borders", "brazil", True),
         ("Peru", "borders", "Argentina", False),
-        ("Peru", "name", "Peru", True),
-    ],
-)
-def test_of_several_right_answers_any_one_is_right(country, relation, text, right):
-    number = COUNTRIES.atlas.number_of[country] * len(RELATIONS) + RELATIONS.index(relation)
-    assert EVALUATION.correct(written([text]), {"id": np.array([number])}).tolist() == [right]
+    ):
+        number = COUNTRIES.atlas.number_of[country] * len(RELATIONS) + RELATIONS.index(relation)
+        assert EVALUATION.correct(written([text]), {"id": np.array([number])}).tolist() == [right], text
     assert normalized(" Port  Louis ") == "port louis"
-
-
-def test_edited_answers_are_right_in_the_edited_world():
-    edited = COUNTRIES.atlas.edited(0)
-    ids = HELD_OUT["id"][HELD_OUT["relation"] == RELATIONS.index("capital")]
-    new = written([COUNTRIES.right_answers(number, edited)[0] for number in ids])
-    assert EVALUATION.correct(new, {"id": ids}, edited).all() and not EVALUATION.correct(new, {"id": ids}).any()
 
 
 def test_chance_is_the_most_frequent_answer_about_training_countries():
@@ -95,7 +83,7 @@ class Oracle(Reader):
     def __init__(self, names):
         self.names = names
 
-    def ask(self, tokens, image=None, k=4, *, sources=None, how=None):
+    def ask(self, tokens, image=None, k=4, *, sources=None, decoding=None):
         texts = [COUNTRIES.vocabulary.decode(row) for row in tokens]
         if not any("language" in text or "currency" in text for text in texts):
             return written(self.names)

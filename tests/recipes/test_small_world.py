@@ -1,7 +1,6 @@
 """The small world: entities and their pictures, facts, items and vocabulary."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -9,11 +8,10 @@ import pytest
 from recipes.small_world import drawing, entities
 from recipes.small_world.entities import BLOBS, COUNT, MAX_DISTRACTORS, MAX_HELD_OUT, SIZES, attributes
 from recipes.small_world.facts import ANSWERS, CHOICES, RELATIONS, SOURCE_OF, SOURCES, World, item_id, relations_in
-from recipes.small_world.items import LENGTH, items_about
-from recipes.small_world.vocabulary import WorldVocabulary
+from recipes.small_world.items import LENGTH, WorldVocabulary, items_about
 from reveal.network.config import PAD as NETWORK_PAD
 from reveal.network.config import RevealConfig
-from reveal.processing.vocabulary import END, PAD, SPECIAL, START, Vocabulary
+from reveal.processing.tokenizers import END, PAD, SPECIAL, START
 
 EVERY = np.arange(COUNT)
 WORDS = WorldVocabulary.of_world()
@@ -64,12 +62,11 @@ def features(images):
     return [figure.reshape(len(images), -1), hue / hue.max(1, keepdims=True), waves.reshape(len(images), -1)]
 
 
-@pytest.mark.parametrize("size", [16, 32])
-def test_the_nearest_mean_classifies_every_attribute(size):
+def test_the_nearest_mean_classifies_every_attribute():
     numbers = [np.random.default_rng(seed).integers(0, COUNT, count) for seed, count in ((0, 1500), (1, 400))]
     values = [attributes(chosen) for chosen in numbers]
     drawn = [
-        np.stack([drawing.draw(v, np.random.default_rng([seed, n]), size) for n, v in enumerate(some)])
+        np.stack([drawing.draw(v, np.random.default_rng([seed, n]), 16) for n, v in enumerate(some)])
         for seed, some in enumerate(values)
     ]
     assert drawn[0].dtype == np.float32 and drawn[0].min() >= 0 and drawn[0].max() <= 1
@@ -174,33 +171,11 @@ def test_items_depend_on_seed_and_id_and_edits_change_answers_only(world):
 # ---- vocabulary
 
 
-def test_the_vocabulary_suits_the_smallest_network(tmp_path):
+def test_the_vocabulary_suits_the_smallest_network():
     config = RevealConfig.tiny(len(WORDS))
     assert len(WORDS) < 400 and (config.bos, config.eos, NETWORK_PAD) == (START, END, PAD)
     assert WORDS.words[: len(SPECIAL)] == SPECIAL and len(set(WORDS.words)) == len(WORDS)
     assert [[WORDS.words[token] for token in row] for row in WORDS.answers] == [list(w) for w in ANSWERS.values()]
-    WORDS.save(tmp_path / "words.json")
-    assert WorldVocabulary.load(tmp_path / "words.json") == WORDS
-    with pytest.raises(FileExistsError):
-        WORDS.save(tmp_path / "words.json")
-
-
-def test_text_to_tokens_and_back():
-    tokens = WORDS.encode("Food? de nu RO", 8)
-    assert tokens.dtype == np.int32 and tokens.shape == (8,) and list(tokens[5:]) == [PAD] * 3
-    assert WORDS.decode(tokens) == "food ? de nu ro"
-    assert WORDS.decode([START, *tokens[:2], END, tokens[2]]) == "food ?"
-    assert WORDS.decode(WORDS.encode("<extra_id_0> owner", 2)) == "<extra_id_0> owner"
-    for text, value in (("height ?", "height"), ("ba mo ti", "3 words")):
-        with pytest.raises(ValueError, match=value):
-            WORDS.encode(text, 2)
-
-
-def test_a_file_that_is_no_vocabulary(tmp_path):
-    for content in ("[]", "{", '{"words": ["a"]}', json.dumps({"words": [*SPECIAL, "a", "a"]})):
-        (tmp_path / "words.json").write_text(content)
-        with pytest.raises(ValueError, match=r"words\.json"):
-            Vocabulary.load(tmp_path / "words.json")
 
 
 def test_a_permutation_moves_answers_within_their_relation_only():

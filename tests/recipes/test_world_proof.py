@@ -25,7 +25,7 @@ def test_rows_of_one_shape_share_the_first_stage(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("row", ["full", "no memory", "random memory", "no prior, no warm start", "c = 32"])
+@pytest.mark.parametrize("row", ["no memory", "random memory", "no prior, no warm start", "c = 32"])
 def test_the_overrides_of_rows_compose(row):
     for stage in plan(Proof(), row, 2).values():
         with hydra.initialize_config_module("configs", version_base="1.3"):

@@ -17,7 +17,7 @@ from little_worlds import WORLD_NETWORK as NETWORK
 
 from common.io.images import from_uint8, write_image
 from recipes.small_world.facts import SOURCES
-from recipes.small_world.vocabulary import WorldVocabulary
+from recipes.small_world.items import WorldVocabulary
 from reveal.cli.main import main
 from reveal.network import weights
 from reveal.network.model import Reveal

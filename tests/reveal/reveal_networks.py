@@ -82,5 +82,10 @@ def small(**changes) -> Reveal:
     return Reveal(dataclasses.replace(SMALL, **changes), rngs=nnx.Rngs(3))
 
 
+def shallow(**changes) -> Reveal:
+    """`small` with one layer in each stack: half the time to compile."""
+    return small(encoder_layers=2, decoder_layers=1, **changes)
+
+
 def close(ours, theirs, atol: float = 1e-5) -> None:
     np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=0, atol=atol)

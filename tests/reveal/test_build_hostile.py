@@ -3,7 +3,6 @@ counted with its reason, and what stops a build is one line and exit code 2."""
 
 import bz2
 import gzip
-import importlib.util
 import json
 import shutil
 import signal
@@ -12,19 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from assistants import WEIGHTS, files, items, output_of, program, refused, workplace
-from own_files import json_lines, picture
+from own_files import json_lines
 
-from common.data.stored import decode_picture
 from common.data.text import open_text
 from common.io.images import write_image
-from recipes.small_world.vocabulary import WorldVocabulary
+from recipes.small_world.items import WorldVocabulary
 from reveal.cli.main import main
 from reveal.memory import Builder, Layout, Memory
-from reveal.processing.vocabulary import Vocabulary
-from reveal.sources import wit
-from reveal.sources.records import MISSING, UNREADABLE
+from reveal.processing.tokenizers import Words
+from reveal.sources.records import MISSING
 
-LONG, SCRIPTS = "gull " * 8000, "Чайка — 鷗 — نورس"
 KILLED = """
 import os, signal, sys
 from reveal.cli.main import main
@@ -38,7 +34,6 @@ def dying(self, *arguments):
 ShardWriter.append = dying
 main(sys.argv[1:])
 """
-PLAIN = "import sys\nfrom reveal.cli.main import main\nmain(sys.argv[1:])"
 LIMITED = """
 import resource, sys
 from reveal.cli.main import main
@@ -75,10 +70,6 @@ def stop(*_):
     raise KeyboardInterrupt
 
 
-def row_of(given: dict) -> dict[str, str]:
-    return dict.fromkeys(wit.COLUMNS, "") | {"language": "en", "page_url": "x"} | given
-
-
 def test_a_report_is_of_all_that_was_read(here, capsys):
     with Path("items.jsonl").open("a") as file:
         file.write('no JSON\n{"id": 900, "source": "vqa", "image": "none.png"}\n{"id": 901, "source": "graph"}\n')
@@ -94,45 +85,6 @@ def test_a_report_is_of_all_that_was_read(here, capsys):
     assert "third: 150 items" in shown and all(f"1 {reason}" in shown for reason in left_out) and "vqa 37" in shown
 
 
-def test_broken_rows_cost_themselves_alone(here, capsys):
-    for name, seed in {"gull": 1, "tern": 2}.items():
-        picture(here / "birds" / f"{name}.jpg", seed, (40, 60))
-    whole = (here / "birds" / "gull.jpg").read_bytes()
-    (here / "birds" / "cut.jpg").write_bytes(whole[:-200])
-    (here / "birds" / "empty.jpg").touch()
-    (here / "birds" / "text.jpg").write_text("no picture")
-
-    def row(name: str, page: str = "A seabird") -> dict:
-        return {"image_url": f"https://x.org/{name}.jpg", "context_page_description": page}
-
-    lines = [
-        row("gull", 'It says "kek" often'),
-        "en\tonly\ttwo",
-        row("tern") | {"caption_alt_text_description": '"a quote that never ends'},
-        row("gull", SCRIPTS),
-        row("lost"),
-        '"' + "\t".join(row_of(row("gull")).values())[:30],
-        row("cut"),
-        row("empty"),
-        row("text"),
-        row("tern", LONG),
-        row("gull", "once more"),
-        "\t".join(row_of(row("tern", '"Two lines\n""with"" quotes"')).values()),
-        row("gull", ""),
-    ]
-    lines = [line if isinstance(line, str) else "\t".join((row_of(line)).values()) for line in lines]
-    (here / "wit.tsv.gz").write_bytes(gzip.compress("\n".join(["\t".join(wit.COLUMNS), *lines, ""]).encode()))
-    report = output_of(capsys, *words("wit:wit.tsv.gz,images=birds,source=passages"))
-    left_out = report["left_out"]
-    assert left_out[MISSING] == left_out[UNREADABLE] == 1 and sorted(left_out.values()) == [1, 1, 1, 2, 2]
-    found = Memory("m").items([0, 2, 3, 9, 10, 11])
-    pages = ['It says "kek" often', "A seabird", SCRIPTS, LONG.strip(), "once more", 'Two lines\n"with" quotes']
-    assert report["items"] == len(found) == 6 and [item.fields["page"] for item in found] == pages
-    assert found[1].fields["alt"] == '"a quote that never ends'
-    line = refused(capsys, *words("wit:wit.tsv.gz,images=birds,source=passages,strict=true", output="n"))
-    assert "wit.tsv.gz row 2" in line
-
-
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress)])
 def test_a_packed_file_that_was_cut_short_is_named(tmp_path, suffix, pack):
     data = pack("".join(f"line {number} {np.sqrt(number)}\n" for number in range(5000)).encode())
@@ -143,16 +95,6 @@ def test_a_packed_file_that_was_cut_short_is_named(tmp_path, suffix, pack):
     path.write_bytes(data[:-4000])
     with pytest.raises(ValueError, match=rf"a\.tsv{suffix}"), open_text(path) as file:
         list(file)
-
-
-def test_images_are_decoded_alike_from_bytes_and_from_files(tmp_path):
-    rng = np.random.default_rng(0)
-    for name, channels in {"a.jpg": 3, "grey.jpg": 1}.items():
-        path = tmp_path / name
-        write_image(path, np.repeat(rng.random((33, 47, channels), np.float32), 3 // channels, 2))
-        np.testing.assert_array_equal(decode_picture(path.read_bytes(), "x"), decode_picture(path, "x"))
-    with pytest.raises(ValueError, match="item 7"):
-        decode_picture((tmp_path / "a.jpg").read_bytes()[:-300], "item 7")
 
 
 def test_a_killed_build_resumes_to_the_same_memory_and_report(here, capsys):
@@ -169,7 +111,7 @@ def test_a_killed_build_resumes_to_the_same_memory_and_report(here, capsys):
     assert "item" in refused(capsys, *build)  # the sources are others
     Path("items.jsonl").write_text(kept)
     known = WorldVocabulary.of_world().words
-    Vocabulary((*known[:-2], *known[:-3:-1])).save("turned.json")
+    Words((*known[:-2], *known[:-3:-1])).save("turned.json")
     for change in (["--renumber"], ["--tokenizer", "turned.json"]):
         assert "build.json" in refused(capsys, *build, *change)
     report = output_of(capsys, *build)
@@ -235,14 +177,3 @@ def test_a_second_build_into_a_folder_leaves_the_first_alone(here, capsys):
         build = words("items.jsonl", output=target.removesuffix(".building"))
         assert target in refused(capsys, *build, "--overwrite")
         assert first.finish().version == 1
-
-
-def test_a_server_that_is_not_there_is_one_line(here, capsys):
-    if importlib.util.find_spec("pymilvus") is None:  # in this process its import would take the captured stderr
-        pytest.skip("needs the extra milvus")
-    items(here, 3)
-    output_of(capsys, *words("items.jsonl"))
-    server = "http://127.0.0.1:9"  # nobody listens at the port
-    search = ["search", "m", "--text", "food ?", *WEIGHTS, "--engine", "milvus", "--milvus", server]
-    line = program(PLAIN, search, 2)
-    assert line.startswith("reveal: ") and server in line and line.count("\n") == 1

@@ -74,15 +74,6 @@ def test_an_engine_searches_the_keys_of_the_step_and_so_does_a_resumed_run(tmp_p
 
 
 @pytest.mark.slow
-def test_faiss_finds_the_same(tmp_path):
-    pytest.importorskip("faiss")
-    from reveal.memory import FaissEngine
-
-    wanted, found = (losses(tmp_path / str(e), e, sources=[1, 3]) for e in (None, FaissEngine("flat")))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
-
-
-@pytest.mark.slow
 def test_milvus_finds_the_same_and_resumes(tmp_path, exact):
     pytest.importorskip("pymilvus")
     from reveal.memory import MilvusEngine

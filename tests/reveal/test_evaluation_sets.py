@@ -15,10 +15,11 @@ from recipes.small_world.facts import SOURCES
 from reveal.assistant import Assistant
 from reveal.build.memory_build import build
 from reveal.memory.memory import Memory
-from reveal.network.generator import Greedy
+from reveal.network.generator import Decoding
 from reveal.processing.processor import Hops
 from reveal.reader import reader_fingerprint
 from reveal.sources import Questions, Skips, evqa, infoseek
+from reveal.sources.records import Record, usable
 from reveal.sources.registry import items_of
 
 with warnings.catch_warnings():
@@ -28,9 +29,8 @@ with warnings.catch_warnings():
 
     from common.training.config import instantiate
     from common.training.run import evaluate_from_config
-    from reveal.evaluation.answering import Answering
     from reveal.evaluation.benchmarks import Captions, NoCaps
-    from reveal.evaluation.memory_evaluation import SetsEvaluation
+    from reveal.evaluation.memory_evaluation import Answering, SetsEvaluation
     from reveal.memory.engines.engine import engine_of
 
 ROOT = Path(__file__).parents[2]
@@ -86,20 +86,24 @@ def test_domains_of_nocaps_and_karpathys_split(files, tmp_path):
     assert [one.id for one in examples_of(karpathy)[0]] == [7]
 
 
+def shown(records, files) -> list[Record]:
+    """Those whose image is there."""
+    return list(usable(records, files / "images", Skips(), image_needed=True))
+
+
 def test_encyclopedic_vqa_is_read(files):
     names = str(files / "val.json")
-    found = list(evqa.entries(files / "test.csv", files / "images", names))
-    assert [(one.question.id, one.kind, one.seen, one.image) for one in found] == [
+    found = shown(evqa.records(files / "test.csv", names, skips=Skips()), files)
+    assert [(one.number, one.group, one.metadata["seen"], *one.names) for one in found] == [
         (0, "templated", True, "2697"),
         (10, "multi_answer", False, "4f1e2d3c4b5a6978"),
         (11, "multi_answer", False, "2697"),
         (30, "2_hop", None, "2697"),
         (40, "automatic", None, "2697"),
     ]
-    assert found[0].references == ("Ardea", "grey, big heron") and found[0].question.image.name == "heron.jpg"
-    assert found[1].question.text == 'what does "it"\neat'
-    assert found[1].references == ("fish && seeds&&worms", "moss")
-    assert found[1].question.answers == ("fish, seeds, worms", "moss")
+    assert found[0].metadata["references"] == ("Ardea", "grey, big heron") and found[0].image.name == "heron.jpg"
+    assert found[1].text == 'what does "it"\neat' and found[1].answers == ("fish, seeds, worms", "moss")
+    assert found[1].metadata["references"] == ("fish && seeds&&worms", "moss")
     options = {"images": str(files / "images")}  # names are needed for the others
     for more in ({}, {"names": names, "kinds": ["multi_answer"], "most": 1}):
         assert [one.id for one in Questions("evqa", str(files / "test.csv"), options | more)] == [10]
@@ -112,28 +116,29 @@ def test_invalid_tables_are_refused(files, tmp_path):
     for text, value in (("question,answer\nx,y\n", "question_type"), (unclosed, "row 3")):
         (tmp_path / "broken.csv").write_text(text)
         with pytest.raises(ValueError, match=value):
-            list(evqa.entries(tmp_path / "broken.csv", files / "images"))
+            list(evqa.records(tmp_path / "broken.csv", skips=Skips()))
     with pytest.raises(ValueError, match=r"x\.json"):
         evqa.names_of([json_file(tmp_path / "x.json", [1])])
     with pytest.raises(ValueError, match="x"):
-        list(evqa.entries(files / "test.csv", files / "images", kinds=["x"]))
+        list(evqa.records(files / "test.csv", kinds=["x"], skips=Skips()))
     with pytest.raises(ValueError, match="row 4"):
-        list(evqa.entries(files / "test.csv", files / "images", str(files / "val.json"), most=1, skips=Skips(True)))
+        list(evqa.records(files / "test.csv", str(files / "val.json"), most=1, skips=Skips(True)))
 
 
 def test_infoseek_is_read(files):
-    path, images = files / "infoseek.jsonl", files / "images"
-    found = list(infoseek.entries(path, images, files / "qtype.jsonl", files / "withkb.jsonl"))
-    assert [(one.name, one.question.id, one.kind, one.split) for one in found[:3]] == [
-        ("v0", 0, "numerical", "unseen_question"),
-        ("v1", 1, "string", "unseen_entity"),
-        ("v2", 2, "time", "unseen_question"),
+    path, nothing = files / "infoseek.jsonl", {"references": (), "range": None, "entity": ""}
+    found = shown(infoseek.records(path, files / "qtype.jsonl", files / "withkb.jsonl", skips=Skips()), files)
+    split, texts = {"split": "unseen_question"}, {"references": ("東京", "Tokyo"), "entity": "Q1490"}
+    assert [one.metadata for one in found[:3]] == [
+        nothing | split | {"id": "v0", "kind": "numerical", "range": (54.9, 67.1)},
+        nothing | texts | {"id": "v1", "kind": "string", "split": "unseen_entity"},
+        nothing | split | {"id": "v2", "kind": "time", "references": ("1889", "in 1889")},
     ]
-    assert found[0].span == (54.9, 67.1) and found[0].references == () and found[0].question.answers == ("61",)
-    assert found[1].references == ("東京", "Tokyo") and found[1].entity == "Q1490" and found[1].span is None
-    assert found[3].references == () and found[3].question.answers == ()
-    assert [one.kind for one in infoseek.entries(path, images)][:3] == ["numerical", "string", "string"]
-    asked = Questions("infoseek", str(path), {"images": str(images)})
+    assert [one.number for one in found[:3]] == [0, 1, 2] and found[0].answers == ("61",)
+    assert found[3].metadata["references"] == () and found[3].answers == ()
+    plain = shown(infoseek.records(path, skips=Skips()), files)
+    assert [one.metadata["kind"] for one in plain][:3] == ["numerical", "string", "string"]
+    asked = Questions("infoseek", str(path), {"images": str(files / "images")})
     assert [one.answers for one in asked][:2] == [("61",), ("東京",)]
     assert infoseek.span_of({"wikidata": -10, "range": [-9, -11]}) == (-11, -9)
     for given in ([{"wikidata": 10}], [{"wikidata": 10, "range": ["x"]}]):
@@ -180,11 +185,11 @@ def test_answers_are_those_of_the_assistant(files, assistant):
     two_hops = Assistant(assistant.model, dataclasses.replace(assistant.processor, hops=hops), assistant.memory)
     for one in (assistant, two_hops):
         skips = Skips()
-        found = list(Answering(one, 2, Greedy(3), batch=2)(examples, skips))
+        found = list(Answering(one, 2, Decoding(3), batch=2)(examples, skips))
         assert [example.id for example, _ in found] == ["v0", "v1", "v2", "v5", "v6"]
         assert [answer is None for _, answer in found] == [False] * 3 + [True] * 2 and skips.counts.total() == 2
         for example, answer in found[:3]:
-            single = one.ask(example.question.image, example.question.text, 2, None, Greedy(3))
+            single = one.ask(example.question.image, example.question.text, 2, None, Decoding(3))
             assert (single.first_hop is None) == (one is assistant or example.id == "v1")
             assert answer.text == single.answer and answer.items == [item.item.id for item in single.items]
 
@@ -193,12 +198,12 @@ def test_engines_find_the_same(files, place, assistant, tmp_path):
     pytest.importorskip("faiss")
     pytest.importorskip("milvus_lite")
     examples, _ = examples_of(sets(files)["evqa"])
-    wanted = list(Answering(assistant, 2, Greedy(3), batch=2)(examples, Skips()))
+    wanted = list(Answering(assistant, 2, Decoding(3), batch=2)(examples, Skips()))
     assert len(wanted) == 4
     for name in ("faiss", str(tmp_path / "keys.db")):
         memory = Memory.load(place / "facts", engine_of(name, place / "facts"))
         one = Assistant(assistant.model, assistant.processor, memory)
-        assert list(Answering(one, 2, Greedy(3), batch=2)(examples, Skips())) == wanted
+        assert list(Answering(one, 2, Decoding(3), batch=2)(examples, Skips())) == wanted
 
 
 def run_one(files, place, out, **changes) -> tuple[dict, list[dict]]:

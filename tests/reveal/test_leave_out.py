@@ -10,7 +10,7 @@ from reading import items, questions
 
 from reveal.sources import Question, held_out
 from reveal.sources.images import all_names, coco_names
-from reveal.sources.skips import HELD_OUT
+from reveal.sources.records import HELD_OUT
 
 
 def test_images_of_coco_stay_out_by_all_their_names(tmp_path):

@@ -12,8 +12,8 @@ import pytest
 from own_files import json_lines, world
 
 from reveal.memory.items import Item
-from reveal.processing.item_arrays import ItemArrays, resized
-from reveal.processing.processor import DESCRIBE
+from reveal.processing.item_arrays import ItemArrays
+from reveal.processing.processor import DESCRIBE, resized
 from reveal.sources import Items
 from reveal.training import device_memory
 from reveal.training.own_batches import OwnDataConfig
@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from omegaconf import OmegaConf
 
     from common.training.config import instantiate
-    from common.training.optimizer import check_expressions, parameter_paths, read_multipliers, trainable
+    from common.training.optimizer import check_expressions, factors, parameter_paths, read_multipliers
     from common.training.run import train_from_config
     from common.training.task import Data
     from reveal.network.config import RevealConfig
@@ -258,7 +258,7 @@ def test_recipes_train_the_published_parts_of_the_published_network(name):
     multipliers = read_multipliers(OmegaConf.to_container(recipe.optim).get("multipliers", []))
     shapes = abstract(RevealConfig.tiny())[1]
     check_expressions(multipliers, (), shapes)
-    leaves = [jax.tree.leaves(tree) for tree in (parameter_paths(shapes), trainable(multipliers, shapes))]
+    leaves = [jax.tree.leaves(tree) for tree in (parameter_paths(shapes), factors(multipliers, shapes))]
     moves = {path.split("/")[0] for path, on in zip(*leaves, strict=True) if on}
     heads = {"decoder", "fusion", "value_head", "query_head", "key_head", "projection"}
     more = {"reveal_warm": {"embedding", "gate", "text", "vit"}, "reveal_memory": {"embedding", "gate"}}
@@ -266,10 +266,3 @@ def test_recipes_train_the_published_parts_of_the_published_network(name):
     assert {"override /model": "reveal/base"} in recipe.defaults
     network = instantiate(OmegaConf.load(ROOT / "configs/model/reveal/base.yaml").network)
     assert dataclasses.replace(network, sources=3) == RevealConfig.base()
-
-
-def test_a_config_names_readers(files):
-    node = dict(_target_="reveal.sources.Items", reader="jsonl", path=files["knowledge"], options={"source": "web"})
-    own = dict(_target_="reveal.training.own_batches.OwnDataConfig", knowledge=[node], sources=["wiki", "web"])
-    data = instantiate(own | {name: files[name] for name in ("questions", "tokenizer")}, "data")
-    assert data.knowledge[0].options == {"source": "web"}

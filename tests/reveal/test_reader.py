@@ -9,7 +9,7 @@ from little_worlds import WORLD_NETWORK as NETWORK
 
 from recipes.small_world.facts import SOURCES
 from reveal.memory.items import Item
-from reveal.network.generator import Greedy
+from reveal.network.generator import Decoding
 from reveal.network.model import Reveal
 from reveal.reader import Reader
 
@@ -52,8 +52,8 @@ def test_the_best_items_of_each_question_are_found(reader, model):
 
 
 def test_any_number_of_questions_is_answered_alike(reader):
-    many = reader.ask(*asked(np.arange(BATCH + 3) % len(QUESTIONS["id"])), k=5, how=Greedy(2))
-    few = reader.ask(*asked(slice(0, 3)), k=5, how=Greedy(2))
+    many = reader.ask(*asked(np.arange(BATCH + 3) % len(QUESTIONS["id"])), k=5, decoding=Decoding(2))
+    few = reader.ask(*asked(slice(0, 3)), k=5, decoding=Decoding(2))
     for whole, part in (many[0], few[0]), *zip(many.retrieved[:3], few.retrieved[:3], strict=True):
         np.testing.assert_allclose(whole[:3], part, atol=1e-5)
     assert many.tokens.shape == (BATCH + 3, 2)

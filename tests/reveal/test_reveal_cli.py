@@ -12,10 +12,9 @@ from assistants import WEIGHTS, files, items, network, output_of, refused, save,
 from own_files import json_lines, picture
 
 from common.io.images import image_size, read_image
-from reveal.assistant import Assistant
+from reveal.assistant import Assistant, Evidence, RetrievedItem
 from reveal.build import memory_build
 from reveal.cli.main import main
-from reveal.evidence import Evidence, RetrievedItem
 from reveal.memory import Item, Memory
 
 HUGE = "99999999999999999999"
@@ -146,12 +145,6 @@ def test_missing_defaults_are_named(here, capsys):
         assert value in refused(capsys, *words)
 
 
-def test_the_tokenizers_program_is_a_command_too(here, capsys):
-    Path("texts.txt").write_text("gulls eat fish\n")
-    main(["tokenizer", "train", "texts.txt", "-o", "words.json"])
-    assert capsys.readouterr().out.startswith("words.json: vocab_size=10 bos=2")
-
-
 def test_help_does_not_wait_for_jax():
     script = (
         "import contextlib, sys\nfrom reveal.cli.main import main\nmain(['--help'])\n"
@@ -221,7 +214,8 @@ def test_an_addition_is_whole_or_not_at_all(here, capsys, monkeypatch):
     assert "'web'" in refused(capsys, *add("more.jsonl", "strange.jsonl"))
     assert Memory("facts").manifest == before and not list(Path("facts").glob("v00002-*"))
     with monkeypatch.context() as patch:
-        patch.setattr(Memory, "_commit", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        full = OSError(28, "No space left on device")
+        patch.setattr("reveal.memory.memory.write_manifest", lambda *_: (_ for _ in ()).throw(full))
         assert "for facts (No space left on device)" in refused(capsys, *add("more.jsonl"))
     assert Memory("facts").manifest == before
     report = output_of(capsys, *add("more.jsonl"))

@@ -116,13 +116,19 @@ def test_reconstruction_permutes_tokens_and_weighs_rare_ones(params, batch):
     task = WarmStart(WORLD, NETWORK, k=1)
     contents = Contents(*task.frozen()["contents"])
     tokens = device_memory.take(contents, device_memory.rows_of(contents, jnp.asarray(batch["negatives"]))).tokens
-    model, values = task.model(params), jnp.ones((*tokens.shape[:2], NETWORK.value_tokens, NETWORK.width))
-    output = Output(task.query(model, batch), values, jnp.zeros((4, 2, NETWORK.vocab_size)))
-    found = task.reconstruction(model, output, tokens, batch)
+
+    @jax.jit
+    def run():
+        model, values = task.model(params), jnp.ones((*tokens.shape[:2], NETWORK.value_tokens, NETWORK.width))
+        output = Output(task.query(model, batch), values, jnp.zeros((4, 2, NETWORK.vocab_size)))
+        found = task.reconstruction(model, output, tokens, batch)
+        return found.text, found.text_weights
+
+    text, weights_of_tokens = run()
     table = jnp.asarray(batch["permutation"])
     expected = jnp.stack([row[of] for row, of in zip(table, tokens, strict=True)])
-    np.testing.assert_array_equal(found.text, expected.reshape(found.text.shape))
-    np.testing.assert_array_equal(found.text_weights, task.rarity[np.asarray(tokens).reshape(found.text.shape)])
+    np.testing.assert_array_equal(text, expected.reshape(text.shape))
+    np.testing.assert_array_equal(weights_of_tokens, task.rarity[np.asarray(tokens).reshape(text.shape)])
     known, counts = np.unique(WORLD.items.tokens, return_counts=True)
     assert task.rarity.shape == (NETWORK.vocab_size,) and task.rarity[known].min() == pytest.approx(20 / counts.max())
     assert (task.rarity[known[counts <= 20]] == 1).all()
@@ -205,9 +211,13 @@ def test_hits_are_read_with_their_scores(find, params, batch, encoded):
 def test_sources_may_be_left_out_and_so_may_the_memory(params, batch, encoded):
     task = Joint(WORLD, NETWORK, k=4, sources=[1, 3], weights=LM)
     how = context(task, encoded)
-    query = task.query(task.model(params), batch)
-    hits = task.search(query, Contents(*how.frozen["contents"]), Encoded(**encoded), how)
-    assert set(np.asarray(hits.sources).ravel().tolist()) <= {1, 3}
+
+    @jax.jit
+    def found():
+        query = task.query(task.model(params), batch)
+        return task.search(query, Contents(*how.frozen["contents"]), Encoded(**encoded), how).sources
+
+    assert set(np.asarray(found()).ravel().tolist()) <= {1, 3}
     grads, metrics = gradient(Joint(WORLD, NETWORK, k=0, weights=LM), params, batch, encoded)
     assert "recall_1" not in metrics and "decoder" in trained(grads) and "value_head" not in trained(grads)
 

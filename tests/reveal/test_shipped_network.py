@@ -24,6 +24,8 @@ def refuse(*_):
 socket.socket.connect = socket.getaddrinfo = refuse
 from reveal.cli.main import main
 main(sys.argv[1:])
+training_only = ("common.training", "reveal.training", "reveal.sources", "reveal.build", "recipes")
+assert not [name for name in sys.modules if name.startswith(training_only)]
 """
 
 

@@ -275,21 +275,19 @@ def test_a_carriage_return_ends_no_line(tmp_path):
 
 
 def test_lines_are_counted_for_each_file_and_ids_over_all(tmp_path):
-    (tmp_path / "a.tsv").write_text("https://x.org/1.jpg\ta\nhttps://x.org/2.jpg\tb\n")
-    (tmp_path / "b.tsv").write_text("https://x.org/gull.jpg\tc\nhttps://x.org/4.jpg\td\n")
-    images = tmp_path / "p"
-    for name in ("1", "2", "4"):
-        picture(images / f"{name}.jpg")
-    (images / "gull.jpg").touch()
-    for path in (tmp_path / "b.tsv", tmp_path / "*.tsv"):
-        with pytest.raises(ValueError, match=r"b\.tsv line 1"):
-            items("cc12m", path, images=images, strict=True)
-    assert [item.id for item in items("cc12m", tmp_path / "*.tsv", images=images)[0]] == [0, 1, 3]
+    (tmp_path / "a.tsv").write_text(f"{URL}\ta\n{URL}\tb\n")
+    (tmp_path / "b.tsv").write_text(f"{URL}\t\n{URL}\td\n")
     wit_table(tmp_path / "wit-0.tsv.gz", [{"page_title": "x", "context_page_description": "a"}] * 3)
     wit_table(tmp_path / "wit-1.tsv.gz", [{"context_page_description": "a"}, {"page_title": "no text"}])
-    with pytest.raises(ValueError, match=r"wit-1\.tsv\.gz row 2"):
-        items("wit", tmp_path / "wit-*.tsv.gz", strict=True)
-    assert [item.id for item in items("wit", tmp_path / "wit-*.tsv.gz")[0]] == [0, 1, 2, 3]
+    picture(tmp_path / "p" / "Gull one.jpg")
+    images = {"images": tmp_path / "p"}
+    for reader, pattern, options, fault, ids in (
+        ("cc12m", "*.tsv", images, r"b\.tsv line 1", [0, 1, 3]),
+        ("wit", "wit-*.tsv.gz", {}, r"wit-1\.tsv\.gz row 2", [0, 1, 2, 3]),
+    ):
+        with pytest.raises(ValueError, match=fault):
+            items(reader, tmp_path / pattern, strict=True, **options)
+        assert [item.id for item in items(reader, tmp_path / pattern, **options)[0]] == ids
 
 
 def test_arguments_that_no_reader_takes_are_refused(tmp_path):

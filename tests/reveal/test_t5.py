@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from reveal_networks import SMALL, close, small
+from reveal_networks import SMALL, close, shallow
 
 from reveal.network.layers import Embedding
 from reveal.network.t5 import Decoder, Encoder, position_buckets
@@ -95,7 +95,7 @@ def test_tied_logits_are_products_with_the_embedding(decoding):
 
 def test_half_precision():
     """Parameters in bfloat16 are enough; keys and logits stay float32."""
-    graph, params = nnx.split(small())
+    graph, params = nnx.split(shallow())
     tokens = jnp.array([[2, 5, 9, 0]])
 
     @jax.jit

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from reveal.cli.main import main as reveal
 from reveal.processing import tokenizers
-from reveal.processing.tokenizers import Pieces, Tokenizer, Words, load, main, train
-from reveal.processing.vocabulary import SPECIAL
+from reveal.processing.tokenizers import SPECIAL, Pieces, Tokenizer, Words, load, main, train
 from reveal.sources import jsonl
 
 TEXTS = [f"a {colour} {bird} eats {food} by the {place}." for colour in ("red", "blue", "grey") for bird in
@@ -81,11 +81,11 @@ def test_words(files):
 
 
 def test_the_command(files, tmp_path, capsys):
-    words = ["train", str(files / "texts.txt"), "-o", str(tmp_path / "again.json"), "--size", "20"]
-    main(words)
+    words = ["tokenizer", "train", str(files / "texts.txt"), "-o", str(tmp_path / "again.json"), "--size", "20"]
+    reveal(words)
     assert "vocab_size=20 bos=2 eos=1 mask=3" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
-        main(words)
+        reveal(words)
     assert "again.json" in capsys.readouterr().err
     main(["show", str(files / "spiece.model"), "red gull"])
     assert "red gull" in capsys.readouterr().out
@@ -119,9 +119,11 @@ def test_an_interrupted_training_exits(tmp_path, monkeypatch):
 
 
 def test_refusals(files):
-    (files / "bad.model").write_bytes(b"no model")
-    with pytest.raises(ValueError, match=r"bad\.model"):
-        load(files / "bad.model")
+    twice = json.dumps({"words": [*SPECIAL, "a", "a"]})
+    for name, content in (("bad.model", "no model"), ("bad.json", "{"), ("bad.json", "[]"), ("bad.json", twice)):
+        (files / name).write_text(content)
+        with pytest.raises(ValueError, match=name):
+            load(files / name)
     for texts, value in (((files / "texts.txt",), "size 3 "), ((), "0 texts")):
         with pytest.raises(ValueError, match=value):
             train(texts, files / "large.model", size=3)

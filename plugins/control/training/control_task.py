@@ -42,17 +42,15 @@ from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.t2i_adapter import T2IAdapter
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
-from plugins.diffusion.samplers.predictions import add_noise, training_target
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.denoising_task import DTYPES, Denoised, DenoisingTask, latents_of, spread_timesteps
-from plugins.diffusion.training.losses import Denoising
+from plugins.diffusion.training.losses import Denoising, add_noise, training_target
 
 KINDS: dict[str, type[ControlNetwork]] = {
     "mediapipe": MediaPipePlugin,
     "controlnet": ControlNet,
     "t2i_adapter": T2IAdapter,
 }
-TITLES = ("condition", "without", "with", "wrong")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +73,19 @@ class ControlSheet:
             return {}
         prompts = [pipeline.tokenizer.decode(ids) for ids in np.asarray(batch["tokens"][:rows])]
         conditions = np.asarray(batch["condition"][:rows], np.float32)
-        settings = ((None, conditions), (network, conditions), (network, np.roll(conditions, -1, 0)))
-        columns = [conditions, *(draw(pipeline, prompts, *setting, self) for setting in settings)]
-        cells = [column[i] for i in range(rows) for column in columns]
-        labels = [title if i == 0 else "" for i in range(rows) for title in TITLES]
-        return {"samples": contact_sheet(cells, columns=len(columns), labels=labels)}
+        columns = {
+            "condition": conditions,
+            "without": draw(pipeline, prompts, None, conditions, self),
+            "with": draw(pipeline, prompts, network, conditions, self),
+            "wrong": draw(pipeline, prompts, network, np.roll(conditions, -1, 0), self),
+        }
+        return {"samples": column_sheet(columns, rows)}
+
+
+def column_sheet(columns: Mapping[str, Float[np.ndarray, "_ h w 3"]], rows: int) -> Float[np.ndarray, "h2 w2 3"]:
+    """The first `rows` images of each column, under its name."""
+    cells = [images[i] for i in range(rows) for images in columns.values()]
+    return contact_sheet(cells, columns=len(columns), labels=[*columns, *[""] * (len(cells) - len(columns))])
 
 
 @dataclasses.dataclass(frozen=True)

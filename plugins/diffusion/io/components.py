@@ -5,10 +5,10 @@
     vae = load_vae("v1-5-pruned-emaonly.safetensors", "bfloat16")   # or a single file, in LDM names
     save_component("out/unet", unet, dtype="float16")         # a folder that diffusers and transformers read
 
-Stages: open the weights (`tensor_files.py`), rename their tensors (`tensor_names.py`), read the architecture from
-config.json or infer it from a single file's shapes (`single_file.py`), fill the network tensor by tensor
-(`porting.py`). Nothing is downloaded, no pickle is opened, and a file that does not fit is refused with a list of all
-tensors that do not. Memory: the network's own size and one tensor.
+Stages: open the weights (`tensor_files.py`), read the architecture from config.json or infer it from a single file's
+shapes (`single_file.py`), rename the tensors and fill the network with them one by one (`porting.py`). Nothing is
+downloaded, no pickle is opened, and a file that does not fit is refused with a list of all tensors that do not. Memory:
+the network's own size and one tensor.
 
 A written folder holds config.json and diffusion_pytorch_model.safetensors (model.safetensors for a text encoder) in
 their names and layouts. A text encoder's tensors get the prefix `text_model.`: transformers 4 silently re-initialises
@@ -26,9 +26,7 @@ import numpy as np
 import safetensors.numpy
 
 from common.io.files import atomic_output
-from plugins.diffusion.io import tensor_names
-from plugins.diffusion.io.porting import Renamed, dtype_name, fill, state_dict
-from plugins.diffusion.io.single_file import infer_config
+from plugins.diffusion.io.porting import Renamed, dtype_name, fill, from_folder, state_dict
 from plugins.diffusion.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
 from plugins.diffusion.io.tokenizer import Tokenizer
 from plugins.diffusion.networks.json_config import JsonConfig
@@ -56,41 +54,35 @@ KINDS = {
 
 
 class Component(NamedTuple):
-    """A network's opened files: its architecture, its tensors by diffusers' names (read on look-up), their shapes."""
+    """A network's opened files: its architecture, and its tensors by diffusers' names, read on look-up."""
 
     config: Any
     tensors: Renamed
-    shapes: Mapping[str, tuple[int, ...]]
 
     @property
     def parameters(self) -> int:
-        return sum(map(math.prod, self.shapes.values()))
+        return sum(map(math.prod, self.tensors.shapes.values()))
 
     @property
     def dtype(self) -> str:
         """Of the smallest tensor, as stored."""
-        return self.tensors[min(self.shapes, key=lambda name: math.prod(self.shapes[name]))].dtype.name
+        shapes = self.tensors.shapes
+        return self.tensors[min(shapes, key=lambda name: math.prod(shapes[name]))].dtype.name
 
 
-def load_unet(
-    source: str | Path, dtype: Any = jnp.float32, *, config: UNetConfig | None = None, variant: str | None = None
-) -> UNet:
+def load_unet(source: str | Path, dtype: Any = jnp.float32, **options: Any) -> UNet:
     """The denoising network; arguments and errors as `load_component`."""
-    return load_component("unet", source, dtype, config=config, variant=variant)
+    return load_component("unet", source, dtype, **options)
 
 
-def load_vae(
-    source: str | Path, dtype: Any = jnp.float32, *, config: VAEConfig | None = None, variant: str | None = None
-) -> AutoencoderKL:
+def load_vae(source: str | Path, dtype: Any = jnp.float32, **options: Any) -> AutoencoderKL:
     """The autoencoder; arguments and errors as `load_component`."""
-    return load_component("vae", source, dtype, config=config, variant=variant)
+    return load_component("vae", source, dtype, **options)
 
 
-def load_text_encoder(
-    source: str | Path, dtype: Any = jnp.float32, *, config: TextConfig | None = None, variant: str | None = None
-) -> TextEncoder:
+def load_text_encoder(source: str | Path, dtype: Any = jnp.float32, **options: Any) -> TextEncoder:
     """CLIP's text encoder; arguments and errors as `load_component`."""
-    return load_component("text_encoder", source, dtype, config=config, variant=variant)
+    return load_component("text_encoder", source, dtype, **options)
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
@@ -119,42 +111,34 @@ def load_component(
 
 def read_component(kind: str, path: Path, *, config: Any = None, variant: str | None = None) -> Component:
     """A network's architecture and tensors, without reading weights; arguments and errors as `load_component`."""
-    prefix = None
-    if path.is_dir():
-        folder = next((folder for folder in (path / kind, path) if (folder / CONFIG).is_file()), None)
-        if folder is None:
-            found = listing(path)
-            raise FileNotFoundError(f"{path}: expected {CONFIG} or {kind}/{CONFIG}, found {found}; name another")
-        config = config or _read_config(kind, folder / CONFIG)
-        stored = TensorFiles(*find_weights(folder, KINDS[kind].stem, variant))
-    elif variant is None:
-        stored = TensorFiles(path)
-        prefix = tensor_names.prefix_of(kind, stored)
-        if prefix is None:
-            config = config or _config_beside(kind, path, stored)
-    else:
-        raise ValueError(f"{path}: variant {variant!r} chooses a file in a folder, found no folder; leave it out")
     with about(path):
-        if prefix is None:
-            origins = tensor_names.from_folder(kind, stored)
-        else:
-            origins = tensor_names.from_single_file(kind, stored, prefix)
-        shapes = {name: origin.shape(stored.shape(origin.key)) for name, origin in origins.items()}
-        if config is None:
-            fields = infer_config(kind, shapes, open_clip=prefix == tensor_names.OPEN_CLIP)
-            config = KINDS[kind].config.from_json(fields)
-    return Component(config, Renamed(stored, origins), shapes)
+        if path.is_dir():
+            folder = next((folder for folder in (path / kind, path) if (folder / CONFIG).is_file()), None)
+            if folder is None:
+                found = listing(path)
+                raise FileNotFoundError(f"{path}: expected {CONFIG} or {kind}/{CONFIG}, found {found}; name another")
+            config = config or _read_config(kind, folder / CONFIG)
+            stored = TensorFiles(*find_weights(folder, KINDS[kind].stem, variant))
+            return Component(config, Renamed(stored, from_folder(kind, stored)))
+        if variant is not None:
+            raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
+        from plugins.diffusion.io import single_file
 
-
-def _config_beside(kind: str, path: Path, stored: TensorFiles) -> Any:
-    if (path.parent / CONFIG).is_file():
-        return _read_config(kind, path.parent / CONFIG)
-    heads = sorted({".".join(key.split(".")[:2]) for key in stored})
-    found = ", ".join(heads[:4]) + (f" and {len(heads) - 4} more" if len(heads) > 4 else "")
-    raise ValueError(
-        f"{path}: expected tensors called {' or '.join(tensor_names.PREFIXES[kind])}* or a {CONFIG} beside the file,"
-        f" found tensors called {found or 'nothing'}; name a file that holds the {kind}"
-    )
+        stored = TensorFiles(path)
+        prefix = single_file.prefix_of(kind, stored)
+        if prefix is not None:
+            tensors = Renamed(stored, single_file.from_single_file(kind, stored, prefix))
+            fields = {} if config else single_file.infer_config(kind, tensors.shapes, prefix)
+            return Component(config or KINDS[kind].config.from_json(fields), tensors)
+        if config is None and not (path.parent / CONFIG).is_file():
+            heads = sorted({".".join(key.split(".")[:2]) for key in stored})
+            found = ", ".join(heads[:4]) + (f" and {len(heads) - 4} more" if len(heads) > 4 else "")
+            raise ValueError(
+                f"expected tensors called {' or '.join(single_file.PREFIXES[kind])}* or a {CONFIG} beside the file,"
+                f" found tensors called {found or 'nothing'}; name a file that holds the {kind}"
+            )
+        config = config or _read_config(kind, path.parent / CONFIG)
+        return Component(config, Renamed(stored, from_folder(kind, stored)))
 
 
 def _read_config(kind: str, path: Path) -> Any:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from flax import nnx
 from jaxtyping import Float
 
 from common.weights import porting
@@ -163,11 +164,6 @@ class Lora:
         with about(Path(path)):
             return cls(str(path), _updates(tensors))
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The networks that this LoRA changes."""
-        return tuple(self.updates)
-
 
 def merge(params: Mapping[Any, Any], loras: Sequence[tuple[Lora, float]], *, part: Part | None = None) -> dict:
     """New parameters of the same types with each LoRA added, times its weight: 1 is full strength, negative is allowed.
@@ -196,6 +192,15 @@ def merge(params: Mapping[Any, Any], loras: Sequence[tuple[Lora, float]], *, par
     for path, delta in deltas.items():
         leaves[path] = (leaves[path].astype(np.float32) + delta).astype(leaves[path].dtype)
     return porting.unflatten_like(leaves, params)
+
+
+def merged(network: Any, loras: Sequence[tuple[Lora, float]], part: Part) -> Any:
+    """`merge` for a network; the network itself if no LoRA changes it."""
+    loras = [(lora, weight) for lora, weight in loras if part in lora.updates]
+    if not loras:
+        return network
+    graph, state = nnx.split(network)
+    return nnx.merge(graph, merge(nnx.to_pure_dict(state), loras, part=part))
 
 
 def refuse(problems: Sequence[str], summary: str) -> None:

@@ -1,8 +1,24 @@
-"""The architecture of a network in a single file, which has no config.json, inferred from its shapes.
+"""Single files of Stable Diffusion ("LDM", the layout of the first release): names of tensors, and architectures.
 
-Input is {diffusers name: shape} (after `tensor_names.py`), output diffusers' config.json, so that `XConfig.from_json`
-checks both kinds of source. What shapes do not determine is common to Stable Diffusion 1.x and 2.x (32 groups in each
-norm, a latent scale of 0.18215) or goes with a width that tells them apart:
+Such a file holds three networks under three prefixes, in names of its own, and no config.json:
+
+| network | prefix | names |
+| --- | --- | --- |
+| unet | `model.diffusion_model.` | `input_blocks.4.1.proj_in`: all blocks in one list |
+| vae | `first_stage_model.` | `decoder.up.3.block.0`: level 0 is the image's |
+| text, SD 1.x | `cond_stage_model.transformer.` | as transformers, with `text_model.` |
+| text, SD 2.x | `cond_stage_model.model.` | OpenCLIP's `resblocks`; q, k, v in one `in_proj_weight` |
+
+`from_single_file` gives diffusers' names, which are ours. A name without a rule is kept, and the strict porting
+(`porting.py`) reports it.
+
+Numbers in the UNet, with L residual blocks a level: `input_blocks.0` is the first convolution, then each level has L
+blocks and, except the last, a downsampler; `output_blocks` has L + 1 a level, and the upsampler is the last part of the
+level's last block. Within a block, part 0 is the residual block and part 1 the transformer.
+
+`infer_config` reads the architecture from the shapes by diffusers' names and returns diffusers' config.json, so that
+`XConfig.from_json` checks both kinds of source. What shapes do not determine is common to Stable Diffusion 1.x and 2.x
+(32 groups in each norm, a latent scale of 0.18215) or goes with a width that tells them apart:
 
 - heads of the UNet: 8 a level in 1.x; 64 channels a head in 2.x, known by its linear projections (`proj_in` a matrix);
 - the text encoder: 64 channels a head in both; quick GELU in 1.x, GELU in OpenCLIP (2.x).
@@ -11,9 +27,60 @@ The prediction type of a 2.x network cannot be inferred: the scheduler's setting
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from plugins.diffusion.io.porting import Origin, Renaming, collect, is_vae_attention, rename_text
+
+PREFIXES = {
+    "unet": ("model.diffusion_model.",),
+    "vae": ("first_stage_model.",),
+    "text_encoder": ("cond_stage_model.transformer.", "cond_stage_model.model."),
+}
+OPEN_CLIP = PREFIXES["text_encoder"][1]
+# A network cut out of its file has no prefix, but this name.
+BARE = {"unet": "input_blocks.0.0.weight", "vae": "encoder.down.0.block.0.conv1.weight"}
+
+UNET_ENDS = {
+    "time_embed.0": "time_embedding.linear_1",
+    "time_embed.2": "time_embedding.linear_2",
+    "input_blocks.0.0": "conv_in",
+    "out.0": "conv_norm_out",
+    "out.2": "conv_out",
+}
+UNET_MIDDLE = {"0": "mid_block.resnets.0", "1": "mid_block.attentions.0", "2": "mid_block.resnets.1"}
+UNET_RESNET = {
+    "in_layers.0": "norm1",
+    "in_layers.2": "conv1",
+    "emb_layers.1": "time_emb_proj",
+    "out_layers.0": "norm2",
+    "out_layers.3": "conv2",
+    "skip_connection": "conv_shortcut",
+}
+VAE_PARTS = (  # patterns, applied one after the other
+    (r"\.mid\.block_1\.", ".mid_block.resnets.0."),
+    (r"\.mid\.block_2\.", ".mid_block.resnets.1."),
+    (r"\.mid\.attn_1\.norm\.", ".mid_block.attentions.0.group_norm."),
+    (r"\.mid\.attn_1\.([qkv])\.", r".mid_block.attentions.0.to_\1."),
+    (r"\.mid\.attn_1\.proj_out\.", ".mid_block.attentions.0.to_out.0."),
+    (r"\.(down|up)\.(\d+)\.block\.", r".\1_blocks.\2.resnets."),
+    (r"\.(down|up)\.(\d+)\.(down|up)sample\.conv\.", r".\1_blocks.\2.\3samplers.0.conv."),
+    (r"\.nin_shortcut\.", ".conv_shortcut."),
+    (r"coder\.norm_out\.", "coder.conv_norm_out."),
+)
+OPEN_CLIP_ENDS = {
+    "positional_embedding": "embeddings.position_embedding.weight",
+    "token_embedding.weight": "embeddings.token_embedding.weight",
+    "ln_final.weight": "final_layer_norm.weight",
+    "ln_final.bias": "final_layer_norm.bias",
+}
+OPEN_CLIP_BLOCK = {
+    "ln_1": "layer_norm1",
+    "ln_2": "layer_norm2",
+    "attn.out_proj": "self_attn.out_proj",
+    "mlp.c_fc": "mlp.fc1",
+    "mlp.c_proj": "mlp.fc2",
+}
 Shapes = Mapping[str, tuple[int, ...]]
 NEEDED = {
     "unet": ("conv_in.weight", "conv_out.weight", "down_blocks.0.resnets.0.conv1.weight"),
@@ -22,18 +89,102 @@ NEEDED = {
 }
 
 
-def infer_config(kind: str, shapes: Shapes, *, open_clip: bool = False) -> dict[str, Any]:
+def prefix_of(kind: str, keys: Iterable[str]) -> str | None:
+    """The prefix of a network in a single file ("" for one cut out of it); None without such names."""
+    keys = set(keys)
+    for prefix in PREFIXES[kind]:
+        if any(key.startswith(prefix) for key in keys):
+            return prefix
+    return "" if BARE.get(kind) in keys else None
+
+
+def from_single_file(kind: str, keys: Iterable[str], prefix: str) -> dict[str, Origin]:
+    """{diffusers name: origin} of one network of a single file; names with another prefix are ignored."""
+    bare = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+    if prefix == OPEN_CLIP:
+        return collect(prefix, bare, _open_clip(bare))
+    if kind == "text_encoder":
+        return collect(prefix, bare, rename_text)
+    return collect(prefix, bare, _unet(bare) if kind == "unet" else _vae(bare))
+
+
+def _unet(keys: Iterable[str]) -> Renaming:
+    numbers = [int(match[1]) for key in keys if (match := re.match(r"input_blocks\.(\d+)\.0\.op\.", key))]
+    per_level = min(numbers, default=len(list(keys)) + 1)  # without a downsampler there is one level only
+
+    def rename(key: str) -> list[tuple[str, Origin]]:
+        stem, _, leaf = key.rpartition(".")
+        match = re.fullmatch(r"(input_blocks|output_blocks|middle_block)\.(\d+)\.(?:(\d+)\.)?(\D.*)", stem)
+        if stem in UNET_ENDS:
+            stem = UNET_ENDS[stem]
+        elif match:
+            stem = _unet_block(per_level, *match.groups(default="")) or stem
+        return [(f"{stem}.{leaf}", Origin(key))]
+
+    return rename
+
+
+def _unet_block(per_level: int, side: str, number: str, part: str, rest: str) -> str | None:
+    """ "input_blocks", "4", "0", "in_layers.0" -> "down_blocks.1.resnets.0.norm1"; None if it is no such block."""
+    if side == "middle_block":
+        rest = UNET_RESNET.get(rest, rest)
+        return f"{UNET_MIDDLE[number]}.{rest}" if number in UNET_MIDDLE else None
+    down = side == "input_blocks"
+    level, place = divmod(int(number) - down, per_level)
+    block = f"{'down' if down else 'up'}_blocks.{level}"
+    if rest == ("op" if down else "conv"):
+        return f"{block}.{'downsamplers' if down else 'upsamplers'}.0.conv"
+    if part == "0" and rest in UNET_RESNET:
+        return f"{block}.resnets.{place}.{UNET_RESNET[rest]}"
+    return f"{block}.attentions.{place}.{rest}" if part == "1" else None
+
+
+def _vae(keys: Iterable[str]) -> Renaming:
+    levels = 1 + max((int(match[1]) for key in keys if (match := re.match(r"decoder\.up\.(\d+)\.", key))), default=0)
+
+    def rename(key: str) -> list[tuple[str, Origin]]:
+        name = key
+        for pattern, replacement in VAE_PARTS:
+            name = re.sub(pattern, replacement, name)
+        name = re.sub(r"(?<=up_blocks\.)\d+", lambda match: str(levels - 1 - int(match[0])), name)
+        return [(name, Origin(key, squeeze=is_vae_attention(name)))]
+
+    return rename
+
+
+def _open_clip(keys: Iterable[str]) -> Renaming:
+    """SD 2.x reads the states before the last block, so that block is in the file and in no network. A file
+    from which it has been cut (23 of OpenCLIP ViT-H's 24 are left) is read as it is."""
+    numbers = {int(match[1]) for key in keys if (match := re.match(r"transformer\.resblocks\.(\d+)\.", key))}
+    unused = max(numbers, default=0) if len(numbers) != 23 else None
+
+    def rename(key: str) -> list[tuple[str, Origin]]:
+        match = re.fullmatch(r"transformer\.resblocks\.(\d+)\.(.+?)[._](weight|bias)", key)
+        if not match:
+            return [(OPEN_CLIP_ENDS.get(key, key), Origin(key))]
+        number, part, leaf = match.groups()
+        layer = f"encoder.layers.{number}"
+        if int(number) == unused:
+            return []
+        if part == "attn.in_proj":
+            return [(f"{layer}.self_attn.{qkv}_proj.{leaf}", Origin(key, third=i)) for i, qkv in enumerate("qkv")]
+        return [(f"{layer}.{OPEN_CLIP_BLOCK.get(part, part)}.{leaf}", Origin(key))]
+
+    return rename
+
+
+def infer_config(kind: str, shapes: Shapes, prefix: str = "") -> dict[str, Any]:
     """The config.json of diffusers (or transformers), except defaults. Raises ValueError for another network."""
     missing = [name for name in NEEDED[kind] if name not in shapes]
     if missing or any(name.startswith("label_emb") for name in shapes):
         found = f"{missing[0]} is missing" if missing else "label_emb, which SDXL has"
         raise ValueError(f"expected the {kind} of Stable Diffusion 1.x or 2.x, found another network: {found}")
     if kind == "text_encoder":
-        return _text(shapes, open_clip)
-    return _unet(shapes) if kind == "unet" else _vae(shapes)
+        return _text_config(shapes, open_clip=prefix == OPEN_CLIP)
+    return _unet_config(shapes) if kind == "unet" else _vae_config(shapes)
 
 
-def _unet(shapes: Shapes) -> dict[str, Any]:
+def _unet_config(shapes: Shapes) -> dict[str, Any]:
     channels = _channels(shapes, "down_blocks")
     levels = len(channels)
     context = {shape[1] for name, shape in shapes.items() if name.endswith(".attn2.to_k.weight")}
@@ -54,7 +205,7 @@ def _unet(shapes: Shapes) -> dict[str, Any]:
     }
 
 
-def _vae(shapes: Shapes) -> dict[str, Any]:
+def _vae_config(shapes: Shapes) -> dict[str, Any]:
     channels = _channels(shapes, "encoder.down_blocks")
     return {
         "_class_name": "AutoencoderKL",
@@ -69,7 +220,7 @@ def _vae(shapes: Shapes) -> dict[str, Any]:
     }
 
 
-def _text(shapes: Shapes, open_clip: bool) -> dict[str, Any]:
+def _text_config(shapes: Shapes, open_clip: bool) -> dict[str, Any]:
     vocabulary, width = shapes["embeddings.token_embedding.weight"]
     return {
         "architectures": ["CLIPTextModel"],

@@ -7,56 +7,41 @@ refused by name, so that no network runs with a part missing. Other keys (paths,
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
-
-Config = TypeVar("Config")
+from typing import Any, ClassVar
 
 
 class JsonConfig:
-    """Base class of such a dataclass: `from_json` and `to_json`."""
+    """Base class of such a dataclass."""
 
     architecture: ClassVar[str]  # the `_class_name` in a file
     fixed: ClassVar[Mapping[str, Sequence]] = {}  # supported values of options that are no fields
 
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> Any:
-        """From a `config.json`. Raises ValueError for an unsupported option."""
-        return read(cls, mapping, cls.architecture, cls.fixed)
+        """From a `config.json`; a missing key has the field's default. Raises ValueError for another architecture or an
+        unsupported value."""
+        found = mapping.get("_class_name", cls.architecture)
+        if found != cls.architecture:
+            raise ValueError(f"_class_name is {found!r}; only {cls.architecture!r} is read here")
+        for key, supported in cls.fixed.items():
+            check_supported(key, mapping.get(key, supported[0]), supported)
+        fields = [field for field in dataclasses.fields(cls) if field.name in mapping]  # type: ignore[arg-type]
+        for field in fields:
+            if field.type in (int, "int") and not positive(mapping[field.name], several=False):
+                raise ValueError(f"{field.name} is {mapping[field.name]!r}; supported is a positive whole number")
+        return cls(**{field.name: mapping[field.name] for field in fields})
 
     def to_json(self) -> dict[str, Any]:
-        """As a `config.json`."""
-        return write(self, self.architecture, self.fixed)
+        """As a `config.json`: every field, and every other option with its first supported value."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        lists = {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
+        return {"_class_name": self.architecture, **{key: values[0] for key, values in self.fixed.items()}, **lists}
 
 
-def read(cls: type[Config], mapping: Mapping[str, Any], architecture: str, fixed: Mapping[str, Sequence]) -> Config:
-    """The dataclass `cls` of a `config.json`; a missing key has the field's default.
-
-    `architecture` is the `_class_name`, `fixed` the supported values of options that are no fields. Raises ValueError
-    for another architecture or an unsupported value."""
-    found = mapping.get("_class_name", architecture)
-    if found != architecture:
-        raise ValueError(f"_class_name is {found!r}; only {architecture!r} is read here")
-    for key, supported in fixed.items():
-        check_choice(key, mapping.get(key, supported[0]), supported)
-    dataclass: Any = cls
-    fields = [field for field in dataclasses.fields(dataclass) if field.name in mapping]
-    for field in fields:
-        if field.type in (int, "int") and not positive(mapping[field.name], several=False):
-            raise ValueError(f"{field.name} is {mapping[field.name]!r}; supported is a positive whole number")
-    return cls(**{field.name: mapping[field.name] for field in fields})
-
-
-def write(config: Any, architecture: str, fixed: Mapping[str, Sequence]) -> dict[str, Any]:
-    """The inverse of `read`: every field, and every other option with its first supported value."""
-    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    lists = {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
-    return {"_class_name": architecture, **{key: values[0] for key, values in fixed.items()}, **lists}
-
-
-def check_choice(key: str, value: Any, supported: Sequence) -> None:
+def check_supported(option: str, value: Any, supported: Sequence) -> None:
     if value not in supported:
         choices = " or ".join(map(repr, supported))
-        raise ValueError(f"{key} is {value!r}: there is no such network here; supported is {choices}")
+        raise ValueError(f"{option} is {value!r}: there is no such network here; supported is {choices}")
 
 
 def check(config: Any, rules: Iterable[tuple[bool, str]]) -> None:
@@ -68,13 +53,8 @@ def check(config: Any, rules: Iterable[tuple[bool, str]]) -> None:
 
 def check_positive(config: Any, names: Sequence[str], lists: Sequence[str] = ()) -> None:
     """Raises ValueError unless these fields are whole numbers above 0; `lists` may hold several."""
-    check(
-        config,
-        [
-            (positive(getattr(config, name), name in lists), f"{name} is positive, and whole")
-            for name in (*names, *lists)
-        ],
-    )
+    rule = "{} is positive, and whole"
+    check(config, [(positive(getattr(config, n), n in lists), rule.format(n)) for n in (*names, *lists)])
 
 
 def positive(value: Any, several: bool = True) -> bool:

@@ -29,7 +29,6 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from common.nn.remat import remat as rematerialised
 from plugins.diffusion.networks import unet_blocks
 from plugins.diffusion.networks.layers import Conv, GroupNorm, Linear, silu
 from plugins.diffusion.networks.unet_blocks import MidLevel, Tap, UpLevel, down_levels, go_down, untouched, within
@@ -106,7 +105,9 @@ class UNet(nnx.Module):
             raise ValueError("remat and tap are both given; a tap cannot read values that are computed twice, drop one")
         check_inputs(self.config, x, jnp.shape(t), context)
         features, after_middle = check_added(self.config, x, level_features, skip_residuals, mid_residual)
-        stage, context, config = rematerialised if remat else unet_blocks.whole, context.astype(x.dtype), self.config
+        stage, context, config = unet_blocks.whole, context.astype(x.dtype), self.config
+        if remat:
+            from common.nn.remat import remat as stage
 
         t = jnp.broadcast_to(jnp.asarray(t), x.shape[:1])
         waves = sinusoid(t, config.block_out_channels[0], cosine_first=config.flip_sin_to_cos, shift=config.freq_shift)

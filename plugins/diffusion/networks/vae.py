@@ -70,7 +70,7 @@ class VAEConfig(json_config.JsonConfig):
     def from_json(cls, mapping: Mapping[str, Any]) -> VAEConfig:
         for key, supported in (("down_block_types", DOWN_TYPE), ("up_block_types", UP_TYPE)):
             for found in mapping.get(key, ()):
-                json_config.check_choice(key, found, (supported,))
+                json_config.check_supported(key, found, (supported,))
         return super().from_json(mapping)
 
     def to_json(self) -> dict[str, Any]:

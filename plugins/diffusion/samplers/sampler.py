@@ -29,13 +29,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, Shaped
 
-from plugins.diffusion.samplers.predictions import Prediction, predict
-from plugins.diffusion.samplers.schedules import Schedule
+from plugins.diffusion.samplers.schedules import Schedule, check_choice
 
+KINDS = ("epsilon", "v_prediction", "sample", "flow")
 Sample = Float[Array, "b ..."]
 Row = Mapping[str, Array]  # the coefficients of one call
 History = tuple[Array, ...]  # arrays like x that a sampler carries from call to call
 State = tuple[Sample, History]
+
+
+class Prediction(NamedTuple):
+    """A model's output, and the x_0 and eps that it implies."""
+
+    output: Float[Array, "*s"]
+    x0: Float[Array, "*s"]
+    eps: Float[Array, "*s"]
+
+
 Update = Callable[[Sample, Prediction, Row, History, Any], State]
 
 
@@ -178,6 +188,27 @@ class Sampler:
 
         (final, _), samples = jax.lax.scan(call, (x, (jnp.zeros_like(x),) * self.history), plan.rows())
         return (final, jnp.concatenate([x[None], samples])) if trajectory else final
+
+
+def predict(
+    kind: str, output: Float[Array, "*s"], x: Float[Array, "*s"], alpha: Float[Array, "*#s"], sigma: Float[Array, "*#s"]
+) -> Prediction:
+    """x_0 and eps from a model's output for x = alpha x_0 + sigma eps; the scales broadcast. `kind` is one of
+
+        epsilon        eps                             (DDPM, 2006.11239)
+        v_prediction   v = alpha eps - sigma x_0       (progressive distillation, 2202.00512, appendix D)
+        sample         x_0
+        flow           eps - x_0, where alpha = 1 - sigma (flow matching)
+
+    "epsilon" divides by alpha, "sample" by sigma."""
+    check_choice("prediction_type", kind, KINDS)
+    if kind == "epsilon":
+        return Prediction(output, (x - sigma * output) / alpha, output)
+    if kind == "v_prediction":
+        return Prediction(output, alpha * x - sigma * output, alpha * output + sigma * x)
+    if kind == "sample":
+        return Prediction(output, output, (x - alpha * output) / sigma)
+    return Prediction(output, x - sigma * output, x + alpha * output)
 
 
 def clip_x0(schedule: Any, x0: Sample) -> Sample:

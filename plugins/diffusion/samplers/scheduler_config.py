@@ -9,29 +9,22 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from plugins.diffusion.samplers.ddim import ddim, ddim_inversion
-from plugins.diffusion.samplers.ddpm import ddpm
-from plugins.diffusion.samplers.dpm import dpm
-from plugins.diffusion.samplers.euler import euler, euler_ancestral, flow_euler, heun, lms
-from plugins.diffusion.samplers.lcm import lcm
-from plugins.diffusion.samplers.plms import plms
-from plugins.diffusion.samplers.sampler import Sampler
+from plugins.diffusion.samplers import Sampler, by_name
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, check_choice
-from plugins.diffusion.samplers.unipc import unipc
 
-CLASSES: dict[str, Sampler] = {
-    "DDIMScheduler": ddim,
-    "DDIMInverseScheduler": ddim_inversion,
-    "DDPMScheduler": ddpm,
-    "PNDMScheduler": plms,
-    "EulerDiscreteScheduler": euler,
-    "EulerAncestralDiscreteScheduler": euler_ancestral,
-    "HeunDiscreteScheduler": heun,
-    "LMSDiscreteScheduler": lms,
-    "DPMSolverMultistepScheduler": dpm,
-    "UniPCMultistepScheduler": unipc,
-    "LCMScheduler": lcm,
-    "FlowMatchEulerDiscreteScheduler": flow_euler,
+CLASSES = {  # diffusers' class -> our sampler
+    "DDIMScheduler": "ddim",
+    "DDIMInverseScheduler": "ddim_inversion",
+    "DDPMScheduler": "ddpm",
+    "PNDMScheduler": "plms",
+    "EulerDiscreteScheduler": "euler",
+    "EulerAncestralDiscreteScheduler": "euler_ancestral",
+    "HeunDiscreteScheduler": "heun",
+    "LMSDiscreteScheduler": "lms",
+    "DPMSolverMultistepScheduler": "dpm",
+    "UniPCMultistepScheduler": "unipc",
+    "LCMScheduler": "lcm",
+    "FlowMatchEulerDiscreteScheduler": "flow_euler",
 }
 
 # Keys of `Schedule` with the defaults of most classes, and by class the defaults that differ.
@@ -100,7 +93,7 @@ def from_json(mapping: Mapping[str, Any]) -> tuple[Sampler, Schedule | FlowSched
             raise ValueError(f"{name}: {key}={value!r} has to be a number")
         if option is not None:
             chosen[option] = value if values is None else values[value]
-    return CLASSES[name].with_options(**chosen), read_schedule(mapping)
+    return by_name(CLASSES[name]).with_options(**chosen), read_schedule(mapping)
 
 
 def read_schedule(mapping: Mapping[str, Any]) -> Schedule | FlowSchedule:
@@ -144,7 +137,7 @@ def _typed(key: str, value: Any, kind: type) -> Any:
 
 def to_json(sampler: Sampler, schedule: Schedule | FlowSchedule) -> dict[str, Any]:
     """The inverse of `from_json`. Raises ValueError for an option that such a file cannot hold."""
-    name = next((name for name, known in CLASSES.items() if known.name == sampler.name), None)
+    name = next((name for name, known in CLASSES.items() if known == sampler.name), None)
     if name is None:
         raise ValueError(f"sampler {sampler.name} has no class in diffusers; choose one of {', '.join(CLASSES)}")
     fields = {key: value for key, value in dataclasses.asdict(schedule).items() if value is not None}

@@ -26,6 +26,7 @@ from common.perceptual.vgg_weights import load_vgg
 from common.training.objectives import L1, Psnr, Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
 from plugins.diffusion.io.components import save_component
+from plugins.diffusion.io.porting import blank
 from plugins.diffusion.networks.vae import AutoencoderKL, Posterior, VAEConfig
 from plugins.diffusion.training.losses import Kl, LatentStd
 
@@ -57,7 +58,7 @@ class AutoencoderTask:
 
     @functools.cached_property
     def graphdef(self) -> nnx.GraphDef[AutoencoderKL]:
-        return nnx.graphdef(nnx.eval_shape(lambda: AutoencoderKL(self.vae, rngs=nnx.Rngs(0))))
+        return blank(AutoencoderKL, self.vae)[0]
 
     def init(self, key: PRNGKeyArray) -> Params:
         return {"vae": nnx.to_pure_dict(nnx.state(AutoencoderKL(self.vae, rngs=nnx.Rngs(key))))}

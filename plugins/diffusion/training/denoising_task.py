@@ -35,16 +35,16 @@ from common.io.files import atomic_output
 from common.io.images import contact_sheet
 from common.training.objectives import Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
-from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_unet, load_vae, save_component
-from plugins.diffusion.networks.text_encoder import TextConfig, TextEncoder
-from plugins.diffusion.networks.unet import UNet, UNetConfig
+from plugins.diffusion.io.components import KINDS, load_component, load_tokenizer, load_vae, save_component
+from plugins.diffusion.io.porting import blank
+from plugins.diffusion.networks.text_encoder import TextConfig
+from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, Posterior
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers import by_name
-from plugins.diffusion.samplers.predictions import add_noise, min_snr_weight, snr, training_target
 from plugins.diffusion.samplers.schedules import Schedule
-from plugins.diffusion.training.losses import Denoising
+from plugins.diffusion.training.losses import Denoising, add_noise, min_snr_weight, snr, training_target
 
 DTYPES = ("float32", "bfloat16")
 SAMPLER = by_name("dpm")  # the default of an exported base
@@ -115,10 +115,15 @@ class DenoisingTask:
             found = f"task.text has hidden_size {self.text.hidden_size}, task.unet cross_attention_dim {width}"
             raise ValueError(f"{found}: make them equal")
 
+    @property
+    def _configs(self) -> dict[str, Any]:
+        """The architectures of the trained networks."""
+        return {"unet": self.unet} | ({} if self.text is None else {"text_encoder": self.text})
+
     @functools.cached_property
     def graphs(self) -> dict[str, nnx.GraphDef]:
         """The trained networks without their parameters."""
-        return {name: nnx.graphdef(nnx.eval_shape(make)) for name, make in self._makers().items()}
+        return {name: blank(KINDS[name].module, config)[0] for name, config in self._configs.items()}
 
     @functools.cached_property
     def autoencoder(self) -> AutoencoderKL | None:
@@ -134,23 +139,21 @@ class DenoisingTask:
         """The whole base, with shapes in place of the trained parameters; None without text encoder and tokenizer."""
         if self.text is None or self.tokenizer is None:
             return None
-        networks = {name: nnx.eval_shape(make) for name, make in self._makers().items()}
+        networks = {name: nnx.merge(*blank(KINDS[name].module, config)) for name, config in self._configs.items()}
         tokenizer = load_tokenizer(self.tokenizer)
         return Pipeline(**networks, vae=self.autoencoder, tokenizer=tokenizer, schedule=self.schedule, sampler=SAMPLER)
 
     def init(self, key: PRNGKeyArray) -> Params:
-        keys = jax.random.split(key, len(self.graphs))
-        made = {name: make(nnx.Rngs(k)) for (name, make), k in zip(self._makers().items(), keys, strict=True)}
+        keys = dict(zip(self._configs, jax.random.split(key, len(self._configs)), strict=True))
+        made = {name: KINDS[name].module(config, rngs=nnx.Rngs(keys[name])) for name, config in self._configs.items()}
         return {name: nnx.to_pure_dict(nnx.state(module)) for name, module in made.items()}
 
     def start(self) -> Params | None:
         if self.start_from is None:
             return None
-        found: dict[str, Any] = {"unet": load_unet(self.start_from)}
-        if self.text is not None:
-            found["text_encoder"] = load_text_encoder(self.start_from)
-        for name, expected in (("unet", self.unet), ("text_encoder", self.text)):
-            if name in found and found[name].config != expected:
+        found = {name: load_component(name, self.start_from) for name in self._configs}
+        for name, expected in self._configs.items():
+            if found[name].config != expected:
                 raise ValueError(f"start_from={self.start_from} holds {found[name].config}, the task has {expected}")
         return {name: nnx.to_pure_dict(nnx.state(module)) for name, module in found.items()}
 
@@ -202,12 +205,6 @@ class DenoisingTask:
         with atomic_output(folder / "training.json", overwrite=True) as file:
             file.write_text(json.dumps(dict(metadata), indent=2, sort_keys=True) + "\n")
         return folder
-
-    def _makers(self) -> dict[str, Any]:
-        makers: dict[str, Any] = {"unet": lambda rngs=None: UNet(self.unet, rngs=rngs or nnx.Rngs(0))}
-        if (text := self.text) is not None:
-            makers["text_encoder"] = lambda rngs=None: TextEncoder(text, rngs=rngs or nnx.Rngs(0))
-        return makers
 
 
 def latents_of(

@@ -35,13 +35,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from common.training.mesh import DATA, FSDP, make_mesh
 from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_search
 
-AXES = (DATA, FSDP)
 UNIT = 128  # each device's rows are a multiple of it, so that blocks fall into groups
 BUDGET = 4 * 2**20  # numbers in a block of scores and keys
 LARGEST_GROUP = 128
@@ -75,7 +73,7 @@ def place(rows: Rows, sources: int, mesh: Mesh, dtype: str = "float32") -> Index
         return share
 
     count = _padded(len(rows), mesh)
-    placed = jax.make_array_from_callback((count, rows.key_dim), NamedSharding(mesh, PartitionSpec(AXES)), keys)
+    placed = jax.make_array_from_callback((count, rows.key_dim), _by_rows(mesh), keys)
     return Index(placed, place_source(rows.source, sources, mesh))
 
 
@@ -83,8 +81,7 @@ def place_source(source: Integer[np.ndarray, " n"], sources: int, mesh: Mesh) ->
     """An index's `source`. A row of source `sources` is never found: so a deletion copies no keys."""
     missing = _padded(len(source), mesh) - len(source)
     padded = np.pad(source.astype(np.int32), (0, missing), constant_values=sources)
-    sharding = NamedSharding(mesh, PartitionSpec(AXES))
-    return jax.make_array_from_callback(padded.shape, sharding, lambda index: padded[index])
+    return jax.make_array_from_callback(padded.shape, _by_rows(mesh), lambda index: padded[index])
 
 
 def search(
@@ -106,13 +103,14 @@ def search(
     devices = mesh.devices.size
     if split and len(queries) % devices:
         raise ValueError(f"{len(queries)} queries do not split over {devices} devices; give a multiple, or split=False")
-    whole = PartitionSpec(AXES) if split else PartitionSpec()
+    rows = PartitionSpec(mesh.axis_names)
+    whole = rows if split else PartitionSpec()
     queries, log_gate, index = lax.stop_gradient((queries.astype(jnp.float32), log_gate, index))
-    body = partial(_of_each_device, k=k, axes=AXES, split=split)
+    body = partial(_of_each_device, k=k, axes=mesh.axis_names, split=split)
     mapped = jax.shard_map(
         body,
         mesh=mesh,
-        in_specs=(PartitionSpec(AXES), PartitionSpec(AXES), whole, whole),
+        in_specs=(rows, rows, whole, whole),
         out_specs=whole,
         check_vma=False,  # all devices merge the same lists: equal without being known to be
     )
@@ -142,7 +140,8 @@ class ExactEngine:
     A search compiles once for each k and number of queries, rounded up to a power of two."""
 
     def __init__(self, mesh: Mesh | None = None, dtype: str = "float32"):
-        self.mesh, self._dtype = mesh or make_mesh(), dtype
+        self.mesh = mesh or jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+        self._dtype = dtype
         self._place(Rows.of(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 1), np.float32)), 1)
         self._version = 0
 
@@ -183,6 +182,10 @@ def _jitted(index: Index, queries: Any, log_gate: Any, k: int, mesh: Mesh) -> Hi
     return search(index, jnp.asarray(queries), k, jnp.asarray(log_gate), mesh)
 
 
+def _by_rows(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+
+
 def _padded(count: int, mesh: Mesh) -> int:
     unit = UNIT * mesh.devices.size
     return max(-(-count // unit), 1) * unit
@@ -220,8 +223,10 @@ def _best_of_blocks(keys: Array, source: Array, queries: Array, log_gate: Array,
         seen = start + jnp.arange(block) < number * block
         part = lax.dynamic_slice_in_dim(keys, start, block).astype(jnp.float32)
         of = jnp.where(seen, gate.shape[1] - 1, lax.dynamic_slice_in_dim(source, start, block))
-        scores = jnp.einsum("bd,nd->bn", queries, part, precision="highest") + _gate_of(gate, of)
-        found, rows = _top_k_of_groups(scores, k)
+        scores, total = jnp.einsum("bd,nd->bn", queries, part, precision="highest"), jnp.zeros((b, block))
+        for source_number in range(gate.shape[1]):  # gate[:, of], but a gather of columns is slow everywhere
+            total = jnp.where(of == source_number, gate[:, source_number, None], total)
+        found, rows = _top_k_of_groups(scores + total, k)
         found, rows = jnp.concatenate([best[0], found], 1), jnp.concatenate([best[1], rows + start], 1)
         found, at = lax.top_k(found, k)
         return found, jnp.take_along_axis(rows, at, axis=1)
@@ -229,14 +234,6 @@ def _best_of_blocks(keys: Array, source: Array, queries: Array, log_gate: Array,
     nothing = jnp.full((b, k), -jnp.inf), jnp.full((b, k), NOTHING, jnp.int32)
     scores, rows = lax.fori_loop(0, -(-n // block), step, nothing)
     return scores, jnp.where(scores == -jnp.inf, NOTHING, rows)
-
-
-def _gate_of(gate: Float[Array, "b s"], source: Integer[Array, " n"]) -> Float[Array, "b n"]:
-    """gate[:, source], as a chain of choices: a gather of columns is slow everywhere."""
-    total = jnp.zeros((gate.shape[0], len(source)))
-    for number in range(gate.shape[1]):
-        total = jnp.where(source == number, gate[:, number, None], total)
-    return total
 
 
 def _top_k_of_groups(scores: Float[Array, "b n"], k: int) -> tuple[Float[Array, "b _"], Int[Array, "b _"]]:

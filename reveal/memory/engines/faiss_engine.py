@@ -25,8 +25,7 @@ import numpy as np
 
 from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_search, merge, optional
 
-KINDS = ("flat", "ivfpq", "hnsw")
-FEWEST = {"flat": 0, "ivfpq": 10_000, "hnsw": 1_000}
+FEWEST = {"flat": 0, "ivfpq": 10_000, "hnsw": 1_000}  # the kinds
 CHUNK = 65536  # keys that are copied at a time
 PER_LIST = 1000  # items of a list of `ivfpq`, on average
 TRAINING = 100  # keys a centre is found from
@@ -49,8 +48,8 @@ class FaissEngine:
     Raises ValueError for another kind than the table's, and ImportError without the extra."""
 
     def __init__(self, kind: str = "flat", config: FaissConfig | None = None):
-        if kind not in KINDS:
-            raise ValueError(f"kind {kind!r} is not one of FaissEngine: choose one of {', '.join(KINDS)}")
+        if kind not in FEWEST:
+            raise ValueError(f"kind {kind!r} is not one of FaissEngine: choose one of {', '.join(FEWEST)}")
         self.kind, self.config, self._faiss = kind, config or FaissConfig(), optional("faiss", "faiss")
         self._parts: dict[int, tuple[np.ndarray, np.ndarray, Any]] = {}  # source -> ids, versions, index
         self._memory, self._sources, self._version, self._width = "", 0, 0, 0
@@ -120,4 +119,4 @@ def _keys(rows: Rows, at: np.ndarray) -> np.ndarray:
         own = at[(at >= start) & (at < start + CHUNK)]
         if len(own):
             parts.append(np.asarray(rows.keys(int(own[0]), int(own[-1]) + 1)[own - own[0]], np.float32))
-    return np.ascontiguousarray(np.concatenate(parts))
+    return np.concatenate(parts)

@@ -85,7 +85,11 @@ class MilvusEngine:
         with self._plain_errors():
             if self._reuse:
                 self._attach(rows)
-                self._drop_others()
+                pattern = re.compile(rf"{re.escape(self._name)}_(?:[0-9a-f]{{{DIGITS}}}|filling_(\d+)_[0-9a-f]+)")
+                for other in self._call("list_collections"):  # with other contents, or left by killed programs
+                    known = pattern.fullmatch(other)
+                    if other != self.collection and known and int(known[1] or 0) < time.time() - ABANDONED:
+                        self._call("drop_collection", other)
             else:
                 self._send(rows)
         self._rows, self._ids, self._versions = rows, rows.ids, rows.versions
@@ -123,14 +127,6 @@ class MilvusEngine:
         if not self._call("has_collection", whole):
             self._fill(rows, whole)
             self._call("load_collection", whole, timeout=LOADING)
-
-    def _drop_others(self) -> None:
-        """Drops collections of this name with other contents, and what killed programs have left."""
-        pattern = re.compile(rf"{re.escape(self._name)}_(?:[0-9a-f]{{{DIGITS}}}|filling_(\d+)_[0-9a-f]+)")
-        for other in self._call("list_collections"):
-            known = pattern.fullmatch(other)
-            if other != self.collection and known and int(known[1] or 0) < time.time() - ABANDONED:
-                self._call("drop_collection", other)
 
     def _fill(self, rows: Rows, whole: str) -> None:
         """A collection of these rows, called `whole` when all are there, unless another program was quicker."""

@@ -130,6 +130,7 @@ def flow_update(x: Sample, prediction: Prediction, row: Row, history: History, n
 
 
 euler = Sampler("euler", euler_plan, euler_update)
+euler_karras = euler.with_options(sigma_spacing="karras")
 heun = Sampler("heun", heun_plan, heun_update, history=2)
 lms = Sampler("lms", lms_plan, lms_update, history=MAX_ORDER - 1)
 euler_ancestral = Sampler("euler_ancestral", ancestral_plan, ancestral_update)
