@@ -13,7 +13,7 @@ from color_profiles import ADOBE, GREY, P3, SRGB, SRGB_CURVE, matrix_profile
 from PIL import Image
 from refusal import refused
 
-from common.io import color, images
+from common.io import images, srgb
 from common.io.images import find_images, image_size, read_image, to_uint8, verify_image, write_image
 
 RGB = np.random.default_rng(0).integers(0, 256, (24, 36, 3), dtype=np.uint8)
@@ -138,7 +138,7 @@ def test_profiles_become_srgb(tmp_path, profile):
     opaque.putalpha(255)
     opaque.save(tmp_path / "b.png", icc_profile=profile)
     outcomes.append(read_image(tmp_path / "b.png"))
-    outcomes.append(color.deep_to_srgb(wide.astype(np.float32) / 255, profile))
+    outcomes.append(srgb.deep_to_srgb(wide.astype(np.float32) / 255, profile))
     for image in outcomes:
         assert image[0, 0, 1] > 0.98 and image[0, 0, [0, 2]].max() < 0.02
         assert np.ptp(image[0, 7]) < (4 if image is outcomes[2] else 1.01) / 255  # AVIF is lossy
@@ -152,26 +152,26 @@ def test_profiles_that_change_nothing(tmp_path):
         path = save(tmp_path / f"{number}.png", icc_profile=profile)
         assert np.array_equal(to_uint8(read_image(path)), RGB)
         shallow = images.from_uint8(RGB)
-        assert np.array_equal(color.deep_to_srgb(shallow, profile), shallow) or profile is GREY
+        assert np.array_equal(srgb.deep_to_srgb(shallow, profile), shallow) or profile is GREY
 
 
 def test_deep_and_grey_profiles(tmp_path):
     ramp = np.linspace(0, 65535, 512).astype(np.uint16).reshape(2, 256)
     Image.fromarray(ramp).save(tmp_path / "deep.png", icc_profile=GREY)
-    expected = color.from_linear((ramp / 65535) ** (461 / 256))  # as the profile rounds 1.8
+    expected = srgb.from_linear((ramp / 65535) ** (461 / 256))  # as the profile rounds 1.8
     image = read_image(tmp_path / "deep.png")
     np.testing.assert_allclose(image, expected[..., None].repeat(3, axis=-1), atol=1e-4)
     Image.fromarray((ramp >> 8).astype(np.uint8)).save(tmp_path / "grey.png", icc_profile=GREY)
     assert np.abs(read_image(tmp_path / "grey.png") - image).max() < 3 / 255
     tables = P3.replace(b"rXYZ", b"zzzz")
-    with mock.patch.object(color, "_transform", return_value=object()):  # as for lookup tables
-        assert "8 bits" in refused(ValueError, color.deep_to_srgb, SMOOTH, tables)
+    with mock.patch.object(srgb, "_transform", return_value=object()):  # as for lookup tables
+        assert "8 bits" in refused(ValueError, srgb.deep_to_srgb, SMOOTH, tables)
 
 
 def test_transfer_curve():
     x = np.linspace(0, 1, 1001, dtype=np.float32)
-    np.testing.assert_allclose(color.from_linear(color.to_linear(x)), x, atol=1e-6)
-    assert abs(color.to_linear(np.float32([0.5]))[0] - 0.2140411) < 1e-6
+    np.testing.assert_allclose(srgb.from_linear(srgb.to_linear(x)), x, atol=1e-6)
+    assert abs(srgb.to_linear(np.float32([0.5]))[0] - 0.2140411) < 1e-6
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "YCbCr", "CMYK"])
