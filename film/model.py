@@ -22,9 +22,9 @@ Sizes. Any size runs: pooling floors, and every resize has its level's size as i
 is about that length times the convolutions of the coarsest predictor: 192 px for both presets.
 
 Two parts. Most activations belong to the finest level, so it has a part of its own: `coarse` finds flow and decodes up
-to level 1, `finish` adds level 0. `film.interpolator` compiles `encode_coarse`, `coarse` and `finish` separately: it
-keeps a frame without its finest level for both neighbours, and never has all levels in memory. `__call__` runs
-all of it as one function.
+to level 1, `finish` adds level 0. `film.interpolator` compiles `encode`, `coarse` and `finish` separately: it keeps
+a frame without its finest level for both neighbours, and never has all levels in memory. `__call__` runs all of it as
+one function.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Film(nnx.Module):
             levels = [x.shape[1:3] for x in first].index(flow.shape[1:3])
             pyramid = image_pyramid(flow, max(1, fused - 1 - levels))
             given = [[x[..., i : i + 2] / 2**n for n, x in enumerate(pyramid)] for i in (0, 2)]
-        backward, forward = self._flows(first[:levels], second[:levels], time, 1, *(x[:1] for x in given), stage)
+        backward, forward = self._flows(first[:levels], second[:levels], time, 1, given[0][:1], given[1][:1], stage)
         backward, forward = (
             (flows + more)[: fused - 1] for flows, more in zip((backward, forward), given, strict=True)
         )
