@@ -16,9 +16,9 @@ A network that knows the midpoint alone makes other moments as midpoints of midp
     1/4             1/4             3/4             2 pairs, encode both
     1/8         1/8     3/8     5/8     7/8         4 pairs, encode nothing
 
-These are computed depth first, and no more encoded frames are kept than the plan has memory for; others are encoded
-again. On an accelerator several pairs are one call. With several devices, calls are handed out in turn; the result does
-not depend on their number.
+These are computed depth first, as many together as keep all devices busy, and no more encoded frames are kept than the
+plan has memory for; others are encoded again. On an accelerator several pairs are one call. With several devices, calls
+are handed out in turn; the result does not depend on their number.
 """
 
 from __future__ import annotations
@@ -142,17 +142,22 @@ class Interpolator:
     def _padded(self, frame: Frame) -> _Image:
         if frame.shape != (*self.size, 3):
             height, width = self.size
-            raise ValueError(f"a frame of shape {frame.shape}: the first was {width}x{height}; bring them to one size")
+            raise ValueError(f"a frame of shape {frame.shape}: this interpolator is for {width}x{height}")
         aligned = np.pad(np.asarray(frame, np.float32), (*self.zeros, (0, 0)))
         return _Image(np.pad(aligned, (*self.edges, (0, 0)), mode="edge"))
 
     def _midpoints(self, a: _Image, b: _Image, wanted: Sequence[Fraction]) -> Iterator[Frame]:
-        """Frames at moments k / 2^n. A frame is dropped when its moment has passed: no later one is made from it."""
+        """Frames at moments k / 2^n. As many of the next ones are made together as fill all devices. A frame is dropped
+        when its moment has passed: no later one is made from it."""
         made: dict[Fraction, _Image] = {Fraction(0): a, Fraction(1): b}
-        at_once = 0 < len(moments_of.closure(wanted)) <= self.batch * len(self.devices)
-        for part in [wanted] if at_once else [[moment] for moment in wanted]:
-            missing = sorted((m.denominator, m) for m in moments_of.closure(part, made))
-            for size, level in itertools.groupby(missing, key=lambda pair: pair[0]):
+        waiting = deque(wanted)
+        while waiting:
+            part = [waiting.popleft()]
+            missing = moments_of.closure(part, made)
+            most = len(missing) + self.batch * len(self.devices) - 1
+            while waiting and len(more := moments_of.closure([*part, waiting[0]], made)) <= most:
+                missing, part = more, [*part, waiting.popleft()]
+            for size, level in itertools.groupby(sorted((m.denominator, m) for m in missing), key=lambda pair: pair[0]):
                 new = [m for _, m in level]
                 step = Fraction(1, size)
                 tasks = [(made[m - step], made[m + step], HALF) for m in new]
@@ -316,6 +321,9 @@ def _interpolate(
     count = 1
     for frame in iterator:
         count += 1
+        if frame.shape != before.shape:
+            (height, width), (h, w) = frame.shape[:2], before.shape[:2]
+            raise ValueError(f"frame {count} is {width}x{height}, the first {w}x{h}: bring them to one size")
         yield from interpolator.between(before, frame, moments)
         yield frame
         before = frame

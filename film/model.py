@@ -40,7 +40,7 @@ from jaxtyping import Array, Float
 
 from common.nn.remat import remat as rematerialised
 from film.config import FilmConfig
-from film.flow import Flow, FlowEstimator
+from film.flow import FlowEstimator
 from film.fusion import Fusion, Level, blend
 from film.ops.convolution import Stage, whole
 from film.ops.packing import COLORS, pack
@@ -49,6 +49,7 @@ from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
 Image = Float[Array, "b h w 3"]
 Time = Float[Array, "b 1"]
 Pack = Float[Array, "b h w p"]
+Flows = Float[Array, "b h w 4"]
 
 
 class Encoded(NamedTuple):
@@ -116,11 +117,11 @@ class Film(nnx.Module):
         packs = [pack(*pair) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
         return packs[0], Encoded(packs[1:], features[fused:])
 
-    def coarse(self, e0: Encoded, e1: Encoded, time: Time, flow: Flow | None = None, stage: Stage = whole) -> Coarse:
+    def coarse(self, e0: Encoded, e1: Encoded, time: Time, flow: Flows | None = None, stage: Stage = whole) -> Coarse:
         """Flow and decoder up to level 1.
 
-        `flow` [b h w 4], backward and forward, in pixels of its own level, is used as it is at that level (1 or
-        coarser, by its size) and below, and refined above; None: flow is estimated from the coarsest level on.
+        `flow`, backward and forward, in pixels of its own level, is used as it is at that level (1 or coarser, by its
+        size) and below, and refined above; None: flow is estimated from the coarsest level on.
         """
         fused = self.config.fusion_pyramid_levels
         first, second = e0.packs + e0.features, e1.packs + e1.features
