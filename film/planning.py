@@ -14,6 +14,7 @@ scale at which the whole image fits.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 from collections.abc import Iterator
@@ -117,15 +118,15 @@ def largest_window(
     config: FilmConfig, padded: tuple[int, int], budget: float, ensemble: bool = False
 ) -> tuple[int, int] | None:
     """Of the windows that fit, the one with the least overlap; None: none fits."""
-    best = None
-    for rows in range(1, 65):
-        for columns in range(1, 65):
-            window = _window(padded[0], rows), _window(padded[1], columns)
-            fits = network_bytes(config, math.prod(window), ensemble) <= budget
-            computed = rows * columns * math.prod(window)
-            if fits and min(window) > 0 and (best is None or computed < best[0]):
-                best = computed, window
-    return best and best[1]
+    empty = network_bytes(config, 0, ensemble)
+    most = (budget - empty) / (network_bytes(config, 1, ensemble) - empty)  # pixels
+    rows, columns = ([(count, _window(side, count)) for count in range(1, 65)] for side in padded)
+    fitting = [
+        (down * across * height * width, (height, width))
+        for (down, height), (across, width) in itertools.product(rows, columns)
+        if 0 < height * width <= most
+    ]
+    return min(fitting)[1] if fitting else None
 
 
 def _window(side: int, count: int) -> int:
