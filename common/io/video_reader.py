@@ -137,21 +137,24 @@ def read_video(
         yield from _timed(path, stream, decoder, iter(decoder), None, start, on_damage)
 
 
-def prefetch(items: Iterable[T], depth: int = 2) -> Iterator[T]:
+def prefetch(items: Iterable[T], depth: int = 2, *, wait: bool = True) -> Iterator[T]:
     """The same items, up to `depth` of them computed ahead in a thread. An error comes where its item would. When the
-    consumer stops early (`close`, an exception), the source is closed as soon as its current item is done."""
+    consumer stops early (`close`, an exception), the source is closed as soon as its current item is done; with `wait`
+    not before that."""
     iterator, end = iter(items), object()
-    with ThreadPoolExecutor(1, "prefetch") as thread:
-        pending = deque(thread.submit(next, iterator, end) for _ in range(depth))
-        try:
-            while (item := pending.popleft().result()) is not end:
-                pending.append(thread.submit(next, iterator, end))
-                yield item  # type: ignore[misc]
-        finally:
-            for future in pending:
-                future.cancel()
-            if isinstance(iterator, Generator):
-                thread.submit(iterator.close).result()
+    thread = ThreadPoolExecutor(1, "prefetch")
+    pending = deque(thread.submit(next, iterator, end) for _ in range(depth))
+    try:
+        while (item := pending.popleft().result()) is not end:
+            pending.append(thread.submit(next, iterator, end))
+            yield item  # type: ignore[misc]
+    finally:
+        for future in pending:
+            future.cancel()
+        closed = thread.submit(iterator.close) if isinstance(iterator, Generator) else None
+        thread.shutdown(wait)
+        if closed is not None and wait:
+            closed.result()
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import hashlib
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,69 +48,99 @@ END_MARKS = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND\xaeB`\x82"}  # JPEG, P
 PHOTOS_RATE, PHOTOS_BETWEEN = Fraction(30), 31
 
 
-def option(metavar: str, default: str) -> Any:
+Number = str | float | Fraction
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+
+
+def option(metavar: str, default: str, **more: Any) -> Any:
     """How an option that may be left out stands in the help."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})", **more)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a clip is made; `film.convert` takes the same names."""
-
-    fps: Annotated[str | None, option("RATE", "30 of photos; of a video as --factor says")] = None
-    """Frames per second of the output: 60, 23.976 or 30000/1001. A video keeps its duration."""
-    factor: Annotated[str | None, option("NUMBER", "2")] = None
-    """Of a video: so many times the frames, at so many times the rate: 2, 2.5 or 5/2."""
-    slow_motion: bool = False
-    """Of a video: keep the rate, and last FACTOR times as long."""
-    frames: Annotated[int | None, option("N", "31")] = None
-    """Of photos: new frames between two neighbours."""
-    times: Annotated[int | None, option("N", "5")] = None
-    """Of photos, in place of --frames: how often each gap is halved, up to 16; 5 give 31 frames."""
-    ease: bool = False
-    """Of photos: slow in and slow out at each."""
-    loop: bool = False
-    """Of photos: go on from the last to the first, so that the clip repeats without a jump."""
+class OutputOptions:
+    fps: Annotated[Number | None, option("RATE", "photos 30, a video as --factor says", constructor=str)] = None
+    """Frames per second: 60, 23.976 or 30000/1001. A video keeps its duration."""
     size: Annotated[str | None, option("SIZE", "as the input")] = None
     """Scale to lines (1080p), a longer side (1280) or 1280x720."""
     fit: Annotated[Literal["crop", "pad", "resize"] | None, option("crop|pad|resize", "sizes must be equal")] = None
     """How photos of different sizes, or another shape of --size, become one."""
-    align: bool = False
-    """Of photos: undo the shake of the hand, and keep what all of them show."""
-    match_exposure: bool = False
-    """Of photos: make all as bright as the first."""
-    retime: bool = False
-    """Of a video: drop repeated frames, and let motion go on through their time."""
-    audio: Annotated[Literal["keep", "stretch", "none"] | None, option("keep|stretch|none", "keep if it fits")] = None
-    """Sound of a video: copied without loss, stretched to the new duration, or left out."""
     codec: Annotated[str | None, option("NAME", "h264; vp9 in .webm")] = None
     """h264, hevc, av1 or vp9."""
     quality: Annotated[int | None, option("CRF", "looks lossless")] = None
     """Of the codec: from 0, the best, to 51 (h264, hevc) or 63."""
-    bits: Annotated[int | None, option("8|10|16", "as the input")] = None
+    bits: Annotated[int | None, option("8|10|16", "as a video, else 8")] = None
     """Per sample: 8, 10 in movies, 16 in PNGs and .apng."""
-    chroma: Literal["420", "444"] = "420"
+    chroma: Annotated[Literal["420", "444"], option("420|444", "420")] = "420"
     """Colour resolution of a movie; few players show 444."""
-    ensemble: bool = False
-    """Average over both directions of time and both mirror images: four times the work for steadier frames."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the network's activations."""
+    resume: Flag = False
+    """Go on where the same command was stopped."""
+    overwrite: Flag = False
+    """Replace outputs that exist."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhotoOptions:
+    frames: Annotated[int | None, option("N", "31")] = None
+    """New frames between two neighbours."""
+    times: Annotated[int | None, option("N", "5")] = None
+    """In place of --frames: how often each gap is halved, up to 16; 5 make 31 frames."""
+    ease: Flag = False
+    """Slow in and slow out at each photo."""
+    loop: Flag = False
+    """Go on from the last to the first, so that the clip repeats without a jump."""
+    align: Flag = False
+    """Undo the shake of the hand, and keep what all photos show."""
+    match_exposure: Flag = False
+    """Make all as bright as the first."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VideoOptions:
+    factor: Annotated[Number | None, option("NUMBER", "2", constructor=str)] = None
+    """So many times the frames, at so many times the rate: 2, 2.5 or 5/2."""
+    slow_motion: Flag = False
+    """Keep the rate, and last --factor times as long."""
+    retime: Flag = False
+    """Drop repeated frames, and let motion go on through their time."""
+    audio: Annotated[Literal["keep", "stretch", "none"] | None, option("keep|stretch|none", "keep if it fits")] = None
+    """Sound: copied without loss, stretched to the new duration, or left out."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
     memory: Annotated[str | None, option("SIZE", "what is free")] = None
     """Most memory to use, as 2GB; larger images are computed in windows."""
-    flow_scale: Annotated[str | None, option("1/N", "1, or by memory")] = None
+    ensemble: Flag = False
+    """Average over both directions of time and both mirror images: four times the work for steadier frames."""
+    flow_scale: Annotated[str | None, option("1/N", "1, or by --memory")] = None
     """Begin to estimate flow in the image at 1/2, 1/4, 1/8 or 1/16 of its size: for large motion in large images."""
+    precision: Annotated[Literal["float32", "bfloat16"], option("float32|bfloat16", "float32")] = "float32"
+    """Of the activations."""
+    batch: Annotated[int | None, option("N", "by image size and device")] = None
+    """Most pairs computed at once."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InspectionOptions:
+    compare: Flag = False
+    """Show the plain cross-fade at the left of each frame."""
     sheet: Annotated[str | None, option("IMAGE", "none")] = None
     """Also write a contact sheet of nine frames."""
     inspect: Annotated[str | None, option("IMAGE", "none")] = None
     """Also write a sheet of the first gap: flow, warped inputs, what was taken from which."""
-    compare: bool = False
-    """Show the plain cross-fade at the left of each frame."""
-    batch: Annotated[int | None, option("N", "by image size and device")] = None
-    """Most pairs computed at once."""
-    resume: bool = False
-    """Go on where the same command was stopped."""
-    overwrite: bool = False
-    """Replace outputs that exist."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(OutputOptions, PhotoOptions, VideoOptions, NetworkOptions, InspectionOptions):
+    """How a clip is made; `film.convert` takes the same names."""
+
+
+def refuse(options: Options, kind: type, reason: str) -> None:
+    """ValueError for an option of the group `kind` that was given."""
+    for field in dataclasses.fields(kind):
+        if getattr(options, field.name) != field.default:
+            raise ValueError(f"--{field.name.replace('_', '-')} {reason}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +204,8 @@ class Plan:
     colour: Colour | None = None
     audio: Audio | None = None
     sheets: tuple[Path, ...] = ()
+    memory: float | None = None  # bytes for the whole process; None: what is free
+    flow_scale: int | None = None
     note: str = ""  # about the sound
 
     def __str__(self) -> str:
@@ -182,6 +215,12 @@ class Plan:
             f"{self.source} ->{frames} {self.size[0]}x{self.size[1]} at {_rate(self.rate)} fps{length} -> {self.output}"
             + f"; {self.note}" * bool(self.note)
         )
+
+    def in_betweens(self, frames: int) -> int:
+        """Of so many output frames, those that are no frames of the source; roughly, if its rate varies."""
+        rate = self.source.info.rate if isinstance(self.source, Movie) else Fraction(1)
+        each = (self.timeline.rate * self.timeline.stretch / rate).numerator  # one of so many is a source frame
+        return frames - math.ceil(frames / each)
 
     @property
     def job(self) -> str:
@@ -207,7 +246,13 @@ def make_plan(inputs: Sequence[Name], output: Name | None = None, options: Optio
     for sheet in sheets:
         check_writable(sheet)
         check_output_file(sheet, options.overwrite)
-    common: dict[str, Any] = dict(output=target, options=options, sheets=sheets)
+    common: dict[str, Any] = dict(
+        output=target,
+        options=options,
+        sheets=sheets,
+        memory=None if options.memory is None else parse_memory(options.memory),
+        flow_scale=None if options.flow_scale is None else parse_scale(options.flow_scale),
+    )
     plan = _of_movie(movie, encoding, **common) if movie else _of_photos(files, encoding, **common)
     width, height = plan.size
     if min(width, height) < SMALLEST:
@@ -229,9 +274,7 @@ def make_plan(inputs: Sequence[Name], output: Name | None = None, options: Optio
 
 
 def _of_photos(files: Sequence[Path], encoding: Encoding, options: Options, **common: Any) -> Plan:
-    for name in ("factor", "slow_motion", "retime", "audio"):
-        if getattr(options, name):
-            raise ValueError(f"--{name.replace('_', '-')} is for a video; photos take --frames and --fps")
+    refuse(options, VideoOptions, "is for a video; photos take --frames and --fps")
     if options.frames is not None and options.times is not None:
         raise ValueError(f"--frames {options.frames} and --times {options.times} both set the in-betweens: give one")
     if options.times is not None and not 0 <= options.times <= MOST_TIMES:
@@ -270,10 +313,12 @@ def _of_photos(files: Sequence[Path], encoding: Encoding, options: Options, **co
 
 
 def _of_movie(path: Path, encoding: Encoding, options: Options, output: Path, **common: Any) -> Plan:
-    for name in ("frames", "times", "ease", "loop", "align", "match_exposure"):
-        if getattr(options, name) not in (None, False):
-            raise ValueError(f"--{name.replace('_', '-')} is for photos; a video takes --factor or --fps")
+    refuse(options, PhotoOptions, "is for photos; a video takes --factor or --fps")
     info = probe(path)
+    if info.frames == 1:
+        raise ValueError(f"{path} is a video of one frame: interpolation needs at least two; name a longer one")
+    if info.duration is None and options.sheet is not None:
+        raise ValueError(f"--sheet {options.sheet}: {path} does not say how long it is; leave --sheet out")
     fps = None if options.fps is None else parse_fps(options.fps)
     timeline = of_movie(info.rate, parse_factor(options.factor), fps, options.slow_motion)
     size = (info.width, info.height) if options.size is None else parse_size(options.size, (info.width, info.height))
@@ -313,10 +358,11 @@ def _sound(path: Path, info: VideoInfo, stretch: Fraction, output: Path, asked: 
     return None, "sound left out, as the duration changes (--audio stretch keeps it)"
 
 
-def parse_factor(text: str | None) -> Fraction | None:
-    """An exact factor from 4, 2.5 or 5/2. Raises ValueError for another text."""
-    if text is None:
+def parse_factor(factor: Number | None) -> Fraction | None:
+    """An exact factor from 4, 2.5 or "5/2". Raises ValueError for another one."""
+    if factor is None:
         return None
+    text = str(factor)
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?|\d{1,9}/\d{1,9}", text) or text.endswith("/0"):
         raise ValueError(f"--factor {text}: give a number or a fraction, such as 4, 2.5 or 5/2")
     return Fraction(text)
