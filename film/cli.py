@@ -8,8 +8,9 @@
     film convert SAVED_MODEL ours.safetensors    weights of the TensorFlow or PyTorch program -> ours
     film prepare vimeo_triplet/ records/ --layout vimeo90k    a dataset -> ArrayRecord shards to train from
 
-User errors are one line on stderr and exit code 2; then nothing was written. A further command is a dataclass of its
-arguments with a `run` method, and a line in COMMANDS. Imports that need JAX are inside the methods, so that mistakes
+User errors are one line on stderr and exit code 2; then nothing was written. The options are those of
+`film.io.plan.Options`; each of its groups is a section of the help. A further command is a dataclass of its arguments
+with a `run` method, and a line in COMMANDS. Imports that need JAX are inside the methods, so that mistakes
 are reported at once.
 """
 
@@ -47,21 +48,19 @@ MOST_KEPT = 32 << 20  # bytes; a larger buffer goes back to the kernel, so that 
 class Interpolate:
     """Turn photos into a slow-motion clip, or make a video smoother or slower."""
 
-    inputs: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="INPUT ...", help_behavior_hint="")
-    ]
+    inputs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="INPUT ...", help_behavior_hint="")]
     """Two or more photos in order; or a folder or a quoted glob of photos; or a video."""
+    photos: Annotated[PhotoOptions, tyro.conf.arg(name="photo")]
+    video: VideoOptions
+    clip: Annotated[OutputOptions, tyro.conf.arg(name="output")]
+    network: NetworkOptions
+    inspection: InspectionOptions
     output: Annotated[str | None, tyro.conf.arg(aliases=["-o"]), option("CLIP", "a movie beside the input")] = None
     """A movie (.mp4 .mov .mkv .webm), an animation (.gif .webp .apng), or a folder for numbered PNGs."""
     weights: Annotated[str | None, option("WEIGHTS", "film-small")] = None
     """Name of shipped weights, a file, or the folder of a run."""
     quiet: Flag = False
     """No plan, no progress bar."""
-    photos: Annotated[PhotoOptions, tyro.conf.arg(name="photo")] = PhotoOptions()
-    video: VideoOptions = VideoOptions()
-    clip: Annotated[OutputOptions, tyro.conf.arg(name="output")] = OutputOptions()
-    network: NetworkOptions = NetworkOptions()
-    inspection: InspectionOptions = InspectionOptions()
 
     def run(self) -> None:
         find(self.weights)
@@ -182,7 +181,7 @@ def main(arguments: list[str] | None = None) -> None:
         args=words[1:] if name else words,
         prog=f"{PROGRAM} {name}".strip(),
         description=None if name else f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help).",
-        config=[tyro.conf.OmitArgPrefixes],
+        config=[tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone],
     )
     try:
         with terminal.exits(PROGRAM, out_of_memory="give --memory, or a smaller --size"):

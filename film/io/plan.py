@@ -33,7 +33,7 @@ from common import terminal
 from common.io.audio import Audio
 from common.io.clip_limits import ANIMATIONS, MOVIES, Encoding, check_output, is_folder, parse_fps
 from common.io.colour import Colour
-from common.io.files import check_output_file
+from common.io.files import check_output_file, require_file
 from common.io.images import READABLE, check_writable, find_images, image_size, read_encoded, read_image
 from common.io.video_reader import TimedFrame, VideoInfo, probe, read_video
 from film.config import MOST_TIMES
@@ -401,12 +401,18 @@ def find_inputs(inputs: Sequence[Name]) -> list[Path]:
         raise ValueError("'' is an empty name: check that the variables of the shell are set")
     first = Path(inputs[0])
     if len(inputs) > 1:
+        for name in inputs:
+            if Path(name).suffix.lower() in MOVIES:
+                raise ValueError(f"{name} is a video beside other inputs: name one video, or photos")
         return [Path(name) for name in inputs]
-    if first.is_file() and first.suffix.lower() not in READABLE:
-        return [first]
-    photos = find_images(first) if first.is_dir() or glob.has_magic(str(first)) else [first]
+    if first.is_dir() or (glob.has_magic(str(first)) and not first.is_file()):
+        photos = find_images(first)
+    else:
+        photos = [require_file(first)]
+        if first.suffix.lower() not in READABLE:
+            return photos
     if len(photos) < 2:
-        raise ValueError(f"{first} is one image: interpolation needs at least two; name another one, or a video")
+        raise ValueError(f"{photos[0]} is one image: interpolation needs at least two; name another one, or a video")
     return photos
 
 
