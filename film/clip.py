@@ -10,6 +10,7 @@ another thread) one by one, so memory does not grow with the length of a clip. A
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import nnx
 from tqdm import tqdm
 
 from common.io.images import contact_sheet, shrink, write_image
@@ -97,7 +99,7 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: bool = False
         audio=plan.audio,
         overwrite=options.overwrite,
         resume=options.resume,
-        job=plan.job,
+        job=f"{plan.job} {_fingerprint(model)}",
     )
     with clip as writer, _plain_memory_errors(plan):
         first = 0 if sampled else writer.done
@@ -194,6 +196,14 @@ def describe(compute: ComputePlan, model: Film, plan: Plan) -> str:
         seconds = work / (CPU_SPEED * (os.cpu_count() or 1))
         text += f", about {max(1, seconds):.0f} s" if seconds < 120 else f", about {seconds / 60:.0f} min"
     return text
+
+
+def _fingerprint(model: Film) -> str:
+    """Of its parameters: what other weights have begun is not resumed."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(nnx.state(model)):
+        digest.update(np.ascontiguousarray(leaf).view(np.uint8))
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager

@@ -26,9 +26,10 @@ from jaxtyping import Float, UInt8
 from common.io.video_reader import TimedFrame
 
 Frame = Float[np.ndarray, "h w 3"]
-Thumbnail = UInt8[np.ndarray, "h w 3"]
+Thumbnail = UInt8[np.ndarray, "_ _ 3"]
 
 SIDE = 128  # pixels of a thumbnail's longer side
+SHORTEST = 32  # pixels; DIS flow crashes the process on some images with a side below
 CUT = 0.15  # a lower correlation minus distance is a cut
 SAME = 0.9  # a higher correlation is one shot in another light
 BLOCK = 16  # pixels
@@ -37,9 +38,9 @@ HOLD = Fraction(1, 2)  # seconds; equal frames for longer are a hold, not duplic
 
 
 def thumbnail(frame: Frame) -> Thumbnail:
-    """The frame in 8 bits, its longer side reduced to `SIDE` pixels."""
+    """The frame in 8 bits, its longer side reduced to `SIDE` pixels, neither below `SHORTEST`."""
     scale = min(1, SIDE / max(frame.shape[:2]))
-    size = [max(8, round(scale * side)) for side in (frame.shape[1], frame.shape[0])]
+    size = [max(SHORTEST, round(scale * side)) for side in (frame.shape[1], frame.shape[0])]
     small = cv2.resize(np.asarray(frame, np.float32), size, interpolation=cv2.INTER_AREA)
     return np.rint(255 * small.clip(0, 1)).astype(np.uint8)
 

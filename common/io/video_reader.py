@@ -312,14 +312,14 @@ def _rate(stream: VideoStream) -> Fraction:
 
 
 def _end(stream: VideoStream) -> Fraction | None:
-    """When the stream ends on the clock of its frames, as the header says; Matroska has it as a tag."""
-    if stream.duration and stream.time_base:
-        return ((stream.start_time or 0) + stream.duration) * stream.time_base
-    try:
+    """When the stream ends on the clock of its frames, as the header says. Matroska has it as a tag; its duration is
+    that of the file, sound included."""
+    with contextlib.suppress(KeyError, ValueError):
         hours, minutes, seconds = stream.metadata["DURATION"].split(":")
         return 3600 * Fraction(hours) + 60 * Fraction(minutes) + Fraction(seconds)
-    except (KeyError, ValueError):
-        return None
+    if stream.duration and stream.time_base:
+        return ((stream.start_time or 0) + stream.duration) * stream.time_base
+    return None
 
 
 def _is_variable(stream: VideoStream) -> bool | None:

@@ -31,7 +31,7 @@ from jaxtyping import Float
 
 from common import terminal
 from common.io.audio import Audio
-from common.io.clip_limits import ANIMATIONS, MOVIES, Encoding, check_output, is_folder, parse_fps
+from common.io.clip_limits import ANIMATIONS, MOVIES, Encoding, Rate, check_output, is_folder, parse_fps
 from common.io.colour import Colour
 from common.io.files import check_output_file, require_file
 from common.io.images import READABLE, check_writable, find_images, image_size, read_encoded, read_image
@@ -39,7 +39,7 @@ from common.io.video_reader import TimedFrame, VideoInfo, probe, read_video
 from film.config import MOST_TIMES
 from film.photos import Preparation, parse_size, place, prepare
 from film.shots import without_duplicates
-from film.timeline import Timeline, of_movie
+from film.timeline import Timeline, of_movie, snapped
 
 Name = str | Path  # of a file or folder
 SMALLEST = 2  # pixels a side
@@ -48,7 +48,6 @@ END_MARKS = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND\xaeB`\x82"}  # JPEG, P
 PHOTOS_RATE, PHOTOS_BETWEEN = Fraction(30), 31
 
 
-Number = str | float | Fraction
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 
 
@@ -59,7 +58,7 @@ def option(metavar: str, default: str, **more: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    fps: Annotated[Number | None, option("RATE", "photos 30, a video as --factor says", constructor=str)] = None
+    fps: Annotated[Rate | None, option("RATE", "photos 30, a video as --factor says", constructor=str)] = None
     """Frames per second: 60, 23.976 or 30000/1001. A video keeps its duration."""
     size: Annotated[str | None, option("SIZE", "as the input")] = None
     """Scale to lines (1080p), a longer side (1280) or 1280x720."""
@@ -97,7 +96,7 @@ class PhotoOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VideoOptions:
-    factor: Annotated[Number | None, option("NUMBER", "2", constructor=str)] = None
+    factor: Annotated[Rate | None, option("NUMBER", "2", constructor=str)] = None
     """So many times the frames, at so many times the rate: 2, 2.5 or 5/2."""
     slow_motion: Flag = False
     """Keep the rate, and last --factor times as long."""
@@ -183,7 +182,8 @@ class Movie:
     def frames(self, step: Fraction) -> Iterator[TimedFrame]:
         read = read_video(self.path, on_damage=lambda line: terminal.complain(f"warning: {line}"))
         for frame in without_duplicates(read) if self.retime else read:
-            yield dataclasses.replace(frame, image=place(frame.image, self.size, self.fit))
+            start, end = (snapped(time, self.info.rate) for time in (frame.time, frame.time + frame.duration))
+            yield TimedFrame(start, place(frame.image, self.size, self.fit), end - start)
 
     def __str__(self) -> str:
         return f"{self.path.name} {self.info.width}x{self.info.height} at {_rate(self.info.rate)} fps"
@@ -198,7 +198,7 @@ class Plan:
     timeline: Timeline
     rate: Fraction  # of the output
     frames: int | None  # of the output; None: the container does not say
-    output: Path
+    output: Name  # as given: a folder may be told from a file by a slash at its end
     options: Options
     encoding: Encoding
     colour: Colour | None = None
@@ -224,10 +224,12 @@ class Plan:
 
     @property
     def job(self) -> str:
-        """A name of the work that is the same in a run that resumes it."""
+        """A name of the work, apart from the network, that is the same in a run that resumes it."""
         paths = self.source.paths if isinstance(self.source, Photos) else (self.source.path,)
         files = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-        options = dataclasses.replace(self.options, resume=False, overwrite=False, batch=None, memory=None)
+        options = dataclasses.replace(
+            self.options, resume=False, overwrite=False, batch=None, memory=None, sheet=None, inspect=None
+        )
         return hashlib.sha256(repr((files, options)).encode()).hexdigest()
 
 
@@ -238,9 +240,9 @@ def make_plan(inputs: Sequence[Name], output: Name | None = None, options: Optio
         raise ValueError(f"--batch {options.batch}: give 1 or more, or leave it out to choose by image size and device")
     files = find_inputs(inputs)
     movie = files[0] if len(files) == 1 else None
-    target = default_output(files[0], movie is not None) if output is None else Path(output)
+    target = default_output(files[0], movie is not None) if output is None else output
     sheets = tuple(Path(sheet) for sheet in (options.sheet, options.inspect) if sheet is not None)
-    check_apart(files, target if output is None else output, sheets)
+    check_apart(files, target, sheets)
     encoding = Encoding(options.codec, options.quality, options.bits or 8, options.chroma)
     check_output(target, options.overwrite, encoding=encoding, resume=options.resume)
     for sheet in sheets:
@@ -312,7 +314,7 @@ def _of_photos(files: Sequence[Path], encoding: Encoding, options: Options, **co
     )
 
 
-def _of_movie(path: Path, encoding: Encoding, options: Options, output: Path, **common: Any) -> Plan:
+def _of_movie(path: Path, encoding: Encoding, options: Options, output: Name, **common: Any) -> Plan:
     refuse(options, PhotoOptions, "is for photos; a video takes --factor or --fps")
     info = probe(path)
     if info.frames == 1:
@@ -322,7 +324,7 @@ def _of_movie(path: Path, encoding: Encoding, options: Options, output: Path, **
     fps = None if options.fps is None else parse_fps(options.fps)
     timeline = of_movie(info.rate, parse_factor(options.factor), fps, options.slow_motion)
     size = (info.width, info.height) if options.size is None else parse_size(options.size, (info.width, info.height))
-    if options.bits is None and info.bits > 8 and output.suffix.lower() != ".gif":
+    if options.bits is None and info.bits > 8 and Path(output).suffix.lower() not in (".gif", ".webp"):
         encoding = dataclasses.replace(encoding, bits=10)
     audio, note = _sound(path, info, timeline.stretch, output, options.audio)
     return Plan(
@@ -330,7 +332,7 @@ def _of_movie(path: Path, encoding: Encoding, options: Options, output: Path, **
         size,
         timeline,
         timeline.rate,
-        None if info.duration is None else timeline.frames(info.duration),
+        None if info.duration is None else timeline.frames(snapped(info.duration, info.rate)),
         output=output,
         encoding=encoding,
         options=options,
@@ -341,11 +343,11 @@ def _of_movie(path: Path, encoding: Encoding, options: Options, output: Path, **
     )
 
 
-def _sound(path: Path, info: VideoInfo, stretch: Fraction, output: Path, asked: str | None) -> tuple[Audio | None, str]:
+def _sound(path: Path, info: VideoInfo, stretch: Fraction, output: Name, asked: str | None) -> tuple[Audio | None, str]:
     """The sound of the output, and what a line says of it."""
     if not info.audio or asked == "none":
         return None, "sound left out" if info.audio else ""
-    if is_folder(output) or output.suffix.lower() in ANIMATIONS:
+    if is_folder(output) or Path(output).suffix.lower() in ANIMATIONS:
         if asked is not None:
             raise ValueError(f"--audio {asked}: {output} holds no sound; write one of {' '.join(MOVIES)}")
         return None, "sound left out"
@@ -358,7 +360,7 @@ def _sound(path: Path, info: VideoInfo, stretch: Fraction, output: Path, asked: 
     return None, "sound left out, as the duration changes (--audio stretch keeps it)"
 
 
-def parse_factor(factor: Number | None) -> Fraction | None:
+def parse_factor(factor: Rate | None) -> Fraction | None:
     """An exact factor from 4, 2.5 or "5/2". Raises ValueError for another one."""
     if factor is None:
         return None
