@@ -165,7 +165,8 @@ def sequence(
         before, small = frame, following
     if before is not None:
         held = timeline.moments(before.time, before.time + before.duration) if before.duration else []
-        yield from (Shown(*(before.image,) * 3, Fraction(0)) for _ in held[max(0, first - number) :])
+        image = before.image
+        yield from (Shown(image, image, image, Fraction(0)) for _ in held[max(0, first - number) :])
 
 
 def compute_plan(model: Film, plan: Plan) -> ComputePlan:
@@ -202,7 +203,7 @@ def _fingerprint(model: Film) -> str:
     """Of its parameters: what other weights have begun is not resumed."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(nnx.state(model)):
-        digest.update(np.ascontiguousarray(leaf).view(np.uint8))
+        digest.update(np.asarray(leaf).tobytes())
     return digest.hexdigest()
 
 

@@ -2,10 +2,10 @@
 
 Cut. Frames on both sides of a cut have nothing in common, and a network morphs one into the other. Thumbnails of
 `SIDE` pixels are compared: frame a is warped to b by DIS flow (Kroeger et al., ECCV 2016), so that motion, however
-fast, does not count; what is left is the correlation of their luma and the Hellinger distance of their colours. At a cut, correlation minus distance is around 0 or
-below; within a shot it is above 0.3, but for a whip pan that leaves nothing of a frame in the next one. Where the
-correlation alone is above `SAME` (across shots it stays below 0.7) colours do not count: that is a flash or a fade. A
-cross-dissolve is no cut either: it is interpolated.
+fast, does not count; what is left is the correlation of their luma and the Hellinger distance of their colours. At a
+cut, correlation minus distance is around 0 or below; within a shot it is above 0.3, but for a whip pan that leaves
+nothing of a frame in the next one. Where the correlation alone is above `SAME` (across shots it stays below 0.7)
+colours do not count: that is a flash or a fade. A cross-dissolve is no cut either: it is interpolated.
 
 Still gap. If no block of `BLOCK` pixels changes by more than `STILL`, nothing moves, and in-betweens are cross-fades.
 
@@ -53,7 +53,7 @@ def is_cut(a: Thumbnail, b: Thumbnail) -> bool:
 def continuity(a: Thumbnail, b: Thumbnail) -> float:
     """Correlation of the motion-compensated luma, up to `SAME` minus the distance of the colours, from -2 to 1."""
     (luma_a, colours_a), (luma_b, colours_b) = map(_described, (a, b))
-    dis = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+    dis = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
     flow = dis.calc(luma_b, luma_a, None)
     y, x = np.mgrid[: luma_b.shape[0], : luma_b.shape[1]].astype(np.float32)
     warped = cv2.remap(luma_a, x + flow[..., 0], y + flow[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)

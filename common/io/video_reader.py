@@ -137,7 +137,7 @@ def read_video(
         yield from _timed(path, stream, decoder, iter(decoder), None, start, on_damage)
 
 
-def prefetch(items: Iterable[T], depth: int = 2, *, wait: bool = True) -> Iterator[T]:
+def prefetch(items: Iterable[T], depth: int = 2, *, wait: bool = True) -> Generator[T, None, None]:
     """The same items, up to `depth` of them computed ahead in a thread. An error comes where its item would. When the
     consumer stops early (`close`, an exception), the source is closed as soon as its current item is done; with `wait`
     not before that."""
