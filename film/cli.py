@@ -8,8 +8,9 @@
     film convert SAVED_MODEL ours.safetensors    weights of the TensorFlow or PyTorch program -> ours
     film prepare vimeo_triplet/ records/ --layout vimeo90k    a dataset -> ArrayRecord shards to train from
 
-User errors are one line on stderr and exit code 2; then nothing was written. A further command is a dataclass of its
-arguments with a `run` method, and a line in COMMANDS. Imports that need JAX are inside the methods, so that mistakes
+User errors are one line on stderr and exit code 2; then nothing was written. The options are those of
+`film.io.plan.Options`; each of its groups is a section of the help. A further command is a dataclass of its arguments
+with a `run` method, and a line in COMMANDS. Imports that need JAX are inside the methods, so that mistakes
 are reported at once.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,32 +27,46 @@ from typing import Annotated
 import tyro
 
 from common import terminal
-from film.io.plan import Options, option
+from film.io.plan import (
+    Flag,
+    InspectionOptions,
+    NetworkOptions,
+    Options,
+    OutputOptions,
+    PhotoOptions,
+    VideoOptions,
+    make_plan,
+    option,
+)
+from film.io.pretrained import find
 
 PROGRAM = "film"
 MOST_KEPT = 32 << 20  # bytes; a larger buffer goes back to the kernel, so that large images peak low
 
 
-@dataclasses.dataclass(frozen=True)
-class Interpolate(Options):
+@dataclasses.dataclass
+class Interpolate:
     """Turn photos into a slow-motion clip, or make a video smoother or slower."""
 
-    inputs: tyro.conf.Positional[tuple[str, ...]]
+    inputs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="INPUT ...", help_behavior_hint="")]
     """Two or more photos in order; or a folder or a quoted glob of photos; or a video."""
+    photos: Annotated[PhotoOptions, tyro.conf.arg(name="photo")]
+    video: VideoOptions
+    clip: Annotated[OutputOptions, tyro.conf.arg(name="output")]
+    network: NetworkOptions
+    inspection: InspectionOptions
     output: Annotated[str | None, tyro.conf.arg(aliases=["-o"]), option("CLIP", "a movie beside the input")] = None
     """A movie (.mp4 .mov .mkv .webm), an animation (.gif .webp .apng), or a folder for numbered PNGs."""
     weights: Annotated[str | None, option("WEIGHTS", "film-small")] = None
     """Name of shipped weights, a file, or the folder of a run."""
-    quiet: bool = False
+    quiet: Flag = False
     """No plan, no progress bar."""
 
     def run(self) -> None:
-        from film.io.plan import make_plan
-        from film.io.pretrained import find
-
         find(self.weights)
-        names = {field.name for field in dataclasses.fields(Options)}
-        plan = make_plan(self.inputs, self.output, Options(**{name: getattr(self, name) for name in names}))
+        groups = (self.photos, self.video, self.clip, self.network, self.inspection)
+        options = Options(**{name: value for group in groups for name, value in vars(group).items()})
+        plan = make_plan(self.inputs, self.output, options)
         if not self.quiet:
             terminal.say(terminal.one_line(str(plan)))
 
@@ -70,14 +86,14 @@ class Interpolate(Options):
 class Info:
     """Print the header of a weights file."""
 
-    weights: Annotated[tyro.conf.Positional[str | None], option("WEIGHTS", "film-small")] = None
+    weights: Annotated[tyro.conf.Positional[str | None], option("[WEIGHTS]", "film-small")] = None
     """Name of shipped weights, a file, or the folder of a run."""
 
     def run(self) -> None:
         import jax
         from flax import nnx
 
-        from film.io.pretrained import find, names
+        from film.io.pretrained import names
         from film.io.weights import load_with_metadata
 
         model, metadata = load_with_metadata(self.weights)
@@ -103,7 +119,7 @@ class Convert:
     """Shape of the network: paper, small, or a JSON file with the fields of FilmConfig."""
     dtype: str = "float32"
     """float32, float16 or bfloat16."""
-    overwrite: bool = False
+    overwrite: Flag = False
     """Replace the destination if it exists."""
 
     def run(self) -> None:
@@ -157,14 +173,20 @@ def main(arguments: list[str] | None = None) -> None:
 
     Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    name = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+    words = sys.argv[1:] if arguments is None else arguments
+    name = words[0] if words and words[0] in COMMANDS else ""
     others = ", ".join(f"`{PROGRAM} {other}`" for other in COMMANDS if other)
     command = tyro.cli(
         COMMANDS[name](),
-        args=arguments[1:] if name else arguments,
+        args=words[1:] if name else words,
         prog=f"{PROGRAM} {name}".strip(),
         description=None if name else f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help).",
+        config=[tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone],
     )
-    with terminal.exits(PROGRAM, out_of_memory="give --memory, or a smaller --size"):
-        command.run()
+    try:
+        with terminal.exits(PROGRAM, out_of_memory="give --memory, or a smaller --size"):
+            command.run()
+    except SystemExit as stop:
+        if arguments is None and int(stop.code or 0) > 128:
+            os._exit(int(stop.code or 0))  # Python would wait for the thread that computes or compiles
+        raise

@@ -10,6 +10,8 @@ another thread) one by one, so memory does not grow with the length of a clip. A
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
@@ -18,13 +20,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import nnx
 from tqdm import tqdm
 
 from common.io.images import contact_sheet, shrink, write_image
 from common.io.video import open_clip
 from common.io.video_reader import TimedFrame, prefetch
 from film.interpolator import Frame, Interpolator, Quality
-from film.io.plan import Movie, Name, Options, Photos, Plan, make_plan, parse_memory, parse_scale
+from film.io.plan import Movie, Name, Options, Photos, Plan, make_plan
 from film.io.weights import load
 from film.model import Film
 from film.planning import ComputePlan, make_compute_plan, multiply_adds
@@ -86,7 +89,7 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: bool = False
     )
     count = plan.frames or 0
     sampled = set(np.linspace(0, count - 1, min(SHEET_FRAMES, count)).round().tolist()) if options.sheet else set()
-    sheet, outer = [], []  # outer: the first two frames
+    sheet = []
     clip = open_clip(
         plan.output,
         (2 * width + 2, height) if options.compare else plan.size,
@@ -96,32 +99,48 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: bool = False
         audio=plan.audio,
         overwrite=options.overwrite,
         resume=options.resume,
-        job=plan.job,
+        job=f"{plan.job} {_fingerprint(model)}",
     )
-    source = prefetch(plan.source.frames(plan.timeline.step))
-    bar = tqdm(total=plan.frames, unit="frame", disable=None if progress else True, smoothing=0.1)
-    with clip as writer, bar, contextlib.closing(source), _plain_memory_errors(plan):
+    with clip as writer, _plain_memory_errors(plan):
         first = 0 if sampled else writer.done
-        bar.update(first)
-        frames = sequence(interpolator, source, plan.timeline, first, cuts=isinstance(plan.source, Movie))
-        bar.set_postfix_str("compiling")
-        for number, shown in enumerate(frames, first):
-            if number in sampled:
-                sheet.append(shrink(shown.image, SHEET_SIDE))
-            if options.inspect and not outer and shown.x0 is not shown.x1:
-                outer = [shown.x0, shown.x1]
-            if number >= writer.done:
-                writer.write(comparison(*shown) if options.compare else shown.image)
-            if shown.moment:
-                bar.set_postfix_str("")
-            bar.update()
+        total = None if plan.frames is None else plan.in_betweens(plan.frames)
+        bar = tqdm(
+            desc="compiling",
+            total=total,
+            initial=plan.in_betweens(first),
+            unit="in-between",
+            disable=None if progress and total != 0 else True,
+            smoothing=0.1,
+        )
+        compiling = True
+        # The network cannot be interrupted: it runs in a thread, which Ctrl-C does not wait for.
+        frames = prefetch(_frames(interpolator, plan, first), 1, wait=False)
+        with bar, contextlib.closing(frames):
+            for number, shown in enumerate(frames, first):
+                if number in sampled:
+                    sheet.append(shrink(shown.image, SHEET_SIDE))
+                if number >= writer.done:
+                    writer.write(comparison(*shown) if options.compare else shown.image)
+                if shown.moment and compiling:  # the first in-between took its time, which tells no pace
+                    bar.set_description_str("", refresh=False)
+                    bar.initial = bar.last_print_n = bar.n + 1
+                    bar.unpause()
+                    compiling = False
+                bar.update(bool(shown.moment))
+            bar.total = bar.n  # frames that are held are none, and a variable rate was guessed
     if options.sheet is not None:
         write_image(options.sheet, contact_sheet(sheet, columns=3), overwrite=options.overwrite)
-    if options.inspect is not None and outer:
-        x0, x1 = (shrink(image, SHEET_SIDE) for image in outer)
+    if options.inspect is not None:
+        two = itertools.islice(plan.source.frames(plan.timeline.step), 2)
+        x0, x1 = (shrink(frame.image, SHEET_SIDE) for frame in two)
         picture = inspection_sheet(x0, x1, model(x0[None], x1[None]), 0.5)
         write_image(options.inspect, picture, overwrite=options.overwrite)
     return writer.count
+
+
+def _frames(interpolator: Interpolator, plan: Plan, first: int) -> Iterator[Shown]:
+    with contextlib.closing(prefetch(plan.source.frames(plan.timeline.step))) as source:
+        yield from sequence(interpolator, source, plan.timeline, first, cuts=isinstance(plan.source, Movie))
 
 
 def sequence(
@@ -146,18 +165,19 @@ def sequence(
         before, small = frame, following
     if before is not None:
         held = timeline.moments(before.time, before.time + before.duration) if before.duration else []
-        yield from (Shown(*(before.image,) * 3, Fraction(0)) for _ in held[max(0, first - number) :])
+        image = before.image
+        yield from (Shown(image, image, image, Fraction(0)) for _ in held[max(0, first - number) :])
 
 
 def compute_plan(model: Film, plan: Plan) -> ComputePlan:
     """How the network runs, within `--memory` or what is free. Raises as `make_compute_plan`."""
-    options, (width, height) = plan.options, plan.size
+    width, height = plan.size
     between = plan.timeline.frames(Fraction(1)) if isinstance(plan.source, Photos) else 2
     return make_compute_plan(
         model.config,
         (height, width),
-        memory=None if options.memory is None else parse_memory(options.memory),
-        flow_scale=None if options.flow_scale is None else parse_scale(options.flow_scale),
+        memory=plan.memory,
+        flow_scale=plan.flow_scale,
         kept=2 + between.bit_length(),
         together=between,
         ensemble=options.ensemble,
@@ -176,8 +196,16 @@ def describe(compute: ComputePlan, model: Film, plan: Plan) -> str:
         pixels = compute.window[0] * compute.window[1] * windows
         work = 2 * multiply_adds(model.config) * pixels * plan.frames * (4 if plan.options.ensemble else 1)
         seconds = work / (CPU_SPEED * (os.cpu_count() or 1))
-        text += f", about {seconds:.0f} s" if seconds < 120 else f", about {seconds / 60:.0f} min"
+        text += f", about {max(1, seconds):.0f} s" if seconds < 120 else f", about {seconds / 60:.0f} min"
     return text
+
+
+def _fingerprint(model: Film) -> str:
+    """Of its parameters: what other weights have begun is not resumed."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(nnx.state(model)):
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager

@@ -2,10 +2,10 @@
 
 Cut. Frames on both sides of a cut have nothing in common, and a network morphs one into the other. Thumbnails of
 `SIDE` pixels are compared: frame a is warped to b by DIS flow (Kroeger et al., ECCV 2016), so that motion, however
-fast, does not count; what is left is the correlation of their luma and the Hellinger distance of their colours
-(`python -m benchmarks.cuts CLIP` lists the gaps of a clip by it). At a cut, correlation minus distance is around 0 or
-below; within a shot it is above 0.3, but for a whip pan that leaves nothing of a frame in the next one. A
-cross-dissolve is no cut: it is interpolated.
+fast, does not count; what is left is the correlation of their luma and the Hellinger distance of their colours. At a
+cut, correlation minus distance is around 0 or below; within a shot it is above 0.3, but for a whip pan that leaves
+nothing of a frame in the next one. Where the correlation alone is above `SAME` (across shots it stays below 0.7)
+colours do not count: that is a flash or a fade. A cross-dissolve is no cut either: it is interpolated.
 
 Still gap. If no block of `BLOCK` pixels changes by more than `STILL`, nothing moves, and in-betweens are cross-fades.
 
@@ -26,19 +26,21 @@ from jaxtyping import Float, UInt8
 from common.io.video_reader import TimedFrame
 
 Frame = Float[np.ndarray, "h w 3"]
-Thumbnail = UInt8[np.ndarray, "h w 3"]
+Thumbnail = UInt8[np.ndarray, "_ _ 3"]
 
 SIDE = 128  # pixels of a thumbnail's longer side
+SHORTEST = 32  # pixels; DIS flow crashes the process on some images with a side below
 CUT = 0.15  # a lower correlation minus distance is a cut
+SAME = 0.9  # a higher correlation is one shot in another light
 BLOCK = 16  # pixels
 STILL = 1 / 255  # largest mean absolute difference of a block where nothing moves
 HOLD = Fraction(1, 2)  # seconds; equal frames for longer are a hold, not duplicates
 
 
 def thumbnail(frame: Frame) -> Thumbnail:
-    """The frame in 8 bits, its longer side reduced to `SIDE` pixels."""
+    """The frame in 8 bits, its longer side reduced to `SIDE` pixels, neither below `SHORTEST`."""
     scale = min(1, SIDE / max(frame.shape[:2]))
-    size = [max(8, round(scale * side)) for side in (frame.shape[1], frame.shape[0])]
+    size = [max(SHORTEST, round(scale * side)) for side in (frame.shape[1], frame.shape[0])]
     small = cv2.resize(np.asarray(frame, np.float32), size, interpolation=cv2.INTER_AREA)
     return np.rint(255 * small.clip(0, 1)).astype(np.uint8)
 
@@ -49,14 +51,15 @@ def is_cut(a: Thumbnail, b: Thumbnail) -> bool:
 
 
 def continuity(a: Thumbnail, b: Thumbnail) -> float:
-    """Correlation of the motion-compensated luma minus the distance of the colours, from -2 to 1."""
+    """Correlation of the motion-compensated luma, up to `SAME` minus the distance of the colours, from -2 to 1."""
     (luma_a, colours_a), (luma_b, colours_b) = map(_described, (a, b))
     dis = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
     flow = dis.calc(luma_b, luma_a, None)  # type: ignore[call-overload]
     y, x = np.mgrid[: luma_b.shape[0], : luma_b.shape[1]].astype(np.float32)
     warped = cv2.remap(luma_a, x + flow[..., 0], y + flow[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     distance = np.sqrt(max(0, 1 - np.sqrt(colours_a * colours_b).sum()))
-    return _correlation(warped, luma_b) - float(distance)
+    correlation = _correlation(warped, luma_b)
+    return correlation if correlation > SAME else correlation - float(distance)
 
 
 def is_still(x0: Frame, x1: Frame) -> bool:

@@ -14,6 +14,9 @@ the source frame itself. All of it is rational, so that a rate of 24000/1001 nei
 | fps R | R | 1 |
 | fps R, factor F, slow motion | R | 1 / F |
 
+Matroska and WebM round times to milliseconds, and a source frame would be missed by as much and computed instead; so
+times as near as that to a constant rate are put on it (`snapped`).
+
 A movie's last frame stays until the movie ends, so the output lasts as long as the source (or F times as long).
 """
 
@@ -24,6 +27,7 @@ import math
 from fractions import Fraction
 
 LARGEST_FACTOR = 1000
+PRECISION = Fraction(1, 1000)  # seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +68,12 @@ def of_movie(
     if fps is not None and factor is not None:
         raise ValueError("--fps and --factor both set the rate: give one of them, or --slow-motion with both")
     return Timeline(fps or source_rate * (factor or 2))
+
+
+def snapped(time: Fraction, rate: Fraction) -> Fraction:
+    """The multiple of 1 / rate that is within `PRECISION`, or the time itself."""
+    regular = round(time * rate) / rate
+    return regular if abs(regular - time) <= PRECISION else time
 
 
 def smoothstep(moment: Fraction) -> Fraction:

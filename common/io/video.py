@@ -150,8 +150,8 @@ def open_clip(
 
     `job` names the work (a hash of inputs and options). Without it nothing is left after an exception. With it Ctrl-C
     makes the frames so far a playable file and raises KeyboardInterrupt with a line that says so; and what is encoded
-    stays in a hidden folder beside `path`, after any exception and a kill, until the next run: with `resume` that goes
-    on, `clip.done` being the number of frames that need not be computed; without, it starts again.
+    stays in a hidden folder beside `path`, after a kill and any exception but a ValueError, until the next run: with
+    `resume` that goes on, `clip.done` being the number of frames that need not be computed; without, it starts again.
 
     Raises the errors of `check_output`; ValueError if the parts are of another job.
     """
@@ -194,6 +194,9 @@ def open_clip(
             clip._stop()
             if not (job and isinstance(error, KeyboardInterrupt) and sink.count):
                 sink.abort()
+                if isinstance(error, ValueError):  # of a frame: with other inputs it is another job
+                    for part in folder.glob("[!.]*"):
+                        part.unlink()
                 raise
             publish(partial=True)
             mark_shown(path)

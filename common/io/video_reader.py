@@ -137,21 +137,24 @@ def read_video(
         yield from _timed(path, stream, decoder, iter(decoder), None, start, on_damage)
 
 
-def prefetch(items: Iterable[T], depth: int = 2) -> Iterator[T]:
+def prefetch(items: Iterable[T], depth: int = 2, *, wait: bool = True) -> Generator[T, None, None]:
     """The same items, up to `depth` of them computed ahead in a thread. An error comes where its item would. When the
-    consumer stops early (`close`, an exception), the source is closed as soon as its current item is done."""
+    consumer stops early (`close`, an exception), the source is closed as soon as its current item is done; with `wait`
+    not before that."""
     iterator, end = iter(items), object()
-    with ThreadPoolExecutor(1, "prefetch") as thread:
-        pending = deque(thread.submit(next, iterator, end) for _ in range(depth))
-        try:
-            while (item := pending.popleft().result()) is not end:
-                pending.append(thread.submit(next, iterator, end))
-                yield item  # type: ignore[misc]
-        finally:
-            for future in pending:
-                future.cancel()
-            if isinstance(iterator, Generator):
-                thread.submit(iterator.close).result()
+    thread = ThreadPoolExecutor(1, "prefetch")
+    pending = deque(thread.submit(next, iterator, end) for _ in range(depth))
+    try:
+        while (item := pending.popleft().result()) is not end:
+            pending.append(thread.submit(next, iterator, end))
+            yield item  # type: ignore[misc]
+    finally:
+        for future in pending:
+            future.cancel()
+        closed = thread.submit(iterator.close) if isinstance(iterator, Generator) else None
+        thread.shutdown(wait)
+        if closed is not None and wait:
+            closed.result()
 
 
 @contextlib.contextmanager
@@ -310,14 +313,14 @@ def _rate(stream: VideoStream) -> Fraction:
 
 
 def _end(stream: VideoStream) -> Fraction | None:
-    """When the stream ends on the clock of its frames, as the header says; Matroska has it as a tag."""
-    if stream.duration and stream.time_base:
-        return ((stream.start_time or 0) + stream.duration) * stream.time_base
-    try:
+    """When the stream ends on the clock of its frames, as the header says. Matroska has it as a tag; its duration is
+    that of the file, sound included."""
+    with contextlib.suppress(KeyError, ValueError):
         hours, minutes, seconds = stream.metadata["DURATION"].split(":")
         return 3600 * Fraction(hours) + 60 * Fraction(minutes) + Fraction(seconds)
-    except (KeyError, ValueError):
-        return None
+    if stream.duration and stream.time_base:
+        return ((stream.start_time or 0) + stream.duration) * stream.time_base
+    return None
 
 
 def _is_variable(stream: VideoStream) -> bool | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import hashlib
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,15 +31,15 @@ from jaxtyping import Float
 
 from common import terminal
 from common.io.audio import Audio
-from common.io.clip_limits import ANIMATIONS, MOVIES, Encoding, check_output, is_folder, parse_fps
+from common.io.clip_limits import ANIMATIONS, MOVIES, Encoding, Rate, check_output, is_folder, parse_fps
 from common.io.colour import Colour
-from common.io.files import check_output_file
+from common.io.files import check_output_file, require_file
 from common.io.images import READABLE, check_writable, find_images, image_size, read_encoded, read_image
 from common.io.video_reader import TimedFrame, VideoInfo, probe, read_video
 from film.config import MOST_TIMES
 from film.photos import Preparation, parse_size, place, prepare
 from film.shots import without_duplicates
-from film.timeline import Timeline, of_movie
+from film.timeline import Timeline, of_movie, snapped
 
 Name = str | Path  # of a file or folder
 SMALLEST = 2  # pixels a side
@@ -47,69 +48,98 @@ END_MARKS = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND\xaeB`\x82"}  # JPEG, P
 PHOTOS_RATE, PHOTOS_BETWEEN = Fraction(30), 31
 
 
-def option(metavar: str, default: str) -> Any:
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+
+
+def option(metavar: str, default: str, **more: Any) -> Any:
     """How an option that may be left out stands in the help."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})", **more)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a clip is made; `film.convert` takes the same names."""
-
-    fps: Annotated[str | None, option("RATE", "30 of photos; of a video as --factor says")] = None
-    """Frames per second of the output: 60, 23.976 or 30000/1001. A video keeps its duration."""
-    factor: Annotated[str | None, option("NUMBER", "2")] = None
-    """Of a video: so many times the frames, at so many times the rate: 2, 2.5 or 5/2."""
-    slow_motion: bool = False
-    """Of a video: keep the rate, and last FACTOR times as long."""
-    frames: Annotated[int | None, option("N", "31")] = None
-    """Of photos: new frames between two neighbours."""
-    times: Annotated[int | None, option("N", "5")] = None
-    """Of photos, in place of --frames: how often each gap is halved, up to 16; 5 give 31 frames."""
-    ease: bool = False
-    """Of photos: slow in and slow out at each."""
-    loop: bool = False
-    """Of photos: go on from the last to the first, so that the clip repeats without a jump."""
+class OutputOptions:
+    fps: Annotated[Rate | None, option("RATE", "photos 30, a video as --factor says", constructor=str)] = None
+    """Frames per second: 60, 23.976 or 30000/1001. A video keeps its duration."""
     size: Annotated[str | None, option("SIZE", "as the input")] = None
     """Scale to lines (1080p), a longer side (1280) or 1280x720."""
     fit: Annotated[Literal["crop", "pad", "resize"] | None, option("crop|pad|resize", "sizes must be equal")] = None
     """How photos of different sizes, or another shape of --size, become one."""
-    align: bool = False
-    """Of photos: undo the shake of the hand, and keep what all of them show."""
-    match_exposure: bool = False
-    """Of photos: make all as bright as the first."""
-    retime: bool = False
-    """Of a video: drop repeated frames, and let motion go on through their time."""
-    audio: Annotated[Literal["keep", "stretch", "none"] | None, option("keep|stretch|none", "keep if it fits")] = None
-    """Sound of a video: copied without loss, stretched to the new duration, or left out."""
     codec: Annotated[str | None, option("NAME", "h264; vp9 in .webm")] = None
     """h264, hevc, av1 or vp9."""
     quality: Annotated[int | None, option("CRF", "looks lossless")] = None
     """Of the codec: from 0, the best, to 51 (h264, hevc) or 63."""
-    bits: Annotated[int | None, option("8|10|16", "as the input")] = None
+    bits: Annotated[int | None, option("8|10|16", "as a video, else 8")] = None
     """Per sample: 8, 10 in movies, 16 in PNGs and .apng."""
-    chroma: Literal["420", "444"] = "420"
+    chroma: Annotated[Literal["420", "444"], option("420|444", "420")] = "420"
     """Colour resolution of a movie; few players show 444."""
-    ensemble: bool = False
-    """Average over both directions of time and both mirror images: four times the work for steadier frames."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the network's activations."""
+    resume: Flag = False
+    """Go on where the same command was stopped."""
+    overwrite: Flag = False
+    """Replace outputs that exist."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhotoOptions:
+    frames: Annotated[int | None, option("N", "31")] = None
+    """New frames between two neighbours."""
+    times: Annotated[int | None, option("N", "5")] = None
+    """In place of --frames: how often each gap is halved, up to 16; 5 make 31 frames."""
+    ease: Flag = False
+    """Slow in and slow out at each photo."""
+    loop: Flag = False
+    """Go on from the last to the first, so that the clip repeats without a jump."""
+    align: Flag = False
+    """Undo the shake of the hand, and keep what all photos show."""
+    match_exposure: Flag = False
+    """Make all as bright as the first."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VideoOptions:
+    factor: Annotated[Rate | None, option("NUMBER", "2", constructor=str)] = None
+    """So many times the frames, at so many times the rate: 2, 2.5 or 5/2."""
+    slow_motion: Flag = False
+    """Keep the rate, and last --factor times as long."""
+    retime: Flag = False
+    """Drop repeated frames, and let motion go on through their time."""
+    audio: Annotated[Literal["keep", "stretch", "none"] | None, option("keep|stretch|none", "keep if it fits")] = None
+    """Sound: copied without loss, stretched to the new duration, or left out."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
     memory: Annotated[str | None, option("SIZE", "what is free")] = None
     """Most memory to use, as 2GB; larger images are computed in windows."""
-    flow_scale: Annotated[str | None, option("1/N", "1, or by memory")] = None
+    ensemble: Flag = False
+    """Average over both directions of time and both mirror images: four times the work for steadier frames."""
+    flow_scale: Annotated[str | None, option("1/N", "1, or by --memory")] = None
     """Begin to estimate flow in the image at 1/2, 1/4, 1/8 or 1/16 of its size: for large motion in large images."""
+    precision: Annotated[Literal["float32", "bfloat16"], option("float32|bfloat16", "float32")] = "float32"
+    """Of the activations."""
+    batch: Annotated[int | None, option("N", "by image size and device")] = None
+    """Most pairs computed at once."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InspectionOptions:
+    compare: Flag = False
+    """Show the plain cross-fade at the left of each frame."""
     sheet: Annotated[str | None, option("IMAGE", "none")] = None
     """Also write a contact sheet of nine frames."""
     inspect: Annotated[str | None, option("IMAGE", "none")] = None
     """Also write a sheet of the first gap: flow, warped inputs, what was taken from which."""
-    compare: bool = False
-    """Show the plain cross-fade at the left of each frame."""
-    batch: Annotated[int | None, option("N", "by image size and device")] = None
-    """Most pairs computed at once."""
-    resume: bool = False
-    """Go on where the same command was stopped."""
-    overwrite: bool = False
-    """Replace outputs that exist."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(OutputOptions, PhotoOptions, VideoOptions, NetworkOptions, InspectionOptions):
+    """How a clip is made; `film.convert` takes the same names."""
+
+
+def refuse(options: Options, kind: type, reason: str) -> None:
+    """ValueError for an option of the group `kind` that was given."""
+    for field in dataclasses.fields(kind):
+        if getattr(options, field.name) != field.default:
+            raise ValueError(f"--{field.name.replace('_', '-')} {reason}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +182,8 @@ class Movie:
     def frames(self, step: Fraction) -> Iterator[TimedFrame]:
         read = read_video(self.path, on_damage=lambda line: terminal.complain(f"warning: {line}"))
         for frame in without_duplicates(read) if self.retime else read:
-            yield dataclasses.replace(frame, image=place(frame.image, self.size, self.fit))
+            start, end = (snapped(time, self.info.rate) for time in (frame.time, frame.time + frame.duration))
+            yield TimedFrame(start, place(frame.image, self.size, self.fit), end - start)
 
     def __str__(self) -> str:
         return f"{self.path.name} {self.info.width}x{self.info.height} at {_rate(self.info.rate)} fps"
@@ -167,12 +198,14 @@ class Plan:
     timeline: Timeline
     rate: Fraction  # of the output
     frames: int | None  # of the output; None: the container does not say
-    output: Path
+    output: Name  # as given: a folder may be told from a file by a slash at its end
     options: Options
     encoding: Encoding
     colour: Colour | None = None
     audio: Audio | None = None
     sheets: tuple[Path, ...] = ()
+    memory: float | None = None  # bytes for the whole process; None: what is free
+    flow_scale: int | None = None
     note: str = ""  # about the sound
 
     def __str__(self) -> str:
@@ -183,12 +216,20 @@ class Plan:
             + f"; {self.note}" * bool(self.note)
         )
 
+    def in_betweens(self, frames: int) -> int:
+        """Of so many output frames, those that are no frames of the source; roughly, if its rate varies."""
+        rate = self.source.info.rate if isinstance(self.source, Movie) else Fraction(1)
+        each = (self.timeline.rate * self.timeline.stretch / rate).numerator  # one of so many is a source frame
+        return frames - math.ceil(frames / each)
+
     @property
     def job(self) -> str:
-        """A name of the work that is the same in a run that resumes it."""
+        """A name of the work, apart from the network, that is the same in a run that resumes it."""
         paths = self.source.paths if isinstance(self.source, Photos) else (self.source.path,)
         files = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-        options = dataclasses.replace(self.options, resume=False, overwrite=False, batch=None, memory=None)
+        options = dataclasses.replace(
+            self.options, resume=False, overwrite=False, batch=None, memory=None, sheet=None, inspect=None
+        )
         return hashlib.sha256(repr((files, options)).encode()).hexdigest()
 
 
@@ -199,15 +240,21 @@ def make_plan(inputs: Sequence[Name], output: Name | None = None, options: Optio
         raise ValueError(f"--batch {options.batch}: give 1 or more, or leave it out to choose by image size and device")
     files = find_inputs(inputs)
     movie = files[0] if len(files) == 1 else None
-    target = default_output(files[0], movie is not None) if output is None else Path(output)
+    target = default_output(files[0], movie is not None) if output is None else output
     sheets = tuple(Path(sheet) for sheet in (options.sheet, options.inspect) if sheet is not None)
-    check_apart(files, target if output is None else output, sheets)
+    check_apart(files, target, sheets)
     encoding = Encoding(options.codec, options.quality, options.bits or 8, options.chroma)
     check_output(target, options.overwrite, encoding=encoding, resume=options.resume)
     for sheet in sheets:
         check_writable(sheet)
         check_output_file(sheet, options.overwrite)
-    common: dict[str, Any] = dict(output=target, options=options, sheets=sheets)
+    common: dict[str, Any] = dict(
+        output=target,
+        options=options,
+        sheets=sheets,
+        memory=None if options.memory is None else parse_memory(options.memory),
+        flow_scale=None if options.flow_scale is None else parse_scale(options.flow_scale),
+    )
     plan = _of_movie(movie, encoding, **common) if movie else _of_photos(files, encoding, **common)
     width, height = plan.size
     if min(width, height) < SMALLEST:
@@ -229,9 +276,7 @@ def make_plan(inputs: Sequence[Name], output: Name | None = None, options: Optio
 
 
 def _of_photos(files: Sequence[Path], encoding: Encoding, options: Options, **common: Any) -> Plan:
-    for name in ("factor", "slow_motion", "retime", "audio"):
-        if getattr(options, name):
-            raise ValueError(f"--{name.replace('_', '-')} is for a video; photos take --frames and --fps")
+    refuse(options, VideoOptions, "is for a video; photos take --frames and --fps")
     if options.frames is not None and options.times is not None:
         raise ValueError(f"--frames {options.frames} and --times {options.times} both set the in-betweens: give one")
     if options.times is not None and not 0 <= options.times <= MOST_TIMES:
@@ -269,15 +314,17 @@ def _of_photos(files: Sequence[Path], encoding: Encoding, options: Options, **co
     )
 
 
-def _of_movie(path: Path, encoding: Encoding, options: Options, output: Path, **common: Any) -> Plan:
-    for name in ("frames", "times", "ease", "loop", "align", "match_exposure"):
-        if getattr(options, name) not in (None, False):
-            raise ValueError(f"--{name.replace('_', '-')} is for photos; a video takes --factor or --fps")
+def _of_movie(path: Path, encoding: Encoding, options: Options, output: Name, **common: Any) -> Plan:
+    refuse(options, PhotoOptions, "is for photos; a video takes --factor or --fps")
     info = probe(path)
+    if info.frames == 1:
+        raise ValueError(f"{path} is a video of one frame: interpolation needs at least two; name a longer one")
+    if info.duration is None and options.sheet is not None:
+        raise ValueError(f"--sheet {options.sheet}: {path} does not say how long it is; leave --sheet out")
     fps = None if options.fps is None else parse_fps(options.fps)
     timeline = of_movie(info.rate, parse_factor(options.factor), fps, options.slow_motion)
     size = (info.width, info.height) if options.size is None else parse_size(options.size, (info.width, info.height))
-    if options.bits is None and info.bits > 8 and output.suffix.lower() != ".gif":
+    if options.bits is None and info.bits > 8 and Path(output).suffix.lower() not in (".gif", ".webp"):
         encoding = dataclasses.replace(encoding, bits=10)
     audio, note = _sound(path, info, timeline.stretch, output, options.audio)
     return Plan(
@@ -285,7 +332,7 @@ def _of_movie(path: Path, encoding: Encoding, options: Options, output: Path, **
         size,
         timeline,
         timeline.rate,
-        None if info.duration is None else timeline.frames(info.duration),
+        None if info.duration is None else timeline.frames(snapped(info.duration, info.rate)),
         output=output,
         encoding=encoding,
         options=options,
@@ -296,11 +343,11 @@ def _of_movie(path: Path, encoding: Encoding, options: Options, output: Path, **
     )
 
 
-def _sound(path: Path, info: VideoInfo, stretch: Fraction, output: Path, asked: str | None) -> tuple[Audio | None, str]:
+def _sound(path: Path, info: VideoInfo, stretch: Fraction, output: Name, asked: str | None) -> tuple[Audio | None, str]:
     """The sound of the output, and what a line says of it."""
     if not info.audio or asked == "none":
         return None, "sound left out" if info.audio else ""
-    if is_folder(output) or output.suffix.lower() in ANIMATIONS:
+    if is_folder(output) or Path(output).suffix.lower() in ANIMATIONS:
         if asked is not None:
             raise ValueError(f"--audio {asked}: {output} holds no sound; write one of {' '.join(MOVIES)}")
         return None, "sound left out"
@@ -313,10 +360,11 @@ def _sound(path: Path, info: VideoInfo, stretch: Fraction, output: Path, asked: 
     return None, "sound left out, as the duration changes (--audio stretch keeps it)"
 
 
-def parse_factor(text: str | None) -> Fraction | None:
-    """An exact factor from 4, 2.5 or 5/2. Raises ValueError for another text."""
-    if text is None:
+def parse_factor(factor: Rate | None) -> Fraction | None:
+    """An exact factor from 4, 2.5 or "5/2". Raises ValueError for another one."""
+    if factor is None:
         return None
+    text = str(factor)
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?|\d{1,9}/\d{1,9}", text) or text.endswith("/0"):
         raise ValueError(f"--factor {text}: give a number or a fraction, such as 4, 2.5 or 5/2")
     return Fraction(text)
@@ -355,12 +403,18 @@ def find_inputs(inputs: Sequence[Name]) -> list[Path]:
         raise ValueError("'' is an empty name: check that the variables of the shell are set")
     first = Path(inputs[0])
     if len(inputs) > 1:
+        for name in inputs:
+            if Path(name).suffix.lower() in MOVIES:
+                raise ValueError(f"{name} is a video beside other inputs: name one video, or photos")
         return [Path(name) for name in inputs]
-    if first.is_file() and first.suffix.lower() not in READABLE:
-        return [first]
-    photos = find_images(first) if first.is_dir() or glob.has_magic(str(first)) else [first]
+    if first.is_dir() or (glob.has_magic(str(first)) and not first.is_file()):
+        photos = find_images(first)
+    else:
+        photos = [require_file(first)]
+        if first.suffix.lower() not in READABLE:
+            return photos
     if len(photos) < 2:
-        raise ValueError(f"{first} is one image: interpolation needs at least two; name another one, or a video")
+        raise ValueError(f"{photos[0]} is one image: interpolation needs at least two; name another one, or a video")
     return photos
 
 

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import jax
@@ -33,7 +35,7 @@ TORCH = str(recipe.DATA / "dajes_tiny.pth")
 @pytest.fixture(autouse=True)
 def leave_the_process_alone(monkeypatch):
     """`setup` changes the allocator and turns on a cache in the user's home; neither ends with a test."""
-    monkeypatch.setattr("common.runtime.setup", lambda: None)
+    monkeypatch.setattr("common.runtime.setup", lambda **_: None)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,8 @@ def same(frames, others) -> bool:
 @pytest.mark.parametrize("output", ["clip.mp4", "clip.gif", "frames"])
 def test_three_photos_two_times_are_nine_frames(here, weights, capsys, output):
     main([*PHOTOS, "-o", output, "--times", "2", "--fps", "23.976", "--weights", weights])
-    assert capsys.readouterr().out == f"3 photos 24x16 -> 9 frames at 23.976 fps, 0.38 s -> {output}\n"
+    plan, compute = capsys.readouterr().out.splitlines()
+    assert plan == f"3 photos -> 9 frames 24x16 at 23.976 fps, 0.38 s -> {output}" and "GB" in compute
     frames = frames_of(output)
     assert len(frames) == 9 and frames[0].shape == (*SIZE, 3)
     if output == "frames":
@@ -119,7 +122,7 @@ def test_any_name_will_do(here, weights, capsys, name):
         Path(photo).rename(f"{name}{Path(photo).name}")
     main([f"-o={name}.mp4", "--times", "1", "--weights", weights, "--", f"{name}p1.png", f"{name}p2.png"])
     assert probe(f"{name}.mp4").frames == 3
-    assert capsys.readouterr().out.count("\n") == 1
+    assert capsys.readouterr().out.count("\n") == 2
 
 
 def bad_files() -> None:
@@ -159,7 +162,7 @@ BAD = [  # words, and what the line names
     (["clip", "-o", "clip", "--overwrite"], "clip/frame_00000.png"),
     (["clip/*.png", "-o", "link/", "--overwrite"], "link/"),
     ([*CLIP, "--sheet", PHOTOS[1], "--overwrite"], PHOTOS[1]),
-    (["link", "-o", "c.gif", "--sheet", "clip/frame_00001.png", "--overwrite"], "clip/frame_00001.png"),
+    (["link", "-o", "c.gif", "--sheet", "clip/frame_00001.png", "--overwrite"], "frame_00001.png"),
     ([*PHOTOS, "-o", "frames", "--sheet", "frames/frame_00000.png"], "frames/frame_00000.png"),
     ([*PHOTOS, "-o", "a.png/", "--sheet", "a.png"], "a.png"),
     ([*CLIP, "--weights", "reveal.safetensors"], "reveal"),
@@ -167,6 +170,18 @@ BAD = [  # words, and what the line names
     ([*PHOTOS, "-o", "clip.mp4", "--times", "9" * 400], "0 to 16"),
     ([*CLIP, "--fps", "fast"], "fast"),
     ([*CLIP, "--batch", "0"], "--batch 0"),
+    ([*CLIP, "--memory", "lots"], "--memory lots"),
+    ([*CLIP, "--memory", "1MB"], "0.0 GB"),
+    ([*CLIP, "--flow-scale", "3"], "--flow-scale 3"),
+    ([*CLIP, "--size", "huge"], "huge"),
+    ([*CLIP, "--frames", "3"], "--frames 3"),
+    ([*CLIP, "--factor", "2"], "--factor"),
+    ([*CLIP, "--slow-motion"], "--slow-motion"),
+    ([*CLIP, "--audio", "none"], "--audio"),
+    ([*CLIP, "--codec", "mpeg1"], "mpeg1"),
+    (["clip.mov"], "clip.mov"),
+    (["a.mp4", "b.mp4"], "a.mp4"),
+    ([*CLIP, "--resume", "-o", "clip.gif"], "resume"),
     (["convert", "nowhere.pth", "ours.safetensors"], "nowhere.pth"),
     (["convert", "photos/p1.png", "ours.safetensors"], "p1.png"),
     (["convert", TORCH, "reveal.safetensors"], "reveal.safetensors"),
@@ -188,28 +203,53 @@ def test_bad_input_is_one_line_and_leaves_nothing(refused, words, value):
     assert line.count("\n") == 1 or "small" in words  # which lists every variable that does not fit
 
 
-def test_failures_half_way_leave_nothing(refused, monkeypatch):
+@pytest.mark.parametrize("output", ["clip.mp4", "frames"])
+def test_failures_half_way_leave_nothing(refused, monkeypatch, output):
     """The second photo is damaged inside, or computed, when the first has been written already."""
-    for method, error, value in (
-        ("midpoints", MemoryError("no memory left for this size"), "no memory"),
-        ("encode", jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."), "24x16"),
+    for error, value in (
+        (MemoryError("no memory left for this size"), "no memory"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."), "24x16"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(f"film.recursion.Interpolator.{method}", lambda *_, error=error: (_ for _ in ()).throw(error))
+            patch.setattr(
+                "film.interpolator.Interpolator.between", lambda *_, error=error: (_ for _ in ()).throw(error)
+            )
             assert value in refused(CLIP)
     content = bytearray(Path(PHOTOS[1]).read_bytes())
     content[len(content) // 2] ^= 0xFF
     Path(PHOTOS[1]).write_bytes(content)
-    for output in ("clip.mp4", "frames"):
-        assert PHOTOS[1] in refused([*PHOTOS, "-o", output, "--quiet"])
+    assert PHOTOS[1] in refused([*PHOTOS, "-o", output, "--quiet"])
 
 
-@pytest.mark.parametrize(("output", "name"), [("clip.mp4", "SIGINT"), ("frames", "SIGTERM")])
-def test_being_stopped_leaves_nothing(refused, monkeypatch, output, name):
-    """Ctrl-C and `kill`, when the first photo has been written."""
-    number = getattr(signal, name)
-    monkeypatch.setattr("film.recursion.Interpolator.midpoints", lambda *_: signal.raise_signal(number))
-    refused([*PHOTOS, "-o", output], 128 + number)
+def test_a_stop_before_the_first_frame_leaves_nothing(refused, monkeypatch):
+    monkeypatch.setattr("film.io.plan.Photos.frames", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert "nothing" in refused(CLIP, 130)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_stop_leaves_a_playable_clip_and_does_not_wait_for_the_network(here, weights, monkeypatch, capsys, name):
+    """A call of the network takes minutes where nothing is compiled yet. The next run goes on, or removes the parts."""
+    number, free = getattr(signal, name), threading.Event()
+
+    def between(interpolator, x0, x1, moments):
+        yield x0
+        threading.Timer(0.3, os.kill, [os.getpid(), number]).start()
+        free.wait(60)
+
+    monkeypatch.setattr("film.interpolator.Interpolator.between", between)
+    start = time.monotonic()
+    with pytest.raises(SystemExit) as stop:
+        main([*CLIP, "--times", "2", "--weights", weights])
+    assert stop.value.code == 128 + number and time.monotonic() - start < 2
+    free.set()
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "clip.mp4" in line and "--resume" in line
+    assert probe("clip.mp4").frames == 2
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert {path.name for path in here.iterdir()} == {"photos", "clip.mp4", ".clip.mp4.part"}
+    film.convert("photos", "clip.mp4", film.load(weights), times=1, overwrite=True)
+    assert {path.name for path in here.iterdir()} == {"photos", "clip.mp4"} and probe("clip.mp4").frames == 5
 
 
 def test_info_prints_the_header(weights, capsys):
@@ -251,7 +291,7 @@ def test_help_and_mistakes_come_without_jax(tmp_path):
         sys.argv[1:] = ["--help"]
         with contextlib.suppress(SystemExit):
             runpy.run_module("film", run_name="__main__")
-        print(sorted({"jax", "flax", "av"} & set(sys.modules)), file=sys.stderr)
+        print(sorted({"jax", "flax"} & set(sys.modules)), file=sys.stderr)
         from film import *
         assert film.load is load and film.flow.FlowEstimator and film.warp is warp and "jax" in sys.modules
         from film.losses import l1, style, vgg

@@ -1,101 +1,293 @@
-"""Plans: everything that can go wrong beforehand does so beforehand, once, and costs little."""
+"""Clips, made and decoded again: number, time and content of frames, sound, cuts, stops and damage.
 
-import sys
-from collections import Counter, namedtuple
+Most tests put the plain cross-fade in the place of the network. Its frames are known, so each frame of a clip tells
+its moment.
+"""
+
+import itertools
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
+from test_video_reader import make
+from toy import CONFIG, toy
 
-import film.io.plan
+import film
 from common.io.images import read_image, write_image
-from film.io.plan import find_photos, make_plan
+from common.io.video_reader import probe, read_video
+from film.cli import main
+from film.interpolator import Interpolator
 
-FPS = Fraction(30)
-Usage = namedtuple("Usage", "total used free")
+NTSC = Fraction(24000, 1001)
+HEIGHT, WIDTH = 48, 64
+CODEC_ERROR = 0.02  # mean absolute difference of a frame that was encoded twice
+
+
+@pytest.fixture(scope="module")
+def network() -> film.Film:
+    return toy()
 
 
 @pytest.fixture
-def photos(tmp_path, monkeypatch) -> list[str]:
-    """Four photos of 24x16 in the working folder."""
+def fades(monkeypatch, tmp_path):
+    """In a folder of its own, with cross-fades."""
     monkeypatch.chdir(tmp_path)
-    names = [f"{number}.png" for number in range(4)]
-    for name, pixels in zip(names, np.random.default_rng(0).random((4, 16, 24, 3)), strict=True):
-        write_image(name, pixels.astype(np.float32))
-    return names
+
+    def between(self, x0, x1, moments):
+        return (x0 + np.float32(moment) * (x1 - x0) for moment in moments)
+
+    monkeypatch.setattr(Interpolator, "between", between)
 
 
-def test_a_plan_counts_and_leaves_no_trace(photos):
-    before = sorted(Path().iterdir())
-    plan = make_plan(photos, "new/clip.mp4", 16, FPS, sheet="other/sheet.png")
-    assert plan.frames == 3 * 65536 + 1
-    assert str(plan) == "4 photos 24x16 -> 196609 frames at 30 fps, 6553.63 s -> new/clip.mp4"
-    assert sorted(Path().iterdir()) == before
+def ramp(value: float) -> np.ndarray:
+    """A gradient to the right under brightness `value` in [0, 1]; uint8."""
+    image = np.broadcast_to(np.linspace(0, 60, WIDTH)[None, :, None], (HEIGHT, WIDTH, 3))
+    return np.rint(20 + image + 160 * value).astype(np.uint8)
 
 
-@pytest.mark.parametrize("cache", [film.io.plan.MAX_CACHE, 1500])
-def test_each_photo_is_opened_and_decoded_once(photos, monkeypatch, cache):
-    """Those that do not fit into memory are opened a second time, and still decoded once."""
-    opened, decoded, running = Counter(), Counter(), True
-
-    def count(event, arguments):
-        if running and event == "open" and str(arguments[0]).endswith(".png"):
-            opened[str(arguments[0])] += 1
-
-    def decode(source, name=""):
-        decoded[name or str(source)] += 1
-        return read_image(source, name)
-
-    sys.addaudithook(count)  # for good: `running` ends its work
-    monkeypatch.setattr(film.io.plan, "MAX_CACHE", cache)
-    monkeypatch.setattr(film.io.plan, "read_image", decode)
-    plan = make_plan([*photos, photos[0]], "frames.gif", 1, FPS)
-    assert not decoded
-    images = [plan.read(photo) for photo in plan.photos[:-1]]
-    running = False
-    assert decoded == dict.fromkeys(photos, 1)
-    assert [opened[name] for name in photos] == ([1] * 4 if cache > 1500 else [1, 2, 2, 2])
-    np.testing.assert_array_equal(images[2], read_image(photos[2]))
+def brightness(image: np.ndarray) -> float:
+    """The `value` of `ramp`."""
+    return (255 * float(image.mean()) - 50) / 160
 
 
-@pytest.mark.parametrize("suffix", ["png", "jpg"])
-def test_a_photo_without_its_end_is_found_at_once(photos, suffix):
-    names = [f"{number}.{suffix}" for number in range(4)]
-    for name in names:
-        write_image(name, read_image(photos[0]), overwrite=True)
-    with Path(names[1]).open("ab") as file:
-        file.write(b"appended by a phone")  # which is harmless
-    for name in names[2:]:
-        Path(name).write_bytes(Path(name).read_bytes()[:-30])
-    with pytest.raises(ValueError, match=names[2]):
-        make_plan(names, "clip.mp4", 1, FPS)
-    assert make_plan(names[:2], "clip.mp4", 1, FPS).frames == 3
+def values(path) -> np.ndarray:
+    return np.array([brightness(frame.image) for frame in read_video(path)])
+
+
+def brightening(path: str, count: int = 13, rate: Fraction = NTSC, **options) -> Path:
+    """A clip whose brightness is its time, from 0 at the first frame to 1 at the last."""
+    times = options.get("times", range(count))
+    return make(Path(path), [ramp(time / times[-1]) for time in times], rate, **options)
+
+
+def packets(path) -> list[tuple[bytes, Fraction]]:
+    """Data and time of the packets of the sound."""
+    with av.open(str(path)) as container:
+        found = container.demux(audio=0)
+        return [(bytes(packet), packet.pts * packet.time_base) for packet in found if packet.size]
+
+
+def test_a_clip_with_sound_is_doubled_exactly(network, tmp_path):
+    source = brightening(str(tmp_path / "a.mp4"), 60, sound=2.5)
+    film.convert(source, tmp_path / "b.mp4", network)
+    before, after = probe(source), probe(tmp_path / "b.mp4")
+    assert (after.frames, after.rate, after.variable) == (120, 2 * NTSC, False)
+    assert after.duration == before.duration == 60 / NTSC
+    assert packets(source) == packets(tmp_path / "b.mp4") and len(packets(source)) > 100
+    frames = [frame.image for frame in read_video(tmp_path / "b.mp4")]
+    for number, frame in enumerate(read_video(source)):
+        assert np.abs(frames[2 * number] - frame.image).mean() < CODEC_ERROR
+    np.testing.assert_array_equal(frames[118].round(1), frames[119].round(1))  # the last one stays
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mp4", "b.mp4"]
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "output"),
+    ("options", "rate", "stretch"),
     [
-        ("MAX_GIF_BYTES", 24 * 16 * 3 * 100, "clip.gif"),
-        ("shutil.disk_usage", lambda place: Usage(10**9, 0, 97 * 24 * 16 * 3 // 4), "new/frames"),
+        ({"factor": "2.5"}, NTSC * Fraction(5, 2), 1),
+        ({"factor": "1/2"}, NTSC / 2, 1),
+        ({"fps": 60}, Fraction(60), 1),
+        ({"factor": 3, "slow_motion": True}, NTSC, 3),
+        ({"factor": 3, "slow_motion": True, "fps": 50}, Fraction(50), 3),
     ],
 )
-def test_what_a_format_or_the_disk_cannot_hold_is_refused_beforehand(photos, monkeypatch, limit, value, output):
-    """97 frames fit, 193 do not."""
-    monkeypatch.setattr(f"common.io.clip_limits.{limit}", value)
-    assert make_plan(photos, output, 5, FPS).frames == 97
-    with pytest.raises((ValueError, OSError), match=Path(output).name):
-        make_plan(photos, output, 6, FPS)
-    assert make_plan(photos, "clip.mp4", 6, FPS).frames == 193
-    monkeypatch.setattr("common.io.clip_limits.shutil.disk_usage", lambda place: Usage(0, 0, 0))
-    assert make_plan(photos, "new/frames", 6, FPS).frames == 193  # a file system that does not know
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_any_rate(fades, network, suffix, options, rate, stretch):
+    """Each frame shows its time, to the millisecond that a .mkv rounds to."""
+    source = brightening(f"a.{suffix}")
+    plan = film.convert(source, f"b.{suffix}", network, **options)
+    found, info = values(f"b.{suffix}"), probe(f"b.{suffix}")
+    assert len(found) == plan.frames == np.ceil(13 / NTSC * rate * stretch)
+    assert info.rate == rate and abs(info.duration - 13 * stretch / NTSC) <= 1 / rate + Fraction(1, 1000)
+    times = np.arange(len(found)) / float(rate * stretch) * float(NTSC) / 12
+    np.testing.assert_allclose(found, np.minimum(times, 1), atol=0.012)
 
 
-def test_outputs_beside_the_inputs_are_fine_and_names_with_brackets_are_names_first(photos):
-    Path(photos[0]).rename("scan[1].png")
-    assert find_photos(["scan[1].png", photos[1]]) == [Path("scan[1].png"), Path(photos[1])]
-    Path("photos").mkdir()
-    for name in photos[1:]:
-        Path(name).rename(f"photos/{name}")
-    for output in ("photos/clip.mp4", "photos/frames", "photos.mp4"):
-        assert make_plan(["photos"], output, 1, FPS, sheet="photos/sheet.jpg").output == Path(output)
+def test_a_variable_rate_becomes_constant(fades, network):
+    times = [0, 1, 2, 6, 7, 20, 21]
+    film.convert(brightening("a.mp4", rate=Fraction(30), times=times), "b.mp4", network, fps=60)
+    found = values("b.mp4")
+    assert probe("b.mp4").variable is False and len(found) == 2 * 21 + round(
+        60 * list(read_video("a.mp4"))[-1].duration
+    )
+    np.testing.assert_allclose(found[:43], np.arange(43) / 42, atol=0.012)
+
+
+def scene(seed: int) -> np.ndarray:
+    noise = np.random.default_rng(seed).random((6, 8, 3))
+    return (255 * noise * np.random.default_rng(seed + 9).uniform(0.4, 1, 3)).repeat(8, 0).repeat(8, 1).astype(np.uint8)
+
+
+@pytest.mark.parametrize("factor", [2, 3.5])
+def test_a_hard_cut_is_not_morphed(network, fades, factor):
+    """Every frame equals one of the two sides; the one before the cut is held."""
+    a, b = scene(0), scene(1)
+    make(Path("a.mp4"), [a] * 5 + [b] * 5)
+    film.convert("a.mp4", "b.mp4", network, factor=factor)
+    sides = [next(iter(read_video("a.mp4"))).image, list(read_video("a.mp4"))[-1].image]
+    nearest = []
+    for frame in read_video("b.mp4"):
+        distances = [np.abs(frame.image - side).mean() for side in sides]
+        assert min(distances) < 0.04 and max(distances) > 0.2  # a mixture is far from both
+        nearest.append(int(np.argmin(distances)))
+    assert nearest == [0] * int(np.ceil(5 * factor)) + [1] * (int(10 * factor) - int(np.ceil(5 * factor)))
+
+
+def test_motion_goes_on_through_repeated_frames(network, fades):
+    images = [ramp(number // 2 / 6) for number in range(14)]  # drawn on twos
+    make(Path("a.mp4"), images)
+    film.convert("a.mp4", "plain.mp4", network)
+    film.convert("a.mp4", "b.mp4", network, retime=True)
+    plain, found = values("plain.mp4"), values("b.mp4")
+    assert len(plain) == len(found) == 28
+    steps = np.diff(found[:25])
+    assert np.abs(steps - 1 / 24).max() < 0.012 and np.diff(plain[:25]).min() < 0.005
+
+
+@pytest.fixture
+def photos(fades) -> list[str]:
+    for number, value in enumerate((0.0, 0.6, 0.3)):
+        write_image(f"{number}.png", ramp(value).astype(np.float32) / 255)
+    return ["0.png", "1.png", "2.png"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"frames": 2}, [0, 0.2, 0.4, 0.6, 0.5, 0.4, 0.3]),
+        ({"times": 1}, [0, 0.3, 0.6, 0.45, 0.3]),
+        ({"frames": 0}, [0, 0.6, 0.3]),
+        ({"frames": 2, "loop": True}, [0, 0.2, 0.4, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
+        ({"frames": 3, "ease": True}, [0, 0.09375, 0.3, 0.50625, 0.6, 0.553125, 0.45, 0.346875, 0.3]),
+    ],
+)
+def test_frames_between_photos(photos, network, options, expected):
+    plan = film.convert(photos, "b.mp4", network, **options)
+    found = values("b.mp4")
+    assert len(found) == plan.frames == len(expected)
+    np.testing.assert_allclose(found, expected, atol=0.012)
+
+
+def test_a_loop_has_no_jump(photos, network):
+    film.convert(photos, "b.gif", network, frames=5, loop=True)
+    found = values("b.gif")
+    around = np.abs(np.diff([*found, found[0]]))
+    assert len(found) == 18 and around.max() < 0.6 / 6 + 0.03
+
+
+def test_what_is_there_to_look_at(network, tmp_path, monkeypatch):
+    """With the network itself; sheet, inspection and comparison leave the frames alone."""
+    monkeypatch.chdir(tmp_path)
+    source, weights = brightening("a.mp4", 4), "toy.safetensors"
+    film.save_model(weights, network)
+    main([str(source), "-o", "b", "--sheet", "sheet.png", "--inspect", "look.jpg", "--weights", weights, "--quiet"])
+    main([str(source), "-o", "compared", "--compare", "--weights", weights, "--quiet"])
+    frames, compared = ([read_image(path) for path in sorted(Path(name).iterdir())] for name in ("b", "compared"))
+    assert len(frames) == len(compared) == 8
+    for frame, both in zip(frames, compared, strict=True):
+        assert both.shape == (HEIGHT, 2 * WIDTH + 2, 3)
+        np.testing.assert_array_equal(frame[36:], both[36:, WIDTH + 2 :])  # below the titles
+    np.testing.assert_allclose(compared[1][36:, :WIDTH], (frames[0] + frames[2])[36:] / 2, atol=0.01)
+    assert read_image("sheet.png").shape[0] > 3 * HEIGHT and read_image("look.jpg").shape[1] > 3 * 480
+
+
+class Killed(BaseException):
+    """In the place of SIGKILL: nothing is tidied up."""
+
+
+def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fades, network, monkeypatch):
+    source = brightening("a.mp4", 40, sound=1.6)
+    film.convert(source, "whole.mp4", network, factor=3)
+    counter, original = itertools.count(), Interpolator.between
+
+    def between(self, *arguments):
+        if next(counter) == 20:
+            raise Killed
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Interpolator, "between", between)
+        film.convert(source, "b.mp4", network, factor=3)
+    assert Path(".b.mp4.part").is_dir() and not Path("b.mp4").exists()
+    for other in (dict(factor=2), dict(factor=3, model=toy(seed=1))):
+        with pytest.raises(ValueError, match="other inputs or options"):
+            film.convert(source, "b.mp4", **{"model": network} | other, resume=True)
+    made = []
+
+    def counted(self, x0, x1, moments):
+        made.append(len(moments))
+        return original(self, x0, x1, moments)
+
+    monkeypatch.setattr(Interpolator, "between", counted)
+    film.convert(source, "b.mp4", network, factor=3, resume=True)
+    assert 0 < sum(made) < 80 - 24 * 2 // 3  # at least one segment was not computed again
+    for stream in ("video", "audio"):
+        assert same_packets("whole.mp4", "b.mp4", stream)
+    assert not Path(".b.mp4.part").exists()
+
+
+def same_packets(one: str, other: str, stream: str) -> bool:
+    with av.open(one) as a, av.open(other) as b:
+        first, second = (
+            [(bytes(packet), packet.pts) for packet in container.demux(**{stream: 0})] for container in (a, b)
+        )
+    return first == second and len(first) > 10
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_one(fades, network):
+    source = brightening("a.mp4", 3)
+    film.convert(source, "b.mp4", network)
+    left = Path(".c.mp4.part")
+    left.mkdir()
+    for name in (".job", "000000.mp4", "000001.mp4", ".open.mp4"):
+        (left / name).write_text("of a run that was killed")
+    film.convert(source, "c.mp4", network)
+    assert not left.exists() and Path("c.mp4").read_bytes() == Path("b.mp4").read_bytes()
+
+
+def test_odd_sizes_depth_alpha_and_rotation(fades, network):
+    images = [ramp(number / 3)[:47, :63] for number in range(4)]
+    rgba = [np.dstack([image, np.full(image.shape[:2], 255, np.uint8)]) for image in images]
+    deep = [ramp(number / 3).astype(np.uint16) * 257 for number in range(4)]
+
+    def turn(stream):
+        stream.set_display_rotation(90)
+
+    for source, size, bits in (
+        (make(Path("odd.mkv"), images, codec="ffv1", pix_fmt="yuv444p"), (64, 48), 8),
+        (make(Path("alpha.mov"), rgba, codec="qtrle", pix_fmt="argb"), (64, 48), 8),
+        (make(Path("deep.mp4"), deep, pix_fmt="yuv420p10le"), (64, 48), 10),
+        (make(Path("turned.mp4"), [ramp(number / 3) for number in range(4)], prepare=turn), (48, 64), 8),
+    ):
+        film.convert(source, "b.mp4", network, overwrite=True)
+        info = probe("b.mp4")
+        assert (info.width, info.height, info.bits, info.frames, info.audio) == (*size, bits, 8, ())
+        np.testing.assert_allclose(values("b.mp4")[:7], np.arange(7) / 6, atol=0.02)
+
+
+def test_a_clip_that_was_cut_short(fades, network, capsys):
+    """Of an mp4 without its index nothing can be read; of a mkv what is there, with a line."""
+    sizes = [ramp(number / 99) + np.random.default_rng(number).integers(0, 9, (48, 64, 3)) for number in range(100)]
+    for name in ("a.mp4", "a.mkv"):
+        make(Path(name), [image.astype(np.uint8) for image in sizes], Fraction(25))
+        Path(name).write_bytes(Path(name).read_bytes()[: Path(name).stat().st_size // 2])
+    before = sorted(Path().iterdir())
+    with pytest.raises(ValueError, match=r"a\.mp4"):
+        film.convert("a.mp4", "b.mp4", network)
+    assert sorted(Path().iterdir()) == before
+    film.convert("a.mkv", "b.mp4", network)
+    line = capsys.readouterr().err
+    assert "a.mkv" in line and line.count("\n") == 1 and 40 < probe("b.mp4").frames < 160
+
+
+def test_any_moment_is_the_same_frame_whatever_else_is_asked(tmp_path):
+    network = toy(CONFIG.__class__(3, 2, 1, 2, (1, 1), (8, 8), 8, bilateral=True))
+    x0, x1 = np.random.default_rng(0).random((2, 16, 24, 3)).astype(np.float32)
+    third, half = Fraction(1, 3), Fraction(1, 2)
+    many = list(film.interpolate(network, [x0, x1], moments=[third, half]))
+    one = list(film.interpolate(network, [x0, x1], moments=[third]))
+    assert len(many) == 4 and len(one) == 3
+    np.testing.assert_array_equal(many[1], one[1])
+    np.testing.assert_array_equal(many[0], x0)

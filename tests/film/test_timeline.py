@@ -1,0 +1,72 @@
+"""Output times are exact: which source frames are shown, at which moments, how many there are."""
+
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from refusal import refused
+
+from film.timeline import Timeline, of_movie, smoothstep, snapped
+
+NTSC = Fraction(24000, 1001)
+
+
+@pytest.mark.parametrize(
+    ("options", "rate", "stretch"),
+    [
+        ({}, 2 * NTSC, 1),
+        ({"factor": Fraction(5, 2)}, NTSC * Fraction(5, 2), 1),
+        ({"fps": Fraction(60)}, 60, 1),
+        ({"factor": Fraction(4), "slow_motion": True}, NTSC, 4),
+        ({"factor": Fraction(4), "slow_motion": True, "fps": Fraction(30)}, 30, 4),
+    ],
+)
+def test_what_is_asked_gives_rate_and_stretch(options, rate, stretch):
+    timeline = of_movie(NTSC, **options)
+    assert (timeline.rate, timeline.stretch) == (rate, stretch)
+    assert timeline.step * rate * stretch == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"factor": Fraction(0)},
+        {"factor": Fraction(1001)},
+        {"slow_motion": True},
+        {"factor": Fraction(2), "fps": Fraction(60)},
+    ],
+)
+def test_contradictions_are_one_line(options):
+    assert "--" in refused(ValueError, of_movie, NTSC, **options)
+
+
+@pytest.mark.parametrize("factor", ["2", "5/2", "1/3", "1", "7/4"])
+def test_every_output_frame_falls_into_one_gap_and_nothing_drifts(factor):
+    timeline, times = of_movie(NTSC, Fraction(factor)), [number / NTSC for number in range(1000)]
+    shown = [
+        start + moment * (end - start)
+        for start, end in pairwise([*times, 1000 / NTSC])
+        for moment in timeline.moments(start, end)
+    ]
+    assert shown == [number * timeline.step for number in range(len(shown))]
+    assert len(shown) == timeline.frames(1000 / NTSC)
+
+
+def test_times_in_milliseconds_are_put_on_a_constant_rate():
+    for number in range(5000):
+        assert snapped(Fraction(round(1000 * number / NTSC), 1000), NTSC) == number / NTSC
+    assert snapped(Fraction(1, 50), Fraction(30)) == Fraction(1, 50)
+
+
+def test_gaps_of_different_lengths():
+    timeline = Timeline(Fraction(10))
+    assert timeline.moments(Fraction(0), Fraction(1, 4)) == [0, Fraction(2, 5), Fraction(4, 5)]
+    assert timeline.moments(Fraction(1, 4), Fraction(1, 2)) == [Fraction(1, 5), Fraction(3, 5)]
+    assert timeline.moments(Fraction(31, 100), Fraction(39, 100)) == []
+
+
+def test_ease_slows_at_both_ends_and_keeps_the_photos():
+    moments = Timeline(Fraction(8), ease=True).moments(Fraction(3), Fraction(4))
+    steps = [after - before for before, after in pairwise([*moments, Fraction(1)])]
+    assert moments[0] == 0 and moments[4] == Fraction(1, 2) and steps == steps[::-1]
+    assert steps[0] < Fraction(1, 8) < steps[3] and smoothstep(Fraction(1)) == 1
