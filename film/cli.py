@@ -181,7 +181,12 @@ def main(arguments: list[str] | None = None) -> None:
         args=words[1:] if name else words,
         prog=f"{PROGRAM} {name}".strip(),
         description=None if name else f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help).",
-        config=[tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone],
+        config=[
+            tyro.conf.OmitArgPrefixes,
+            tyro.conf.DisallowNone,
+            tyro.conf.FlagCreatePairsOff,
+            tyro.conf.PositionalMetavarFromFieldName,
+        ],
     )
     try:
         with terminal.exits(PROGRAM, out_of_memory="give --memory, or a smaller --size"):

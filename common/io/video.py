@@ -200,7 +200,7 @@ def open_clip(
                 raise
             publish(partial=True)
             mark_shown(path)
-            line = f"{path} holds the first {sink.count} frames"
+            line = f"{path} holds the first frame" if sink.count == 1 else f"{path} holds the first {sink.count} frames"
             if folder_of_pngs or suffix in MOVIES:
                 line += "; the same command with --resume goes on"
             raise KeyboardInterrupt(*(error.args or (2,))[:1], line) from error

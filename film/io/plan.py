@@ -48,7 +48,7 @@ END_MARKS = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND\xaeB`\x82"}  # JPEG, P
 PHOTOS_RATE, PHOTOS_BETWEEN = Fraction(30), 31
 
 
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 
 
 def option(metavar: str, default: str, **more: Any) -> Any:

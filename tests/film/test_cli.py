@@ -23,6 +23,7 @@ import film
 from common.io.images import read_image, to_uint8, write_image
 from common.weights.model_file import save_weights
 from film.cli import main
+from film.io.plan import Options
 from film.io.weights import load_with_metadata
 from film.porting import to_torch
 
@@ -300,5 +301,8 @@ def test_help_and_mistakes_come_without_jax(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "[]" and done.stderr.count("film: ") == 3
-    for word in ("--times", "--fps", "--weights", "--overwrite", "--quiet", "film info", "film convert"):
+    names = {field.name.replace("_", "-") for field in dataclasses.fields(Options)} | {"weights", "output", "quiet"}
+    for word in (*(f"--{name}" for name in names), "film info", "film convert", "photo options", "video options"):
         assert word in done.stdout
+    for word in ("None", "(default: )", "--no-", "STR"):
+        assert word not in done.stdout
