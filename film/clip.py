@@ -180,7 +180,7 @@ def compute_plan(model: Film, plan: Plan) -> ComputePlan:
         flow_scale=plan.flow_scale,
         kept=2 + between.bit_length(),
         together=between,
-        ensemble=options.ensemble,
+        ensemble=plan.options.ensemble,
     )
 
 
