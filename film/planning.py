@@ -97,8 +97,8 @@ def make_compute_plan(
         smallest = network_bytes(config, min(pixels, SMALLEST_WINDOW**2), ensemble)
         least = fixed + max(smallest, network_bytes(config, pixels // scales[-1] ** 2))
         raise MemoryError(
-            f"images of {size[1]}x{size[0]} need {least / 1e9:.1f} GB or more, there are {budget / 1e9:.1f} GB: give smaller"
-            " images (--size) or more memory (--memory)"
+            f"images of {size[1]}x{size[0]} need {least / 1e9:.1f} GB or more, there are {budget / 1e9:.1f} GB: give"
+            " smaller images (--size) or more memory (--memory)"
         )
     if flow_scale is None or flow_scale not in fitting:
         flow_scale = fitting[0]
