@@ -28,6 +28,7 @@ from film.tiling import GRID, OVERLAP
 BASE = 0.45e9  # the process with JAX and compiled functions
 PER_PIXEL, SHARE = 300, 3.1
 USABLE = 0.8  # of free memory
+MAPPED = 2.2  # bytes of address space, which `ulimit -v` limits, for each byte in use
 FRAME = 12  # bytes of a pixel of a frame, float32
 SMALLEST_WINDOW = 2 * OVERLAP + GRID
 SCALES = (1, 2, 4, 8, 16)
@@ -96,7 +97,7 @@ def make_compute_plan(
         smallest = network_bytes(config, min(pixels, SMALLEST_WINDOW**2), ensemble)
         least = fixed + max(smallest, network_bytes(config, pixels // scales[-1] ** 2))
         raise MemoryError(
-            f"images of {size[1]}x{size[0]} need {least / 1e9:.1f} GB or more, {budget / 1e9:.1f} GB are free: give"
+            f"images of {size[1]}x{size[0]} need {least / 1e9:.1f} GB or more, there are {budget / 1e9:.1f} GB: give"
             " smaller images (--size) or more memory (--memory)"
         )
     if flow_scale is None or flow_scale not in fitting:
@@ -171,7 +172,7 @@ def free_memory() -> float:
 
         soft, _ = resource.getrlimit(resource.RLIMIT_AS)
         if soft != resource.RLIM_INFINITY:
-            limits.append(float(soft - psutil.Process().memory_info().vms))
+            limits.append((soft - psutil.Process().memory_info().vms) / MAPPED)
     return max(0.0, min(limits))
 
 
