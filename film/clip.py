@@ -160,6 +160,7 @@ def compute_plan(model: Film, plan: Plan) -> ComputePlan:
         flow_scale=None if options.flow_scale is None else parse_scale(options.flow_scale),
         kept=2 + between.bit_length(),
         together=between,
+        ensemble=options.ensemble,
     )
 
 

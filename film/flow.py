@@ -135,21 +135,23 @@ class FlowEstimator(nnx.Module):
         *tiled: Pyramid,
     ) -> Pyramid:
         """Adds `residual(level, v, top, *rows of tiled)` to the upsampled flow v, level by level."""
-        flows, levels = [], len(a)
-        if coarser is None:
+        flows, levels, flow = [], len(a), coarser
+        if flow is None:
             levels -= 1
-            flows = [stage(partial(FlowPredictor.__call__, self.predictor(finest + levels)))(a[-1], b[-1])]
+            flow = stage(partial(FlowPredictor.__call__, self.predictor(finest + levels)))(a[-1], b[-1])
+            flows.append(flow)
         for level in range(levels - 1, -1, -1):
-            before = flows[0] if flows else coarser
+            _, height, width, channels = a[level].shape
             # Flow is carried in float32 whatever the features are: positions beyond 256 px need its mantissa.
-            v = resize_bilinear(2 * before.astype(jnp.float32), a[level].shape[1:3])
+            v = resize_bilinear(2 * flow.astype(jnp.float32), (height, width))
 
             def refine(top: Top, v: Flow, *rows: Array, level: int = level) -> Flow:
                 return v + residual(level, v, top, *rows)
 
             near = [v, *(x[level] for x in tiled)]
             reach = self.predictor(finest + level).reach
-            flows.insert(0, by_rows(refine, near, reach, a[level].shape[-1]))
+            flow = by_rows(refine, near, reach, channels)
+            flows.insert(0, flow)
         return flows
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +58,8 @@ class Fusion(nnx.Module):
         Returns the middle frame (the output for `blend`) or, where the finest level is not among them, the decoder's
         output for it; and the warped frames.
         """
-        first, decoded = 0, (coarser,)
+        first = 0
+        decoded: Any = (coarser,)
         if coarser is None:
             first = self.levels - len(levels)
             x0, x1, flows = _align(*levels[-1])

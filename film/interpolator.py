@@ -16,9 +16,9 @@ A network that knows the midpoint alone makes other moments as midpoints of midp
     1/4             1/4             3/4             2 pairs, encode both
     1/8         1/8     3/8     5/8     7/8         4 pairs, encode nothing
 
-These are computed depth first, and no more encoded frames are kept than the plan has memory for; others are encoded
-again. On an accelerator several pairs are one call. With several devices, calls are handed out in turn; the result does
-not depend on their number.
+These are computed depth first, as many together as keep all devices busy, and no more encoded frames are kept than the
+plan has memory for; others are encoded again. On an accelerator several pairs are one call. With several devices, calls
+are handed out in turn; the result does not depend on their number.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from jaxtyping import Array, Float
 
 from film import moments as moments_of
 from film.config import MOST_TIMES
-from film.model import Coarse, Encoded, Film, Pack, concatenate
+from film.model import Coarse, Encoded, Film, Pack, concatenate, crop, pad_to_smallest
 from film.moments import HALF
 from film.planning import ComputePlan, make_compute_plan
 from film.shots import is_still
@@ -71,14 +71,15 @@ class _Image:
 
 
 Task = tuple[_Image, _Image, Fraction]  # two frames and a moment between them
-Frames = tuple[Pack, Encoded]  # as `Film.encode` returns them
+Frames = tuple[Pack, Encoded]  # encoded, as by `Film.encode`
 
 
 class Interpolator:
     """A network for frames of one size, (height, width).
 
     Args:
-      plan: window, flow scale and encoded frames to keep; None: as free memory allows (`make_compute_plan`).
+      plan: window, flow scale and encoded frames to keep; None: for `expected` new frames in a gap, as free memory
+        allows (`make_compute_plan`).
       batch: most pairs per call; None chooses by frame size and device.
       align: pads with zeros to a multiple of this many pixels, half on each side, as the reference's command does
         with 64; 1 adds no padding; 0 repeats the right and bottom edges up to the sizes of `film.planning.bucket`.
@@ -95,6 +96,7 @@ class Interpolator:
         batch: int | None = None,
         align: int = 0,
         devices: Sequence[Any] | None = None,
+        expected: int = 1,
     ):
         height, width = self.size = size
         if min(size) < 2:
@@ -104,7 +106,10 @@ class Interpolator:
         self.graphdef, state = nnx.split(model)
         params = jax.tree.map(lambda x: x.astype(quality.precision), nnx.to_pure_dict(state))
         self.params = [jax.device_put(params, device) for device in self.devices]
-        self.plan = plan or make_compute_plan(model.config, size, align=align)
+        kept = 2 + expected.bit_length()
+        self.plan = plan or make_compute_plan(
+            model.config, size, align=align, kept=kept, together=max(1, expected), ensemble=quality.ensemble
+        )
         zeros = [-side % max(1, align) for side in size]
         self.zeros = [(pixels // 2, pixels - pixels // 2) for pixels in zeros]
         self.edges = [
@@ -138,24 +143,29 @@ class Interpolator:
     def _padded(self, frame: Frame) -> _Image:
         if frame.shape != (*self.size, 3):
             height, width = self.size
-            raise ValueError(f"a frame of shape {frame.shape}: the first was {width}x{height}; bring them to one size")
+            raise ValueError(f"a frame of shape {frame.shape}: this interpolator is for {width}x{height}")
         aligned = np.pad(np.asarray(frame, np.float32), (*self.zeros, (0, 0)))
         return _Image(np.pad(aligned, (*self.edges, (0, 0)), mode="edge"))
 
     def _midpoints(self, a: _Image, b: _Image, wanted: Sequence[Fraction]) -> Iterator[Frame]:
-        """Frames at moments k / 2^n. A frame is dropped when its moment has passed: no later one is made from it."""
-        made = {Fraction(0): a, Fraction(1): b}
-        at_once = len(needed := moments_of.closure(wanted)) <= self.batch * len(self.devices)
-        for moment in wanted:
-            path = needed if at_once else moments_of.closure([moment])
-            missing = sorted((m.denominator, m) for m in path if m not in made)
-            for size, level in itertools.groupby(missing, key=lambda pair: pair[0]):
+        """Frames at moments k / 2^n. As many of the next ones are made together as fill all devices. A frame is dropped
+        when its moment has passed: no later one is made from it."""
+        made: dict[Fraction, _Image] = {Fraction(0): a, Fraction(1): b}
+        waiting = deque(wanted)
+        while waiting:
+            part = [waiting.popleft()]
+            missing = moments_of.closure(part, made)
+            most = len(missing) + self.batch * len(self.devices) - 1
+            while waiting and len(more := moments_of.closure([*part, waiting[0]], made)) <= most:
+                missing, part = more, [*part, waiting.popleft()]
+            for size, level in itertools.groupby(sorted((m.denominator, m) for m in missing), key=lambda pair: pair[0]):
                 new = [m for _, m in level]
                 step = Fraction(1, size)
-                frames = self._run((made[m - step], made[m + step], HALF) for m in new)
-                made |= {m: _Image(frame) for m, frame in zip(new, frames, strict=True)}
-            yield made[moment].pixels
-            made = {m: image for m, image in made.items() if m >= moment or m == 0}
+                tasks = [(made[m - step], made[m + step], HALF) for m in new]
+                made |= {m: _Image(frame) for m, frame in zip(new, self._run(tasks), strict=True)}
+            for moment in part:
+                yield made[moment].pixels
+            made = {m: image for m, image in made.items() if m >= part[-1]}
 
     def _run(self, tasks: Iterable[Task]) -> Iterator[Frame]:
         """Padded frames, in the order of the tasks."""
@@ -176,12 +186,15 @@ class Interpolator:
 
     def _whole(self, tasks: Sequence[Task], device: int) -> Float[Array, "b h w 3"]:
         """One call for all tasks."""
-        x0, x1 = (np.stack([task[side].pixels for task in tasks]) for side in (0, 1))
-        times = np.array([[float(moment)] for *_, moment in tasks], np.float32)
+        first, second, moments = zip(*tasks, strict=True)
+        x0, x1 = (np.stack([image.pixels for image in images]) for images in (first, second))
+        times = np.array([[float(moment)] for moment in moments], np.float32)
 
         def encode(mirrored: bool) -> tuple[Frames, Frames]:
-            first, second = ([self._kept(task[side], mirrored, device) for task in tasks] for side in (0, 1))
-            return concatenate(first), concatenate(second)
+            first_frames, second_frames = (
+                [self._kept(image, mirrored, device) for image in images] for images in (first, second)
+            )
+            return concatenate(first_frames), concatenate(second_frames)
 
         flow = self._flow(x0, x1, times, device) if self.plan.flow_scale > 1 else None
         return self._frames(encode, times, flow, device)
@@ -252,18 +265,18 @@ class Interpolator:
         """The network's frames, or the mean of its ensemble."""
         run = partial(_finish, self.graphdef, self.params[device])
         coarse = partial(_coarse, self.graphdef, self.params[device])
-        total, flow = [], None if flow is None else self._put(flow, device)
+        flow, time = None if flow is None else self._put(flow, device), self._put(times, device)
+        total = []
         for mirrored in (False, True) if self.quality.ensemble else (False,):
             (p0, e0), (p1, e1) = encode(mirrored)
             known = flow if flow is None or not mirrored else _mirror(flow) * MIRRORED_FLOW
-            time = self._put(times, device)
-            total.append(run(p0, p1, coarse(e0, e1, time, known), time))
-            if self.quality.ensemble:
-                back = None if known is None else known[..., [2, 3, 0, 1]]
-                total.append(run(p1, p0, coarse(e1, e0, 1 - time, back), 1 - time))
-            if mirrored:
-                total[-2:] = map(_mirror, total[-2:])
-        return sum(total) / len(total)
+            frame = run(p0, p1, coarse(e0, e1, time, known), time)
+            if not self.quality.ensemble:
+                return frame
+            back = None if known is None else known[..., [2, 3, 0, 1]]
+            frame += run(p1, p0, coarse(e1, e0, 1 - time, back), 1 - time)
+            total.append(_mirror(frame) if mirrored else frame)
+        return (total[0] + total[1]) / 4
 
     def _put(self, x: Any, device: int) -> Array:
         return jax.device_put(x, self.devices[device])
@@ -293,7 +306,7 @@ def interpolate(
     if not 0 <= times <= MOST_TIMES or (batch is not None and batch < 1) or align < 0:
         raise ValueError(f"times={times}, batch={batch}, align={align}: give 0 to {MOST_TIMES}, 1 or more, 0 or more")
     wanted = moments_of.even(2**times - 1) if moments is None else [Fraction(moment) for moment in moments]
-    return _interpolate(model, frames, wanted, options | {"batch": batch, "align": align})
+    return _interpolate(model, frames, wanted, options | dict(batch=batch, align=align, expected=len(wanted)))
 
 
 def _interpolate(
@@ -308,6 +321,9 @@ def _interpolate(
     count = 1
     for frame in iterator:
         count += 1
+        if frame.shape != before.shape:
+            (height, width), (h, w) = frame.shape[:2], before.shape[:2]
+            raise ValueError(f"frame {count} is {width}x{height}, the first {w}x{h}: bring them to one size")
         yield from interpolator.between(before, frame, moments)
         yield frame
         before = frame
@@ -346,7 +362,9 @@ def _finish(graphdef, params, x0, x1, coarse, time) -> Float[Array, "b h w 3"]:
 
 @partial(jax.jit, static_argnums=0)
 def _flow(graphdef, params, x0, x1, time) -> Float[Array, "b h w 4"]:
-    output = nnx.merge(graphdef, params).forward(*(x.astype(_precision(params)) for x in (x0, x1)), time)
+    model = nnx.merge(graphdef, params)
+    padded = [pad_to_smallest(model.config, x.astype(_precision(params))) for x in (x0, x1)]
+    output = crop(model.forward(*padded, time), *x0.shape[1:3])
     return jnp.concatenate([output.backward_flow[0], output.forward_flow[0]], axis=-1)
 
 

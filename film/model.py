@@ -22,9 +22,9 @@ Sizes. Any size runs: pooling floors, and every resize has its level's size as i
 is about that length times the convolutions of the coarsest predictor: 192 px for both presets.
 
 Two parts. Most activations belong to the finest level, so it has a part of its own: `coarse` finds flow and decodes up
-to level 1, `finish` adds level 0. `film.interpolator` compiles `encode_coarse`, `coarse` and `finish` separately: it
-keeps a frame without its finest level for both neighbours, and never has all levels in memory. `__call__` runs
-all of it as one function.
+to level 1, `finish` adds level 0. `film.interpolator` compiles `encode`, `coarse` and `finish` separately: it keeps
+an encoded frame for both neighbours, and never has the activations of all levels in memory. `__call__` runs all of it
+as one function.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from jaxtyping import Array, Float
 
 from common.nn.remat import remat as rematerialised
 from film.config import FilmConfig
-from film.flow import Flow, FlowEstimator
+from film.flow import FlowEstimator
 from film.fusion import Fusion, Level, blend
 from film.ops.convolution import Stage, whole
 from film.ops.packing import COLORS, pack
@@ -49,6 +49,7 @@ from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
 Image = Float[Array, "b h w 3"]
 Time = Float[Array, "b 1"]
 Pack = Float[Array, "b h w p"]
+Flows = Float[Array, "b h w 4"]
 
 
 class Encoded(NamedTuple):
@@ -116,11 +117,11 @@ class Film(nnx.Module):
         packs = [pack(*pair) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
         return packs[0], Encoded(packs[1:], features[fused:])
 
-    def coarse(self, e0: Encoded, e1: Encoded, time: Time, flow: Flow | None = None, stage: Stage = whole) -> Coarse:
+    def coarse(self, e0: Encoded, e1: Encoded, time: Time, flow: Flows | None = None, stage: Stage = whole) -> Coarse:
         """Flow and decoder up to level 1.
 
-        `flow` [b h w 4], backward and forward, in pixels of its own level, is used as it is at that level (1 or
-        coarser, by its size) and below, and refined above; None: flow is estimated from the coarsest level on.
+        `flow`, backward and forward, in pixels of its own level, is used as it is at that level (1 or coarser, by its
+        size) and below, and refined above; None: flow is estimated from the coarsest level on.
         """
         fused = self.config.fusion_pyramid_levels
         first, second = e0.packs + e0.features, e1.packs + e1.features
@@ -130,7 +131,7 @@ class Film(nnx.Module):
             levels = [x.shape[1:3] for x in first].index(flow.shape[1:3])
             pyramid = image_pyramid(flow, max(1, fused - 1 - levels))
             given = [[x[..., i : i + 2] / 2**n for n, x in enumerate(pyramid)] for i in (0, 2)]
-        backward, forward = self._flows(first[:levels], second[:levels], time, 1, *(x[:1] for x in given), stage)
+        backward, forward = self._flows(first[:levels], second[:levels], time, 1, given[0][:1], given[1][:1], stage)
         backward, forward = (
             (flows + more)[: fused - 1] for flows, more in zip((backward, forward), given, strict=True)
         )

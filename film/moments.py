@@ -7,13 +7,14 @@ always the same one, whatever else is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from fractions import Fraction
 
 from film.config import MOST_TIMES
 
 NEAR = Fraction(1, 64)  # of a gap; a thirtieth of a second at 30 frames per second is off by half a millisecond
 HALF = Fraction(1, 2)
+ENDS = frozenset({Fraction(0), Fraction(1)})
 
 
 def even(count: int) -> list[Fraction]:
@@ -35,15 +36,14 @@ def of_midpoints(moment: Fraction) -> Fraction:
     return Fraction(round(moment * 64), 64)
 
 
-def closure(moments: Iterable[Fraction]) -> set[Fraction]:
-    """The moments strictly inside the gap and all midpoints that they are made from."""
-    needed: set[Fraction] = set()
-    for moment in moments:
-        low, high = Fraction(0), Fraction(1)
-        while low < moment < high:
-            middle = (low + high) / 2
-            needed.add(middle)
-            if middle == moment:
-                break
-            low, high = (middle, high) if middle < moment else (low, middle)
-    return needed
+def closure(moments: Iterable[Fraction], made: Container[Fraction] = ENDS) -> set[Fraction]:
+    """What is still to be made for `moments` k / 2^n: themselves and the midpoints that they are made from."""
+    missing: set[Fraction] = set()
+    waiting = list(moments)
+    while waiting:
+        moment = waiting.pop()
+        if moment not in made and moment not in missing:
+            missing.add(moment)
+            step = Fraction(1, moment.denominator)
+            waiting += [moment - step, moment + step]
+    return missing

@@ -14,9 +14,13 @@ scale at which the whole image fits.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 from film.config import FilmConfig
 from film.tiling import GRID, OVERLAP
@@ -26,7 +30,8 @@ PER_PIXEL, SHARE = 300, 3.1
 USABLE = 0.8  # of free memory
 FRAME = 12  # bytes of a pixel of a frame, float32
 SMALLEST_WINDOW = 2 * OVERLAP + GRID
-LARGEST_SCALE = 16
+SCALES = (1, 2, 4, 8, 16)
+CGROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,80 +59,93 @@ def make_compute_plan(
     align: int = 0,
     kept: int = 2,
     together: int = 1,
+    ensemble: bool = False,
 ) -> ComputePlan:
     """The plan for frames of `size`.
 
     Args:
       memory: bytes for the whole process; None: `USABLE` of what is free.
-      flow_scale: None: 1 where the image is computed whole, else as small as fits.
+      flow_scale: None: 1 where the image is computed whole, else as small as fits. A window needs at least 2.
       align: 0: sides are padded to `bucket`; else to multiples of it.
       kept, together: the most that can be of use.
+      ensemble: a frame is kept twice, its mirror image as well.
 
     Raises MemoryError for a budget too small for the smallest window, ValueError for another scale.
     """
-    if flow_scale is not None and flow_scale not in (1, 2, 4, 8, LARGEST_SCALE):
-        raise ValueError(f"--flow-scale 1/{flow_scale}: give 1, 1/2, 1/4, 1/8 or 1/16")
+    scales = [scale for scale in SCALES if scale < 2**config.pyramid_levels]
+    if flow_scale is not None and flow_scale not in scales:
+        raise ValueError(f"--flow-scale 1/{flow_scale}: give {', '.join(f'1/{scale}' for scale in scales)}")
     budget = USABLE * free_memory() if memory is None else memory
-    step = max(1, align)
-    height, width = padded = tuple(
-        max(config.smallest_side, -(-side // step) * step) if align else max(config.smallest_side, bucket(side))
-        for side in size
-    )
-    encoded = encoded_bytes(config)
-    whole = network_bytes(config, height * width) + 3 * FRAME * height * width
+    height, width = padded = (_padded(config, size[0], align, flow_scale), _padded(config, size[1], align, flow_scale))
+    pixels = height * width
+    whole = network_bytes(config, pixels, ensemble) + 3 * FRAME * pixels
     if whole <= budget:
-        more = int((budget - whole) // (encoded * height * width))
-        return ComputePlan(padded, padded, flow_scale or 1, 2 + max(0, min(more, kept - 2)), together, whole)
+        # A network that is asked for the moment itself never needs more than a pair.
+        useful = 0 if config.bilateral else max(0, kept - 2)
+        one = (2 if ensemble else 1) * encoded_bytes(config) * pixels
+        more = min(useful, int((budget - whole) // one))
+        return ComputePlan(padded, padded, flow_scale or 1, 2 + more, together, whole + more * one)
 
-    padded = height, width = (height + -height % GRID, width + -width % GRID)
-    fixed = 4 * FRAME * height * width  # both frames, a frame being blended, the result
+    height, width = padded = (height + -height % GRID, width + -width % GRID)
+    pixels = height * width
+    fixed = 4 * FRAME * pixels  # both frames, a frame being blended, the result
     left = budget - fixed
-    window = largest_window(config, padded, left)
-    if window is None:
-        least = fixed + network_bytes(config, SMALLEST_WINDOW**2)
+    window = largest_window(config, padded, left, ensemble)
+    fitting = [scale for scale in scales[1:] if network_bytes(config, pixels // scale**2) <= left]
+    if window is None or not fitting:
+        smallest = network_bytes(config, min(pixels, SMALLEST_WINDOW**2), ensemble)
+        least = fixed + max(smallest, network_bytes(config, pixels // scales[-1] ** 2))
         raise MemoryError(
             f"images of {size[1]}x{size[0]} need {least / 1e9:.1f} GB or more, {budget / 1e9:.1f} GB are free: give"
             " smaller images (--size) or more memory (--memory)"
         )
-    scales = [scale for scale in (2, 4, 8, LARGEST_SCALE) if network_bytes(config, height * width // scale**2) <= left]
-    if flow_scale is None or flow_scale not in scales:
-        flow_scale = scales[0] if scales else LARGEST_SCALE
-    spare = int((left - network_bytes(config, math.prod(window))) // (FRAME * height * width))
-    peak = fixed + max(network_bytes(config, n) for n in (math.prod(window), height * width // flow_scale**2))
-    return ComputePlan(padded, window, flow_scale, 2, max(1, min(together, 1 + spare)), peak)
+    if flow_scale is None or flow_scale not in fitting:
+        flow_scale = fitting[0]
+    network = network_bytes(config, math.prod(window), ensemble)
+    together = max(1, min(together, 1 + int((left - network) // (FRAME * pixels))))
+    frames = network + (together - 1) * FRAME * pixels
+    peak = fixed + max(frames, network_bytes(config, pixels // flow_scale**2))
+    return ComputePlan(padded, window, flow_scale, 2, together, peak)
 
 
-def largest_window(config: FilmConfig, padded: tuple[int, int], budget: float) -> tuple[int, int] | None:
+def _padded(config: FilmConfig, side: int, align: int, flow_scale: int | None) -> int:
+    """A multiple of `align`, or a bucket; and of the scale at which flow is found."""
+    least = max(config.smallest_side, side + -side % align if align else bucket(side))
+    return least + -least % (flow_scale or 1)
+
+
+def largest_window(
+    config: FilmConfig, padded: tuple[int, int], budget: float, ensemble: bool = False
+) -> tuple[int, int] | None:
     """Of the windows that fit, the one with the least overlap; None: none fits."""
-    best = None
-    for rows in range(1, 65):
-        for columns in range(1, 65):
-            window = [_window(side, count) for side, count in zip(padded, (rows, columns), strict=True)]
-            if min(window) < min(SMALLEST_WINDOW, *padded) or network_bytes(config, math.prod(window)) > budget:
-                continue
-            computed = rows * columns * math.prod(window)
-            if best is None or computed < best[0]:
-                best = computed, (window[0], window[1])
-    return best and best[1]
+    empty = network_bytes(config, 0, ensemble)
+    most = (budget - empty) / (network_bytes(config, 1, ensemble) - empty)  # pixels
+    rows, columns = ([(count, _window(side, count)) for count in range(1, 65)] for side in padded)
+    fitting = [
+        (down * across * height * width, (height, width))
+        for (down, height), (across, width) in itertools.product(rows, columns)
+        if 0 < height * width <= most
+    ]
+    return min(fitting)[1] if fitting else None
 
 
 def _window(side: int, count: int) -> int:
-    """The side of `count` windows that cover `side`."""
-    if count == 1:
-        return side
+    """The side of `count` windows that cover `side`; 0 where they would be smaller than the smallest."""
     length = math.ceil((side + (count - 1) * OVERLAP) / count)
-    return min(side, length + -length % GRID)
+    length = min(side, length + -length % GRID)
+    return length if length >= min(SMALLEST_WINDOW, side) else 0
 
 
 def bucket(side: int) -> int:
-    """The side padded to one of sixteen lengths for each power of two: at most a sixteenth more."""
-    step = max(1, 1 << max(0, side.bit_length() - 5))
+    """The side padded to one of 32 lengths for each power of two: at most a 32nd more."""
+    step = max(1, 1 << max(0, side.bit_length() - 6))
     return -(-side // step) * step
 
 
-def network_bytes(config: FilmConfig, pixels: int) -> float:
-    """The peak of a process that runs the network on a pair of so many pixels."""
-    return BASE + 4 * parameters(config) + pixels * (PER_PIXEL + SHARE * encoded_bytes(config))
+def network_bytes(config: FilmConfig, pixels: int, ensemble: bool = False) -> float:
+    """The peak of a process that runs the network on a pair of so many pixels; an ensemble encodes it twice."""
+    share = SHARE + (2 if ensemble else 0)
+    return BASE + 4 * parameters(config) + pixels * (PER_PIXEL + share * encoded_bytes(config))
 
 
 def encoded_bytes(config: FilmConfig) -> float:
@@ -136,7 +154,7 @@ def encoded_bytes(config: FilmConfig) -> float:
         sum(config.filters << stage for stage in range(min(level + 1, config.sub_levels)))
         for level in range(config.pyramid_levels)
     ]
-    return 4 * sum(count / 4**level for level, count in enumerate(channels) if level > 0)
+    return 4 * sum(count / 4**level for level, count in enumerate(channels))
 
 
 def parameters(config: FilmConfig) -> float:
@@ -146,26 +164,34 @@ def parameters(config: FilmConfig) -> float:
 
 
 def free_memory() -> float:
-    """Bytes that this process may still take: the machine's free memory, or less by a cgroup or `ulimit -v`."""
-    limits = [float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))]
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        limits = [float(fields["MemAvailable"].split()[0]) * 1024]
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        folder = Path("/sys/fs/cgroup")
-        if (folder / limit).is_file() and (text := (folder / limit).read_text().strip()).isdigit():
-            limits.append(float(text) - float((folder / used).read_text()))
+    """Bytes that this process may still take: what the machine, its cgroups and `ulimit -v` leave."""
+    limits = [float(psutil.virtual_memory().available), *_left_in_cgroups()]
     if os.name == "posix":
         import resource
 
         soft, _ = resource.getrlimit(resource.RLIMIT_AS)
         if soft != resource.RLIM_INFINITY:
-            limits.append(float(soft))
+            limits.append(float(soft - psutil.Process().memory_info().vms))
     return max(0.0, min(limits))
+
+
+def _left_in_cgroups() -> Iterator[float]:
+    """What each limit of the process's cgroups (both versions) and of those around them leaves. The kernel drops
+    cached files before it stops a process: they are free."""
+    for line in MEMBERSHIP.read_text().splitlines() if MEMBERSHIP.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top, limit, usage, cached = CGROUPS, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            top, limit, usage = CGROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            cached = "total_inactive_file"
+        else:
+            continue
+        folder = top / path.strip("/")
+        for group in (folder, *folder.parents):
+            if (group / limit).is_file() and (most := (group / limit).read_text().strip()).isdigit():
+                counts = dict(entry.split() for entry in (group / "memory.stat").read_text().splitlines())
+                yield float(most) - float((group / usage).read_text()) + float(counts.get(cached, 0))
 
 
 def multiply_adds(config: FilmConfig) -> float:

@@ -51,8 +51,8 @@ def is_cut(a: Thumbnail, b: Thumbnail) -> bool:
 def continuity(a: Thumbnail, b: Thumbnail) -> float:
     """Correlation of the motion-compensated luma minus the distance of the colours, from -2 to 1."""
     (luma_a, colours_a), (luma_b, colours_b) = map(_described, (a, b))
-    dis = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
-    flow = dis.calc(luma_b, luma_a, None)
+    dis = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+    flow = dis.calc(luma_b, luma_a, None)  # type: ignore[call-overload]
     y, x = np.mgrid[: luma_b.shape[0], : luma_b.shape[1]].astype(np.float32)
     warped = cv2.remap(luma_a, x + flow[..., 0], y + flow[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     distance = np.sqrt(max(0, 1 - np.sqrt(colours_a * colours_b).sum()))

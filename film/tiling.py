@@ -40,7 +40,8 @@ class Tiling:
 
     def corners(self) -> list[tuple[int, int]]:
         """Top and left of each window, row by row, evenly spread."""
-        return list(itertools.product(*map(self._starts, self.image, self.window)))
+        rows, columns = map(self._starts, self.image, self.window)
+        return list(itertools.product(rows, columns))
 
     def windows(self) -> Iterator[tuple[slice, slice, Float[np.ndarray, "h w 1"]]]:
         """Rows, columns and weights of each window; the weights of all windows sum to one at each pixel."""
@@ -51,7 +52,7 @@ class Tiling:
 
     def _starts(self, image: int, window: int) -> list[int]:
         count = 1 if window == image else -(-(image - self.overlap) // (window - self.overlap))
-        return [round(i * (image - window) / max(1, count - 1) / GRID) * GRID for i in range(count)]
+        return [i * (image - window) // max(1, count - 1) // GRID * GRID for i in range(count)]
 
     def _weights(self, image: int, window: int) -> Iterator[tuple[int, Float[np.ndarray, " n"]]]:
         starts = self._starts(image, window)

@@ -1,9 +1,5 @@
 """FILM's one layer, and its convolution, made fast on a CPU.
 
-Every stage of FILM convolves a stack of feature maps. That is linear in the input channels, `conv([a, b]) =
-conv_a(a) + conv_b(b)` with slices of one kernel. `Conv.part` gives one such term: a frame's own half of the flow
-predictor's first convolution is computed once and used for both of its neighbours.
-
 On an accelerator `conv2d` is XLA's convolution. On a CPU it fills the input channels to whole groups, and has a kernel
 gradient that goes by rows.
 """
@@ -47,11 +43,6 @@ class Conv(nnx.Module):
 
     def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h w o"]:
         return conv2d(x, self.kernel[...].astype(x.dtype)) + self.bias[...].astype(x.dtype)
-
-    def part(self, x: Float[Array, "b h w i"], start: int) -> Float[Array, "b h w o"]:
-        """The term of `x` as the input channels from `start` on; without bias."""
-        kernel = lax.slice_in_dim(self.kernel[...], start, start + x.shape[-1], axis=2)
-        return conv2d(x, kernel.astype(x.dtype))
 
 
 def conv2d(x: Float[Array, "b h w i"], kernel: Float[Array, "kh kw i o"], padding: str | Pads = "SAME") -> Array:

@@ -17,7 +17,7 @@ from common.losses import l1
 from common.training.optimizer import keras_adam
 from common.weights.porting import flatten
 from film.config import FilmConfig, checked
-from film.model import Film, features_of
+from film.model import Film
 from film.ops.resample import resize_bilinear
 from film.porting import key_table
 from film.training.initialization import initialize
@@ -48,8 +48,8 @@ def test_a_batch_equals_the_reference(tiny):
 @pytest.mark.slow
 def test_flow_residuals_equal_the_reference(tiny):
     data = np.load(DATA / "tiny_128x192.npz")
-    e0, e1 = (tiny.encode(jnp.asarray(x)) for x in pair(128, 192))
-    flows = tiny.flow(e0.own, features_of(e1))
+    (p0, e0), (p1, e1) = (tiny.encode(jnp.asarray(x)) for x in pair(128, 192))
+    flows = tiny.flow([p0, *e0.packs, *e0.features], [p1, *e1.packs, *e1.features])
     assert len(flows) == tiny.config.pyramid_levels
     for level, flow in enumerate(flows):
         residual = flow if level + 1 == len(flows) else flow - resize_bilinear(2 * flows[level + 1], flow.shape[1:3])

@@ -23,7 +23,7 @@ def small_tiles(monkeypatch):
     """Call it to make tiles of EVEN rows: then images of 64 rows are large."""
 
     def apply() -> None:
-        monkeypatch.setattr(film.ops.row_tiling, "PIXELS", EVEN * 40)
+        monkeypatch.setattr(film.ops.row_tiling, "VALUES", EVEN * 40)
         monkeypatch.setattr(film.ops.row_tiling, "ROWS", EVEN)
         jax.clear_caches()
 
@@ -60,7 +60,7 @@ def test_gradients_of_tiles(wrap, small_tiles):
         def run(top, flow):
             return conv2d(backward_warp(image, flow, top), kernel)
 
-        return jnp.sum(jnp.sin(by_rows(run, [flow], 1) if tiles else run(0, flow)))
+        return jnp.sum(jnp.sin(by_rows(run, [flow], 1, 2) if tiles else run(0, flow)))
 
     small_tiles()
     gradients = [jax.jit(jax.grad(partial(value, tiles), (0, 1, 2)))(image, flow, kernel) for tiles in (True, False)]
@@ -91,32 +91,33 @@ def test_a_row_sees_all_rows_in_its_reach(reach, small_tiles):
     small_tiles()
     run, heights = stack(reach)
     x, half = jax.random.normal(jax.random.key(0), (2, 90, 40, 2)), jax.random.normal(jax.random.key(1), (2, 45, 40, 2))
-    tiled = by_rows(run, [x, half], reach)
+    tiled = by_rows(run, [x, half], reach, 2)
     assert all(rows < 90 and rows == 2 * halves for rows, halves in heights)
     np.testing.assert_allclose(tiled, run(0, x, half), atol=1e-5)
     if reach > 4:  # the comparison can fail: with too short a reach it does
-        assert float(jnp.abs(by_rows(run, [x, half], 1) - run(0, x, half)).max()) > 1e-3
+        assert float(jnp.abs(by_rows(run, [x, half], 1, 2) - run(0, x, half)).max()) > 1e-3
 
 
 def test_small_odd_and_low_images_stay_whole(small_tiles):
     small_tiles()
     run, _ = stack(1)
-    large = FEWEST * EVEN
-    for rows, reach, tiled in ((large, 1, True), (large - 1, 1, False), (large, 32, False)):
-        jaxpr = jax.make_jaxpr(lambda x, reach=reach: by_rows(run, [x], reach))(jnp.zeros((1, rows, 40, 2)))
+    few = (FEWEST - 1) * EVEN
+    for rows, reach, tiled in ((few + 1, 1, True), (few, 1, False), (few + 1, 32, False)):
+        jaxpr = jax.make_jaxpr(lambda x, reach=reach: by_rows(run, [x], reach, 2))(jnp.zeros((1, rows, 40, 2)))
         assert tiled == any(equation.primitive.name in ("while", "scan") for equation in jaxpr.eqns)
     x, half = jnp.zeros((1, 91, 40, 2)), jnp.zeros((1, 45, 40, 2))
-    assert by_rows(lambda top, x, half: x, [x, half], 1) is x
+    assert by_rows(lambda top, x, half: x, [x, half], 1, 2) is x
 
 
 def test_a_large_image_needs_less_memory(monkeypatch):
     """The finest level's activations are no longer there all at once."""
-    net = tiny("bilateral", filters=16, flow_filters=(16, 16), correlation_radius=())
-    e0 = jax.eval_shape(net.encode, jax.ShapeDtypeStruct((1, 512, 512, 3), jnp.float32))
+    net, time = tiny("bilateral", filters=16, flow_filters=(16, 16), correlation_radius=()), jnp.full((1, 1), 0.5)
+    pack, encoded = jax.eval_shape(net.encode, jax.ShapeDtypeStruct((1, 512, 512, 3), jnp.float32))
+    coarse = jax.eval_shape(net.coarse, encoded, encoded, time)
 
-    def needed(pixels: int) -> int:
-        monkeypatch.setattr(film.ops.row_tiling, "PIXELS", pixels)
-        program = jax.jit(lambda e0, e1: net.interpolate_encoded(e0, e1, jnp.full((1, 1), 0.5)).image)
-        return program.lower(e0, e0).compile().memory_analysis().temp_size_in_bytes
+    def needed(rows: int) -> int:
+        monkeypatch.setattr(film.ops.row_tiling, "VALUES", rows * 512 * pack.shape[-1])
+        program = jax.jit(lambda *inputs: net.finish(*inputs, time).image)
+        return program.lower(pack, pack, coarse).compile().memory_analysis().temp_size_in_bytes
 
-    assert needed(32 * 512) < 0.6 * needed(512 * 512)
+    assert needed(32) < 0.6 * needed(512)

@@ -83,7 +83,7 @@ def test_bilateral_flow_lies_on_the_grid_of_its_time():
         flows = estimator.bilateral(features, features, jnp.full((1, 1), 0.25))
         v = resize_bilinear(2 * flows[2], (8, 8))
         own = backward_warp(features[1], -0.25 * v)
-        residual = estimator.predictor(1)(estimator.predictor(1).own_half(own), backward_warp(features[1], 0.75 * v))
+        residual = estimator.predictor(1)(own, backward_warp(features[1], 0.75 * v))
         return flows, v + residual
 
     flows, expected = flows_and_the_second_level(features)

@@ -1,5 +1,7 @@
 """The smallest FILM that has every component, for tests of what is around the network. Its weights are random."""
 
+import dataclasses
+
 import jax
 import numpy as np
 from flax import nnx
@@ -9,6 +11,7 @@ from film.model import Film, FilmConfig
 from film.porting import from_params
 
 CONFIG = FilmConfig(3, 2, 1, 2, (1, 1), (8, 8), 8)
+DIRECT = dataclasses.replace(CONFIG, correlation_radius=(1, 0), bilateral=True, blend=True)  # for any moment
 
 
 def toy(config: FilmConfig = CONFIG, seed: int = 0) -> Film:

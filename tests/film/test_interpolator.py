@@ -1,0 +1,307 @@
+"""Interpolation: the reference's frames, and each promise of the module: any moment, nothing twice, little kept."""
+
+import gc
+import itertools
+import types
+import weakref
+from fractions import Fraction
+
+import jax
+import numpy as np
+import pytest
+import recipe
+from toy import CONFIG, DIRECT, toy
+
+import film.interpolator
+from film import moments
+from film.interpolator import Interpolator, Quality, interpolate
+from film.model import Film
+from film.planning import ComputePlan, make_compute_plan
+
+SIZE = (16, 24)
+THIRD = Fraction(1, 3)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Film:
+    return recipe.model("tiny")
+
+
+@pytest.fixture(scope="module")
+def inference() -> dict[str, np.ndarray]:
+    return dict(np.load(recipe.DATA / "tiny_inference.npz"))
+
+
+@pytest.fixture(scope="module")
+def halving() -> Film:
+    """A network that knows the midpoint alone."""
+    return toy(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def direct() -> Film:
+    """A network that is asked for the moment itself."""
+    return toy(DIRECT)
+
+
+def photos(count: int, size: tuple[int, int] = SIZE) -> list[np.ndarray]:
+    return list(np.random.default_rng(7).random((count, *size, 3)).astype(np.float32))
+
+
+def single() -> list[jax.Device]:
+    return jax.local_devices()[:1]
+
+
+def whole(kept: int = 2, size: tuple[int, int] = SIZE, flow_scale: int = 1) -> ComputePlan:
+    return ComputePlan(size, size, flow_scale, kept, 1, 0.0)
+
+
+def frames_at(model: Film, *wanted: Fraction, **options) -> list[np.ndarray]:
+    """New frames between two photos, on one device."""
+    interpolator = Interpolator(model, SIZE, **dict(plan=whole(), devices=single()) | options)
+    return list(interpolator.between(*photos(2), wanted))
+
+
+@pytest.fixture
+def encodings(monkeypatch):
+    """A record of the frames that were encoded, and how many encodings are and were alive."""
+    record, encode = types.SimpleNamespace(frames=[], devices=set(), alive=0, most=0), Interpolator._encode
+
+    def gone() -> None:
+        record.alive -= 1
+
+    def recorded(interpolator, images, mirrored, device):
+        record.frames.append(images.tobytes())
+        record.devices.add(device)
+        encoded = encode(interpolator, images, mirrored, device)
+        record.alive += 1
+        record.most = max(record.most, record.alive)
+        weakref.finalize(encoded.packs[0], gone)
+        return encoded
+
+    monkeypatch.setattr(Interpolator, "_encode", recorded)
+    return record
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_nine_frames_equal_the_reference(tiny, inference, batch):
+    given = np.stack([recipe.scene(64, 64, 0), recipe.scene(64, 64, 1), recipe.scene(64, 64, 0)[::-1]])
+    frames = list(interpolate(tiny, given, times=2, batch=batch, align=1, devices=single()))
+    np.testing.assert_allclose(recipe.sampled(np.stack(frames)), inference["rec_times2_out"], atol=2e-5)
+    np.testing.assert_array_equal(frames[::4], given)
+
+
+def test_padding_to_64_equals_the_reference(tiny, inference):
+    given = [recipe.scene(100, 150, 0), recipe.scene(100, 150, 1)]
+    x0, middle, x1 = interpolate(tiny, given, times=1, align=64)
+    np.testing.assert_allclose(recipe.sampled(middle), inference["pad_out"][0], atol=2e-5)
+    np.testing.assert_array_equal([x0, x1], given)
+
+
+@pytest.mark.parametrize(
+    ("size", "align", "zeros"), [((100, 150), 64, [(14, 14), (21, 21)]), ((7, 17), 4, [(0, 1), (1, 2)])]
+)
+def test_the_odd_pixel_of_the_padding_goes_after(halving, size, align, zeros):
+    assert Interpolator(halving, size, align=align).zeros == zeros
+
+
+@pytest.mark.parametrize(("inputs", "times"), [(2, 0), (4, 1), (3, 3)])
+def test_the_number_of_frames(halving, inputs, times):
+    given = photos(inputs)
+    frames = list(interpolate(halving, given, times, devices=single()))
+    assert len(frames) == (inputs - 1) * 2**times + 1
+    np.testing.assert_array_equal(frames[:: 2**times], given)
+    assert all(frame.shape == (*SIZE, 3) and frame.dtype == np.float32 for frame in frames)
+
+
+def test_a_moment_is_the_networks_own_or_a_midpoint_of_midpoints(direct, halving):
+    x0, x1 = photos(2)
+    third, half = frames_at(direct, THIRD, moments.HALF)
+    np.testing.assert_allclose(third, direct(x0[None], x1[None], 1 / 3).image[0], atol=2e-5)
+    np.testing.assert_allclose(half, direct(x0[None], x1[None]).image[0], atol=2e-5)
+    quarter, half = frames_at(halving, Fraction(1, 4), moments.HALF)
+    np.testing.assert_allclose(half, halving(x0[None], x1[None]).image[0], atol=2e-5)
+    np.testing.assert_allclose(quarter, halving(x0[None], half[None]).image[0], atol=2e-5)
+    nearest, other = frames_at(halving, THIRD), frames_at(halving, Fraction(11, 32))
+    np.testing.assert_array_equal(nearest, other)
+
+
+@pytest.mark.parametrize("config", [CONFIG, DIRECT], ids=["halving", "direct"])
+def test_the_same_moment_gets_the_same_frame_whatever_else_is_asked(config):
+    model, wanted = toy(config), Fraction(3, 8)
+    (alone,) = frames_at(model, wanted)
+    for others in (moments.even(7), [Fraction(1, 7), wanted, Fraction(1, 2)], moments.even(15)):
+        np.testing.assert_array_equal(frames_at(model, *others)[others.index(wanted)], alone)
+    given = [*photos(3)[::-1], photos(2)[1]]  # a gap after others
+    *_, last, _ = interpolate(model, given, moments=[wanted], devices=single())
+    np.testing.assert_array_equal(last, alone)
+
+
+def test_midpoints_of_midpoints():
+    assert moments.even(3) == [Fraction(1, 4), Fraction(1, 2), Fraction(3, 4)]
+    for number in range(1, 200):
+        moment = Fraction(number, 200)
+        nearest = moments.of_midpoints(moment)
+        assert abs(nearest - moment) <= moments.NEAR and 64 % nearest.denominator == 0
+    assert moments.of_midpoints(Fraction(5, 256)) == Fraction(5, 256)
+    with pytest.raises(ValueError, match="1/131072"):
+        moments.of_midpoints(Fraction(1, 2**17))
+    path = {Fraction(1, 2), Fraction(1, 4), Fraction(3, 8)}
+    assert moments.closure([Fraction(3, 8)]) == path
+    assert moments.closure([Fraction(3, 8)], {Fraction(1, 4), Fraction(1, 2)}) == {Fraction(3, 8)}
+    assert moments.closure([Fraction(0), Fraction(1)]) == set()
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_no_frame_is_encoded_twice_and_the_last_level_never(halving, encodings, batch):
+    """Where there is memory for it."""
+    frames = [frame.tobytes() for frame in interpolate(halving, photos(3), 3, batch=batch, devices=single())]
+    assert len(set(frames)) == 17
+    assert sorted(encodings.frames) == sorted(frames[::2])  # the odd ones are of the last level
+
+
+def test_no_frame_is_made_twice(halving, monkeypatch):
+    finished, finish = [], film.interpolator._finish
+    monkeypatch.setattr(film.interpolator, "_finish", lambda *words: finished.append(1) or finish(*words))
+    assert len(list(interpolate(halving, photos(2), 5, devices=single()))) == 33
+    assert len(finished) == 31
+
+
+@pytest.mark.parametrize("kept", [2, 4])
+def test_no_more_is_kept_than_planned_and_the_frames_are_the_same(halving, encodings, kept):
+    frames = frames_at(halving, *moments.even(15), plan=whole(kept))
+    gc.collect()
+    assert encodings.most <= kept and encodings.alive == 0
+    assert len(encodings.frames) > len(set(encodings.frames))  # dropped and made again
+    np.testing.assert_array_equal(frames, frames_at(halving, *moments.even(15), plan=whole(8)))
+
+
+def test_a_sequence_encodes_each_frame_once_and_keeps_two(direct, encodings):
+    given = photos(5)
+    frames = list(interpolate(direct, given, moments=moments.even(2), devices=single()))
+    gc.collect()
+    assert len(frames) == 13
+    assert encodings.frames == [frame.tobytes() for frame in given]
+    assert encodings.most <= 2 and encodings.alive == 0
+
+
+def test_little_is_alive_however_many_frames_come(halving, encodings):
+    for _ in itertools.islice(interpolate(halving, itertools.cycle(photos(3)), times=4, devices=single()), 70):
+        pass
+    gc.collect()
+    assert len(encodings.frames) >= 35 and encodings.most <= 6 and encodings.alive == 0
+
+
+def test_inputs_are_consumed_as_needed_up_to_a_bad_one(halving):
+    consumed = []
+
+    def source():
+        for number, photo in enumerate([*photos(3), *photos(1, (8, 8))]):
+            consumed.append(number)
+            yield photo
+
+    frames = interpolate(halving, source(), times=1, devices=single())
+    assert consumed == []
+    needed = [len(consumed) for _ in itertools.islice(frames, 5)]
+    assert needed == [1, 2, 2, 3, 3]
+    with pytest.raises(ValueError, match=r"8x8.*24x16"):
+        next(frames)
+
+
+def test_other_sizes_of_a_bucket_compile_nothing(direct):
+    compiled, listening = [], True
+
+    def listen(event: str, seconds: float, **more) -> None:
+        if listening and event.startswith("/jax/core/compile"):
+            compiled.append(event)
+
+    def run(height: int, width: int) -> np.ndarray:
+        quality, pair = Quality(ensemble=True), photos(2, (height, width))
+        interpolator = Interpolator(direct, (height, width), quality=quality, devices=single())
+        (frame,) = interpolator.between(*pair, [THIRD])
+        return frame
+
+    jax.monitoring.register_event_duration_secs_listener(listen)  # for good: `listening` ends its work
+    assert run(34, 48).shape == (34, 48, 3) and compiled
+    compiled.clear()
+    assert run(33, 47).shape == (33, 47, 3) and not compiled
+    listening = False
+
+
+@pytest.mark.parametrize("config", [CONFIG, DIRECT], ids=["halving", "direct"])
+def test_several_devices_give_the_same_frames(config, encodings):
+    model, devices = toy(config), jax.local_devices()
+    assert len(devices) > 1
+    one = frames_at(model, *moments.even(7))
+    encodings.devices.clear()
+    np.testing.assert_array_equal(frames_at(model, *moments.even(7), devices=devices), one)
+    assert encodings.devices == set(range(len(devices)))
+
+
+def test_an_ensemble_does_not_know_directions(direct):
+    """Time backwards gives the same frame, a mirrored pair the mirrored frame."""
+    x0, x1 = photos(2)
+
+    def frame(x0, x1, moment, ensemble=True) -> np.ndarray:
+        quality = Quality(ensemble)
+        return next(Interpolator(direct, SIZE, quality=quality, devices=single()).between(x0, x1, [moment]))
+
+    expected = frame(x0, x1, Fraction(1, 4))
+    np.testing.assert_allclose(frame(x1, x0, Fraction(3, 4)), expected, atol=1e-6)
+    np.testing.assert_allclose(frame(x0[:, ::-1], x1[:, ::-1], Fraction(1, 4))[:, ::-1], expected, atol=1e-6)
+    for backwards, moment in ((False, Fraction(1, 4)), (True, Fraction(3, 4))):
+        plain = frame(*((x1, x0) if backwards else (x0, x1)), moment, ensemble=False)
+        assert np.abs(plain - expected).max() > 1e-3
+
+
+def test_bfloat16_is_near_float32(direct):
+    (exact,), (rough,) = (frames_at(direct, THIRD, quality=Quality(precision=p)) for p in ("float32", "bfloat16"))
+    assert rough.dtype == np.float32
+    assert 1e-6 < np.abs(rough - exact).mean() < 0.01
+
+
+@pytest.mark.parametrize("config", [CONFIG, DIRECT], ids=["halving", "direct"])
+def test_where_nothing_moves_the_network_does_not_run(config, monkeypatch):
+    x0, _ = photos(2)
+    x1 = x0 + np.float32(0.9 / 255)
+    monkeypatch.setattr(Interpolator, "_run", lambda *_: pytest.fail("a still gap"))
+    for after, wanted in ((x1, moments.even(2)), (x0, [Fraction(1, 2)])):
+        frames = list(Interpolator(toy(config), SIZE, devices=single()).between(x0, after, wanted))
+        for frame, moment in zip(frames, wanted, strict=True):
+            np.testing.assert_allclose(frame, x0 + float(moment) * (after - x0), atol=1e-6)
+
+
+@pytest.mark.parametrize(("size", "scale"), [((33, 45), 4), ((5, 70), 2), ((64, 64), 2)])
+def test_flow_from_a_lower_scale(direct, size, scale):
+    """Any size: sides are padded to multiples of the scale. A scene that is the same on both scales has the same
+    flow; what is finer than the scale is refined."""
+    plan = make_compute_plan(direct.config, size, memory=1e9, flow_scale=scale)
+    interpolator = Interpolator(direct, size, plan=plan, devices=single())
+    (frame,) = interpolator.between(*photos(2, size), [THIRD])
+    assert frame.shape == (*size, 3) and np.isfinite(frame).all()
+    (other,) = Interpolator(direct, size, devices=single()).between(*photos(2, size), [THIRD])
+    assert np.abs(frame - other).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("frames", "options", "value"),
+    [
+        ([], {}, "no frames"),
+        (photos(1), {}, "one frame"),
+        ([*photos(2), *photos(1, (16, 23))], {}, "frame 3 is 23x16, the first 24x16"),
+        (photos(2, (1, 1)), {}, "1x1"),
+        (photos(2), {"moments": [Fraction(1, 2), 0.25]}, "1/2, 1/4"),
+        (photos(2), {"moments": [Fraction(1)]}, "moments 1:"),
+        *(
+            (None, {name: value}, f"{name}={value}")
+            for name, value in (("times", -1), ("times", 17), ("batch", 0), ("align", -1))
+        ),
+    ],
+)
+def test_unfit_inputs_and_numbers_are_refused(halving, frames, options, value):
+    """Numbers at the call: before any frame is asked for."""
+    with pytest.raises(ValueError, match=value):
+        if frames is None:
+            interpolate(halving, iter(()), **options)
+        else:
+            list(interpolate(halving, iter(frames), **options))
