@@ -26,7 +26,7 @@ from film.config import FilmConfig
 from film.tiling import GRID, OVERLAP
 
 BASE = 0.45e9  # the process with JAX and compiled functions
-PER_PIXEL, SHARE = 300, 3.1
+PER_PIXEL, SHARE = 300, 2.5
 USABLE = 0.8  # of free memory
 FRAME = 12  # bytes of a pixel of a frame, float32
 SMALLEST_WINDOW = 2 * OVERLAP + GRID
@@ -88,7 +88,7 @@ def make_compute_plan(
 
     height, width = padded = (height + -height % GRID, width + -width % GRID)
     pixels = height * width
-    fixed = 4 * FRAME * pixels  # both frames, a frame being blended, the result
+    fixed = 7 * FRAME * pixels  # both frames, a frame being blended, the result; photos and encoder take as much again
     left = budget - fixed
     window = largest_window(config, padded, left, ensemble)
     fitting = [scale for scale in scales[1:] if network_bytes(config, pixels // scale**2) <= left]
