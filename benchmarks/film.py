@@ -1,133 +1,226 @@
-"""Time and memory of FILM: `python benchmarks/film.py`, one line per model and size.
+"""Time and memory of FILM: `python benchmarks/film.py`, one row per model, size and number of frames.
 
-Each measurement runs in a process of its own (peak memory belongs to one case, compile time to one start), with the
-persistent compilation cache off. Weights are random, made without a compiler; the peak is the whole process's. `pair`
-is one call of the network on two new frames. `in-between` is the cost of one more frame in a sequence, where each frame
-is encoded once: one encoding plus one midpoint. Times are medians after a warm-up. Arithmetic is counted from the
-compiled program (XLA's own count, multiply and add as two), without row tiling. XLA counts a loop's body once, so the
-correlation and the largest warps are hardly in it.
+A `pair` is one new frame between two; a `sequence` is 17 frames, the two and the 15 new ones that halve their gap four
+times. Each case runs in a process of its own, set up as the `film` command sets it up, with the compute plan that the
+command would make, so that large images are computed within what memory is free. All weights are drawn by a rule
+(`benchmarks.film_reference`), and the compilation cache is off.
 
-The column `reference` is the time of the TensorFlow program for a pair on two quiet cores of the same kind, measured
-once and not by this script: 1.6 to 1.75 s (256), 6.0 s (512), 23 s (720p).
+| column | meaning |
+| --- | --- |
+| first s | seconds of the first run, compilation included |
+| s, CPU s | of each new frame, medians; CPU seconds, of all threads together, count on a busy machine |
+| GiB | peak of the process; on an accelerator of the device's memory |
+| GFLOP/s | arithmetic of the compiled functions by XLA's count (multiply and add as two), for each second |
+| of peak | on an accelerator: that rate as a share of `PEAKS` |
+
+`--reference CLONE` adds the TensorFlow program to each row of `paper`: CLONE is a clone of
+github.com/google-research/frame-interpolation, `--reference-python` the Python of an environment with TensorFlow 2.15.1
+and tensorflow-addons 0.23.0. Both programs stay in memory and run in turns, on the same weights and frames; an
+image for which the machine lacks the memory is left out. `CPU ratio` is ours by theirs.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
-import resource
+import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import tyro
 
 # Run as a script, this file's folder comes first on the path, and `import film` would find this file.
-sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent]
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE.parent), *(path for path in sys.path if Path(path or ".").resolve() != HERE)]
 
-REFERENCE = {("paper", 256, 256): 1.6, ("paper", 512, 512): 6.0, ("paper", 720, 1280): 23.0}
+from benchmarks.film_reference import ALIGN, pair, peak, serve, variable  # noqa: E402
+
+KINDS = {"pair": 1, "sequence": 4}  # how often the gap is halved
+REFERENCE_BYTES = 6600  # of the TensorFlow program for each pixel, measured at 720p
+SAME_MEAN = 1e-4  # of the two programs' frames, at most
+PEAKS = {  # FLOP/s of the float32 convolutions of an accelerator by its name: dense TF32 where it has that
+    "H200": 494e12,
+    "H100": 494e12,
+    "A100": 156e12,
+    "L4": 60e12,
+    "V100": 15.7e12,
+    "T4": 8.1e12,
+}
 
 
 @dataclass
 class Options:
     models: tuple[str, ...] = ("paper", "small")
-    sizes: tuple[str, ...] = ("256x256", "512x512", "1280x720")
-    """WIDTHxHEIGHT each."""
+    sizes: tuple[str, ...] = ("256x256", "512x512", "1280x720", "1920x1080", "3840x2160")
+    """WIDTHxHEIGHT each. The sequences of the last two take hours on two cores."""
+    kinds: tuple[str, ...] = tuple(KINDS)
     repeats: int = 3
-    """Timed runs per number; the median counts."""
-    changes: str = "{}"
-    """JSON of FilmConfig fields to change, for instance '{"flow_convs": [3, 3, 3, 6]}'."""
-    case: Annotated[str | None, tyro.conf.arg(help="Run one MODEL:WIDTHxHEIGHT in this process and print JSON.")] = None
+    """Most timed runs per number; the median counts."""
+    seconds: float = 60
+    """No run begins later than so many seconds after the first."""
+    reference: Path | None = None
+    """A clone of the TensorFlow program."""
+    reference_python: str = sys.executable
+    case: Annotated[str | None, tyro.conf.arg(help="Serve one MODEL:WIDTHxHEIGHT:KIND in this process.")] = None
 
 
-def measure(model_name: str, changes: dict[str, Any], width: int, height: int, repeats: int) -> dict:
-    """All numbers of one case, in this process."""
+def serve_case(name: str, width: int, height: int, times: int) -> None:
+    """Answers lines of stdin as `film_reference.serve`."""
     import jax
     import jax.numpy as jnp
-    from film.recursion import Interpolator, _encode, _midpoints
+    import numpy as np
     from flax import nnx
 
-    from common.runtime import keep_freed_memory, return_compilers_memory
-    from film.model import Film, FilmConfig
+    from common.runtime import setup
+    from common.weights.porting import flatten, unflatten_like
+    from film import interpolator, moments
+    from film.cli import MOST_KEPT
+    from film.config import FilmConfig
+    from film.model import Film
     from film.ops import row_tiling
+    from film.planning import make_compute_plan
+    from film.porting import key_table
 
-    keep_freed_memory()
-    return_compilers_memory()
-    config = dataclasses.replace(getattr(FilmConfig, model_name)(), **changes)
-    rng = np.random.default_rng(0)
+    setup(most_kept=MOST_KEPT)
+    config = getattr(FilmConfig, name)()
     graphdef, state = nnx.split(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0))))
-    params = jax.tree.map(lambda leaf: jnp.asarray(_he_normal(rng, leaf.shape)), nnx.to_pure_dict(state))
-    frames = rng.random((2, height, width, 3), np.float32)
-    interpolator = Interpolator(nnx.merge(graphdef, params), frames[0].shape)
+    shapes = nnx.to_pure_dict(state)
+    names = {path: entry.source for path, entry in key_table(config, "variables").items()}
+    # Drawn by NumPy: JAX would compile some sixty programs, which stay in memory.
+    drawn = {path: jnp.asarray(variable(names.get(path, path), x.shape)) for path, x in flatten(shapes).items()}
+    model = nnx.merge(graphdef, unflatten_like(drawn, shapes))
+
+    functions = {key: getattr(interpolator, key) for key in ("_encode", "_coarse", "_finish", "_flow")}
+    calls, arguments = Counter[str](), dict[str, Any]()
+
+    def counted(key: str) -> Any:
+        def call(*given: Any) -> Any:
+            calls[key] += 1
+            arguments[key] = given[0], *jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given[1:])
+            return functions[key](*given)
+
+        return call
+
+    for key in functions:
+        setattr(interpolator, key, counted(key))
+    frames, wanted = pair(height, width), moments.even(2**times - 1)
+    plan = make_compute_plan(config, (height, width), kept=2 + len(wanted).bit_length(), together=len(wanted))
+    network = interpolator.Interpolator(model, (height, width), plan=plan)
+    runs = 0
+
+    def run() -> None:
+        nonlocal runs
+        runs += 1
+        for _ in network.between(*frames, wanted):
+            pass
+
+    def report() -> dict[str, Any]:
+        device = jax.devices()[0]
+        used = device.memory_stats()["peak_bytes_in_use"] / 2**30 if device.platform != "cpu" else peak()
+        row_tiling.FEWEST = sys.maxsize  # XLA counts the body of a loop once
+        jax.clear_caches()
+        total = sum(
+            count * functions[key].lower(*arguments[key]).cost_analysis()["flops"] for key, count in calls.items()
+        )
+        mean = float(np.mean(next(network.between(*frames, [Fraction(1, 2)]))))
+        kind = device.device_kind if device.platform != "cpu" else ""
+        return {"peak": used, "mean": mean, "flops": total / runs, "device": kind, "windows": plan.tiled}
+
+    serve(run, report)
+
+
+class Program:
+    """A case in a process of its own, see `film_reference.serve`."""
+
+    def __init__(self, command: Sequence[str]):
+        environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.runs: list[dict[str, float]] = []
+        self.first = self.answer()["seconds"]
+
+    def turn(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.runs.append(self.answer())
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a case ended with exit code {self.process.wait()}")
+        return json.loads(line)
+
+    def median(self, key: str) -> float:
+        return statistics.median(run[key] for run in self.runs)
+
+    def end(self) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        answer = self.answer()
+        self.process.wait()
+        return answer
+
+
+def fits(width: int, height: int) -> bool:
+    """Whether the machine has the memory for the TensorFlow program."""
+    from film.planning import free_memory
+
+    return REFERENCE_BYTES * (width + -width % ALIGN) * (height + -height % ALIGN) < free_memory()
+
+
+def cells(options: Options, model: str, size: str, kind: str) -> list[str]:
+    """A row of the table."""
+    width, height = map(int, size.split("x"))
+    count = 2 ** KINDS[kind] - 1
+    programs = [Program([sys.executable, __file__, "--case", f"{model}:{size}:{kind}"])]
+    if options.reference is not None and model == "paper" and fits(width, height):
+        arguments = [options.reference_python, str(HERE / "film_reference.py"), str(options.reference)]
+        programs.append(Program([*arguments, str(width), str(height), str(KINDS[kind])]))
     start = time.perf_counter()
-    e0, e1 = (interpolator.encode(frame) for frame in frames)
-    jax.block_until_ready(interpolator.midpoints([(e0, e1)]))
-    first = time.perf_counter() - start
-
-    def median(run: Callable[[], object]) -> float:
-        times = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            jax.block_until_ready(run())
-            times.append(time.perf_counter() - start)
-        return statistics.median(times)
-
-    encode = median(lambda: interpolator.encode(frames[0]))
-    midpoint = median(lambda: interpolator.midpoints([(e0, e1)]))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    row_tiling.PIXELS = width * height
-    jax.clear_caches()
-    flops = _flops(_encode, interpolator.graphdef, interpolator.params, jnp.asarray(frames[:1]))
-    flops += _flops(_midpoints, interpolator.graphdef, interpolator.params, e0, e1)
-    return {
-        "compile": first - 2 * encode - midpoint,
-        "pair": 2 * encode + midpoint,
-        "in_between": encode + midpoint,
-        "gflops": flops / (encode + midpoint) / 1e9,
-        "peak_gb": peak / 2**20,
-    }
-
-
-def _he_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """A kernel, or a bias of zeros, drawn by NumPy: JAX would compile some sixty programs, which stay in memory."""
-    if len(shape) == 1:
-        return np.zeros(shape, np.float32)
-    return rng.standard_normal(shape, np.float32) * (2 / math.prod(shape[:-1])) ** 0.5
-
-
-def _flops(function, *arguments) -> float:
-    cost = function.lower(*arguments).compile().cost_analysis()
-    return (cost[0] if isinstance(cost, list) else cost)["flops"]
+    for _ in range(options.repeats):
+        if not programs[0].runs or time.perf_counter() - start < options.seconds:
+            for program in programs:
+                program.turn()
+    ends = [program.end() for program in programs]
+    row = [model, size + " in windows" * ends[0]["windows"], kind, f"{programs[0].first:.1f}"]
+    for program, end in zip(programs, ends, strict=True):
+        row += [f"{program.median(key) / count:.2f}" for key in ("seconds", "cpu")] + [f"{end['peak']:.2f}"]
+    rate = ends[0]["flops"] / programs[0].median("seconds")
+    top = next((top for name, top in PEAKS.items() if name in ends[0]["device"]), None)
+    row[7:7] = [f"{rate / 1e9:.0f}", f"{rate / top:.0%}" if top else ""]
+    if len(ends) == 2:
+        if width % ALIGN == height % ALIGN == 0 and abs(ends[0]["mean"] - ends[1]["mean"]) > SAME_MEAN:
+            raise RuntimeError(f"the programs' frames differ: means {ends[0]['mean']} and {ends[1]['mean']}")
+        row.append(f"{programs[0].median('cpu') / programs[1].median('cpu'):.2f}")
+    return row
 
 
 def main(options: Options) -> None:
+    """Print the table."""
     if options.case:
-        name, size = options.case.split(":")
-        width, height = map(int, size.split("x"))
-        print(json.dumps(measure(name, json.loads(options.changes), width, height, options.repeats)))
+        model, size, kind = options.case.split(":")
+        serve_case(model, *map(int, size.split("x")), KINDS[kind])
         return
-    print("| model | size | compile s | pair s | in-between s | reference s | GFLOP/s | peak GB |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for name in options.models:
+    header = ["model", "size", "frames", "first s", "s", "CPU s", "GiB", "GFLOP/s", "of peak"]
+    if options.reference is not None:
+        header += ["TF s", "TF CPU s", "TF GiB", "CPU ratio"]
+    print("| " + " | ".join(header) + " |")
+    print("|" + " --- |" * 3 + " ---: |" * (len(header) - 3))
+    for model in options.models:
         for size in options.sizes:
-            case = ["--case", f"{name}:{size}", "--repeats", str(options.repeats), "--changes", options.changes]
-            command = [sys.executable, __file__, *case]
-            run = subprocess.run(command, check=True, capture_output=True, text=True)
-            row = json.loads(run.stdout.splitlines()[-1])
-            width, height = map(int, size.split("x"))
-            reference = REFERENCE.get((name, height, width), "")
-            print(
-                f"| {name} | {size} | {row['compile']:.1f} | {row['pair']:.2f} | {row['in_between']:.2f} | {reference} "
-                f"| {row['gflops']:.0f} | {row['peak_gb']:.2f} |",
-                flush=True,
-            )
+            for kind in options.kinds:
+                row = cells(options, model, size, kind)
+                print("| " + " | ".join(row + [""] * (len(header) - len(row))) + " |", flush=True)
 
 
 if __name__ == "__main__":

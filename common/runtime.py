@@ -5,6 +5,7 @@ Programs (`film`, `train.py`, `eval.py`, benchmarks) call `setup`; libraries do 
 
 import ctypes
 import functools
+import gc
 import os
 import sys
 from pathlib import Path
@@ -36,7 +37,7 @@ def keep_freed_memory(most: int = 1024 * MEGABYTE) -> None:
         libc.mallopt(M_ARENA_MAX, 1)
         libc.mallopt(M_MMAP_THRESHOLD, most)
         libc.mallopt(M_TRIM_THRESHOLD, most)
-        libc.mallopt(M_TOP_PAD, 64 * MEGABYTE)
+        libc.mallopt(M_TOP_PAD, min(64 * MEGABYTE, most))
 
 
 @functools.cache
@@ -51,3 +52,10 @@ def return_compilers_memory() -> None:
 def _trim_after_compiling(event: str, duration_secs: float, **_: str | int) -> None:
     if event == "/jax/core/compile/backend_compile_duration" and duration_secs > LONG_COMPILATION:
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def return_freed_memory() -> None:
+    """Collects garbage and returns what is free to the kernel (glibc)."""
+    gc.collect()
+    if sys.platform.startswith("linux") and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)

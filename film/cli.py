@@ -70,12 +70,13 @@ class Interpolate:
         if not self.quiet:
             terminal.say(terminal.one_line(str(plan)))
 
-        from common.runtime import setup
+        from common.runtime import return_freed_memory, setup
         from film.clip import compute_plan, describe, run
         from film.io.weights import load
 
         setup(most_kept=MOST_KEPT)
         model = load(self.weights)
+        return_freed_memory()  # of reading the weights
         compute = compute_plan(model, plan)
         if not self.quiet:
             terminal.say(describe(compute, model, plan))

@@ -40,7 +40,7 @@ from jaxtyping import Array, Float
 
 from film import moments as moments_of
 from film.config import MOST_TIMES
-from film.model import Coarse, Encoded, Film, concatenate, crop, pad_to_smallest
+from film.model import Coarse, Encoded, Film, Pack, concatenate, crop, pad_to_smallest
 from film.moments import HALF
 from film.planning import ComputePlan, make_compute_plan
 from film.shots import is_still
@@ -71,6 +71,7 @@ class _Image:
 
 
 Task = tuple[_Image, _Image, Fraction]  # two frames and a moment between them
+Frames = tuple[Pack, Encoded]  # encoded, as by `Film.encode`
 
 
 class Interpolator:
@@ -117,7 +118,7 @@ class Interpolator:
         on_cpu = jax.default_backend() == "cpu"
         self.batch = batch or (1 if on_cpu else max(1, ACCELERATOR_PIXELS // (height * width)))
         self._last: tuple[Frame, _Image] | None = None
-        self._encoded: OrderedDict[tuple[_Image, bool, int], Encoded] = OrderedDict()
+        self._encoded: OrderedDict[tuple[_Image, bool, int], Frames] = OrderedDict()
 
     def between(self, x0: Frame, x1: Frame, moments: Iterable[Fraction]) -> Iterator[Frame]:
         """The frames at `moments`, sorted and in (0, 1), float32, not clamped. Where nothing moves between x0 and x1
@@ -189,14 +190,16 @@ class Interpolator:
         x0, x1 = (np.stack([image.pixels for image in images]) for images in (first, second))
         times = np.array([[float(moment)] for moment in moments], np.float32)
 
-        def encode(mirrored: bool) -> tuple[Encoded, Encoded]:
-            e0, e1 = ([self._kept(image, mirrored, device) for image in images] for images in (first, second))
-            return concatenate(e0), concatenate(e1)
+        def encode(mirrored: bool) -> tuple[Frames, Frames]:
+            first_frames, second_frames = (
+                [self._kept(image, mirrored, device) for image in images] for images in (first, second)
+            )
+            return concatenate(first_frames), concatenate(second_frames)
 
         flow = self._flow(x0, x1, times, device) if self.plan.flow_scale > 1 else None
-        return self._frames(encode, x0, x1, times, flow, device)
+        return self._frames(encode, times, flow, device)
 
-    def _kept(self, image: _Image, mirrored: bool, device: int) -> Encoded:
+    def _kept(self, image: _Image, mirrored: bool, device: int) -> Frames:
         """The encoded frame, from those that are kept or made."""
         key = (image, mirrored, device)
         if key not in self._encoded:
@@ -234,7 +237,7 @@ class Interpolator:
                     )
                 )
                 windows = [
-                    self._frames(encode, x0, x1, time, flow[:, coarse[0], coarse[1]], device)
+                    self._frames(encode, time, flow[:, coarse[0], coarse[1]], device)
                     for time, flow in zip(times, flows, strict=True)
                 ]
             running.append((place, windows))
@@ -244,7 +247,7 @@ class Interpolator:
             blend()
         yield from frames
 
-    def _encode(self, images: Float[np.ndarray, "b h w 3"], mirrored: bool, device: int) -> Encoded:
+    def _encode(self, images: Float[np.ndarray, "b h w 3"], mirrored: bool, device: int) -> Frames:
         return _encode(self.graphdef, self.params[device], self._put(_mirror(images) if mirrored else images, device))
 
     def _flow(self, x0: Any, x1: Any, times: Float[np.ndarray, "b 1"], device: int) -> Float[Array, "b h w 4"]:
@@ -254,9 +257,7 @@ class Interpolator:
 
     def _frames(
         self,
-        encode: Callable[[bool], tuple[Encoded, Encoded]],
-        x0: Float[np.ndarray, "b h w 3"],
-        x1: Float[np.ndarray, "b h w 3"],
+        encode: Callable[[bool], tuple[Frames, Frames]],
         times: Float[np.ndarray, "b 1"],
         flow: Any,
         device: int,
@@ -267,8 +268,7 @@ class Interpolator:
         flow, time = None if flow is None else self._put(flow, device), self._put(times, device)
         total = []
         for mirrored in (False, True) if self.quality.ensemble else (False,):
-            e0, e1 = encode(mirrored)
-            p0, p1 = (self._put(_mirror(x) if mirrored else x, device) for x in (x0, x1))
+            (p0, e0), (p1, e1) = encode(mirrored)
             known = flow if flow is None or not mirrored else _mirror(flow) * MIRRORED_FLOW
             frame = run(p0, p1, coarse(e0, e1, time, known), time)
             if not self.quality.ensemble:
@@ -346,8 +346,8 @@ def _shrink(images: Float[np.ndarray, "b h w 3"], scale: int) -> Float[np.ndarra
 
 
 @partial(jax.jit, static_argnums=0)
-def _encode(graphdef, params, images) -> Encoded:
-    return nnx.merge(graphdef, params).encode(images.astype(_precision(params)))[1]
+def _encode(graphdef, params, images) -> Frames:
+    return nnx.merge(graphdef, params).encode(images.astype(_precision(params)))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -357,8 +357,7 @@ def _coarse(graphdef, params, e0, e1, time, flow) -> Coarse:
 
 @partial(jax.jit, static_argnums=0)
 def _finish(graphdef, params, x0, x1, coarse, time) -> Float[Array, "b h w 3"]:
-    model, (x0, x1) = nnx.merge(graphdef, params), (x.astype(_precision(params)) for x in (x0, x1))
-    return model.finish(model.encode(x0)[0], model.encode(x1)[0], coarse, time).image.astype(jnp.float32)
+    return nnx.merge(graphdef, params).finish(x0, x1, coarse, time).image.astype(jnp.float32)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -23,8 +23,8 @@ is about that length times the convolutions of the coarsest predictor: 192 px fo
 
 Two parts. Most activations belong to the finest level, so it has a part of its own: `coarse` finds flow and decodes up
 to level 1, `finish` adds level 0. `film.interpolator` compiles `encode`, `coarse` and `finish` separately: it keeps
-a frame without its finest level for both neighbours, and never has all levels in memory. `__call__` runs all of it as
-one function.
+an encoded frame for both neighbours, and never has the activations of all levels in memory. `__call__` runs all of it
+as one function.
 """
 
 from __future__ import annotations

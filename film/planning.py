@@ -26,7 +26,7 @@ from film.config import FilmConfig
 from film.tiling import GRID, OVERLAP
 
 BASE = 0.45e9  # the process with JAX and compiled functions
-PER_PIXEL, SHARE = 300, 3.1
+PER_PIXEL, SHARE = 300, 2.5
 USABLE = 0.8  # of free memory
 MAPPED = 2.2  # bytes of address space, which `ulimit -v` limits, for each byte in use
 FRAME = 12  # bytes of a pixel of a frame, float32
@@ -89,7 +89,7 @@ def make_compute_plan(
 
     height, width = padded = (height + -height % GRID, width + -width % GRID)
     pixels = height * width
-    fixed = 4 * FRAME * pixels  # both frames, a frame being blended, the result
+    fixed = 7 * FRAME * pixels  # both frames, a frame being blended, the result; photos and encoder take as much again
     left = budget - fixed
     window = largest_window(config, padded, left, ensemble)
     fitting = [scale for scale in scales[1:] if network_bytes(config, pixels // scale**2) <= left]
@@ -138,8 +138,8 @@ def _window(side: int, count: int) -> int:
 
 
 def bucket(side: int) -> int:
-    """The side padded to one of sixteen lengths for each power of two: at most a sixteenth more."""
-    step = max(1, 1 << max(0, side.bit_length() - 5))
+    """The side padded to one of 32 lengths for each power of two: at most a 32nd more."""
+    step = max(1, 1 << max(0, side.bit_length() - 6))
     return -(-side // step) * step
 
 
@@ -155,7 +155,7 @@ def encoded_bytes(config: FilmConfig) -> float:
         sum(config.filters << stage for stage in range(min(level + 1, config.sub_levels)))
         for level in range(config.pyramid_levels)
     ]
-    return 4 * sum(count / 4**level for level, count in enumerate(channels) if level > 0)
+    return 4 * sum(count / 4**level for level, count in enumerate(channels))
 
 
 def parameters(config: FilmConfig) -> float:

@@ -21,9 +21,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 VALUES = 3 << 22  # of a tile's widest array, at most
-FEWEST = 3  # tiles; with fewer, the overlaps cost more than they save
+FEWEST = 2  # tiles; with fewer, the overlaps cost more than they save
 ROWS = 32  # of a tile, at least; with fewer, the overlaps of a wide image are larger than the tile
-EVEN = 8  # the rows of a window are a multiple of this, so that they can be halved and tiled again
+EVEN = 4  # the rows of a window are a multiple of this, so that they can be halved and tiled again
 Top = int | Int[Array, ""]  # the row of the image at which a window begins
 
 
@@ -44,13 +44,13 @@ def by_rows(function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w _
       channels: of the widest array that the function warps or makes.
     """
     height, width = near[0].shape[1:3]
-    rows = max(ROWS, VALUES // (width * channels))
-    rows = -(-height // -(-height // rows))
-    rows += -rows % EVEN  # tiles of one height
     reach += -reach % (EVEN // 2)
-    window, scales = rows + 2 * reach, [height // x.shape[1] for x in near]
+    tiles = -(-height // max(ROWS, VALUES // (width * channels)))
+    window = -(-(height + 2 * reach * (tiles - 1)) // tiles)  # the first and the last tile need `reach` on one side
+    window += -window % EVEN
+    scales = [height // x.shape[1] for x in near]
     odd = any(x.shape[1] * scale != height for x, scale in zip(near, scales, strict=True))
-    if jax.default_backend() != "cpu" or -(-height // rows) < FEWEST or height < window or odd:
+    if jax.default_backend() != "cpu" or tiles < FEWEST or height <= window or odd:
         return function(0, *near)
 
     def run(top: Top) -> Any:
@@ -58,12 +58,12 @@ def by_rows(function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w _
         return function(top, *(lax.dynamic_slice_in_dim(x, top // n, window // n, axis=1) for x, n in arrays))
 
     def tile(number: Int[Array, ""], filled: Any) -> Any:
-        first = jnp.minimum(number * rows, height - rows)
-        top = jnp.clip(first - reach, 0, height - window)
-        kept = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, first - top, rows, axis=1), run(top))
-        return jax.tree.map(lambda x, rows: lax.dynamic_update_slice_in_dim(x, rows, first, axis=1), filled, kept)
+        top = jnp.minimum(number * (window - 2 * reach), height - window)
+        above = jnp.where(number == 0, 0, reach)  # rows that the tile before has; the next one replaces `reach` below
+        kept = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, above, window - reach, axis=1), run(top))
+        return jax.tree.map(lambda x, rows: lax.dynamic_update_slice_in_dim(x, rows, top + above, axis=1), filled, kept)
 
     shapes = jax.eval_shape(run, 0)
     zero = 0 * near[0][0, 0, 0, 0]  # not plain zeros, for the reason given in `film.warp`
     empty = jax.tree.map(lambda x: jnp.full((x.shape[0], height, *x.shape[2:]), zero, x.dtype), shapes)
-    return lax.fori_loop(0, -(-height // rows), tile, empty)
+    return lax.fori_loop(0, tiles, tile, empty)

@@ -77,7 +77,7 @@ def encodings(monkeypatch):
         encoded = encode(interpolator, images, mirrored, device)
         record.alive += 1
         record.most = max(record.most, record.alive)
-        weakref.finalize(jax.tree.leaves(encoded)[0], gone)
+        weakref.finalize(encoded[1].packs[0], gone)
         return encoded
 
     monkeypatch.setattr(Interpolator, "_encode", recorded)
@@ -223,9 +223,9 @@ def test_other_sizes_of_a_bucket_compile_nothing(direct):
         return frame
 
     jax.monitoring.register_event_duration_secs_listener(listen)  # for good: `listening` ends its work
-    assert run(34, 48).shape == (34, 48, 3) and compiled
+    assert run(68, 96).shape == (68, 96, 3) and compiled
     compiled.clear()
-    assert run(33, 47).shape == (33, 47, 3) and not compiled
+    assert run(67, 95).shape == (67, 95, 3) and not compiled
     listening = False
 
 

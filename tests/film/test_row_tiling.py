@@ -101,8 +101,8 @@ def test_a_row_sees_all_rows_in_its_reach(reach, small_tiles):
 def test_small_odd_and_low_images_stay_whole(small_tiles):
     small_tiles()
     run, _ = stack(1)
-    few = (FEWEST - 1) * EVEN
-    for rows, reach, tiled in ((few + 1, 1, True), (few, 1, False), (few + 1, 32, False)):
+    few, more = (FEWEST - 1) * EVEN, 4 * FEWEST * EVEN
+    for rows, reach, tiled in ((more, 1, True), (few, 1, False), (more, 2 * more, False)):
         jaxpr = jax.make_jaxpr(lambda x, reach=reach: by_rows(run, [x], reach, 2))(jnp.zeros((1, rows, 40, 2)))
         assert tiled == any(equation.primitive.name in ("while", "scan") for equation in jaxpr.eqns)
     x, half = jnp.zeros((1, 91, 40, 2)), jnp.zeros((1, 45, 40, 2))
