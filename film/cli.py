@@ -8,7 +8,7 @@
     film convert SAVED_MODEL ours.safetensors    weights of the TensorFlow or PyTorch program -> ours
     film prepare vimeo_triplet/ records/ --layout vimeo90k    a dataset -> ArrayRecord shards to train from
 
-User errors are one line on stderr and exit code 2; then nothing was written. The options are those of
+User errors are one line on stderr and exit code 2; then no output was written. The options are those of
 `film.io.plan.Options`; each of its groups is a section of the help. A further command is a dataclass of its arguments
 with a `run` method, and a line in COMMANDS. Imports that need JAX are inside the methods, so that mistakes
 are reported at once.

@@ -30,7 +30,7 @@ from film.interpolator import Frame, Interpolator, Quality
 from film.io.plan import Movie, Name, Options, Photos, Plan, make_plan
 from film.io.weights import load
 from film.model import Film
-from film.planning import ComputePlan, make_compute_plan, multiply_adds
+from film.planning import USABLE, ComputePlan, make_compute_plan, multiply_adds
 from film.shots import is_cut, thumbnail
 from film.tiling import Tiling
 from film.timeline import Timeline
@@ -38,6 +38,7 @@ from film.visualization import comparison, inspection_sheet
 
 SHEET_FRAMES = 9
 SHEET_SIDE = 1280  # longer side of a frame on a sheet, in pixels: an overview that every format can hold
+INSPECT_SIDE = 640  # of the frames that the network sees once more, as a whole, for `inspect`
 CPU_SPEED = 70e9  # operations per second of a core
 
 
@@ -77,8 +78,9 @@ def convert(
 
 
 def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: bool = False) -> int:
-    """Carries out a plan; returns the number of frames written. Nothing is left behind after an error; Ctrl-C leaves
-    the frames so far, playable. Raises MemoryError where the device's memory does not do."""
+    """Carries out a plan; returns the number of frames written. After Ctrl-C the frames so far are a playable clip;
+    after it and after errors of the machine finished parts stay for `resume`. Raises MemoryError where the device's
+    memory does not do."""
     options, (width, height) = plan.options, plan.size
     interpolator = Interpolator(
         model,
@@ -132,7 +134,7 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: bool = False
         write_image(options.sheet, contact_sheet(sheet, columns=3), overwrite=options.overwrite)
     if options.inspect is not None:
         two = itertools.islice(plan.source.frames(plan.timeline.step), 2)
-        x0, x1 = (shrink(frame.image, SHEET_SIDE) for frame in two)
+        x0, *_, x1 = [shrink(frame.image, INSPECT_SIDE) for frame in two] * 2
         picture = inspection_sheet(x0, x1, model(x0[None], x1[None]), 0.5)
         write_image(options.inspect, picture, overwrite=options.overwrite)
     return writer.count
@@ -172,11 +174,14 @@ def sequence(
 def compute_plan(model: Film, plan: Plan) -> ComputePlan:
     """How the network runs, within `--memory` or what is free. Raises as `make_compute_plan`."""
     width, height = plan.size
+    memory = plan.memory
+    if memory is None and (stats := jax.local_devices()[0].memory_stats()):
+        memory = USABLE * stats["bytes_limit"]  # of an accelerator
     between = plan.timeline.frames(Fraction(1)) if isinstance(plan.source, Photos) else 2
     return make_compute_plan(
         model.config,
         (height, width),
-        memory=plan.memory,
+        memory=memory,
         flow_scale=plan.flow_scale,
         kept=2 + between.bit_length(),
         together=between,

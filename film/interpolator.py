@@ -135,7 +135,9 @@ class Interpolator:
         elif self.any_moment:
             frames = self._run((a, b, moment) for moment in wanted)
         else:
-            frames = self._midpoints(a, b, [moments_of.of_midpoints(moment) for moment in wanted])
+            # 8/384 becomes 1/32, but 9/384 stays 3/128: time must not go back
+            nearest = itertools.accumulate(map(moments_of.of_midpoints, wanted), max)
+            frames = self._midpoints(a, b, list(nearest))
         (top, _), (left, _) = self.zeros
         for frame in frames:
             yield frame[top : top + self.size[0], left : left + self.size[1]]
@@ -187,7 +189,6 @@ class Interpolator:
     def _whole(self, tasks: Sequence[Task], device: int) -> Float[Array, "b h w 3"]:
         """One call for all tasks."""
         first, second, moments = zip(*tasks, strict=True)
-        x0, x1 = (np.stack([image.pixels for image in images]) for images in (first, second))
         times = np.array([[float(moment)] for moment in moments], np.float32)
 
         def encode(mirrored: bool) -> tuple[Frames, Frames]:
@@ -196,7 +197,10 @@ class Interpolator:
             )
             return concatenate(first_frames), concatenate(second_frames)
 
-        flow = self._flow(x0, x1, times, device) if self.plan.flow_scale > 1 else None
+        flow = None
+        if self.plan.flow_scale > 1:
+            x0, x1 = (np.stack([image.pixels for image in images]) for images in (first, second))
+            flow = self._flow(x0, x1, times, device)
         return self._frames(encode, times, flow, device)
 
     def _kept(self, image: _Image, mirrored: bool, device: int) -> Frames:

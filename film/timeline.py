@@ -23,10 +23,12 @@ A movie's last frame stays until the movie ends, so the output lasts as long as 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from fractions import Fraction
 
 LARGEST_FACTOR = 1000
+EASED = 1023
 PRECISION = Fraction(1, 1000)  # seconds
 
 
@@ -51,7 +53,7 @@ class Timeline:
         """Moments in [0, 1) of the output frames from `start` to before `end`, in source seconds."""
         numbers = range(math.ceil(start / self.step), math.ceil(end / self.step))
         moments = [(number * self.step - start) / (end - start) for number in numbers]
-        return [smoothstep(moment) for moment in moments] if self.ease else moments
+        return list(itertools.accumulate(map(smoothstep, moments), max)) if self.ease else moments
 
 
 def of_movie(
@@ -77,5 +79,9 @@ def snapped(time: Fraction, rate: Fraction) -> Fraction:
 
 
 def smoothstep(moment: Fraction) -> Fraction:
-    """3 m^2 - 2 m^3: speed 0 at both ends of the gap, 1.5 in the middle."""
-    return moment * moment * (3 - 2 * moment)
+    """3 m^2 - 2 m^3: speed 0 at both ends of the gap, 1.5 in the middle. A fine fraction is rounded to `EASED` steps,
+    since midpoints of midpoints (`film.moments`) would follow each of its digits."""
+    eased = moment * moment * (3 - 2 * moment)
+    if eased.denominator <= EASED or moment == 0:
+        return eased
+    return Fraction(min(max(round(eased * EASED), 1), EASED - 1), EASED)

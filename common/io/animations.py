@@ -7,6 +7,7 @@
 | .apng | 8 or 16 bits, lossless | exact | constant |
 """
 
+import contextlib
 import itertools
 import math
 from fractions import Fraction
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+from av.error import FFmpegError
 from jaxtyping import Float, UInt8
 from PIL import Image
 
@@ -101,7 +103,8 @@ class Animation:
         self._path.rename(path)
 
     def abort(self) -> None:
-        self._output.close()
+        with contextlib.suppress(FFmpegError):
+            self._output.close()
 
 
 def _nearest(value: Fraction) -> int:

@@ -26,6 +26,7 @@ from av.packet import Packet
 
 from common.io.video_reader import probe
 
+_APART = 10  # seconds between neighbouring packets of different streams in a file, at most
 _OPUS_RATE = 48000
 _AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
 
@@ -79,7 +80,11 @@ def dts_seconds(packet: Packet) -> Fraction:
 
 
 def _until(packets: Iterator[Packet], end: Fraction | None) -> Iterator[Packet]:
-    return (packet for packet in packets if end is None or (packet.pts or 0) * packet.time_base < end)
+    for packet in packets:
+        if end is not None and dts_seconds(packet) > end + _APART:
+            return  # not the rest of a long file, after Ctrl-C
+        if end is None or (packet.pts or 0) * packet.time_base < end:
+            yield packet
 
 
 def _copied(source: InputContainer, targets: list[AudioStream], start: Fraction) -> Generator[Packet, None, None]:
