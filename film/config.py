@@ -61,6 +61,10 @@ class FilmConfig:
         )
         return cls(**fields | changes)
 
+    def feature_channels(self, level: int) -> int:
+        """Channels of feature level `level` (`film.pyramid`)."""
+        return sum(self.filters << stage for stage in range(min(level + 1, self.sub_levels)))
+
     @property
     def smallest_side(self) -> int:
         """Shorter sides are padded to this many pixels."""

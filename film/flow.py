@@ -29,7 +29,7 @@ from film.ops.convolution import Conv, Stage, conv2d, leaky_relu, whole
 from film.ops.correlation import correlation
 from film.ops.resample import resize_bilinear
 from film.ops.row_tiling import Top, by_rows
-from film.pyramid import Pyramid, feature_channels
+from film.pyramid import Pyramid
 from film.warp import backward_warp
 
 KEYS = 32  # most channels in which two frames are correlated
@@ -89,7 +89,7 @@ class FlowEstimator(nnx.Module):
         radii = config.correlation_radius or (0,) * len(config.flow_convs)
         shapes = zip(config.flow_convs, config.flow_filters, radii, strict=True)
         self.predictors = nnx.List(
-            [FlowPredictor(feature_channels(config, level), *shape, rngs=rngs) for level, shape in enumerate(shapes)]
+            [FlowPredictor(config.feature_channels(level), *shape, rngs=rngs) for level, shape in enumerate(shapes)]
         )
 
     def predictor(self, level: int) -> FlowPredictor:

@@ -26,7 +26,6 @@ from film.ops.convolution import Conv, Stage, conv2d, leaky_relu, whole
 from film.ops.packing import COLORS, split_kernel, unpack
 from film.ops.resample import interleave, resize_nearest
 from film.ops.row_tiling import Top, by_rows
-from film.pyramid import feature_channels
 from film.warp import backward_warp
 
 BLEND = COLORS + 1  # residual and logit
@@ -44,7 +43,7 @@ class Fusion(nnx.Module):
         self.levels = config.fusion_pyramid_levels
         self.convs = nnx.List([])
         widths = [config.filters << min(level, config.specialized_levels) for level in range(self.levels - 1)]
-        channels = [2 * (COLORS + feature_channels(config, level)) + FLOWS for level in range(self.levels)]
+        channels = [2 * (COLORS + config.feature_channels(level)) + FLOWS for level in range(self.levels)]
         for level, width in enumerate(widths):
             coarser = widths[level + 1] if level + 1 < len(widths) else channels[-1]
             self.convs.append(Conv(2, coarser, width, rngs=rngs))

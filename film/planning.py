@@ -151,11 +151,7 @@ def network_bytes(config: FilmConfig, pixels: int, ensemble: bool = False) -> fl
 
 def encoded_bytes(config: FilmConfig) -> float:
     """Bytes of an encoded frame for each pixel (`film.model.Encoded`)."""
-    channels = [
-        sum(config.filters << stage for stage in range(min(level + 1, config.sub_levels)))
-        for level in range(config.pyramid_levels)
-    ]
-    return 4 * sum(count / 4**level for level, count in enumerate(channels))
+    return 4 * sum(config.feature_channels(level) / 4**level for level in range(config.pyramid_levels))
 
 
 def parameters(config: FilmConfig) -> float:
@@ -198,7 +194,7 @@ def _left_in_cgroups() -> Iterator[float]:
 def multiply_adds(config: FilmConfig) -> float:
     """Of the convolutions, for each pixel of a new frame between two others, both encoded for it."""
     filters, levels = config.filters, config.pyramid_levels
-    features = [sum(filters << j for j in range(min(i + 1, config.sub_levels))) for i in range(levels)]
+    features = [config.feature_channels(level) for level in range(levels)]
     total = 0.0
     for image in range(levels):
         for stage in range(min(levels - image, config.sub_levels)):

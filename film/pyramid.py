@@ -32,11 +32,6 @@ def image_pyramid(image: Float[Array, "b h w c"], levels: int) -> Pyramid:
     return pyramid
 
 
-def feature_channels(config: FilmConfig, level: int) -> int:
-    """Channels of feature level `level`."""
-    return sum(config.filters << stage for stage in range(min(level + 1, config.sub_levels)))
-
-
 class FeatureExtractor(nnx.Module):
     """The shared encoder: `sub_levels` stages of two 3x3 convolutions with `filters * 2**stage` channels."""
 

@@ -28,7 +28,7 @@ import math
 from fractions import Fraction
 
 LARGEST_FACTOR = 1000
-EASED = 1023
+EASED = 1023  # steps of a gap; not a power of two, so that fine ones become near midpoints
 PRECISION = Fraction(1, 1000)  # seconds
 
 

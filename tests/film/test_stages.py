@@ -16,7 +16,6 @@ from film.ops.correlation import correlation
 from film.ops.packing import pack, unpack
 from film.ops.resample import resize_bilinear, resize_nearest
 from film.ops.row_tiling import even_share
-from film.pyramid import feature_channels
 from film.warp import backward_warp
 
 CONFIG = FilmConfig(4, 3, 2, 3, (1, 1, 1), (8, 8, 8), 4)
@@ -103,11 +102,11 @@ def test_blend_of_zeros_is_the_mean_by_time():
 def test_the_decoder_ignores_the_zeros_of_a_pack():
     """They are there for speed: the decoder gives the same whatever they are."""
     decoder, sizes = Fusion(CONFIG, rngs=nnx.Rngs(2)), [(1, 9 >> level, 14 >> level) for level in range(3)]
-    packs = [pack(uniform(0, *s, 3), uniform(1, *s, feature_channels(CONFIG, i))) for i, s in enumerate(sizes)]
+    packs = [pack(uniform(0, *s, 3), uniform(1, *s, CONFIG.feature_channels(i))) for i, s in enumerate(sizes)]
     assert all(not x[..., 3].any() and x.shape[-1] % 4 == 0 for x in packs)
     image, features = unpack(packs[1])
     np.testing.assert_array_equal(image, uniform(0, *sizes[1], 3))
-    np.testing.assert_array_equal(features, uniform(1, *sizes[1], feature_channels(CONFIG, 1)))
+    np.testing.assert_array_equal(features, uniform(1, *sizes[1], CONFIG.feature_channels(1)))
     flows = [(uniform(2, *s, 2), uniform(3, *s, 2)) for s in sizes]
 
     @jax.jit
