@@ -22,6 +22,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from glob import escape
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from common.io.files import cache_folder
 
@@ -96,7 +97,7 @@ def _digest_of(text: str) -> tuple[str, str]:
 
 def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[str]]) -> Path:
     import httpx2
-    from huggingface_hub import HfApi, errors, get_cached_repo_tree, snapshot_download
+    from huggingface_hub import HfApi, RepoFile, errors, get_cached_repo_tree, snapshot_download
 
     match = ADDRESS.fullmatch(address)
     if not match:
@@ -108,7 +109,7 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
             tree = list(HfApi().list_repo_tree(recursive=True, **where))
         except (errors.OfflineModeIsEnabled, httpx2.TransportError):
             tree = get_cached_repo_tree(**where)
-        sizes = {entry.path: entry.size for entry in tree if hasattr(entry, "size")}
+        sizes = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
         if not inside or inside.endswith("/"):
             chosen = [inside + name for name in choose([x.removeprefix(inside) for x in sizes if x.startswith(inside)])]
         else:
@@ -152,7 +153,7 @@ def _from_web(address: str, digest: str) -> Path:
                 answer.raise_for_status()
                 _check_size(address, int(answer.headers.get("Content-Length") or 0))
         pooch.get_logger().setLevel("WARNING")
-        downloader = pooch.HTTPDownloader(progressbar=True, timeout=30)
+        downloader: Any = pooch.HTTPDownloader(progressbar=True, timeout=30)
         path = Path(
             pooch.retrieve(address, f"sha256:{digest}" if digest else None, name, folder, downloader=downloader)
         )
