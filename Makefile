@@ -53,6 +53,7 @@ format: $(DEV)
 data: data/film_triplets data/vgg16.safetensors data/lpips_alex.safetensors data/photographs
 
 data/bbb.mp4: | $(BASE)
+	@$(INSTALL) -e ".[data]"
 	$(BIN)/python -m recipes.film_small.fetch_film
 
 data/vgg16.safetensors: | $(BASE)

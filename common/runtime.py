@@ -6,11 +6,11 @@ Programs (`film`, `train.py`, `eval.py`, benchmarks) call `setup`; libraries do 
 import ctypes
 import functools
 import gc
-import os
 import sys
-from pathlib import Path
 
 import jax
+
+from common.io.files import cache_folder
 
 MEGABYTE = 1 << 20
 LONG_COMPILATION = 1.0  # seconds; short ones leave little, and trimming also takes memory of activations
@@ -24,8 +24,7 @@ def setup(most_kept: int = 1024 * MEGABYTE) -> None:
     keep_freed_memory(most_kept)
     return_compilers_memory()
     if not getattr(jax.config, "jax_compilation_cache_dir", None):
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(base) / "film-plugins-reveal" / "xla"))
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 

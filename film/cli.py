@@ -113,7 +113,8 @@ class Convert:
     """
 
     source: tyro.conf.Positional[str]
-    """SavedModel folder, checkpoint folder or prefix (both need the `convert` extra), a .pt/.pth file, or ours."""
+    """SavedModel folder, checkpoint folder or prefix (both need the `convert` extra), a .pt/.pth file, an address of
+    one of them (hf:OWNER/NAME/FILE, https://...), or ours."""
     destination: tyro.conf.Positional[str]
     """The .safetensors file to write."""
     model: str = "paper"
@@ -125,6 +126,7 @@ class Convert:
 
     def run(self) -> None:
         from common.io.files import check_output_file
+        from common.weights.remote import local
         from film.io.pretrained import is_ours
         from film.io.weights import load_with_metadata, save_model
         from film.porting import read_reference
@@ -132,11 +134,11 @@ class Convert:
         if Path(self.destination).suffix.lower() != ".safetensors":
             raise ValueError(f"{self.destination}: weights are written as .safetensors; give such a name")
         check_output_file(self.destination, self.overwrite)
-        if is_ours(self.source):
-            model, header = load_with_metadata(self.source)
+        if is_ours(source := local(self.source, pickles=True)):
+            model, header = load_with_metadata(source)
             metadata = header.metadata
         else:
-            model = read_reference(self.source, read_config(self.model))
+            model = read_reference(source, read_config(self.model))
             metadata = {"ported_from": Path(self.source).name}
         save_model(self.destination, model, metadata, dtype=self.dtype, overwrite=self.overwrite)
         terminal.say(f"{self.source} -> {self.destination}")

@@ -48,11 +48,23 @@ def expand(pattern: str) -> list[str]:
 
 
 def walk(folder: Path, suffixes: tuple[str, ...], hidden: bool = False, leave: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Files with these suffixes in a folder and below, links followed, sorted within each folder. `hidden`: also names
-    with a dot first; `leave`: subfolders of `folder` itself to skip."""
+    """Files with these suffixes in a folder and below, sorted within each folder. Links are followed, but none into a
+    folder that it is in. `hidden`: also names with a dot first; `leave`: subfolders of `folder` itself to skip."""
+
+    def identity(path: str | Path) -> tuple[int, int]:
+        status = os.stat(path)  # noqa: PTH116, called for every folder
+        return status.st_dev, status.st_ino
+
+    above = {str(folder): frozenset([identity(folder)])}  # of each folder to come: itself and those that it is in
     for place, folders, names in os.walk(folder, followlinks=True):
-        top = Path(place) == folder
-        folders[:] = sorted(one for one in folders if (hidden or one[0] != ".") and not (top and one in leave))
+        top, inside, kept = Path(place) == folder, above.pop(place), []
+        for one in sorted(folders):
+            if (hidden or one[0] != ".") and not (top and one in leave):
+                path = os.path.join(place, one)  # noqa: PTH118, the key of `os.walk`
+                if (own := identity(path)) not in inside:
+                    above[path] = inside | {own}
+                    kept.append(one)
+        folders[:] = kept
         for name in sorted(names):
             if (hidden or name[0] != ".") and name.lower().endswith(suffixes):
                 yield Path(place) / name

@@ -47,6 +47,11 @@ def check_output_folder(path: str | Path, overwrite: bool = False, pattern: str 
     _check_writable(target)
 
 
+def cache_folder() -> Path:
+    """The user's cache folder of this project: compiled programs, downloads, converted weights."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "film-plugins-reveal"
+
+
 def require_file(path: str | Path) -> Path:
     """`path` as a Path. Raises FileNotFoundError, IsADirectoryError; ValueError for an empty file."""
     path = Path(path)

@@ -14,7 +14,8 @@ Caffe's by up to half a grey level and is kept beside the parameters (`Vgg.mean`
 border, where the padding has no mean to subtract.
 
 The classifier is ignored; every other tensor of a file must be used exactly once and every convolution filled, in the
-right shape (`common/weights/porting.py`). No code of a file is run.
+right shape (`common/weights/porting.py`). No code of a file is run; MATLAB and HDF5 are read in a process of their own
+(`common/io/isolated_arrays.py`).
 """
 
 import importlib
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from common.io.files import require_file
+from common.io.isolated_arrays import read_isolated
 from common.io.torch_file import read_torch
 from common.perceptual.vgg import CONVOLUTIONS, MEAN, Params, Pooling, Vgg, layer_names, param_shapes, random_vgg
 from common.weights.model_file import load_weights, save_weights
@@ -77,37 +79,16 @@ def read_safetensors(path: Path) -> Read:
 
 
 def read_matconvnet(path: Path) -> Read:
-    """MatConvNet: `layers` is a row of structs, some with `weights`, {kernel, bias}."""
-    from scipy.io import loadmat  # slow to import, and needed only here
-
-    source = {}
-    try:
-        for cell in loadmat(path, variable_names=["layers"])["layers"].ravel():
-            layer = cell[0, 0]
-            if "weights" in layer.dtype.names and layer["weights"].size:
-                name, (kernel, bias) = str(layer["name"].item()), layer["weights"].ravel()
-                source |= {f"{name}.kernel": kernel, f"{name}.bias": bias.ravel()}
-    except Exception as error:  # a damaged file can fail with nearly any type
-        raise ValueError(f"{path}: damaged or not MatConvNet's ({_first_line(error)})") from error
-    names = {key: key for key in source if not key.startswith("fc")}
-    return _port(path, source, names), MEAN
+    """MatConvNet: kernels as they are."""
+    source = read_isolated("matconvnet", path)
+    return _port(path, source, {key: key for key in source}), MEAN
 
 
 def read_keras(path: Path) -> Read:
     """Keras: weights or whole models, with named layers ("block1_conv1"), or numbered ones ("layers/conv2d_1/vars/0",
     the `.weights.h5` of Keras 3)."""
-    h5py = _import("h5py")
-    source: dict[str, np.ndarray] = {}
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and not name.startswith("optimizer"):
-            source[name] = np.asarray(item)
-
-    try:
-        with h5py.File(path, "r") as file:
-            file.visititems(visit)
-    except OSError as error:
-        raise ValueError(f"{path}: damaged or not HDF5 ({_first_line(error)})") from error
+    _import("h5py")  # the child's error would not name the extra
+    source = read_isolated("hdf5", path)
     return _flip(_port(path, source, _keras_names(source))), MEAN
 
 

@@ -4,6 +4,9 @@ Each checkpoint is a folder `checkpoints/<step>`, complete or absent (orbax rena
 arrays and returns; a background thread writes them while training goes on. `wait` returns when the newest is on disk. A
 checkpoint that newer ones replace is deleted only after those are complete.
 
+A disk may lose a file, or a part of one. `newest_whole` then resumes from an older checkpoint and moves the damaged
+ones out of the way, to `damaged/<step>` of the run folder: nothing is deleted.
+
 Restoring needs a target of the same structure, which fixes types and shardings: a run saved on four devices restores
 on one. All processes of a run take part in saving and restoring; the position of the data is the same in each.
 
@@ -12,14 +15,19 @@ and, with a lag, `renewed`, the arrays.
 """
 
 import copy
+import logging
 import math
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Checkpoints:
@@ -88,6 +96,33 @@ class Checkpoints:
         arguments = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), data=ocp.args.JsonRestore())
         restored = self.manager.restore(step, args=arguments)
         return restored["state"], restored["data"]
+
+    def newest_whole(self, restore: Callable[[int], T]) -> T | None:
+        """`restore(step)` for the newest checkpoint that can be read; None if there is no checkpoint.
+
+        If `restore` raises and succeeds for an older checkpoint, the newer ones are moved and the log names them. If no
+        checkpoint can be read, nothing is moved, and the error of the newest is raised: then the target does not fit,
+        or the disk is away. With several processes the first error is raised; they could not agree on a step."""
+        errors: dict[int, Exception] = {}
+        for step in sorted(self.manager.all_steps(), reverse=True):
+            try:
+                restored = restore(step)
+            except Exception as error:
+                if jax.process_count() > 1:
+                    raise
+                errors[step] = error
+                continue
+            for damaged, error in errors.items():
+                target = self.manager.directory.parent / "damaged" / str(damaged)
+                target.parent.mkdir(exist_ok=True)
+                (self.manager.directory / str(damaged)).rename(target)
+                cause = textwrap.shorten(str(error), 200)  # the storage library's own take a screen
+                log.warning("checkpoint %d is damaged and now in %s: %s", damaged, target, cause)
+            self.manager.reload()
+            return restored
+        if errors:
+            raise errors[max(errors)]
+        return None
 
     def refresh(self, step: int) -> dict[str, Any] | None:
         """The `refresh` of `save`; None if the task had none."""

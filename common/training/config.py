@@ -1,16 +1,22 @@
 """From plain YAML to typed objects: every key and value is checked against the dataclass that it is for.
 
 `hydra.utils.instantiate` builds a `_target_` too, but checks no types: `trainer.steps=abc` would fail much later,
-somewhere else. Here a wrong value is one line with its place, its value and the type. A `_target_` is a dataclass or
-one of its presets (a classmethod).
+somewhere else. Here a wrong value is one line with its place, its value and the type.
+
+A `_target_` runs code, so it names a class, a classmethod of one (a preset) or a function that is annotated to return a
+dataclass; nothing else is called. The config that a command composes is its user's own and may name any package. The
+`config.yaml` of a run folder is data: from it only classes of this project are made, and of packages that the user
+names.
 """
 
 import dataclasses
 import difflib
 import functools
 import importlib
+import inspect
 import re
 import typing
+from collections.abc import Callable, Collection
 from typing import Any
 
 from beartype import BeartypeConf
@@ -20,31 +26,61 @@ from omegaconf import OmegaConf
 from common.training import renamed
 
 NUMBERS = BeartypeConf(is_pep484_tower=True)  # 1 is accepted for a float
+PROJECT = frozenset({"common", "film", "plugins", "recipes", "reveal"})  # the packages of this project
 
 
-def instantiate(node: Any, name: str = "") -> Any:
+def instantiate(node: Any, name: str = "", packages: Collection[str] | None = None) -> Any:
     """The checked object of a `_target_`, given plain lists and dicts (OmegaConf's own would leak into jit).
 
-    Nested nodes with a `_target_` become objects first. `name` is the path of the node in the config. Raises ValueError
-    for an unknown key or a value of another type."""
+    Nested nodes with a `_target_` become objects first. `name` is the path of the node in the config. `packages` are
+    those that a `_target_` may name; None: any. Raises ValueError for an unknown key, a value of another type, and a
+    `_target_` of another package or kind; no module of another package is imported."""
     node = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     if isinstance(node, list):
-        return [instantiate(value, f"{name}[{i}]") for i, value in enumerate(node)]
+        return [instantiate(value, f"{name}[{i}]", packages) for i, value in enumerate(node)]
     if not isinstance(node, dict):
         return node
     node = renamed.node(node)
-    values = {key: instantiate(value, f"{name}.{key}".lstrip(".")) for key, value in node.items() if key != "_target_"}
+    below = {key: value for key, value in node.items() if key != "_target_"}
+    values = {key: instantiate(value, f"{name}.{key}".lstrip("."), packages) for key, value in below.items()}
     if "_target_" not in node:
         return values
-    target = locate(str(node["_target_"]), name)
-    kind = target if isinstance(target, type) else getattr(target, "__self__", None)  # of a preset: its class
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+    target, kind = locate(str(node["_target_"]), name, packages)
+    if dataclasses.is_dataclass(kind):
         check(kind, values, name)
     return target(**values)
 
 
-def locate(path: str, name: str) -> Any:
-    """The class or function at a dotted path such as "film.model.FilmConfig.small"."""
+def packages_of(node: Any) -> frozenset[str]:
+    """The packages that the `_target_`s of a config name, and those of this project."""
+    node = OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
+    if isinstance(node, list):
+        return PROJECT.union(*map(packages_of, node))
+    if not isinstance(node, dict):
+        return PROJECT
+    own = {str(node["_target_"]).split(".")[0]} if "_target_" in node else set()
+    return PROJECT.union(own, *map(packages_of, node.values()))
+
+
+def locate(path: str, name: str, packages: Collection[str] | None = None) -> tuple[Callable[..., Any], type | None]:
+    """What a dotted path such as "film.model.FilmConfig.small" names, and the class whose fields its arguments are:
+    None for a function. Raises as `instantiate`."""
+    refused = f"{name}._target_ is {path!r}: "
+    if packages is not None and path.split(".")[0] not in packages:
+        raise ValueError(f"{refused}a config that is read from a file names only {', '.join(sorted(packages))}")
+    target = _resolve(path, name)
+    kind = target if isinstance(target, type) else getattr(target, "__self__", None)  # of a preset: its class
+    kind = kind if isinstance(kind, type) else None
+    made = kind or (inspect.isfunction(target) and inspect.get_annotations(target, eval_str=True).get("return"))
+    if not isinstance(made, type) or not (kind or dataclasses.is_dataclass(made)):
+        raise ValueError(f"{refused}give a class, a classmethod, or a function that is annotated to return a dataclass")
+    if packages is not None and (kind or target).__module__.split(".")[0] not in packages:  # imported by a module
+        raise ValueError(f"{refused}{target.__qualname__} is of the package {(kind or target).__module__}")
+    return target, kind
+
+
+def _resolve(path: str, name: str) -> Any:
+    """The object at a dotted path."""
     names = path.split(".")
     for count in range(len(names) - 1, 0, -1):
         module = ".".join(names[:count])

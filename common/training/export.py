@@ -3,6 +3,9 @@
     python -m common.training.export runs/NAME
 
 writes runs/NAME/weights..., which `start_from` and inference read. The run may go on: its state is not changed.
+
+A run folder may come from somebody else, so its config makes objects of this project only; `--packages edge_loss`
+admits classes of a package of your own.
 """
 
 from pathlib import Path
@@ -14,23 +17,25 @@ from common.io.files import require_file
 from common.runtime import setup
 from common.training import distributed
 from common.training.checkpoint import Checkpoints
+from common.training.config import PROJECT
 from common.training.mesh import make_mesh
 from common.training.optimizer import make_optimizer
 from common.training.run import build, one_line_errors, recipe_of
 from common.training.state import abstract_state
 
 
-def export(folder: tyro.conf.Positional[Path]) -> Path:
+def export(folder: tyro.conf.Positional[Path], packages: tyro.conf.UseAppendAction[tuple[str, ...]] = ()) -> Path:
     """Exports the averaged weights of the newest checkpoint of a run; gives their path.
 
     Raises FileNotFoundError without a run or a checkpoint, ValueError for its config.
 
     Args:
         folder: Run folder, such as runs/NAME.
+        packages: Package of your own whose classes the run's config may name.
     """
     config = OmegaConf.load(require_file(folder / "config.yaml"))
     assert isinstance(config, DictConfig), "a run writes a mapping"
-    objects = build(config)
+    objects = build(config, PROJECT | set(packages))
     task, optim, settings = objects["task"], objects["optim"], objects["config"]
     checkpoints = Checkpoints(folder)
     step = checkpoints.latest()

@@ -19,7 +19,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ import configs
 from common.io.files import atomic_output
 from common.runtime import setup
 from common.training import distributed, renamed
-from common.training.config import instantiate
+from common.training.config import instantiate, packages_of
 from common.training.logger import LoggerConfig
 from common.training.optimizer import OptimConfig
 from common.training.trainer import TrainerConfig, train
@@ -102,12 +102,12 @@ def _selected(config: DictConfig) -> dict[str, Any]:
     return evaluation | {key: whole[key] for key in ("limit", "scales") if whole.get(key) is not None}
 
 
-def build(config: DictConfig) -> dict[str, Any]:
-    """The objects of a run by the names that `train` gives them."""
+def build(config: DictConfig, packages: Collection[str] | None = None) -> dict[str, Any]:
+    """The objects of a run by the names that `train` gives them; `packages` as in `instantiate`."""
     if missing := sorted(OmegaConf.missing_keys(config)):
         raise ValueError(f"no value for {', '.join(missing)}: choose an experiment, for instance experiment=film_small")
     names = ("task", "data", "optim", "trainer", "logger", "evaluation")
-    return {("config" if name == "trainer" else name): instantiate(config[name], name) for name in names}
+    return {("config" if name == "trainer" else name): instantiate(config[name], name, packages) for name in names}
 
 
 def recipe_of(config: DictConfig) -> dict[str, Any]:
@@ -124,7 +124,8 @@ def record(config: DictConfig, folder: Path, fixed_length: bool = False) -> None
     or write out defaults."""
     path = folder / "config.yaml"
     if path.exists() and any((folder / "checkpoints").glob("[0-9]*")):
-        before, now = (_values(x, fixed_length) for x in (OmegaConf.load(path), config))  # type: ignore[arg-type]
+        packages = packages_of(config)  # the file may not name more
+        before, now = (_values(x, fixed_length, packages) for x in (OmegaConf.load(path), config))  # type: ignore[arg-type]
         changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
         if changed:
             raise ValueError(f"{folder} has other values of {', '.join(changed)}; choose a new name=... for this run")
@@ -132,7 +133,7 @@ def record(config: DictConfig, folder: Path, fixed_length: bool = False) -> None
         OmegaConf.save(config, temporary, resolve=True)
 
 
-def _values(config: DictConfig, fixed_length: bool) -> dict[str, Any]:
+def _values(config: DictConfig, fixed_length: bool, packages: Collection[str]) -> dict[str, Any]:
     """The values that determine the weights of a run, by path."""
 
     def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -152,7 +153,7 @@ def _values(config: DictConfig, fixed_length: bool) -> dict[str, Any]:
             yield path, value
 
     names = ("seed", "task", "data", "optim", "trainer")
-    found = {key: value for name in names for key, value in leaves(instantiate(config[name], name), name)}
+    found = {key: value for name in names for key, value in leaves(instantiate(config[name], name, packages), name)}
     recipe = {key for key in found if RECIPE.match(key) or (fixed_length and key == "trainer.steps")}
     return {key: found[key] for key in recipe if not HARMLESS.match(key)}
 

@@ -105,18 +105,23 @@ def train(
     traced_seed = jax.device_put(as_seed(seed), replicated(mesh))
     target = abstract_state(task, tx, optim, mesh, config.sharding)
     state_sharding = jax.tree.map(lambda x: x.sharding, target)
-    start = checkpoints.latest()
-    if start is None:
-        init = jax.jit(partial(init_state, task, tx, optim), out_shardings=state_sharding)
-        start, state = 0, init(traced_seed, task.start())
-    else:
-        state, position = checkpoints.restore(start, target)
-        batches.set_state(position)
-        log.info("resumed %s at step %d", folder, start)
     frozen = task.frozen()
     frozen = jax.device_put(frozen, shardings(mesh, frozen, config.sharding))
     refresh = make_refresh(task, mesh, frozen)
-    refresh.start(start, state.params, checkpoints)
+
+    def resume(step: int) -> tuple[int, TrainState]:
+        state, position = checkpoints.restore(step, target)
+        batches.set_state(position)
+        refresh.start(step, state.params, checkpoints)
+        log.info("resumed %s at step %d", folder, step)
+        return step, state
+
+    if (resumed := checkpoints.newest_whole(resume)) is not None:
+        start, state = resumed
+    else:
+        init = jax.jit(partial(init_state, task, tx, optim), out_shardings=state_sharding)
+        start, state = 0, init(traced_seed, task.start())
+        refresh.start(start, state.params, checkpoints)
 
     # 3. The step, compiled once; it donates the memory of the old state to the new one. Only compiling may move arrays
     # to the device, constants of the program.

@@ -13,15 +13,19 @@ The file holds the parameters under dotted names ("extractor.convs.0.kernel") an
 | libraries | versions of jax, flax, numpy, safetensors as JSON |
 | created_by | project and version |
 | metadata | of the caller (data, steps, scores), as JSON |
+| sha256 | of all that follows the header; files written before 2026-11-24 have none |
 
-There is no date: the same parameters, config and code give the same bytes. Reading never unpickles.
+There is no date: the same parameters, config and code give the same bytes. Reading never unpickles. It compares the
+digest, and refuses NaN and infinity: a damaged file is named here instead of blamed on what the model gives.
 """
 
 import json
+import os
 import struct
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import file_digest, sha256
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
@@ -52,6 +56,7 @@ class Metadata:
     created_by: str
     metadata: dict[str, Any]
     format_version: int = FORMAT_VERSION
+    sha256: str = ""
 
 
 def save_weights(
@@ -93,7 +98,7 @@ def save_weights(
         created_by=f"{PROJECT} {version}",
         metadata=dict(metadata or {}),
     )
-    data = _with_sorted_header(safetensors.numpy.save(tensors, metadata=_to_text(header)))
+    data = _with_final_header(safetensors.numpy.save(tensors, metadata=_to_text(header)))
     with atomic_output(path, overwrite) as temporary:
         temporary.write_bytes(data)
     return Path(path)
@@ -110,6 +115,10 @@ def load_weights(path: str | Path, *, expect_kind: str | None = None) -> tuple[d
     header = _from_text(text, path)
     if expect_kind is not None and header.kind != expect_kind:
         raise ValueError(f"{path}: weights of another model: kind is {header.kind!r}, not {expect_kind!r}")
+    if header.sha256 and header.sha256 != _digest_of_file(path):
+        raise ValueError(f"{path}: damaged: its tensors have not the sha256 of its header; copy or download it again")
+    if broken := [name for name, value in tensors.items() if not all_finite(value)]:
+        raise ValueError(f"{path}: {broken[0]} holds NaN or infinity; copy or download it again")
     return {name: _as_float(value, np.float32) for name, value in sorted(tensors.items())}, header
 
 
@@ -157,6 +166,7 @@ def _from_text(text: Mapping[str, str], path: str | Path) -> Metadata:
             fields[key] = json.loads(fields[key])
             if not isinstance(fields[key], dict):
                 raise ValueError(f"{key} is no JSON object")
+        fields.setdefault("sha256", "")
         known = {key: fields[key] for key in Metadata.__dataclass_fields__}
         return Metadata(**{**known, "format_version": version})
     except KeyError as error:
@@ -165,12 +175,19 @@ def _from_text(text: Mapping[str, str], path: str | Path) -> Metadata:
         raise ValueError(f"{path}: its header cannot be read: {error}") from error
 
 
-def _with_sorted_header(data: bytes) -> bytes:
-    """The library orders the text of the header at random; sorted, two runs give the same bytes. Offsets in the header
-    count from its end, so its length may change; spaces pad it to a multiple of 8."""
+def _with_final_header(data: bytes) -> bytes:
+    """Adds the digest, and sorts the header's text, which the library orders at random: two runs give the same bytes.
+    Offsets in the header count from its end, so its length may change; spaces pad it to a multiple of 8."""
     (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    header, tensors = json.loads(data[8 : 8 + length]), memoryview(data)[8 + length :]
+    header["__metadata__"] = dict(sorted({**header["__metadata__"], "sha256": sha256(tensors).hexdigest()}.items()))
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + data[8 + length :]
+    return b"".join([struct.pack("<Q", len(text)), text, tensors])
+
+
+def _digest_of_file(path: str | Path) -> str:
+    """Hexadecimal sha256 of what follows the header."""
+    with Path(path).open("rb") as file:
+        file.seek(struct.unpack("<Q", file.read(8))[0], os.SEEK_CUR)
+        return file_digest(file, "sha256").hexdigest()

@@ -1,18 +1,27 @@
-"""From the name of weights to their file. Needs no JAX, and opens no more than a header.
+"""From the name of weights to their file. Opens no more than a header, and needs no JAX but to convert.
 
-The package ships weights as `film/weights/NAME/weights.safetensors`; a run's folder holds a file of the same name.
+The package ships weights as `film/weights/NAME/weights.safetensors`; a run's folder holds a file of the same name. An
+address (`common.weights.remote`) is downloaded. Weights of another program, such as the published SavedModels and the
+PyTorch port's file, are converted once and kept in the user's cache folder, so that the second run starts at once.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from pathlib import Path
 
 import safetensors
+
+from common.io.files import cache_folder
+from common.weights.remote import local
+from film.config import FilmConfig
 
 WEIGHTS = Path(__file__).parents[1] / "weights"
 DEFAULT = "film-small"
 FILE = "weights.safetensors"
 HEADER_KEY = "format_version"  # in the header of our files, see common/weights/model_file.py
+FOREIGN = (".safetensors", ".pt", ".pth")  # and the folders of TensorFlow
 
 
 def names() -> list[str]:
@@ -20,16 +29,22 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in WEIGHTS.glob(f"*/{FILE}"))
 
 
-def find(name_or_path: str | Path | None = None) -> Path:
-    """The file of a shipped name, of a folder that holds `weights.safetensors`, or the path itself."""
+def find(name_or_path: str | Path | None = None, config: FilmConfig | None = None) -> Path:
+    """The file of a shipped name, a folder that holds `weights.safetensors`, an address, or the path itself; of another
+    program's weights, that of the converted ones, of the shape `config` (None: the published one).
+
+    Raises FileNotFoundError, and the errors of `common.weights.remote.local` and of `film.porting.read_reference`."""
     name = str(name_or_path or DEFAULT)
-    path = WEIGHTS / name if name in names() else Path(name)
-    path = path / FILE if path.is_dir() else path
-    if not path.is_file():
+    path = WEIGHTS / name if name in names() else local(name, pickles=True)
+    if path.is_dir():
+        files = [one for one in sorted(path.iterdir()) if one.suffix.lower() in FOREIGN]
+        path = path / FILE if (path / FILE).is_file() else files[0] if len(files) == 1 else path
+    tensorflow = path.is_dir() and (any(path.glob("*.pb")) or any(path.glob("*.index")))
+    if not (path.is_file() or tensorflow):
         raise FileNotFoundError(
-            f"no weights {name!r}: give a .safetensors file, a run's folder or a shipped name ({', '.join(names())})"
+            f"no weights {name!r}: give a file, a run's folder, hf:OWNER/NAME or a shipped name ({', '.join(names())})"
         )
-    return path
+    return path if is_ours(path) else _converted(path, config or FilmConfig.paper(), name)
 
 
 def is_ours(name_or_path: str | Path) -> bool:
@@ -45,3 +60,21 @@ def is_ours(name_or_path: str | Path) -> bool:
             return HEADER_KEY in (file.metadata() or {})
     except (OSError, safetensors.SafetensorError):
         return True  # missing or damaged: `load` says so
+
+
+def _converted(path: Path, config: FilmConfig, name: str) -> Path:
+    """The converted weights of another program, from the cache or made now."""
+    files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    state = [(str(one.resolve()), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
+    key = hashlib.sha256(repr((state, config)).encode()).hexdigest()[:16]
+    target = cache_folder() / "converted" / f"film-{key}.safetensors"
+    if not target.is_file():
+        from flax import nnx
+
+        from common.weights.model_file import save_weights
+        from film.porting import read_reference
+
+        params = nnx.to_pure_dict(nnx.state(read_reference(path, config)))
+        about = {"ported_from": name}
+        save_weights(target, params, kind="film", config=dataclasses.asdict(config), metadata=about, overwrite=True)
+    return target

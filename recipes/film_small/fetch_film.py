@@ -17,7 +17,9 @@ from common import terminal
 from common.io.files import atomic_output
 from recipes.downloads.archives import Package, check_sha256, read_packages
 
-PACKAGE = Package("source", "moviepy", "2.2.1", "CC-BY-3.0")
+PACKAGE = Package(
+    "source", "moviepy", "2.2.1", "CC-BY-3.0", "c80cb56815ece94e5e3e2d361aa40070eeb30a09d23a24c4e684d03e16deacb1"
+)
 MEMBER = (
     "moviepy-2.2.1/docs/_static/medias/getting_started/moviepy_10_minutes/moviepy_10_minutes.zip"
     "/moviepy_10_minutes/resources/bbb.mp4"

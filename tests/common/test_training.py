@@ -39,6 +39,12 @@ def layer(weights: dict) -> np.ndarray:
     return np.vstack([weights["params"]["layer"]["kernel"], weights["params"]["layer"]["bias"]])
 
 
+def flipped(data: bytes) -> bytes:
+    """One bit in the middle is another."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 8]) + data[middle + 1 :]
+
+
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     """Twenty steps without a stop."""
@@ -256,6 +262,33 @@ def test_checkpoints_keep_types_and_position(tmp_path):
     assert position == {"drawn": 4, "nested": [1, {"x": "y"}]}
     assert restored["none"] is None and restored["b"]["c"].dtype == jnp.bfloat16
     np.testing.assert_array_equal(restored["a"], np.arange(2.0**18))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of reads that orbax gives up
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("data/metadata", lambda data: None),
+        ("state/manifest.ocdbt", lambda data: data[: len(data) // 2]),
+        ("state/d/*", flipped),
+    ],
+)
+def test_a_damaged_checkpoint_falls_back_to_an_older_one(tmp_path, straight, file, damage):
+    """Deleted, cut short, or with a flipped bit: it is kept aside, and the run ends in the same weights."""
+    run(tmp_path, steps=10, checkpoint_every=5)
+    path = next((tmp_path / "checkpoints/10").glob(file))
+    data = damage(path.read_bytes())
+    path.unlink() if data is None else path.write_bytes(data)
+    assert run(tmp_path, checkpoint_every=5) == straight[1]
+    assert [p.name for p in (tmp_path / "damaged").iterdir()] == ["10"] and checkpoints_of(tmp_path) == {"15", "20"}
+
+
+def test_without_an_older_checkpoint_damage_is_an_error(tmp_path):
+    run(tmp_path, steps=10)
+    (tmp_path / "checkpoints/10/data/metadata").write_text("{")
+    with pytest.raises(ValueError, match="column"):
+        run(tmp_path)
+    assert checkpoints_of(tmp_path) == {"10"} and not (tmp_path / "damaged").exists()
 
 
 def test_a_seed_that_is_an_argument_gives_the_same_key():

@@ -1,5 +1,8 @@
 """VGG: equal to the programs that wrote its files, the conventions, and files that are not VGG's."""
 
+import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -120,6 +123,16 @@ def test_damaged_files_and_other_networks_are_refused(narrow, tmp_path):
             load_vgg(path)
     with pytest.raises(FileNotFoundError, match=r"none\.mat"):
         load_vgg(tmp_path / "none.mat")
+
+
+@pytest.mark.parametrize(("write", "name"), [(matconvnet, "net.mat"), (keras, "old.h5")])
+def test_a_reader_that_crashes_is_an_error_of_the_file(narrow, tmp_path, monkeypatch, write, name):
+    """As scipy's does for some flipped bits; here the child kills itself."""
+    path, run = write(tmp_path / name, random_params()), subprocess.run
+    crash = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"]
+    monkeypatch.setattr(subprocess, "run", lambda _, **options: run(crash, **options))
+    message = refused(ValueError, load_vgg, path)
+    assert name in message and str(int(-signal.SIGSEGV)) in message
 
 
 def test_a_file_of_the_published_widths_is_needed_without_the_fixture():

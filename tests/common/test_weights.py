@@ -128,6 +128,22 @@ def test_other_files_are_refused_in_one_line(tmp_path, make, value):
     assert str(path) in message and value in message
 
 
+def test_damaged_tensors_are_refused(tmp_path):
+    """A flipped bit by the digest; a file without digest, of an earlier version, by values that are not finite."""
+    path = save(tmp_path / "w.safetensors")
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    assert "sha256" in refused(ValueError, load_weights, path)
+    with_header(path, sha256=None)
+    assert load_weights(path)[1].sha256 == ""
+    tensors = load_file(path)
+    tensors["scale"] = np.array(np.nan, np.float32)
+    with safe_open(path, "np") as file:
+        save_file(tensors, path, file.metadata())
+    assert "scale" in refused(ValueError, load_weights, path)
+
+
 def test_commit_is_that_of_the_file_s_own_checkout(tmp_path, monkeypatch):
     """An installed copy inside another repository must not claim its commit."""
     repository = tmp_path / "theirs"

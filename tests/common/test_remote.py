@@ -1,0 +1,135 @@
+"""Weights by address, from a server on this machine that answers as the hub does: only what is needed is fetched,
+resumed, checked, and used offline afterwards."""
+
+import hashlib
+import re
+
+import numpy as np
+import pytest
+from fake_hub import hub
+from huggingface_hub import constants
+from refusal import refused
+
+from common.weights.remote import is_address, local, needed_files
+
+DIFFUSERS = [
+    "model_index.json",
+    "v1-5-pruned.safetensors",
+    "unet/config.json",
+    *(f"unet/diffusion_pytorch_model{kind}.safetensors" for kind in ("", ".fp16", ".non_ema")),
+    "unet/diffusion_pytorch_model.bin",
+    *(f"vae/diffusion_pytorch_model-0000{n}-of-00002.safetensors" for n in (1, 2)),
+    "vae/diffusion_pytorch_model.safetensors.index.json",
+    "text_encoder/model.fp16.safetensors",
+    "text_encoder/pytorch_model.bin",
+    "tokenizer/vocab.json",
+    "tokenizer/merges.txt",
+    "safety_checker/model.safetensors",
+    "picture.png",
+]
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with hub(tmp_path / "repositories") as running:
+        monkeypatch.setattr(constants, "ENDPOINT", running.address)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.address + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        for name in DIFFUSERS:
+            path = running.root / "who" / "diffusion" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(name.encode() * 1000)
+        yield running
+
+
+def below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("variant", "pickles", "unet", "text"),
+    [
+        (None, False, "", "model.fp16.safetensors"),
+        ("fp16", False, ".fp16", "model.fp16.safetensors"),
+        (None, True, "", "model.fp16.safetensors"),
+    ],
+)
+def test_one_precision_and_no_pickle_is_needed(variant, pickles, unet, text):
+    needed = needed_files(DIFFUSERS, variant, pickles)
+    assert [name for name in needed if name.endswith(("safetensors", ".bin"))] == [
+        f"text_encoder/{text}",
+        f"unet/diffusion_pytorch_model{unet}.safetensors",
+        *(f"vae/diffusion_pytorch_model-0000{n}-of-00002.safetensors" for n in (1, 2)),
+    ]
+    assert {"model_index.json", "tokenizer/merges.txt", "vae/diffusion_pytorch_model.safetensors.index.json"} < set(
+        needed
+    )
+    assert "picture.png" not in needed
+    assert needed_files(["a.bin", "config.json"]) == ["config.json"]
+    assert needed_files(["a.bin", "config.json"], pickles=True) == ["a.bin", "config.json"]
+
+
+def test_a_repository_is_fetched_in_part_and_used_offline(server, monkeypatch):
+    folder = local("hf:who/diffusion", variant="fp16")
+    assert below(folder) == needed_files(DIFFUSERS, "fp16")
+    assert len(server.sent) == len(below(folder))
+    assert local("hf:who/diffusion", variant="fp16") == folder and len(server.sent) == len(below(folder))
+    server.shutdown()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert local("hf:who/diffusion", variant="fp16") == folder
+    assert "hf:who/other" in refused(ConnectionError, local, "hf:who/other")
+
+
+def test_a_file_or_a_folder_of_a_repository(server):
+    one = local("hf:who/diffusion/unet/diffusion_pytorch_model.non_ema.safetensors@v1")
+    assert one.read_bytes().startswith(b"unet/diffusion_pytorch_model.non_ema")
+    assert below(local("hf:who/diffusion/tokenizer/")) == ["merges.txt", "vocab.json"]
+    assert sorted(name for name, _ in server.sent) == [one.name, "merges.txt", "vocab.json"]
+
+
+def test_a_broken_download_is_resumed(server, monkeypatch):
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 16)
+    file = server.root / "who" / "diffusion" / "model_index.json"
+    file.write_bytes(np.random.default_rng(0).bytes(3_000_000))
+    server.breaks = [1_000_000]
+    assert local("hf:who/diffusion/model_index.json").read_bytes() == file.read_bytes()
+    assert [start > 0 for _, start in server.sent] == [False, True]
+
+
+def test_a_web_address_is_kept_and_its_digest_checked(server, monkeypatch):
+    address = f"{server.address}/who/diffusion/tokenizer/vocab.json"
+    content = (server.root / "who/diffusion/tokenizer/vocab.json").read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    assert "sha256" in refused(ValueError, local, f"{address}#sha256={'0' * 64}")
+    path = local(f"{address}#sha256={digest}")
+    assert path.read_bytes() == content and path.name.endswith("-vocab.json")
+    count = len(server.sent)
+    assert local(f"{address}#sha256={digest}") == local(address) == path and len(server.sent) == count
+    monkeypatch.setenv("FILM_LARGEST_DOWNLOAD", "100")
+    assert "FILM_LARGEST_DOWNLOAD" in refused(ValueError, local, f"{server.address}/who/diffusion/picture.png")
+    assert "FILM_LARGEST_DOWNLOAD" in refused(ValueError, local, "hf:who/diffusion/picture.png")
+
+
+@pytest.mark.parametrize(
+    ("address", "kind", "value"),
+    [
+        ("hf:diffusion", ValueError, "OWNER/NAME"),
+        ("hf:who/diffusion#sha256=abc", ValueError, "64"),
+        ("hf:who/nothing", FileNotFoundError, "hf:who/nothing"),
+        ("hf:who/diffusion@v7", FileNotFoundError, "v7"),
+        ("hf:who/diffusion/none.bin", FileNotFoundError, "none.bin"),
+        ("hf:who/licensed", PermissionError, "HF_TOKEN"),
+        ("{server}/who/nothing.bin", ConnectionError, "404"),
+    ],
+)
+def test_addresses_without_weights(server, address, kind, value):
+    (server.root / "who" / "licensed").mkdir()
+    server.gated.add("who/licensed")
+    assert re.search(value, refused(kind, local, address.format(server=server.address)))
+
+
+def test_paths_are_paths(tmp_path):
+    assert local(tmp_path) == tmp_path and not is_address(tmp_path) and not is_address("film-small")
