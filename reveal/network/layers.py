@@ -51,14 +51,15 @@ class RMSNorm(nnx.Module):
 class LayerNorm(nnx.Module):
     """Normalises the last axis to mean 0 and variance 1, then scales and shifts (Ba et al., 2016): ViT's norm."""
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, eps: float = NORM_EPS):
+        self.eps = eps
         self.scale = nnx.Param(jnp.ones((width,)))
         self.bias = nnx.Param(jnp.zeros((width,)))
 
     def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
         wide = x.astype(jnp.float32)
         centred = wide - wide.mean(-1, keepdims=True)
-        gain = lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + NORM_EPS) * self.scale[...].astype(jnp.float32)
+        gain = lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + self.eps) * self.scale[...].astype(jnp.float32)
         return (centred * gain + self.bias[...].astype(jnp.float32)).astype(x.dtype)
 
 
