@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +18,7 @@ from reveal import pretrained
 from reveal.memory.folder import ENCODER
 
 if TYPE_CHECKING:
+    from reveal.memory.engines.engine import Engine
     from reveal.memory.memory import Memory
     from reveal.two_tower_assistant import AnyAssistant
 
@@ -67,10 +69,12 @@ class Searching(Network):
     """Sources to search, as in a,b; None: all."""
     k: Number = None
     """Number of items; None: 4 to read, 10 to list."""
-    engine: Literal["exact", "faiss", "milvus"] = "exact"
-    """Search engine."""
+    engine: Literal["exact", "faiss", "faiss:ivfpq", "faiss:hnsw", "milvus"] = "exact"
+    """Search engine; ivfpq and hnsw are approximate."""
     milvus: str | None = None
     """Milvus server (http://host:19530) or file (keys.db), with --engine milvus."""
+    milvus_token: str | None = None
+    """Its token, or user:password; None: the environment's MILVUS_TOKEN."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -226,14 +230,18 @@ def load_assistant(
     default_sources: Sequence[str] = (),
 ) -> AnyAssistant:
     """The network that a command names, with the memory. What can be checked without JAX is checked first."""
-    from reveal.memory.engines.engine import engine_of
     from reveal.memory.memory import Memory
 
     memory = Memory(memory) if isinstance(memory, str) else memory
     encoder, reader = published_networks(command, None if memory is None else memory.folder)
+    if isinstance(command, Searching):
+        if (command.milvus is None) == (command.engine == "milvus"):
+            raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
+        if command.milvus is None and command.milvus_token is not None:
+            raise ValueError("--milvus-token is for --engine milvus: give its --milvus URI too")
     if encoder is not None:
         if isinstance(command, Searching) and memory is not None:
-            memory.engine = engine_of(command.milvus or command.engine, memory.folder)
+            memory.engine = _engine(command, memory)
         from common.runtime import setup
         from reveal.two_tower_assistant import TwoTowerAssistant
 
@@ -243,17 +251,21 @@ def load_assistant(
     weights = require_file(weights / pretrained.WEIGHTS if weights.is_dir() else weights)
     if command.tokenizer is not None:
         require_file(command.tokenizer)
-    if isinstance(command, Searching):
-        if (command.milvus is None) == (command.engine == "milvus"):
-            raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
-        if memory is not None:
-            memory.engine = engine_of(command.milvus or command.engine, memory.folder)
+    if isinstance(command, Searching) and memory is not None:
+        memory.engine = _engine(command, memory)
 
     from common.runtime import setup
     from reveal.assistant import Assistant
 
     setup()
     return Assistant.load(weights, command.tokenizer, memory, sources=names, default_sources=default_sources)
+
+
+def _engine(command: Searching, memory: Memory) -> Engine | None:
+    from reveal.memory.engines.engine import engine_of
+
+    token = os.environ.get("MILVUS_TOKEN", "") if command.milvus_token is None else command.milvus_token
+    return engine_of(command.milvus or command.engine, memory.folder, token)
 
 
 def published_networks(command: Network, memory: Path | None) -> tuple[str | None, str | None]:
