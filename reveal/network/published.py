@@ -76,6 +76,11 @@ HF_T5 = {
     "decoder.norm.scale": "decoder.final_layer_norm.weight",
     "decoder.logits.kernel": "lm_head.weight",
 }
+HF_SPARE = (  # of old files: copies of the table, and a table that no T5 reads
+    "encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+)
 T5X = {
     "embedding.embedding": "token_embedder/embedding",
     "encoder.positions.rel_embedding": "encoder/relpos_bias/rel_embedding",
@@ -176,12 +181,11 @@ def read_t5(path: str | Path) -> PublishedT5:
             check_supported(
                 "relative_attention_max_distance", fields.get("relative_attention_max_distance", 128), (128,)
             )
-            copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # of old files: the same table
-            stored = {name: x for name, x in open_folder(path).items() if name not in copies}
-            name_of, transposed = _hf_name, True
+            stored = {name: x for name, x in open_folder(path).items() if name not in HF_SPARE}
+            name_of, transposed = hf_name, True
         else:
-            stored, name_of, transposed = read_flax(path), _t5x_name, False
-        config = _t5_config(stored, HF_T5 if transposed else T5X, name_of, transposed)
+            stored, name_of, transposed = read_flax(path), t5x_name, False
+        config = _t5_config(stored, name_of, transposed)
         target = _shapes(T5, config)
         table = {
             ours: Entry(
@@ -192,14 +196,16 @@ def read_t5(path: str | Path) -> PublishedT5:
         return PublishedT5(config, porting.port(stored, table, target))
 
 
-def _hf_name(ours: str) -> str:
+def hf_name(ours: str) -> str:
+    """transformers' name of a parameter of `T5`."""
     if ours in HF_T5:
         return HF_T5[ours]
     stack, number, module, _ = _layer(ours)
     return f"{stack}.block.{number}.{(HF_ENCODER if stack == 'encoder' else HF_DECODER)[module]}.weight"
 
 
-def _t5x_name(ours: str) -> str:
+def t5x_name(ours: str) -> str:
+    """t5x's name of a parameter of `T5`."""
     if ours in T5X:
         return T5X[ours]
     stack, number, module, leaf = _layer(ours)
@@ -213,37 +219,33 @@ def _layer(ours: str) -> tuple[str, ...]:
     return match.groups("")
 
 
-def _t5_config(
-    stored: Arrays, names: Mapping[str, str], name_of: Callable[[str], str], transposed: bool
-) -> RevealConfig:
-    """From the tensors' shapes; what is missing is left to the port to report."""
+def _t5_config(stored: Arrays, name_of: Callable[[str], str], transposed: bool) -> RevealConfig:
+    """The architecture, from the tensors' shapes."""
 
     def shape(ours: str) -> tuple[int, ...]:
-        theirs = names.get(ours) or name_of(ours)
-        if theirs not in stored:
-            raise ValueError(f"no {theirs} among {len(stored)} tensors: expected a T5 1.1 or FLAN-T5")
+        theirs = name_of(ours)
+        if theirs not in stored:  # T5 1.0 has no output table of its own
+            raise ValueError(f"no {theirs} among {len(stored)} tensors: only T5 1.1 and FLAN-T5 are read")
         found = stored[theirs].shape
-        return found[::-1] if transposed else found
+        return found[::-1] if transposed and ours != "embedding.embedding" else found
 
     def layers(stack: str) -> int:
         return next(n for n in range(1000) if name_of(f"{stack}.layers.{n}.attention.query.kernel") not in stored)
 
-    vocab_size, width = stored[names["embedding.embedding"]].shape if names["embedding.embedding"] in stored else (0, 0)
-    if "decoder.logits.kernel" in names and names["decoder.logits.kernel"] not in stored:
-        raise ValueError(
-            f"no {names['decoder.logits.kernel']}: T5 1.0 shares its tables; only T5 1.1 and FLAN-T5 are read"
-        )
-    heads, inner = shape("encoder.positions.rel_embedding")[0], shape("encoder.layers.0.attention.query.kernel")[1]
-    depth = layers("encoder")
-    sizes: dict[str, Any] = {
-        "heads": heads,
-        "head_dim": inner // heads,
-        "mlp": shape("encoder.layers.0.mlp.wi_0.kernel")[1],
-    }
-    sizes |= {"encoder_layers": depth, "decoder_layers": layers("decoder")}
-    fusion = {12: 6, 24: 8}.get(depth, max(depth // 2, 1))  # of the published networks; else half
-    special = min(RevealConfig.bos, vocab_size - 1)
-    return RevealConfig(vocab_size=vocab_size, width=width, fusion_layers=fusion, bos=special, **sizes)
+    (vocab_size, width), (heads, _) = shape("embedding.embedding"), shape("encoder.positions.rel_embedding")
+    assert shape("decoder.logits.kernel")
+    inner, depth = shape("encoder.layers.0.attention.query.kernel")[1], layers("encoder")
+    return RevealConfig(
+        vocab_size=vocab_size,
+        width=width,
+        heads=heads,
+        head_dim=inner // heads,
+        mlp=shape("encoder.layers.0.mlp.wi_0.kernel")[1],
+        encoder_layers=depth,
+        decoder_layers=layers("decoder"),
+        fusion_layers={12: 6, 24: 8}.get(depth, max(depth // 2, 1)),  # of the published networks; else half
+        bos=min(RevealConfig.bos, vocab_size - 1),
+    )
 
 
 def read_vit(path: str | Path) -> PublishedVit:

@@ -27,7 +27,7 @@ import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -39,7 +39,9 @@ from reveal.memory.items import Item, is_text
 from reveal.network.config import RevealConfig
 from reveal.processing import tokenizers
 from reveal.processing.tokenizers import WORD, Tokenizer, Words
-from reveal.sources.records import Skips
+
+if TYPE_CHECKING:  # answering needs no sources
+    from reveal.sources.records import Skips
 
 ASK, DESCRIBE = "Question: {}", "Describe the picture:"
 BESIDE = ("spiece.model", "vocabulary.json", "words.json")  # file names of tokenizers beside weights

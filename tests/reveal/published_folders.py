@@ -14,7 +14,7 @@ from common.nn.vision_transformer import VisionConfig
 from common.weights.porting import flatten
 from common.weights.torch_names import state_dict
 from reveal.network.config import RevealConfig
-from reveal.network.published import _hf_name
+from reveal.network.published import hf_name
 from reveal.network.t5_model import T5
 from reveal.processing.tokenizers import Pieces, trained
 
@@ -54,7 +54,7 @@ def t5_folder(place: Path, texts: list[str]) -> Path:
     shapes = {}
     for ours, leaf in flatten(nnx.to_pure_dict(nnx.state(T5(config, rngs=nnx.Rngs(0))))).items():
         swapped = ours.endswith(("kernel", "rel_embedding"))
-        shapes[_hf_name(ours)] = leaf.shape[::-1] if swapped else leaf.shape
+        shapes[hf_name(ours)] = leaf.shape[::-1] if swapped else leaf.shape
     (place / "model.safetensors").write_bytes(safetensors.numpy.save(seeded_weights(shapes)))
     fields = {"model_type": "t5", "feed_forward_proj": "gated-gelu"}
     (place / "config.json").write_text(json.dumps(fields))
