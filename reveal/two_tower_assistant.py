@@ -59,6 +59,7 @@ from reveal.sources.records import Skips
 LIFT = 4.0  # above twice the largest cosine
 RANKS = 60  # of the merge: how slowly a rank's weight falls
 DEPTH = 50  # items that each search finds
+SENTENCES = 16  # that are compared with a question at a time
 CONTEXT = 512  # tokens that a reader reads
 SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
 PROMPT = "Answer the question with the help of the text.\n\nText: {}\n\nQuestion: {}\n\nAnswer:"
@@ -174,8 +175,8 @@ class TwoTowerAssistant:
         sources: Sequence[str] | None = None,
         decoding: Decoding | None = None,
     ) -> Evidence:
-        """Answers from the k best items (4); `decoding` is the reader's. Raises as `Assistant.ask`, and without a
-        memory."""
+        """Answers from the k best items (4); `decoding` is the reader's, and the gate the share of each source in what
+        was found. Raises as `Assistant.ask`, and without a memory."""
         memory, k = self._memory(), items_to_find(self.memory, k, MOST_READ, sources)
         ids, scores = self._found(memory, image, question, k, sources)
         items = memory.items(ids)
@@ -203,7 +204,7 @@ class TwoTowerAssistant:
         sentences = [one for one in SENTENCE.split(str(items[place].fields["text"])) if one.strip()]
         asked = self._query(image if not question.strip() else None, question)
         rows = np.stack([self.processor.tokenizer(one)[0] for one in sentences])
-        cosines = self.vectors({"tokens": rows}, len(rows))["text"] @ asked[0]
+        cosines = self.vectors({"tokens": rows}, SENTENCES)["text"] @ asked[0]
         logits = self._scale * cosines
         best = int(np.argmax(cosines))
         return sentences[best].strip(), float(logits[best] - np.logaddexp.reduce(logits)), place
@@ -219,8 +220,7 @@ class TwoTowerAssistant:
         if text.strip():
             rows["tokens"] = self.processor.question(text)[None]
         if image is not None:
-            pixels = image if isinstance(image, np.ndarray) else self.processor.image(image)
-            rows["image"] = pixels[None]
+            rows["image"] = self.processor.image(image)[None]
         found = self.vectors(rows, 1)
         return [found[name][0] for name in ("text", "image") if name in found]
 

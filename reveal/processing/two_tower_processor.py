@@ -129,9 +129,10 @@ class TwoTowerProcessor:
         """None: pieces of words spell everything."""
         return []
 
-    def image(self, path: str | Path) -> Float[np.ndarray, "s s 3"]:
-        """An image of a question, normalised. Raises as `read_image`."""
-        return self.preparation.normalised(self.preparation.resized(to_uint8(read_image(path))))
+    def image(self, image: str | Path | Float[np.ndarray, "_h _w 3"]) -> Float[np.ndarray, "s s 3"]:
+        """A question's image, a file or values in [0, 1], normalised. Raises as `read_image`."""
+        pixels = image if isinstance(image, np.ndarray) else read_image(image)
+        return self.preparation.normalised(self.preparation.resized(to_uint8(pixels)))
 
     def row(self, item: Item, skips: Skips) -> Row | None:
         """An item's ids and image; None, and counted, if it cannot be used."""
