@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from common.nn.layers import LayerNorm
 from common.nn.transformer import ACTIVATIONS
 from reveal.network.config import VitConfig
-from reveal.network.layers import LayerNorm, Linear, attend, rematerialised
+from reveal.network.layers import Linear, attend, rematerialised
 
 TOKEN_SCALE = 4  # of image tokens and of value tokens
 
