@@ -42,10 +42,10 @@ from flax import nnx
 
 from benchmarks.diffusion import TOKENS, heading, line, unet_config
 from common.runtime import keep_freed_memory, return_compilers_memory
+from common.weights.torch_names import blank
 from plugins import control, diffusion
 from plugins.control import contract
 from plugins.control.plug_and_play import INVERSION
-from plugins.diffusion.io.porting import blank
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.evaluation import cost
 from plugins.evaluation.cost import Cost, Setting

@@ -166,7 +166,7 @@ def run_gpu(batch: int, small: bool, repeats: int) -> dict[str, Any]:
     import jax
     from flax import nnx
 
-    from plugins.diffusion.io.porting import blank
+    from common.weights.torch_names import blank
 
     if jax.default_backend() == "cpu":
         return {}

@@ -158,7 +158,7 @@ class Assistant:
             return dataclasses.replace(second, first_hop=first)
         query = self.query(image, question)
         if k != 0:
-            k = 0 if k is None and self.memory is None else self.items_to_find(k, MOST_READ, sources)
+            k = 0 if k is None and self.memory is None else items_to_find(self.memory, k, MOST_READ, sources)
         found, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
         decoding = decoding or Decoding(self.processor.answer_length, BEAMS)
         output = jax.device_get(self._answer(self._params, query, values, scores, found.present, decoding))
@@ -176,7 +176,7 @@ class Assistant:
         """The items that match best, and their scores; k None: 10, or all there are. Raises as `ask`."""
         if image is None and not text.strip():
             raise ValueError("nothing to search by: give a text, a picture, or both")
-        query, k = self.query(image, text), self.items_to_find(k, MOST_FOUND, sources)
+        query, k = self.query(image, text), items_to_find(self.memory, k, MOST_FOUND, sources)
         found, _, scores = retrieve(self.memory, query, k, sources, self.model.config)
         return list(zip(self._items(found), scores[found.present].tolist(), strict=True))
 
@@ -201,24 +201,25 @@ class Assistant:
     def layout(self) -> Layout:
         return layout_of(self.model, self.processor.sources)
 
-    def items_to_find(self, k: int | None, default: int, sources: Sequence[str] | None) -> int:
-        """k, or for None the default or all there are. Raises ValueError for k below 1, or above what there is."""
-        if self.memory is None:
-            raise ValueError("there is no memory to search: name one, or ask with k=0")
-        counts = self.memory.sources
-        for name in sources or ():
-            self.memory.layout.number(name)
-        there = sum(counts[name] for name in set(sources or counts))
-        if k is not None and not 1 <= k <= there:
-            of = f" of {', '.join(sources)}" if sources else ""
-            raise ValueError(f"k is {k}, the memory has {there:,} items{of}: ask for 1 to {there}")
-        if there == 0:
-            raise ValueError("there is nothing to search: the memory, or what --sources names of it, is empty")
-        return min(default, there) if k is None else k
-
     def _items(self, found: SearchResult) -> list[Item]:
         """The items of one query."""
         return [] if self.memory is None else self.memory.items(found.ids[found.present])
+
+
+def items_to_find(memory: Memory | None, k: int | None, default: int, sources: Sequence[str] | None) -> int:
+    """k, or for None the default or all there are. Raises ValueError for k below 1, or above what there is."""
+    if memory is None:
+        raise ValueError("there is no memory to search: name one, or ask with k=0")
+    counts = memory.sources
+    for name in sources or ():
+        memory.layout.number(name)
+    there = sum(counts[name] for name in set(sources or counts))
+    if k is not None and not 1 <= k <= there:
+        of = f" of {', '.join(sources)}" if sources else ""
+        raise ValueError(f"k is {k}, the memory has {there:,} items{of}: ask for 1 to {there}")
+    if there == 0:
+        raise ValueError("there is nothing to search: the memory, or what --sources names of it, is empty")
+    return min(default, there) if k is None else k
 
 
 class Attributed(NamedTuple):

@@ -156,7 +156,8 @@ def _to_text(header: Metadata) -> dict[str, str]:
 
 def _from_text(text: Mapping[str, str], path: str | Path) -> Metadata:
     if "kind" not in text or "format_version" not in text:
-        raise ValueError(f"{path}: not written by this project; convert it by `film convert SRC DST`")
+        ways = "`film convert SRC DST` or `reveal convert SRC DST`"
+        raise ValueError(f"{path}: not written by this project; published weights become ours by {ways}")
     fields = dict(text)
     try:
         version = int(fields["format_version"])

@@ -37,7 +37,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
-from plugins.diffusion.networks.json_config import JsonConfig
+from common.nn.json_config import JsonConfig
 from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import check_images

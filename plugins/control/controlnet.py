@@ -33,11 +33,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
+from common.nn import json_config
+from common.nn.json_config import positive
 from common.nn.remat import remat as rematerialised
+from common.weights.torch_names import blank
 from plugins.control.contract import ControlConfig, ControlNetwork, ControlOutput, check_fit, zero_conv
-from plugins.diffusion.io.porting import blank
-from plugins.diffusion.networks import json_config, unet_config
-from plugins.diffusion.networks.json_config import positive
+from plugins.diffusion.networks import unet_config
 from plugins.diffusion.networks.layers import Conv, silu
 from plugins.diffusion.networks.unet import TimeEmbedding, UNet, sinusoid
 from plugins.diffusion.networks.unet_blocks import MidLevel, down_levels, go_down, whole

@@ -15,12 +15,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from common.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
+from common.weights.torch_names import dtype_name, fill, state_dict
 from plugins import control
 from plugins.control.contract import ControlNetwork
 from plugins.diffusion.io.base import WEIGHTS
 from plugins.diffusion.io.components import CONFIG, write_network
-from plugins.diffusion.io.porting import Origin, Renamed, dtype_name, fill, state_dict
-from plugins.diffusion.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
+from plugins.diffusion.io.porting import Origin, Renamed
 
 STEM = "diffusion_pytorch_model"
 PIPELINE_FOLDERS = ("controlnet", "adapter")  # of the control network in diffusers' pipelines

@@ -36,10 +36,11 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
+from common.nn import json_config
+from common.nn.json_config import positive
+from common.nn.layers import uniform
 from plugins.control.contract import ControlConfig, ControlNetwork, check_fit, zero_conv
-from plugins.diffusion.networks import json_config
-from plugins.diffusion.networks.json_config import positive
-from plugins.diffusion.networks.layers import Conv, GroupNorm, uniform
+from plugins.diffusion.networks.layers import Conv, GroupNorm
 from plugins.diffusion.networks.unet_config import UNetConfig
 
 NORM_EPS = 1e-5

@@ -33,9 +33,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from common.nn import json_config
+from common.nn.json_config import positive
 from plugins.control.contract import ControlConfig, ControlNetwork, check_fit
-from plugins.diffusion.networks import json_config
-from plugins.diffusion.networks.json_config import positive
 from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 

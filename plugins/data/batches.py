@@ -3,7 +3,7 @@
 A batch of b images of s pixels, captions of at most n tokens:
 
     image       float32 [b s s 3]   RGB in [0, 1]
-    tokens      int32   [b n]       start, caption, end, padding (`plugins.diffusion.io.tokenizer`)
+    tokens      int32   [b n]       start, caption, end, padding (`common.io.clip_tokenizer`)
     id          int64   [b]         number of the image in its source, whatever the split; `names` gives its name
     condition   float32 [b s s 3]   in [0, 1], if `condition` names a kind (`plugins.conditions`)
 
@@ -24,12 +24,12 @@ import grain
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from common.io.clip_tokenizer import Tokenizer
 from common.training.batches import batches
 from plugins.conditions.registry import make, maker_of
 from plugins.data.crop import Frame
 from plugins.data.latent_cache import Cache
 from plugins.data.record import Record, Source
-from plugins.diffusion.io.tokenizer import Tokenizer
 
 Batch = dict[str, Any]
 

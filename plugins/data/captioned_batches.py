@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from common.io.clip_tokenizer import Tokenizer
 from plugins.data.batches import Batch, PictureBatches
 from plugins.data.captioned import CaptionedPictures, caption
 from plugins.data.latent_cache import STATES, Cache
-from plugins.diffusion.io.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from common.data.stored import Stored
+from common.io.clip_tokenizer import Tokenizer
 from plugins.conditions.registry import CONDITIONS, mirror
 from plugins.data import open_source
 from plugins.data.batches import Example, PictureBatches
@@ -26,7 +27,6 @@ from plugins.data.crop import cut, square
 from plugins.data.latent_cache import Cache
 from plugins.data.record import Record, Source
 from plugins.diffusion.io.base import find
-from plugins.diffusion.io.tokenizer import Tokenizer
 
 Split = Literal["train", "unseen", "all"]
 

@@ -21,9 +21,10 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
+from common.nn.text_encoder import TextEncoder
 from common.weights.porting import is_float
-from plugins.diffusion.io.porting import dtype_name, network_dtype
-from plugins.diffusion.networks.text_encoder import TextEncoder
+from common.weights.torch_names import dtype_name
+from plugins.diffusion.io.porting import network_dtype
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import AutoencoderKL
 from plugins.diffusion.samplers import Sampler, starting_noise

@@ -32,10 +32,10 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from common.io.clip_tokenizer import Tokenizer
+from common.nn.text_encoder import TextEncoder
 from plugins.diffusion.compiled import CompiledFunctions, Layout, in_chunks, make_layout
 from plugins.diffusion.io.base import Base, BaseFiles, load_networks, read_base, save_base
-from plugins.diffusion.io.tokenizer import Tokenizer
-from plugins.diffusion.networks.text_encoder import TextEncoder
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import AutoencoderKL
 from plugins.diffusion.request import Request, make_request

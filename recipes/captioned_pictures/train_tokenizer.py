@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from plugins.diffusion.io.tokenizer import (
+from common.io.clip_tokenizer import (
     BYTE_CHARACTERS,
     END,
     NORMALIZER,

@@ -20,7 +20,7 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,16 +28,15 @@ import numpy as np
 from jaxtyping import Int
 from tqdm import tqdm
 
-from reveal.assistant import Assistant
 from reveal.build.report import Report
 from reveal.build.stored_items import expected, numbered, shrunk
 from reveal.memory.builder import Builder
 from reveal.memory.items import MOST_IDS, Item, ids_of, pack
 from reveal.memory.memory import Memory
-from reveal.processing.item_arrays import row_of
-from reveal.processing.processor import Row, stacked_input
+from reveal.processing.processor import Row
 from reveal.sources import Items, Skips
 from reveal.sources.jsonl import objects
+from reveal.two_tower_assistant import AnyAssistant
 
 BATCH = 64  # items that are encoded at a time
 CHANGE = 4096  # items of a shard that is added to a memory
@@ -54,7 +53,7 @@ class Changed(ValueError):
 def build(
     folder: str | Path,
     sources: Sequence[Items],
-    assistant: Assistant,
+    assistant: AnyAssistant,
     *,
     renumber: bool = False,
     side: int | None = None,
@@ -93,14 +92,20 @@ def build(
             paths = ", ".join(source.path for source in sources)
             raise ValueError(f"nothing that can be used in {paths} ({encoder.skips})")
     written = (ids[0], ids[-1]) if ids else None
-    run = {"added": added, "resumed": resumed, "left_out": encoder.skips.counts, "ids": written}
+    run = {
+        "added": added,
+        "resumed": resumed,
+        "left_out": encoder.skips.counts,
+        "names": encoder.skips.names,
+        "ids": written,
+    }
     return Report.of(Memory(folder), started, **run)
 
 
 def add(
     memory: Memory,
     sources: Sequence[Items],
-    assistant: Assistant,
+    assistant: AnyAssistant,
     *,
     edit: bool = False,
     renumber: bool = False,
@@ -135,10 +140,11 @@ def add(
             ids += change.add(new, keys[~old], values[~old])
             added, edited = added + len(items), edited + len(changed)
     written = (min(ids), max(ids)) if ids else None
-    return Report.of(memory, started, added=added, edited=edited, left_out=encoder.skips.counts, ids=written)
+    run = {"left_out": encoder.skips.counts, "names": encoder.skips.names, "ids": written}
+    return Report.of(memory, started, added=added, edited=edited, **run)
 
 
-def add_one(memory: Memory, item: Item, assistant: Assistant, edit: bool, side: int | None = None) -> Report:
+def add_one(memory: Memory, item: Item, assistant: AnyAssistant, edit: bool, side: int | None = None) -> Report:
     """One item, in the place of the one with its id if `edit`. Raises ValueError for an id that is there, without, and
     for an item that cannot be used."""
     started = time.perf_counter()
@@ -153,7 +159,7 @@ def add_one(memory: Memory, item: Item, assistant: Assistant, edit: bool, side: 
     return Report.of(memory, started, added=1, edited=int(edit), ids=(last, last))
 
 
-def refresh(memory: Memory, assistant: Assistant, progress: bool = False) -> Report:
+def refresh(memory: Memory, assistant: AnyAssistant, progress: bool = False) -> Report:
     """Keys and values of all items anew, by this network, in one change. Raises ValueError if the memory has items of
     a source that the network does not know."""
     started, layout, reader = time.perf_counter(), assistant.layout(), assistant.reader(BATCH)
@@ -171,7 +177,7 @@ def refresh(memory: Memory, assistant: Assistant, progress: bool = False) -> Rep
 class Encoder:
     """Turns a stream of items into batches with keys and values; `side` and `progress` are those of `build`."""
 
-    def __init__(self, assistant: Assistant, skips: Skips, side: int | None, progress: bool = False):
+    def __init__(self, assistant: AnyAssistant, skips: Skips, side: int | None, progress: bool = False):
         if side is not None and side < 0:
             raise ValueError(f"--picture-side {side}: give the pixels of the longer side, or 0 for files as they are")
         self.assistant, self.skips, self._progress = assistant, skips, progress
@@ -179,8 +185,8 @@ class Encoder:
 
     def prepare(self, item: Item, skips: Skips) -> tuple[Item, Row] | None:
         """The item as it is stored, and the network's input; None, and counted, if it cannot be used."""
-        processor, item = self.assistant.processor, shrunk(item, self.side)
-        row = row_of(item, processor.tokenizer, processor.item_length, processor.image_size, skips)
+        item = shrunk(item, self.side)
+        row = self.assistant.processor.row(item, skips)
         return None if row is None else (item, row)
 
     def batches(
@@ -203,7 +209,7 @@ class Encoder:
                 following = pool.submit(take, BATCH)
                 stored, rows = zip(*batch, strict=True)
                 rows = [rows[0]] * before + list(rows)
-                keys, values = reader.encode_rows(stacked_input(rows, processor.item_length, processor.image_size))
+                keys, values = reader.encode_rows(processor.batch(rows))
                 yield list(stored), keys[before:], values[before:]
                 bar.update(len(stored))
                 before = 0
@@ -212,14 +218,14 @@ class Encoder:
         """The items that can be used, in their order, `AHEAD` groups ahead. Raises ValueError for an item of a source
         that the network does not know."""
 
-        def prepare(group: list[Item]) -> tuple[list[tuple[Item, Row]], Mapping[str, int]]:
+        def prepare(group: list[Item]) -> tuple[list[tuple[Item, Row]], Skips]:
             skips = Skips(self.skips.strict)
             found = [self.prepare(item, skips) for item in group]
-            return [one for one in found if one is not None], skips.counts
+            return [one for one in found if one is not None], skips
 
         def done(future: Future) -> list[tuple[Item, Row]]:
-            found, counts = future.result()
-            self.skips.merge(counts)
+            found, skips = future.result()
+            self.skips.merge(skips)
             return found
 
         def known() -> Iterator[Item]:

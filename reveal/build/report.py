@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reveal.assistant import short
 from reveal.memory.memory import Memory
+
+SHOWN = 3  # names of each reason in the text; JSON has all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +25,10 @@ class Report:
     seconds: float  # of this run
     added: int = 0  # items that this run wrote
     edited: int = 0  # of those, in the place of others
+    removed: int = 0  # items that this run deleted
     resumed: int = 0  # written by an interrupted run
-    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)  # records, by reason
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)  # or cut: records, by reason
+    names: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)  # of the first of those
     ids: tuple[int, int] | None = None  # the first and the last that were written; None if nothing was
 
     @classmethod
@@ -44,8 +49,14 @@ class Report:
         ids = "" if self.ids is None else f", ids {self.ids[0]} to {self.ids[1]}"
         edited = f", {self.edited:,} in the place of others" if self.edited else ""
         lines = [f"{self.added:,} items in {self.seconds:.1f} s, {self.rate:,.1f} a second{ids}{edited}"]
+        if self.removed:
+            lines.append(f"{self.removed:,} items taken out")
         if self.resumed:
             lines.append(f"{self.resumed:,} were there of an interrupted run")
-        lines += [f"left out: {count:,} {reason}" for reason, count in self.left_out.items()]
+        for reason, count in self.left_out.items():
+            names = [short(name) for name in self.names.get(reason, ())[:SHOWN]]
+            rest = [f"{count - len(names):,} more"] if len(names) < count else []
+            listed = f": {'; '.join(names + rest)}" if names else ""
+            lines.append(f"{'cut' if 'cut' in reason else 'left out'}: {count:,} {reason}{listed}")
         counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items())
         return "\n".join([*lines, f"{self.memory}: {self.items:,} items ({counts}), version {self.version}"])

@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common import terminal
-from common.io.files import require_file
+from common.io.files import atomic_output, require_file
 from common.io.images import image_size
+from common.io.tensor_files import read_json
 from reveal.cli import commands
-from reveal.cli.commands import PROGRAM, load_assistant, split_names
-from reveal.memory.folder import bytes_on_disk, check_ours, discard, replace
+from reveal.cli.commands import PROGRAM, load_assistant, published_networks, split_names
+from reveal.memory.folder import ENCODER, bytes_on_disk, check_ours, discard, replace
 from reveal.memory.items import Item, ids_of, is_text
 from reveal.memory.manifest import NAME
 from reveal.memory.memory import Memory
-from reveal.sources.registry import items_of
+from reveal.sources.registry import Items, items_of
 
 if TYPE_CHECKING:
     from reveal.build.report import Report
@@ -29,9 +31,13 @@ BUILDING = ".building"  # suffix of a memory that is to take another's place
 
 def build(command: commands.Build) -> None:
     """Raises as `memory_build.build`; FileExistsError also for a memory that is there."""
-    sources = [items_of(argument, command.source) for argument in command.inputs]
-    if not sources:
+    if not command.inputs:
         raise ValueError("nothing to build of: give a folder, an items.jsonl, or READER:PATH")
+    encoder, reader = published_networks(command, None)
+    if encoder is None:
+        sources = [items_of(argument, command.source) for argument in command.inputs]
+    else:
+        sources = _own_sources(command.inputs, command.source, passage_words(Path(encoder)))
     folder = target = Path(command.output)
     if not folder.exists() and (_beside(folder) / NAME).exists():  # killed when it was about to take its place
         _beside(folder).rename(folder)
@@ -42,7 +48,10 @@ def build(command: commands.Build) -> None:
             )
         check_ours(folder)
         target = _beside(folder)
-    assistant = load_assistant(command, names=split_names(command.names))
+    names = split_names(command.names)
+    if encoder is not None:
+        names = names or list(dict.fromkeys(str(source.options.get("source", "own")) for source in sources))
+    assistant = load_assistant(command, names=names)
 
     from reveal.build import memory_build
 
@@ -61,6 +70,7 @@ def build(command: commands.Build) -> None:
                 raise
             discard(target)
             report = run()
+    _remember(target, encoder, reader)
     if target != folder:
         waiting = f"{PROGRAM}: {folder} is being changed by another program; waiting for its end"
         with terminal.stopping(f"the new memory is complete: move {target} to {folder}"):
@@ -74,7 +84,12 @@ def add(command: commands.Add) -> None:
         raise ValueError("give sources, or one item with --text, --image or both; --id is of one item")
     if command.edit and single and command.id is None:
         raise ValueError("--edit needs --id: which item to put this in the place of")
-    sources, memory = [items_of(argument, command.source) for argument in command.inputs], Memory(command.memory)
+    memory = Memory(command.memory)
+    encoder, _ = published_networks(command, memory.folder)
+    if encoder is None:
+        sources = [items_of(argument, command.source) for argument in command.inputs]
+    else:
+        sources = _own_sources(command.inputs, command.source, passage_words(Path(encoder)))
     item = _single_item(command, memory) if single else None
     assistant = load_assistant(command, memory)
 
@@ -87,6 +102,56 @@ def add(command: commands.Add) -> None:
         else:
             report = memory_build.add_one(memory, item, assistant, command.edit, command.picture_side)
     _write_report(command, report, command.memory)
+
+
+def watch(command: commands.Watch) -> None:
+    """Raises as `folder_sync.sync`."""
+    memory = Memory(command.memory)
+    encoder, _ = published_networks(command, memory.folder)
+    if encoder is None or not command.inputs:
+        raise ValueError("give the folders, and a memory that was built with --encoder: others have no such items")
+    sources = _own_sources(command.inputs, None, passage_words(Path(encoder)))
+    for source in sources:
+        memory.layout.number(str(source.options["source"]))
+    assistant = load_assistant(command, memory)
+
+    from reveal.build import folder_sync
+
+    if command.once:
+        _write_report(command, folder_sync.sync(memory, sources, assistant, command.picture_side), command.memory)
+        return
+    with terminal.stopping("the memory is as of the last report"):
+        for report in folder_sync.watch(memory, sources, assistant, command.picture_side):
+            _write_report(command, report, command.memory)
+
+
+def _remember(memory: Path, encoder: str | None, reader: str | None) -> None:
+    """Writes which published networks made a memory, or that none did."""
+    if encoder is None:
+        (memory / ENCODER).unlink(missing_ok=True)
+        return
+    where = {"encoder": str(Path(encoder).resolve()), "reader": reader and str(Path(reader).resolve())}
+    with atomic_output(memory / ENCODER, overwrite=True) as temporary:
+        temporary.write_text(json.dumps(where) + "\n", "utf-8")
+
+
+def passage_words(encoder: Path) -> int:
+    """Words of a passage that the encoder's text tower reads whole, about: 1.6 tokens each, with a title."""
+    from common.nn.two_towers import TwoTowerConfig
+
+    return max(int(TwoTowerConfig.from_json(read_json(encoder / "config.json")).text_length / 1.6), 4)
+
+
+def _own_sources(arguments: Sequence[str], source: str | None, words: int) -> list[Items]:
+    """Folders as documents in passages of so many words, each a source with the folder's name."""
+    found = []
+    for one in (items_of(argument, source) for argument in arguments):
+        if one.reader in ("folder", "documents"):
+            name = source or Path(one.path).resolve().name
+            options = {"words": words, "overlap": words // 5, "source": name, **one.options}
+            one = dataclasses.replace(one, reader="documents", options=options)
+        found.append(one)
+    return found
 
 
 def remove(command: commands.Remove) -> None:
@@ -109,6 +174,7 @@ def refresh(command: commands.Refresh) -> None:
 
     with _room(command.memory, "the memory is as it was; make room and try again"):
         report = memory_build.refresh(memory, assistant, progress=not command.quiet)
+    _remember(memory.folder, *published_networks(command, memory.folder))
     _write_report(command, report, command.memory)
 
 
@@ -163,6 +229,6 @@ def _beside(folder: Path) -> Path:
     return folder.with_name(folder.name + BUILDING)
 
 
-def _write_report(command: commands.Build | commands.Add | commands.Refresh, report: Report, folder: str) -> None:
+def _write_report(command: commands.Printing, report: Report, folder: str) -> None:
     report = dataclasses.replace(report, memory=folder)
     command.write(str(report), report.as_json())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,10 +15,12 @@ import tyro
 from common import terminal
 from common.io.files import require_file
 from reveal import pretrained
+from reveal.memory.folder import ENCODER
 
 if TYPE_CHECKING:
-    from reveal.assistant import Assistant
+    from reveal.memory.engines.engine import Engine
     from reveal.memory.memory import Memory
+    from reveal.two_tower_assistant import AnyAssistant
 
 PROGRAM = "reveal"
 Output = Annotated[str, tyro.conf.arg(aliases=["-o"])]
@@ -52,6 +55,10 @@ class Network(Printing):
     """Weights file, or folder of a run; None: the shipped weights."""
     tokenizer: str | None = None
     """Tokenizer of the training, x.model or x.json; None: the one beside the weights."""
+    encoder: str | None = None
+    """Folder of a CLIP or SigLIP, in place of --weights; None: the memory's, if one made it."""
+    reader: str | None = None
+    """Folder of a T5 1.1 or FLAN-T5 that writes the answers from what --encoder finds; None: the passage is quoted."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -62,10 +69,12 @@ class Searching(Network):
     """Sources to search, as in a,b; None: all."""
     k: Number = None
     """Number of items; None: 4 to read, 10 to list."""
-    engine: Literal["exact", "faiss", "milvus"] = "exact"
-    """Search engine."""
+    engine: Literal["exact", "faiss", "faiss:ivfpq", "faiss:hnsw", "milvus"] = "exact"
+    """Search engine; ivfpq and hnsw are approximate."""
     milvus: str | None = None
     """Milvus server (http://host:19530) or file (keys.db), with --engine milvus."""
+    milvus_token: str | None = None
+    """Its token, or user:password; None: the environment's MILVUS_TOKEN."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -126,8 +135,10 @@ class Remove(OfMemory, Printing):
 class Search(OfMemory, Searching):
     """List the items that match a text, an image, or both best."""
 
-    text: str = ""
+    query: tyro.conf.Positional[str] = ""
     """Query text."""
+    text: str = ""
+    """The same, as an option."""
     image: str | None = None
     """Query image."""
 
@@ -175,33 +186,105 @@ class Compact(OfMemory, Printing):
     """Free the space of deleted and edited items."""
 
 
+@dataclasses.dataclass(kw_only=True)
+class Watch(Network):
+    """Keep a memory equal to folders of photographs and notes, until Ctrl-C."""
+
+    inputs: tyro.conf.Positional[tuple[str, ...]]
+    """The folders that the memory was built of."""
+    memory: str
+    """Folder of the memory."""
+    once: Flag = False
+    """Follow what has changed until now, and end."""
+    picture_side: int | None = None
+    """Longest side of stored images in pixels; 0: files as they are; None: 256, or the encoder's side."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Convert(Printing):
+    """Make weights from published ones: T5 with a ViT, CLIP or SigLIP, or a REVEAL of scenic's."""
+
+    paths: tyro.conf.Positional[tuple[str, ...]]
+    """Folders and files to read, and at the end the file to write."""
+    sources: int = 4
+    """Number of knowledge sources of the network."""
+    fusion_layers: int | None = None
+    """Of T5's layers, the upper ones that fuse; None: 6 of 12, 8 of 24, half of others."""
+    key_dim: int = 512
+    """Length of keys."""
+    value_tokens: int = 32
+    """Tokens of a value."""
+    seed: int = 0
+    """Of the parts that no published network has."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the stored weights."""
+    overwrite: Flag = False
+    """Replace an existing file."""
+
+
 def load_assistant(
     command: Network,
     memory: str | Memory | None = None,
     *,
     names: Sequence[str] = (),
     default_sources: Sequence[str] = (),
-) -> Assistant:
+) -> AnyAssistant:
     """The network that a command names, with the memory. What can be checked without JAX is checked first."""
-    from reveal.memory.engines.engine import engine_of
     from reveal.memory.memory import Memory
 
     memory = Memory(memory) if isinstance(memory, str) else memory
+    encoder, reader = published_networks(command, None if memory is None else memory.folder)
+    if isinstance(command, Searching):
+        if (command.milvus is None) == (command.engine == "milvus"):
+            raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
+        if command.milvus is None and command.milvus_token is not None:
+            raise ValueError("--milvus-token is for --engine milvus: give its --milvus URI too")
+    if encoder is not None:
+        if isinstance(command, Searching) and memory is not None:
+            memory.engine = _engine(command, memory)
+        from common.runtime import setup
+        from reveal.two_tower_assistant import TwoTowerAssistant
+
+        setup()
+        return TwoTowerAssistant.load(encoder, memory, reader, sources=names or default_sources)
     weights = pretrained.weights() if command.weights is None else Path(command.weights)
     weights = require_file(weights / pretrained.WEIGHTS if weights.is_dir() else weights)
     if command.tokenizer is not None:
         require_file(command.tokenizer)
-    if isinstance(command, Searching):
-        if (command.milvus is None) == (command.engine == "milvus"):
-            raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
-        if memory is not None:
-            memory.engine = engine_of(command.milvus or command.engine, memory.folder)
+    if isinstance(command, Searching) and memory is not None:
+        memory.engine = _engine(command, memory)
 
     from common.runtime import setup
     from reveal.assistant import Assistant
 
     setup()
     return Assistant.load(weights, command.tokenizer, memory, sources=names, default_sources=default_sources)
+
+
+def _engine(command: Searching, memory: Memory) -> Engine | None:
+    from reveal.memory.engines.engine import engine_of
+
+    token = os.environ.get("MILVUS_TOKEN", "") if command.milvus_token is None else command.milvus_token
+    return engine_of(command.milvus or command.engine, memory.folder, token)
+
+
+def published_networks(command: Network, memory: Path | None) -> tuple[str | None, str | None]:
+    """Folders of the encoder and the reader: those of the command, else those that the memory remembers.
+
+    Raises ValueError for an encoder with weights, or a reader without an encoder; FileNotFoundError for a missing
+    one."""
+    known: Mapping[str, Any] = {}
+    if memory is not None and (memory / ENCODER).is_file() and command.weights is None:
+        known = json.loads((memory / ENCODER).read_text("utf-8"))
+    encoder, reader = command.encoder or known.get("encoder"), command.reader or known.get("reader")
+    if encoder is not None and command.weights is not None:
+        raise ValueError("--encoder and --weights are two networks: give one")
+    if encoder is None and reader is not None:
+        raise ValueError("--reader reads what --encoder finds: give the folder of a CLIP or SigLIP too")
+    for option, folder in (("--encoder", encoder), ("--reader", reader)):
+        if folder is not None and not Path(folder).is_dir():
+            raise FileNotFoundError(f"{folder}: no such folder; say with {option} where the network is now")
+    return encoder, reader
 
 
 def split_names(names: str | None) -> list[str]:

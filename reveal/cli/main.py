@@ -8,6 +8,8 @@
     reveal info facts                                                                  needs no weights
     reveal refresh facts --weights runs/other                                          keys and values by other weights
     reveal compact facts                                                               frees the space of deleted items
+    reveal watch photos notes --memory mine                                            follows the folders
+    reveal convert flan-t5-base ViT-B_16.npz start.safetensors                         published weights -> ours
 
 User errors are one line on stderr and exit code 2. `--json` prints one JSON object in place of text. A further command
 is a dataclass of its options in `commands.py`, a function that takes it, and a line in COMMANDS.
@@ -35,6 +37,8 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "info": (commands.Info, "reveal.cli.questions"),
     "refresh": (commands.Refresh, "reveal.cli.changes"),
     "compact": (commands.Compact, "reveal.cli.changes"),
+    "watch": (commands.Watch, "reveal.cli.changes"),
+    "convert": (commands.Convert, "reveal.cli.convert"),
 }
 TOKENIZER = "tokenizer"  # `python -m reveal.processing.tokenizers`
 

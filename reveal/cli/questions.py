@@ -14,7 +14,7 @@ from reveal.memory.folder import bytes_on_disk
 from reveal.memory.memory import Memory
 
 if TYPE_CHECKING:
-    from reveal.assistant import Assistant
+    from reveal.two_tower_assistant import AnyAssistant
 
 NO_IMAGE = "-"
 
@@ -22,11 +22,14 @@ NO_IMAGE = "-"
 def search(command: commands.Search) -> None:
     if command.image is not None:
         image_size(command.image)
+    if command.query and command.text:
+        raise ValueError("the text is there twice: give it with or without --text")
+    text = command.query or command.text
     assistant = load_assistant(command, command.memory)
     from reveal.assistant import as_json, columns, short, text_of
 
-    found = assistant.search(command.image, command.text, command.k, _sources(command))
-    _warn_of_unknown(assistant, command.text)
+    found = assistant.search(command.image, text, command.k, _sources(command))
+    _warn_of_unknown(assistant, text)
     rows = [(str(item.id), item.source, f"{score:.3f}", short(text_of(item))) for item, score in found]
     data = {"memory": command.memory, "items": [as_json(item) | {"score": score} for item, score in found]}
     command.write(columns(("id", "source", "score", "text"), rows), data)
@@ -94,7 +97,7 @@ def info(command: commands.Info) -> None:
     command.write("\n".join(lines), data)
 
 
-def _warn_of_unknown(assistant: Assistant, text: str) -> None:
+def _warn_of_unknown(assistant: AnyAssistant, text: str) -> None:
     if unknown := assistant.processor.unknown(text):
         terminal.complain(f"{PROGRAM}: not in the network's vocabulary: {', '.join(unknown)}")
 

@@ -38,7 +38,7 @@ from tqdm import tqdm
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown
 from common.weights.model_file import Metadata
-from reveal.assistant import MOST_READ, Assistant
+from reveal.assistant import MOST_READ, Assistant, items_to_find
 from reveal.evaluation.benchmarks import Benchmark, Example
 from reveal.memory.engines.engine import engine_of
 from reveal.memory.memory import Memory
@@ -237,7 +237,7 @@ class SetsEvaluation(Evaluation):
             task = recipe_of(header).get("task")
             trained = task.get("k") if isinstance(task, Mapping) else None
             default = trained if isinstance(trained, int) and trained > 0 else MOST_READ
-            k = assistant.items_to_find(self.k, default, self.sources)
+            k = items_to_find(assistant.memory, self.k, default, self.sources)
         return assistant, k, record, about
 
     def _score_set(self, name: str, benchmark: Benchmark, answering: Answering, output: Output) -> Row:

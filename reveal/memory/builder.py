@@ -104,8 +104,12 @@ class Builder:
                 self.finish()
             else:
                 self._stack.__exit__(kind, error, trace)  # the shard that was being written goes
+                if not self._done:  # nothing to resume: another build may begin here
+                    (self.folder / RECIPE).unlink(missing_ok=True)
         finally:
             self._lock.remove()
+            if not any(self.folder.iterdir()):
+                self.folder.rmdir()
 
     def _numbered(self, items: Sequence[Item]) -> Int[np.ndarray, " n"]:
         ids, last = [], self.next_id - 1
@@ -136,6 +140,9 @@ def _begin(folder: Path, recipe: dict) -> Lock:
     lock = Lock(folder, "building")
     try:
         _refuse_memory(folder)
+        if path.read_text("utf-8") != text and not (folder / shard_name(1, 0) / INFO).is_file():
+            with atomic_output(path, overwrite=True) as temporary:  # of a build that was killed before it had a shard
+                temporary.write_text(text, "utf-8")
         if path.read_text("utf-8") != text:
             raise FileExistsError(
                 f"{folder} was begun with another layout, or of other sources or another tokenizer (see {RECIPE});"

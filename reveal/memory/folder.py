@@ -3,6 +3,7 @@
 .lock           held by the program that builds or changes the memory
 build.json      until a build is complete: what it is built of
 manifest.json   since then (`manifest.py`)
+encoder.json    where the published networks are that made it, if any (`cli/commands.py`)
 v00001-00000/   shards (`shards.py`), by the version that wrote them and a number
 .partial-...    left by a writer that was killed
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 from reveal.memory.manifest import NAME
 from reveal.memory.shards import ARRAYS, INFO, PAYLOAD
 
-LOCK, RECIPE, PARTIAL = ".lock", "build.json", ".partial-"
+LOCK, RECIPE, PARTIAL, ENCODER = ".lock", "build.json", ".partial-", "encoder.json"
 SHARD_NAME, DELETIONS = re.compile(r"v\d{5,}-\d{5,}"), re.compile(r"deleted-\d+\.npy")
 IN_SHARD = (*(f"{name}.npy" for name in ARRAYS), PAYLOAD, INFO)
 
@@ -86,7 +87,7 @@ def remove(folder: Path, *prefixes: str) -> None:
 def check_ours(folder: Path) -> None:
     """Raises FileExistsError if there is anything in the folder that no memory has; nothing is touched."""
     for entry in sorted(folder.iterdir()):
-        if entry.name in (NAME, RECIPE, LOCK) or entry.name.startswith(PARTIAL):
+        if entry.name in (NAME, RECIPE, LOCK, ENCODER) or entry.name.startswith(PARTIAL):
             continue
         is_shard = entry.is_dir() and SHARD_NAME.fullmatch(entry.name)
         files = sorted(entry.iterdir()) if is_shard else [entry]

@@ -10,11 +10,19 @@
 Each change is a new version (`manifest.py`): it is there whole, or not at all, and only one program changes a memory at
 a time. Rows of deleted and edited items stay in their files until `compact` writes the live ones anew. The engine gets
 the keys at the first search after a change.
+
+**Small changes** write a shard each. As soon as a change leaves `FAN` shards of one size (of 1 to 15 live rows, of 16
+to 255, and so on up to `SHARD`), it merges them to one: a memory of n items has about FAN log n small shards, and an
+item is written anew log n times, with a logarithm of base FAN.
+
+**Programs that read** go on when another one merges or compacts: what they miss they find in the present version
+(`reopen`), whose items may be others.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import shutil
 import weakref
@@ -35,6 +43,8 @@ from reveal.memory.versions import Change, Snapshot
 
 Encode = Callable[[list[Item]], tuple[np.ndarray, np.ndarray]]  # -> keys [n k], values [n c d]
 BATCH = 256  # items in RAM at a time where all are rewritten
+
+FAN = 16  # shards of one size that are merged
 
 _SEARCHED: weakref.WeakKeyDictionary[Engine, tuple[str, int]] = weakref.WeakKeyDictionary()
 
@@ -73,11 +83,40 @@ class Memory(Snapshot):
             from reveal.memory.engines.exact import ExactEngine
 
             self.engine = ExactEngine()
-        if _SEARCHED.get(self.engine) != (self._token, self.version):
-            _SEARCHED.pop(self.engine, None)  # an update that fails leaves keys of neither
-            self.engine.update(self.rows(), len(self.layout.sources), self.version)
-            _SEARCHED[self.engine] = self._token, self.version
-        return self.engine.search(query, k, sources=numbers, log_gate=log_gate)
+        engine = self.engine
+        if _SEARCHED.get(engine) != (self._token, self.version):
+            _SEARCHED.pop(engine, None)  # an update that fails leaves keys of neither
+            self._again(lambda: engine.update(self.rows(), len(self.layout.sources), self.version))
+            _SEARCHED[engine] = self._token, self.version
+        return engine.search(query, k, sources=numbers, log_gate=log_gate)
+
+    def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
+        """As `Snapshot.items`, also when another program has removed the files that were open."""
+        return self._again(super().items, ids)
+
+    def keys(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> np.ndarray:
+        """As `Snapshot.keys` and `items`."""
+        return self._again(super().keys, ids)
+
+    def values(self, ids: Sequence[int] | Int[np.ndarray, "*n"]) -> np.ndarray:
+        """As `Snapshot.values` and `items`."""
+        return self._again(super().values, ids)
+
+    def reopen(self) -> bool:
+        """Opens the version that is there now; whether another program has changed it. Raises as the constructor."""
+        found = read_manifest(self.folder)
+        if found == self.manifest:
+            return False
+        self.__dict__.update(vars(Snapshot(self.folder, self.layout.encoder)))
+        return True
+
+    def _again(self, read: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return read(*arguments)
+        except FileNotFoundError:
+            if not self.reopen():
+                raise
+            return read(*arguments)
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
         """New items, one version more; their ids. Raises as `Change.add`."""
@@ -103,11 +142,13 @@ class Memory(Snapshot):
             yield change
             if (finished := change.finish()) is not None:
                 next_id, shards = finished
-                self._commit(shards, version=version, next_id=next_id)
+                merged = self._merged(shards, version)
+                self._commit(merged, version=version, next_id=next_id)
+                for shard in set(shards) - set(merged):
+                    shutil.rmtree(shard.folder, ignore_errors=True)
 
     def compact(self) -> None:
-        """Writes the live items anew, in the order of their ids, and removes all other files; one version more. Other
-        programs that have the memory open have to open it again."""
+        """Writes the live items anew, in the order of their ids, and removes all other files; one version more."""
         self._renew(self.layout, None)
 
     def refresh(self, encode: Encode, encoder: str, **shape: Any) -> None:
@@ -136,11 +177,30 @@ class Memory(Snapshot):
                 if SHARD_NAME.fullmatch(folder.name):
                     shutil.rmtree(folder)
 
-    def _rewrite(self, folder: Path, layout: Layout, version: int, encode: Encode | None) -> list[Shard]:
-        """Shards of the live items, in the order of ids, encoded anew or as they are."""
+    def _merged(self, shards: list[Shard], version: int) -> list[Shard]:
+        """The shards of a version that is being written, with those of one size merged (module docstring)."""
+        while True:
+            sizes: dict[int, list[Shard]] = {}
+            for shard in shards:
+                rows = sum(shard.info.counts)
+                if rows < SHARD:
+                    sizes.setdefault((max(rows, 1).bit_length() - 1) // (FAN.bit_length() - 1), []).append(shard)
+            group = next((found for found in sizes.values() if len(found) >= FAN), None)
+            if group is None:
+                return shards
+            part = copy.copy(self)  # of the group alone
+            part.shards = group
+            begun = len(list(self.folder.glob(f"v{version:05d}-*")))
+            merged = part._rewrite(self.folder, self.layout, version, None, begun)
+            shards = [shard for shard in shards if shard not in group] + merged
+
+    def _rewrite(
+        self, folder: Path, layout: Layout, version: int, encode: Encode | None, begun: int = 0
+    ) -> list[Shard]:
+        """Shards of the live items, in the order of ids, encoded anew or as they are; `begun` are there already."""
         rows, shards = self.rows(), []
         for first in range(0, len(rows), SHARD):
-            name, last = shard_name(version, len(shards)), min(first + SHARD, len(rows))
+            name, last = shard_name(version, begun + len(shards)), min(first + SHARD, len(rows))
             with new_shard(folder, name, layout) as writer:
                 for start in range(first, last, BATCH):
                     part = slice(start, min(start + BATCH, last))

@@ -45,6 +45,11 @@ class VitConfig:
     mlp: int = 3072  # hidden width
     patch: int = 16  # side, in pixels
     image_size: int = 224  # side, in pixels; fixed by the position table
+    # Of other published ViTs (`published.py`), whose tokens are used without the class token:
+    activation: str = "gelu_pytorch_tanh"  # of the mlp, a name of `common.nn.transformer.ACTIVATIONS`
+    norm_eps: float = 1e-6
+    class_token: bool = False  # that the patches attend to
+    pre_norm: bool = False  # a layer norm before the first layer
 
     def __post_init__(self):
         check(self, _positive_integers(self))

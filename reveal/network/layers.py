@@ -1,4 +1,4 @@
-"""Layers that all stacks of REVEAL share: linear map, the two norms, embedding, attention.
+"""Layers that all stacks of REVEAL share: linear map, T5's norm, embedding, attention.
 
 A layer computes in the type of its input and casts its parameters to it, so a network whose parameters are bfloat16
 runs in bfloat16. Statistics of the norms, attention logits and softmax are float32 whatever the type.
@@ -46,20 +46,6 @@ class RMSNorm(nnx.Module):
         wide = x.astype(jnp.float32)
         gain = lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + NORM_EPS)
         return (wide * gain * self.scale[...].astype(jnp.float32)).astype(x.dtype)
-
-
-class LayerNorm(nnx.Module):
-    """Normalises the last axis to mean 0 and variance 1, then scales and shifts (Ba et al., 2016): ViT's norm."""
-
-    def __init__(self, width: int):
-        self.scale = nnx.Param(jnp.ones((width,)))
-        self.bias = nnx.Param(jnp.zeros((width,)))
-
-    def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
-        wide = x.astype(jnp.float32)
-        centred = wide - wide.mean(-1, keepdims=True)
-        gain = lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + NORM_EPS) * self.scale[...].astype(jnp.float32)
-        return (centred * gain + self.bias[...].astype(jnp.float32)).astype(x.dtype)
 
 
 class Embedding(nnx.Module):

@@ -8,6 +8,7 @@ which the reference has two kinds, its own layers' (`FusionEncoderLayer_0/LayerN
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -17,7 +18,7 @@ import numpy as np
 from flax import nnx
 
 from common.weights import porting
-from reveal.network.config import RevealConfig
+from reveal.network.config import RevealConfig, VitConfig
 from reveal.network.model import Reveal, abstract
 
 # Per layer: our module -> theirs, which have the same leaves.
@@ -101,8 +102,13 @@ def source_name(path: str) -> str:
 def from_scenic(variables: Mapping[str, np.ndarray], config: RevealConfig) -> Reveal:
     """The network with the reference's parameters ({its name: array}).
 
-    Raises ValueError that lists every parameter that is missing, left over, or of another size."""
+    A checkpoint without a source gate (those of warm start have none) gets a uniform one. Raises ValueError that lists
+    every parameter that is missing, left over, or of another size."""
     graph, shapes = abstract(config)
+    if not any(name.startswith(f"{MODULES['gate.map']}/") for name in variables):
+        kernel, bias = (np.zeros(shape, np.float32) for shape in ((config.key_dim, config.sources), (config.sources,)))
+        gate = MODULES["gate.map"]
+        variables = {**variables, f"{gate}/kernel": kernel, f"{gate}/bias": bias}
     leaves = porting.flatten(shapes)
     names = {path: source_name(path) for path in leaves}
     stored = {
@@ -111,6 +117,52 @@ def from_scenic(variables: Mapping[str, np.ndarray], config: RevealConfig) -> Re
     table = {ours: porting.Entry(theirs) for ours, theirs in names.items()}
     values = porting.port({**variables, **stored}, table, shapes)
     return nnx.merge(graph, porting.unflatten_like(jax.tree.map(jnp.asarray, values), shapes))
+
+
+def scenic_config(variables: Mapping[str, np.ndarray], prior: str = "multiply") -> RevealConfig:
+    """The architecture of the reference's parameters, by their shapes; of a network without a gate, for one source.
+
+    Raises ValueError that lists the parameters which it would take and are not there."""
+
+    def layers(stack: str) -> int:
+        pattern = re.escape(STACKS[stack][0]).replace(r"\{\}", r"(\d+)")
+        return len({match[1] for name in variables if (match := re.match(pattern + "/", name))})
+
+    attention = "text.layers.0.attention.query.kernel"
+    patches, head = "vit.patches.kernel", "vit.layers.0.query.kernel"
+    needed = (
+        "embedding.embedding",
+        "text.positions.rel_embedding",
+        attention,
+        "text.layers.0.mlp.wi_0.kernel",
+        patches,
+    )
+    needed += ("projection.kernel", "value_head.latents", "vit.positions", head, "vit.layers.0.mlp_in.kernel")
+    names = {ours: source_name(ours) for ours in needed}
+    if missing := [theirs for theirs in names.values() if theirs not in variables]:
+        raise ValueError(f"no {', '.join(missing)} among {len(variables)} arrays: expected a REVEAL of scenic's")
+    shape = {ours: variables[theirs].shape for ours, theirs in names.items()}
+    (vocab_size, width), (heads, _) = shape["embedding.embedding"], shape["text.positions.rel_embedding"]
+    patch, grid = shape[patches][0], math.isqrt(shape["vit.positions"][1])
+    vit_width, vit_heads = shape[head][:2]
+    vit = VitConfig(vit_width, layers("vit"), vit_heads, shape["vit.layers.0.mlp_in.kernel"][1], patch, patch * grid)
+    gate = variables.get(source_name("gate.map.bias"))
+    return RevealConfig(
+        vit,
+        vocab_size,
+        width,
+        heads,
+        head_dim=shape[attention][1] // heads,
+        mlp=shape["text.layers.0.mlp.wi_0.kernel"][1],
+        encoder_layers=layers("text") + layers("fusion.encoder"),
+        decoder_layers=layers("decoder"),
+        fusion_layers=layers("fusion.encoder"),
+        key_dim=shape["projection.kernel"][1],
+        value_tokens=shape["value_head.latents"][1],
+        sources=1 if gate is None else len(gate),
+        prior=prior,
+        bos=min(RevealConfig.bos, vocab_size - 1),
+    )
 
 
 def merged(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,12 +11,11 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
 from reveal.memory.items import Item
-from reveal.processing.processor import WHOLE, Row, image_of, stacked, text_of
+from reveal.processing.processor import WHOLE, Row, row_of, stacked
 from reveal.processing.tokenizers import Tokenizer
 from reveal.sources.records import Skips
 
 CROP_SEED = 0x63726F70  # with an item's id, seeds its crop and drop
-MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # not the image's fault
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,30 +84,3 @@ def arrays_of(
         raise ValueError(f"no usable item in the knowledge ({skips}): check its path and its images")
     arrays = stacked(list(rows.values()), length, size)
     return ItemArrays(*arrays, np.array(source, np.uint8), np.array(list(rows), np.int64))
-
-
-def row_of(
-    item: Item,
-    tokenizer: Tokenizer,
-    length: int,
-    size: int,
-    skips: Skips,
-    rng: np.random.Generator | None = None,
-    crop: Sequence[float | int] = WHOLE,
-    drop_image: float | int = 0,
-) -> Row | None:
-    """One item; None, and counted, if it cannot be used. Arguments as in `arrays_of`."""
-    name = f"item {item.id} of {item.source}"
-    tokens = tokenizer.encode(text_of(item, tokenizer.separator), length)
-    dropped = rng is not None and rng.random() < drop_image and bool(tokens.any())
-    try:
-        image = None if dropped else image_of(item, size, rng, crop)
-    except (ValueError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
-            raise
-        skips.add("whose picture is damaged", f"{name} ({error})")
-        return None
-    if image is None and not tokens.any():
-        skips.add("with neither text nor picture", name)
-        return None
-    return Row(tokens, image)

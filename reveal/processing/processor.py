@@ -22,11 +22,12 @@ whatever their aspect, so that nothing is cut off.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -39,11 +40,16 @@ from reveal.network.config import RevealConfig
 from reveal.processing import tokenizers
 from reveal.processing.tokenizers import WORD, Tokenizer, Words
 
+if TYPE_CHECKING:  # answering needs no sources
+    from reveal.sources.records import Skips
+
 ASK, DESCRIBE = "Question: {}", "Describe the picture:"
 BESIDE = ("spiece.model", "vocabulary.json", "words.json")  # file names of tokenizers beside weights
 DESCRIPTION = "processor.json"
 LENGTHS = {"item_length": "item_length", "question_length": "text_length", "answer_length": "answer_length"}  # recipe's
 WHOLE = (1, 1)  # share of an image that is kept
+CUT = "whose text was cut after"  # so many tokens
+MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # not the image's fault
 PROBE = 4  # encode at most so many times `question_length` to report how long a question is
 
 
@@ -97,6 +103,14 @@ class Processor:
     def two_hops(self, question: str) -> Hops | None:
         """The decomposition of a two-hop question; None for all others."""
         return self.hops.get(question.strip().lower())
+
+    def row(self, item: Item, skips: Skips) -> Row | None:
+        """An item's tokens and image; None, and counted, if it cannot be used."""
+        return row_of(item, self.tokenizer, self.item_length, self.image_size, skips)
+
+    def batch(self, rows: Sequence[Row]) -> Mapping[str, np.ndarray]:
+        """Rows as `Reveal.encode_item` takes them."""
+        return stacked_input(rows, self.item_length, self.image_size)
 
     def items(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
         """Items as `Reveal.encode_item` takes them: a `reveal.reader.ReadItem`."""
@@ -174,6 +188,37 @@ class Row(NamedTuple):
 
     tokens: Int[np.ndarray, " l"]
     image: UInt8[np.ndarray, "s s 3"] | None
+
+
+def row_of(
+    item: Item,
+    tokenizer: Tokenizer,
+    length: int,
+    size: int,
+    skips: Skips,
+    rng: np.random.Generator | None = None,
+    crop: Sequence[float | int] = WHOLE,
+    drop_image: float | int = 0,
+) -> Row | None:
+    """One item; None, and counted, if it cannot be used. Arguments as in `arrays_of`."""
+    name = f"item {item.id} of {item.source}"
+    text = text_of(item, tokenizer.separator)
+    whole = tokenizer.encode(text, 2 * length)
+    tokens = whole[:length]
+    if whole[length:].any():
+        skips.note(f"{CUT} {length} tokens", name)
+    dropped = rng is not None and rng.random() < drop_image and bool(tokens.any())
+    try:
+        image = None if dropped else image_of(item, size, rng, crop)
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
+            raise
+        skips.add("whose picture is damaged", f"{name} ({error})")
+        return None
+    if image is None and not tokens.any():
+        skips.add("with neither text nor picture", name)
+        return None
+    return Row(tokens, image)
 
 
 def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:

@@ -4,8 +4,8 @@
     gulls/moult.txt                                         a text alone
     tern.png                                                an image alone
 
-Subfolders are read too. Items come in natural order of their names (`a2` before `a10`), and have `first_id` and the
-numbers after it, those that are left out counted too.
+Subfolders are read too; for documents (.md, .html, .pdf) there is `documents.py`. Items come in natural order of their
+names (`a2` before `a10`), and have `first_id` and the numbers after it, those that are left out counted too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ TEXT = ".txt"
 
 
 def records(path: str | Path, *, skips: Skips) -> Iterator[Record]:
-    """The items of a folder. Raises as `groups`."""
+    """The items of a folder; files of other kinds are counted. Raises as `groups`."""
+    for file in walk(Path(path), ("",)):
+        if file.suffix.lower() not in (TEXT, *READABLE):
+            skips.note("of a kind that is not read", str(file))
     for number, files in enumerate(groups(Path(path))):
         images = [file for file in files if file.suffix.lower() != TEXT]
         for spare in images[1:]:

@@ -29,26 +29,39 @@ HELD_OUT = "whose picture is in an evaluation set"
 MISSING = "whose picture is not there"
 UNREADABLE = "whose picture cannot be read"
 TEXT_STAYS = "and that stay as texts"
+NAMED = 1000  # names that are kept of each reason
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)  # too many open files: the file to be opened is not at fault
 
 
 class Skips:
-    """Counts records that are left out, by reason; with `strict`, `add` raises ValueError instead."""
+    """Counts records that are left out or cut, by reason, and keeps the names of the first `NAMED` of each; with
+    `strict`, `add` raises ValueError instead."""
 
     def __init__(self, strict: bool = False):
         self.strict, self.counts = strict, collections.Counter[str]()
+        self.names: dict[str, list[str]] = {}
 
     def add(self, reason: str, where: str) -> None:
         if self.strict:
             raise ValueError(f"{where}: {reason}; correct it, or set strict=false to leave it out")
+        self.note(reason, where)
+
+    def note(self, reason: str, where: str) -> None:
+        """Counts what is no fault, such as a text that is cut: `strict` does not raise."""
         self.counts[reason] += 1
+        names = self.names.setdefault(reason, [])
+        if len(names) < NAMED:
+            names.append(where)
 
     def held_out(self) -> None:
         """Counts a record whose image is in an evaluation set: no fault, so `strict` does not raise."""
         self.counts[HELD_OUT] += 1
 
-    def merge(self, others: Mapping[str, int]) -> None:
-        self.counts.update(others)
+    def merge(self, others: Skips) -> None:
+        self.counts.update(others.counts)
+        for reason, names in others.names.items():
+            own = self.names.setdefault(reason, [])
+            own += names[: NAMED - len(own)]
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.counts.most_common())

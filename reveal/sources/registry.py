@@ -36,7 +36,20 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from reveal.memory.items import Item
-from reveal.sources import coco, evqa, folder, held_out, infoseek, jsonl, pairs, wikidata, wikidata_dump, wit, wit_tfds
+from reveal.sources import (
+    coco,
+    documents,
+    evqa,
+    folder,
+    held_out,
+    infoseek,
+    jsonl,
+    pairs,
+    wikidata,
+    wikidata_dump,
+    wit,
+    wit_tfds,
+)
 from reveal.sources.images import all_names
 from reveal.sources.records import Question, Record, Skips, as_item, as_question, usable
 
@@ -123,6 +136,7 @@ class Items(Reading):
     READERS: ClassVar[Mapping[str, Format]] = {
         "jsonl": Format(jsonl.items, "own", "own", first_id=False),
         "folder": Format(folder.records, "own", "own"),
+        "documents": Format(documents.records, "own", "own"),
         "wit": Format(wit.items, "optional", "wit"),
         "wit_tfds": Format(wit_tfds.items, "optional", "wit"),
         "cc12m": Format(pairs.table, "required", "cc12m"),

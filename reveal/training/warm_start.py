@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -69,7 +69,7 @@ class RevealTask:
     smoothing: float = 0.01  # of the target distribution
     temperature: float = 0.2  # of the contrastive loss
     augment: Augment | None = None  # of the images of items that are encoded with gradients
-    start_from: str | None = None  # weights to fine-tune
+    start_from: str | Sequence[str] | None = None  # weights, a run's folder, or published ones: [T5 folder, ViT folder]
     copying: bool = False  # initialise cross-attention of value head and generator by `Attention.init_as_copy`
     dtype: str = "float32"  # of the computation, or bfloat16; parameters and losses stay float32
     remat: bool = False  # recompute activations for the gradient: less memory, more time
@@ -109,7 +109,11 @@ class RevealTask:
         return nnx.to_pure_dict(nnx.state(model))
 
     def start(self) -> Params | None:
-        return None if self.start_from is None else weights.load_params(self.start_from, self.config)
+        if self.start_from is None:
+            return None
+        from reveal.network.published import start_params
+
+        return start_params([self.start_from] if isinstance(self.start_from, str) else self.start_from, self.config)
 
     def frozen(self) -> dict[str, Any]:
         return {"contents": device_memory.contents_of(self.knowledge.items, self.config.sources)}

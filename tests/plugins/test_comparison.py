@@ -15,12 +15,12 @@ from prepared import dark_squares, write_prepared
 from refusals import refused
 from tiny_base import TEXT, diffusion_base, pixel_base, random
 
+from common.weights.torch_names import blank
 from plugins.control import ControlNet, MediaPipePlugin, PlugAndPlay, T2IAdapter, save
 from plugins.control.controlnet import ControlNetConfig
 from plugins.control.mediapipe import MediaPipeConfig
 from plugins.control.t2i_adapter import T2IAdapterConfig
 from plugins.data.captioned_batches import CaptionedConfig
-from plugins.diffusion.io.porting import blank
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.evaluation import comparison as tables
 from plugins.evaluation.comparison import ControlComparison

@@ -14,12 +14,12 @@ from networks import SMALL, WEIGHTS, assert_same, folder, parameters, stored_jso
 from tiny_base import random
 
 from common.weights import porting
+from common.weights.torch_names import blank, table
 from plugins.control import ControlNetwork, single_file
 from plugins.control.controlnet import ControlNet, ControlNetConfig
 from plugins.control.loading import find, load, save, shipped_names
 from plugins.control.mediapipe import MediaPipeConfig, MediaPipePlugin
 from plugins.control.t2i_adapter import T2IAdapter, T2IAdapterConfig
-from plugins.diffusion.io.porting import blank, table
 
 KINDS = {"controlnet": ControlNet, "t2i_adapter": T2IAdapter}
 WIDTHS = (16, 32, 32, 32)

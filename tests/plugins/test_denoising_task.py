@@ -12,10 +12,10 @@ from networks import random
 from tiny_base import train
 
 from common.io.images import contact_sheet
+from common.nn.text_encoder import TextConfig, TextEncoder
 from common.training.task import Context
 from plugins.diffusion import load
 from plugins.diffusion.io.components import save_component
-from plugins.diffusion.networks.text_encoder import TextConfig, TextEncoder
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
 from plugins.diffusion.samplers import by_name, starting_noise

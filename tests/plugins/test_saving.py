@@ -13,8 +13,8 @@ import safetensors.numpy
 from flax import nnx
 from networks import DATA, FILES, assert_same, folder, network, parameters, stored
 
+from common.nn.layers import Linear
 from plugins.diffusion.io.components import load_component, load_vae, save_component
-from plugins.diffusion.networks.layers import Linear
 from plugins.diffusion.networks.unet import UNetConfig
 
 NAMES = {"unet": "", "vae": "", "text_encoder": "text_model."}
@@ -82,12 +82,12 @@ def peak():  # of this program since it began
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
 
 import jax
-from plugins.diffusion.io import porting
+from common.weights import torch_names
 from plugins.diffusion.io.components import load_unet
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 folder = Path(sys.argv[1])
 config = UNetConfig.from_json(json.loads((folder / "config.json").read_text()))
-porting.blank(UNet, config)  # tracing and the device's start have a price that does not grow with the network
+torch_names.blank(UNet, config)  # tracing and the device's start have a price that does not grow with the network
 jax.block_until_ready(jax.numpy.ones(3))
 before = peak()
 unet = load_unet(folder)

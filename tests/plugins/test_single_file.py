@@ -8,11 +8,12 @@ import pytest
 import safetensors.numpy
 from networks import assert_same, network, one_line, parameters, stored
 
+from common.nn.text_encoder import TextConfig
 from common.weights import porting
+from common.weights.torch_names import blank, table
 from plugins.diffusion.io.components import KINDS, load_component, load_text_encoder, load_unet, load_vae
-from plugins.diffusion.io.porting import blank, from_folder, table
+from plugins.diffusion.io.porting import from_folder
 from plugins.diffusion.io.single_file import from_single_file, infer_config, prefix_of
-from plugins.diffusion.networks.text_encoder import TextConfig
 from plugins.diffusion.networks.unet import UNetConfig
 from plugins.diffusion.networks.vae import VAEConfig
 

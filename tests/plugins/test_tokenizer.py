@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from networks import DATA, one_line
 
-from plugins.diffusion.io.tokenizer import Tokenizer
+from common.io.clip_tokenizer import Tokenizer
 
 TINY = DATA / "tokenizer_tiny"
 EXPECTED = json.loads((DATA / "tokenizer_expected.json").read_text("utf-8"))["tiny_1000"]

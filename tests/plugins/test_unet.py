@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from networks import SMALL, assert_near, fixture, network, normal, one_line, small_unet, stored_json
 
-from plugins.diffusion.networks.text_encoder import TextConfig
+from common.nn.text_encoder import TextConfig
 from plugins.diffusion.networks.unet import UNetConfig
 from plugins.diffusion.networks.vae import VAEConfig
 

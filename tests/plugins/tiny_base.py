@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import optax
 from networks import DATA, random
 
+from common.io.clip_tokenizer import Tokenizer
+from common.nn.text_encoder import TextConfig, TextEncoder
 from common.training.task import Context
 from plugins.diffusion import samplers
-from plugins.diffusion.io.tokenizer import Tokenizer
-from plugins.diffusion.networks.text_encoder import TextConfig, TextEncoder
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
 from plugins.diffusion.pipeline import Pipeline

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from made_archives import write_deb, write_npm
 
+from common.io.clip_tokenizer import END, START, WORD_END, Tokenizer
 from plugins.data.captioned import caption, is_sided
-from plugins.diffusion.io.tokenizer import END, START, WORD_END, Tokenizer
 from recipes.captioned_pictures import clipart, emoji, splits, stamps, thumbnails
 from recipes.captioned_pictures.prepare import Settings, prepare
 from recipes.captioned_pictures.thumbnails import Picture

@@ -382,3 +382,56 @@ def test_a_memory_is_replaced_when_no_program_changes_it(folder, monkeypatch):
     with pytest.raises(AttributeError):
         replace(folder, folder.parent / "newer")
     assert len(Memory(folder)) == 7 and not list(folder.parent.glob(".replaced-*"))
+
+
+def test_small_changes_are_merged(tmp_path):
+    """300 single additions, edits and deletions among them: few shards, and the same items as in one change."""
+    build(tmp_path / "m", 20, shard=100)
+    memory = Memory(tmp_path / "m")
+    items, keys, values = drawn(300, seed=1)
+    for number in range(300):
+        memory.add(items[number : number + 1], keys[number : number + 1], values[number : number + 1])
+        if number % 50 == 49:
+            memory.edit([Item("kg", {"text": f"edited {number}"}, id=20 + number)], keys[:1], values[:1])
+            memory.delete([19 + number])
+    opened = Memory(tmp_path / "m")
+    assert len(opened.shards) <= 3 * 16 and len(list((tmp_path / "m").glob("v*"))) == len(opened.shards)
+    opened.verify()
+    ids = opened.rows().ids
+    assert len(ids) == 314 and len(opened) == 314 and opened.version == 1 + 300 + 12
+    for number in (0, 47, 299):
+        there = opened.items([20 + number])[0]
+        assert there.fields["text"] == (f"edited {number}" if number % 50 == 49 else items[number].fields["text"])
+        if number % 50 != 49:
+            np.testing.assert_array_equal(opened.keys([20 + number])[0], keys[number])
+    with pytest.raises(ValueError):
+        opened.items([19 + 49])
+
+
+@pytest.mark.parametrize("change", ["compact", "merge"])
+def test_programs_that_read_go_on(folder, change):
+    reader, writer, (items, keys, values) = Memory(folder), Memory(folder), drawn(20, seed=1)
+    for number in range(12):  # beside three shards of the build
+        writer.add(items[number : number + 1], keys[number : number + 1], values[number : number + 1])
+    reader, late = Memory(folder), Memory(folder)
+    found = reader.search(keys[3:4], k=1)
+    if change == "compact":
+        writer.compact()
+    else:
+        writer.add(items[12:13], keys[12:13], values[12:13])
+    assert not any((folder / shard.info.name).exists() for shard in reader.shards[-12:])
+    assert reader.items(found.ids[0])[0].fields == items[3].fields and reader.version == writer.version
+    assert late.search(keys[3:4], k=1).ids[0, 0] == found.ids[0, 0]
+    assert not reader.reopen()
+
+
+def test_a_builds_first_mistake_leaves_the_folder_free(tmp_path):
+    """Until a shard is whole there is nothing to resume, whether the build was refused or killed."""
+    items, keys, values = drawn(5)
+    with pytest.raises(ValueError), Builder(tmp_path / "m", LAYOUT, 10) as builder:
+        builder.add(items, keys[:4], values)
+    assert not (tmp_path / "m").exists()
+    killed = Builder(tmp_path / "m", LAYOUT, 10)
+    killed._lock.close()  # as when the program dies
+    build(tmp_path / "m", 5, shard=11)
+    assert len(Memory(tmp_path / "m")) == 5

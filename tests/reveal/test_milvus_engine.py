@@ -122,7 +122,7 @@ def test_a_collection_has_its_name_when_it_is_complete(opened, monkeypatch):
 def test_collections_of_two_hosts_are_two(monkeypatch):
     names = []
     engine = "reveal.memory.engines.milvus_engine.MilvusEngine"
-    monkeypatch.setattr(engine, lambda uri, name, reuse: names.append(name) or ExactEngine(make_mesh(1)))
+    monkeypatch.setattr(engine, lambda uri, name, token, reuse: names.append(name) or ExactEngine(make_mesh(1)))
     for host in ("a", "b", "a"):
         monkeypatch.setattr("platform.node", lambda host=host: host)
         milvus_of("keys.db", "facts")

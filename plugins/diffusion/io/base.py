@@ -32,12 +32,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from common.io.clip_tokenizer import END, Tokenizer
 from common.io.files import atomic_output
+from common.io.tensor_files import about, listing, read_json
+from common.nn.text_encoder import TextConfig
+from common.weights.torch_names import fill
 from plugins.diffusion.io.components import KINDS, Component, read_component, save_component
-from plugins.diffusion.io.porting import fill, network_dtype
-from plugins.diffusion.io.tensor_files import about, listing, read_json
-from plugins.diffusion.io.tokenizer import END, Tokenizer
-from plugins.diffusion.networks.text_encoder import TextConfig
+from plugins.diffusion.io.porting import network_dtype
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.networks.vae import VAEConfig
 from plugins.diffusion.samplers import Sampler, by_name

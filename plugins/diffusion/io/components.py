@@ -25,12 +25,13 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
+from common.io.clip_tokenizer import Tokenizer
 from common.io.files import atomic_output
-from plugins.diffusion.io.porting import Renamed, dtype_name, fill, from_folder, state_dict
-from plugins.diffusion.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
-from plugins.diffusion.io.tokenizer import Tokenizer
-from plugins.diffusion.networks.json_config import JsonConfig
-from plugins.diffusion.networks.text_encoder import MODEL_TYPE, TextConfig, TextEncoder
+from common.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
+from common.nn.json_config import JsonConfig
+from common.nn.text_encoder import MODEL_TYPE, TextConfig, TextEncoder
+from common.weights.torch_names import dtype_name, fill, state_dict
+from plugins.diffusion.io.porting import Renamed, from_folder
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
 

@@ -31,10 +31,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
+from common.io.tensor_files import TensorFiles, about
 from common.weights import porting
 from common.weights.porting import OIHW_TO_HWIO
-from plugins.diffusion.io.porting import table
-from plugins.diffusion.io.tensor_files import TensorFiles, about
+from common.weights.torch_names import table
 
 Part = Literal["unet", "text_encoder"]
 

@@ -1,8 +1,8 @@
-"""Layers of Stable Diffusion: convolution, linear map, norms, embedding, residual block, changes of resolution.
+"""Layers of Stable Diffusion: convolution, group norm, residual block, changes of resolution.
 
 Parameters are float32 and named `kernel`/`bias`, `scale`/`bias` or `embedding`; a PyTorch file has the same tensors as
 `weight`/`bias`, with kernels transposed (OIHW -> HWIO, OI -> IO), so porting needs nothing but these names
-(`io/porting.py`). Images are `b h w c`.
+(`common/weights/torch_names.py`). Images are `b h w c`.
 
 Precision. A layer computes in the type of its input and casts its parameters to it: with bfloat16 inputs the network
 runs in bfloat16. The exception is the statistics of the norms, which are always float32: a sum over 40,960 bfloat16
@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-uniform = jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+from common.nn.layers import Linear, uniform
+
 silu = jax.nn.silu
 Sides = tuple[tuple[int, int], tuple[int, int]]  # zeros added (above, below), (left, right)
 AROUND: Sides = ((1, 1), (1, 1))  # padding of the UNet's strided convolutions
@@ -41,18 +42,6 @@ class Conv(nnx.Module):
         return lax.conv_general_dilated(x, kernel, strides, self.padding, dimension_numbers=layout) + bias
 
 
-class Linear(nnx.Module):
-    """A linear map of the last axis."""
-
-    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, rngs: nnx.Rngs):
-        self.kernel = nnx.Param(uniform(rngs.params(), (inputs, outputs)))
-        self.bias = nnx.Param(jnp.zeros((outputs,))) if bias else None
-
-    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-        y = x @ self.kernel[...].astype(x.dtype)
-        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
-
-
 class GroupNorm(nnx.Module):
     """Normalises each group of channels of each image to mean 0 and variance 1 (Wu & He, 2018), then scales."""
 
@@ -73,31 +62,6 @@ class GroupNorm(nnx.Module):
         """Mean over space and the channels of a group, repeated for each of them."""
         channels = x.mean(axis=(1, 2)).reshape(x.shape[0], self.groups, -1)
         return jnp.broadcast_to(channels.mean(-1, keepdims=True), channels.shape).reshape(x.shape[0], 1, 1, -1)
-
-
-class LayerNorm(nnx.Module):
-    """Normalises the last axis to mean 0 and variance 1 (Ba et al., 2016), then scales."""
-
-    def __init__(self, width: int, eps: float = 1e-5):
-        self.eps = eps
-        self.scale = nnx.Param(jnp.ones((width,)))
-        self.bias = nnx.Param(jnp.zeros((width,)))
-
-    def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
-        wide = x.astype(jnp.float32)
-        centred = wide - wide.mean(-1, keepdims=True)
-        gain = lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + self.eps) * self.scale[...].astype(jnp.float32)
-        return (centred * gain + self.bias[...].astype(jnp.float32)).astype(x.dtype)
-
-
-class Embedding(nnx.Module):
-    """A table of `count` vectors, looked up by id; initialised normal with deviation 0.02, as in CLIP."""
-
-    def __init__(self, count: int, width: int, *, rngs: nnx.Rngs):
-        self.embedding = nnx.Param(0.02 * jax.random.normal(rngs.params(), (count, width)))
-
-    def __call__(self, ids: Int[Array, "*b"]) -> Float[Array, "*b c"]:
-        return self.embedding[...][ids]
 
 
 class ResnetBlock(nnx.Module):

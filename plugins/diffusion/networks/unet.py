@@ -29,8 +29,9 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Num
 
+from common.nn.layers import Linear
 from plugins.diffusion.networks import unet_blocks
-from plugins.diffusion.networks.layers import Conv, GroupNorm, Linear, silu
+from plugins.diffusion.networks.layers import Conv, GroupNorm, silu
 from plugins.diffusion.networks.unet_blocks import MidLevel, Tap, UpLevel, down_levels, go_down, untouched, within
 from plugins.diffusion.networks.unet_config import Shape, UNetConfig
 

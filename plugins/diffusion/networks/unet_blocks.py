@@ -35,9 +35,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from common.nn.attention import attend
+from common.nn.layers import LayerNorm, Linear
 from plugins.diffusion.networks import layers
-from plugins.diffusion.networks.attention import attend
-from plugins.diffusion.networks.layers import Conv, Downsample, GroupNorm, LayerNorm, Linear, ResnetBlock, Upsample
+from plugins.diffusion.networks.layers import Conv, Downsample, GroupNorm, ResnetBlock, Upsample
 from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
 
 TRANSFORMER_NORM_EPS = 1e-6

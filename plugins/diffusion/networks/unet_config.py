@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from plugins.diffusion.networks import json_config
+from common.nn import json_config
 
 DOWN_TYPES = ("CrossAttnDownBlock2D", "DownBlock2D")  # with a transformer after each residual block, and without
 UP_TYPES = ("CrossAttnUpBlock2D", "UpBlock2D")

@@ -20,9 +20,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from plugins.diffusion.networks import json_config
-from plugins.diffusion.networks.attention import attend
-from plugins.diffusion.networks.layers import AFTER, Conv, Downsample, GroupNorm, Linear, ResnetBlock, Upsample, silu
+from common.nn import json_config
+from common.nn.attention import attend
+from common.nn.layers import Linear
+from plugins.diffusion.networks.layers import AFTER, Conv, Downsample, GroupNorm, ResnetBlock, Upsample, silu
 
 DOWN_TYPE, UP_TYPE = "DownEncoderBlock2D", "UpDecoderBlock2D"
 FIXED: dict[str, tuple] = {

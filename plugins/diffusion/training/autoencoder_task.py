@@ -25,8 +25,8 @@ from common.io.images import contact_sheet
 from common.perceptual.vgg_weights import load_vgg
 from common.training.objectives import L1, Psnr, Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
+from common.weights.torch_names import blank
 from plugins.diffusion.io.components import save_component
-from plugins.diffusion.io.porting import blank
 from plugins.diffusion.networks.vae import AutoencoderKL, Posterior, VAEConfig
 from plugins.diffusion.training.losses import Kl, LatentStd
 

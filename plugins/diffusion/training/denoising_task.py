@@ -33,11 +33,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.io.files import atomic_output
 from common.io.images import contact_sheet
+from common.nn.text_encoder import TextConfig
 from common.training.objectives import Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
+from common.weights.torch_names import blank
 from plugins.diffusion.io.components import KINDS, load_component, load_tokenizer, load_vae, save_component
-from plugins.diffusion.io.porting import blank
-from plugins.diffusion.networks.text_encoder import TextConfig
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, Posterior
 from plugins.diffusion.pipeline import Pipeline

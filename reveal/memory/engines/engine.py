@@ -104,8 +104,8 @@ def optional(package: str, extra: str) -> Any:
         raise ImportError(f"{package} is not installed: install the extra: {install}") from error
 
 
-def engine_of(name: str, memory: str | Path) -> Engine | None:
-    """The engine of a name in the module's table for the memory in a folder; None: the exact one.
+def engine_of(name: str, memory: str | Path, token: str = "") -> Engine | None:
+    """The engine of a name in the module's table for the memory in a folder; None: the exact one. `token` is Milvus'.
 
     Raises ValueError for another name, ImportError without the extra, ConnectionError without a Milvus there."""
     if name == "exact":
@@ -116,17 +116,17 @@ def engine_of(name: str, memory: str | Path) -> Engine | None:
 
         return FaissEngine(kind or "flat")
     if name.endswith(".db") or "://" in name:
-        return milvus(name, memory)
+        return milvus(name, memory, token)
     raise ValueError(f"engine is {name!r}: choose exact, faiss, or Milvus by its file (x.db) or address (http://...)")
 
 
-def milvus(uri: str, memory: str | Path) -> Engine:
+def milvus(uri: str, memory: str | Path, token: str = "") -> Engine:
     """Milvus at a file or an address, with a collection for the memory in a folder. Raises as `engine_of`."""
     from reveal.memory.engines.milvus_engine import MilvusEngine
 
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # its tracebacks come back as errors of one line
     place = hashlib.sha256(f"{platform.node()}:{Path(memory).resolve()}".encode()).hexdigest()[:12]
-    return MilvusEngine(uri, f"reveal_{place}", reuse=True)
+    return MilvusEngine(uri, f"reveal_{place}", token=token, reuse=True)
 
 
 def check_search(

@@ -16,29 +16,19 @@ Padding is not masked, as in Stable Diffusion's training. Attributes have transf
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from plugins.diffusion.networks import json_config
-from plugins.diffusion.networks.attention import attend
-from plugins.diffusion.networks.layers import Embedding, LayerNorm, Linear
+from common.nn import json_config
+from common.nn.layers import Embedding, LayerNorm
+from common.nn.transformer import ACTIVATIONS, Encoder
 
 MODEL_TYPE = "clip_text_model"
 OLD_END = 2  # the eos_token_id of CLIP's first configs, which is not the id of any end token
-
-
-def quick_gelu(x: Float[Array, ...]) -> Float[Array, ...]:
-    """OpenAI's approximation of GELU."""
-    return x * jax.nn.sigmoid(1.702 * x)
-
-
-ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": partial(jax.nn.gelu, approximate=False)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +86,7 @@ class TextEncoder(nnx.Module):
     def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
         self.config = config
         self.embeddings = Embeddings(config, rngs=rngs)
-        self.encoder = Encoder(config, rngs=rngs)
+        self.encoder = Encoder(config, causal=True, rngs=rngs)
         self.final_layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def __call__(
@@ -138,53 +128,3 @@ class Embeddings(nnx.Module):
     def __call__(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n c"]:
         positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
         return self.token_embedding(tokens) + self.position_embedding(positions)
-
-
-class Encoder(nnx.Module):
-    """The layers, in order."""
-
-    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
-        self.layers = nnx.List([EncoderLayer(config, rngs=rngs) for _ in range(config.num_hidden_layers)])
-
-    def __call__(
-        self, x: Float[Array, "b n c"], mask: Bool[Array, "b 1 1 n"] | None
-    ) -> tuple[Float[Array, "b n c"], ...]:
-        """All states, from `x` itself to the last layer's."""
-        hidden = [x]
-        for layer in self.layers:
-            hidden.append(layer(hidden[-1], mask))
-        return tuple(hidden)
-
-
-class EncoderLayer(nnx.Module):
-    """Causal self-attention, then a two-layer mlp, each on normed states and added to them."""
-
-    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
-        self.layer_norm1 = LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.self_attn = SelfAttention(config.hidden_size, config.num_attention_heads, rngs=rngs)
-        self.layer_norm2 = LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.mlp = Mlp(config, rngs=rngs)
-
-    def __call__(self, x: Float[Array, "b n c"], mask: Bool[Array, "b 1 1 n"] | None) -> Float[Array, "b n c"]:
-        x = x + self.self_attn(self.layer_norm1(x), mask)
-        return x + self.mlp(self.layer_norm2(x))
-
-
-class SelfAttention(nnx.Module):
-    def __init__(self, width: int, heads: int, *, rngs: nnx.Rngs):
-        self.heads = heads
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (Linear(width, width, rngs=rngs) for _ in range(4))
-
-    def __call__(self, x: Float[Array, "b n c"], mask: Bool[Array, "b 1 1 n"] | None) -> Float[Array, "b n c"]:
-        q, k, v = (f(x).reshape(*x.shape[:2], self.heads, -1) for f in (self.q_proj, self.k_proj, self.v_proj))
-        return self.out_proj(attend(q, k, v, mask=mask, causal=True).reshape(x.shape))
-
-
-class Mlp(nnx.Module):
-    def __init__(self, config: TextConfig, *, rngs: nnx.Rngs):
-        self.fc1 = Linear(config.hidden_size, config.intermediate_size, rngs=rngs)
-        self.fc2 = Linear(config.intermediate_size, config.hidden_size, rngs=rngs)
-        self.activation = config.hidden_act
-
-    def __call__(self, x: Float[Array, "b n c"]) -> Float[Array, "b n c"]:
-        return self.fc2(ACTIVATIONS[self.activation](self.fc1(x)))

@@ -8,8 +8,8 @@ import pytest
 import safetensors.numpy
 from networks import one_line
 
-from plugins.diffusion.io import tensor_files
-from plugins.diffusion.io.tensor_files import TensorFiles, find_weights, listing, read_json
+from common.io import tensor_files
+from common.io.tensor_files import TensorFiles, find_weights, listing, read_json
 
 STEM = "model"
 

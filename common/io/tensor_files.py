@@ -6,8 +6,8 @@ program's own until the mapping is dropped; reading a whole file through one map
 (measured: 401 MB for a file of 200 MB, against 205 MB). So it is dropped after every 4 MB.
 
 `find_weights` finds the files of diffusers and transformers: `STEM.safetensors`, a variant (`STEM.fp16.safetensors`),
-shards with an index (`STEM.safetensors.index[.fp16].json`). Pickles (.bin, .ckpt, .pt, .pth) are refused: they can run
-code when they are read.
+shards with an index (`STEM.safetensors.index[.fp16].json`). Pickles (.bin, .ckpt, .pt, .pth) are refused there: they
+can run code when they are read. `open_folder` reads transformers' `pytorch_model.bin` too, by the restricted reader.
 """
 
 from __future__ import annotations
@@ -87,6 +87,20 @@ def find_weights(folder: Path, stem: str, variant: str | None = None) -> list[Pa
     expected = f"{stem}.{variant or '[fp16.]'}{'.' if variant else ''}safetensors"
     refuse_pickle(*sorted(folder.glob("*")), instead=f"expected {expected}; ")
     raise FileNotFoundError(f"{folder}: expected {expected} or its index; found {listing(folder)}")
+
+
+def open_folder(folder: Path) -> Mapping[str, np.ndarray]:
+    """The tensors of a transformers folder: `model.safetensors`, else `pytorch_model.bin`, whole or in shards. Raises
+    as `find_weights`, and ValueError as `torch_file.read_torch`."""
+    single, index = folder / "pytorch_model.bin", folder / "pytorch_model.bin.index.json"
+    if any(folder.glob("model*.safetensors*")) or not (single.is_file() or index.is_file()):
+        return TensorFiles(*find_weights(folder, "model"))
+    from common.io.torch_file import read_torch
+
+    tensors: dict[str, np.ndarray] = {}
+    for path in [single] if single.is_file() else _shards(index):
+        tensors |= read_torch(path)
+    return tensors
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from networks import avals
 
-from plugins.diffusion.networks import attention
-from plugins.diffusion.networks.attention import attend, fastest
+from common.nn import attention
+from common.nn.attention import attend, fastest
 
 MASKS = {"none": None, "full": (2, 3, 50, 37), "keys": (2, 1, 1, 37), "rows": (1, 3, 50, 1)}
 

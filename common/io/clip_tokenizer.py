@@ -35,7 +35,7 @@ from jaxtyping import Int, Int32
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from common.io.files import atomic_output, require_file
-from plugins.diffusion.io.tensor_files import read_json
+from common.io.tensor_files import read_json
 
 START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
 BYTE_CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # in the order of their ids

@@ -1,0 +1,90 @@
+"""Parameters in the files of flax programs, without the programs: {name joined by "/": array}.
+
+| file | written by |
+| --- | --- |
+| `x.npz` | big_vision, and vision_transformer before it |
+| a folder with `checkpoint` and `target.*` | t5x: large arrays lie in the folder as zarr, a folder each |
+| any other file | flax's and scenic's checkpoints, in msgpack |
+
+Of a training state only the parameters are kept (`params`, or `target` of an optimiser); the prefix goes. Nothing is
+unpickled.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.io.files import require_file
+
+INDEX = "checkpoint"  # of a t5x folder
+PLACEHOLDER = "PLACEHOLDER://"  # what an index has instead of an array that lies in the folder
+STATES = (("optimizer", "target"), ("target",), ("params",), ("opt", "target"))  # where parameters are, in this order
+
+
+def read_flax(path: str | Path) -> dict[str, np.ndarray]:
+    """All parameters. Raises FileNotFoundError; ValueError for a damaged file, and one without arrays."""
+    path = Path(path)
+    if path.suffix == ".npz":
+        return _read_npz(require_file(path))
+    from flax import serialization
+
+    index = require_file(path / INDEX if path.is_dir() else path)
+    try:
+        state: Any = serialization.msgpack_restore(index.read_bytes())
+    except Exception as error:  # msgpack's own errors have no common class
+        raise ValueError(
+            f"{index}: expected a checkpoint of flax in msgpack, found something else ({error})"
+        ) from error
+    changed = True
+    while changed and isinstance(state, Mapping):
+        found = next((_at(state, names) for names in STATES if isinstance(_at(state, names), Mapping)), None)
+        changed, state = found is not None, state if found is None else found
+    arrays = {}
+    for name, value in _leaves(state, ""):
+        if isinstance(value, str) and value.startswith(PLACEHOLDER):
+            value = _read_zarr(index.parent / value.removeprefix(PLACEHOLDER))
+        if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+            arrays[name] = value
+    if not arrays:
+        raise ValueError(f"{index}: holds no arrays; name a checkpoint with parameters")
+    return arrays
+
+
+def _at(state: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    for name in names:
+        state = state.get(name) if isinstance(state, Mapping) else None  # type: ignore[assignment]
+    return state
+
+
+def _leaves(state: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(state, Mapping):
+        yield prefix, state
+    elif "driver" in state and isinstance(state.get("kvstore"), Mapping):
+        yield prefix, PLACEHOLDER + Path(str(state["kvstore"].get("path", ""))).name
+    else:
+        for name, value in state.items():
+            yield from _leaves(value, f"{prefix}/{name}" if prefix else str(name))
+
+
+def _read_zarr(folder: Path) -> np.ndarray:
+    import tensorstore
+
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is missing: copy the whole checkpoint")
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(folder)}}
+    return np.asarray(tensorstore.open(spec, read=True).result().read().result())
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {re.sub(r"^(opt/target/|target/|params/)", "", name): file[name] for name in file.files}
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: expected arrays of NumPy, found something else ({error}); copy it again") from error
+    return arrays

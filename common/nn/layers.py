@@ -1,0 +1,55 @@
+"""Layers of networks whose published weights are PyTorch's: linear map, layer norm, embedding.
+
+Parameters are float32 and named `kernel`/`bias`, `scale`/`bias` or `embedding`; a PyTorch file has the same tensors as
+`weight`/`bias`, with kernels transposed, so porting needs nothing but these names (`common/weights/torch_names.py`).
+
+Precision. A layer computes in the type of its input and casts its parameters to it: with bfloat16 inputs the network
+runs in bfloat16. The exception is the statistics of the norm, which are always float32.
+
+Initial values are PyTorch's (uniform, variance 1 / (3 fan_in)), except that biases start at zero.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+uniform = jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+class Linear(nnx.Module):
+    """A linear map of the last axis."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, rngs: nnx.Rngs):
+        self.kernel = nnx.Param(uniform(rngs.params(), (inputs, outputs)))
+        self.bias = nnx.Param(jnp.zeros((outputs,))) if bias else None
+
+    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
+        y = x @ self.kernel[...].astype(x.dtype)
+        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """Normalises the last axis to mean 0 and variance 1 (Ba et al., 2016), then scales."""
+
+    def __init__(self, width: int, eps: float = 1e-5):
+        self.eps = eps
+        self.scale = nnx.Param(jnp.ones((width,)))
+        self.bias = nnx.Param(jnp.zeros((width,)))
+
+    def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
+        wide = x.astype(jnp.float32)
+        centred = wide - wide.mean(-1, keepdims=True)
+        gain = lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + self.eps) * self.scale[...].astype(jnp.float32)
+        return (centred * gain + self.bias[...].astype(jnp.float32)).astype(x.dtype)
+
+
+class Embedding(nnx.Module):
+    """A table of `count` vectors, looked up by id; initialised normal with deviation 0.02, as in CLIP."""
+
+    def __init__(self, count: int, width: int, *, rngs: nnx.Rngs):
+        self.embedding = nnx.Param(0.02 * jax.random.normal(rngs.params(), (count, width)))
+
+    def __call__(self, ids: Int[Array, "*b"]) -> Float[Array, "*b c"]:
+        return self.embedding[...][ids]

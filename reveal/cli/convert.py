@@ -1,0 +1,46 @@
+"""`reveal convert`: published weights -> a weights file of ours, from which training starts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from common.io.files import check_output_file
+from reveal.cli import commands
+
+
+def convert(command: commands.Convert) -> None:
+    """Raises as `published.read_published`; FileExistsError without `overwrite`."""
+    if len(command.paths) < 2:
+        raise ValueError("give what to read and then the file to write: reveal convert T5 VIT start.safetensors")
+    *sources, target = command.paths
+    if Path(target).suffix != ".safetensors":
+        raise ValueError(f"{target}: the file to write comes last, and its name ends in .safetensors")
+    check_output_file(target, command.overwrite)
+
+    from common.runtime import setup
+
+    setup()
+    import jax
+    from flax import nnx
+
+    from reveal.network import published, weights
+
+    found = published.read_published(sources)
+    if found.reveal is not None:
+        config, params, drawn = found.reveal.config, nnx.to_pure_dict(nnx.state(found.reveal)), []
+    else:
+        if found.t5 is None:
+            raise ValueError(f"{sources[0]} has no T5, which texts need: reveal convert T5 {sources[0]} {target}")
+        changes = {"sources": command.sources, "key_dim": command.key_dim, "value_tokens": command.value_tokens}
+        changes |= {} if command.fusion_layers is None else {"fusion_layers": command.fusion_layers}
+        config = published.config_of(found.t5, found.vit, **changes)
+        params = published.assemble(config, found.t5, found.vit, command.seed)
+        drawn = published.drawn_parts(found.t5, found.vit)
+    made_of = [Path(source).name for source in sources]
+    options = {"metadata": {"made_of": made_of, "drawn": drawn}, "dtype": command.dtype, "overwrite": command.overwrite}
+    weights.save(target, params, config, **options)
+    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+    data = {"weights": target, "parameters": count, "made_of": made_of, "drawn": drawn}
+    text = f"{target}: {count:,} parameters from {', '.join(made_of)}"
+    command.write(text + (f"\ndrawn at random: {', '.join(drawn)}" if drawn else ""), data)

@@ -1,0 +1,54 @@
+"""BM25 over the texts of a memory: names, numbers and rare words, which embeddings blur (Robertson & Zaragoza, 2009).
+
+It reads all texts into RAM when it is made, so it is for memories of up to `MOST` items. The library is bm25s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from reveal.memory.items import is_text
+from reveal.memory.memory import Memory
+
+MOST = 200_000  # items
+BATCH = 4096  # payloads that are read at a time
+
+
+class Keywords:
+    """The index of one version of a memory."""
+
+    def __init__(self, memory: Memory):
+        import bm25s
+
+        rows = memory.rows()
+        self.version, self._ids, self._sources = memory.version, rows.ids, rows.source
+        texts = []
+        for start in range(0, len(rows), BATCH):
+            for item in memory.items(rows.ids[start : start + BATCH]):
+                values = (one for one in item.fields.values() if is_text(one))
+                texts.append(" ".join(one if isinstance(one, str) else " ".join(one) for one in values))
+        tokens: Any = bm25s.tokenize(texts, stopwords="en", show_progress=False)
+        self._index = bm25s.BM25() if tokens.vocab else None
+        if self._index is not None:
+            self._index.index(tokens, show_progress=False)
+
+    def search(self, text: str, k: int, sources: Sequence[int] | None = None) -> Int[np.ndarray, " n"]:
+        """Ids of the at most k best items that have a word of the text, best first."""
+        import bm25s
+
+        nothing = np.zeros(0, np.int64)
+        if self._index is None:
+            return nothing
+        words: Any = bm25s.tokenize(text, stopwords="en", return_ids=False, show_progress=False)[0]
+        known = [word for word in words if word in self._index.vocab_dict]
+        if not known:
+            return nothing
+        scores = self._index.get_scores(known)
+        if sources is not None:
+            scores = np.where(np.isin(self._sources, sources), scores, 0)
+        best = np.argsort(-scores, kind="stable")[:k]
+        return self._ids[best[scores[best] > 0]]

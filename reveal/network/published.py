@@ -1,0 +1,479 @@
+"""Published weights -> a REVEAL network: T5 1.1 or FLAN-T5 for texts, a ViT for images, or scenic's own checkpoints.
+
+    params = assemble(config, read_t5("flan-t5-base"), read_vit("siglip-base-patch16-224"), seed=0)
+
+| source | formats |
+| --- | --- |
+| T5 1.1, FLAN-T5 | a folder of transformers' (safetensors or .bin); a checkpoint of t5x |
+| ViT | a folder of transformers'; big_vision's .npz |
+| CLIP, SigLIP | a folder of transformers', of which the vision tower is read |
+| REVEAL | a checkpoint of scenic's `knowledge_visual_language`, with or without a source gate |
+
+Each is held to the three checks of `common/weights/porting.py` on its own: `read_t5` fills a whole T5 (`t5_model.py`),
+`read_vit` a whole `Vit` but its head. Then tensors only move. The text encoder has T5's lower layers; fusion, query
+head and key head have its upper ones (scenic's `load_text_params` names the same four). What no published network has
+stays at random: the ViT's head to T5's width, the projection of keys, the value head, the gate.
+
+A class token has its position added, and CLIP's normalisation of images is folded into the patches' kernel, so that
+every network takes images in [-1, 1].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from common.io.flax_files import INDEX, read_flax
+from common.io.image_preparation import CLIP_MEAN, CLIP_STD
+from common.io.tensor_files import about, open_folder, read_json
+from common.nn.json_config import check_supported
+from common.weights import porting
+from common.weights.porting import IDENTITY, OI_TO_IO, Entry, Tree
+from reveal.network import weights
+from reveal.network.config import RevealConfig, VitConfig
+from reveal.network.model import Reveal
+from reveal.network.porting import DECODER, ENCODER, from_scenic, merged, scenic_config, source_name
+from reveal.network.t5_model import T5
+from reveal.network.vit import Vit
+
+CONFIG = "config.json"
+VISION_TYPES = ("vit", "clip", "siglip", "clip_vision_model", "siglip_vision_model")
+Flat = Mapping[str, Any]  # by our dotted names
+Arrays = dict[str, np.ndarray]
+
+HF_LAYER = {
+    "attention.query": "layer.0.SelfAttention.q",
+    "attention.key": "layer.0.SelfAttention.k",
+    "attention.value": "layer.0.SelfAttention.v",
+    "attention.out": "layer.0.SelfAttention.o",
+    "attention_norm": "layer.0.layer_norm",
+}
+HF_MLP = {f"mlp.{name}": f"DenseReluDense.{name}" for name in ("wi_0", "wi_1", "wo")} | {"mlp_norm": "layer_norm"}
+HF_ENCODER = HF_LAYER | {ours: f"layer.1.{theirs}" for ours, theirs in HF_MLP.items()}
+HF_DECODER = {
+    **HF_LAYER,
+    **{
+        f"cross_{ours}": theirs.replace("0.Self", "1.EncDec") for ours, theirs in HF_LAYER.items() if "norm" not in ours
+    },
+    "cross_norm": "layer.1.layer_norm",
+    **{ours: f"layer.2.{theirs}" for ours, theirs in HF_MLP.items()},
+}
+HF_T5 = {
+    "embedding.embedding": "shared.weight",
+    "encoder.positions.rel_embedding": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+    "norm.scale": "encoder.final_layer_norm.weight",
+    "decoder.positions.rel_embedding": "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+    "decoder.norm.scale": "decoder.final_layer_norm.weight",
+    "decoder.logits.kernel": "lm_head.weight",
+}
+HF_SPARE = (  # of old files: copies of the table, and a table that no T5 reads
+    "encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+)
+T5X = {
+    "embedding.embedding": "token_embedder/embedding",
+    "encoder.positions.rel_embedding": "encoder/relpos_bias/rel_embedding",
+    "norm.scale": "encoder/encoder_norm/scale",
+    "decoder.positions.rel_embedding": "decoder/relpos_bias/rel_embedding",
+    "decoder.norm.scale": "decoder/decoder_norm/scale",
+    "decoder.logits.kernel": "decoder/logits_dense/kernel",
+}
+VIT_LAYER = {
+    "query": "attention.attention.query",
+    "key": "attention.attention.key",
+    "value": "attention.attention.value",
+    "out": "attention.output.dense",
+    "mlp_in": "intermediate.dense",
+    "mlp_out": "output.dense",
+    "attention_norm": "layernorm_before",
+    "mlp_norm": "layernorm_after",
+}
+VIT_NAMES = {
+    "patches.kernel": "embeddings.patch_embeddings.projection.weight",
+    "patches.bias": "embeddings.patch_embeddings.projection.bias",
+    "positions": "embeddings.position_embeddings",
+    "class_token": "embeddings.cls_token",
+    "norm": "layernorm",
+}
+CLIP_LAYER = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "out": "self_attn.out_proj",
+    "mlp_in": "mlp.fc1",
+    "mlp_out": "mlp.fc2",
+    "attention_norm": "layer_norm1",
+    "mlp_norm": "layer_norm2",
+}
+CLIP_NAMES = {
+    "patches.kernel": "embeddings.patch_embedding.weight",
+    "patches.bias": "embeddings.patch_embedding.bias",
+    "positions": "embeddings.position_embedding.weight",
+    "class_token": "embeddings.class_embedding",
+    "pre_norm": "pre_layrnorm",
+    "norm": "post_layernorm",
+}
+UNUSED = re.compile(r"classifier\.|pooler\.|head\.|embeddings\.position_ids")  # of transformers' vision networks
+OLD_NAMES = {  # of vision_transformer -> big_vision's
+    "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
+    "LayerNorm_2": "LayerNorm_1",
+    "MlpBlock_3": "MlpBlock_0",
+    "Transformer/posembed_input/pos_embedding": "pos_embedding",
+}
+
+
+class PublishedT5(NamedTuple):
+    """A T5's architecture, as the text part of a config, and its parameters by `T5`'s names."""
+
+    config: RevealConfig
+    params: Flat
+
+
+class PublishedVit(NamedTuple):
+    """A ViT's architecture and its parameters by `Vit`'s names, without the head."""
+
+    config: VitConfig
+    params: Flat
+
+
+def kind_of(path: str | Path) -> str:
+    """t5, vit, two_towers (which has a ViT) or reveal. Raises FileNotFoundError; ValueError for anything else."""
+    path = Path(path)
+    if (path / CONFIG).is_file():
+        found = read_json(path / CONFIG).get("model_type")
+        if found not in ("t5", *VISION_TYPES):
+            raise ValueError(f"{path}: its model_type is {found!r}; expected t5 or one of {', '.join(VISION_TYPES)}")
+        return "t5" if found == "t5" else "two_towers" if found in ("clip", "siglip") else "vit"
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist: give a transformers folder, a t5x checkpoint, or an .npz")
+    if path.suffix == ".npz":
+        return "vit"
+    if path.is_dir():
+        if not (path / INDEX).is_file():
+            raise FileNotFoundError(
+                f"{path} has neither {CONFIG} (transformers) nor {INDEX} (t5x): name another folder"
+            )
+        return "t5"
+    return "reveal"
+
+
+def read_t5(path: str | Path) -> PublishedT5:
+    """T5 1.1 or FLAN-T5. Raises FileNotFoundError; ValueError for T5 1.0 and other variants, and one that lists every
+    tensor that is missing, left over or of another shape."""
+    path = Path(path)
+    with about(path):
+        if (path / CONFIG).is_file():
+            fields = read_json(path / CONFIG)
+            check_supported("model_type", fields.get("model_type"), ("t5",))
+            check_supported("feed_forward_proj", fields.get("feed_forward_proj", "relu"), ("gated-gelu",))
+            check_supported("relative_attention_num_buckets", fields.get("relative_attention_num_buckets", 32), (32,))
+            check_supported(
+                "relative_attention_max_distance", fields.get("relative_attention_max_distance", 128), (128,)
+            )
+            stored = {name: x for name, x in open_folder(path).items() if name not in HF_SPARE}
+            name_of, transposed = hf_name, True
+        else:
+            stored, name_of, transposed = read_flax(path), t5x_name, False
+        config = _t5_config(stored, name_of, transposed)
+        target = _shapes(T5, config)
+        table = {
+            ours: Entry(
+                name_of(ours), OI_TO_IO if transposed and ours.endswith(("kernel", "rel_embedding")) else IDENTITY
+            )
+            for ours in porting.flatten(target)
+        }
+        return PublishedT5(config, porting.port(stored, table, target))
+
+
+def hf_name(ours: str) -> str:
+    """transformers' name of a parameter of `T5`."""
+    if ours in HF_T5:
+        return HF_T5[ours]
+    stack, number, module, _ = _layer(ours)
+    return f"{stack}.block.{number}.{(HF_ENCODER if stack == 'encoder' else HF_DECODER)[module]}.weight"
+
+
+def t5x_name(ours: str) -> str:
+    """t5x's name of a parameter of `T5`."""
+    if ours in T5X:
+        return T5X[ours]
+    stack, number, module, leaf = _layer(ours)
+    return f"{stack}/layers_{number}/{(ENCODER if stack == 'encoder' else DECODER)[module]}/{leaf}"
+
+
+def _layer(ours: str) -> tuple[str, ...]:
+    """stack, number, module and leaf of "encoder.layers.0.mlp.wi_0.kernel"."""
+    match = re.fullmatch(r"(?:(encoder|decoder)\.)?layers\.(\d+)\.(.+)\.(\w+)", ours)
+    assert match, f"{ours}: no parameter of a layer"
+    return match.groups("")
+
+
+def _t5_config(stored: Arrays, name_of: Callable[[str], str], transposed: bool) -> RevealConfig:
+    """The architecture, from the tensors' shapes."""
+
+    def shape(ours: str) -> tuple[int, ...]:
+        theirs = name_of(ours)
+        if theirs not in stored:  # T5 1.0 has no output table of its own
+            raise ValueError(f"no {theirs} among {len(stored)} tensors: only T5 1.1 and FLAN-T5 are read")
+        found = stored[theirs].shape
+        return found[::-1] if transposed and ours != "embedding.embedding" else found
+
+    def layers(stack: str) -> int:
+        return next(n for n in range(1000) if name_of(f"{stack}.layers.{n}.attention.query.kernel") not in stored)
+
+    (vocab_size, width), (heads, _) = shape("embedding.embedding"), shape("encoder.positions.rel_embedding")
+    assert shape("decoder.logits.kernel")
+    inner, depth = shape("encoder.layers.0.attention.query.kernel")[1], layers("encoder")
+    return RevealConfig(
+        vocab_size=vocab_size,
+        width=width,
+        heads=heads,
+        head_dim=inner // heads,
+        mlp=shape("encoder.layers.0.mlp.wi_0.kernel")[1],
+        encoder_layers=depth,
+        decoder_layers=layers("decoder"),
+        fusion_layers={12: 6, 24: 8}.get(depth, max(depth // 2, 1)),  # of the published networks; else half
+        bos=min(RevealConfig.bos, vocab_size - 1),
+    )
+
+
+def read_vit(path: str | Path) -> PublishedVit:
+    """A ViT, or the vision tower of a CLIP or SigLIP. Raises as `read_t5`."""
+    path = Path(path)
+    with about(path):
+        if path.suffix == ".npz":
+            config, stored, name_of = _big_vision(read_flax(path))
+        else:
+            config, stored, name_of = _transformers_vit(read_json(path / CONFIG), open_folder(path))
+        leaves = porting.flatten(_shapes(Vit, config, 1))
+        target = {ours: leaf for ours, leaf in leaves.items() if not ours.startswith("head.")}
+        table = {ours: name_of(ours) for ours in target}
+        for ours, entry in table.items():
+            if entry.source in stored:
+                stored[entry.source] = merged(stored[entry.source], target[ours].shape)
+        return PublishedVit(config, porting.port(stored, table, target))
+
+
+def _big_vision(arrays: Arrays) -> tuple[VitConfig, Arrays, Callable[[str], Entry]]:
+    """Of big_vision or vision_transformer, a two-tower file included; the heads of classifiers and of pooling, and the
+    text tower, are left out."""
+    prefix = "img/" if any(name.startswith("img/") for name in arrays) else ""
+    found: Arrays = {}
+    for name, array in arrays.items():
+        name = name.removeprefix(prefix)
+        for old, new in OLD_NAMES.items():
+            name = name.replace(old, new)
+        if name.startswith("Transformer/encoderblock/"):  # layers stacked by a scan
+            found |= {name.replace("block/", f"block_{i}/", 1): layer for i, layer in enumerate(array)}
+        elif not re.match(r"(head|pre_logits|MAPHead_\d+|txt)/|[tb]$", name):
+            found[name] = array
+    query = "Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"
+    hidden = "Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel"
+    _check_there(found, (query, hidden, "embedding/kernel", "pos_embedding"))
+    _split_class_token(found, "cls", "pos_embedding")
+    (width, heads, _), patch = found[query].shape, found["embedding/kernel"].shape[0]
+    depth = sum(name.endswith("query/kernel") for name in found)
+    side = patch * math.isqrt(found["pos_embedding"].shape[1])
+    config = VitConfig(width, depth, heads, found[hidden].shape[1], patch, side, class_token="cls" in found)
+
+    def name_of(ours: str) -> Entry:
+        return Entry("cls" if ours == "class_token" else source_name(f"vit.{ours}").removeprefix("img_encoder/"))
+
+    return config, found, name_of
+
+
+def _transformers_vit(
+    fields: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+) -> tuple[VitConfig, Arrays, Callable[[str], Entry]]:
+    """Of a ViT, or of the vision tower of a CLIP or SigLIP; classifiers, pooling and text towers are left out."""
+    kind = str(fields.get("model_type")).removesuffix("_vision_model")
+    check_supported("model_type", kind, ("vit", "clip", "siglip"))
+    vision = fields.get("vision_config") or fields
+    if kind == "vit":
+        prefix, names, layer, layers = "vit.", VIT_NAMES, VIT_LAYER, "encoder.layer"
+    else:
+        prefix, names, layer, layers = "vision_model.", CLIP_NAMES, CLIP_LAYER, "encoder.layers"
+    found = {name.removeprefix(prefix): tensors[name] for name in tensors if kind == "vit" or name.startswith(prefix)}
+    found = {name: array for name, array in found.items() if not UNUSED.match(name)}
+    patch, position, token = names["patches.kernel"], names["positions"], names["class_token"]
+    _check_there(found, (patch, position))
+    found[position] = found[position].reshape(1, -1, found[position].shape[-1])
+    if found[patch].ndim == 4:
+        found[patch] = found[patch].transpose(2, 3, 1, 0)
+    if kind == "clip":  # (pixels - mean) / std of pixels in [0, 1] = gain * (2 pixels - 1) + shift
+        std = np.array(CLIP_STD, np.float32)[:, None]
+        shift = ((0.5 - np.array(CLIP_MEAN, np.float32)[:, None]) / std * found[patch]).sum((0, 1, 2))
+        found[patch] = found[patch] / (2 * std)
+        found[names["patches.bias"]] = shift
+    if token in found:
+        found[token] = found[token].reshape(1, 1, -1)
+        _split_class_token(found, token, position)
+    defaults = {"vit": ("gelu", 1e-12, 16), "clip": ("quick_gelu", 1e-5, 32), "siglip": ("gelu_pytorch_tanh", 1e-6, 16)}
+    activation, eps, size = defaults[kind]
+    check_supported("qkv_bias", vision.get("qkv_bias", True), (True,))
+    config = VitConfig(
+        width=vision.get("hidden_size", 768),
+        depth=vision.get("num_hidden_layers", 12),
+        heads=vision.get("num_attention_heads", 12),
+        mlp=vision.get("intermediate_size", 3072),
+        patch=vision.get("patch_size", size),
+        image_size=vision.get("image_size", 224),
+        activation=vision.get("hidden_act", activation),
+        norm_eps=float(vision.get("layer_norm_eps", eps)),
+        class_token=kind != "siglip",
+        pre_norm=kind == "clip",
+    )
+
+    def name_of(ours: str) -> Entry:
+        if ours in names:
+            return Entry(names[ours])
+        match = re.fullmatch(r"layers\.(\d+)\.(\w+)\.(kernel|scale|bias)", ours)
+        if match:
+            leaf = "bias" if match[3] == "bias" else "weight"
+            layout = OI_TO_IO if match[3] == "kernel" else IDENTITY
+            return Entry(f"{layers}.{match[1]}.{layer[match[2]]}.{leaf}", layout)
+        return Entry(f"{names[ours.rpartition('.')[0]]}.{'bias' if ours.endswith('bias') else 'weight'}")
+
+    return config, found, name_of
+
+
+def _check_there(found: Arrays, names: Sequence[str]) -> None:
+    if missing := [name for name in names if name not in found]:
+        raise ValueError(f"no {', '.join(missing)} among {len(found)} tensors: expected a ViT")
+
+
+def _split_class_token(found: Arrays, token: str, position: str) -> None:
+    """Adds the class token's position to it, where it has one: the table is then that of the patches, a square."""
+    table = found[position]
+    if token in found and math.isqrt(table.shape[1]) ** 2 != table.shape[1]:
+        found[token], found[position] = found[token] + table[:, :1], table[:, 1:]
+
+
+class Published(NamedTuple):
+    """What some paths hold: a T5, a ViT or both, or a whole REVEAL."""
+
+    t5: PublishedT5 | None = None
+    vit: PublishedVit | None = None
+    reveal: Reveal | None = None
+
+
+def read_published(paths: Sequence[str | Path]) -> Published:
+    """All of them, each kind once. Raises as `kind_of` and the readers, ValueError for two of a kind."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        kind = kind_of(path)
+        part = "vit" if kind == "two_towers" else kind
+        if part in found or (found and "reveal" in (part, *found)):
+            raise ValueError(f"{path} is one {part} too many: give one T5, one ViT, CLIP or SigLIP, or a REVEAL alone")
+        found[part] = {"t5": read_t5, "vit": read_vit, "reveal": read_scenic}[part](path)
+    return Published(**found)
+
+
+def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
+    """Parameters for a network of `config` from a weights file of ours, a run's folder, or published weights.
+
+    Raises FileNotFoundError; ValueError for another architecture, and as the readers."""
+    for path in map(Path, paths):
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{path} does not exist: an earlier stage writes it, or `reveal convert T5 VIT {path}` makes it from"
+                " published weights"
+            )
+    if len(paths) == 1 and (weights.file_of(paths[0]).suffix == ".safetensors") and weights.file_of(paths[0]).is_file():
+        return weights.load_params(paths[0], config)
+    found = read_published(paths)
+    if found.reveal is None:
+        return assemble(config, found.t5, found.vit)
+    theirs = dataclasses.replace(found.reveal.config, prior=config.prior, bos=config.bos)
+    if theirs != config:
+        raise ValueError(f"{paths[0]} holds {theirs}, the task asks for {config}: set task.network to the file's")
+    return nnx.to_pure_dict(nnx.state(found.reveal))
+
+
+def config_of(t5: PublishedT5, vit: PublishedVit | None = None, **changes: Any) -> RevealConfig:
+    """The network that is made of both; without a ViT, with the default one. `changes` are other fields."""
+    return dataclasses.replace(t5.config, **({"vit": vit.config} if vit else {}), **changes)
+
+
+def assemble(config: RevealConfig, t5: PublishedT5 | None, vit: PublishedVit | None, seed: int = 0) -> Tree:
+    """The parameters of a network of `config`: published where there are any, else drawn with `seed`.
+
+    Raises ValueError, before anything is drawn, for an architecture that is not the published one's."""
+    differences = [] if vit is None or vit.config == config.vit else _differences("vit", config.vit, vit.config)
+    if t5 is not None:
+        same = ("vocab_size", "width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "tied")
+        kept = dataclasses.replace(t5.config, **{f: getattr(config, f) for f in _fields(config) if f not in same})
+        differences += _differences("network", config, kept)
+    if differences:
+        raise ValueError(f"the weights are of another architecture: {', '.join(differences)}; set task.network to it")
+    flat: dict[str, Any] = {} if vit is None else {f"vit.{name}": array for name, array in vit.params.items()}
+    if t5 is not None:
+        flat |= dict(_moved(t5.params, config))
+    params = nnx.to_pure_dict(nnx.state(Reveal(config, rngs=nnx.Rngs(seed))))
+    drawn = porting.flatten(params)
+    shapes = {
+        name: f"{np.shape(x)} for {drawn[name].shape}" for name, x in flat.items() if x.shape != drawn[name].shape
+    }
+    assert not shapes, shapes  # of equal architectures
+    return porting.unflatten_like({**drawn, **{name: jnp.asarray(x) for name, x in flat.items()}}, params)
+
+
+def drawn_parts(t5: PublishedT5 | None, vit: PublishedVit | None) -> list[str]:
+    """Parts of the network that `assemble` leaves at random."""
+    parts = ["vit.head", "projection", "value_head", "gate", "fusion.scale"]
+    parts += [] if vit else ["vit"]
+    return parts + ([] if t5 else ["embedding", "text", "query_head", "key_head", "fusion", "decoder"])
+
+
+def _moved(params: Flat, config: RevealConfig) -> Iterator[tuple[str, Any]]:
+    """T5's parameters by their places in REVEAL."""
+    upper = ("fusion.encoder", "query_head.encoder", "key_head.encoder")
+    for name, array in params.items():
+        layer = re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)", name)
+        if layer and int(layer[1]) < config.text_layers:
+            yield f"text.layers.{layer[1]}.{layer[2]}", array
+        elif layer:
+            yield from ((f"{stack}.layers.{int(layer[1]) - config.text_layers}.{layer[2]}", array) for stack in upper)
+        elif name.startswith("encoder.positions."):
+            yield from ((name.replace("encoder", stack, 1), array) for stack in ("text", *upper))
+        elif name == "norm.scale":
+            yield from ((f"{stack.removesuffix('.encoder')}.norm.scale", array) for stack in upper)
+        else:
+            yield name, array
+
+
+def _differences(prefix: str, ours: Any, theirs: Any) -> list[str]:
+    names = [name for name in _fields(ours) if getattr(ours, name) != getattr(theirs, name)]
+    return [f"{prefix}.{name} is {getattr(ours, name)!r}, theirs {getattr(theirs, name)!r}" for name in names]
+
+
+def _fields(config: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(config)]
+
+
+def read_scenic(path: str | Path, prior: str = "multiply") -> Reveal:
+    """A REVEAL of scenic's, its architecture by the shapes; without a gate it gets a uniform one. Raises as `read_t5`.
+
+    The number of sources of a network without a gate is 1."""
+    path = Path(path)
+    with about(path):
+        stored = read_flax(path)
+        return from_scenic(stored, scenic_config(stored, prior))
+
+
+@functools.lru_cache(maxsize=8)
+def _shapes(network: type, config: Any, *arguments: Any) -> Tree:
+    """A network's parameters, as shapes."""
+    key = jax.random.key(0)
+    return nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: network(config, *arguments, rngs=nnx.Rngs(key)))))

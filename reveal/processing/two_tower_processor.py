@@ -1,0 +1,167 @@
+"""The processor of a CLIP or SigLIP: texts as ids of its tokenizer, images as its `preprocessor_config.json` says.
+
+| file of the folder | what |
+| --- | --- |
+| `vocab.json` and `merges.txt`, or `tokenizer.json` | CLIP's byte pairs |
+| `spiece.model` | SigLIP's pieces: lower case, no punctuation; end and padding have the same id |
+| `tokenizer.json` | SigLIP 2's; lower case |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import string
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+import tokenizers
+from jaxtyping import Float, Int
+
+from common.data.stored import decode_picture
+from common.io.clip_tokenizer import Tokenizer as ClipTokenizer
+from common.io.image_preparation import HALF, ImagePreparation
+from common.io.images import read_image, to_uint8
+from common.nn.two_towers import TwoTowerConfig
+from reveal.memory.items import Item
+from reveal.processing.processor import CUT, MACHINE_ERRORS, Row, text_of
+from reveal.sources.records import Skips
+
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+SEPARATOR = "."  # between the fields of an item, and the caption's
+PIECES, JSON = "spiece.model", "tokenizer.json"
+Encode = Callable[[str], list[int]]  # text -> ids, of any number
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TowerTokenizer:
+    """Texts as rows of `length` ids, start and end included."""
+
+    encode: Encode
+    length: int
+    padding: int
+    end: int
+    digest: str  # of the mapping
+
+    def __call__(self, text: str) -> tuple[Int[np.ndarray, " n"], int]:
+        """The ids, cut if they are too many, and how many there would have been; of no text all are 0."""
+        row = np.full(self.length, self.padding, np.int32)
+        if not text.strip():
+            return 0 * row, 0
+        ids = self.encode(text)
+        row[: len(ids)] = [*ids[: self.length - 1], self.end] if len(ids) > self.length else ids
+        return row, len(ids)
+
+
+def tokenizer_of(folder: Path, config: TwoTowerConfig) -> TowerTokenizer:
+    """The tokenizer in a model's folder. Raises FileNotFoundError; ValueError for one with more ids than the tower."""
+    if config.family == "clip":
+        clip = ClipTokenizer.from_folder(folder)
+        size, encode, padding, end = len(clip.vocab), clip.encode, clip.pad_id, clip.end_id
+        digest = hashlib.sha256(repr((sorted(clip.vocab.items()), clip.merges)).encode()).hexdigest()
+    elif (folder / PIECES).is_file():
+        model = sentencepiece.SentencePieceProcessor()
+        data = (folder / PIECES).read_bytes()
+        model.LoadFromSerializedProto(data)
+        size, padding = len(model), model.eos_id()
+        end, digest = padding, hashlib.sha256(data).hexdigest()
+
+        def encode(text: str) -> list[int]:
+            return [*model.encode(" ".join(text.translate(PUNCTUATION).lower().split())), end]
+    elif (folder / JSON).is_file():
+        data = (folder / JSON).read_bytes()
+        fast: Any = tokenizers.Tokenizer.from_buffer(data)
+        fast.no_padding()
+        fast.no_truncation()
+        size, digest = fast.get_vocab_size(), hashlib.sha256(data).hexdigest()
+        ends = [fast.token_to_id(token) for token in ("<eos>", "</s>")]
+        end = next((number for number in ends if number is not None), 1)
+        padding = fast.token_to_id("<pad>")
+        padding = end if padding is None else padding
+
+        def encode(text: str) -> list[int]:
+            return fast.encode(text.lower()).ids
+    else:
+        raise FileNotFoundError(f"{folder} has neither {PIECES} nor {JSON}: copy the tokenizer's files too")
+    if size > config.text.vocab_size:
+        raise ValueError(
+            f"{folder}: {size} tokens, the text tower has {config.text.vocab_size}; take both from one model"
+        )
+    return TowerTokenizer(encode, config.text_length, padding, end, digest[:16])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TwoTowerProcessor:
+    """As `Processor`, for two towers; `answer_length` is that of a reader, in tokens."""
+
+    tokenizer: TowerTokenizer
+    preparation: ImagePreparation
+    sources: tuple[str, ...]
+    answer_length: int = 32
+
+    @classmethod
+    def of_folder(cls, folder: Path, config: TwoTowerConfig, sources: Sequence[str]) -> TwoTowerProcessor:
+        """Raises as `tokenizer_of` and `ImagePreparation.from_json`."""
+        side = config.vision.image_size
+        siglip = ImagePreparation(side, crop=False, mean=HALF, std=HALF)
+        default = siglip if config.family == "siglip" else ImagePreparation(side)
+        return cls(tokenizer_of(folder, config), ImagePreparation.of_folder(folder, side, default), tuple(sources))
+
+    @property
+    def image_size(self) -> int:
+        return self.preparation.size
+
+    @property
+    def item_length(self) -> int:
+        return self.tokenizer.length
+
+    def question(self, text: str) -> Int[np.ndarray, " n"]:
+        """Ids. Raises ValueError for a text that is too long."""
+        row, count = self.tokenizer(text)
+        if count > self.tokenizer.length:
+            raise ValueError(f"{text[:60]!r}... has {count} tokens, {self.tokenizer.length} are read: shorten it")
+        return row
+
+    def unknown(self, text: str) -> list[str]:
+        """None: pieces of words spell everything."""
+        return []
+
+    def image(self, image: str | Path | Float[np.ndarray, "_h _w 3"]) -> Float[np.ndarray, "s s 3"]:
+        """A question's image, a file or values in [0, 1], normalised. Raises as `read_image`."""
+        pixels = image if isinstance(image, np.ndarray) else read_image(image)
+        return self.preparation.normalised(self.preparation.resized(to_uint8(pixels)))
+
+    def row(self, item: Item, skips: Skips) -> Row | None:
+        """An item's ids and image; None, and counted, if it cannot be used."""
+        origin = item.fields.get("from")
+        name = f"{origin['file']}, part {origin['part']}" if isinstance(origin, Mapping) else f"item {item.id}"
+        tokens, count = self.tokenizer(text_of(item, SEPARATOR))
+        if count > len(tokens):
+            skips.note(f"{CUT} {len(tokens)} tokens to find it by", name)
+        image = None
+        if item.picture is not None:
+            try:
+                stored = item.picture
+                image = decode_picture(stored, name) if isinstance(stored, bytes) else stored
+                image = self.preparation.resized(image)
+            except (ValueError, OSError) as error:
+                if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
+                    raise
+                skips.add("whose picture is damaged", f"{name} ({error})")
+                return None
+        if image is None and not count:
+            skips.add("with neither text nor picture", name)
+            return None
+        return Row(tokens, image)
+
+    def batch(self, rows: Sequence[Row]) -> Mapping[str, np.ndarray]:
+        """tokens, has_text, image (normalised) and has_image of each row."""
+        tokens = np.stack([row.tokens for row in rows])
+        blank = np.zeros((self.image_size, self.image_size, 3), np.uint8)
+        images = np.stack([blank if row.image is None else row.image for row in rows])
+        has_image = np.array([row.image is not None for row in rows])
+        image = self.preparation.normalised(images)
+        return {"tokens": tokens, "has_text": np.any(tokens, axis=1), "image": image, "has_image": has_image}

@@ -1,0 +1,150 @@
+"""A folder of your own: photographs, notes, web pages and PDFs, long texts in overlapping passages.
+
+    photos/gull.jpg                          an image
+    photos/gull.txt                          its text, as of `folder.py`: what has the same name belongs together
+    notes/birds.md  page.html  paper.pdf     documents, a section or page at a time
+
+A text is cut into passages of at most `words` words that overlap by `overlap`, at the ends of sentences where there are
+any. An item's fields are
+
+    title    heading above the passage, page of a PDF, or name of the file; none of an image's text
+    text     the passage
+    from     {"file": path in the folder, "part": number of the passage, "parts": how many, "crc": of the files}
+
+`from` is no text, so no network reads it; by it `reveal watch` knows what to replace. All other files are counted by
+name. Markdown, HTML and PDF need the extra `documents`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from natsort import natsorted
+
+from common.data.files import walk
+from common.io.images import READABLE
+from reveal.memory.engines.engine import optional
+from reveal.sources.records import NO_HANDLES, Record, Skips
+
+TEXTS = (".txt", ".md", ".markdown", ".html", ".htm", ".pdf")
+HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+NO_TEXT = ("script", "style", "nav", "noscript", "template")  # elements of a page that nobody reads
+SENTENCE_END = re.compile(r"[.!?][\"')\]]*$")
+
+
+def records(path: str | Path, words: int = 100, overlap: int = 20, *, skips: Skips) -> Iterator[Record]:
+    """The items of a folder, numbered from 0. Raises FileNotFoundError without the folder, and if nothing in it can be
+    read; ValueError unless `words` > `overlap`."""
+    if not 0 <= overlap < words:
+        raise ValueError(f"words={words}, overlap={overlap}: passages are longer than what they share")
+    number, folder = 0, Path(path)
+    for files in groups(folder, skips):
+        for record in records_of(folder, files, words, overlap, skips):
+            yield record._replace(number=number)
+            number += 1
+
+
+def groups(folder: Path, skips: Skips) -> list[list[Path]]:
+    """The files of each name, in order. Raises FileNotFoundError without the folder, and if there are none."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder; check the name")
+    found: dict[Path, list[Path]] = {}
+    for file in walk(folder, ("",)):
+        if file.suffix.lower() in (*TEXTS, *READABLE):
+            found.setdefault(file.with_suffix(""), []).append(file)
+        else:
+            skips.note("of a kind that is not read", str(file))
+    if not found:
+        raise FileNotFoundError(f"{folder} has no {' '.join(TEXTS)} and no {' '.join(READABLE)}; name another folder")
+    return [found[name] for name in natsorted(found, key=str)]
+
+
+def records_of(folder: Path, files: list[Path], words: int, overlap: int, skips: Skips) -> Iterator[Record]:
+    """The items of files of one name: the image first, with the first passage."""
+    images = [file for file in files if file.suffix.lower() in READABLE]
+    for spare in images[1:]:
+        skips.add("that share their name with another picture", str(spare))
+    image, main = next(iter(images), None), (images or files)[0]
+    if image is not None and image.is_file() and not image.stat().st_size:
+        skips.add("that are empty", str(image))
+        image = None
+    passages: list[tuple[str, str]] = []
+    checksum = 0
+    for file in files:
+        try:
+            checksum = zlib.crc32(file.read_bytes(), checksum)
+            parts = [] if file in images else sections(file)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in NO_HANDLES:
+                raise
+            skips.add("whose text cannot be read", f"{file} ({error})")
+            continue
+        cut = [(title, one) for title, text in parts for one in chunks(text, words, overlap)]
+        if not cut and file not in images:
+            skips.add("without any text", str(file))
+        passages += [("" if image else title, one) for title, one in cut]
+    name = main.relative_to(folder).as_posix()
+    for part in range(max(len(passages), image is not None)):
+        title, text = passages[part] if passages else ("", "")
+        fields = {key: value for key, value in (("title", title), ("text", text)) if value}
+        origin = {"file": name, "part": part + 1, "parts": max(len(passages), 1), "crc": checksum}
+        where = f"{main}, part {part + 1}" if len(passages) > 1 else str(main)
+        yield Record(0, where, image if part == 0 else None, names=(main.name,), fields={**fields, "from": origin})
+
+
+def sections(file: Path) -> list[tuple[str, str]]:
+    """(title, text) of each section or page. Raises OSError; ValueError for a damaged or encrypted file; ImportError
+    without the extra."""
+    suffix, own = file.suffix.lower(), re.sub(r"[_-]+", " ", file.stem)
+    if suffix == ".pdf":
+        pypdf = optional("pypdf", "documents")
+        logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what cannot be read is an error below
+        try:
+            pages = [page.extract_text() for page in pypdf.PdfReader(file).pages]
+        except (pypdf.errors.PyPdfError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"no PDF that can be read: {error or type(error).__name__}") from error
+        return [(f"{own}, page {number}", text) for number, text in enumerate(pages, 1)]
+    text = file.read_text("utf-8-sig", "replace")
+    if suffix == ".txt":
+        return [(own, text)]
+    if suffix in (".md", ".markdown"):
+        text = optional("markdown_it", "documents").MarkdownIt("commonmark").enable("table").render(text)
+    return _html_sections(text, own)
+
+
+def _html_sections(html: str, own: str) -> list[tuple[str, str]]:
+    """The text below each heading, and that before the first."""
+    page = optional("bs4", "documents").BeautifulSoup(html, "html.parser")
+    for element in page.find_all(NO_TEXT):
+        element.decompose()
+    title = page.title.extract().get_text(" ", strip=True) if page.title else ""
+    found, heading, texts = [], title or own, []
+    for string in (page.body or page).find_all(string=True):
+        within = next((one for one in string.parents if one.name in HEADINGS), None)
+        if within is None:
+            texts.append(string)
+        elif string is next(within.strings, None):
+            found.append((heading, " ".join(texts)))
+            heading, texts = within.get_text(" ", strip=True) or own, []
+    return [*found, (heading, " ".join(texts))]
+
+
+def chunks(text: str, words: int, overlap: int) -> list[str]:
+    """Passages of at most `words` words, the next one beginning `overlap` words before the end of the one before."""
+    found, all_words, start = [], text.split(), 0
+    while start < len(all_words):
+        end = min(start + words, len(all_words))
+        if end < len(all_words):  # rather at the end of a sentence, if one ends in the second half
+            ends = [
+                at
+                for at in range(start + max(words // 2, overlap + 1), end + 1)
+                if SENTENCE_END.search(all_words[at - 1])
+            ]
+            end = ends[-1] if ends else end
+        found.append(" ".join(all_words[start:end]))
+        start = end if end == len(all_words) else end - overlap
+    return found

@@ -1,0 +1,254 @@
+"""A memory of photographs and notes without training, by the command: built, searched, asked, edited and followed."""
+
+import itertools
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pillow_heif
+import pytest
+from assistants import output_of, refused
+from PIL import Image
+from published_folders import clip_folder, t5_folder
+
+from reveal.build import folder_sync
+from reveal.cli.main import main
+from reveal.memory import Memory
+from reveal.sources import Items
+from reveal.sources.documents import chunks, records, sections
+from reveal.sources.records import Skips
+from reveal.two_tower_assistant import TwoTowerAssistant
+
+PHOTOS, NOTES = 200, 50
+COLOURS = ["red", "green", "blue", "grey", "black"]
+
+
+@pytest.fixture(autouse=True)
+def leave_the_process_alone(monkeypatch):
+    monkeypatch.setattr("common.runtime.setup", lambda: None)
+
+
+def drawn_files(place: Path) -> None:
+    """200 photographs of noise and shapes, every tenth with a caption, and 50 notes in four formats."""
+    pillow_heif.register_heif_opener()
+    rng = np.random.default_rng(0)
+    for folder in ("photos", "notes"):
+        (place / folder).mkdir(parents=True)
+    for number in range(PHOTOS):
+        small = rng.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+        suffix = ("png", "jpg", "heic", "webp")[number % 4]
+        Image.fromarray(small).resize((48, 32), Image.Resampling.NEAREST).save(place / "photos" / f"{number}.{suffix}")
+        if number % 10 == 0:
+            (place / "photos" / f"{number}.txt").write_text(f"Vase {number} was made by potter {number}.")
+    for number in range(NOTES):
+        text = f"Shelf {number} holds cup {number}. It is {COLOURS[number % 5]}. Nobody knows its age."
+        if number % 4 == 0:
+            (place / "notes" / f"n{number}.txt").write_text(text)
+        elif number % 4 == 1:
+            (place / "notes" / f"n{number}.md").write_text(
+                f"# Cup {number}\n\n{text}\n\n## Care\n\nWash it *gently*.\n"
+            )
+        elif number % 4 == 2:
+            page = f"<title>Cups</title><script>no()</script><h1>Cup {number}</h1><p>{text}</p>"
+            (place / "notes" / f"n{number}.html").write_text(page)
+        else:
+            (place / "notes" / f"n{number}.pdf").write_bytes(pdf(text))
+    (place / "notes" / "table.xlsx").write_bytes(b"PK")
+    (place / "notes" / "broken.pdf").write_bytes(b"%PDF-1.4 cut")
+    (place / "photos" / "broken.png").write_bytes(b"\x89PNG cut")
+
+
+def pdf(text: str) -> bytes:
+    """The smallest file with a page of text."""
+    stream = f"BT /F1 12 Tf 20 100 Td ({text}) Tj ET".encode()
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 200] /Contents 4 0 R"
+        b" /Resources << /Font << /F1 5 0 R >> >> >>",
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    data, places = b"%PDF-1.4\n", []
+    for number, body in enumerate(objects, 1):
+        places.append(len(data))
+        data += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    start = len(data)
+    data += b"xref\n0 6\n0000000000 65535 f \n" + b"".join(b"%010d 00000 n \n" % place for place in places)
+    return data + b"trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % start
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """The files, a CLIP, a T5, and the memory `m` that the command built of them, with its report."""
+    place = tmp_path_factory.mktemp("own")
+    drawn_files(place)
+    clip_folder(place / "clip")
+    t5_folder(place / "t5", [f"Vase {n} was made by potter {n}. Question Answer Text" for n in range(100)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("common.runtime.setup", lambda: None)
+        patch.setattr("reveal.pretrained.DATA", place / "nothing")
+        main(["build", *map(str, (place / "photos", place / "notes")), "--encoder", str(place / "clip"), "--quiet"]
+             + ["-o", str(place / "m")])  # fmt: skip
+    return place
+
+
+@pytest.fixture
+def here(made, tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr("reveal.pretrained.DATA", tmp_path / "nothing")
+    shutil.copytree(made, tmp_path / "own", symlinks=True)
+    monkeypatch.chdir(tmp_path / "own")
+    return tmp_path / "own"
+
+
+@pytest.fixture(scope="module")
+def assistant(made) -> TwoTowerAssistant:
+    return TwoTowerAssistant.load(made / "clip", made / "m")
+
+
+def test_what_was_left_out_is_said_by_name(here, capsys):
+    report = output_of(capsys, "build", "photos", "notes", "--encoder", "clip", "--quiet", "-o", "again")
+    assert report["counts"]["photos"] == PHOTOS and report["hash"] == Memory("m").manifest.hash()
+    assert report["counts"]["notes"] >= NOTES + NOTES // 4  # Markdown has two sections
+    named = {Path(name.split(" (")[0]).name for names in report["names"].values() for name in names}
+    assert {"table.xlsx", "broken.pdf"} <= named
+    assert any("broken.png" in name for names in report["names"].values() for name in names)
+    assert sum(report["left_out"].values()) >= 3
+    main(["build", "notes", "--encoder", "clip", "--quiet", "-o", "third"])
+    assert "table.xlsx" in capsys.readouterr().out
+
+
+def test_a_photograph_finds_itself_and_a_text_its_words(here, capsys):
+    found = output_of(capsys, "search", "m", "--image", "photos/17.jpg", "-k", "3", "--sources", "photos")["items"]
+    assert found[0]["fields"]["from"]["file"] == ["photos", "17.jpg"][1]
+    for words in (["potter 20"], ["--text", "potter 20"]):
+        found = output_of(capsys, "search", "m", *words, "-k", "5")["items"]
+        assert any("potter 20." in item["fields"].get("text", "") for item in found)
+    assert len(output_of(capsys, "search", "m", "a dog on a beach")["items"]) == 10
+    everything = output_of(capsys, "search", "m", "cup", "-k", "8", "--sources", "notes", "--engine", "faiss")["items"]
+    assert {item["source"] for item in everything} == {"notes"}
+
+
+def test_the_answer_is_a_sentence_of_an_item(here, capsys):
+    answer = output_of(capsys, "ask", "photos/30.heic", "who made this?", "--memory", "m", "--sheet", "sheet.png")
+    sentences = [item["fields"].get("text", "") for item in answer["items"]]
+    assert answer["answer"] and any(answer["answer"] in text for text in sentences) and answer["log_probability"] <= 0
+    assert sum(item["attention"] for item in answer["items"]) == pytest.approx(1)
+    assert Path("sheet.png").is_file()
+    # without any text the file is the answer
+    alone = output_of(capsys, "ask", "photos/31.webp", "--memory", "m", "-k", "1", "--sources", "photos")
+    assert alone["answer"] == "31.webp"
+
+
+def test_a_reader_writes_and_its_items_have_effects(here, capsys):
+    words = ["ask", "-", "who made vase 20?", "--memory", "m", "-k", "2", "--reader", "t5"]
+    one, two = (output_of(capsys, *words) for _ in range(2))
+    assert one == two and np.isfinite(one["log_probability"]) and any(item["effect"] for item in one["items"])
+
+
+def test_edits_are_found_at_once(here, capsys):
+    before = len(Memory("m"))
+    add = output_of(capsys, "add", "m", "--text", "The zeppelin was painted by Quilla.", "--source", "notes", "--quiet")
+    words = ["ask", "-", "who painted the zeppelin?", "--memory", "m"]
+    assert output_of(capsys, *words)["answer"] == "The zeppelin was painted by Quilla."
+    number = str(add["ids"][0])
+    output_of(capsys, "add", "m", "--edit", "--id", number, "--text", "The zeppelin was painted by Oona.", "--quiet")
+    assert output_of(capsys, *words)["answer"] == "The zeppelin was painted by Oona."
+    main(["remove", "m", number])
+    assert len(Memory("m")) == before
+
+
+def test_folders_are_followed(here, capsys):
+    assert output_of(capsys, "watch", "photos", "notes", "--memory", "m", "--once")["version"] == 1  # nothing to do
+    Path("notes/n0.txt").write_text("Shelf 0 holds a trombone.")
+    Path("notes/new.md").write_text("The lighthouse keeper is Ines.")
+    Path("photos/5.jpg").unlink()
+    report = output_of(capsys, "watch", "photos", "notes", "--memory", "m", "--once")
+    assert (report["added"], report["edited"], report["removed"], report["version"]) == (2, 1, 2, 2)
+    texts = {item.fields.get("text") for item in Memory("m").items(Memory("m").rows().ids)}
+    assert "Shelf 0 holds a trombone." in texts and not any("cup 0." in str(text) for text in texts)
+    assert output_of(capsys, "ask", "-", "who is the lighthouse keeper?", "--memory", "m")["answer"].endswith("Ines.")
+
+
+def test_a_change_is_seen_while_watching(here):
+    sources = [Items("documents", "notes", {"source": "notes", "words": 48, "overlap": 9})]
+    memory = Memory("m")
+    reports = folder_sync.watch(memory, sources, TwoTowerAssistant.load("clip", memory))
+    assert next(reports).added == 0
+
+    def write():
+        time.sleep(0.5)
+        Path("notes/late.txt").write_text("A late note.")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert next(reports).added == 1
+    thread.join()
+    reports.close()
+
+
+def test_keys_keep_modalities_apart(assistant):
+    memory, dim = assistant.memory, assistant.config.projection_dim
+    rows = memory.rows()
+    keys = np.asarray(memory.keys(rows.ids))
+    has_image, has_text = keys[:, 2 * dim].astype(bool), keys[:, 2 * dim + 1].astype(bool)
+    assert has_image.sum() == PHOTOS and 20 <= (has_image & has_text).sum() <= 21
+    lengths = np.linalg.norm(keys[:, :dim], axis=1), np.linalg.norm(keys[:, dim : 2 * dim], axis=1)
+    np.testing.assert_allclose(lengths[0], has_image, atol=1e-5)
+    np.testing.assert_allclose(lengths[1], has_text, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["build", "notes", "--encoder", "nowhere", "-o", "x"], "nowhere"),
+        (["build", "notes", "--encoder", "t5", "-o", "x"], "t5"),
+        (["build", "notes", "--reader", "t5", "-o", "x"], "--reader"),
+        (["build", "notes", "--encoder", "clip", "--weights", "w", "-o", "x"], "--weights"),
+        (["watch", "elsewhere", "--memory", "m"], "elsewhere"),
+        (["search", "m", "a", "--text", "b"], "--text"),
+        (["search", "m"], "text"),
+        (["search", "m", "x" * 400], "shorten"),
+    ],
+)
+def test_mistakes_are_one_line(here, capsys, words, value):
+    assert value in refused(capsys, *words)
+    assert not Path("x").exists()
+
+
+def test_an_encoder_that_moved_is_asked_for(here, capsys):
+    memory = json.loads(Path("m/encoder.json").read_text())
+    Path("m/encoder.json").write_text(json.dumps(memory | {"encoder": "gone"}))
+    assert "--encoder" in refused(capsys, "search", "m", "cup")
+    assert output_of(capsys, "search", "m", "cup", "--encoder", "clip")["items"]
+
+
+def test_passages():
+    text = " ".join(f"Word {number}." for number in range(50))
+    found = chunks(text, 20, 4)
+    assert all(len(one.split()) <= 20 and one.endswith(".") for one in found)
+    for before, after in itertools.pairwise(found):
+        assert before.split()[-4:] == after.split()[:4]
+    assert chunks("a b c", 3, 1) == ["a b c"] and chunks("", 3, 1) == []
+    assert [len(one.split()) for one in chunks("x " * 50, 20, 5)] == [20, 20, 20]
+
+
+def test_sections_of_documents(tmp_path):
+    (tmp_path / "my-note.md").write_text("intro\n\n# One\n\ntext *of* one\n\n## Two\n\n- a\n- b\n")
+    (tmp_path / "page.html").write_text("<body><h2>A <b>b</b></h2><style>x</style><p>text</p></body>")
+    (tmp_path / "paper.pdf").write_bytes(pdf("inside"))
+    found = sections(tmp_path / "my-note.md")
+    assert [(title, " ".join(text.split())) for title, text in found] == [
+        ("my note", "intro"),
+        ("One", "text of one"),
+        ("Two", "a b"),
+    ]
+    assert [one for one in sections(tmp_path / "page.html") if one[1].strip()] == [("A b", "text")]
+    assert sections(tmp_path / "paper.pdf") == [("paper, page 1", "inside")]
+    with pytest.raises(FileNotFoundError):
+        list(records(tmp_path / "nowhere", skips=Skips()))
+    with pytest.raises(ValueError, match="overlap"):
+        list(records(tmp_path, 5, 5, skips=Skips()))
