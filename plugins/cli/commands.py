@@ -119,7 +119,7 @@ class Export:
     output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
     """plugin.stablehlo, plugin.onnx, or features.safetensors."""
     format: Literal["stablehlo", "onnx", "features"] | None = None
-    """Format of the output; None: by its suffix."""
+    """Format of the output, as its suffix says; None: the suffix alone."""
     size: tuple[int, ...] | None = None
     """Size of the input images: one side, or width and height; None: 512, for features the image's."""
     picture: str | None = None

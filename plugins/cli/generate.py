@@ -11,6 +11,7 @@ does not keep such programs in its compilation cache; where compiling takes long
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,9 @@ def check_outputs(command: Generate) -> None:
     if command.sheet is not None:
         check_writable(command.sheet)
         check_output_file(command.sheet, command.overwrite)
+        sheet, output = Path(command.sheet).resolve(), Path(command.output).resolve()
+        if sheet == output or (sheet.parent == output and re.fullmatch(PATTERN, sheet.name)):
+            raise ValueError(f"--sheet {command.sheet} would replace an image of --output; give it another name")
 
 
 def request_of(command: Generate, files: BaseFiles) -> Request:

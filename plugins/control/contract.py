@@ -14,7 +14,8 @@ the same `Control` for all prompts and seeds.
 
 Settings of every control:
 
-- `strength`: conditioning scale, a factor on all outputs; 0 disables the control, 1 is the trained strength.
+- `strength`: conditioning scale, a factor on all outputs, of magnitude 10 at most; 0 disables the control, 1 is the
+  trained strength.
 - `levels`: a further factor for each output, finest first (`network.num_outputs` of them).
 - `steps`: the interval of the run in which the control is applied; (0, 1) is the whole run.
 - `prompt_only`: guess mode, the control is applied to the conditional half of guidance only.
@@ -26,7 +27,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -43,6 +43,8 @@ from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
 from plugins.diffusion.steering import COND, UNCOND, Effect, Rows
+
+STRONGEST = 10  # a larger factor is taken for a typing error
 
 
 class ControlOutput(NamedTuple):
@@ -233,8 +235,9 @@ def check_settings(
     strength: int | float, levels: Sequence[int | float], steps: Sequence[int | float], num_outputs: int
 ) -> None:
     """Raises ValueError for settings of a control that are out of range."""
-    if not (math.isfinite(strength) and all(map(math.isfinite, levels))):
-        raise ValueError(f"strength={strength}, levels={tuple(levels)}: factors are finite; 1 is the trained strength")
+    if not all(abs(factor) <= STRONGEST for factor in (strength, *levels)):  # False for NaN
+        rule = f"factors lie in [-{STRONGEST}, {STRONGEST}]; 1 is the trained strength"
+        raise ValueError(f"strength={strength}, levels={tuple(levels)}: {rule}")
     if len(levels) != num_outputs:
         raise ValueError(f"levels has {len(levels)} factors; this control has {num_outputs} outputs, give one for each")
     if len(steps) != 2 or not 0 <= steps[0] < steps[1] <= 1:

@@ -136,6 +136,8 @@ MISTAKES = {  # words -> a value in the error
     "-o a.bmp": "'.bmp'",
     "-o taken.png": "taken.png",
     "--sheet sheet.mp4": "'.mp4'",
+    "--sheet a.png": "--sheet a.png",
+    "-o out --sheet out/seed_7.png --overwrite": "--sheet out/seed_7.png",
     "--lora none.safetensors": "none.safetensors",
     "--lora none.safetensors:much": "'much'",
     "--base nowhere": "'nowhere'",
