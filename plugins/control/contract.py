@@ -42,7 +42,7 @@ from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
-from plugins.diffusion.steering import COND, UNCOND, Effect, Rows
+from plugins.diffusion.steering import COND, IMAGE, UNCOND, Effect, Rows
 
 STRONGEST = 10  # a larger factor is taken for a typing error
 
@@ -95,11 +95,20 @@ class ControlNetwork(nnx.Module):
         raise NotImplementedError
 
     def __call__(
-        self, encoded: Any, x: Float[Array, "b h w c"], t: Array, context: Float[Array, "b n d"], remat: bool = False
+        self,
+        encoded: Any,
+        x: Float[Array, "b h w c"],
+        t: Array,
+        context: Float[Array, "b n d"],
+        remat: bool = False,
+        *,
+        pooled: Float[Array, "b p"] | None = None,
+        sizes: Float[Array, "b s"] | None = None,
     ) -> ControlOutput:
         """What it adds for these noisy latents; without `every_step` that is `encoded`, whatever the latents are.
 
-        remat: a gradient keeps only the inputs of each block and computes the rest again."""
+        t, context, pooled, sizes: as `UNet.__call__`. remat: a gradient keeps only the inputs of each block and
+        computes the rest again."""
         return ControlOutput(level_features=encoded)
 
     def on(
@@ -143,7 +152,7 @@ class Control:
 
     def prepare(self, run: Any, indices: np.ndarray) -> tuple[StaticNetwork, Arrays]:
         """For these images of a run: the static and the array arguments of its compiled function."""
-        branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, COND)
+        branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, IMAGE, COND)
         graph, params = run.placed(self.network)
         dtype = jax.tree.leaves(params)[0].dtype
         if len(self.picture) > 1:
@@ -185,7 +194,7 @@ class StaticNetwork(NamedTuple):
         if network.every_step:
             output = self._computed(network, arrays.encoded, rows, active)
         else:
-            output = network(arrays.encoded, rows.x[:, 0], rows.step.t, rows.context[:, 0])
+            output = network(arrays.encoded, rows.x[:, 0], rows.step.t, rows.conditioning.context[:, 0])
             output = jax.tree.map(lambda tensor: tensor[:, None], output)
         output = output.scaled(arrays.gains if self.always else jnp.where(active, arrays.gains, 0))
         return Effect(self.branches, output.level_features, output.skip_residuals, output.mid_residual)
@@ -195,9 +204,9 @@ class StaticNetwork(NamedTuple):
         b, k = rows.x.shape[:2]
 
         def call() -> ControlOutput:
-            x, context = (array.reshape(b * k, *array.shape[2:]) for array in (rows.x, rows.context))
+            flat = jax.tree.map(lambda array: array.reshape(b * k, *array.shape[2:]), (rows.x, rows.conditioning))
             repeated = jax.tree.map(lambda e: e if len(e) == 1 else jnp.repeat(e, k, axis=0), encoded)
-            output = network(repeated, x, rows.step.t, context)
+            output = network(repeated, flat[0], rows.step.t, flat[1].context, **flat[1].added)
             return jax.tree.map(lambda tensor: tensor.reshape(b, k, *tensor.shape[1:]), output)
 
         if self.always:

@@ -32,6 +32,8 @@ from flax import nnx
 from common.weights import porting
 from common.weights.porting import IDENTITY, OI_TO_IO, OIHW_TO_HWIO, Entry
 from plugins.diffusion.io.tensor_files import TensorFiles
+from plugins.diffusion.networks.text_encoder import TextConfig
+from plugins.diffusion.networks.vae import VAEConfig
 
 RENAMED = (".ff.net.1.", ".ff.net.2.")  # theirs has a dropout between the two
 LEAVES = {"scale": "weight", "embedding": "weight", "bias": "bias", "kernel": "weight"}
@@ -39,7 +41,7 @@ KERNELS = {4: OIHW_TO_HWIO, 2: OI_TO_IO}
 DTYPES = ("float32", "float16", "bfloat16")  # of weights
 VAE_OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
 NO_WEIGHTS = re.compile(  # buffers and heads that the networks do not have
-    r"embeddings\.position_ids|logit_scale|attn_mask|text_projection|(loss|model_ema)\..*"
+    r"embeddings\.position_ids|logit_scale|attn_mask|(loss|model_ema)\..*"
 )
 
 
@@ -49,17 +51,22 @@ class Origin(NamedTuple):
     key: str
     third: int | None = None  # 0, 1, 2: the q, k or v rows of a matrix that holds all three
     squeeze: bool = False  # a 1x1 convolution, "o i 1 1", that is a matrix, "o i"
+    transposed: bool = False  # a matrix stored "i o"
 
     def take(self, stored: np.ndarray) -> np.ndarray:
         """The stored array as diffusers has it; no copy."""
         if self.squeeze and stored.shape[2:] == (1, 1):
             return stored[:, :, 0, 0]
+        if self.transposed:
+            return stored.T
         return stored if self.third is None else np.split(stored, 3)[self.third]
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of what `take` gives."""
         if self.squeeze and stored[2:] == (1, 1):
             return stored[:2]
+        if self.transposed:
+            return stored[::-1]
         return stored if self.third is None else (stored[0] // 3, *stored[1:])
 
 
@@ -91,9 +98,11 @@ class Renamed(Mapping[str, np.ndarray]):
         return name in self._origins
 
 
-def from_folder(kind: str, keys: Iterable[str]) -> dict[str, Origin]:
-    """{diffusers name: origin} of a file of diffusers or transformers, of any year."""
-    rename = {"unet": lambda key: [(key, Origin(key))], "vae": _old_vae, "text_encoder": rename_text}[kind]
+def from_folder(config: Any, keys: Iterable[str]) -> dict[str, Origin]:
+    """{diffusers name: origin} of a file of diffusers or transformers, of any year, for that architecture."""
+    if isinstance(config, TextConfig):
+        return collect("", list(keys), rename_text(config.projected))
+    rename: Renaming = _old_vae if isinstance(config, VAEConfig) else lambda key: [(key, Origin(key))]
     return collect("", list(keys), rename)
 
 
@@ -122,8 +131,14 @@ def is_vae_attention(name: str) -> bool:
     return bool(re.search(r"\.attentions\.\d+\.to_(q|k|v|out\.0)\.weight$", name))
 
 
-def rename_text(key: str) -> list[tuple[str, Origin]]:
-    return [(key.removeprefix("text_model."), Origin(key))]
+def rename_text(projected: bool) -> Renaming:
+    """Without `projected` the linear map into CLIP's joint space, which some files hold, is left out."""
+
+    def rename(key: str) -> list[tuple[str, Origin]]:
+        unused = key.startswith("text_projection") and not projected
+        return [] if unused else [(key.removeprefix("text_model."), Origin(key))]
+
+    return rename
 
 
 def table(params: porting.Tree) -> dict[str, Entry]:
