@@ -25,6 +25,8 @@ class GenerationConfig:
     strength: int | float | None = None
     """Image to image: share of the steps that is run, in (0, 1]; None: 0.8, for an inpainting base 1. 1 keeps almost
     nothing of the image."""
+    weighted: bool = False
+    """Read (words:1.2) in prompts as weights, and all of a long prompt, in parts of the text encoder's length."""
     image_guidance: int | float = 1.5
     """InstructPix2Pix: guidance scale towards the image to edit, 1 or more; larger values keep more of it."""
     original: tuple[int, int] | None = None

@@ -43,6 +43,7 @@ from plugins.diffusion.io.base import (
     save_base,
 )
 from plugins.diffusion.io.components import KINDS
+from plugins.diffusion.io.prompts import chunks
 from plugins.diffusion.io.tokenizer import Tokenizer
 from plugins.diffusion.networks.text_encoder import TextEncoder
 from plugins.diffusion.networks.unet import UNet
@@ -77,14 +78,25 @@ class Run:
 
     def _of_text(self, text: str, negative: bool) -> Conditioning:
         base, request, encode = self.pipeline.base, self.request, self.pipeline.compiled.encode_text
-        encoded = [
-            encode[kind](
-                self.params[kind], tokenizer(text, base.length), skip=request.clip_skip, penultimate=base.sizes > 0
-            )
-            for kind, _, tokenizer in base.texts
-        ]
-        context, pooled = jnp.concatenate([states for states, _ in encoded], -1), encoded[-1][1]
-        if not base.sizes:
+
+        def states(kind: str, tokens: np.ndarray) -> Any:
+            return encode[kind](self.params[kind], tokens, skip=request.clip_skip, penultimate=base.sizes > 0)
+
+        contexts, pooled = [], None
+        for kind, _, tokenizer in base.texts:
+            if not request.weighted:
+                context, pooled = states(kind, tokenizer(text, base.length))
+            else:
+                empty, _ = states(kind, tokenizer("", base.length))
+                tokens, weights = chunks(text, tokenizer, base.length, request.chunks)
+                rows = [states(kind, row[None]) for row in tokens]
+                moved = [
+                    empty + w[:, None].astype(z.dtype) * (z - empty) for w, (z, _) in zip(weights, rows, strict=True)
+                ]
+                context, pooled = jnp.concatenate(moved, axis=1), rows[0][1]
+            contexts.append(context)
+        context = jnp.concatenate(contexts, -1)
+        if pooled is None or not base.sizes:
             return Conditioning(context)
         if negative and not text and base.zero_empty:
             context, pooled = jnp.zeros_like(context), jnp.zeros_like(pooled)
@@ -169,7 +181,7 @@ class Pipeline:
           progress: called on the host with (calls of the UNet done, all of them).
           mesh: devices to shard each batch over, axes of type Auto (`common.training.mesh.make_mesh()`).
           options: fields of `GenerationConfig`: steps, sampler (a name or a `Sampler`), guidance, rescale, height,
-            width, strength, clip_skip, image_guidance, original, crop.
+            width, strength, clip_skip, weighted, image_guidance, original, crop.
 
         Raises ValueError before anything is computed. A prompt that is too long is a warning.
         """

@@ -15,6 +15,7 @@ import numpy as np
 
 from plugins.diffusion.generation_config import GenerationConfig
 from plugins.diffusion.io.base import EDITING, INPAINTING, TEXT_TO_IMAGE, Base
+from plugins.diffusion.io.prompts import chunks
 from plugins.diffusion.samplers import SAMPLERS, Sampler, by_name
 
 GUIDANCE = GenerationConfig.guidance
@@ -36,6 +37,7 @@ class Request(GenerationConfig):
     negatives: tuple[str, ...]
     seeds: tuple[int, ...]
     calls: int  # of the UNet, for each batch
+    chunks: int  # rows of tokens of each prompt; more than one if it is `weighted` and long
     guided: bool  # whether there is a row with the negative prompt
     image: np.ndarray | None  # initial image in [0, 1], `b h w 3` with b = 1 or one each; None: noise
     mask: np.ndarray | None  # of an inpainting base: `b h w` of booleans, what is drawn anew
@@ -85,8 +87,9 @@ def make_request(
     _check_numbers(base, given, config)
     height, width = _size(base, config, image, controls)
     prompts, negatives, seeds = (tuple(v * total if len(v) == 1 else v) for v in given.values())
-    tokenizer = base.texts[0][2]
-    excess = {text: tokenizer.truncated(text, base.length) for text in given["prompts"] + given["negative"]}
+    tokenizer, texts = base.texts[0][2], given["prompts"] + given["negative"]
+    excess = {} if config.weighted else {text: tokenizer.truncated(text, base.length) for text in texts}
+    rows = [len(chunks(text, tokenizer, base.length)[0]) for text in texts] if config.weighted else [1]
     resolved = config.options() | {"sampler": sampler, "height": height, "width": width, "strength": strength}
     resolved |= {"guidance": float(config.guidance), "rescale": float(config.rescale), "steps": steps}
     request = Request(
@@ -95,6 +98,7 @@ def make_request(
         negatives=negatives,
         seeds=tuple(map(int, seeds)),
         calls=len(plan.timesteps),
+        chunks=max(rows),
         guided=config.guidance != 1 and not base.distilled,
         image=image,
         mask=mask,

@@ -94,7 +94,7 @@ def lora(writer: str) -> Path:
             value = drawn.tensor(f"lora/{name}.{role}", shape)
             tensors[f"{stem}.{role}.weight" if writer == "kohya" else f"{name}.lora_{letter}.weight"] = value
         if writer == "kohya":
-            tensors[f"{stem}.alpha"] = np.float32(1)
+            tensors[f"{stem}.alpha"] = np.array(1, np.float32)
     path = Path(_place().name) / f"{writer}.safetensors"
     header = {"lora_adapter_metadata": json.dumps({"r": 2, "lora_alpha": 1})}
     safetensors.numpy.save_file(tensors, path, None if writer == "kohya" else header)

@@ -12,7 +12,7 @@ import ldm
 import numpy as np
 import pytest
 import safetensors.numpy
-from networks import DATA, assert_same, normal, random
+from networks import DATA, assert_same, random
 from refusals import refused
 
 from common.weights import porting
@@ -172,7 +172,7 @@ IMAGE, MASK = families.picture(), families.mask()
     ("editing", {"image": IMAGE, "strength": 0.5}, "strength=0.5"),
     ("editing", {"image": IMAGE, "image_guidance": 0.5}, "image_guidance=0.5"),
     ("lcm", {"negative": "dark"}, "distilled"),
-    ("sdxl", {"original": (16,)}, r"original=\(16,\)"),
+    ("sdxl", {"original": (-1, 4)}, r"original=\(-1, 4\)"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(family, options, value):
     base = read_base(families.folder(family)).base
@@ -190,9 +190,11 @@ def test_steps_and_rows_of_each_family():
 
 
 def test_the_inputs_of_a_unet_are_checked():
-    unet, x, context = random(UNet, WIDE), normal(np.random.default_rng(0), 1, 4, 4, 4), np.zeros((1, 3, 128))
-    for pooled, sizes in ((None, None), (np.zeros((1, 64)), np.zeros((1, 5))), (np.zeros((2, 64)), np.zeros((2, 6)))):
-        refused(ValueError, "pooled and sizes", lambda p=pooled, s=sizes: unet(x, 0, context, pooled=p, sizes=s))
+    unet, x, context = random(UNet, WIDE), jnp.zeros((1, 4, 4, 4)), jnp.zeros((1, 3, 128))
+    wrong = [None, (jnp.zeros((1, 64)), jnp.zeros((1, 5))), (jnp.zeros((2, 64)), jnp.zeros((2, 6)))]
+    for pair in wrong:
+        added = {} if pair is None else {"pooled": pair[0], "sizes": pair[1]}
+        refused(ValueError, "pooled and sizes", lambda added=added: unet(x, 0, context, **added))
     refused(ValueError, "guidance is 3", lambda: unet(x, 0, context, guidance=3))
 
 
