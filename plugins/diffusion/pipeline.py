@@ -33,15 +33,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from plugins.diffusion.compiled import CompiledFunctions, Layout, in_chunks, make_layout
-from plugins.diffusion.io.base import (
-    EDITING,
-    TEXT_TO_IMAGE,
-    Base,
-    BaseFiles,
-    load_networks,
-    read_base,
-    save_base,
-)
+from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, load_networks, read_base, save_base
 from plugins.diffusion.io.components import KINDS
 from plugins.diffusion.io.prompts import chunks
 from plugins.diffusion.io.tokenizer import Tokenizer
@@ -90,10 +82,9 @@ class Run:
                 empty, _ = states(kind, tokenizer("", base.length))
                 tokens, weights = chunks(text, tokenizer, base.length, request.chunks)
                 rows = [states(kind, row[None]) for row in tokens]
-                moved = [
-                    empty + w[:, None].astype(z.dtype) * (z - empty) for w, (z, _) in zip(weights, rows, strict=True)
-                ]
-                context, pooled = jnp.concatenate(moved, axis=1), rows[0][1]
+                stacked, factors = jnp.concatenate([z for z, _ in rows]), weights[..., None].astype(empty.dtype)
+                moved = empty + factors * (stacked - empty)
+                context, pooled = moved.reshape(1, -1, moved.shape[-1]), rows[0][1]
             contexts.append(context)
         context = jnp.concatenate(contexts, -1)
         if pooled is None or not base.sizes:
@@ -216,9 +207,8 @@ class Pipeline:
         request, params, layout = run.request, run.params, run.layout
         encode = functools.partial(self.compiled.encode_image, params["vae"])
         decode = functools.partial(self.compiled.decode, params["vae"])
-        image, channels = self._images_beside(
-            request, functools.partial(in_chunks, encode, size=layout.chunk, split=layout.split)
-        )
+        encoded = functools.partial(in_chunks, encode, size=layout.chunk, split=layout.split)
+        image, channels = self._images_beside(request, encoded)
         done = 0
 
         def report(batch: int, index: int) -> None:  # calls finish out of order at times
@@ -240,14 +230,10 @@ class Pipeline:
         if request.image is None or self.base.task == TEXT_TO_IMAGE:
             return None if request.image is None else encode(request.image), None
         if request.mask is None:  # InstructPix2Pix reads latents that are not scaled
-            scaling, shift = (
-                (1, 0) if self.vae is None else (self.vae.config.scaling_factor, self.vae.config.shift_factor)
-            )
-            return None, encode(request.image) / scaling + (shift or 0)
-        unit = self.base.unit
-        mask = np.broadcast_to(
-            request.mask[..., None], (max(len(request.mask), len(request.image)), *request.image.shape[1:3], 1)
-        )
+            latents, vae = encode(request.image), self.base.vae
+            return None, latents if vae is None else latents / vae.scaling_factor + (vae.shift_factor or 0)
+        unit, count = self.base.unit, max(len(request.mask), len(request.image))
+        mask = np.broadcast_to(request.mask[..., None], (count, request.height, request.width, 1))
         masked = encode(np.where(mask, np.float32(0.5), request.image))
         small = mask[:, ::unit, ::unit].astype(masked.dtype)  # the nearest pixel, as in training
         return None if request.strength == 1 else encode(request.image), np.concatenate([small, masked], -1)
