@@ -160,7 +160,7 @@ class ControlNet(ControlNetwork, TimeEmbeddings):
         names = ("block_out_channels", "layers_per_block", "cross_attention_dim", "addition_embed_type")
         found, base = ({name: getattr(config, name) for name in names} for config in (self.config, unet))
         # A base with images beside its latents takes the ControlNet of the base that it was made from.
-        found["in_channels"], base["in_channels"] = self.config.in_channels, unet.out_channels
+        found["in_channels"], base["in_channels"] = self.config.in_channels, min(unet.in_channels, unet.out_channels)
         found["mid_block_type"], base["mid_block_type"] = unet_config.MID_TYPE, unet.mid_block_type
         check_fit("ControlNet", found | {"reduction": self.reduction}, base | {"reduction": reduction})
 
