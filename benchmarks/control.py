@@ -47,6 +47,7 @@ from plugins import control, diffusion
 from plugins.control import contract
 from plugins.control.plug_and_play import INVERSION
 from plugins.diffusion.samplers.schedules import Schedule
+from plugins.diffusion.steering import COND, SOURCE, UNCOND
 from plugins.evaluation import cost
 from plugins.evaluation.cost import Cost, Setting
 
@@ -90,18 +91,19 @@ def prepare(options: Options) -> Prepared:
     vae = nnx.merge(*blank(diffusion.AutoencoderKL, vae_config(options.size)))  # it is only counted
     setting = Setting(unet, vae, unet.config.sample_size, unet.config.sample_size, TOKENS, True)
     graph, params = cost.split(unet)
-    x, states, negative, picture = filled([setting.latents, setting.states, setting.states, setting.picture])
+    x, negative, states, picture = filled([setting.latents, setting.states, setting.states, setting.picture])
 
-    def call(static_controls: Any = (), control_arrays: Any = (), negative: Any = negative) -> Callable[[], Any]:
+    def call(static_controls: Any = (), control_arrays: Any = (), guided: bool = True) -> Callable[[], Any]:
         program = jax.jit(partial(cost.one_call, graph, static_controls=static_controls))
-        return partial(program, params, x, states, negative, control_arrays)
+        branches = {SOURCE: states, COND: states} | ({UNCOND: negative} if guided else {})
+        return partial(program, params, x, branches, control_arrays)
 
     runs, costs = {BASE: call()}, {BASE: cost.base_cost(setting)}
     for kind in options.kinds:
         if kind == LAYOUT:
             layout = control.PlugAndPlay(np.zeros(picture.shape, np.float32), inversion=options.inversion)
             static, arrays = cost.plug_and_play_parts(setting, layout, options.steps)
-            runs |= {LAYOUT: call((static,), (filled(arrays),)), f"{LAYOUT} once": call(negative=None)}
+            runs |= {LAYOUT: call((static,), (filled(arrays),)), f"{LAYOUT} once": call(guided=False)}
             costs[kind] = cost.plug_and_play_cost(setting, layout, Schedule(), options.steps)
             continue
         cls = NETWORKS[kind]
@@ -110,7 +112,9 @@ def prepare(options: Options) -> Prepared:
         static, arrays = cost.network_parts(setting, network)
         arrays = filled(arrays)
         runs[f"{kind} once"] = partial(contract.encode, encoder, weights, picture)
-        runs[f"{kind} added"] = addition(encoder, arrays, jnp.repeat(x, 2, 0), jnp.concatenate([negative, states]))
+        runs[f"{kind} added"] = addition(
+            encoder, arrays, jnp.repeat(x, 2, 0), jnp.concatenate([negative.context, states.context])
+        )
         runs.setdefault(program_name(kind), call((static,), (arrays,)))
         costs[kind] = cost.network_cost(setting, network)
     return Prepared(runs, costs)

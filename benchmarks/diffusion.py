@@ -145,11 +145,13 @@ def run_steps(steps: int, repeats: int) -> dict[str, Any]:
     from flax import nnx
 
     from common.runtime import keep_freed_memory
+    from plugins.diffusion.steering import COND, UNCOND, Conditioning
 
     keep_freed_memory()
-    programs = diffusion.compiled.CompiledFunctions(diffusion.UNet(unet_config(True), rngs=nnx.Rngs(0)), None, None)
+    programs = diffusion.compiled.CompiledFunctions({"unet": diffusion.UNet(unet_config(True), rngs=nnx.Rngs(0))})
     keys, states = diffusion.samplers.keys_of_seeds([0]), jnp.zeros((1, TOKENS, 768))
-    arrays = (programs.params()["unet"], keys, states, states, None, jnp.float32(7.5))
+    branches = dict.fromkeys((UNCOND, COND), Conditioning(states))
+    arrays = (programs.params()["unet"], keys, branches, None, jnp.float32(7.5))
     settings = {"sampler": diffusion.samplers.ddim, "schedule": diffusion.samplers.schedules.Schedule(), "steps": steps}
     settings |= {"strength": 1.0, "rescale": 0.0, "shape": (SMALL_SIDE, SMALL_SIDE, 4), "progress": None}
     rows = []

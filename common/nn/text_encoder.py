@@ -8,7 +8,8 @@ A causal transformer with the norms first. For `b n` tokens and width c:
 
 Stable Diffusion 1.x reads `last` of CLIP ViT-L/14. 2.x reads OpenCLIP ViT-H/14 one layer early; its published
 folders hold that network without the last layer, so `skip` is 0 there too. "Clip skip" counts from 1 in most programs:
-their 2 is `skip=1`.
+their 2 is `skip=1`. SDXL reads two networks, CLIP ViT-L/14 and OpenCLIP ViT-bigG/14: of both h[layers - 1], without the
+final norm, side by side; and of the second the state of the end token, through a linear map into CLIP's joint space.
 
 Padding is not masked, as in Stable Diffusion's training. Attributes have transformers' names, without `text_model.`.
 """
@@ -16,6 +17,7 @@ Padding is not masked, as in Stable Diffusion's training. Attributes have transf
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -24,10 +26,11 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from common.nn import json_config
-from common.nn.layers import Embedding, LayerNorm
+from common.nn.layers import Embedding, LayerNorm, Linear
 from common.nn.transformer import ACTIVATIONS, Encoder
 
 MODEL_TYPE = "clip_text_model"
+PROJECTED = "CLIPTextModelWithProjection"
 OLD_END = 2  # the eos_token_id of CLIP's first configs, which is not the id of any end token
 
 
@@ -44,10 +47,14 @@ class TextConfig(json_config.JsonConfig):
     hidden_act: str = "quick_gelu"  # of the mlp: that (OpenAI), or "gelu", the exact one (OpenCLIP)
     layer_norm_eps: float = 1e-5
     eos_token_id: int = 49407  # the pooled token is the first of this id; 2 means the largest id in the row
-    projection_dim: int = 512  # of CLIP's joint space, unused here; kept for the files
+    projection_dim: int = 512  # of CLIP's joint space
+    projected: bool = False  # whether the pooled state goes through the linear map into that space
 
     architecture = "CLIPTextModel"
-    fixed: ClassVar = {"model_type": (MODEL_TYPE,), "architectures": ([architecture], (architecture,), None)}
+    fixed: ClassVar = {
+        "model_type": (MODEL_TYPE,),
+        "architectures": ([architecture], (architecture,), [PROJECTED], (PROJECTED,), None),
+    }
 
     def __post_init__(self):
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -68,15 +75,32 @@ class TextConfig(json_config.JsonConfig):
         """OpenCLIP ViT-H/14 without its last layer, of Stable Diffusion 2.x: 340,387,840 parameters."""
         return cls(49408, 1024, 4096, 23, 16, hidden_act="gelu", eos_token_id=OLD_END)
 
+    @classmethod
+    def openclip_bigg(cls) -> TextConfig:
+        """OpenCLIP ViT-bigG/14, SDXL's second: 694,659,840 parameters."""
+        sizes = (49408, 1280, 5120, 32, 20)
+        return cls(*sizes, hidden_act="gelu", eos_token_id=OLD_END, projection_dim=1280, projected=True)
+
+    @classmethod
+    def from_json(cls, mapping: Mapping[str, Any]) -> TextConfig:
+        projected = PROJECTED in (mapping.get("architectures") or ())
+        return super().from_json({**mapping, "projected": projected})
+
+    @property
+    def class_name(self) -> str:
+        """transformers' class of this network."""
+        return PROJECTED if self.projected else self.architecture
+
     def to_json(self) -> dict[str, Any]:
-        return {"architectures": [self.architecture], "model_type": MODEL_TYPE, **dataclasses.asdict(self)}
+        fields = {key: value for key, value in dataclasses.asdict(self).items() if key != "projected"}
+        return {"architectures": [self.class_name], "model_type": MODEL_TYPE, **fields}
 
 
 class TextStates(NamedTuple):
     """Outputs for `b` prompts of `n` tokens."""
 
     last: Float[Array, "b n c"]  # the UNet's context: without the last `skip` layers, after the final norm
-    pooled: Float[Array, "b c"]  # per prompt: all layers and the final norm, at the end token (see `eos_token_id`)
+    pooled: Float[Array, "b p"]  # per prompt: all layers, final norm, projection; at the end token (`eos_token_id`)
     hidden: tuple[Float[Array, "b n c"], ...]  # before each layer and after the last one, without the final norm
 
 
@@ -88,6 +112,8 @@ class TextEncoder(nnx.Module):
         self.embeddings = Embeddings(config, rngs=rngs)
         self.encoder = Encoder(config, causal=True, rngs=rngs)
         self.final_layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        joint = Linear(config.hidden_size, config.projection_dim, bias=False, rngs=rngs) if config.projected else None
+        self.text_projection = joint
 
     def __call__(
         self,
@@ -110,7 +136,8 @@ class TextEncoder(nnx.Module):
         hidden = self.encoder(self.embeddings(tokens), allowed)
         complete = self.final_layer_norm(hidden[-1])
         last = complete if skip == 0 else self.final_layer_norm(hidden[layers - skip])
-        return TextStates(last, complete[jnp.arange(len(tokens)), self._end(tokens)], hidden)
+        pooled = complete[jnp.arange(len(tokens)), self._end(tokens)]
+        return TextStates(last, pooled if self.text_projection is None else self.text_projection(pooled), hidden)
 
     def _end(self, tokens: Int[Array, "b n"]) -> Int[Array, " b"]:
         """Index of the pooled token: of the largest id (CLIP's end token), or of the first `eos_token_id`."""

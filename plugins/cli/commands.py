@@ -20,6 +20,8 @@ class BaseOptions:
     """A tokenizer's folder or OpenAI's list of merges (.gz): a single file has none."""
     prediction: Literal["epsilon", "v_prediction", "sample"] | None = None
     """Prediction type of the base, in place of its scheduler's: a single file of 2.x does not contain it."""
+    vae: str | None = None
+    """Another autoencoder: a folder or a file, such as TAESD's, which decodes many times faster."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,9 @@ class Generate(BaseOptions, GenerationConfig):
     lora: tuple[str, ...] = ()
     """LoRA files, each with an optional weight: style.safetensors:0.8"""
     image: str | None = None
-    """Initial image; with --control, the source of conditions."""
+    """Initial image, or the image to repair or to edit; with --control, the source of conditions."""
+    mask: str | None = None
+    """For an inpainting base: a grey image, white where --image is drawn anew."""
     control: tuple[Literal["canny", "face", "holistic", "depth", "mask", "plug_and_play", "layout"], ...] = ()
     """Conditions to make of --image: edges, a face, a person, depth, a silhouette; or plug_and_play (formerly layout),
     which needs no plugin."""
@@ -119,7 +123,7 @@ class Export:
     output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
     """plugin.stablehlo, plugin.onnx, or features.safetensors."""
     format: Literal["stablehlo", "onnx", "features"] | None = None
-    """Format of the output; None: by its suffix."""
+    """Format of the output, as its suffix says; None: the suffix alone."""
     size: tuple[int, ...] | None = None
     """Size of the input images: one side, or width and height; None: 512, for features the image's."""
     picture: str | None = None

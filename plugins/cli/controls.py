@@ -45,6 +45,9 @@ def make_controls(command: Generate, base: Base) -> list[Any]:
             controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
         network = load(next(plugins, None) or shipped_plugin(str(kind)))
+        trained_on = getattr(network.config, "condition", None)
+        if None not in (kind, trained_on) and kind != trained_on:
+            raise ValueError(f"--control {kind}: this plugin was trained on {trained_on}; add --control {trained_on}")
         if command.condition:
             condition = cover(read_image(next(conditions)), height, width)
         else:

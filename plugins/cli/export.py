@@ -4,7 +4,7 @@
     onnx        the same for onnxruntime, phones, browsers        plugin.onnx (extra `export`)
     features    its features of --picture, for PyTorch            edges.safetensors
 
-The format is --format, or follows from the output's suffix. Options are checked before weights are read.
+The output's suffix names the format; --format may say it once more. Options are checked before weights are read.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ def export(command: Export) -> None:
 
 def check_options(command: Export) -> tuple[str, tuple[int, int] | None]:
     """Format, and height and width where they are given. Raises ValueError, also for options of another format."""
-    kind = command.format or SUFFIXES.get(Path(command.output).suffix.lower())
-    if kind is None:
-        raise ValueError(f"{command.output} has no suffix of a format; add --format {', '.join(SUFFIXES.values())}")
+    kind = SUFFIXES.get(Path(command.output).suffix.lower())
+    if kind is None or command.format not in (None, kind):
+        own = [suffix for suffix, name in SUFFIXES.items() if command.format in (None, name)]
+        wanted = f"of --format {command.format} is {own[0]}" if command.format else f"is one of {' '.join(own)}"
+        raise ValueError(f"{command.output}: the suffix {wanted}; rename the output")
     if kind == "features" and command.picture is None:
         raise ValueError("features are of an image; give its condition: --picture EDGES")
     for name in ("picture", "strength"):

@@ -11,6 +11,7 @@ does not keep such programs in its compilation cache; where compiling takes long
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from common.io.images import READABLE, check_writable, contact_sheet, read_image
 from common.runtime import setup
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.cli.controls import make_controls
-from plugins.diffusion.io.base import BaseFiles, read_base
+from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, BaseFiles, read_base
 from plugins.diffusion.pipeline import from_files
 from plugins.diffusion.request import Request, make_request
 
@@ -41,7 +42,7 @@ Images = Iterable[Float[np.ndarray, "h w 3"]]
 def generate(command: Generate) -> None:
     """Runs the command; user errors are ValueError and OSError."""
     check_outputs(command)
-    files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction)
+    files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae)
     request = request_of(command, files)
     loras = [read_lora(option) for option in command.lora]
     for line in request.truncated:
@@ -66,6 +67,9 @@ def check_outputs(command: Generate) -> None:
     if command.sheet is not None:
         check_writable(command.sheet)
         check_output_file(command.sheet, command.overwrite)
+        sheet, output = Path(command.sheet).resolve(), Path(command.output).resolve()
+        if sheet == output or (sheet.parent == output and re.fullmatch(PATTERN, sheet.name)):
+            raise ValueError(f"--sheet {command.sheet} would replace an image of --output; give it another name")
 
 
 def request_of(command: Generate, files: BaseFiles) -> Request:
@@ -73,6 +77,7 @@ def request_of(command: Generate, files: BaseFiles) -> Request:
     if command.seed < 0 or command.seed + command.count > 2**32:
         raise ValueError(f"--seed {command.seed} --count {command.count}: seeds are from 0 to {2**32 - 1}")
     controls = make_controls(command, files.base)
+    read = command.image is not None and (not controls or files.base.task != TEXT_TO_IMAGE)
     options = command.options()
     if command.sampler is None and set(command.control) & set(PLUG_AND_PLAY):
         options["sampler"] = "ddim"  # the only one with an inversion
@@ -81,7 +86,8 @@ def request_of(command: Generate, files: BaseFiles) -> Request:
         command.prompt,
         negative=command.negative,
         seeds=range(command.seed, command.seed + command.count),
-        image=None if command.image is None or controls else read_image(command.image),
+        image=read_image(str(command.image)) if read else None,
+        mask=None if command.mask is None else read_image(command.mask).mean(-1),
         controls=controls,
         **options,
     )
@@ -108,6 +114,7 @@ def describe(command: Generate, files: BaseFiles, request: Request) -> str:
     count = len(request.seeds)
     seeds = f"seed {command.seed}" + (f" to {request.seeds[-1]}" if count > 1 else "")
     start = "" if request.image is None else f" from {command.image} at strength {request.strength:g}"
+    start += "" if request.mask is None else f" under {command.mask}"
     start += f", {len(request.controls)} control{'s' * (len(request.controls) > 1)}" if request.controls else ""
     output = f"{count} image{'s' * (count > 1)} {request.width}x{request.height}{start}, {seeds}"
     sampling = f"{request.steps} steps of {command.sampler or request.sampler.name}, guidance {request.guidance:g}"
@@ -126,7 +133,8 @@ def images(command: Generate, files: BaseFiles, request: Request, loras: Sequenc
         from common.training.mesh import make_mesh
 
         mesh = make_mesh()
-    rows = count * (2 if request.guided else 1) * request.height * request.width // files.base.unit**2
+    branches = 1 if not request.guided else 3 if files.base.task == EDITING else 2
+    rows = count * branches * request.height * request.width // files.base.unit**2
     slow = files.components["unet"].parameters * rows * request.calls > SLOW and jax.default_backend() == "cpu"
     with tqdm(total=request.calls, unit="step", disable=True if command.quiet else None) as bar:
 

@@ -10,13 +10,15 @@ from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 def info(command: Info) -> None:
     """Runs the command; user errors are ValueError and OSError."""
-    terminal.say(describe(read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction)))
+    terminal.say(
+        describe(read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae))
+    )
 
 
 def describe(files: BaseFiles) -> str:
     """One line for each network and setting."""
-    base, unet, vae, text = files.base, files.base.unet, files.base.vae, files.base.text_encoder
-    shapes = {"text_encoder": f"{text.num_hidden_layers} layers of {text.hidden_size}"}
+    base, unet, vae = files.base, files.base.unet, files.base.vae
+    shapes = {kind: f"{config.num_hidden_layers} layers of {config.hidden_size}" for kind, config, _ in base.texts}
     widths = "-".join(map(str, unet.block_out_channels))
     shapes["unet"] = f"{widths}, {unet.in_channels} channels, text states of {unet.cross_attention_dim}"
     if vae is not None:
@@ -28,7 +30,8 @@ def describe(files: BaseFiles) -> str:
     }
     if vae is None:
         rows["vae"] = "none: the unet works on pixels"
-    rows["tokenizer"] = f"{len(base.tokenizer.vocab):,} tokens; prompts of {base.length - 2}"
+    rows["tokenizer"] = f"{len(base.texts[0][2].vocab):,} tokens; prompts of {base.length - 2}"
+    rows["makes"] = base.task + ", with the guidance scale as an input" * base.distilled
     rows["predicts"] = _prediction(base.schedule)
     rows["sampler"] = " ".join([base.sampler.name, *(f"{key}={value}" for key, value in base.sampler.options)])
     rows["images"] = f"{base.side}x{base.side}; other sides too, multiples of {base.unit}"

@@ -14,7 +14,8 @@ the same `Control` for all prompts and seeds.
 
 Settings of every control:
 
-- `strength`: conditioning scale, a factor on all outputs; 0 disables the control, 1 is the trained strength.
+- `strength`: conditioning scale, a factor on all outputs, of magnitude 10 at most; 0 disables the control, 1 is the
+  trained strength.
 - `levels`: a further factor for each output, finest first (`network.num_outputs` of them).
 - `steps`: the interval of the run in which the control is applied; (0, 1) is the whole run.
 - `prompt_only`: guess mode, the control is applied to the conditional half of guidance only.
@@ -26,7 +27,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -42,7 +42,9 @@ from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
-from plugins.diffusion.steering import COND, UNCOND, Effect, Rows
+from plugins.diffusion.steering import COND, IMAGE, UNCOND, Effect, Rows
+
+STRONGEST = 10  # a larger factor is taken for a typing error
 
 
 class ControlOutput(NamedTuple):
@@ -93,11 +95,20 @@ class ControlNetwork(nnx.Module):
         raise NotImplementedError
 
     def __call__(
-        self, encoded: Any, x: Float[Array, "b h w c"], t: Array, context: Float[Array, "b n d"], remat: bool = False
+        self,
+        encoded: Any,
+        x: Float[Array, "b h w c"],
+        t: Array,
+        context: Float[Array, "b n d"],
+        remat: bool = False,
+        *,
+        pooled: Float[Array, "b p"] | None = None,
+        sizes: Float[Array, "b s"] | None = None,
     ) -> ControlOutput:
         """What it adds for these noisy latents; without `every_step` that is `encoded`, whatever the latents are.
 
-        remat: a gradient keeps only the inputs of each block and computes the rest again."""
+        t, context, pooled, sizes: as `UNet.__call__`. remat: a gradient keeps only the inputs of each block and
+        computes the rest again."""
         return ControlOutput(level_features=encoded)
 
     def on(
@@ -141,7 +152,7 @@ class Control:
 
     def prepare(self, run: Any, indices: np.ndarray) -> tuple[StaticNetwork, Arrays]:
         """For these images of a run: the static and the array arguments of its compiled function."""
-        branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, COND)
+        branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, IMAGE, COND)
         graph, params = run.placed(self.network)
         dtype = jax.tree.leaves(params)[0].dtype
         if len(self.picture) > 1:
@@ -183,7 +194,7 @@ class StaticNetwork(NamedTuple):
         if network.every_step:
             output = self._computed(network, arrays.encoded, rows, active)
         else:
-            output = network(arrays.encoded, rows.x[:, 0], rows.step.t, rows.context[:, 0])
+            output = network(arrays.encoded, rows.x[:, 0], rows.step.t, rows.conditioning.context[:, 0])
             output = jax.tree.map(lambda tensor: tensor[:, None], output)
         output = output.scaled(arrays.gains if self.always else jnp.where(active, arrays.gains, 0))
         return Effect(self.branches, output.level_features, output.skip_residuals, output.mid_residual)
@@ -193,9 +204,9 @@ class StaticNetwork(NamedTuple):
         b, k = rows.x.shape[:2]
 
         def call() -> ControlOutput:
-            x, context = (array.reshape(b * k, *array.shape[2:]) for array in (rows.x, rows.context))
+            flat = jax.tree.map(lambda array: array.reshape(b * k, *array.shape[2:]), (rows.x, rows.conditioning))
             repeated = jax.tree.map(lambda e: e if len(e) == 1 else jnp.repeat(e, k, axis=0), encoded)
-            output = network(repeated, x, rows.step.t, context)
+            output = network(repeated, flat[0], rows.step.t, flat[1].context, **flat[1].added)
             return jax.tree.map(lambda tensor: tensor.reshape(b, k, *tensor.shape[1:]), output)
 
         if self.always:
@@ -233,8 +244,9 @@ def check_settings(
     strength: int | float, levels: Sequence[int | float], steps: Sequence[int | float], num_outputs: int
 ) -> None:
     """Raises ValueError for settings of a control that are out of range."""
-    if not (math.isfinite(strength) and all(map(math.isfinite, levels))):
-        raise ValueError(f"strength={strength}, levels={tuple(levels)}: factors are finite; 1 is the trained strength")
+    if not all(abs(factor) <= STRONGEST for factor in (strength, *levels)):  # False for NaN
+        rule = f"factors lie in [-{STRONGEST}, {STRONGEST}]; 1 is the trained strength"
+        raise ValueError(f"strength={strength}, levels={tuple(levels)}: {rule}")
     if len(levels) != num_outputs:
         raise ValueError(f"levels has {len(levels)} factors; this control has {num_outputs} outputs, give one for each")
     if len(steps) != 2 or not 0 <= steps[0] < steps[1] <= 1:

@@ -40,17 +40,21 @@ from common.weights.torch_names import blank
 from plugins.control.contract import ControlConfig, ControlNetwork, ControlOutput, check_fit, zero_conv
 from plugins.diffusion.networks import unet_config
 from plugins.diffusion.networks.layers import Conv, silu
-from plugins.diffusion.networks.unet import TimeEmbedding, UNet, sinusoid
+from plugins.diffusion.networks.unet import TimeEmbeddings, UNet
 from plugins.diffusion.networks.unet_blocks import MidLevel, down_levels, go_down, whole
 from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
 
-UNET_OPTIONS = ("act_fn", "addition_embed_type", "class_embed_type", "downsample_padding", "encoder_hid_dim")
-UNET_OPTIONS += ("encoder_hid_dim_type", "mid_block_scale_factor", "mid_block_type", "num_attention_heads")
+UNET_OPTIONS = ("act_fn", "class_embed_type", "downsample_padding", "encoder_hid_dim")
+UNET_OPTIONS += ("encoder_hid_dim_type", "mid_block_scale_factor", "num_attention_heads")
 UNET_OPTIONS += ("num_class_embeds", "only_cross_attention", "resnet_time_scale_shift")
-FIXED: dict[str, tuple] = {"conditioning_channels": (3,), **{key: unet_config.FIXED[key] for key in UNET_OPTIONS}}
+FIXED: dict[str, tuple] = {
+    "conditioning_channels": (3,),
+    "mid_block_type": (unet_config.MID_TYPE,),
+    **{key: unet_config.FIXED[key] for key in UNET_OPTIONS},
+}
 HINT_WIDTHS = (16, 32, 96, 256)
 CHANNEL_ORDERS = ("rgb", "bgr")
-COPIED = ("conv_in", "time_embedding", "down_blocks", "mid_block")  # from the UNet
+COPIED = ("conv_in", "time_embedding", "add_embedding", "down_blocks", "mid_block")  # from the UNet
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +74,12 @@ class ControlNetConfig(ControlConfig):
     norm_num_groups: int = 32
     norm_eps: float = 1e-5
     use_linear_projection: bool = False
-    transformer_layers_per_block: int = 1
+    transformer_layers_per_block: int | Sequence[int] = 1
     flip_sin_to_cos: bool = True
     freq_shift: int | float = 0
+    addition_embed_type: str | None = None
+    addition_time_embed_dim: int | None = None
+    projection_class_embeddings_input_dim: int | None = None
     # Widths of the hint encoder. The image is halved between them: four make 8 pixels per latent pixel.
     conditioning_embedding_out_channels: Sequence[int] = HINT_WIDTHS
     controlnet_conditioning_channel_order: str = "rgb"  # "bgr" if trained on images as OpenCV reads them
@@ -107,7 +114,7 @@ class ControlNetConfig(ControlConfig):
         return cls(**_shared_fields(unet, cls), conditioning_embedding_out_channels=hints)
 
 
-class ControlNet(ControlNetwork):
+class ControlNet(ControlNetwork, TimeEmbeddings):
     """The network; `ControlNet.from_unet(unet, rngs=...)` makes a new one to train."""
 
     config: ControlNetConfig
@@ -121,7 +128,7 @@ class ControlNet(ControlNetwork):
         self.config, self.num_outputs, self.prompt_only = config, len(skips) + 1, config.global_pool_conditions
         self.reduction = 2 ** (len(config.conditioning_embedding_out_channels) - 1)
         self.conv_in = Conv(encoder.in_channels, widths[0], padding=1, rngs=rngs)
-        self.time_embedding = TimeEmbedding(widths[0], 4 * widths[0], rngs=rngs)
+        self.make_time_layers(encoder, rngs=rngs)
         self.controlnet_cond_embedding = HintEncoder(config, rngs=rngs)
         self.down_blocks = nnx.List(down_levels(encoder, rngs=rngs))
         self.mid_block = MidLevel(encoder, rngs=rngs)
@@ -143,15 +150,19 @@ class ControlNet(ControlNetwork):
         source = nnx.to_pure_dict(nnx.state(unet))
         dtype = source["conv_in"]["kernel"].dtype
         # Copies, so that a training that donates its buffers leaves the UNet as it is.
-        params: dict[Any, Any] = {name: jax.device_put(source[name], may_alias=False) for name in COPIED}
+        copied = [name for name in COPIED if name in abstract]
+        params: dict[Any, Any] = {name: jax.device_put(source[name], may_alias=False) for name in copied}
         params["controlnet_cond_embedding"] = _init_hint_encoder(rngs.params(), config, dtype)
         for name in abstract.keys() - params.keys():  # the zero convolutions
             params[name] = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, dtype)), abstract[name])
         return nnx.merge(graph, params)
 
     def check(self, unet: UNetConfig, reduction: int) -> None:
-        names = ("in_channels", "block_out_channels", "layers_per_block", "cross_attention_dim")
+        names = ("block_out_channels", "layers_per_block", "cross_attention_dim", "addition_embed_type")
         found, base = ({name: getattr(config, name) for name in names} for config in (self.config, unet))
+        # A base with images beside its latents takes the ControlNet of the base that it was made from.
+        found["in_channels"], base["in_channels"] = self.config.in_channels, min(unet.in_channels, unet.out_channels)
+        found["mid_block_type"], base["mid_block_type"] = unet_config.MID_TYPE, unet.mid_block_type
         check_fit("ControlNet", found | {"reduction": self.reduction}, base | {"reduction": reduction})
 
     def encode(self, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
@@ -167,12 +178,14 @@ class ControlNet(ControlNetwork):
         t: Num[Array, ...],
         context: Float[Array, "b n d"],
         remat: bool = False,
+        *,
+        pooled: Float[Array, "b p"] | None = None,
+        sizes: Float[Array, "b s"] | None = None,
     ) -> ControlOutput:
         """Residuals of all skips and the middle, computed in the type of the latents."""
         config, stage = self.config, rematerialised if remat else whole
-        t, width = jnp.broadcast_to(t, x.shape[:1]), config.block_out_channels[0]
-        waves = sinusoid(t, width, cosine_first=config.flip_sin_to_cos, shift=config.freq_shift)
-        time, context = self.time_embedding(waves.astype(x.dtype)), context.astype(x.dtype)
+        t, context = jnp.broadcast_to(t, x.shape[:1]), context.astype(x.dtype)
+        time = self.embedded_time(config.encoder, t, x.dtype, None, pooled, sizes)
         x = self.conv_in(x) + encoded.astype(x.dtype)
         x, skips = go_down(self.down_blocks, x, time, context, [None] * len(self.down_blocks), stage)
         middle = self.controlnet_mid_block(self.mid_block(x, time, context, stage))

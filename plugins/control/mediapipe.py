@@ -63,6 +63,7 @@ class MediaPipeConfig(ControlConfig):
     expansion: int = 6  # ratio of the width inside a bottleneck to its input's
     groups: int = 8  # of every GroupNorm
     channels: int = 3  # of the image
+    condition: str | None = None  # the kind of condition image it was trained on; None: not known
 
     def __post_init__(self):
         json_config.freeze_lists(self)

@@ -90,6 +90,7 @@ class Graph:
     def conv(self, x: str, layer: Conv) -> str:
         (top, bottom), (left, right) = layer.padding
         pads, strides = [top, left, bottom, right], [layer.stride] * 2
+        assert layer.bias is not None, "convolutions of control networks have a bias"
         return self.add("Conv", x, _oihw(layer.kernel), _float32(layer.bias), pads=pads, strides=strides)
 
     def depthwise(self, x: str, layer: DepthwiseConv) -> str:

@@ -38,7 +38,7 @@ from plugins.diffusion.networks.unet_config import UP_TYPES, UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
 from plugins.diffusion.samplers.discrete import ddim, ddim_inversion
-from plugins.diffusion.steering import COND, UNCOND, Effect, Rows, steered
+from plugins.diffusion.steering import COND, IMAGE, UNCOND, Conditioning, Effect, Rows, steered
 
 INVERSION = 200  # steps; the release takes 999, the error of the round trip falls as one over their number
 
@@ -81,7 +81,7 @@ class PlugAndPlay:
         layers = [InjectionLayer((f"up_blocks.{level}.resnets.{i}",), self.features)]
         for level, i in blocks:
             if unet.up_block_types[level] == UP_TYPES[0]:
-                for depth in range(unet.transformer_layers_per_block):
+                for depth in range(unet.depths[::-1][level]):
                     attention = f"up_blocks.{level}.attentions.{i}.transformer_blocks.{depth}.attn1"
                     layers.append(InjectionLayer((f"{attention}.to_q", f"{attention}.to_k"), self.attention))
         return layers
@@ -89,6 +89,10 @@ class PlugAndPlay:
     def check(self, base: Any, request: Any) -> None:
         """Raises ValueError unless it fits the base and the request."""
         check_condition(self.picture, request)
+        if base.unet.in_channels != base.unet.out_channels or base.distilled:
+            raise ValueError(
+                f"Plug-and-Play inverts a base that makes images of text alone, not {base.task}; use another"
+            )
         count = len(self.injection_layers(base.unet))
         if self.levels is not None and len(self.levels) != count:
             raise ValueError(f"levels has {len(self.levels)} factors; Plug-and-Play has {count} layers in this base")
@@ -101,7 +105,7 @@ class PlugAndPlay:
     def prepare(self, run: Any, indices: np.ndarray) -> tuple[Injection, Arrays]:
         """For these images of a run: the static and the array arguments of its compiled function."""
         layers = self.injection_layers(run.pipeline.base.unet)
-        branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, COND)
+        branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, IMAGE, COND)
         gains = [self.strength * level for level in self.levels or (1.0,) * len(layers)]
         settings = (gains, [layer.until for layer in layers], self.steps)
         arrays = Arrays(self._trajectory(run, indices), *(jnp.asarray(values, jnp.float32) for values in settings))
@@ -125,7 +129,7 @@ class PlugAndPlay:
             latents = compiled.encode_image(run.params["vae"], jnp.asarray(self.picture[indices]))
             settings = {"schedule": run.pipeline.schedule, "inversion": self.inversion, "steps": run.request.steps}
             unet = compiled.graphs["unet"], run.params["unet"]
-            self._cache[key] = reconstruct(*unet, latents, run.states([""]), **settings)
+            self._cache[key] = reconstruct(*unet, latents, run.conditioning([""]), **settings)
         return self._cache[key]
 
 
@@ -173,7 +177,7 @@ def reconstruct(
     graph: Any,
     params: Any,
     latents: Float[Array, "b h w c"],
-    empty: Float[Array, "1 n d"],
+    empty: Conditioning,
     *,
     schedule: Any,
     inversion: int,
@@ -181,10 +185,10 @@ def reconstruct(
 ) -> Float[Array, "steps b h w c"]:
     """Latents to their noise in `inversion` steps and back in `steps`: the samples before each step and after the last.
 
-    `empty`: text states of the empty prompt."""
+    `empty`: one row, of the empty prompt."""
     dtype = jax.tree.leaves(params)[0].dtype
-    states = jnp.broadcast_to(empty, (len(latents), *empty.shape[1:]))
-    model = steered(nnx.merge(graph, params), dtype, states, None, jnp.float32(1), 0.0)
+    rows = jax.tree.map(lambda array: jnp.broadcast_to(array, (len(latents), *array.shape[1:])), empty)
+    model = steered(nnx.merge(graph, params), dtype, {COND: rows}, jnp.float32(1))
     noise = ddim_inversion(model, latents, schedule, steps=inversion)
     _, samples = ddim(model, noise, schedule, steps=steps, trajectory=True)
     return samples

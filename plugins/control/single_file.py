@@ -111,10 +111,9 @@ def _full_adapter(keys: Iterable[str]) -> Callable[[str], str]:
 def _controlnet_config(shapes: Shapes) -> dict[str, Any]:
     needed = ("conv_in.weight", "down_blocks.0.resnets.0.conv1.weight", "controlnet_cond_embedding.conv_in.weight")
     missing = [name for name in needed if name not in shapes]
-    sdxl = [name for name in shapes if name.startswith(("label_emb.", "add_embedding."))]
-    if missing or sdxl:
-        found = f"{sdxl[0]}, which SDXL has" if sdxl else f"{missing[0]} is missing"
-        raise ValueError(f"expected a ControlNet of Stable Diffusion 1.x or 2.x, found another network: {found}")
+    if missing:
+        found = f"{missing[0]} is missing"
+        raise ValueError(f"expected a ControlNet of Stable Diffusion 1.x, 2.x or XL, found another network: {found}")
     encoder = single_file.infer_config("unet", {**shapes, "conv_out.weight": shapes["conv_in.weight"]})
     widening = r"controlnet_cond_embedding\.(conv_in|blocks\.\d*[13579])\.bias"
     hints = sorted((_number(name), shape[0]) for name, shape in shapes.items() if re.fullmatch(widening, name))

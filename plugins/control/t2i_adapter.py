@@ -12,7 +12,7 @@ outputs and twelve times the size. Three types:
 
 - full: the above, 77,369,280 parameters at SD 1.5;
 - light: 18,689,200; each level works at a quarter of its width, between 1x1 convolutions, and starts from the pixels;
-- XL: for SDXL, where only the third level halves. It is read, computed and written; no base here takes its outputs.
+- XL: for SDXL, from an image unshuffled by 16; only the third level halves, and the fourth output is for the middle.
 
 A new adapter does change the base's output, unlike ControlNet and the plugin: the paper starts without zeros, because
 the residual stream is the output.
@@ -114,6 +114,8 @@ class T2IAdapter(ControlNetwork):
         pixels = self.reduction * np.cumprod(self.config.strides)
         found = list(zip(self.config.outputs, pixels.tolist(), strict=True))
         base = [(width, reduction * 2**level) for level, width in enumerate(unet.block_out_channels)]
+        if self.config.adapter_type == XL:  # a level without transformers takes its feature after its downsampler
+            base = [(width, n * (1 + unet.takes_after(level))) for level, (width, n) in enumerate(base)]
         if found != [*base, base[-1]]:
             key = "outputs as (width, pixels per output pixel)"
             check_fit("T2I-Adapter", {key: found}, {key: base})

@@ -33,7 +33,7 @@ from plugins.data import Source, open_source
 from plugins.data.captioned import CaptionedPictures
 from plugins.data.crop import cut, square
 from plugins.diffusion.io.components import load_text_encoder, load_tokenizer, load_vae, save_component
-from plugins.diffusion.networks.vae import AutoencoderKL
+from plugins.diffusion.networks.vae import Autoencoder
 
 MEAN, STD, STATES, INDEX = "mean.npy", "std.npy", "states.npy", "index.json"
 
@@ -66,7 +66,7 @@ def write_cache(
     terminal.say(f"{folder}: scaling factor {scale:.5f}")
 
 
-def _write_latents(vae: AutoencoderKL, source: Source, size: int | None, folder: Path, batch: int) -> float:
+def _write_latents(vae: Autoencoder, source: Source, size: int | None, folder: Path, batch: int) -> float:
     """The two files; returns the standard deviation of latents drawn from their distributions."""
     count, size = len(source), size or len(source[0].image)
     side = size // vae.config.reduction

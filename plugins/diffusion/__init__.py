@@ -1,4 +1,4 @@
-"""The base model that plugins attach to: Stable Diffusion 1.x and 2.x in JAX."""
+"""The base model that plugins attach to: Stable Diffusion 1.x, 2.x and XL in JAX."""
 
 import lazy_loader
 

@@ -21,14 +21,14 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
-from common.nn.text_encoder import TextEncoder
+from common.nn.text_encoder import TextStates
 from common.weights.porting import is_float
 from common.weights.torch_names import dtype_name
 from plugins.diffusion.io.porting import network_dtype
 from plugins.diffusion.networks.unet import UNet
-from plugins.diffusion.networks.vae import AutoencoderKL
+from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.samplers import Sampler, starting_noise
-from plugins.diffusion.steering import StaticControl, steered
+from plugins.diffusion.steering import Conditioning, StaticControl, steered
 
 Tree = Mapping[Any, Any]
 DENOISED = 8 * 64 * 64  # latent pixels of a batch, per device, at most: eight images of 512 pixels a side
@@ -86,9 +86,12 @@ def _padded(start: int, size: int, total: int) -> Int[np.ndarray, " size"]:
     return np.minimum(np.arange(start, start + size), total - 1)
 
 
-def encode_text(graph: Any, params: Tree, tokens: Int[Array, "b n"], *, skip: int) -> Float[Array, "b n d"]:
-    """The UNet's context."""
-    return nnx.merge(graph, params)(tokens, skip=skip).last
+def encode_text(
+    graph: Any, params: Tree, tokens: Int[Array, "b n"], *, skip: int, penultimate: bool = False
+) -> tuple[Float[Array, "b n d"], Float[Array, "b p"]]:
+    """The UNet's context, and the pooled states; `penultimate` as SDXL: one layer early, without the final norm."""
+    states: TextStates = nnx.merge(graph, params)(tokens, skip=skip)
+    return states.hidden[-2 - skip] if penultimate else states.last, states.pooled
 
 
 def encode_image(graph: Any, params: Tree, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
@@ -96,14 +99,14 @@ def encode_image(graph: Any, params: Tree, image: Float[Array, "b h w 3"]) -> Fl
     pixels = 2 * image - 1
     if graph is None:
         return pixels
-    vae: AutoencoderKL = nnx.merge(graph, params)
+    vae: Autoencoder = nnx.merge(graph, params)
     return vae.to_latents(vae.encode(pixels.astype(_dtype(params))).mode.astype(jnp.float32))
 
 
 def decode(graph: Any, params: Tree, latents: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 3"]:
     """Scaled latents to images in [0, 1], clipped. No graph: pixels."""
     if graph is not None:
-        vae: AutoencoderKL = nnx.merge(graph, params)
+        vae: Autoencoder = nnx.merge(graph, params)
         latents = vae.decode(vae.from_latents(latents).astype(_dtype(params))).astype(jnp.float32)
     return jnp.clip((latents + 1) / 2, 0, 1)
 
@@ -112,13 +115,12 @@ def denoise(
     graph: Any,
     params: Tree,
     keys: Key[Array, " b"],
-    states: Float[Array, "b n d"],
-    negative: Float[Array, "b n d"] | None,
+    branches: Mapping[str, Conditioning],
     image: Float[Array, "b h w c"] | None,
     scale: Float[Array, ""],
     control_arrays: Sequence[Any] = (),
-    empty: Float[Array, "1 n d"] | None = None,
     begin: Float[Array, "b h w c"] | None = None,
+    image_scale: Float[Array, ""] | None = None,
     *,
     sampler: Sampler,
     schedule: Any,
@@ -131,28 +133,33 @@ def denoise(
 ) -> Float[Array, "b h w c"]:
     """A whole run, from each image's key (and latents of `image`) to its latents; float32.
 
-    `static_controls` with `control_arrays` are the controls (`steering.py`), `empty` the context of their sources,
-    `begin` an initial sample in place of noise."""
+    `branches`, scales and controls (`static_controls` with `control_arrays`) as `steering.steered`; `begin` is an
+    initial sample in place of noise."""
     if begin is None:
         noise = starting_noise(keys, (len(keys), *shape))
         begin = sampler.start(noise, schedule, steps=steps, image=image, strength=strength)
+    network: UNet = nnx.merge(graph, params)
+    distilled = network.config.time_cond_proj_dim is not None
+    unet = functools.partial(network, guidance=scale) if distilled else network
     controls = list(zip(static_controls, control_arrays, strict=True))
-    model = steered(nnx.merge(graph, params), _dtype(params), states, negative, scale, rescale, controls, empty)
+    model = steered(unet, _dtype(params), branches, scale, rescale, controls, image_scale)
     return sampler(model, begin, schedule, steps=steps, strength=strength, key=keys, progress=progress)
 
 
 class CompiledFunctions:
     """The four functions for one pipeline's networks, jitted."""
 
-    def __init__(self, unet: UNet, vae: AutoencoderKL | None, text_encoder: TextEncoder):
+    def __init__(self, networks: Mapping[str, nnx.Module | None]):
+        """`networks` by kind; None: there is none of that kind."""
         self._own: dict[str, Tree] = {}
         self.graphs = graphs = {}
-        for name, network in (("unet", unet), ("vae", vae), ("text_encoder", text_encoder)):
+        for name, network in networks.items():
             graphs[name], self._own[name] = (None, {}) if network is None else _split(network)
         self._callback: Callable[[int], None] | None = None
         self._placed: tuple[Any, dict[str, Tree]] | None = None
         self._controls: dict[tuple, tuple[Tree, Tree]] = {}
-        self.encode_text = _jitted(encode_text, graphs["text_encoder"], "skip")
+        texts = [name for name in graphs if name.startswith("text_encoder") and graphs[name] is not None]
+        self.encode_text = {name: _jitted(encode_text, graphs[name], "skip", "penultimate") for name in texts}
         self.encode_image = _jitted(encode_image, graphs["vae"])
         self.decode = _jitted(decode, graphs["vae"])
         static = ("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress", "static_controls")

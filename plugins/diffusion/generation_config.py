@@ -10,8 +10,8 @@ from typing import Any
 class GenerationConfig:
     """Options of one call of a pipeline. The text under each field is also its help in `plugins generate`."""
 
-    steps: int = 50
-    """Sampling steps from noise to image."""
+    steps: int | None = None
+    """Sampling steps from noise to image; None: 50, or 4 of the sampler lcm."""
     sampler: str | None = None
     """ddim, euler, dpm_karras, unipc, ...; None: the base's own."""
     guidance: int | float = 7.5
@@ -23,7 +23,16 @@ class GenerationConfig:
     width: int | None = None
     """Width in pixels; None: the image's, or the base's."""
     strength: int | float | None = None
-    """Image to image: share of the steps that is run, in (0, 1]; None: 0.8. 1 keeps almost nothing of the image."""
+    """Image to image: share of the steps that is run, in (0, 1]; None: 0.8, for an inpainting base 1. 1 keeps almost
+    nothing of the image."""
+    weighted: bool = False
+    """Read (words:1.2) in prompts as weights, and all of a long prompt, in parts of the text encoder's length."""
+    image_guidance: int | float = 1.5
+    """InstructPix2Pix: guidance scale towards the image to edit, 1 or more; larger values keep more of it."""
+    original: tuple[int, int] | None = None
+    """SDXL: height and width that the image is said to have had before training resized it; None: its own."""
+    crop: tuple[int, int] = (0, 0)
+    """SDXL: top and left, in pixels, at which training is said to have cropped the image."""
     clip_skip: int = 0
     """Layers of the text encoder to skip at its end; many programs count one more (their 2 is 1)."""
 

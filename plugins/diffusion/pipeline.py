@@ -30,17 +30,22 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from common.io.clip_tokenizer import Tokenizer
 from common.nn.text_encoder import TextEncoder
 from plugins.diffusion.compiled import CompiledFunctions, Layout, in_chunks, make_layout
-from plugins.diffusion.io.base import Base, BaseFiles, load_networks, read_base, save_base
+from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, load_networks, read_base, save_base
+from plugins.diffusion.io.components import KINDS
+from plugins.diffusion.io.prompts import chunks
 from plugins.diffusion.networks.unet import UNet
-from plugins.diffusion.networks.vae import AutoencoderKL
+from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.request import Request, make_request
 from plugins.diffusion.samplers import Sampler, keys_of_seeds
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
+from plugins.diffusion.steering import COND, IMAGE, SOURCE, UNCOND, Conditioning
+
+AESTHETIC = (6.0, 2.5)  # scores that SDXL's refiner reads for a prompt, and for a negative prompt
 
 Progress = Callable[[int, int], None]  # called with (calls of the UNet done, all of them)
 
@@ -56,12 +61,39 @@ class Run:
     dtype: Any
     mesh: Mesh | None
 
-    def states(self, texts: Sequence[str]) -> Float[Array, "b n d"]:
-        """States of texts, each computed by itself: independent of the others, and with one compilation."""
-        pipeline, encode = self.pipeline, self.pipeline.compiled.encode_text
-        params, skip, length = self.params["text_encoder"], self.request.clip_skip, self.pipeline.base.length
-        states = {text: encode(params, pipeline.tokenizer(text, length), skip=skip) for text in dict.fromkeys(texts)}
-        return jnp.concatenate([states[text] for text in texts])
+    def conditioning(self, texts: Sequence[str], *, negative: bool = False) -> Conditioning:
+        """What the UNet reads of texts, each computed by itself: independent of the others, with one compilation.
+
+        `negative`: of negative prompts, of which SDXL's base replaces the empty one by zeros."""
+        rows = {text: self._of_text(text, negative) for text in dict.fromkeys(texts)}
+        return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *(rows[text] for text in texts))
+
+    def _of_text(self, text: str, negative: bool) -> Conditioning:
+        base, request, encode = self.pipeline.base, self.request, self.pipeline.compiled.encode_text
+
+        def states(kind: str, tokens: np.ndarray) -> Any:
+            return encode[kind](self.params[kind], tokens, skip=request.clip_skip, penultimate=base.sizes > 0)
+
+        contexts, pooled = [], None
+        for kind, _, tokenizer in base.texts:
+            if not request.weighted:
+                context, pooled = states(kind, tokenizer(text, base.length))
+            else:
+                empty, _ = states(kind, tokenizer("", base.length))
+                tokens, weights = chunks(text, tokenizer, base.length, request.chunks)
+                rows = [states(kind, row[None]) for row in tokens]
+                stacked, factors = jnp.concatenate([z for z, _ in rows]), weights[..., None].astype(empty.dtype)
+                moved = empty + factors * (stacked - empty)
+                context, pooled = moved.reshape(1, -1, moved.shape[-1]), rows[0][1]
+            contexts.append(context)
+        context = jnp.concatenate(contexts, -1)
+        if pooled is None or not base.sizes:
+            return Conditioning(context)
+        if negative and not text and base.zero_empty:
+            context, pooled = jnp.zeros_like(context), jnp.zeros_like(pooled)
+        size = (request.height, request.width)
+        last = size if base.sizes == 6 else (AESTHETIC[negative],)
+        return Conditioning(context, pooled, jnp.float32([[*(request.original or size), *request.crop, *last]]))
 
     def placed(self, network: nnx.Module) -> tuple[Any, Any]:
         """A control network's graph and parameters, in the type and on the devices of this run."""
@@ -80,24 +112,35 @@ class Pipeline:
     """
 
     unet: UNet
-    vae: AutoencoderKL | None
-    text_encoder: TextEncoder
-    tokenizer: Tokenizer
+    vae: Autoencoder | None
+    text_encoder: TextEncoder | None  # None in SDXL's refiner
+    tokenizer: Tokenizer | None
     schedule: Schedule | FlowSchedule
     sampler: Sampler
+    text_encoder_2: TextEncoder | None = None  # SDXL's second one
+    tokenizer_2: Tokenizer | None = None
+    zero_empty: bool = False  # SDXL: the empty negative prompt is zeros
 
     def __post_init__(self):
         _ = self.base  # checks
 
+    @property
+    def networks(self) -> dict[str, Any]:
+        """By kind; None: there is none of that kind."""
+        return {kind: getattr(self, kind) for kind in KINDS}
+
     @functools.cached_property
     def base(self) -> Base:
         """Everything except the weights."""
-        vae = None if self.vae is None else self.vae.config
-        return Base(self.unet.config, vae, self.text_encoder.config, self.tokenizer, self.schedule, self.sampler)
+        fields: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for kind, network in self.networks.items():
+            fields[kind] = None if network is None else network.config
+        return Base(**fields)
 
     @functools.cached_property
     def compiled(self) -> CompiledFunctions:
-        return CompiledFunctions(self.unet, self.vae, self.text_encoder)
+        there = {kind: network for kind, network in self.networks.items() if network is not None or kind == "vae"}
+        return CompiledFunctions(there)
 
     def __call__(
         self,
@@ -106,6 +149,7 @@ class Pipeline:
         negative: str | Sequence[str] = "",
         seeds: int | Sequence[int] = 0,
         image: Any = None,
+        mask: Any = None,
         controls: Sequence[Any] = (),
         dtype: Any = None,
         batch: int | None = None,
@@ -117,7 +161,9 @@ class Pipeline:
 
         Args:
           prompts, negative, seeds: one for all images, or one each; seeds are whole numbers below 2^32.
-          image: initial image in [0, 1], `h w 3`, or `b h w 3`.
+          image: initial image in [0, 1], `h w 3`, or `b h w 3`; of an inpainting base the image to repair, of an
+            InstructPix2Pix the image to edit.
+          mask: for an inpainting base, `h w` or `b h w` in [0, 1]: what is 0.5 and more is drawn anew.
           controls: their effects are added: `plugins.control.load(...).on(condition)` and others.
           dtype: of the computation: "bfloat16", "float16", "float32"; None: the parameters' own. The cast parameters
             are cached. The sampler's state is always float32, and so is the VAE with "float16".
@@ -126,11 +172,11 @@ class Pipeline:
           progress: called on the host with (calls of the UNet done, all of them).
           mesh: devices to shard each batch over, axes of type Auto (`common.training.mesh.make_mesh()`).
           options: fields of `GenerationConfig`: steps, sampler (a name or a `Sampler`), guidance, rescale, height,
-            width, strength, clip_skip.
+            width, strength, clip_skip, weighted, image_guidance, original, crop.
 
         Raises ValueError before anything is computed. A prompt that is too long is a warning.
         """
-        conditions = {"image": image, "controls": controls}
+        conditions = {"image": image, "mask": mask, "controls": controls}
         request = make_request(self.base, prompts, negative=negative, seeds=seeds, **conditions, **options)
         for line in request.truncated:
             warnings.warn(line, stacklevel=2)
@@ -161,7 +207,8 @@ class Pipeline:
         request, params, layout = run.request, run.params, run.layout
         encode = functools.partial(self.compiled.encode_image, params["vae"])
         decode = functools.partial(self.compiled.decode, params["vae"])
-        image = None if request.image is None else in_chunks(encode, request.image, layout.chunk, layout.split)
+        encoded = functools.partial(in_chunks, encode, size=layout.chunk, split=layout.split)
+        image, channels = self._images_beside(request, encoded)
         done = 0
 
         def report(batch: int, index: int) -> None:  # calls finish out of order at times
@@ -172,36 +219,62 @@ class Pipeline:
 
         for i, rows in enumerate(layout.batches):
             callback = functools.partial(report, i) if stepwise and progress is not None else None
-            latents = self._denoised(run, rows, image, callback)
+            latents = self._denoised(run, rows, image, channels, callback)
             report(i, request.calls - 1)
             yield in_chunks(decode, latents[: rows[-1] - rows[0] + 1], layout.chunk, layout.split)
+
+    def _images_beside(
+        self, request: Request, encode: Callable[[np.ndarray], np.ndarray]
+    ) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """The latents that a run starts from, and the channels beside its noisy latents; None: noise, no channels."""
+        if request.image is None or self.base.task == TEXT_TO_IMAGE:
+            return None if request.image is None else encode(request.image), None
+        if request.mask is None:  # InstructPix2Pix reads latents that are not scaled
+            latents, vae = encode(request.image), self.base.vae
+            return None, latents if vae is None else latents / vae.scaling_factor + (vae.shift_factor or 0)
+        unit, count = self.base.unit, max(len(request.mask), len(request.image))
+        mask = np.broadcast_to(request.mask[..., None], (count, request.height, request.width, 1))
+        masked = encode(np.where(mask, np.float32(0.5), request.image))
+        small = mask[:, ::unit, ::unit].astype(masked.dtype)  # the nearest pixel, as in training
+        return None if request.strength == 1 else encode(request.image), np.concatenate([small, masked], -1)
 
     def _denoised(
         self,
         run: Run,
         rows: Int[np.ndarray, " b"],
         image: Float[np.ndarray, "_ h w c"] | None,
+        channels: Float[np.ndarray, "_ h w e"] | None,
         report: Callable[[int], None] | None,
     ) -> Float[np.ndarray, "b h w c"]:
         """The latents of these images of the request."""
         base, request, split = self.base, run.request, run.layout.split
-        states = run.states
-        arrays = (
-            keys_of_seeds([request.seeds[i] for i in rows]),
-            states([request.prompts[i] for i in rows]),
-            states([request.negatives[i] for i in rows]) if request.guided else None,
-            None if image is None else image[np.minimum(rows, len(image) - 1)],  # one for all, or one each
-        )
         prepared = [control.prepare(run, rows) for control in request.controls]
         sources = [control.initial_latents(run, rows) for control in request.controls if control.has_source]
+
+        def of(images: np.ndarray) -> np.ndarray:
+            return images[np.minimum(rows, len(images) - 1)]  # one for all, or one each
+
+        branches = {COND: run.conditioning([request.prompts[i] for i in rows])}
+        if request.guided:
+            branches[UNCOND] = run.conditioning([request.negatives[i] for i in rows], negative=True)
+        if sources:
+            empty = run.conditioning([""])
+            branches[SOURCE] = jax.tree.map(lambda array: jnp.repeat(array, len(rows), 0), empty)
+        if channels is not None:
+            beside = {name: of(channels) for name in branches}
+            if base.task == EDITING and request.guided:
+                branches[IMAGE], beside[IMAGE] = branches[UNCOND], beside[UNCOND]
+                beside[UNCOND] = np.zeros_like(beside[UNCOND])
+            branches = {name: row._replace(channels=jnp.asarray(beside[name])) for name, row in branches.items()}
+        arrays = (keys_of_seeds([request.seeds[i] for i in rows]), branches, None if image is None else of(image))
         with self.compiled.reporting(report) as progress:
             latents = self.compiled.denoise(
                 run.params["unet"],
-                *(array if array is None else jax.device_put(array, split) for array in arrays),
+                *jax.tree.map(lambda array: jax.device_put(array, split), arrays),
                 jnp.float32(request.guidance),
                 [arrays for _, arrays in prepared],
-                states([""]) if sources else None,
                 sources[0] if sources else None,
+                jnp.float32(request.image_guidance) if IMAGE in branches else None,
                 static_controls=tuple(static for static, _ in prepared),
                 sampler=request.sampler,
                 schedule=self.schedule,
@@ -217,15 +290,14 @@ class Pipeline:
         """A pipeline with each `Lora` merged, times its weight; this one is not changed."""
         if not loras:
             return self
-        from plugins.diffusion.io.lora import merged
+        from plugins.diffusion.io.lora import PARTS, Part, merged
 
-        text_encoder = merged(self.text_encoder, loras, "text_encoder")
-        return dataclasses.replace(self, unet=merged(self.unet, loras, "unet"), text_encoder=text_encoder)
+        parts: list[Part] = [part for part in PARTS if getattr(self, part) is not None]
+        return dataclasses.replace(self, **{part: merged(getattr(self, part), loras, part) for part in parts})
 
     def save(self, folder: str | Path, dtype: Any = None, *, overwrite: bool = False) -> Path:
         """Write a folder that `load` and diffusers read; arguments and errors as `io.base.save_base`."""
-        networks = {"unet": self.unet, "vae": self.vae, "text_encoder": self.text_encoder}
-        return save_base(folder, self.base, networks, dtype, overwrite=overwrite)
+        return save_base(folder, self.base, self.networks, dtype, overwrite=overwrite)
 
 
 def load(
@@ -235,13 +307,14 @@ def load(
     tokenizer: str | Path | None = None,
     prediction: str | None = None,
     variant: str | None = None,
+    vae: str | Path | None = None,
 ) -> Pipeline:
     """The pipeline of a base: arguments and errors as `read_base`, dtype as `load_networks`."""
-    return from_files(read_base(name_or_path, tokenizer=tokenizer, prediction=prediction, variant=variant), dtype)
+    options = {"tokenizer": tokenizer, "prediction": prediction, "variant": variant, "vae": vae}
+    return from_files(read_base(name_or_path, **options), dtype)
 
 
 def from_files(files: BaseFiles, dtype: Any = jnp.float32) -> Pipeline:
     """The pipeline of a base that `read_base` has read."""
-    networks: dict[str, Any] = {"vae": None, **load_networks(files, dtype)}
-    base = files.base
-    return Pipeline(**networks, tokenizer=base.tokenizer, schedule=base.schedule, sampler=base.sampler)
+    fields = {field.name: getattr(files.base, field.name) for field in dataclasses.fields(files.base)}
+    return Pipeline(**{**fields, **dict.fromkeys(KINDS), **load_networks(files, dtype)})

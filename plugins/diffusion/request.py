@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from plugins.diffusion.generation_config import GenerationConfig
-from plugins.diffusion.io.base import Base
+from plugins.diffusion.io.base import EDITING, INPAINTING, TEXT_TO_IMAGE, Base
+from plugins.diffusion.io.prompts import chunks
 from plugins.diffusion.samplers import SAMPLERS, Sampler, by_name
 
 GUIDANCE = GenerationConfig.guidance
 STRENGTH = 0.8
+STEPS = {"lcm": 4, "others": 50}  # by sampler, where none are given
 INVERSION = "ddim_inversion"  # runs from an image to noise
 
 
@@ -26,6 +28,7 @@ INVERSION = "ddim_inversion"  # runs from an image to noise
 class Request(GenerationConfig):
     """A checked request: the options with their defaults filled in, and prompts and seeds by image."""
 
+    steps: int  # type: ignore[assignment]
     sampler: Sampler  # type: ignore[assignment]
     height: int  # type: ignore[assignment]
     width: int  # type: ignore[assignment]
@@ -34,13 +37,12 @@ class Request(GenerationConfig):
     negatives: tuple[str, ...]
     seeds: tuple[int, ...]
     calls: int  # of the UNet, for each batch
+    chunks: int  # rows of tokens of each prompt; more than one if it is `weighted` and long
+    guided: bool  # whether there is a row with the negative prompt
     image: np.ndarray | None  # initial image in [0, 1], `b h w 3` with b = 1 or one each; None: noise
+    mask: np.ndarray | None  # of an inpainting base: `b h w` of booleans, what is drawn anew
     truncated: tuple[str, ...]  # for each prompt that is too long, a line that names the words left out
     controls: tuple[Any, ...] = ()  # `plugins.control`'s
-
-    @property
-    def guided(self) -> bool:
-        return self.guidance != 1
 
 
 def make_request(
@@ -50,6 +52,7 @@ def make_request(
     negative: str | Sequence[str] = "",
     seeds: int | Sequence[int] = 0,
     image: Any = None,
+    mask: Any = None,
     controls: Sequence[Any] = (),
     sampler: str | Sampler | None = None,
     **options: Any,
@@ -63,7 +66,10 @@ def make_request(
         for name, value in (("prompts", prompts), ("negative", negative), ("seeds", seeds))
     }
     image = None if image is None else check_images(image)
-    counts = {name: len(values) for name, values in given.items()} | ({} if image is None else {"image": len(image)})
+    mask = None if mask is None else _check_mask(mask)
+    _check_task(base, config, image, mask)
+    images = {name: len(value) for name, value in (("image", image), ("mask", mask)) if value is not None}
+    counts = {name: len(values) for name, values in given.items()} | images
     total = max(counts.values())
     if any(count not in (1, total) for count in counts.values()):
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -74,21 +80,28 @@ def make_request(
         raise ValueError(f"sampler {INVERSION} runs from an image to noise; choose one of {others}")
     if config.strength is not None and image is None:
         raise ValueError(f"strength={config.strength} needs an initial image; give image=, or leave it out")
-    strength = 1.0 if image is None else STRENGTH if config.strength is None else float(config.strength)
-    plan = sampler.plan(base.schedule, config.steps, strength)
+    usual = STRENGTH if image is not None and base.task == TEXT_TO_IMAGE else 1.0
+    strength = usual if config.strength is None else float(config.strength)
+    steps = STEPS.get(sampler.name, STEPS["others"]) if config.steps is None else config.steps
+    plan = sampler.plan(base.schedule, steps, strength)
     _check_numbers(base, given, config)
     height, width = _size(base, config, image, controls)
     prompts, negatives, seeds = (tuple(v * total if len(v) == 1 else v) for v in given.values())
-    excess = {text: base.tokenizer.truncated(text, base.length) for text in given["prompts"] + given["negative"]}
+    tokenizer, texts = base.texts[0][2], given["prompts"] + given["negative"]
+    excess = {} if config.weighted else {text: tokenizer.truncated(text, base.length) for text in texts}
+    rows = [len(chunks(text, tokenizer, base.length)[0]) for text in texts] if config.weighted else [1]
     resolved = config.options() | {"sampler": sampler, "height": height, "width": width, "strength": strength}
-    resolved |= {"guidance": float(config.guidance), "rescale": float(config.rescale)}
+    resolved |= {"guidance": float(config.guidance), "rescale": float(config.rescale), "steps": steps}
     request = Request(
         **resolved,
         prompts=prompts,
         negatives=negatives,
         seeds=tuple(map(int, seeds)),
         calls=len(plan.timesteps),
+        chunks=max(rows),
+        guided=config.guidance != 1 and not base.distilled,
         image=image,
+        mask=mask,
         truncated=tuple(
             f"prompts have {base.length - 2} tokens here; cut off the end of {text[:30] + '...'!r}: {left_out!r}"
             for text, left_out in excess.items()
@@ -104,7 +117,7 @@ def make_request(
 
 
 def _check_numbers(base: Base, given: Mapping[str, list[Any]], config: GenerationConfig) -> None:
-    layers = base.text_encoder.num_hidden_layers
+    layers = min(config.num_hidden_layers for _, config, _ in base.texts)
     for seed in given["seeds"]:
         whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
         if not whole or not 0 <= int(seed) < 2**32:
@@ -115,8 +128,43 @@ def _check_numbers(base: Base, given: Mapping[str, list[Any]], config: Generatio
         raise ValueError(f"rescale={config.rescale} has to lie in [0, 1]; 0 disables it, 0.7 is customary")
     if not 0 <= config.clip_skip < layers:
         raise ValueError(f"clip_skip={config.clip_skip}: this text encoder can skip 0 to {layers - 1} layers")
-    if config.guidance == 1 and any(given["negative"]):
-        raise ValueError("guidance=1 makes no use of a negative prompt; raise guidance, or leave the negative out")
+    if not config.image_guidance >= 1:
+        raise ValueError(f"image_guidance={config.image_guidance} has to be 1 or more; 1.5 is customary")
+    if (config.guidance == 1 or base.distilled) and any(given["negative"]):
+        why = "this base is distilled with guidance and" if base.distilled else "guidance=1"
+        advice = "leave the negative out" if base.distilled else "raise guidance, or leave the negative out"
+        raise ValueError(f"{why} makes no use of a negative prompt; {advice}")
+    sizes = (*(config.original or (1, 1)), *config.crop)
+    if (config.original is not None or any(config.crop)) and not base.sizes:
+        raise ValueError("original and crop are options of SDXL; this base reads no sizes, leave them out")
+    if len(sizes) != 4 or any(isinstance(n, bool) or n != int(n) or n < 0 for n in sizes):
+        raise ValueError(f"original={config.original}, crop={config.crop}: give two whole numbers of pixels each")
+
+
+def _check_task(base: Base, config: GenerationConfig, image: np.ndarray | None, mask: np.ndarray | None) -> None:
+    """Raises ValueError unless image, mask and strength are those that this kind of base reads."""
+    if base.task != INPAINTING and mask is not None:
+        raise ValueError(f"this base makes {base.task} and reads no mask; give an inpainting base, or leave mask out")
+    if base.task == INPAINTING and (image is None or mask is None):
+        raise ValueError("this base is for inpainting; give the image to repair and a mask of what is drawn anew")
+    if base.task == EDITING and image is None:
+        raise ValueError("this base edits images (InstructPix2Pix); give image, and what to do as the prompt")
+    if base.task == EDITING and config.strength is not None:
+        raise ValueError(f"strength={config.strength}: an editing base starts from noise; use image_guidance instead")
+    if mask is not None and image is not None and mask.shape[1:] != image.shape[1:3]:
+        sizes = "x".join(map(str, mask.shape[:0:-1])), "x".join(map(str, image.shape[2:0:-1]))
+        raise ValueError(f"the mask is {sizes[0]}, the image {sizes[1]}; resize one of them")
+
+
+def _check_mask(mask: Any) -> np.ndarray:
+    """One mask or several, as `b h w` booleans. Raises ValueError for another shape or values outside [0, 1]."""
+    array = np.asarray(mask)
+    array = array[None] if array.ndim == 2 else array
+    if array.ndim != 3 or 0 in array.shape:
+        raise ValueError(f"mask has shape {np.shape(mask)}; masks are h w, or b h w")
+    if not np.all((array >= 0) & (array <= 1)):
+        raise ValueError(f"mask of {array.dtype} exceeds [0, 1]; divide bytes by 255")
+    return array >= 0.5
 
 
 def check_images(image: Any) -> np.ndarray:

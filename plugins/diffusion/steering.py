@@ -1,14 +1,16 @@
 """Between sampler and UNet: classifier-free guidance and controls, any number of them, added up.
 
-A call of the UNet has up to three rows for each image, in this order:
+A call of the UNet has up to four rows, the *branches*, for each image, in this order:
 
     source     latents of another image (Plug-and-Play reads features of it), if a control has one
-    uncond     the sample with the negative prompt, if there is guidance
-    cond       the sample with the prompt
+    uncond     the sample with the negative prompt, if there is guidance; an InstructPix2Pix sees no image here
+    image      InstructPix2Pix alone: the sample with the negative prompt and the image to edit
+    cond       the sample with the prompt (and the image)
 
-`steered` makes the model that a sampler calls. In each call every control returns an `Effect`: features for the levels
-(T2I-Adapter, MediaPipe's plugins), residuals for the skips and the middle (ControlNet), or a tap that replaces values
-inside the network (Plug-and-Play). Effects of several controls are added, taps run one after the other.
+Each branch has a `Conditioning`: all that the UNet reads beside the noisy latents and the time. `steered` makes the
+model that a sampler calls. In each call every control returns an `Effect`: features for the levels (T2I-Adapter,
+MediaPipe's plugins), residuals for the skips and the middle (ControlNet), or a tap that replaces values inside the
+network (Plug-and-Play). Effects of several controls are added, taps run one after the other.
 
 A control has two parts, as everything under `jax.jit`: a hashable `StaticControl`, which is part of the compiled
 function, and a tree of arrays, which is not: strengths, weights and images change without a new compilation.
@@ -16,16 +18,31 @@ function, and a tree of arrays, which is not: strengths, weights and images chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from plugins.diffusion.networks.unet_blocks import Tap, untouched
 from plugins.diffusion.samplers import Step
 
-SOURCE, UNCOND, COND = "source", "uncond", "cond"
+SOURCE, UNCOND, IMAGE, COND = BRANCHES = ("source", "uncond", "image", "cond")
+
+
+class Conditioning(NamedTuple):
+    """What the UNet reads beside noisy latents and time, a row for each."""
+
+    context: Float[Array, "*b n d"]  # text states
+    pooled: Float[Array, "*b p"] | None = None  # SDXL: pooled text, and sizes, as `UNet.__call__` takes them
+    sizes: Float[Array, "*b s"] | None = None
+    channels: Float[Array, "*b h w e"] | None = None  # of images, behind the latents' (inpainting, InstructPix2Pix)
+
+    @property
+    def added(self) -> dict[str, Array]:
+        """Keyword arguments of a UNet or a ControlNet, beside context."""
+        return {} if self.pooled is None or self.sizes is None else {"pooled": self.pooled, "sizes": self.sizes}
 
 
 def guide(
@@ -49,7 +66,7 @@ class Rows(NamedTuple):
     """One call of the UNet: r rows of `branches` for each of b images."""
 
     x: Float[Array, "b r h w c"]
-    context: Float[Array, "b r n d"]
+    conditioning: Conditioning  # b r ...
     branches: tuple[str, ...]
     step: Step
 
@@ -57,7 +74,8 @@ class Rows(NamedTuple):
         """These rows alone."""
         index = [i for i, branch in enumerate(self.branches) if branch in branches]
         names = tuple(self.branches[i] for i in index)
-        return Rows(self.x[:, jnp.array(index)], self.context[:, jnp.array(index)], names, self.step)
+        x, conditioning = jax.tree.map(lambda array: array[:, jnp.array(index)], (self.x, self.conditioning))
+        return Rows(x, conditioning, names, self.step)
 
 
 class Effect(NamedTuple):
@@ -67,7 +85,7 @@ class Effect(NamedTuple):
     rows, `b * r` of them, and returns those that it does not change.
     """
 
-    branches: tuple[str, ...] = (UNCOND, COND)
+    branches: tuple[str, ...] = (UNCOND, IMAGE, COND)
     level_features: tuple[Array | None, ...] = ()
     skip_residuals: tuple[Array, ...] = ()
     mid_residual: Array | None = None
@@ -87,32 +105,40 @@ class StaticControl(Protocol):
 def steered(
     unet: Callable,
     dtype: Any,
-    states: Float[Array, "b n d"],
-    negative: Float[Array, "b n d"] | None,
+    branches: Mapping[str, Conditioning],
     scale: Float[Array, ""],
-    rescale: float,
+    rescale: float = 0.0,
     controls: Sequence[tuple[StaticControl, Any]] = (),
-    empty: Float[Array, "1 n d"] | None = None,
+    image_scale: Float[Array, ""] | None = None,
 ) -> Callable[[Array, Step], Array]:
-    """The model for a sampler: the UNet with text and controls in one call, guided unless `negative` is None.
+    """The model for a sampler: the UNet with text and controls in one call, guided if there is a branch `UNCOND`.
 
-    `empty` is the context of a source row; all rows are computed in `dtype`. An image's rows are adjacent, so that
-    they stay on one device when the batch is sharded."""
-    texts = {COND: states} if negative is None else {UNCOND: negative, COND: states}
+    `branches` have a row for each image; that of `SOURCE` is read if a control has a source. `image_scale` is
+    InstructPix2Pix's second guidance (2211.09800, equation 3). All rows are computed in `dtype`. An image's rows are
+    adjacent, so that they stay on one device when the batch is sharded."""
 
     def model(x: Float[Array, "b h w c"], step: Step) -> Float[Array, "b h w c"]:
-        images, contexts, branches = [x.astype(dtype)] * len(texts), list(texts.values()), list(texts)
         sources = [source for static, arrays in controls if (source := static.source(arrays, step)) is not None]
-        if sources:
-            assert len(sources) == 1 and empty is not None, "`make_request` allows one source, with empty states"
-            images.insert(0, jnp.broadcast_to(sources[0].astype(dtype), x.shape))
-            contexts.insert(0, jnp.broadcast_to(empty, contexts[0].shape))
-            branches.insert(0, SOURCE)
-        rows = Rows(jnp.stack(images, 1), jnp.stack(contexts, 1), tuple(branches), step)
+        assert len(sources) <= 1 and (not sources or SOURCE in branches), "`make_request` allows one source"
+        names = tuple(name for name in BRANCHES if name in branches and (name != SOURCE or sources))
+        images = [sources[0] if name == SOURCE else x for name in names]
+        stacked = jnp.stack([jnp.broadcast_to(image, x.shape).astype(dtype) for image in images], 1)
+        conditioning = jax.tree.map(lambda *arrays: jnp.stack(arrays, 1), *(branches[name] for name in names))
+        rows = Rows(stacked, conditioning, names, step)
         added = _joined([static.effect(arrays, rows) for static, arrays in controls], rows)
-        output = unet(_flat(rows.x), step.t, _flat(rows.context), **added)
+        inputs, flat = _flat(rows.x), jax.tree.map(_flat, conditioning)
+        if flat.channels is not None:
+            inputs = jnp.concatenate([inputs, flat.channels.astype(dtype)], axis=-1)
+        output = unet(inputs, step.t, flat.context, **flat.added, **added)
         output = output.astype(x.dtype).reshape(*rows.x.shape[:2], *output.shape[1:])
-        return output[:, -1] if negative is None else guide(output[:, -2], output[:, -1], scale, rescale)
+        by_name = {name: output[:, i] for i, name in enumerate(names)}
+        if UNCOND not in by_name:
+            return by_name[COND]
+        if IMAGE not in by_name:
+            return guide(by_name[UNCOND], by_name[COND], scale, rescale)
+        assert image_scale is not None, "the branch IMAGE has a scale of its own"
+        towards_image = (image_scale - 1) * (by_name[IMAGE] - by_name[UNCOND])
+        return guide(by_name[IMAGE], by_name[COND], scale, rescale) + towards_image
 
     return model
 

@@ -25,10 +25,10 @@ from plugins.control.contract import ControlNetwork, StaticNetwork
 from plugins.control.plug_and_play import Injection, PlugAndPlay, reconstruct
 from plugins.diffusion.compiled import encode_image
 from plugins.diffusion.networks.unet import UNet
-from plugins.diffusion.networks.vae import AutoencoderKL
+from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.request import GUIDANCE
 from plugins.diffusion.samplers import Step
-from plugins.diffusion.steering import COND, UNCOND, StaticControl, steered
+from plugins.diffusion.steering import COND, SOURCE, UNCOND, Conditioning, StaticControl, steered
 from plugins.evaluation.flops import Work, count
 
 
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
     """A request to a base: an image of `height` x `width` latents, `tokens` of text, with guidance or without."""
 
     unet: UNet  # the networks may be abstract (`torch_names.blank`)
-    vae: AutoencoderKL | None  # None: latents are pixels
+    vae: Autoencoder | None  # None: latents are pixels
     height: int
     width: int
     tokens: int
@@ -63,8 +63,8 @@ class Setting(NamedTuple):
         return shape(1, self.height * unit, self.width * unit, 3)
 
     @property
-    def states(self) -> Any:
-        return shape(1, self.tokens, self.unet.config.cross_attention_dim)
+    def states(self) -> Conditioning:
+        return Conditioning(shape(1, self.tokens, self.unet.config.cross_attention_dim))
 
     def branches(self, prompt_only: bool) -> tuple[str, ...]:
         """The rows of a call that a control static on."""
@@ -118,17 +118,14 @@ def one_call(
     graph: Any,
     params: Any,
     x: Float[Array, "b h w c"],
-    states: Float[Array, "b n d"],
-    negative: Float[Array, "b n d"] | None,
+    branches: Mapping[str, Conditioning],
     control_arrays: tuple[Any, ...] = (),
     *,
     static_controls: tuple[StaticControl, ...] = (),
 ) -> Float[Array, "b h w c"]:
     """One call of the model of a run, in the type of `x`: counted here, timed by a benchmark."""
     controls = list(zip(static_controls, control_arrays, strict=True))
-    model = steered(
-        nnx.merge(graph, params), x.dtype, states, negative, jnp.float32(GUIDANCE), 0.0, controls, states[:1]
-    )
+    model = steered(nnx.merge(graph, params), x.dtype, branches, jnp.float32(GUIDANCE), 0.0, controls)
     return model(x, Step(jnp.float32(500), jnp.int32(0), jnp.float32(0), jnp.float32(0.02)))
 
 
@@ -164,6 +161,6 @@ def shape(*sides: int) -> Any:
 
 def _call_work(setting: Setting, static: StaticControl | None = None, arrays: Any = None) -> Work:
     graph, params = split(setting.unet)
-    negative = setting.states if setting.guided else None
+    branches = dict.fromkeys((SOURCE, UNCOND, COND) if setting.guided else (SOURCE, COND), setting.states)
     call = functools.partial(one_call, graph, static_controls=() if static is None else (static,))
-    return count(call, params, setting.latents, setting.states, negative, () if static is None else (arrays,))
+    return count(call, params, setting.latents, branches, () if static is None else (arrays,))

@@ -1,5 +1,6 @@
 """`plugins generate --control` makes the images of the library; conflicting options are one line, no file."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -26,6 +27,9 @@ def here(tmp_path, monkeypatch, saved, network) -> Path:  # noqa: F811
     monkeypatch.chdir(tmp_path)
     shutil.copytree(saved, "base")
     save(network, "plugin")
+    shutil.copytree("plugin", "edge_plugin")
+    config = Path("edge_plugin/config.json")
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"condition": "canny"}))
     photo = np.zeros((32, 48, 3), np.float32)
     photo[8:24, 16:32] = (0.9, 0.3, 0.1)
     write_image("photo.png", photo)
@@ -78,6 +82,8 @@ MISTAKES = {  # words -> a value in the error
     "--prompt-only": "--prompt-only",
     f"{EDGES} --control-strength 1 2": "2 strengths for 1",
     f"{EDGES} edges.png": "2 conditions for 1",
+    f"{EDGES} --control-strength 1e9": "strength=1000000000",
+    "--control mask --image photo.png --plugin edge_plugin": "trained on canny",
     "--control plug_and_play --image photo.png --sampler euler": "euler",
 }
 

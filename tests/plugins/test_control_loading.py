@@ -157,7 +157,6 @@ def test_names_sizes_and_architecture_of_the_published_files(network, config, re
         ("control_model.lora_controlnet", "lora_controlnet"),
         ("difference", "difference"),
         ("model.diffusion_model.out.2.bias", "model"),
-        ("zero_convs.0.0.weight input_blocks.0.0.weight label_emb.0.0.weight", "label_emb.0.0.weight"),
         ("zero_convs.0.0.weight", "conv_in.weight"),
         ("stem.weight", "config.json"),
         ("body.0.block1.weight body.3.in_conv.weight", "adapter.body.0.in_conv.weight"),

@@ -20,7 +20,7 @@ from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
 from plugins.diffusion.samplers import by_name, starting_noise
 from plugins.diffusion.samplers.schedules import Schedule
-from plugins.diffusion.steering import steered
+from plugins.diffusion.steering import COND, Conditioning, steered
 from plugins.diffusion.training.denoising_task import DenoisingTask, SampleSheet, latents_of, spread_timesteps
 from plugins.diffusion.training.losses import ErrorBetween, min_snr_weight, per_example, snr
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
@@ -64,7 +64,8 @@ def test_a_base_learns_its_captions():
     @jax.jit
     def draw(params, tokens):
         states = TASK.states(params, {"tokens": tokens})
-        model = steered(nnx.merge(TASK.graphs["unet"], params["unet"]), jnp.float32, states, None, jnp.float32(1), 0.0)
+        branches = {COND: Conditioning(states)}
+        model = steered(nnx.merge(TASK.graphs["unet"], params["unet"]), jnp.float32, branches, jnp.float32(1))
         x = starting_noise(jax.random.key(3), (2, 8, 8, 3))
         return (by_name("ddim")(model, x, TASK.schedule, steps=10) + 1) / 2
 

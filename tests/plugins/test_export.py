@@ -155,13 +155,13 @@ def export(words: str) -> None:
 def test_the_command_writes_programs(here, capsys):
     export(f"-o out/plugin.stablehlo --size {WIDTH} {HEIGHT}")
     assert "MediaPipePlugin" in capsys.readouterr().out
-    export(f"-o plugin.model --format onnx --size {WIDTH} {HEIGHT} --quiet")
+    export(f"-o plugin.onnx --format onnx --size {WIDTH} {HEIGHT} --quiet")
     assert capsys.readouterr().out == ""
-    theirs = onnx_session("plugin.model").run(None, {"picture": IMAGES.transpose(0, 3, 1, 2)})
+    theirs = onnx_session("plugin.onnx").run(None, {"picture": IMAGES.transpose(0, 3, 1, 2)})
     for ours, other in zip(read_stablehlo("out/plugin.stablehlo")(IMAGES), theirs, strict=True):
         np.testing.assert_allclose(ours, nhwc(other), atol=1e-4)
-    export("-o plugin.model --format onnx --size 8 --overwrite")
-    assert onnx_session("plugin.model").get_inputs()[0].shape == ["b", 3, 8, 8]
+    export("-o plugin.onnx --format onnx --size 8 --overwrite")
+    assert onnx_session("plugin.onnx").get_inputs()[0].shape == ["b", 3, 8, 8]
 
 
 def test_the_command_writes_features(here):
@@ -178,8 +178,11 @@ MISTAKES = {  # words -> a value in the error
     "-o p.onnx --size 1 2 3": "--size 1 2 3",
     "-o p.onnx --size 0": "--size 0",
     "-o p.onnx --size 20": "20x20",
-    "-o edges.png --format onnx": "edges.png",
+    "-o plugin.model --format onnx": ".onnx",
+    "-o plugin.stablehlo --format onnx": ".onnx",
+    "-o plugin": ".stablehlo .onnx .safetensors",
     "-o f.safetensors --picture edges.png --strength nan": "strength=nan",
+    "-o f.safetensors --picture edges.png --strength 11": "strength=11",
 }
 
 

@@ -182,9 +182,6 @@ def test_all_that_does_not_fit_is_listed(tmp_path):
     ("lora_unet_mid_block_attentions_0_proj_in.dora_scale", "DoRA"),
     ("unet.mid_block.attentions.0.proj_in.lora_magnitude_vector", "DoRA"),
     ("lora_unet_mid_block_resnets_0_conv1.lora_mid.weight", "Tucker"),
-    ("lora_te1_text_model_encoder_layers_0_mlp_fc1.lora_up.weight", "SDXL"),
-    ("lora_unet_input_blocks_4_1_proj_in.lora_up.weight", "SDXL"),
-    ("text_encoder_2.encoder.layers.0.mlp.fc1.lora_A.weight", "SDXL"),
     ("unet.mid_block.attentions.0.proj_in.weight", "lora_A"),
 ])  # fmt: skip
 def test_other_kinds_are_named_and_refused(tmp_path, key, message):

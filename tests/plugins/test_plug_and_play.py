@@ -16,7 +16,7 @@ from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.pipeline import Run
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers import Step
-from plugins.diffusion.steering import COND, SOURCE, UNCOND, Rows, _joined
+from plugins.diffusion.steering import COND, SOURCE, UNCOND, Conditioning, Rows, _joined
 
 STEPS, INVERSION = 4, 8
 IMAGE = np.random.default_rng(0).random((16, 16, 3), np.float32)
@@ -66,9 +66,9 @@ def test_a_call_with_a_source_row_is_two_runs_of_the_network(trajectory):
     run = plan_of(control)
     static, arrays = control.prepare(run, np.array([0]))
     x = jax.random.normal(jax.random.key(1), (1, 8, 8, 4))
-    source, context = trajectory[1], run.states(["", "a cat", "a red apple"])
+    source, context = trajectory[1], run.conditioning(["", "a cat", "a red apple"]).context
     step = Step(jnp.float32(500), jnp.int32(1), jnp.float32(0.25), jnp.float32(0.5))
-    rows = Rows(jnp.stack([source, x, x], 1), context[None], (SOURCE, UNCOND, COND), step)
+    rows = Rows(jnp.stack([source, x, x], 1), Conditioning(context[None]), (SOURCE, UNCOND, COND), step)
 
     def call(x, context, tap=lambda name, value: value):
         """The output, and all values that a tap sees."""

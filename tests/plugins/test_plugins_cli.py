@@ -99,8 +99,8 @@ def test_folders_of_other_models_and_damaged_ones_are_refused(here, capsys):
     Path("base/scheduler/scheduler_config.json").unlink()
     assert "scheduler_config.json" in refused("info base", capsys)
     index = Path("base/model_index.json")
-    index.write_text(json.dumps(json.loads(index.read_text()) | {"text_encoder_2": ["transformers", "CLIPTextModel"]}))
-    assert "text_encoder_2" in refused("info base", capsys)
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"text_encoder_3": ["transformers", "T5EncoderModel"]}))
+    assert "text_encoder_3" in refused("info base", capsys)
     index.unlink()
     assert "model_index.json" in refused("info base", capsys)
 
@@ -136,6 +136,8 @@ MISTAKES = {  # words -> a value in the error
     "-o a.bmp": "'.bmp'",
     "-o taken.png": "taken.png",
     "--sheet sheet.mp4": "'.mp4'",
+    "--sheet a.png": "--sheet a.png",
+    "-o out --sheet out/seed_7.png --overwrite": "--sheet out/seed_7.png",
     "--lora none.safetensors": "none.safetensors",
     "--lora none.safetensors:much": "'much'",
     "--base nowhere": "'nowhere'",

@@ -68,7 +68,7 @@ def test_what_cannot_be_saved_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="quant_conv"):
         save_component(tmp_path / "new", vae, dtype="float16")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(ValueError, match=r"Linear.*UNet, AutoencoderKL, TextEnc"):
+    with pytest.raises(ValueError, match=r"Linear.*UNet, AutoencoderKL, AutoencoderTiny, TextEnc"):
         save_component(tmp_path / "new", Linear(2, 3, rngs=nnx.Rngs(0)))
     with pytest.raises(ValueError, match="int8"):
         save_component(tmp_path / "new", vae, dtype="int8")

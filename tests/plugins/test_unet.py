@@ -174,7 +174,9 @@ def test_old_files_omit_keys():
 
 
 @pytest.mark.parametrize("name, change, message", [
-    ("unet", {"addition_embed_type": "text_time"}, "addition_embed_type is 'text_time'.*None"),
+    ("unet", {"addition_embed_type": "text_image"}, "addition_embed_type is 'text_image'.*'text_time'"),
+    ("unet", {"addition_embed_type": "text_time"}, "addition_time_embed_dim"),
+    ("unet", {"transformer_layers_per_block": [1, 2]}, "transformer_layers_per_block"),
     ("unet", {"mid_block_type": "UNetMidBlock2D"}, "mid_block_type.*'UNetMidBlock2DCrossAttn'"),
     ("unet", {"_class_name": "ControlNetModel"}, "ControlNetModel.*UNet2DConditionModel"),
     ("unet", {"down_block_types": ["AttnDownBlock2D"] * 4}, "down_block_types.*CrossAttnDownBlock2D"),
@@ -190,7 +192,7 @@ def test_old_files_omit_keys():
     ("vae", {"norm_num_groups": 32}, "norm_num_groups"),
     ("text_encoder", {"hidden_act": "gelu_new"}, "hidden_act"),
     ("text_encoder", {"model_type": "t5"}, "model_type is 't5'"),
-    ("text_encoder", {"architectures": ["CLIPTextModelWithProjection"]}, r"\['CLIPTextModelWithProjection'\]"),
+    ("text_encoder", {"architectures": ["T5EncoderModel"]}, r"\['T5EncoderModel'\]"),
     ("text_encoder", {"num_attention_heads": 5}, "num_attention_heads"),
     ("text_encoder", {"num_hidden_layers": 0}, "num_hidden_layers is 0"),
 ])  # fmt: skip

@@ -41,6 +41,7 @@ from plugins.control.loading import load, save
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.t2i_adapter import T2IAdapter
 from plugins.diffusion import pipeline as bases
+from plugins.diffusion.io.base import TEXT_TO_IMAGE
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.denoising_task import DTYPES, Denoised, DenoisingTask, latents_of, spread_timesteps
@@ -71,7 +72,7 @@ class ControlSheet:
         rows = min(self.rows, len(batch["condition"]))
         if rows == 0 or "tokens" not in batch:
             return {}
-        prompts = [pipeline.tokenizer.decode(ids) for ids in np.asarray(batch["tokens"][:rows])]
+        prompts = [pipeline.base.texts[0][2].decode(ids) for ids in np.asarray(batch["tokens"][:rows])]
         conditions = np.asarray(batch["condition"][:rows], np.float32)
         columns = {
             "condition": conditions,
@@ -130,8 +131,11 @@ class ControlTask:
 
     @functools.cached_property
     def denoising(self) -> DenoisingTask:
-        """The base's objective: its graphs, text states and loss weights."""
+        """The base's objective: its graphs, text states and loss weights. ValueError for another base."""
         base = self.pipeline.base
+        if base.task != TEXT_TO_IMAGE or base.sizes or base.distilled:
+            kind = "SDXL" if base.sizes else "a distilled base" if base.distilled else f"a base for {base.task}"
+            raise ValueError(f"task.base={self.base} is {kind}: training takes text-to-image bases of SD 1.x and 2.x")
         return DenoisingTask(base.unet, self.schedule, base.text_encoder, min_snr=self.min_snr, dtype=self.dtype)
 
     @functools.cached_property

@@ -15,8 +15,8 @@ A base without a VAE works on pixels: its "latents" are images in [-1, 1].
 | component | folder | single file (safetensors, LDM names) |
 | --- | --- | --- |
 | list of networks | model_index.json | the prefixes of its tensors |
-| unet, vae, text_encoder | NAME/config.json and weights | tensors; architectures are inferred from their shapes |
-| tokenizer | tokenizer/ | not in it: given, or beside the file |
+| unet, vae, text_encoder, text_encoder_2 | NAME/config.json and weights | tensors; their shapes give architectures |
+| tokenizer, tokenizer_2 | tokenizer/, tokenizer_2/ | not in it: given, or beside the file |
 | schedule, sampler | scheduler/scheduler_config.json | not in it: beside the file, or those of SD 1.5 |
 
 The package ships bases as `plugins/weights/NAME/`, diffusers folders with a `model_index.json`.
@@ -34,11 +34,13 @@ from flax import nnx
 
 from common.io.clip_tokenizer import END, Tokenizer
 from common.io.files import atomic_output
-from common.io.tensor_files import about, listing, read_json
+from common.io.tensor_files import TensorFiles, about, listing, read_json
 from common.nn.text_encoder import TextConfig
 from common.weights.torch_names import fill
-from plugins.diffusion.io.components import KINDS, Component, read_component, save_component
+from plugins.diffusion.io import single_file
+from plugins.diffusion.io.components import KINDS, MODULES, Component, read_component, save_component
 from plugins.diffusion.io.porting import network_dtype
+from plugins.diffusion.networks.tiny_vae import TinyVAEConfig
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.networks.vae import VAEConfig
 from plugins.diffusion.samplers import Sampler, by_name
@@ -50,10 +52,24 @@ DEFAULT = "diffusion-small"
 INDEX = "model_index.json"  # lists a pipeline's components
 SCHEDULER = "scheduler/scheduler_config.json"
 BPE_FILE = "bpe_simple_vocab_16e6.txt.gz"  # OpenAI's vocabulary, in OpenCLIP's package
-REQUIRED = ("unet", "text_encoder", "tokenizer", "scheduler")
+REQUIRED = ("unet", "scheduler")
+TEXT = (("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2"))  # one pair at least
 IGNORED = ("safety_checker", "feature_extractor", "image_encoder")
 OPEN_CLIP_PAD = "!"
 RGB = 3
+TEXT_TO_IMAGE, INPAINTING, EDITING = "images of text", "inpainting", "editing"
+OTHER_CHANNELS = {5: "depth to image", 7: "an upscaler"}  # of UNets that have no pipeline here
+PIPELINES = {  # diffusers' class, for SD 1.x and 2.x, and for SDXL
+    TEXT_TO_IMAGE: ("StableDiffusionPipeline", "StableDiffusionXLPipeline"),
+    INPAINTING: ("StableDiffusionInpaintPipeline", "StableDiffusionXLInpaintPipeline"),
+    EDITING: ("StableDiffusionInstructPix2PixPipeline", "StableDiffusionXLInstructPix2PixPipeline"),
+}
+REFINER = "StableDiffusionXLImg2ImgPipeline"
+
+
+def tasks(channels: int) -> dict[int, str]:
+    """Input channels of a UNet for latents of so many channels -> what it does."""
+    return {channels: TEXT_TO_IMAGE, 2 * channels + 1: INPAINTING, 2 * channels: EDITING}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,27 +77,70 @@ class Base:
     """`schedule` is the UNet's, `sampler` the default of calls. Raises ValueError for components that do not fit."""
 
     unet: UNetConfig
-    vae: VAEConfig | None
-    text_encoder: TextConfig
-    tokenizer: Tokenizer
+    vae: VAEConfig | TinyVAEConfig | None
+    text_encoder: TextConfig | None  # None in SDXL's refiner
+    tokenizer: Tokenizer | None
     schedule: Schedule | FlowSchedule
     sampler: Sampler
+    text_encoder_2: TextConfig | None = None
+    tokenizer_2: Tokenizer | None = None
+    zero_empty: bool = False  # SDXL: the empty negative prompt is zeros
 
     def __post_init__(self):
-        unet, text, channels = self.unet, self.text_encoder, self.channels
-        if unet.in_channels != channels or unet.out_channels != channels:
+        unet, channels = self.unet, self.channels
+        if unet.in_channels not in tasks(channels) or unet.out_channels != channels:
             found = f"{unet.in_channels} channels in, {unet.out_channels} out"
-            known = " (9 in is an inpainting network)" if unet.in_channels == 9 else ""
-            raise ValueError(f"the unet has {found}{known}, the latents {channels}; a text-to-image unet is needed")
-        width, largest = unet.cross_attention_dim, max(self.tokenizer.tokens)
-        if width != text.hidden_size:
-            found = f"the unet reads text states of {width}, the text_encoder's have {text.hidden_size}"
+            known = OTHER_CHANNELS.get(unet.in_channels)
+            known = f" ({unet.in_channels} in is {known})" if known else ""
+            supported = " or ".join(f"{number} in ({task})" for number, task in tasks(channels).items())
+            raise ValueError(f"the unet has {found}{known}, the latents {channels}; supported is {supported}")
+        if not self.texts:
+            raise ValueError("the base has no text encoder with its tokenizer; take both from one base")
+        width = sum(config.hidden_size for _, config, _ in self.texts)
+        if unet.cross_attention_dim != width:
+            found = f"the unet reads text states of {unet.cross_attention_dim}, the text_encoder's have {width}"
             raise ValueError(f"{found}; take both from one base")
-        if largest >= text.vocab_size:
-            found = f"the tokenizer's ids go up to {largest}, the text_encoder has {text.vocab_size} tokens"
-            raise ValueError(f"{found}; take both from one base")
+        for kind, config, tokenizer in self.texts:
+            if max(tokenizer.tokens) >= config.vocab_size:
+                found = (
+                    f"the tokenizer's ids go up to {max(tokenizer.tokens)}, the {kind} has {config.vocab_size} tokens"
+                )
+                raise ValueError(f"{found}; take both from one base")
+        if unet.addition_embed_type is not None and self.sizes not in (5, 6):
+            last = self.texts[-1][1]
+            found = f"pooled text of {last.projection_dim}" if last.projected else "a text encoder without projection"
+            wide = unet.projection_class_embeddings_input_dim
+            raise ValueError(
+                f"the unet reads pooled text and sizes, {wide} wide, the base has {found}; take both from one base"
+            )
         if self.vae is not None and not self.vae.in_channels == self.vae.out_channels == RGB:
             raise ValueError(f"the vae works on {self.vae.in_channels} channels; only RGB is supported")
+
+    @property
+    def texts(self) -> list[tuple[str, TextConfig, Tokenizer]]:
+        """Each text encoder's kind, architecture and tokenizer."""
+        pairs = [(kind, getattr(self, kind), getattr(self, tokenizer)) for kind, tokenizer in TEXT]
+        return [pair for pair in pairs if None not in pair]
+
+    @property
+    def task(self) -> str:
+        """What it does: TEXT_TO_IMAGE, INPAINTING or EDITING."""
+        return tasks(self.channels)[self.unet.in_channels]
+
+    @property
+    def sizes(self) -> int:
+        """Number of sizes that SDXL's networks read: 6, or 5 with an aesthetic score (the refiner); else 0."""
+        unet, last = self.unet, self.texts[-1][1]
+        if unet.addition_embed_type is None or not last.projected:
+            return 0
+        width = (unet.projection_class_embeddings_input_dim or 0) - last.projection_dim
+        count, rest = divmod(width, unet.addition_time_embed_dim or 1)
+        return 0 if rest else count
+
+    @property
+    def distilled(self) -> bool:
+        """Whether the UNet reads the guidance scale (LCM), and so needs no second row."""
+        return self.unet.time_cond_proj_dim is not None
 
     @property
     def channels(self) -> int:
@@ -101,7 +160,7 @@ class Base:
     @property
     def length(self) -> int:
         """Tokens of a prompt, start and end included."""
-        return self.text_encoder.max_position_embeddings
+        return min(config.max_position_embeddings for _, config, _ in self.texts)
 
 
 class BaseFiles(NamedTuple):
@@ -141,20 +200,31 @@ def read_base(
     tokenizer: str | Path | None = None,
     prediction: str | None = None,
     variant: str | None = None,
+    vae: str | Path | None = None,
 ) -> BaseFiles:
     """A base without its weights, from a shipped name, a diffusers folder or a single file; None: the shipped default.
 
     `tokenizer`, a folder or OpenAI's list of merges (.gz), replaces the base's own; `prediction`, the UNet's prediction
     type, the scheduler's (a single file of 2.x requires it). `variant` is "fp16" for that variant of a folder's files.
-    Raises FileNotFoundError and ValueError."""
+    `vae`, a folder or a file, replaces the base's autoencoder, as TAESD does. Raises FileNotFoundError, ValueError."""
     path = find(name_or_path)
-    kinds = _listed(path) if path.is_dir() else list(KINDS)
-    components = {kind: read_component(kind, path, variant=variant) for kind in kinds}
-    configs: dict[str, Any] = {"vae": None} | {kind: component.config for kind, component in components.items()}
+    index = _index(path) if path.is_dir() else {}
+    kinds = [kind for kind in KINDS if kind in index] if path.is_dir() else _in_single_file(path)
+    sources = {kind: Path(vae) if kind == "vae" and vae is not None else path for kind in kinds}
+    components = {
+        kind: read_component(kind, source, variant=variant if source == path else None)
+        for kind, source in sources.items()
+    }
+    configs: dict[str, Any] = dict.fromkeys(KINDS) | {kind: component.config for kind, component in components.items()}
     sampler, schedule = _scheduler(path, configs["unet"], prediction)
-    chosen = _tokenizer(path, tokenizer, configs["text_encoder"])
+    fields = {
+        name: _tokenizer(path, tokenizer, name, configs[kind]) for kind, name in TEXT if configs[kind] is not None
+    }
+    # A single file of SDXL's base, whose training dropped prompts to zeros, does not say so.
+    zero = index.get("force_zeros_for_empty_prompt", len(fields) == 2)
+    fields |= {"schedule": schedule, "sampler": sampler, "zero_empty": bool(zero)}
     with about(path):
-        return BaseFiles(path, Base(**configs, tokenizer=chosen, schedule=schedule, sampler=sampler), components)
+        return BaseFiles(path, Base(**{"tokenizer": None, **configs, **fields}), components)
 
 
 def load_networks(files: BaseFiles, dtype: Any = jnp.float32) -> dict[str, Any]:
@@ -162,26 +232,35 @@ def load_networks(files: BaseFiles, dtype: Any = jnp.float32) -> dict[str, Any]:
     networks = {}
     for kind, component in files.components.items():
         with about(files.path / kind if files.path.is_dir() else files.path):
-            networks[kind] = fill(KINDS[kind].module, component.config, component.tensors, network_dtype(kind, dtype))
+            network = MODULES[type(component.config)]
+            networks[kind] = fill(network, component.config, component.tensors, network_dtype(kind, dtype))
     return networks
 
 
-def _listed(folder: Path) -> list[str]:
-    """The networks in a folder's model_index.json."""
+def _index(folder: Path) -> dict[str, Any]:
+    """A folder's model_index.json, without components that are null."""
     if not (folder / INDEX).is_file():
         found = listing(folder)
         raise FileNotFoundError(f"{folder}: expected {INDEX} of a diffusers pipeline, found {found}; name another")
     fields = read_json(folder / INDEX)
     listed = {key for key, value in fields.items() if isinstance(value, list) and any(value)}
-    other = sorted(listed - {*REQUIRED, "vae", *IGNORED})
-    missing = [name for name in REQUIRED if name not in listed]
+    pairs = [pair for pair in TEXT if set(pair) <= listed]
+    other = sorted(listed - {*REQUIRED, *sum(pairs, ()), "vae", *IGNORED})
+    missing = [name for name in (*REQUIRED, *(() if pairs else TEXT[0])) if name not in listed]
     if other or missing:
         what = f"with {', '.join(other)}" if other else f"without {', '.join(missing)}"
         raise ValueError(
-            f"{folder / INDEX}: expected a pipeline of Stable Diffusion 1.x or 2.x, found"
+            f"{folder / INDEX}: expected a pipeline of Stable Diffusion 1.x, 2.x or XL, found"
             f" {fields.get('_class_name')} {what}; name another folder"
         )
-    return [kind for kind in KINDS if kind in listed]
+    return {key: value for key, value in fields.items() if not isinstance(value, list) or any(value)}
+
+
+def _in_single_file(path: Path) -> list[str]:
+    """The networks of a single file; one that is missing is reported when it is read."""
+    keys = set(TensorFiles(path))
+    texts = [kind for kind, _ in TEXT if single_file.prefix_of(kind, keys) is not None]
+    return ["unet", "vae", *(texts or ["text_encoder"])]
 
 
 def _scheduler(path: Path, unet: Any, prediction: str | None) -> tuple[Sampler, Schedule | FlowSchedule]:
@@ -190,6 +269,8 @@ def _scheduler(path: Path, unet: Any, prediction: str | None) -> tuple[Sampler, 
     if path.is_dir() or file.is_file():
         with about(file):
             sampler, schedule = from_json(read_json(file))
+    elif unet.addition_embed_type is not None:
+        sampler, schedule = by_name("euler"), Schedule(timestep_spacing="leading")
     elif unet.use_linear_projection and prediction is None:
         raise ValueError(
             f"{path}: a file of 2.x does not hold its prediction type; give prediction (--prediction): epsilon for the"
@@ -204,21 +285,26 @@ def _scheduler(path: Path, unet: Any, prediction: str | None) -> tuple[Sampler, 
     return sampler, dataclasses.replace(schedule, prediction_type=prediction)
 
 
-def _tokenizer(path: Path, given: str | Path | None, text_encoder: Any) -> Tokenizer:
-    """The given tokenizer, the folder's own, or one beside a single file."""
+def _tokenizer(path: Path, given: str | Path | None, name: str, text_encoder: TextConfig) -> Tokenizer:
+    """The given tokenizer, the folder's own (`name`), or one beside a single file."""
     beside = path.parent
     if given is None and path.is_file():
-        found = [p for p in (beside / "tokenizer", beside / BPE_FILE, beside / "vocab.json") if p.exists()]
+        found = [
+            p for p in (beside / name, beside / "tokenizer", beside / BPE_FILE, beside / "vocab.json") if p.exists()
+        ]
         if not found:
             raise FileNotFoundError(
                 f"{path}: a single file holds no tokenizer; expected a folder tokenizer, {BPE_FILE} or vocab.json with"
                 " merges.txt beside it, found none: put one there, or give tokenizer (--tokenizer)"
             )
         given = beside if found[0].suffix == ".json" else found[0]
-    source = Path(given) if given is not None else path / "tokenizer"
+    source = Path(given) if given is not None else path / name
+    pad = OPEN_CLIP_PAD if text_encoder.hidden_act == "gelu" else END
     if source.suffix == ".gz":
-        return Tokenizer.from_bpe_file(source, pad=OPEN_CLIP_PAD if text_encoder.hidden_act == "gelu" else END)
-    return Tokenizer.from_folder(source)
+        return Tokenizer.from_bpe_file(source, pad=pad)
+    tokenizer = Tokenizer.from_folder(source)
+    own = source.name == name or name == "tokenizer"
+    return tokenizer if own else Tokenizer(tokenizer.vocab, tokenizer.merges, pad=pad)  # SDXL's two differ in padding
 
 
 def save_base(
@@ -234,17 +320,30 @@ def save_base(
         raise FileExistsError(f"{folder} is not empty; give another folder, or overwrite=True")
     scheduler = to_json(base.sampler, base.schedule)
     (folder / INDEX).unlink(missing_ok=True)
-    libraries = {"unet": "diffusers", "vae": "diffusers", "text_encoder": "transformers"}
-    index: dict[str, Any] = {"_class_name": "StableDiffusionPipeline"}  # [library, class], or two nulls for none
+    refiner = base.sizes == 5 and base.task == TEXT_TO_IMAGE
+    pipeline = REFINER if refiner else PIPELINES[base.task][base.sizes > 0]
+    index: dict[str, Any] = {"_class_name": pipeline}  # of components [library, class], or two nulls for none
     for kind in KINDS:
         network = networks.get(kind)
-        index[kind] = [None, None] if network is None else [libraries[kind], KINDS[kind].config.architecture]
+        if kind == "text_encoder_2" and network is None:
+            continue
+        index[kind] = [None, None]
         if network is not None:
+            library = "transformers" if kind.startswith("text_encoder") else "diffusers"
+            index[kind] = [library, getattr(network.config, "class_name", network.config.architecture)]
             own = jax.tree.leaves(nnx.state(network))[0].dtype
             save_component(folder / kind, network, dtype=own if dtype is None else dtype, overwrite=overwrite)
-    base.tokenizer.save(folder / "tokenizer", base.length, overwrite=overwrite)
-    index |= {"tokenizer": ["transformers", "CLIPTokenizer"], "scheduler": ["diffusers", scheduler["_class_name"]]}
-    index |= {name: [None, None] for name in IGNORED} | {"requires_safety_checker": False}
+    for _, name in TEXT:
+        tokenizer = getattr(base, name)
+        if tokenizer is not None:
+            tokenizer.save(folder / name, base.length, overwrite=overwrite)
+            index[name] = ["transformers", "CLIPTokenizer"]
+    index |= {"scheduler": ["diffusers", scheduler["_class_name"]]} | {name: [None, None] for name in IGNORED}
+    if base.sizes:
+        index |= {"force_zeros_for_empty_prompt": base.zero_empty, "tokenizer": index.get("tokenizer", [None, None])}
+        index |= {"requires_aesthetics_score": True} if refiner else {}
+    else:
+        index["requires_safety_checker"] = False
     for path, value in ((folder / SCHEDULER, scheduler), (folder / INDEX, index)):
         with atomic_output(path, overwrite) as temporary:
             temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")

@@ -29,28 +29,45 @@ from common.io.clip_tokenizer import Tokenizer
 from common.io.files import atomic_output
 from common.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
 from common.nn.json_config import JsonConfig
-from common.nn.text_encoder import MODEL_TYPE, TextConfig, TextEncoder
+from common.nn.text_encoder import MODEL_TYPE, PROJECTED, TextConfig, TextEncoder
 from common.weights.torch_names import dtype_name, fill, state_dict
 from plugins.diffusion.io.porting import Renamed, from_folder
+from plugins.diffusion.networks.tiny_vae import AutoencoderTiny, TinyVAEConfig
 from plugins.diffusion.networks.unet import UNet, UNetConfig
-from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
+from plugins.diffusion.networks.vae import Autoencoder, AutoencoderKL, VAEConfig
 
 CONFIG = "config.json"
 TEXT_PREFIX = "text_model."
 
 
 class Kind(NamedTuple):
-    """One of the three networks: its file's name in folders, and its classes here."""
+    """One of the networks of a base: its file's name in folders, and its usual architecture."""
 
     stem: str  # of the weights' file names
     config: type[JsonConfig]
-    module: type
+
+    @property
+    def module(self) -> type:
+        """The network of the usual architecture."""
+        return MODULES[self.config]
 
 
+MODULES: dict[type, type] = {  # architecture -> network
+    UNetConfig: UNet,
+    VAEConfig: AutoencoderKL,
+    TinyVAEConfig: AutoencoderTiny,
+    TextConfig: TextEncoder,
+}
 KINDS = {
-    "unet": Kind("diffusion_pytorch_model", UNetConfig, UNet),
-    "vae": Kind("diffusion_pytorch_model", VAEConfig, AutoencoderKL),
-    "text_encoder": Kind("model", TextConfig, TextEncoder),
+    "unet": Kind("diffusion_pytorch_model", UNetConfig),
+    "vae": Kind("diffusion_pytorch_model", VAEConfig),
+    "text_encoder": Kind("model", TextConfig),
+    "text_encoder_2": Kind("model", TextConfig),  # SDXL's
+}
+
+
+ARCHITECTURES: dict[str, tuple[type[JsonConfig], ...]] = {  # that a network of a base may have
+    kind: (spec.config, TinyVAEConfig) if kind == "vae" else (spec.config,) for kind, spec in KINDS.items()
 }
 
 
@@ -76,8 +93,8 @@ def load_unet(source: str | Path, dtype: Any = jnp.float32, **options: Any) -> U
     return load_component("unet", source, dtype, **options)
 
 
-def load_vae(source: str | Path, dtype: Any = jnp.float32, **options: Any) -> AutoencoderKL:
-    """The autoencoder; arguments and errors as `load_component`."""
+def load_vae(source: str | Path, dtype: Any = jnp.float32, **options: Any) -> Autoencoder:
+    """The autoencoder, Stable Diffusion's or a tiny one; arguments and errors as `load_component`."""
     return load_component("vae", source, dtype, **options)
 
 
@@ -96,10 +113,10 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 def load_component(
     kind: str, source: str | Path, dtype: Any = jnp.float32, *, config: Any = None, variant: str | None = None
 ) -> Any:
-    """A network ("unet", "vae" or "text_encoder") from a folder or a single file, its parameters as `dtype`.
+    """A network, one of `KINDS`, from a folder or a single file, its parameters as `dtype`.
 
     `source` is a diffusers folder (a pipeline's or the network's own); one safetensors file with a config.json beside
-    it; or a single file of Stable Diffusion 1.x or 2.x in LDM names. `config` replaces the source's architecture.
+    it; or a single file of Stable Diffusion 1.x, 2.x or XL in LDM names. `config` replaces the source's architecture.
     `variant` is "fp16" for that variant of the file; None for full precision, or the variant there is. Raises
     FileNotFoundError and ValueError."""
     if kind not in KINDS:
@@ -107,7 +124,7 @@ def load_component(
     dtype, path = dtype_name(dtype), Path(source)
     component = read_component(kind, path, config=config, variant=variant)
     with about(path):
-        return fill(KINDS[kind].module, component.config, component.tensors, dtype)
+        return fill(MODULES[type(component.config)], component.config, component.tensors, dtype)
 
 
 def read_component(kind: str, path: Path, *, config: Any = None, variant: str | None = None) -> Component:
@@ -120,7 +137,7 @@ def read_component(kind: str, path: Path, *, config: Any = None, variant: str | 
                 raise FileNotFoundError(f"{path}: expected {CONFIG} or {kind}/{CONFIG}, found {found}; name another")
             config = config or _read_config(kind, folder / CONFIG)
             stored = TensorFiles(*find_weights(folder, KINDS[kind].stem, variant))
-            return Component(config, Renamed(stored, from_folder(kind, stored)))
+            return Component(config, Renamed(stored, from_folder(config, stored)))
         if variant is not None:
             raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
         from plugins.diffusion.io import single_file
@@ -129,7 +146,9 @@ def read_component(kind: str, path: Path, *, config: Any = None, variant: str | 
         prefix = single_file.prefix_of(kind, stored)
         if prefix is not None:
             tensors = Renamed(stored, single_file.from_single_file(kind, stored, prefix))
-            fields = {} if config else single_file.infer_config(kind, tensors.shapes, prefix)
+            fields = (
+                {} if config else single_file.infer_config(kind, tensors.shapes, prefix, xl=single_file.is_xl(stored))
+            )
             return Component(config or KINDS[kind].config.from_json(fields), tensors)
         if config is None and not (path.parent / CONFIG).is_file():
             heads = sorted({".".join(key.split(".")[:2]) for key in stored})
@@ -139,20 +158,23 @@ def read_component(kind: str, path: Path, *, config: Any = None, variant: str | 
                 f" found tensors called {found or 'nothing'}; name a file that holds the {kind}"
             )
         config = config or _read_config(kind, path.parent / CONFIG)
-        return Component(config, Renamed(stored, from_folder(kind, stored)))
+        return Component(config, Renamed(stored, from_folder(config, stored)))
 
 
 def _read_config(kind: str, path: Path) -> Any:
     """The architecture of a config.json; diffusers, transformers and some others name its class by different keys."""
-    fields, expected = read_json(path), KINDS[kind].config.architecture
+    fields = read_json(path)
+    known = {architecture.architecture: architecture for architecture in ARCHITECTURES[kind]}
     listed = fields.get("architectures")
     several = ", ".join(map(str, listed)) if isinstance(listed, list) else listed
     found = str(fields.get("_class_name") or several or fields.get("model_type"))
-    found = TextConfig.architecture if found == MODEL_TYPE else found
-    if found != expected:
-        raise ValueError(f"{path}: expected the {kind}, {expected!r}, found {found!r}; name another folder")
+    name = TextConfig.architecture if found in (MODEL_TYPE, PROJECTED) else found
+    if name not in known:
+        raise ValueError(
+            f"{path}: expected the {kind}, {' or '.join(map(repr, known))}, found {found!r}; name another folder"
+        )
     with about(path):
-        return KINDS[kind].config.from_json(fields)
+        return known[name].from_json(fields)
 
 
 def save_component(
@@ -163,15 +185,20 @@ def save_component(
     `config` replaces `module.config`, `dtype` is of the stored floats. Other files in the folder stay; `overwrite`
     replaces config.json and the weights. Raises FileExistsError if one of the two exists, or an index of shards, which
     readers would prefer; ValueError for another network, or values that are not finite in `dtype`."""
-    kind = next((kind for kind, spec in KINDS.items() if isinstance(module, spec.module)), None)
+    networks = {kind: [MODULES[known] for known in several] for kind, several in ARCHITECTURES.items()}
+    kind = next((kind for kind, known in networks.items() if type(module) in known), None)
     if kind is None:
-        known = ", ".join(spec.module.__name__ for spec in KINDS.values())
+        known = ", ".join(known.__name__ for known in MODULES.values())
         raise ValueError(f"{type(module).__name__} has no folder format here; supported are {known}")
     fields, dtype, prefix = (config or module.config).to_json(), dtype_name(dtype), ""
     if kind == "text_encoder":
         fields, prefix = {**fields, "torch_dtype": dtype}, TEXT_PREFIX
     weights = Path(folder) / f"{KINDS[kind].stem}.safetensors"
-    tensors = lambda: {prefix + name: value for name, value in state_dict(module, dtype).items()}  # noqa: E731
+
+    def tensors() -> dict[str, np.ndarray]:
+        named = state_dict(module, dtype).items()
+        return {name if name.startswith("text_projection") else prefix + name: value for name, value in named}
+
     return write_network(weights, fields, tensors, overwrite)
 
 

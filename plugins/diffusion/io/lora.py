@@ -10,6 +10,7 @@ leaves the base's unchanged. Several LoRAs add up.
 | writer | names in the file | alpha |
 | --- | --- | --- |
 | kohya | `lora_unet_mid_block_..._to_out_0.lora_down.weight`, `lora_te_text_model_...` | a tensor beside them |
+| kohya, SDXL | `lora_unet_middle_block_1_...`: LDM names; `lora_te1_...`, `lora_te2_...` | a tensor beside them |
 | PEFT, diffusers | `unet.mid_block....to_out.0.lora_A.weight`, `text_encoder.[text_model.]...` | JSON in the header |
 | older diffusers | `[unet.]....attn1.processor.to_out_lora.down.weight`, `....lora.down.weight` | a tensor, or none |
 
@@ -35,14 +36,17 @@ from common.io.tensor_files import TensorFiles, about
 from common.weights import porting
 from common.weights.porting import OIHW_TO_HWIO
 from common.weights.torch_names import table
+from plugins.diffusion.io.single_file import ldm_names
 
-Part = Literal["unet", "text_encoder"]
+Part = Literal["unet", "text_encoder", "text_encoder_2"]
 
+PARTS: tuple[Part, ...] = ("unet", "text_encoder", "text_encoder_2")
 PREFIXES: dict[str, Part] = {
     "lora_unet_": "unet",
     "lora_te_": "text_encoder",
-    "unet.": "unet",
-    "text_encoder.": "text_encoder",
+    "lora_te1_": "text_encoder",
+    "lora_te2_": "text_encoder_2",
+    **{f"{part}.": part for part in PARTS},
 }
 ROLES = {  # the longer endings first, where one ends in the other
     ".lora_linear_layer.down.weight": "down",
@@ -67,7 +71,6 @@ REFUSED = {  # names of unsupported kinds of file
     r"\.oft_|\.oft_blocks": "an OFT (rotations)",
     r"\.diff(_b)?$": "full differences of weights",
     r"\.lora_embedding_[AB]": "a LoRA of embeddings",
-    r"^lora_te[12]_|^text_encoder_2\.|^lora_unet_(input|middle|output)_block": "a LoRA for SDXL",
     r"^lora_transformer_|^transformer\.": "a LoRA for a diffusion transformer",
 }
 OLD_TEXT = {"q_proj": "to_q_lora", "k_proj": "to_k_lora", "v_proj": "to_v_lora", "out_proj": "to_out_lora"}
@@ -79,7 +82,7 @@ def split_key(key: str) -> tuple[Part, str, str]:
     """(part, name in the file, "down" | "up" | "alpha") of a tensor; ValueError for an unsupported kind of file."""
     for pattern, kind in REFUSED.items():
         if re.search(pattern, key):
-            raise ValueError(f"{key} makes it {kind}; supported are plain LoRA and LoCon for SD 1.x and 2.x")
+            raise ValueError(f"{key} makes it {kind}; supported are plain LoRA and LoCon for SD 1.x, 2.x and XL")
     role = next((ending for ending in ROLES if key.endswith(ending)), None)
     if role is None:
         raise ValueError(f"{key} is no tensor of a LoRA; known endings are {', '.join(ROLES)}")
@@ -91,14 +94,16 @@ def split_key(key: str) -> tuple[Part, str, str]:
     return part, stem, ROLES[role]
 
 
-def aliases(name: str, part: Part) -> list[str]:
-    """All names of one weight in files, from diffusers' (`mid_block.attentions.0.proj_in`) or transformers'."""
+def aliases(name: str, part: Part, layers: int = 2) -> list[str]:
+    """All names of one weight in files, from diffusers' (`mid_block.attentions.0.proj_in`) or transformers'.
+
+    `layers`: residual blocks of a level of the UNet's down path."""
     olds, pattern, joint = (OLD_UNET, r"\.attn\d", ".processor.") if part == "unet" else (OLD_TEXT, r"\.self_attn", ".")
-    names = [name]
+    names = [name, *(ldm_names(name, layers) if part == "unet" else ())]
     for new, old in olds.items():
         if re.search(rf"{pattern}\.{re.escape(new)}$", name):
             names.append(f"{name.removesuffix(f'.{new}')}{joint}{old}")
-    if part == "text_encoder":
+    if part != "unet":
         names += [f"text_model.{known}" for known in names]
     return names + [known.replace(".", "_") for known in names]
 
@@ -115,7 +120,9 @@ class PeftConfig:
             raise ValueError(f"its header's {HEADER} is no JSON object; save the LoRA again")
         for option in ("use_dora", "use_qalora", "fan_in_fan_out", "lora_bias"):
             if found := [key for key in self.options if key.split(".")[-1] == option and self.options[key]]:
-                raise ValueError(f"its header has {found[0]}: supported are plain LoRA and LoCon for SD 1.x and 2.x")
+                raise ValueError(
+                    f"its header has {found[0]}: supported are plain LoRA and LoCon for SD 1.x, 2.x and XL"
+                )
 
     def scale(self, part: Part, name: str, rank: int) -> float:
         """alpha / rank; alpha is the rank where nothing sets it."""
@@ -173,7 +180,9 @@ def merge(params: Mapping[Any, Any], loras: Sequence[tuple[Lora, float]], *, par
     the network, and every shape that differs from its weight's."""
     part = part or ("unet" if "down_blocks" in params else "text_encoder")
     entries = {path: entry for path, entry in table(params).items() if path.endswith(".kernel")}
-    known = {a: path for path, entry in entries.items() for a in aliases(entry.source.removesuffix(".weight"), part)}
+    names = {path: entry.source.removesuffix(".weight") for path, entry in entries.items()}
+    layers = sum(bool(re.fullmatch(r"down_blocks\.0\.resnets\.\d+\.conv1", name)) for name in names.values())
+    known = {alias: path for path, name in names.items() for alias in aliases(name, part, layers)}
     leaves, problems = porting.flatten(params), []
     deltas: dict[str, np.ndarray] = {}
     for lora, weight in loras:

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.io.tensor_files import TensorFiles
+from common.nn.text_encoder import TextConfig
 from common.weights.torch_names import dtype_name
+from plugins.diffusion.networks.vae import VAEConfig
 
 VAE_OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
 NO_WEIGHTS = re.compile(  # buffers and heads that the networks do not have
-    r"embeddings\.position_ids|logit_scale|attn_mask|text_projection|(loss|model_ema)\..*"
+    r"embeddings\.position_ids|logit_scale|attn_mask|(loss|model_ema)\..*"
 )
 
 
@@ -28,17 +30,22 @@ class Origin(NamedTuple):
     key: str
     third: int | None = None  # 0, 1, 2: the q, k or v rows of a matrix that holds all three
     squeeze: bool = False  # a 1x1 convolution, "o i 1 1", that is a matrix, "o i"
+    transposed: bool = False  # a matrix stored "i o"
 
     def take(self, stored: np.ndarray) -> np.ndarray:
         """The stored array as diffusers has it; no copy."""
         if self.squeeze and stored.shape[2:] == (1, 1):
             return stored[:, :, 0, 0]
+        if self.transposed:
+            return stored.T
         return stored if self.third is None else np.split(stored, 3)[self.third]
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of what `take` gives."""
         if self.squeeze and stored[2:] == (1, 1):
             return stored[:2]
+        if self.transposed:
+            return stored[::-1]
         return stored if self.third is None else (stored[0] // 3, *stored[1:])
 
 
@@ -70,9 +77,11 @@ class Renamed(Mapping[str, np.ndarray]):
         return name in self._origins
 
 
-def from_folder(kind: str, keys: Iterable[str]) -> dict[str, Origin]:
-    """{diffusers name: origin} of a file of diffusers or transformers, of any year."""
-    rename = {"unet": lambda key: [(key, Origin(key))], "vae": _old_vae, "text_encoder": rename_text}[kind]
+def from_folder(config: Any, keys: Iterable[str]) -> dict[str, Origin]:
+    """{diffusers name: origin} of a file of diffusers or transformers, of any year, for that architecture."""
+    if isinstance(config, TextConfig):
+        return collect("", list(keys), rename_text(config.projected))
+    rename: Renaming = _old_vae if isinstance(config, VAEConfig) else lambda key: [(key, Origin(key))]
     return collect("", list(keys), rename)
 
 
@@ -101,8 +110,14 @@ def is_vae_attention(name: str) -> bool:
     return bool(re.search(r"\.attentions\.\d+\.to_(q|k|v|out\.0)\.weight$", name))
 
 
-def rename_text(key: str) -> list[tuple[str, Origin]]:
-    return [(key.removeprefix("text_model."), Origin(key))]
+def rename_text(projected: bool) -> Renaming:
+    """Without `projected` the linear map into CLIP's joint space, which some files hold, is left out."""
+
+    def rename(key: str) -> list[tuple[str, Origin]]:
+        unused = key.startswith("text_projection") and not projected
+        return [] if unused else [(key.removeprefix("text_model."), Origin(key))]
+
+    return rename
 
 
 def network_dtype(kind: str, dtype: Any) -> str:

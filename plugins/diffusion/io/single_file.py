@@ -1,6 +1,6 @@
 """Single files of Stable Diffusion ("LDM", the layout of the first release): names of tensors, and architectures.
 
-Such a file holds three networks under three prefixes, in names of its own, and no config.json:
+Such a file holds a base's networks under a prefix each, in names of its own, and no config.json:
 
 | network | prefix | names |
 | --- | --- | --- |
@@ -8,6 +8,8 @@ Such a file holds three networks under three prefixes, in names of its own, and 
 | vae | `first_stage_model.` | `decoder.up.3.block.0`: level 0 is the image's |
 | text, SD 1.x | `cond_stage_model.transformer.` | as transformers, with `text_model.` |
 | text, SD 2.x | `cond_stage_model.model.` | OpenCLIP's `resblocks`; q, k, v in one `in_proj_weight` |
+| text, SDXL | `conditioner.embedders.0.transformer.` | as transformers |
+| second text, SDXL | `conditioner.embedders.1.model.` (the refiner's only one: 0) | OpenCLIP's |
 
 `from_single_file` gives diffusers' names, which are ours. A name without a rule is kept, and the strict porting
 (`porting.py`) reports it.
@@ -20,8 +22,10 @@ level's last block. Within a block, part 0 is the residual block and part 1 the 
 `XConfig.from_json` checks both kinds of source. What shapes do not determine is common to Stable Diffusion 1.x and 2.x
 (32 groups in each norm, a latent scale of 0.18215) or goes with a width that tells them apart:
 
-- heads of the UNet: 8 a level in 1.x; 64 channels a head in 2.x, known by its linear projections (`proj_in` a matrix);
-- the text encoder: 64 channels a head in both; quick GELU in 1.x, GELU in OpenCLIP (2.x).
+- heads of the UNet: 8 a level in 1.x; 64 channels a head in 2.x and SDXL, known by linear projections (`proj_in` a
+  matrix);
+- a text encoder: 64 channels a head in all; quick GELU in OpenAI's, GELU in OpenCLIP's;
+- SDXL, known by its text encoders' prefix: a latent scale of 0.13025, and 256 sines and cosines of each size.
 
 The prediction type of a 2.x network cannot be inferred: the scheduler's settings hold it.
 """
@@ -30,20 +34,28 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from common.nn.text_encoder import PROJECTED
 from plugins.diffusion.io.porting import Origin, Renaming, collect, is_vae_attention, rename_text
+from plugins.diffusion.networks.unet_config import MID_TYPE, TEXT_TIME
 
+XL = "conditioner.embedders."  # of the text encoders of SDXL
 PREFIXES = {
     "unet": ("model.diffusion_model.",),
     "vae": ("first_stage_model.",),
-    "text_encoder": ("cond_stage_model.transformer.", "cond_stage_model.model."),
+    "text_encoder": ("cond_stage_model.transformer.", "cond_stage_model.model.", f"{XL}0.transformer."),
+    "text_encoder_2": (f"{XL}1.model.", f"{XL}0.model."),
 }
 OPEN_CLIP = PREFIXES["text_encoder"][1]
+OPEN_CLIPS = (OPEN_CLIP, *PREFIXES["text_encoder_2"])
 # A network cut out of its file has no prefix, but this name.
 BARE = {"unet": "input_blocks.0.0.weight", "vae": "encoder.down.0.block.0.conv1.weight"}
 
 UNET_ENDS = {
     "time_embed.0": "time_embedding.linear_1",
     "time_embed.2": "time_embedding.linear_2",
+    "time_embed.cond_proj": "time_embedding.cond_proj",
+    "label_emb.0.0": "add_embedding.linear_1",
+    "label_emb.0.2": "add_embedding.linear_2",
     "input_blocks.0.0": "conv_in",
     "out.0": "conv_norm_out",
     "out.2": "conv_out",
@@ -85,7 +97,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 NEEDED = {
     "unet": ("conv_in.weight", "conv_out.weight", "down_blocks.0.resnets.0.conv1.weight"),
     "vae": ("encoder.conv_in.weight", "quant_conv.weight", "post_quant_conv.weight", "decoder.conv_out.weight"),
-    "text_encoder": ("embeddings.token_embedding.weight", "encoder.layers.0.mlp.fc1.weight"),
+    **dict.fromkeys(
+        ("text_encoder", "text_encoder_2"), ("embeddings.token_embedding.weight", "encoder.layers.0.mlp.fc1.weight")
+    ),
 }
 
 
@@ -98,13 +112,18 @@ def prefix_of(kind: str, keys: Iterable[str]) -> str | None:
     return "" if BARE.get(kind) in keys else None
 
 
+def is_xl(keys: Iterable[str]) -> bool:
+    """Whether the file is one of SDXL."""
+    return any(key.startswith(XL) for key in keys)
+
+
 def from_single_file(kind: str, keys: Iterable[str], prefix: str) -> dict[str, Origin]:
     """{diffusers name: origin} of one network of a single file; names with another prefix are ignored."""
     bare = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
-    if prefix == OPEN_CLIP:
-        return collect(prefix, bare, _open_clip(bare))
+    if prefix in OPEN_CLIPS:
+        return collect(prefix, bare, _open_clip(bare, projected=prefix.startswith(XL)))
     if kind == "text_encoder":
-        return collect(prefix, bare, rename_text)
+        return collect(prefix, bare, rename_text(projected=False))
     return collect(prefix, bare, _unet(bare) if kind == "unet" else _vae(bare))
 
 
@@ -139,6 +158,32 @@ def _unet_block(per_level: int, side: str, number: str, part: str, rest: str) ->
     return f"{block}.attentions.{place}.{rest}" if part == "1" else None
 
 
+def ldm_names(name: str, layers: int) -> list[str]:
+    """The inverse for a weight of a UNet with `layers` residual blocks a level: its possible names in a single file.
+
+    An upsampler has two: its number depends on whether its block has a transformer."""
+    ends = {diffusers: ldm for ldm, diffusers in UNET_ENDS.items()}
+    if name in ends:
+        return [ends[name]]
+    resnet = {diffusers: ldm for ldm, diffusers in UNET_RESNET.items()}
+    for number, stem in UNET_MIDDLE.items():
+        if name.startswith(f"{stem}."):
+            rest = name.removeprefix(f"{stem}.")
+            return [f"middle_block.{number}.{resnet.get(rest, rest)}"]
+    match = re.fullmatch(r"(down|up)_blocks\.(\d+)\.(resnets|attentions|downsamplers|upsamplers)\.(\d+)\.(.*)", name)
+    if not match:
+        return []
+    side, level, part, place, rest = match.groups()
+    first = 1 + int(level) * (layers + 1) if side == "down" else int(level) * (layers + 1)
+    blocks = "input_blocks" if side == "down" else "output_blocks"
+    if part == "downsamplers":
+        return [f"{blocks}.{first + layers}.0.op"]
+    if part == "upsamplers":
+        return [f"{blocks}.{first + layers}.{number}.conv" for number in (1, 2)]
+    number = f"{blocks}.{first + int(place)}"
+    return [f"{number}.0.{resnet.get(rest, rest)}" if part == "resnets" else f"{number}.1.{rest}"]
+
+
 def _vae(keys: Iterable[str]) -> Renaming:
     levels = 1 + max((int(match[1]) for key in keys if (match := re.match(r"decoder\.up\.(\d+)\.", key))), default=0)
 
@@ -152,13 +197,16 @@ def _vae(keys: Iterable[str]) -> Renaming:
     return rename
 
 
-def _open_clip(keys: Iterable[str]) -> Renaming:
+def _open_clip(keys: Iterable[str], projected: bool) -> Renaming:
     """SD 2.x reads the states before the last block, so that block is in the file and in no network. A file
-    from which it has been cut (23 of OpenCLIP ViT-H's 24 are left) is read as it is."""
+    from which it has been cut (23 of OpenCLIP ViT-H's 24 are left) is read as it is. SDXL reads those states too, and
+    the pooled state after the last block, `projected`."""
     numbers = {int(match[1]) for key in keys if (match := re.match(r"transformer\.resblocks\.(\d+)\.", key))}
-    unused = max(numbers, default=0) if len(numbers) != 23 else None
+    unused = max(numbers, default=0) if len(numbers) != 23 and not projected else None
 
     def rename(key: str) -> list[tuple[str, Origin]]:
+        if key == "text_projection":
+            return [("text_projection.weight", Origin(key, transposed=True))] if projected else []
         match = re.fullmatch(r"transformer\.resblocks\.(\d+)\.(.+?)[._](weight|bias)", key)
         if not match:
             return [(OPEN_CLIP_ENDS.get(key, key), Origin(key))]
@@ -173,15 +221,16 @@ def _open_clip(keys: Iterable[str]) -> Renaming:
     return rename
 
 
-def infer_config(kind: str, shapes: Shapes, prefix: str = "") -> dict[str, Any]:
-    """The config.json of diffusers (or transformers), except defaults. Raises ValueError for another network."""
-    missing = [name for name in NEEDED[kind] if name not in shapes]
-    if missing or any(name.startswith("label_emb") for name in shapes):
-        found = f"{missing[0]} is missing" if missing else "label_emb, which SDXL has"
-        raise ValueError(f"expected the {kind} of Stable Diffusion 1.x or 2.x, found another network: {found}")
-    if kind == "text_encoder":
-        return _text_config(shapes, open_clip=prefix == OPEN_CLIP)
-    return _unet_config(shapes) if kind == "unet" else _vae_config(shapes)
+def infer_config(kind: str, shapes: Shapes, prefix: str = "", *, xl: bool = False) -> dict[str, Any]:
+    """The config.json of diffusers (or transformers), except defaults; `xl`: the file is one of SDXL.
+
+    Raises ValueError for another network."""
+    if missing := [name for name in NEEDED[kind] if name not in shapes]:
+        found = f"{missing[0]} is missing"
+        raise ValueError(f"expected the {kind} of Stable Diffusion 1.x, 2.x or XL, found another network: {found}")
+    if kind.startswith("text_encoder"):
+        return _text_config(shapes, open_clip=prefix in OPEN_CLIPS)
+    return _unet_config(shapes) if kind == "unet" else _vae_config(shapes, 0.13025 if xl else 0.18215)
 
 
 def _unet_config(shapes: Shapes) -> dict[str, Any]:
@@ -191,6 +240,10 @@ def _unet_config(shapes: Shapes) -> dict[str, Any]:
     linear = any(name.endswith(".proj_in.weight") and len(shape) == 2 for name, shape in shapes.items())
     down = [f"down_blocks.{i}.attentions.0.norm.weight" in shapes for i in range(levels)]
     up = [f"up_blocks.{i}.attentions.0.norm.weight" in shapes for i in range(levels)]
+    depths = [max(1, _count(shapes, f"down_blocks.{i}.attentions.0.transformer_blocks")) for i in range(levels)]
+    depths[-1] = max(depths[-1], _count(shapes, "mid_block.attentions.0.transformer_blocks"))
+    added = shapes.get("add_embedding.linear_1.weight")
+    condition = shapes.get("time_embedding.cond_proj.weight")
     return {
         "_class_name": "UNet2DConditionModel",
         "in_channels": shapes["conv_in.weight"][1],
@@ -202,10 +255,16 @@ def _unet_config(shapes: Shapes) -> dict[str, Any]:
         "cross_attention_dim": max(context, default=0),
         "attention_head_dim": [width // 64 for width in channels] if linear else 8,
         "use_linear_projection": linear,
+        "transformer_layers_per_block": depths[0] if len({*depths}) == 1 else depths,
+        "mid_block_type": MID_TYPE if "mid_block.resnets.0.conv1.weight" in shapes else None,
+        "time_cond_proj_dim": None if condition is None else condition[1],
+        "addition_embed_type": None if added is None else TEXT_TIME,
+        "addition_time_embed_dim": None if added is None else 256,
+        "projection_class_embeddings_input_dim": None if added is None else added[1],
     }
 
 
-def _vae_config(shapes: Shapes) -> dict[str, Any]:
+def _vae_config(shapes: Shapes, scaling: float) -> dict[str, Any]:
     channels = _channels(shapes, "encoder.down_blocks")
     return {
         "_class_name": "AutoencoderKL",
@@ -216,14 +275,15 @@ def _vae_config(shapes: Shapes) -> dict[str, Any]:
         "layers_per_block": _count(shapes, "encoder.down_blocks.0.resnets"),
         "down_block_types": ["DownEncoderBlock2D"] * len(channels),
         "up_block_types": ["UpDecoderBlock2D"] * len(channels),
-        "scaling_factor": 0.18215,
+        "scaling_factor": scaling,
     }
 
 
 def _text_config(shapes: Shapes, open_clip: bool) -> dict[str, Any]:
     vocabulary, width = shapes["embeddings.token_embedding.weight"]
+    projection = shapes.get("text_projection.weight")
     return {
-        "architectures": ["CLIPTextModel"],
+        "architectures": ["CLIPTextModel" if projection is None else PROJECTED],
         "model_type": "clip_text_model",
         "vocab_size": vocabulary,
         "hidden_size": width,
@@ -232,7 +292,8 @@ def _text_config(shapes: Shapes, open_clip: bool) -> dict[str, Any]:
         "num_attention_heads": max(1, width // 64),
         "max_position_embeddings": shapes["embeddings.position_embedding.weight"][0],
         "hidden_act": "gelu" if open_clip else "quick_gelu",
-        "projection_dim": 512 if open_clip else width,  # unused here; as in the published folders
+        # Without a projection unused here; as in the published folders.
+        "projection_dim": projection[0] if projection else 512 if open_clip else width,
         "eos_token_id": 2,  # as in SD 1.x and 2.x; it means "the token of the largest id"
     }
 

@@ -26,20 +26,29 @@ AFTER: Sides = ((0, 1), (0, 1))  # padding of the autoencoder's strided convolut
 
 
 class Conv(nnx.Module):
-    """`size` x `size` convolution with bias. `padding` is zeros: one number for all sides, or `Sides`."""
+    """`size` x `size` convolution. `padding` is zeros: one number for all sides, or `Sides`."""
 
     def __init__(
-        self, inputs: int, outputs: int, size: int = 3, *, stride: int = 1, padding: int | Sides = 0, rngs: nnx.Rngs
+        self,
+        inputs: int,
+        outputs: int,
+        size: int = 3,
+        *,
+        stride: int = 1,
+        padding: int | Sides = 0,
+        bias: bool = True,
+        rngs: nnx.Rngs,
     ):
         self.kernel = nnx.Param(uniform(rngs.params(), (size, size, inputs, outputs)))
-        self.bias = nnx.Param(jnp.zeros((outputs,)))
+        self.bias = nnx.Param(jnp.zeros((outputs,))) if bias else None
         self.stride = stride
         self.padding: Sides = ((padding, padding), (padding, padding)) if isinstance(padding, int) else padding
 
     def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
-        kernel, bias = self.kernel[...].astype(x.dtype), self.bias[...].astype(x.dtype)
         strides, layout = (self.stride, self.stride), ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(x, kernel, strides, self.padding, dimension_numbers=layout) + bias
+        kernel = self.kernel[...].astype(x.dtype)
+        y = lax.conv_general_dilated(x, kernel, strides, self.padding, dimension_numbers=layout)
+        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 
 
 class GroupNorm(nnx.Module):

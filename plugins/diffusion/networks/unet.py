@@ -1,12 +1,17 @@
-"""The denoising UNet of latent diffusion (Rombach et al., CVPR 2022), as in Stable Diffusion 1.x and 2.x.
+"""The denoising UNet of latent diffusion (Rombach et al., CVPR 2022), as in Stable Diffusion 1.x, 2.x and XL.
 
 From noisy latents, a timestep and text states it predicts the noise (or velocity, or clean latents: as it was trained)
 in the shape of the latents. `b h w c` throughout; 512 pixels are 64x64 latents.
 
-1. The time embedding: sines and cosines of the timestep through two linear maps; every residual block reads it.
+1. The time embedding: sines and cosines of the timestep through two linear maps; every residual block reads it. SDXL
+   (2307.01952, section 2.2) adds such an embedding of the pooled text and of sizes; LCM (2310.04378, section 4.2),
+   which is distilled with guidance, adds the guidance scale's sines and cosines to the timestep's.
 2. The down path (`unet_blocks.py`): levels of residual blocks and transformers, every result kept as a skip.
-3. The middle.
+3. The middle, which small networks leave out (BK-SDM, 2305.15798).
 4. The up path, with the skips in reverse; norm, SiLU, last convolution.
+
+A network with more input channels than outputs reads images beside the latents: InstructPix2Pix (2211.09800) the
+latents of the image to edit, an inpainting network a mask and the latents of the masked image.
 
 Inputs of control networks, all optional and all added:
 
@@ -22,6 +27,7 @@ halves of classifier-free guidance. Latents may have any size; a side that is od
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,26 +59,71 @@ def sinusoid(
 
 
 class TimeEmbedding(nnx.Module):
-    """Linear map, SiLU, linear map."""
+    """Linear map, SiLU, linear map; before them `condition`, a vector of that width, is mapped and added."""
 
-    def __init__(self, inputs: int, width: int, *, rngs: nnx.Rngs):
+    def __init__(self, inputs: int, width: int, condition: int | None = None, *, rngs: nnx.Rngs):
+        self.cond_proj = None if condition is None else Linear(condition, inputs, bias=False, rngs=rngs)
         self.linear_1 = Linear(inputs, width, rngs=rngs)
         self.linear_2 = Linear(width, width, rngs=rngs)
 
-    def __call__(self, x: Float[Array, "b i"]) -> Float[Array, "b e"]:
+    def __call__(self, x: Float[Array, "b i"], condition: Float[Array, "b c"] | None = None) -> Float[Array, "b e"]:
+        if self.cond_proj is not None:
+            assert condition is not None, "`check_inputs` asks for the guidance scale"
+            x = x + self.cond_proj(condition)
         return self.linear_2(silu(self.linear_1(x)))
 
 
-class UNet(nnx.Module):
+class TimeEmbeddings(nnx.Module):
+    """Base class of the UNet and of copies of its encoder: the embedding of everything but latents and text states."""
+
+    time_embedding: TimeEmbedding
+    add_embedding: TimeEmbedding | None
+
+    def make_time_layers(self, config: UNetConfig, *, rngs: nnx.Rngs) -> None:
+        first, width, added = (
+            config.block_out_channels[0],
+            config.time_width,
+            config.projection_class_embeddings_input_dim,
+        )
+        self.time_embedding = TimeEmbedding(first, width, config.time_cond_proj_dim, rngs=rngs)
+        self.add_embedding = None if config.addition_embed_type is None else TimeEmbedding(added or 0, width, rngs=rngs)
+
+    def embedded_time(
+        self,
+        config: UNetConfig,
+        t: Num[Array, " b"],
+        dtype: Any,
+        guidance: Num[Array, ""] | None,
+        pooled: Float[Array, "b p"] | None,
+        sizes: Float[Array, "b s"] | None,
+        tap: Tap = untouched,
+    ) -> Float[Array, "b e"]:
+        """Arguments as `UNet.__call__`."""
+        waves = sinusoid(t, config.block_out_channels[0], cosine_first=config.flip_sin_to_cos, shift=config.freq_shift)
+        condition = None
+        if config.time_cond_proj_dim is not None and guidance is not None:
+            scale = jnp.broadcast_to(1000 * (guidance - 1), t.shape)
+            condition = sinusoid(scale, config.time_cond_proj_dim, cosine_first=False, shift=1).astype(dtype)
+        time = self.time_embedding(tap("time_proj", waves).astype(dtype), condition)
+        if self.add_embedding is not None:
+            assert pooled is not None and sizes is not None and config.addition_time_embed_dim is not None
+            order = {"cosine_first": config.flip_sin_to_cos, "shift": config.freq_shift}
+            size_waves = sinusoid(sizes.reshape(-1), config.addition_time_embed_dim, **order)
+            added = jnp.concatenate([pooled.astype(dtype), size_waves.astype(dtype).reshape(len(t), -1)], axis=-1)
+            time = time + self.add_embedding(added)
+        return tap("time_embedding", time)
+
+
+class UNet(TimeEmbeddings):
     """The network; attributes have the names of diffusers' tensors."""
 
     def __init__(self, config: UNetConfig, *, rngs: nnx.Rngs):
         widths = config.block_out_channels
         self.config = config
         self.conv_in = Conv(config.in_channels, widths[0], padding=1, rngs=rngs)
-        self.time_embedding = TimeEmbedding(widths[0], 4 * widths[0], rngs=rngs)
+        self.make_time_layers(config, rngs=rngs)
         self.down_blocks = nnx.List(down_levels(config, rngs=rngs))
-        self.mid_block = MidLevel(config, rngs=rngs)
+        self.mid_block = None if config.mid_block_type is None else MidLevel(config, rngs=rngs)
         self.up_blocks = nnx.List([UpLevel(config, step, rngs=rngs) for step in range(config.levels)])
         self.conv_norm_out = GroupNorm(config.norm_num_groups, widths[0], config.norm_eps)
         self.conv_out = Conv(widths[0], config.out_channels, padding=1, rngs=rngs)
@@ -86,38 +137,46 @@ class UNet(nnx.Module):
         skip_residuals: Sequence[Array] | None = None,
         mid_residual: Array | None = None,
         *,
+        guidance: int | float | Num[Array, ""] | None = None,
+        pooled: Float[Array, "_ _"] | None = None,
+        sizes: Float[Array, "_ _"] | None = None,
         remat: bool = False,
         tap: Tap = untouched,
     ) -> Float[Array, "b h w o"]:
         """The prediction for noisy latents.
 
         Args:
-          x: noisy, scaled latents; everything else is cast to their type.
+          x: noisy, scaled latents, and behind them the channels of images; everything else is cast to their type.
           t: timestep, one for all or one each; 0 to 999, fractions allowed.
           context: text states, `b n d` with d = `config.cross_attention_dim`.
           level_features: a tensor (or None) per level, shapes as `config.level_shapes`; one more is for the middle.
           skip_residuals: a tensor per skip, shapes as `config.skip_shapes`.
           mid_residual: of the last level's shape.
+          guidance: the guidance scale that an LCM (`time_cond_proj_dim`) works at; other networks take none.
+          pooled, sizes: SDXL's pooled text, `b p`, and the sizes that it was trained with, `b s`, in pixels: height and
+            width of the original, top and left of the crop, height and width of the image, the refiner an aesthetic
+            score in place of the last two. Other networks take neither.
           remat: keep only the inputs of each residual block and transformer for the gradient (less memory, more time).
           tap: reads or replaces the output of modules (`unet_blocks.py`); beside modules' names it is called with
             "time_proj" and "skips.0", "skips.1", ... (before any residual is added).
         """
         if remat and tap is not untouched:
             raise ValueError("remat and tap are both given; a tap cannot read values that are computed twice, drop one")
-        check_inputs(self.config, x, jnp.shape(t), context)
+        check_inputs(self.config, x, jnp.shape(t), context, guidance, pooled, sizes)
         features, after_middle = check_added(self.config, x, level_features, skip_residuals, mid_residual)
         stage, context, config = unet_blocks.whole, context.astype(x.dtype), self.config
         if remat:
             from common.nn.remat import remat as stage
 
         t = jnp.broadcast_to(jnp.asarray(t), x.shape[:1])
-        waves = sinusoid(t, config.block_out_channels[0], cosine_first=config.flip_sin_to_cos, shift=config.freq_shift)
-        time = tap("time_embedding", self.time_embedding(tap("time_proj", waves).astype(x.dtype)))
+        guidance = None if guidance is None else jnp.asarray(guidance, jnp.float32)
+        time = self.embedded_time(config, t, x.dtype, guidance, pooled, sizes, tap)
 
         x = tap("conv_in", self.conv_in(x))
         x, skips = go_down(self.down_blocks, x, time, context, features, stage, tap)
 
-        x = tap("mid_block", self.mid_block(x, time, context, stage, within(tap, "mid_block")))
+        if self.mid_block is not None:
+            x = tap("mid_block", self.mid_block(x, time, context, stage, within(tap, "mid_block")))
         x = sum((full(extra, x) for extra in after_middle), x)
         skips = [tap(f"skips.{i}", skip) for i, skip in enumerate(skips)]
         if skip_residuals is not None:
@@ -129,7 +188,15 @@ class UNet(nnx.Module):
         return self.conv_out(silu(self.conv_norm_out(x)))
 
 
-def check_inputs(config: UNetConfig, x: Array, t_shape: tuple[int, ...], context: Array) -> None:
+def check_inputs(
+    config: UNetConfig,
+    x: Array,
+    t_shape: tuple[int, ...],
+    context: Array,
+    guidance: Any = None,
+    pooled: Array | None = None,
+    sizes: Array | None = None,
+) -> None:
     """Raises ValueError unless latents, time and text states fit this network and one another."""
     batch = x.shape[0]
     if x.shape[-1] != config.in_channels:
@@ -139,6 +206,23 @@ def check_inputs(config: UNetConfig, x: Array, t_shape: tuple[int, ...], context
     if context.shape[0] != batch or context.shape[2] != config.cross_attention_dim:
         expected = f"({batch}, any, {config.cross_attention_dim})"
         raise ValueError(f"context has shape {context.shape}; these latents and this network need {expected}")
+    if (guidance is None) != (config.time_cond_proj_dim is None):
+        takes = "takes no guidance" if guidance is not None else "needs guidance, the scale that it works at"
+        raise ValueError(
+            f"guidance is {guidance}: a network with time_cond_proj_dim {config.time_cond_proj_dim} {takes}"
+        )
+    found = None if pooled is None or sizes is None else (pooled.shape, sizes.shape)
+    if config.addition_embed_type is None:
+        fits = pooled is None and sizes is None
+    else:
+        width = (config.projection_class_embeddings_input_dim or 0), (config.addition_time_embed_dim or 0)
+        fits = False
+        if found is not None:
+            (rows, wide), (other, count) = found
+            fits = wide + width[1] * count == width[0] and rows == other == batch
+    if not fits:
+        kind = f"addition_embed_type {config.addition_embed_type}"
+        raise ValueError(f"pooled and sizes have shapes {found}; a network of {kind} reads others (see UNet.__call__)")
 
 
 def check_added(
@@ -158,7 +242,9 @@ def check_added(
     if skip_residuals is not None and len(skip_residuals) != len(skips):
         raise ValueError(f"skip_residuals holds {len(skip_residuals)} tensors; this network has {len(skips)} skips")
     for i, (feature, shape) in enumerate(zip(features, [*levels, levels[-1]], strict=False)):
-        _check_shape(f"level_features[{i}]", feature, b, shape)
+        after = (-(-shape[0] // 2), -(-shape[1] // 2), shape[2])
+        moved = feature is not None and i < len(levels) and config.takes_after(i) and feature.shape[1:] == after
+        _check_shape(f"level_features[{i}]", feature, b, after if moved else shape)
     for i, (residual, shape) in enumerate(zip(skip_residuals or (), skips, strict=False)):
         _check_shape(f"skip_residuals[{i}]", residual, b, shape)
     _check_shape("mid_residual", mid_residual, b, levels[-1])

@@ -6,8 +6,8 @@ three a level, each concatenated with its input before a residual block.
 
 A level's *feature* (T2I-Adapter, MediaPipe's plugins) is added at the end of the level, before its downsampler. It
 therefore enters the level's last skip as well; in the last level too, where the PyTorch library does so by adding in
-place. diffusers adds it after the downsampler in a level without transformers that is not the last, which no published
-network has; the rule here is that of the first release (LDM) for every level.
+place. That is the rule of the first release (LDM). In a level without transformers that is not the last, as SDXL has,
+diffusers adds it after the downsampler instead, and adapters for SDXL were trained so: there its size decides.
 
 Three details of the transformer decide whether a published network works: the first norm's epsilon is 1e-6 here and
 1e-5 in the residual blocks; the feed-forward's GELU is the exact one, with erf; and `proj_in`, `proj_out` are 1x1
@@ -126,7 +126,7 @@ class Transformer(nnx.Module):
 
     def __init__(self, config: UNetConfig, level: int, *, rngs: nnx.Rngs):
         width, context, heads = config.block_out_channels[level], config.cross_attention_dim, config.heads[level]
-        depth, linear = range(config.transformer_layers_per_block), config.use_linear_projection
+        depth, linear = range(config.depths[level]), config.use_linear_projection
         self.norm = GroupNorm(config.norm_num_groups, width, TRANSFORMER_NORM_EPS)
         self.proj_in = Linear(width, width, rngs=rngs) if linear else Conv(width, width, 1, rngs=rngs)
         self.transformer_blocks = nnx.List([TransformerBlock(width, context, heads, rngs=rngs) for _ in depth])
@@ -176,14 +176,17 @@ class DownLevel(Level):
         self, x: Map, time: Array, context: Array, feature: Array | None, stage: Stage = whole, tap: Tap = untouched
     ) -> tuple[Map, list[Map]]:
         """The level's output, and its skips, the last of which is the output."""
+        own = feature is not None and feature.shape[1:3] == x.shape[1:3]
+        before, after = (feature, None) if own else (None, feature)
         skips = []
         for i in range(len(self.resnets)):
             x = self.pair(i, x, time, context, stage, tap)
-            if feature is not None and i == len(self.resnets) - 1:
-                x = x + feature
+            if before is not None and i == len(self.resnets) - 1:
+                x = x + before
             skips.append(x)
         for downsample in self.downsamplers:
             x = tap("downsamplers.0", downsample(x))
+            x = x if after is None else x + after
             skips.append(x)
         return x, skips
 
@@ -254,5 +257,5 @@ def go_down(
 
 
 def _resnet(config: UNetConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> ResnetBlock:
-    time = 4 * config.block_out_channels[0]
-    return ResnetBlock(inputs, outputs, groups=config.norm_num_groups, eps=config.norm_eps, time=time, rngs=rngs)
+    options = {"groups": config.norm_num_groups, "eps": config.norm_eps, "time": config.time_width}
+    return ResnetBlock(inputs, outputs, **options, rngs=rngs)

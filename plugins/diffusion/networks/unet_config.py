@@ -9,8 +9,10 @@ from common.nn import json_config
 
 DOWN_TYPES = ("CrossAttnDownBlock2D", "DownBlock2D")  # with a transformer after each residual block, and without
 UP_TYPES = ("CrossAttnUpBlock2D", "UpBlock2D")
-NONE = ["addition_embed_type", "class_embed_type", "cross_attention_norm", "encoder_hid_dim", "encoder_hid_dim_type"]
-NONE += ["num_attention_heads", "num_class_embeds", "reverse_transformer_layers_per_block", "time_cond_proj_dim"]
+MID_TYPE = "UNetMidBlock2DCrossAttn"
+TEXT_TIME = "text_time"  # SDXL's addition to the time embedding
+NONE = ["class_embed_type", "cross_attention_norm", "encoder_hid_dim", "encoder_hid_dim_type"]
+NONE += ["num_attention_heads", "num_class_embeds", "reverse_transformer_layers_per_block"]
 NONE += ["time_embedding_act_fn", "time_embedding_dim", "timestep_post_act"]
 FALSE = ["center_input_sample", "class_embeddings_concat", "dual_cross_attention", "only_cross_attention"]
 FALSE += ["resnet_skip_time_act"]
@@ -24,7 +26,6 @@ FIXED |= {
     "downsample_padding": (1,),
     "mid_block_only_cross_attention": (None, False),
     "mid_block_scale_factor": (1,),
-    "mid_block_type": ("UNetMidBlock2DCrossAttn",),
     "resnet_out_scale_factor": (1,),
     "resnet_time_scale_shift": ("default",),
     "time_embedding_type": ("positional",),
@@ -37,7 +38,7 @@ class UNetConfig(json_config.JsonConfig):
     """Architecture of a UNet in diffusers' options. Raises ValueError for values that do not fit together."""
 
     sample_size: int = 64  # side of the training latents, in latent pixels; other sizes run too
-    in_channels: int = 4  # of the noisy latents (9 in an inpainting network: with a mask and a masked image)
+    in_channels: int = 4  # of the noisy latents, and of what is beside them (an image, a mask and a masked image)
     out_channels: int = 4  # of the prediction
     block_out_channels: Sequence[int] = (320, 640, 1280, 1280)  # width of each level, finest first
     down_block_types: Sequence[str] = (*3 * DOWN_TYPES[:1], DOWN_TYPES[1])  # per level, in the order of computation
@@ -48,22 +49,37 @@ class UNetConfig(json_config.JsonConfig):
     norm_num_groups: int = 32  # groups of every GroupNorm
     norm_eps: float = 1e-5  # epsilon of the residual blocks' norms; the transformers' is always 1e-6
     use_linear_projection: bool = False  # transformers begin and end with a linear map (2.x), or a 1x1 convolution
-    transformer_layers_per_block: int = 1  # depth of each transformer
+    transformer_layers_per_block: int | Sequence[int] = 1  # depth of each transformer, of all levels or each
+    mid_block_type: str | None = MID_TYPE  # None: the up path follows the down path directly
     flip_sin_to_cos: bool = True  # this and the next: see `unet.sinusoid`
     freq_shift: int | float = 0
+    time_cond_proj_dim: int | None = None  # LCM: width of the sinusoid of the guidance scale that the network reads
+    addition_embed_type: str | None = None  # SDXL: "text_time", pooled text and sizes enter the time embedding
+    addition_time_embed_dim: int | None = None  # SDXL: width of the sinusoid of each size
+    projection_class_embeddings_input_dim: int | None = None  # SDXL: width of pooled text and all sizes' sinusoids
 
     architecture, fixed = "UNet2DConditionModel", FIXED
 
     def __post_init__(self):
         json_config.freeze_lists(self)
         numbers = ("sample_size", "in_channels", "out_channels", "layers_per_block", "cross_attention_dim")
-        numbers += ("norm_num_groups", "transformer_layers_per_block")
-        json_config.check_positive(self, numbers, lists=("block_out_channels", "attention_head_dim"))
-        widths, heads = self.block_out_channels, self.heads
+        numbers += ("norm_num_groups",)
+        several = ("block_out_channels", "attention_head_dim", "transformer_layers_per_block")
+        optional = ("time_cond_proj_dim", "addition_time_embed_dim", "projection_class_embeddings_input_dim")
+        numbers += tuple(name for name in optional if getattr(self, name) is not None)
+        json_config.check_positive(self, numbers, lists=several)
+        json_config.check_supported("mid_block_type", self.mid_block_type, (MID_TYPE, None))
+        json_config.check_supported("addition_embed_type", self.addition_embed_type, (None, TEXT_TIME))
+        widths, heads, added = self.block_out_channels, self.heads, self.addition_embed_type is not None
         rules = [
             (len(self.down_block_types) == len(widths), "down_block_types has an entry per level"),
             (len(self.up_block_types) == len(widths), "up_block_types has an entry per level"),
             (len(heads) == len(widths), "attention_head_dim has an entry per level"),
+            (len(self.depths) == len(widths), "transformer_layers_per_block has an entry per level"),
+            (
+                not added or None not in (self.addition_time_embed_dim, self.projection_class_embeddings_input_dim),
+                "addition_time_embed_dim and projection_class_embeddings_input_dim go with addition_embed_type",
+            ),
             (set(self.down_block_types) <= set(DOWN_TYPES), f"down_block_types are {' or '.join(DOWN_TYPES)}"),
             (set(self.up_block_types) <= set(UP_TYPES), f"up_block_types are {' or '.join(UP_TYPES)}"),
             (all(c % self.norm_num_groups == 0 for c in widths), "norm_num_groups divides block_out_channels"),
@@ -83,9 +99,40 @@ class UNetConfig(json_config.JsonConfig):
         heads = (5, 10, 20, 20)
         return cls(sample_size=96, cross_attention_dim=1024, attention_head_dim=heads, use_linear_projection=True)
 
+    @classmethod
+    def sdxl(cls) -> UNetConfig:
+        """SDXL's base: 2,567,463,684 parameters."""
+        return cls(
+            sample_size=128, block_out_channels=(320, 640, 1280), down_block_types=(DOWN_TYPES[1], *2 * DOWN_TYPES[:1]),
+            up_block_types=(*2 * UP_TYPES[:1], UP_TYPES[1]), cross_attention_dim=2048, attention_head_dim=(5, 10, 20),
+            use_linear_projection=True, transformer_layers_per_block=(1, 2, 10), addition_embed_type=TEXT_TIME,
+            addition_time_embed_dim=256, projection_class_embeddings_input_dim=2816,
+        )  # fmt: skip
+
+    @classmethod
+    def sdxl_refiner(cls) -> UNetConfig:
+        """SDXL's refiner."""
+        return cls(
+            sample_size=128, block_out_channels=(384, 768, 1536, 1536),
+            down_block_types=(DOWN_TYPES[1], *2 * DOWN_TYPES[:1], DOWN_TYPES[1]),
+            up_block_types=(UP_TYPES[1], *2 * UP_TYPES[:1], UP_TYPES[1]), cross_attention_dim=1280,
+            attention_head_dim=(6, 12, 24, 24), use_linear_projection=True, transformer_layers_per_block=4,
+            addition_embed_type=TEXT_TIME, addition_time_embed_dim=256, projection_class_embeddings_input_dim=2560,
+        )  # fmt: skip
+
+    @classmethod
+    def bk_sdm_small(cls) -> UNetConfig:
+        """BK-SDM-Small (Kim et al., 2305.15798): Stable Diffusion 1.x with a block less per level, and no middle."""
+        return cls(layers_per_block=1, mid_block_type=None)
+
     @property
     def levels(self) -> int:
         return len(self.block_out_channels)
+
+    @property
+    def time_width(self) -> int:
+        """Width of the time embedding."""
+        return 4 * self.block_out_channels[0]
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -93,12 +140,22 @@ class UNetConfig(json_config.JsonConfig):
         heads = self.attention_head_dim
         return (heads,) * self.levels if isinstance(heads, int) else tuple(heads)
 
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Blocks of a transformer of each level."""
+        depths = self.transformer_layers_per_block
+        return (depths,) * self.levels if isinstance(depths, int) else tuple(depths)
+
     def level_shapes(self, h: int, w: int) -> list[Shape]:
         """h, w, c at the end of each down level, before its downsampler: the shapes of `level_features`."""
         sizes = [(h, w)]
         for _ in range(self.levels - 1):
             sizes.append((-(-sizes[-1][0] // 2), -(-sizes[-1][1] // 2)))
         return [(*size, width) for size, width in zip(sizes, self.block_out_channels, strict=True)]
+
+    def takes_after(self, level: int) -> bool:
+        """Whether adapters may add that level's feature after its downsampler: no transformers, and not the last."""
+        return self.down_block_types[level] == DOWN_TYPES[1] and level < self.levels - 1
 
     def skip_shapes(self, h: int, w: int) -> list[Shape]:
         """h, w, c of the skips in the order of the down path: the shapes of `skip_residuals`."""

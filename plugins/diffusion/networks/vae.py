@@ -113,7 +113,41 @@ class Posterior(NamedTuple):
         return 0.5 * jnp.sum(jnp.square(self.mean) + jnp.exp(self.logvar) - 1 - self.logvar, axis=(1, 2, 3))
 
 
-class AutoencoderKL(nnx.Module):
+class Autoencoder(nnx.Module):
+    """Base class of autoencoders: what all do with their config."""
+
+    config: Any
+
+    def encode(self, image: Float[Array, "b h w c"]) -> Posterior:
+        """Images in [-1, 1], with sides that are multiples of `config.reduction`, to distributions over latents."""
+        raise NotImplementedError
+
+    def decode(self, z: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 o"]:
+        """Latents, not scaled, to images: nominally in [-1, 1], not clipped."""
+        raise NotImplementedError
+
+    def to_latents(self, z: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
+        """Latents of the encoder's distribution -> scaled latents, in which diffusion runs."""
+        return (z - (self.config.shift_factor or 0)) * self.config.scaling_factor
+
+    def from_latents(self, latents: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
+        """Scaled latents -> the input of `decode`."""
+        return latents / self.config.scaling_factor + (self.config.shift_factor or 0)
+
+    def check_image(self, image: Array) -> None:
+        """Raises ValueError for an image of another shape."""
+        config, unit = self.config, self.config.reduction
+        if image.shape[3] != config.in_channels or image.shape[1] % unit or image.shape[2] % unit:
+            rule = f"{config.in_channels} channels and sides that are multiples of {unit}; crop or resize them"
+            raise ValueError(f"image has shape {image.shape}; images are b h w c with {rule}")
+
+    def check_latents(self, z: Array) -> None:
+        """Raises ValueError for latents of another shape."""
+        if z.shape[3] != self.config.latent_channels:
+            raise ValueError(f"latents have shape {z.shape}; the last axis must be {self.config.latent_channels}")
+
+
+class AutoencoderKL(Autoencoder):
     """Encoder and decoder; attributes have the names of diffusers' tensors."""
 
     def __init__(self, config: VAEConfig, *, rngs: nnx.Rngs):
@@ -125,27 +159,13 @@ class AutoencoderKL(nnx.Module):
         self.post_quant_conv = Conv(latent, latent, 1, rngs=rngs)
 
     def encode(self, image: Float[Array, "b h w c"]) -> Posterior:
-        """Images in [-1, 1], with sides that are multiples of `config.reduction`, to distributions over latents."""
-        config, unit = self.config, self.config.reduction
-        if image.shape[3] != config.in_channels or image.shape[1] % unit or image.shape[2] % unit:
-            rule = f"{config.in_channels} channels and sides that are multiples of {unit}; crop or resize them"
-            raise ValueError(f"image has shape {image.shape}; images are b h w c with {rule}")
+        self.check_image(image)
         mean, logvar = jnp.split(self.quant_conv(self.encoder(image)), 2, axis=-1)
         return Posterior(mean, jnp.clip(logvar, *LOGVAR))
 
     def decode(self, z: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 o"]:
-        """Latents, not scaled, to images: nominally in [-1, 1], not clipped."""
-        if z.shape[3] != self.config.latent_channels:
-            raise ValueError(f"latents have shape {z.shape}; the last axis must be {self.config.latent_channels}")
+        self.check_latents(z)
         return self.decoder(self.post_quant_conv(z))
-
-    def to_latents(self, z: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
-        """Latents of the encoder's distribution -> scaled latents, in which diffusion runs."""
-        return (z - (self.config.shift_factor or 0)) * self.config.scaling_factor
-
-    def from_latents(self, latents: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
-        """Scaled latents -> the input of `decode`."""
-        return latents / self.config.scaling_factor + (self.config.shift_factor or 0)
 
 
 class Attention(nnx.Module):

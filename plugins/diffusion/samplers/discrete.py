@@ -11,9 +11,11 @@ posterior q(x_s | x_t, x_0) at the predicted x_0, where s is the next call's tim
 ("fixed_small") or the step's beta ("fixed_large"): the two extremes of section 3.2.
 
 PLMS (pseudo linear multistep, "PNDM" without Runge-Kutta steps, Liu et al., 2202.09778), Stable Diffusion 1.5's
-default: Adams-Bashforth weights (equation 12) combine the last four predictions of eps into one, which moves the sample
-as DDIM would (equation 11). The first step is done twice, as in Heun's method: a trial step, a prediction at its end,
-then the step again with the mean of both. Hence steps + 1 calls, the second timestep twice.
+default: Adams-Bashforth weights (equation 12) combine the last four outputs of the model into one, which moves the
+sample as DDIM would (equation 11). The first step is done twice, as in Heun's method: a trial step, a prediction at its
+end, then the step again with the mean of both. Hence steps + 1 calls, the second timestep twice. The paper's model
+predicts eps; of another prediction type the outputs are combined, and the result becomes eps at the step's start, as in
+the PyTorch library.
 
 LCM (latent consistency models, Luo et al., 2310.04378): a distilled model maps any noise level to the image in one
 call; the image gets noise of the next level, and so on: 2 to 8 calls make an image. The consistency function (equation
@@ -99,23 +101,29 @@ def plms_plan(schedule: Schedule, steps: int, start: int = 0) -> Plan:
     here, there = schedule.alpha_bar(origin), schedule.alpha_bar(origin - schedule.num_train_timesteps // steps)
     if here.min() <= 0:
         raise ValueError("plms divides by alpha, which is 0 in a zero-terminal-SNR schedule; use ddim or euler")
-    ratio = (there / here) ** 0.5
-    eps = (1 - there) ** 0.5 - ratio * (1 - here) ** 0.5
+    alpha, sigma, ratio = here**0.5, (1 - here) ** 0.5, (there / here) ** 0.5
+    eps = (1 - there) ** 0.5 - ratio * sigma
+    of_output, of_x = {  # eps of the combined output and the sample at the step's start
+        "epsilon": (1.0, 0.0),
+        "v_prediction": (alpha, sigma),
+        "sample": (-alpha / sigma, 1 / sigma),
+    }[schedule.prediction_type]
     alpha_bar = schedule.alpha_bar(t)
-    columns = {"x": ratio, "eps": eps, "weights": weights, "second": second}
+    columns = {"x": ratio + eps * of_x, "output": eps * of_output, "weights": weights, "second": second}
     return Plan(t, alpha_bar**0.5, (1 - alpha_bar) ** 0.5, columns)
 
 
 def plms_update(x: Sample, prediction: Prediction, row: Row, history: History, noise: None) -> State:
-    """Equation 11 with the combined prediction; `history` is the last three predictions and the previous sample.
+    """Equation 11 with the combined output; `history` is the last three outputs and the previous sample.
 
-    The second call starts again from the previous sample, and its prediction is not kept."""
+    The second call starts again from the previous sample, and its output is not kept."""
     *older, previous = history
-    combined = sum(weight * eps for weight, eps in zip(row["weights"], (prediction.eps, *older), strict=True))
+    outputs = (prediction.output, *older)
+    combined = sum(weight * output for weight, output in zip(row["weights"], outputs, strict=True))
     second = row["second"] > 0
     origin = jnp.where(second, previous, x)
-    kept = [jnp.where(second, old, new) for old, new in zip(older, (prediction.eps, *older[:2]), strict=True)]
-    return row["x"] * origin + row["eps"] * combined, (*kept, origin)
+    kept = [jnp.where(second, old, new) for old, new in zip(older, outputs, strict=False)]
+    return row["x"] * origin + row["output"] * combined, (*kept, origin)
 
 
 def lcm_plan(

@@ -39,7 +39,7 @@ from common.training.task import Batch, Context, Metrics, Params
 from common.weights.torch_names import blank
 from plugins.diffusion.io.components import KINDS, load_component, load_tokenizer, load_vae, save_component
 from plugins.diffusion.networks.unet_config import UNetConfig
-from plugins.diffusion.networks.vae import AutoencoderKL, Posterior
+from plugins.diffusion.networks.vae import Autoencoder, Posterior
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers import by_name
@@ -126,7 +126,7 @@ class DenoisingTask:
         return {name: blank(KINDS[name].module, config)[0] for name, config in self._configs.items()}
 
     @functools.cached_property
-    def autoencoder(self) -> AutoencoderKL | None:
+    def autoencoder(self) -> Autoencoder | None:
         """Loaded on first use."""
         vae = None if self.vae is None else load_vae(self.vae)
         if vae is not None and vae.config.latent_channels != self.unet.in_channels:
@@ -208,7 +208,7 @@ class DenoisingTask:
 
 
 def latents_of(
-    autoencoder: AutoencoderKL | None, batch: Batch, frozen: Mapping[str, Any], key: PRNGKeyArray
+    autoencoder: Autoencoder | None, batch: Batch, frozen: Mapping[str, Any], key: PRNGKeyArray
 ) -> Float[Array, "b h w c"]:
     """Scaled latents of a batch, with the parameters `frozen["vae"]`; without an autoencoder pixels in [-1, 1]."""
     if "latents_mean" in batch:

@@ -1,0 +1,145 @@
+"""TAESD, a tiny autoencoder that stands in for Stable Diffusion's (Bohan, 2023; AutoencoderTiny of diffusers).
+
+It was distilled from that autoencoder, so its latents are the same, scaled ones that diffusion runs in. Encoder and
+decoder are 3x3 convolutions, ReLU and residual blocks of one width, without norms and attention: 2.4 million parameters
+against 84. A decoded image lacks fine texture; it is good enough for a preview, and on a phone.
+
+    image in [-1, 1] -> [0, 1] -> levels, each after the first halves -> latents
+    latents -> 3 tanh(x / 3) -> levels, each but the last doubles -> [0, 1] -> [-1, 1]
+
+The interface is `AutoencoderKL`'s (`vae.py`); the encoder's distribution has no variance to speak of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from common.nn import json_config
+from plugins.diffusion.networks.layers import Conv, upsample_nearest
+from plugins.diffusion.networks.vae import LOGVAR, Autoencoder, Posterior
+
+relu = jax.nn.relu
+MAGNITUDE = 3.0  # latents are squeezed into (-3, 3) before they are decoded
+
+
+@dataclasses.dataclass(frozen=True)
+class TinyVAEConfig(json_config.JsonConfig):
+    """Architecture in diffusers' options; the default is TAESD. Raises ValueError for values that do not fit."""
+
+    in_channels: int = 3  # of images, as out_channels
+    out_channels: int = 3
+    latent_channels: int = 4
+    encoder_block_out_channels: Sequence[int] = (64, 64, 64, 64)  # per level, finest first; all of one width
+    decoder_block_out_channels: Sequence[int] = (64, 64, 64, 64)  # per level, coarsest first
+    num_encoder_blocks: Sequence[int] = (1, 3, 3, 3)  # residual blocks of each level
+    num_decoder_blocks: Sequence[int] = (3, 3, 3, 1)
+    scaling_factor: int | float = 1.0  # scaled latents = (latents - shift) * scaling
+    shift_factor: int | float | None = 0.0
+
+    architecture = "AutoencoderTiny"
+    fixed: ClassVar = {"act_fn": ("relu",), "upsample_fn": ("nearest",), "upsampling_scaling_factor": (2,)}
+
+    def __post_init__(self):
+        json_config.freeze_lists(self)
+        lists = ("encoder_block_out_channels", "decoder_block_out_channels")
+        lists += ("num_encoder_blocks", "num_decoder_blocks")
+        json_config.check_positive(self, ("in_channels", "out_channels", "latent_channels"), lists=lists)
+        widths = {*self.encoder_block_out_channels}, {*self.decoder_block_out_channels}
+        rules = [
+            (len({len(getattr(self, name)) for name in lists}) == 1, f"{', '.join(lists)} have an entry per level"),
+            (all(len(several) == 1 for several in widths), "all levels of a side have one width"),
+            (self.scaling_factor > 0, "scaling_factor is positive"),
+        ]
+        json_config.check(self, rules)
+
+    @property
+    def block_out_channels(self) -> tuple[int, ...]:
+        """Widths of the encoder's levels, finest first."""
+        return tuple(self.encoder_block_out_channels)
+
+    @property
+    def reduction(self) -> int:
+        """Image pixels per latent pixel and side: 8 for four levels."""
+        return 2 ** (len(self.num_encoder_blocks) - 1)
+
+
+class AutoencoderTiny(Autoencoder):
+    """The network; attributes have the names of diffusers' tensors."""
+
+    def __init__(self, config: TinyVAEConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        self.encoder = Encoder(config, rngs=rngs)
+        self.decoder = Decoder(config, rngs=rngs)
+
+    def encode(self, image: Float[Array, "b h w i"]) -> Posterior:
+        self.check_image(image)
+        mean = self.encoder((image + 1) / 2)
+        return Posterior(mean, jnp.full_like(mean, LOGVAR[0]))
+
+    def decode(self, z: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 o"]:
+        self.check_latents(z)
+        return 2 * self.decoder(MAGNITUDE * jnp.tanh(z / MAGNITUDE)) - 1
+
+
+class Block(nnx.Module):
+    """relu(x + three 3x3 convolutions of x, with a ReLU between); files count the ReLUs."""
+
+    def __init__(self, width: int, *, rngs: nnx.Rngs):
+        first, second, third = (Conv(width, width, padding=1, rngs=rngs) for _ in range(3))
+        self.conv = nnx.List([first, relu, second, relu, third])
+
+    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
+        y = x
+        for layer in self.conv:
+            y = layer(y)
+        return relu(y + x)
+
+
+class Encoder(nnx.Module):
+    """Images in [0, 1] to latents."""
+
+    def __init__(self, config: TinyVAEConfig, *, rngs: nnx.Rngs):
+        width, layers = config.encoder_block_out_channels[0], []
+        for level, blocks in enumerate(config.num_encoder_blocks):
+            first = level == 0
+            inputs = config.in_channels if first else width
+            layers.append(Conv(inputs, width, stride=1 if first else 2, padding=1, bias=first, rngs=rngs))
+            layers += [Block(width, rngs=rngs) for _ in range(blocks)]
+        self.layers = nnx.List([*layers, Conv(width, config.latent_channels, padding=1, rngs=rngs)])
+
+    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Decoder(nnx.Module):
+    """Latents to images in [0, 1]; files count a ReLU behind the first convolution, and the upsamplings."""
+
+    def __init__(self, config: TinyVAEConfig, *, rngs: nnx.Rngs):
+        width, layers = config.decoder_block_out_channels[0], []
+        layers.append(Conv(config.latent_channels, width, padding=1, rngs=rngs))
+        layers.append(relu)
+        for level, blocks in enumerate(config.num_decoder_blocks):
+            last = level == len(config.num_decoder_blocks) - 1
+            layers += [Block(width, rngs=rngs) for _ in range(blocks)]
+            layers += [] if last else [_doubled]
+            outputs = config.out_channels if last else width
+            layers.append(Conv(width, outputs, padding=1, bias=last, rngs=rngs))
+        self.layers = nnx.List(layers)
+
+    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def _doubled(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+    return upsample_nearest(x, (2 * x.shape[1], 2 * x.shape[2]))

@@ -1,0 +1,134 @@
+"""The small bases of tests/data/plugins/make_families.py, as folders in our names: configs as the PyTorch library wrote
+them, weights drawn from their names, so that a wrong name or layout gives other images."""
+
+import functools
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import drawn
+import numpy as np
+import safetensors.numpy
+
+from common.weights import porting
+from common.weights.torch_names import blank, table
+from plugins.control import ControlNet, T2IAdapter
+from plugins.control import load as load_control
+from plugins.control.loading import STEM
+from plugins.diffusion.io.components import ARCHITECTURES, KINDS, MODULES
+
+DATA = drawn.DATA
+FAMILIES: dict[str, dict[str, Any]] = json.loads((DATA / "families.json").read_text())
+# Of a LoRA: kohya's name of a matrix -> PEFT's, and its outputs and inputs.
+LORA: dict[str, tuple[str, int, int]] = FAMILIES.pop("lora_matrices")  # type: ignore[assignment]
+CONTROLS = {"controlnet": ControlNet, "adapter": T2IAdapter}
+IMAGES = np.load(DATA / "families.npz", allow_pickle=False)
+PROMPT, SIDE, GUIDANCE = "a red apple", 16, 4.0
+
+
+@functools.cache
+def _place() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="families-")  # removed when the process ends
+
+
+def config(name: str, kind: str) -> Any:
+    """A component's architecture."""
+    fields = FAMILIES[name]["configs"][kind]
+    if kind in CONTROLS:
+        return CONTROLS[kind].config_class.from_json(fields)
+    known = {architecture.architecture: architecture for architecture in ARCHITECTURES[kind]}
+    return known.get(fields.get("_class_name"), KINDS[kind].config).from_json(fields)
+
+
+def tensors(kind: str, config: Any) -> dict[str, np.ndarray]:
+    """{the library's name: array} of a network, drawn."""
+    _, abstract = blank(CONTROLS.get(kind) or MODULES[type(config)], config)
+    shapes, arrays = {path: leaf.shape for path, leaf in porting.flatten(abstract).items()}, {}
+    for path, entry in table(abstract).items():
+        axes = entry.layout.axes
+        shape = shapes[path] if axes is None else tuple(shapes[path][axis] for axis in np.argsort(axes))
+        arrays[entry.source] = drawn.tensor(f"{kind}/{entry.source}", shape)
+    return arrays
+
+
+@functools.cache
+def folder(name: str) -> Path:
+    """The base as a folder of diffusers. Not to be written to."""
+    place, family = Path(_place().name) / name, FAMILIES[name]
+    index: dict[str, Any] = {"_class_name": family["pipeline"], "scheduler": ["diffusers", "x"]}
+    if family["zero_empty"] is not None:
+        index["force_zeros_for_empty_prompt"] = family["zero_empty"]
+    for kind in family["configs"].keys() - {"scheduler"}:
+        (place / kind).mkdir(parents=True)
+        (place / kind / "config.json").write_text(json.dumps(family["configs"][kind]))
+        stem = STEM if kind in CONTROLS else KINDS[kind].stem
+        safetensors.numpy.save_file(tensors(kind, config(name, kind)), place / kind / f"{stem}.safetensors")
+        index |= {} if kind in CONTROLS else {kind: ["diffusers", "x"]}
+    for kind, tokenizer in (("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2")):
+        if kind in index:
+            shutil.copytree(DATA / "tokenizer_tiny", place / tokenizer)
+            index[tokenizer] = ["transformers", "CLIPTokenizer"]
+    second = place / "tokenizer_2" / "tokenizer_config.json"
+    if second.exists():
+        second.write_text(json.dumps(json.loads(second.read_text()) | {"pad_token": "!"}))
+    (place / "scheduler").mkdir()
+    (place / "scheduler" / "scheduler_config.json").write_text(json.dumps(family["configs"]["scheduler"]))
+    (place / "model_index.json").write_text(json.dumps(index))
+    return place
+
+
+def controls(name: str) -> list[Any]:
+    """Those of the call."""
+    kind = FAMILIES[name].get("control")
+    return [] if kind is None else [load_control(folder(name) / kind).on(picture("condition"))]
+
+
+@functools.cache
+def lora(writer: str) -> Path:
+    """The LoRA of the family "sdxl_lora" in a file, as "kohya" or "peft" name its tensors."""
+    tensors = {}
+    for stem, (name, outputs, inputs) in LORA.items():
+        for role, letter, shape in (("lora_down", "A", (2, inputs)), ("lora_up", "B", (outputs, 2))):
+            value = drawn.tensor(f"lora/{name}.{role}", shape)
+            tensors[f"{stem}.{role}.weight" if writer == "kohya" else f"{name}.lora_{letter}.weight"] = value
+        if writer == "kohya":
+            tensors[f"{stem}.alpha"] = np.array(1, np.float32)
+    path = Path(_place().name) / f"{writer}.safetensors"
+    header = {"lora_adapter_metadata": json.dumps({"r": 2, "lora_alpha": 1})}
+    safetensors.numpy.save_file(tensors, path, None if writer == "kohya" else header)
+    return path
+
+
+def picture(name: str = "picture") -> np.ndarray:
+    value = drawn.normal(name, (1, 3, SIDE, SIDE)).astype(np.float32)
+    return ((np.sin(value) + 1) / 2)[0].transpose(1, 2, 0)
+
+
+def mask() -> np.ndarray:
+    inside = np.zeros((SIDE, SIDE), np.float32)
+    inside[3:13, 5:] = 1
+    return inside
+
+
+def arguments(name: str) -> dict[str, Any]:
+    """The call of the family in our words."""
+    family = FAMILIES[name]
+    call = family.get("call", {})
+    options: dict[str, Any] = {"steps": family.get("steps", 4), "guidance": GUIDANCE}
+    options |= {key: call[key] for key in ("negative", "strength", "image_guidance") if key in call}
+    options |= {key: tuple(call[key]) for key in ("original", "crop") if key in call}
+    options |= {"image": picture()} if {"image", "mask"} & call.keys() else {}
+    options["controls"] = controls(name)
+    return options | ({"mask": mask()} if "mask" in call else {})
+
+
+def noise(keys: Any, draw: Any, shape: tuple[int, ...]) -> Any:
+    """In place of `sampler._normal`: the noise that the library's run drew, the first for its start."""
+    import jax.numpy as jnp
+
+    sizes = (1, shape[-1], *shape[:2])
+    names = ["noise", *(f"draw_{i}" for i in range(8))]
+    table = np.stack([drawn.normal(name, sizes).astype(np.float32).transpose(0, 2, 3, 1) for name in names])
+    return jnp.asarray(table)[draw]

@@ -1,0 +1,31 @@
+"""Bases of every family make the PyTorch library's images, from folders and from what is saved of them."""
+
+import families
+import numpy as np
+import pytest
+from families import FAMILIES, IMAGES, PROMPT
+from networks import parameters
+
+from plugins.diffusion.io.lora import Lora
+from plugins.diffusion.pipeline import load
+
+PARITY = 1e-5
+QUICK = ("plms_v", "inpainting", "editing", "lcm", "sdxl")  # the others compile the same kinds of network again
+
+
+@pytest.fixture(autouse=True)
+def drawn_noise(monkeypatch):
+    monkeypatch.setattr("plugins.diffusion.samplers.sampler._normal", families.noise)
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FAMILIES])
+def test_images_of_the_library(name):
+    pipeline = load(families.folder(name))
+    if "lora" in FAMILIES[name]:
+        kohya = pipeline.with_loras([(Lora.load(families.lora("kohya")), 1.0)])
+        pipeline = pipeline.with_loras([(Lora.load(families.lora("peft")), 1.0)])
+        for kind, network in pipeline.networks.items():
+            for path, value in parameters(network).items():
+                np.testing.assert_array_equal(value, parameters(kohya.networks[kind])[path])
+    image = pipeline(PROMPT, **families.arguments(name))[0]
+    np.testing.assert_allclose(image, IMAGES[name], atol=PARITY)
