@@ -42,6 +42,7 @@ import cv2
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 from tqdm import tqdm
 
 from common.evaluation.evaluation import Evaluation, Output, provenance
@@ -151,13 +152,15 @@ class FilmEvaluation(Evaluation):
         for other in self.compare_with:
             methods |= self._networks(short_name(other), other)
         methods |= {name: METHODS[name] for name in self.baselines if name not in methods}
-        rows = [row for name in self.sets for row in self._score_set(name, methods)]
+        rows: list[Row] = []
+        for name in self.sets:
+            rows += self._score_set(name, methods)
+            output.write_csv(RESULTS, rows)  # what is done, should the rest be interrupted
         summary = summarise(rows, self.columns, ours) + over_sets(rows, self.columns, ours, self.groups)
         metrics = {name: {"kind": type(m).__name__, **dataclasses.asdict(m)} for name, m in self.metrics.items()}
         sets = {name: {"source": repr(self.sets[name]), "triplets": count} for name, count in counts.items()}
         options = {"beside": self.compare_with, "moments": self.moments, "limit": self.limit, "search": self.search}
         results = {"metrics": metrics, "sets": sets, "scores": summary}
-        output.write_csv(RESULTS, rows)
         output.write_json(SUMMARY, provenance(weights) | options | results)
         for name in self.sets if self.worst else ():
             leads = self._leads([row for row in rows if row["set"] == name], ours)
@@ -232,11 +235,9 @@ class FilmEvaluation(Evaluation):
             frames[key] = here, best, moment
             if self.own_warps and here.warped is not None:
                 for suffix, choose in ((WARPS, mixed), (BEST_WARP, lambda warped, _: nearest(warped, truth))):
-                    made = [
-                        p if p is None or p.warped is None else Prediction(choose(p.warped, at), p.flow)
-                        for p, at in ((here, time), (best, moment))
-                    ]
-                    frames[f"{key} {suffix}"] = made[0], made[1], moment
+                    own = Prediction(choose(here.warped, time))
+                    warped = best.warped if best else None
+                    frames[f"{key} {suffix}"] = own, Prediction(choose(warped, moment)) if warped else None, moment
         for key in self.oracles:
             oracle = ORACLES[key](triplet.x0, truth, triplet.x1, time)
             frames[key] = oracle, oracle if self.search else None, time
@@ -324,9 +325,9 @@ def best_moment(between: Between, here: Prediction, triplet: Triplet, reach: flo
     return best, frames[best]
 
 
-def pixels(prediction: Prediction, triplet: Triplet, mask: Mask | None = None) -> list[Frame]:
+def pixels(prediction: Prediction, triplet: Triplet, mask: Mask | None = None) -> list[Float[np.ndarray, "n 1 3"]]:
     """The prediction and the truth at these pixels, or at all that are known, as images one pixel wide."""
-    mask = np.isfinite(triplet.y).all(axis=-1) if mask is None else mask
+    mask = np.asarray(np.isfinite(triplet.y).all(axis=-1)) if mask is None else mask
     return [x[mask][:, None] for x in (prediction.image, triplet.y)]
 
 

@@ -19,8 +19,9 @@ Regions of the true frame half-way (`film.data.triplet.Triplet.regions`):
 * "occluded": ground that is seen there and hidden in x0 or in x1, behind the mover or outside the picture;
 * "path": the mover's way from x0 to x1, and `RING` px around it; of a pan all that both frames see.
 
-A scene depends on its seed, kind, size and number; the distance changes nothing but the way. Scenes have the
-photographs as grounds in turn.
+A scene depends on its seed, kind, size and number; the distance changes the way, and
+the place as far as it takes to stay in the picture. Scenes and
+kinds have the photographs as grounds in turn.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Scene(NamedTuple):
             return np.zeros(self.size[::-1], bool)
         return self._placed(self.mover[..., 3:], way, time)[..., 0] > 0.5
 
-    def _placed(self, patch: np.ndarray, way: Way, time: float) -> np.ndarray:
+    def _placed(self, patch: Float[np.ndarray, "s s c"], way: Way, time: float) -> Float[np.ndarray, "h w c"]:
         """The patch in the picture, 0 around it."""
         (x, y), side = self._place(way, time), len(patch)
         canvas = np.zeros((self.size[1] + 2 * side, self.size[0] + 2 * side, patch.shape[-1]), np.float32)
@@ -165,7 +166,7 @@ class ExactScenes(Sequence[Triplet]):
         towards = np.array([np.cos(angle), np.sin(angle)])
         way = step * np.rint(self.distance * towards / step)
         ground_way = {"pan": way, "parallax": -step * np.rint(way / (4 * step))}.get(self.kind, np.zeros(2))
-        first = number % len(self.album)
+        first = (number + KINDS.index(self.kind)) % len(self.album)
         second = (first + int(rng.integers(1, max(2, len(self.album))))) % len(self.album)
         reach = np.abs(ground_way) + self.size
         ground = _fitted(self._photograph(first), (int(reach[0]), int(reach[1])))
@@ -193,7 +194,7 @@ class ExactScenes(Sequence[Triplet]):
         return np.dstack([texture[y : y + side, x : x + side], opacity])
 
 
-def _fitted(photograph: Image, size: tuple[int, int]) -> Image:
+def _fitted(photograph: Image, size: tuple[int, int]) -> Float[np.ndarray, "h2 w2 3"]:
     """The middle of the photograph, resized so that it just covers `size`."""
     height, width = photograph.shape[:2]
     scale = max(size[0] / width, size[1] / height)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,8 @@ class ExactEvaluation(Evaluation):
         return [RESULTS, SUMMARY, PLOT, *([FLICKER] if self.steady_distance else []), *([SCENES] if self.shown else [])]
 
     def evaluate(self, weights: str, output: Output) -> str:
+        if find_spec("matplotlib") is None:
+            raise ValueError('the plot needs matplotlib: pip install "film-plugins-reveal[notebook]"')
         models = {OURS: load(weights)} if weights not in METHODS else {}
         models |= {short_name(other): load(other) for other in self.compare_with}
         methods: dict[str, Method] = {name: network(model, DIRECT) for name, model in models.items()} | METHODS
@@ -146,7 +149,7 @@ def regional_scores(image: Image, truth: Image, regions: Mapping[str, Mask]) -> 
     """PSNR in dB over the picture and `REGIONS`; None where a region has less than `SMALLEST` pixels."""
     psnr = Psnr()
     places = {name: regions[name] for name in REGIONS}
-    scores = {n: psnr(image[m], truth[m]) if m.sum() >= SMALLEST else None for n, m in places.items()}
+    scores = {n: psnr(image[m][:, None], truth[m][:, None]) if m.sum() >= SMALLEST else None for n, m in places.items()}
     return {"psnr": psnr(image, truth)} | scores
 
 
@@ -192,11 +195,11 @@ def flicker_table(rows: Sequence[Row]) -> str:
 
 def plot(summary: Sequence[Row], path: Path) -> None:
     """PSNR in the ring by distance, a panel per size and kind, a line per method."""
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     sizes, kinds = (list(dict.fromkeys(line[key] for line in summary)) for key in ("size", "kind"))
-    shape = dict(nrows=len(sizes), ncols=len(kinds), figsize=(3.2 * len(kinds), 2.8 * len(sizes) + 0.5))
-    figure, axes = pyplot.subplots(**shape, sharex=True, squeeze=False, layout="constrained")
+    figure = Figure((3.2 * len(kinds), 2.8 * len(sizes) + 0.5), layout="constrained")
+    axes = figure.subplots(len(sizes), len(kinds), sharex=True, squeeze=False)
     for axis, (size, kind) in zip(axes.flat, [(size, kind) for size in sizes for kind in kinds], strict=True):
         lines: dict[str, list[tuple[int, float]]] = {}
         for line in summary:
@@ -213,4 +216,3 @@ def plot(summary: Sequence[Row], path: Path) -> None:
     axes[-1, 0].set_xlabel("px from x0 to x1")
     axes[0, -1].legend(fontsize=7)
     figure.savefig(path, format="png", dpi=110)
-    pyplot.close(figure)
