@@ -48,7 +48,7 @@ PLACE = ("kind", "size", "distance", "method")
 class ExactEvaluation(Evaluation):
     """
     Attributes:
-      scenes: number of each kind and distance, by "WIDTHxHEIGHT".
+      scenes: number of each kind and distance, by "WIDTHxHEIGHT"; 0: none.
       distances: px from x0 to x1, even numbers.
       kinds: of `exact.KINDS`.
       compare_with: other weights, rows under their own names.
@@ -70,6 +70,7 @@ class ExactEvaluation(Evaluation):
     progress: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "scenes", {size: count for size, count in self.scenes.items() if count})
         if not self.scenes or not self.distances or not self.kinds:
             raise ValueError("evaluation.scenes, evaluation.distances and evaluation.kinds: each needs an entry")
         if self.steady_distance and self.steady_distance < EIGHTHS:

@@ -19,7 +19,7 @@ Nothing is hand-picked: centres are evenly spaced, and `film.data.cutting.Evalua
 percentile of motion between the outer frames, by DIS flow, is in the cut's range, without cuts, black frames or
 dissolves. The gaps keep most of a clip's triplets within that range. The people of `vtest` are small, so its range
 begins lower; in the dark sky of `tower`, the second shot of `cityCC0`, flow is noise, so it has no range. PNG is
-lossless.
+lossless. The disparity of `aloe` is in whole pixels, and its truth a little softer for that.
 
     python -m recipes.film_small.footage && python -m recipes.film_small.held_out       # after fetch_film
 """

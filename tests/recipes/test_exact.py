@@ -128,7 +128,7 @@ def test_an_evaluation_scores_distances_and_flicker(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [dict(scenes={}), dict(scenes={"big": 1}), dict(distances=[]), dict(steady_distance=8)]
+    "changes", [dict(scenes={"640x480": 0}), dict(scenes={"big": 1}), dict(distances=[]), dict(steady_distance=8)]
 )
 def test_settings_that_are_refused(changes):
     with pytest.raises(ValueError, match=f"evaluation.{next(iter(changes))}"):
