@@ -22,7 +22,7 @@ help:
 	@echo "make slow     run the tests that take long: trainings, several processes, gradients"
 	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
 	@echo "make data     download the training film (90 MB), cut its triplets into data/; VGG-16 and LPIPS for losses and scores (130 MB); photographs (191 MB, needs apt-get)"
-	@echo "make held-out download the film, clips (122 MB, needs apt-get) and LPIPS, and cut the sets that film weights are judged by into data/held_out (712 MB)"
+	@echo "make held-out download the film, clips (132 MB, needs apt-get) and LPIPS, and cut the sets that film weights are judged by into data/held_out (379 MB)"
 	@echo "make pictures download emoji, clip art and stamps (416 MB) and make captioned pictures of them in data/ (needs npm and apt-get)"
 	@echo "make flags    make the table of countries and the sheet of flags anew in data/ (7 MB, needs npm); both are in the package already"
 	@echo "make clean    remove .venv, the demo clip, caches and build folders"

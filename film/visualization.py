@@ -1,9 +1,8 @@
 """Visualization: optical flow as colours, and the image summaries of training and evaluation.
 
-`TripletSheet` and `FlowPyramid` are named objects that a training config lists. A `Gallery` has a row for each example
-that an evaluation shows, the worst ones or an even choice of all. Rows are drawn small and at once, while their frames
-are at hand, so that no test set is read twice and no more rows are kept than are shown. Their columns: x0, x1, the
-truth, each method's frame with the evaluated one last, its flow.
+`TripletSheet` and `FlowPyramid` are named objects that a training config lists. Evaluations draw a row of small images
+for each example that they show (`draw_row`): x0, x1, the truth, each method's frame with the evaluated one last, some
+errors, the evaluated one's flow.
 
 `inspection_sheet` shows how the network made one frame, `comparison` a frame beside the plain cross-fade.
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Protocol, runtime_checkable
 
@@ -29,7 +28,8 @@ from film.model import FilmOutput
 
 Image = Float[np.ndarray, "_ _ 3"]
 Row = list[tuple[Image, str]]  # images and the labels under them
-WIDTH = 320  # pixels of each image of a `Gallery`
+WIDTH = 320  # pixels of each image of a row
+ERROR_GAIN = 4
 # where on the wheel its six colours stand, and the first again: red, yellow, green, cyan, blue, magenta
 WHEEL = np.array([0, 15, 21, 25, 36, 49, 55])
 WHEEL_COLORS = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 1], [1, 0, 0]])
@@ -91,23 +91,6 @@ class FlowPyramid:
         return contact_sheet(images, columns=len(output.forward_flow))
 
 
-class Gallery:
-    """The rows drawn of a set: its `count` examples with the smallest lead, and those with the indices `chosen`."""
-
-    def __init__(self, count: int, chosen: Container[int] = ()):
-        self.count, self.chosen = count, chosen
-        self.worst: list[tuple[float, int, Row]] = []
-        self.examples: list[Row] = []
-
-    def offer(self, index: int, lead: float, draw: Callable[[], Row]) -> None:
-        """Calls `draw` only for an example that is shown or among the worst so far; of equal ones, the first is."""
-        if index in self.chosen:
-            self.examples.append(draw())
-        if len(self.worst) < self.count or (self.worst and lead < self.worst[-1][0]):
-            self.worst.append((lead, index, draw()))
-            self.worst = sorted(self.worst, key=lambda entry: entry[:2])[: self.count]
-
-
 def spread(counts: Sequence[int], total: int) -> list[set[int]]:
     """For sets of these sizes, the indices of the examples to show: `total` shared evenly by the sets, evenly spaced
     in each; fewer where a set has too few."""
@@ -122,11 +105,17 @@ def stacked(rows: Sequence[Row]) -> Image:
     return np.concatenate(sheets)
 
 
-def draw_row(triplet: Triplet, predictions: Mapping[str, Prediction], scores: Sequence[str], title: str) -> Row:
-    """The row of a triplet (see the module); the first method is the evaluated one. Labels have names and scores."""
-    row = [(triplet.x0, f"{title} {triplet.name}"), (triplet.x1, "x1"), (triplet.y, "truth")]
+def draw_row(
+    triplet: Triplet, predictions: Mapping[str, Prediction], scores: Sequence[str], title: str, errors: Sequence[str]
+) -> Row:
+    """The row of a triplet (see the module); the first method is the evaluated one, `errors` the methods whose errors
+    are shown. Labels have names and scores."""
+    row = [(triplet.x0, f"{title}: {triplet.name}"), (triplet.x1, "x1"), (triplet.y, "truth")]
     for (method, prediction), score in reversed([*zip(predictions.items(), scores, strict=True)]):
         row.append((prediction.image, f"{method} {score}"))
+    for method in errors:
+        error = np.abs(predictions[method].image - triplet.y)
+        row.append((ERROR_GAIN * error, f"error of {method}, {ERROR_GAIN} times"))
     flow = next(iter(predictions.values())).flow
     if flow is not None:
         speed = float(np.percentile(np.hypot(flow[..., 0], flow[..., 1]), 99))

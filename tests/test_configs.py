@@ -22,7 +22,7 @@ from common.training.optimizer import OPTIMIZERS, OptimConfig, make_optimizer
 from common.training.task import Task
 from film.model import FilmConfig
 from plugins.diffusion.networks.unet_config import UNetConfig
-from recipes.film_small.held_out import CUTS
+from recipes.film_small.held_out import CUTS, PAIRS
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
@@ -101,15 +101,22 @@ def test_the_papers_recipe():
         assert list(build(composed(f"experiment={name}"))["task"].losses) == terms
 
 
-@pytest.mark.parametrize(("name", "quarters"), [("film_held_out", False), ("film_quarters", True)])
-def test_evaluations_have_the_sets_that_are_cut(name, quarters):
+@pytest.mark.parametrize(
+    ("name", "quarters", "test"), [("film_held_out", 0, 0), ("film_test", 0, 1), ("film_quarters", 1, 0)]
+)
+def test_evaluations_have_the_sets_that_are_cut(name, quarters, test):
     config = composed("experiment=film_small", f"evaluation={name}", config_name="eval").evaluation
-    cut = [key for key, (_, cut) in CUTS.items() if cut.quarters == quarters] + ([] if quarters else ["motorcycle"])
-    assert list(config.sets) == cut
-    assert [set_.folder for set_ in config.sets.values()] == [f"data/held_out/{key}" for key in cut]
+    cut = [key for key, (_, cut) in CUTS.items() if cut.quarters == quarters] + ([] if quarters else [*PAIRS])
+    cut = [key for key in cut if key.startswith("test/") == test]
+    assert {f"data/held_out/{key}" for key in cut} == {set_.folder for set_ in config.sets.values()}
+    assert list(config.sets) == [key.removeprefix("test/") for key in cut]
     built = instantiate(config, "evaluation")
-    assert built.examples == 10 and next(iter(built.metrics)) == "psnr" and "lpips" in built.metrics
+    assert next(iter(built.metrics)) == "psnr" and "lpips" in built.metrics and built.training != test
     assert built.moments == (("direct", "midpoints") if quarters else ("midpoints",))
+    for group, names in (built.groups or {}).items():  # in each a clip weighs once, and all of the sets are in one
+        clips = [name.partition("_")[0] for name in names]
+        assert set(names) <= set(cut_names := list(config.sets)) and (group == "all") == (len(names) == len(cut_names))
+        assert group == "all" or len(set(clips)) == len(clips)
 
 
 def test_keys_are_changed_without_a_plus_sign_and_an_unknown_one_is_refused():

@@ -12,12 +12,12 @@ access: see `film.data.datasets` (folders), `film.data.record_sources` and `film
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import cv2
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 
 
 class Encoded(NamedTuple):
@@ -37,20 +37,24 @@ class Frames(NamedTuple):
 
 
 class Triplet(NamedTuple):
-    """One evaluation example, RGB in [0, 1]; `y` is NaN where the truth is unknown."""
+    """One evaluation example, RGB in [0, 1]; `y` is NaN where the truth is unknown. `regions`: pixels of `y` by name,
+    if the set knows them (`film.evaluation.regions`)."""
 
     name: str
     x0: Float[np.ndarray, "h w 3"]
     y: Float[np.ndarray, "h w 3"]
     x1: Float[np.ndarray, "h w 3"]
     time: float = 0.5
+    regions: Mapping[str, Bool[np.ndarray, "h w"]] | None = None
 
 
 class Prediction(NamedTuple):
-    """A method's frame between x0 and x1, RGB, not clipped; and the motion from x0 to x1 in pixels, if it has it."""
+    """A method's frame between x0 and x1, RGB, not clipped; if it has them, the motion from x0 to x1 in pixels, and x0
+    and x1 warped to the frame's time."""
 
     image: Float[np.ndarray, "h w 3"]
     flow: Float[np.ndarray, "h w 2"] | None = None
+    warped: tuple[Float[np.ndarray, "h w 3"], Float[np.ndarray, "h w 3"]] | None = None
 
 
 class Source(ABC):

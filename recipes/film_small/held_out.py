@@ -1,16 +1,25 @@
-"""Cuts the held-out sets, which no training sees, from the film, the clips and the stereo pair.
+"""Cuts the held-out sets, which no training sees, from the film, the clips and the stereo pairs.
 
     data/held_out/film/00001/im1.png im2.png im3.png        triplets; the truth, im2, half-way
-    data/held_out/cup_2/ cup_4/ box_4/ ...                  a clip at two gaps: frames c-g, c, c+g
-    data/held_out/motorcycle/00001/ ... known.png           the pair; the truth where known.png is white (`stereo.py`)
+    data/held_out/cup_1/ cup_4/ ...                         a clip at two gaps: frames c-g, c, c+g
+    data/held_out/motorcycle/00001/ ... known.png           a pair; the truth where known.png is white (`stereo.py`)
     data/held_out/film_quarters/00001/frame_0.png frame_1.png frame_3.png frame_4.png
                                                             truths at 1/4 and 3/4 between frame_0 and frame_4
+    data/held_out/test/vtest_1/ ...                         sets that nothing is chosen by
     .../index.json                                          frame c, gap g and motion of each; source and licence
+    data/held_out/index.json                                sets for choices and for the last test: source, seconds
+                                                            between the outer frames, number of triplets
+
+Losses, rates and shapes are chosen by the scores of the first sets (`evaluation=film_held_out`), which are thus too
+good; the sets in `test` (`evaluation=film_test`) are scored when all is chosen, and refuse scores during training.
+A clip has at most one set with a short gap, up to two frames of 24 a second between the outer frames, and one with a
+longer gap, so that clips weigh the same in a mean of such sets.
 
 Nothing is hand-picked: centres are evenly spaced, and `film.data.cutting.EvaluationCut` keeps those where the 95th
-percentile of motion between the outer frames, by DIS flow, is 6 to 80 px, without cuts, black frames or dissolves. The
-gaps keep most of a clip's triplets within that range. Of `cityCC0` only the first shot is used: in the second the
-towers hardly move, and flow fails in a dark sky. PNG is lossless.
+percentile of motion between the outer frames, by DIS flow, is in the cut's range, without cuts, black frames or
+dissolves. The gaps keep most of a clip's triplets within that range. The people of `vtest` are small, so its range
+begins lower; in the dark sky of `tower`, the second shot of `cityCC0`, flow is noise, so it has no range. PNG is
+lossless. The disparity of `aloe` is in whole pixels, and its truth a little softer for that.
 
     python -m recipes.film_small.footage && python -m recipes.film_small.held_out       # after fetch_film
 """
@@ -20,8 +29,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+import av
+import cv2
 import numpy as np
+from jaxtyping import Float
 
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder, require_file
@@ -30,30 +43,47 @@ from film.data.cutting import FILM, LICENCE, EvaluationCut, cut_evaluation
 from recipes.film_small.footage import licence_of
 from recipes.film_small.stereo import middle_view
 
-PAIR = "motorcycle"
 MOTION = (6.0, 80.0)  # px
-Cuts = Mapping[str, tuple[str, EvaluationCut]]  # set -> video, cut
+TEST = "test"
+Cuts = Mapping[str, tuple[str, EvaluationCut]]  # set, with its folder -> video, cut
 
 
-def _cut(first: int, last: int, gap: int, spacing: int, quarters: bool = False) -> EvaluationCut:
-    return EvaluationCut(first, last, gap, spacing, MOTION, quarters)
+class Pair(NamedTuple):
+    """Files of a stereo pair; the disparity is of the left view."""
+
+    left: str
+    right: str
+    disparity: str
+
+
+def _cut(
+    first: int, last: int, gap: int, spacing: int, motion: tuple[float, float] = MOTION, quarters: bool = False
+) -> EvaluationCut:
+    return EvaluationCut(first, last, gap, spacing, motion, quarters)
 
 
 CUTS: Cuts = {
-    "film": (FILM, _cut(9000, 11600, gap=3, spacing=10)),
-    "cup_2": ("cup.mp4", _cut(0, 216, gap=2, spacing=10)),
-    "cup_4": ("cup.mp4", _cut(0, 216, gap=4, spacing=10)),
-    "box_4": ("box.mp4", _cut(0, 454, gap=4, spacing=20)),
-    "box_8": ("box.mp4", _cut(0, 454, gap=8, spacing=20)),
-    "city_5": ("cityCC0.mpg", _cut(0, 115, gap=5, spacing=6)),
-    "city_10": ("cityCC0.mpg", _cut(0, 115, gap=10, spacing=6)),
-    "bikes_1": ("bikes.mp4", _cut(0, 249, gap=1, spacing=10)),
-    "bikes_2": ("bikes.mp4", _cut(0, 249, gap=2, spacing=10)),
+    "film_1": (FILM, _cut(9000, 11600, gap=1, spacing=100)),
+    "film": (FILM, _cut(9000, 11600, gap=3, spacing=100)),
+    "cup_1": ("cup.mp4", _cut(0, 216, gap=1, spacing=15)),
+    "cup_4": ("cup.mp4", _cut(0, 216, gap=4, spacing=20)),
+    "box_8": ("box.mp4", _cut(0, 454, gap=8, spacing=40)),
+    "city_10": ("cityCC0.mpg", _cut(0, 115, gap=10, spacing=12)),
+    "bikes_1": ("bikes.mp4", _cut(0, 249, gap=1, spacing=20)),
+    "bikes_2": ("bikes.mp4", _cut(0, 249, gap=2, spacing=20)),
     "film_quarters": (FILM, _cut(9000, 11600, gap=2, spacing=40, quarters=True)),
     "cup_quarters": ("cup.mp4", _cut(0, 216, gap=2, spacing=10, quarters=True)),
     "box_quarters": ("box.mp4", _cut(0, 454, gap=4, spacing=20, quarters=True)),
     "city_quarters": ("cityCC0.mpg", _cut(0, 115, gap=8, spacing=6, quarters=True)),
     "bikes_quarters": ("bikes.mp4", _cut(0, 249, gap=2, spacing=10, quarters=True)),
+    "test/face_1": ("face.mp4", _cut(0, 471, gap=1, spacing=10)),
+    "test/face_3": ("face.mp4", _cut(0, 471, gap=3, spacing=20)),
+    "test/vtest_1": ("vtest.avi", _cut(0, 794, gap=1, spacing=50, motion=(1.5, 80.0))),
+    "test/tower_20": ("cityCC0.mpg", _cut(118, 189, gap=20, spacing=6, motion=(0.0, 1000.0))),
+}
+PAIRS: Mapping[str, Pair] = {
+    "motorcycle": Pair("motorcycle_left.png", "motorcycle_right.png", "motorcycle_disp.npz"),
+    "test/aloe": Pair("aloeL.jpg", "aloeR.jpg", "aloeGT.png"),
 }
 
 
@@ -62,30 +92,38 @@ def cut_held_out(
     film: str | Path = "data/bbb.mp4",
     footage: str | Path = "data/footage",
     cuts: Cuts = CUTS,
+    pairs: Mapping[str, Pair] = PAIRS,
 ) -> dict[str, int]:
     """Writes all sets to `folder`; returns the number of triplets, or quadruples, of each.
 
-    Raises FileExistsError, FileNotFoundError (a video is missing), ValueError (one is shorter, or a set is empty)."""
+    Raises FileExistsError, FileNotFoundError (a file is missing), ValueError (a video is shorter, a set is empty)."""
     film, footage = Path(film), Path(footage)
     videos = {file: film if file == FILM else footage / file for file, _ in cuts.values()}
     check_output_folder(folder)
-    for path in videos.values():
+    for path in [*videos.values(), *(footage / file for pair in pairs.values() for file in pair)]:
         require_file(path)  # before minutes of work
+    index: dict[str, dict[str, dict]] = {"choice": {}, TEST: {}}
     counts = {}
     with atomic_folder(folder) as part:
         for name, (file, cut) in cuts.items():
             licence = LICENCE if file == FILM else licence_of(file)
             counts[name] = cut_evaluation(videos[file], part / name, cut, licence)
-        write_pair(footage, part / PAIR)
-        counts[PAIR] = 1
+            with av.open(str(videos[file])) as container:
+                seconds = round(2 * cut.gap / float(container.streams.video[0].average_rate or 1), 4)
+            entry = dict(source=file, seconds=seconds, count=counts[name])
+            index[TEST if name.startswith(TEST) else "choice"][name] = entry
+        for name, pair in pairs.items():
+            write_pair(footage, part / name, pair)
+            counts[name] = 1
+            index[TEST if name.startswith(TEST) else "choice"][name] = dict(source=pair.left, count=1)
+        (part / "index.json").write_text(json.dumps(index, indent=1) + "\n")
     return counts
 
 
-def write_pair(footage: Path, folder: Path) -> None:
+def write_pair(footage: Path, folder: Path, pair: Pair) -> None:
     """The stereo pair as one triplet with known.png, and index.json. Raises FileNotFoundError."""
-    left, right = (read_image(footage / f"{PAIR}_{side}.png") for side in ("left", "right"))
-    with np.load(require_file(footage / f"{PAIR}_disp.npz")) as arrays:
-        view = middle_view(left, right, arrays["arr_0"])
+    left, right = (read_image(footage / file) for file in pair[:2])
+    view = middle_view(left, right, read_disparity(footage / pair.disparity))
     place = folder / "00001"
     known = np.repeat(view.known[..., None], 3, axis=-1).astype(np.float32)
     truth = np.where(view.known[..., None], view.image, np.float32(0.5))
@@ -93,8 +131,18 @@ def write_pair(footage: Path, folder: Path) -> None:
         write_image(place / f"{name}.png", image)
     motion = round(float(np.nanpercentile(view.motion, 95)), 3)
     entry = dict(name=place.name, views=["left", "right"], motion=motion, known=round(float(view.known.mean()), 4))
-    record = dict(source=f"{PAIR}_left.png", licence=licence_of(f"{PAIR}_left.png"), triplets=[entry])
+    record = dict(source=pair.left, licence=licence_of(pair.left), triplets=[entry])
     (folder / "index.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def read_disparity(path: Path) -> Float[np.ndarray, "h w"]:
+    """Pixels, not finite where unknown: an array in .npz, or a grey picture, which is 0 there."""
+    if path.suffix == ".npz":
+        with np.load(require_file(path)) as arrays:
+            return arrays["arr_0"].astype(np.float32)
+    levels = cv2.imread(str(require_file(path)), cv2.IMREAD_GRAYSCALE)
+    assert levels is not None, path  # its SHA-256 is known
+    return np.where(levels > 0, levels, np.nan).astype(np.float32)
 
 
 def main(

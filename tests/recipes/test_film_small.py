@@ -24,7 +24,7 @@ from recipes.downloads.archives import Package
 from recipes.film_small import fetch_film, held_out, photographs
 from recipes.film_small.average_weights import average
 from recipes.film_small.footage import FOOTAGE, Footage, fetch_footage
-from recipes.film_small.held_out import CUTS, cut_held_out
+from recipes.film_small.held_out import CUTS, PAIRS, cut_held_out, read_disparity
 from recipes.film_small.photograph_cache import Album
 from recipes.film_small.photographs import Photograph, fetch_photographs, read_list
 from recipes.film_small.stereo import middle_view, splat
@@ -180,8 +180,11 @@ def sets(footage):
         "bikes_quarters": ("bikes.mp4", EvaluationCut(**short, gap=2, quarters=True)),
         "film": ("bbb.mp4", EvaluationCut(**short, gap=3)),
     }
-    counts = cut_held_out(folder, write_film(footage.parent / "bbb.mp4", [draw(n) for n in range(24)]), footage, cuts)
-    assert counts == {"cup_2": 4, "bikes_quarters": 4, "film": 4, "motorcycle": 1}
+    cuts["test/film"] = cuts["film"]
+    pairs = {name: PAIRS["motorcycle"] for name in ("motorcycle", "test/pair")}
+    video = write_film(footage.parent / "bbb.mp4", [draw(n) for n in range(24)])
+    counts = cut_held_out(folder, video, footage, cuts, pairs)
+    assert counts == {"cup_2": 4, "bikes_quarters": 4, "film": 4, "test/film": 4, "motorcycle": 1, "test/pair": 1}
     return folder
 
 
@@ -204,6 +207,18 @@ def test_a_set_has_frames_and_an_index(sets, name, gap, licence):
             assert errors[1] < 8 / 255 and errors[1] == min(errors)
 
 
+def test_sets_for_choices_and_for_the_last_test_are_apart(sets):
+    index = json.loads((sets / "index.json").read_text())
+    assert [*index["choice"]] == ["cup_2", "bikes_quarters", "film", "motorcycle"]
+    assert [*index["test"]] == ["test/film", "test/pair"] and len(FolderTriplets(sets / "test/film")) == 4
+    assert index["test"]["test/film"] == dict(source="bbb.mp4", seconds=pytest.approx(6 / 24), count=4)
+
+
+def test_a_grey_picture_of_disparity(tmp_path):
+    write_image(tmp_path / "d.png", np.float32([[[0] * 3, [7 / 255] * 3, [200 / 255] * 3]]))
+    np.testing.assert_array_equal(read_disparity(tmp_path / "d.png"), [[np.nan, 7, 200]])
+
+
 def test_the_stereo_pair_is_a_triplet(sets):
     (triplet,) = KnownTriplets(sets / "motorcycle")
     truth = texture(0, 64, 128 + FAR)[:, FAR // 2 : FAR // 2 + 128] / 255
@@ -216,14 +231,15 @@ def test_the_stereo_pair_is_a_triplet(sets):
 
 
 def test_the_held_out_sets(sets, footage, tmp_path, monkeypatch):
-    """None overlaps the training cut; two gaps of each clip; all sources are fetched; refusals come before any work."""
-    assert {file for file, _ in CUTS.values()} <= {row.file for row in FOOTAGE} | {"bbb.mp4"}
-    assert len({row.sha256 for row in FOOTAGE}) == len(FOOTAGE) == 7
+    """None overlaps the training cut, nor choices the test; all sources are fetched; refusals come before any work."""
+    files = {file for file, _ in CUTS.values()} | {file for pair in PAIRS.values() for file in pair}
+    assert files == {row.file for row in FOOTAGE} | {"bbb.mp4"} and len({row.sha256 for row in FOOTAGE}) == 12
     for name, (file, cut) in CUTS.items():
-        assert cut.motion == (6.0, 80.0) and cut.quarters == name.endswith("_quarters")
-        assert file != FILM or (cut.first > TrainingCut().last and cut.last <= 11600)
-    for clip in ("cup", "box", "city", "bikes"):
-        assert len({cut.gap for name, (_, cut) in CUTS.items() if name.startswith(clip) and not cut.quarters}) == 2
+        assert cut.quarters == name.endswith("_quarters")
+        assert file != FILM or (cut.first > TrainingCut().last and cut.last <= 11600 and not name.startswith("test"))
+    for name, (file, cut) in CUTS.items():
+        chosen_by = [c for n, (f, c) in CUTS.items() if f == file and n.startswith("test") != name.startswith("test")]
+        assert all(cut.last < other.first or other.last < cut.first for other in chosen_by)
     monkeypatch.setattr(held_out, "cut_evaluation", lambda *_: pytest.fail("worked"))
     for folder, video, value in (
         (sets, footage.parent / "bbb.mp4", "held_out"),

@@ -1,0 +1,209 @@
+"""Exact scenes: held-out photographs that move by whole pixels, with masks of what one of the frames does not see.
+
+Camera footage has no true flow, changes its speed, and hides behind its still parts what happens at edges. Here all is
+known: a ground and a mover, drawn from photographs of the split `held_out`, go along straight lines at constant speed.
+At all the times that are used both are at whole pixels, so frames are copies, not resampled, and a perfect method
+scores as high as `Psnr` goes.
+
+| kind | what moves |
+| --- | --- |
+| `pan` | the ground, all of it |
+| `disc` | a disc of `RADIUS` px, cut out of another photograph, before a still ground |
+| `cutout` | a random outline (`outlines.py`) before a still ground |
+| `thin` | thin bars or leaves before a still ground |
+| `parallax` | a random outline, and the ground by a quarter of its way in the other direction |
+
+Regions of the true frame half-way (`film.data.triplet.Triplet.regions`):
+
+* "ring": within `RING` px of the mover's edge, inside and outside; of a pan all that both frames see;
+* "occluded": ground that is seen there and hidden in x0 or in x1, behind the mover or outside the picture;
+* "path": the mover's way from x0 to x1, and `RING` px around it; of a pan all that both frames see.
+
+A scene depends on its seed, kind, size and number; the distance changes the way, and
+the place as far as it takes to stay in the picture. Scenes and
+kinds have the photographs as grounds in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from jaxtyping import Bool, Float
+
+from common.io.images import from_uint8, read_image
+from film.data.triplet import Triplet
+from recipes.film_small.outlines import outline
+from recipes.film_small.photograph_cache import Album
+
+KINDS = ("pan", "disc", "cutout", "thin", "parallax")
+OUTLINES = {
+    "cutout": ("blob", "spline", "polygon", "letters"),
+    "parallax": ("blob", "spline"),
+    "thin": ("bars", "leaves"),
+}
+RADIUS = 60  # px
+RING = 16  # px
+EDGE = 0.7  # px, standard deviation of the blur of a mover's edge
+EIGHTHS = 32  # px; from this distance on, things are at whole pixels at each eighth of the way
+
+Image = Float[np.ndarray, "h w 3"]
+Mask = Bool[np.ndarray, "h w"]
+Way = tuple[int, int]  # (dx, dy) from x0 to x1, px
+
+
+class Scene(NamedTuple):
+    """`ground` reaches beyond the picture by half of its way; `mover`, RGB and opacity, has its upper left corner at
+    `corner` (x, y) half-way."""
+
+    size: tuple[int, int]  # width, height
+    ground: Image
+    ground_way: Way
+    mover: Float[np.ndarray, "s s 4"] | None
+    corner: tuple[int, int]
+    mover_way: Way
+
+    def frame(self, time: float) -> Image:
+        (width, height), (x, y) = self.size, self._place(self.ground_way, time)
+        left, top = (abs(way) // 2 for way in self.ground_way)
+        image = self.ground[top - y : top - y + height, left - x : left - x + width].copy()
+        if self.mover is not None:
+            opacity = self._placed(self.mover[..., 3:], self.mover_way, time)
+            image += opacity * (self._placed(self.mover[..., :3], self.mover_way, time) - image)
+        return image
+
+    def regions(self) -> dict[str, Mask]:
+        """See the module."""
+        hidden, seen = [], []
+        for time in (0.0, 1.0):
+            x, y = self._place(self.ground_way, time)
+            rows, columns = np.arange(self.size[1]) + y, np.arange(self.size[0]) + x
+            inside = ((rows >= 0) & (rows < self.size[1]))[:, None] & (columns >= 0) & (columns < self.size[0])
+            relative = (self.mover_way[0] - self.ground_way[0], self.mover_way[1] - self.ground_way[1])
+            hidden.append(~inside | self._covered(relative, time))
+            seen.append(inside)
+        here = self._covered(self.mover_way, 0.5)
+        if self.mover is None:
+            both = seen[0] & seen[1]
+            return {"ring": both, "occluded": ~both, "path": both}
+        brush = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * RING + 1, 2 * RING + 1))
+        wide, narrow = (change(here.astype(np.uint8), brush) == 1 for change in (cv2.dilate, cv2.erode))
+        way = np.any([self._covered(self.mover_way, k / 8) for k in range(9)], axis=0)
+        path = cv2.dilate(way.astype(np.uint8), brush) == 1
+        return {"ring": wide & ~narrow, "occluded": (hidden[0] | hidden[1]) & ~here, "path": path}
+
+    def _place(self, way: Way, time: float) -> tuple[int, int]:
+        """The offset from half-way, rounded where it is only needed for masks."""
+        return round(way[0] * (time - 0.5)), round(way[1] * (time - 0.5))
+
+    def _covered(self, way: Way, time: float) -> Mask:
+        if self.mover is None:
+            return np.zeros(self.size[::-1], bool)
+        return self._placed(self.mover[..., 3:], way, time)[..., 0] > 0.5
+
+    def _placed(self, patch: Float[np.ndarray, "s s c"], way: Way, time: float) -> Float[np.ndarray, "h w c"]:
+        """The patch in the picture, 0 around it."""
+        (x, y), side = self._place(way, time), len(patch)
+        canvas = np.zeros((self.size[1] + 2 * side, self.size[0] + 2 * side, patch.shape[-1]), np.float32)
+        left, top = (
+            int(np.clip(corner + offset, -side, length)) + side
+            for corner, offset, length in zip(self.corner, (x, y), self.size, strict=True)
+        )
+        canvas[top : top + side, left : left + side] = patch
+        return canvas[side:-side, side:-side]
+
+
+@dataclass(frozen=True)
+class ExactScenes(Sequence[Triplet]):
+    """The scenes of one kind, size and distance.
+
+    Attributes:
+      kind: of `KINDS`.
+      size: width and height, px.
+      distance: of the way from x0 to x1, px; of each direction rounded to an even number, from `EIGHTHS` on to a
+        multiple of 8.
+      count: number of scenes.
+      folder, split: of the photographs (`photograph_cache.py`).
+    """
+
+    kind: str
+    size: tuple[int, int] = (640, 480)
+    distance: int = 32
+    count: int = 2
+    folder: str = "data/photographs"
+    split: str = "held_out"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", tuple(self.size))
+        if self.kind not in KINDS:
+            raise ValueError(f"kind {self.kind!r} is unknown: choose one of {', '.join(KINDS)}")
+        if not 2 <= self.distance <= min(self.size) - 4 * RADIUS or self.count < 1:
+            rule = f"2 to {min(self.size) - 4 * RADIUS} px in pictures of {self.size[0]}x{self.size[1]}"
+            raise ValueError(f"distance {self.distance} and count {self.count} must be {rule}, and at least 1")
+
+    @cached_property
+    def album(self) -> Album:
+        return Album(self.folder, self.split)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> Triplet:  # type: ignore[override]
+        if not 0 <= number < self.count:
+            raise IndexError(number)
+        scene = self.scene(number)
+        x0, y, x1 = (scene.frame(time) for time in (0.0, 0.5, 1.0))
+        return Triplet(f"{self.distance} px/{number}", x0, y, x1, 0.5, scene.regions())
+
+    def scene(self, number: int) -> Scene:
+        rng = np.random.default_rng([self.seed, KINDS.index(self.kind), *self.size, number])
+        angle, step = rng.uniform(0, 2 * np.pi), 8 if self.distance >= EIGHTHS else 2
+        towards = np.array([np.cos(angle), np.sin(angle)])
+        way = step * np.rint(self.distance * towards / step)
+        ground_way = {"pan": way, "parallax": -step * np.rint(way / (4 * step))}.get(self.kind, np.zeros(2))
+        first = (number + KINDS.index(self.kind)) % len(self.album)
+        second = (first + int(rng.integers(1, max(2, len(self.album))))) % len(self.album)
+        reach = np.abs(ground_way) + self.size
+        ground = _fitted(self._photograph(first), (int(reach[0]), int(reach[1])))
+        mover, corner = None, (0, 0)
+        if self.kind != "pan":
+            side = 2 * RADIUS + 8
+            mover = self._mover(rng, _fitted(self._photograph(second), (3 * side, 2 * side)), side)
+            free = np.array(self.size) - side - np.abs(way)
+            x, y = np.abs(way) // 2 + rng.uniform(0.1, 0.9, 2) * np.maximum(free, 0)
+            corner = (int(x), int(y))
+        whole = [(int(x), int(y)) for x, y in (ground_way, way)]
+        return Scene(self.size, ground, whole[0], mover, corner, whole[1])
+
+    def _photograph(self, number: int) -> Image:
+        return read_image(self.album.paths[number])
+
+    def _mover(self, rng: np.random.Generator, texture: Image, side: int) -> Float[np.ndarray, "s s 4"]:
+        y, x = (int(rng.integers(0, length - side + 1)) for length in texture.shape[:2])
+        if self.kind == "disc":
+            opacity = np.zeros((side, side), np.uint8)
+            cv2.circle(opacity, (side // 2, side // 2), RADIUS, 255, -1, cv2.LINE_AA)
+        else:
+            opacity = outline(rng, side, str(rng.choice(OUTLINES[self.kind])))
+        opacity = from_uint8(cv2.GaussianBlur(opacity, (0, 0), EDGE))
+        return np.dstack([texture[y : y + side, x : x + side], opacity])
+
+
+def _fitted(photograph: Image, size: tuple[int, int]) -> Float[np.ndarray, "h2 w2 3"]:
+    """The middle of the photograph, resized so that it just covers `size`."""
+    height, width = photograph.shape[:2]
+    scale = max(size[0] / width, size[1] / height)
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    whole = cv2.resize(
+        photograph,
+        (max(size[0], round(width * scale)), max(size[1], round(height * scale))),
+        None,
+        interpolation=method,
+    )
+    top, left = ((have - want) // 2 for have, want in zip(whole.shape[:2], size[::-1], strict=True))
+    return np.clip(whole[top : top + size[1], left : left + size[0]], 0, 1)

@@ -1,0 +1,219 @@
+"""Scores on exact scenes (`exact.py`): how far things may move, and whether a sequence of frames in between is steady.
+
+    python eval.py experiment=film_small evaluation=film_exact weights=film-small output=runs/exact
+
+For each kind of scene, distance, size and scene: PSNR of the frame half-way, over the whole picture, the ring around
+the mover's edge and what is hidden in one of the frames, by the network, the mean of its own warps and the best of them
+(`film.evaluation.triplet_evaluation`), and the baselines.
+
+Flicker: the scenes of `steady_distance` at all eighths of the way, k = 0 to 8, the first and last frame as they are. A
+frame's error is e_k, predicted minus true; its change from one eighth to the next is what flickers. The score is its
+root mean square over the mover's path, in levels of 255:
+
+    flicker = 255 sqrt(mean over k, pixels and colours of (e_k+1 - e_k)^2)
+
+It is 0 for a true sequence, and counts a texture that boils, an outline that jumps, and single frames that are softer
+than their neighbours. A network is scored with each of the ways of `moments`: given the time, and by recursion.
+
+Files: `results.csv` (a row per scene and method), `flicker.csv`, `summary.json`, `distances.png` (PSNR in the ring by
+distance) and `scenes.png`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from common.evaluation.evaluation import Evaluation, Output, provenance
+from common.evaluation.metrics import Psnr
+from common.evaluation.score_table import Row, markdown, mean
+from film.evaluation.baselines import METHODS, Method, mixed
+from film.evaluation.regions import SMALLEST
+from film.evaluation.triplet_evaluation import BEST_WARP, DIRECT, MIDPOINTS, OURS, WARPS, nearest, network, short_name
+from film.io.weights import load
+from film.visualization import draw_row, stacked
+from recipes.film_small.exact import EIGHTHS, KINDS, ExactScenes, Image, Mask
+
+RESULTS, FLICKER, SUMMARY, PLOT, SCENES = "results.csv", "flicker.csv", "summary.json", "distances.png", "scenes.png"
+REGIONS = ("ring", "occluded")
+PLACE = ("kind", "size", "distance", "method")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactEvaluation(Evaluation):
+    """
+    Attributes:
+      scenes: number of each kind and distance, by "WIDTHxHEIGHT"; 0: none.
+      distances: px from x0 to x1, even numbers.
+      kinds: of `exact.KINDS`.
+      compare_with: other weights, rows under their own names.
+      steady_distance: of the scenes whose flicker is scored, the first of each kind and the first size; 0: none.
+      shown: distance of the scenes in `scenes.png`; 0: no image.
+      limit: distances from the first on; 0: all.
+    """
+
+    scenes: Mapping[str, int]
+    distances: Sequence[int]
+    kinds: Sequence[str] = KINDS
+    compare_with: Sequence[str] = ()
+    steady_distance: int = 64
+    shown: int = 64
+    folder: str = "data/photographs"
+    split: str = "held_out"
+    seed: int = 0
+    limit: int = 0
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scenes", {size: count for size, count in self.scenes.items() if count})
+        if not self.scenes or not self.distances or not self.kinds:
+            raise ValueError("evaluation.scenes, evaluation.distances and evaluation.kinds: each needs an entry")
+        if self.steady_distance and self.steady_distance < EIGHTHS:
+            raise ValueError(f"evaluation.steady_distance is {self.steady_distance}: 0, or from {EIGHTHS} px on")
+        for size in self.scenes:
+            if not all(side.isdigit() for side in size.split("x")) or size.count("x") != 1:
+                raise ValueError(f"evaluation.scenes names {size!r}: a size is WIDTHxHEIGHT, as in 640x480")
+
+    def files(self) -> list[str]:
+        return [RESULTS, SUMMARY, PLOT, *([FLICKER] if self.steady_distance else []), *([SCENES] if self.shown else [])]
+
+    def evaluate(self, weights: str, output: Output) -> str:
+        if find_spec("matplotlib") is None:
+            raise ValueError('the plot needs matplotlib: pip install "film-plugins-reveal[notebook]"')
+        models = {OURS: load(weights)} if weights not in METHODS else {}
+        models |= {short_name(other): load(other) for other in self.compare_with}
+        methods: dict[str, Method] = {name: network(model, DIRECT) for name, model in models.items()} | METHODS
+        rows, drawn = [], []
+        sets = [self._set(kind, size, far) for size in self.scenes for kind in self.kinds for far in self._distances()]
+        for scenes in tqdm(sets, unit="set", disable=None if self.progress else True):
+            for number, triplet in enumerate(scenes):
+                made = {name: method(triplet.x0, triplet.x1)(0.5) for name, method in methods.items()}
+                for name, prediction in made.items():
+                    images = {name: prediction.image}
+                    if prediction.warped is not None:
+                        images[f"{name} {WARPS}"] = mixed(prediction.warped, 0.5)
+                        images[f"{name} {BEST_WARP}"] = nearest(prediction.warped, triplet.y)
+                    about = {"kind": scenes.kind, "size": "{}x{}".format(*scenes.size), "distance": scenes.distance}
+                    rows += [
+                        about
+                        | {"scene": number, "method": key}
+                        | regional_scores(image, triplet.y, triplet.regions or {})
+                        for key, image in images.items()
+                    ]
+                if scenes.distance == self.shown and number == 0:
+                    ring = [f"{row['ring']:.1f} dB" for row in rows if row["method"] in made][-len(made) :]
+                    shown = [next(iter(made)), "dis-flow"]
+                    drawn.append(draw_row(triplet, made, ring, scenes.kind, list(dict.fromkeys(shown))))
+        flickers = self._flicker(methods) if self.steady_distance else []
+        summary = summarise(rows)
+        output.write_csv(RESULTS, rows)
+        output.write_json(SUMMARY, provenance(weights) | {"scores": summary, "flicker": flickers})
+        with output.open(PLOT) as path:
+            plot(summary, path)
+        if self.shown and drawn:
+            output.write_image(SCENES, stacked(drawn))
+        if self.steady_distance:
+            output.write_csv(FLICKER, flickers)
+        return "\n\n".join([distance_table(summary), *([flicker_table(flickers)] if flickers else [])])
+
+    def _distances(self) -> list[int]:
+        return list(self.distances)[: self.limit or None]
+
+    def _set(self, kind: str, size: str, distance: int) -> ExactScenes:
+        width, height = map(int, size.split("x"))
+        return ExactScenes(kind, (width, height), distance, self.scenes[size], self.folder, self.split, self.seed)
+
+    def _flicker(self, methods: Mapping[str, Method]) -> list[Row]:
+        """A row per kind, method and way to the eighths."""
+        rows = []
+        for kind in tqdm(self.kinds, "flicker", disable=None if self.progress else True):
+            scene = self._set(kind, next(iter(self.scenes)), self.steady_distance).scene(0)
+            truth, region = [scene.frame(k / 8) for k in range(9)], scene.regions()["path"]
+            for name, method in methods.items():
+                between, halved = method(truth[0], truth[8]), {0: truth[0], 8: truth[8]}
+                for step in (4, 2, 1):
+                    for k in range(step, 8, 2 * step):
+                        halved[k] = method(halved[k - step], halved[k + step])(0.5).image
+                given = {0: truth[0], 8: truth[8]} | {k: between(k / 8).image for k in range(1, 8)}
+                for way, frames in ((DIRECT, given), (MIDPOINTS, halved)):
+                    value = flicker([frames[k] for k in range(9)], truth, region)
+                    rows.append({"kind": kind, "method": name, "way": way, "flicker": value})
+        return rows
+
+
+def regional_scores(image: Image, truth: Image, regions: Mapping[str, Mask]) -> dict[str, float | None]:
+    """PSNR in dB over the picture and `REGIONS`; None where a region has less than `SMALLEST` pixels."""
+    psnr = Psnr()
+    places = {name: regions[name] for name in REGIONS}
+    scores = {n: psnr(image[m][:, None], truth[m][:, None]) if m.sum() >= SMALLEST else None for n, m in places.items()}
+    return {"psnr": psnr(image, truth)} | scores
+
+
+def flicker(frames: Sequence[Image], truth: Sequence[Image], region: Mask) -> float:
+    """See the module; levels of 255."""
+    errors = np.stack([(np.clip(f, 0, 1) - y)[region] for f, y in zip(frames, truth, strict=True)])
+    return 255 * float(np.sqrt(np.square(np.diff(errors, axis=0)).mean()))
+
+
+def summarise(rows: Sequence[Row]) -> list[Row]:
+    """Means over the scenes of a kind, size, distance and method."""
+    places: dict[tuple, list[Row]] = {}
+    for row in rows:
+        places.setdefault(tuple(row[key] for key in PLACE), []).append(row)
+    return [
+        dict(zip(PLACE, place, strict=True)) | {key: mean(row[key] for row in own) for key in ("psnr", *REGIONS)}
+        for place, own in places.items()
+    ]
+
+
+def distance_table(summary: Sequence[Row]) -> str:
+    """Markdown: PSNR in the ring, a column per distance, a row per kind, size and method."""
+    distances = sorted({line["distance"] for line in summary})
+    rows: dict[tuple[str, str, str], dict[int, float | None]] = {}
+    for line in summary:
+        rows.setdefault((line["kind"], line["size"], line["method"]), {})[line["distance"]] = line["ring"]
+    cells = [
+        [*place, *("" if (v := own.get(d)) is None else f"{v:.1f}" for d in distances)] for place, own in rows.items()
+    ]
+    return markdown(["ring, dB", "size", "method", *(f"{distance} px" for distance in distances)], cells, 3)
+
+
+def flicker_table(rows: Sequence[Row]) -> str:
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    values = {(row["method"], row["way"], row["kind"]): row["flicker"] for row in rows}
+    places = dict.fromkeys((row["method"], row["way"]) for row in rows)
+    return markdown(
+        ["flicker, levels", "way", *kinds],
+        [[*place, *(f"{values[*place, k]:.2f}" for k in kinds)] for place in places],
+        2,
+    )
+
+
+def plot(summary: Sequence[Row], path: Path) -> None:
+    """PSNR in the ring by distance, a panel per size and kind, a line per method."""
+    from matplotlib.figure import Figure
+
+    sizes, kinds = (list(dict.fromkeys(line[key] for line in summary)) for key in ("size", "kind"))
+    figure = Figure((3.2 * len(kinds), 2.8 * len(sizes) + 0.5), layout="constrained")
+    axes = figure.subplots(len(sizes), len(kinds), sharex=True, squeeze=False)
+    for axis, (size, kind) in zip(axes.flat, [(size, kind) for size in sizes for kind in kinds], strict=True):
+        lines: dict[str, list[tuple[int, float]]] = {}
+        for line in summary:
+            if (line["size"], line["kind"]) == (size, kind) and line["ring"] is not None:
+                lines.setdefault(line["method"], []).append((line["distance"], line["ring"]))
+        for method, points in lines.items():
+            style = ":" if method.endswith((WARPS, BEST_WARP)) else "-"
+            axis.plot(*zip(*points, strict=True), style, marker=".", label=method)
+        axis.set(title=f"{kind}, {size}", xscale="log", ylim=(8, 60), xticks=[d for d, _ in points])
+        axis.xaxis.set_major_formatter("{x:.0f}")
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0, 0].set_ylabel("PSNR in the ring, dB")
+    axes[-1, 0].set_xlabel("px from x0 to x1")
+    axes[0, -1].legend(fontsize=7)
+    figure.savefig(path, format="png", dpi=110)
