@@ -37,7 +37,7 @@ from film import moments as moments_of
 from film.config import MOST_TIMES
 from film.model import Coarse, Encoded, Film, Pack, concatenate, crop, pad_to_smallest
 from film.moments import HALF
-from film.planning import ComputePlan, make_compute_plan
+from film.planning import USABLE, ComputePlan, make_compute_plan
 from film.shots import is_still
 from film.tiling import Tiling
 
@@ -104,7 +104,13 @@ class Interpolator:
         self.params = [jax.device_put(params, device) for device in self.devices]
         kept = 2 + expected.bit_length()
         self.plan = plan or make_compute_plan(
-            model.config, size, align=align, kept=kept, together=max(1, expected), ensemble=quality.ensemble
+            model.config,
+            size,
+            memory=device_memory(self.devices[0]),
+            align=align,
+            kept=kept,
+            together=max(1, expected),
+            ensemble=quality.ensemble,
         )
         zeros = [-side % max(1, align) for side in size]
         self.zeros = [(pixels // 2, pixels - pixels // 2) for pixels in zeros]
@@ -170,9 +176,11 @@ class Interpolator:
         tasks = iter(tasks)
         for number in itertools.count():
             if part := list(itertools.islice(tasks, self.batch)):
-                device = number % len(self.devices)
+                device, count = number % len(self.devices), len(part)
+                # Filled up to 1, 2, 4, ... or `batch` of them: another number would be compiled.
+                part += part[-1:] * (min(self.batch, 1 << (count - 1).bit_length()) - count)
                 flow = self._flow(part, device) if self.plan.flow_scale > 1 else None
-                running.append(self._frames(part, flow, device))
+                running.append(self._frames(part, flow, device)[:count])
             if running and (not part or len(running) == len(self.devices)):
                 yield from np.asarray(running.popleft())
             if not part and not running:
@@ -314,6 +322,12 @@ def _interpolate(
         before = frame
     if count < 2:
         raise ValueError("one frame only: interpolation needs at least two")
+
+
+def device_memory(device: Any) -> float | None:
+    """Bytes of an accelerator's memory that may be planned with; None: of a CPU, whose memory is the machine's."""
+    stats = None if device.platform == "cpu" else device.memory_stats()
+    return USABLE * stats["bytes_limit"] if stats else None
 
 
 def _fade(x0: Any, x1: Any, moment: Fraction) -> Any:

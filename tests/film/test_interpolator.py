@@ -182,6 +182,16 @@ def test_no_frame_is_encoded_twice_and_the_last_level_never(halving, encodings, 
     assert sorted(encodings.frames) == sorted(frames[::2])  # the odd ones are of the last level
 
 
+def test_a_batch_has_one_of_a_few_sizes(direct, monkeypatch):
+    """An accelerator compiles each; the frames are those of single calls."""
+    sizes, finish = [], film.interpolator._finish
+    monkeypatch.setattr(film.interpolator, "_finish", lambda *words: sizes.append(len(words[2])) or finish(*words))
+    batched = [frames_at(direct, *moments.even(count), batch=6) for count in (15, 5, 2)]
+    assert sizes == [6, 6, 4, 6, 2]
+    for frames in batched:
+        np.testing.assert_allclose(frames, frames_at(direct, *moments.even(len(frames)), batch=1), atol=2e-5)
+
+
 def test_no_frame_is_made_twice(halving, monkeypatch):
     finished, finish = [], film.interpolator._finish
     monkeypatch.setattr(film.interpolator, "_finish", lambda *words: finished.append(1) or finish(*words))
