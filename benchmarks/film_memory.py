@@ -33,10 +33,17 @@ MUCH = 1e12  # bytes: the image is computed whole
 KEPT = (0, 2)  # encoded frames: without their finest level, and with it
 
 
-def make_clip(name: str, width: int, height: int, kept: int) -> int:
-    """The peak of this process in bytes."""
+def save_weights(name: str, path: str) -> None:
+    """Random weights of a preset; to draw them takes memory that a program which loads them does not need."""
     from flax import nnx
 
+    import film
+
+    film.save_model(path, film.Film(getattr(FilmConfig, name)(), rngs=nnx.Rngs(0)))
+
+
+def make_clip(weights: str, width: int, height: int, kept: int) -> int:
+    """The peak of this process in bytes."""
     import film
     from common.io.images import write_image
     from common.runtime import return_freed_memory, setup
@@ -45,8 +52,8 @@ def make_clip(name: str, width: int, height: int, kept: int) -> int:
     from film.io.plan import Options, make_plan
 
     setup(most_kept=MOST_KEPT)
-    model = film.Film(getattr(FilmConfig, name)(), rngs=nnx.Rngs(0))
-    return_freed_memory()  # of drawing the weights
+    model = film.load(weights)
+    return_freed_memory()  # of reading them
     with tempfile.TemporaryDirectory() as folder:
         photos = [Path(folder) / f"{number}.png" for number in (0, 1)]
         for photo, frame in zip(photos, pair(height, width), strict=True):
@@ -74,7 +81,7 @@ def main(
     sizes: tuple[str, ...] = ("256x256", "512x512", "1280x720", "1920x1080"),
     rows: Path | None = None,
     case: Annotated[
-        str | None, tyro.conf.arg(help="Print the peak of MODEL:WIDTHxHEIGHT:KEPT in this process.")
+        str | None, tyro.conf.arg(help="Print the peak of WEIGHTS:WIDTHxHEIGHT:KEPT in this process.")
     ] = None,
 ) -> None:
     """Print the table and the best constants.
@@ -85,8 +92,8 @@ def main(
         rows: a file of JSON lines to go on with.
     """
     if case:
-        name, size, kept = case.split(":")
-        print(json.dumps(make_clip(name, *map(int, size.split("x")), int(kept))))
+        weights, size, kept = case.rsplit(":", 2)
+        print(json.dumps(make_clip(weights, *map(int, size.split("x")), int(kept))))
         return
 
     log, measured = RowLog(rows), []
@@ -100,7 +107,7 @@ def main(
             pixels = plan.padded[0] * plan.padded[1]
             for kept in KEPT:
                 key = {"model": name, "size": size, "kept": kept}
-                peak = log.row(key, lambda: {"peak": peak_of(f"{name}:{size}:{kept}")})["peak"]  # noqa: B023
+                peak = log.row(key, lambda: {"peak": peak_of(**key)})["peak"]  # noqa: B023
                 planned = network_bytes(config, pixels, kept=kept) + 3 * FRAME * pixels
                 measured.append((config, pixels, kept, peak))
                 print(
@@ -111,11 +118,15 @@ def main(
     print(f"\nBASE, PER_PIXEL, SHARE = {base / 1e9:.2f}e9, {per_pixel:.0f}, {share:.2f}")
 
 
-def peak_of(case: str) -> int:
+def peak_of(model: str, size: str, kept: int) -> int:
     """The peak of a case in a process of its own, without the cache of compiled functions."""
-    command = [sys.executable, "-m", "benchmarks.film_memory", "--case", case]
     environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    with tempfile.TemporaryDirectory() as folder:
+        weights = f"{folder}/weights.safetensors"
+        program = f"from benchmarks.film_memory import save_weights; save_weights({model!r}, {weights!r})"
+        subprocess.run([sys.executable, "-c", program], check=True)
+        command = [sys.executable, "-m", "benchmarks.film_memory", "--case", f"{weights}:{size}:{kept}"]
+        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return json.loads(run.stdout.splitlines()[-1])
 
 

@@ -33,6 +33,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from common.runtime import return_freed_memory
 from film import moments as moments_of
 from film.config import MOST_TIMES
 from film.model import Coarse, Encoded, Film, Pack, concatenate, crop, pad_to_smallest
@@ -122,6 +123,7 @@ class Interpolator:
         self._last: tuple[Frame, _Image] | None = None
         self._copies = len(self.devices) * (2 if quality.ensemble else 1)  # of each frame that is kept
         self._encoded: OrderedDict[tuple[_Image, bool, int], Frames] = OrderedDict()
+        self._compiled = not on_cpu  # an accelerator's memory is not the compiler's
         self._next: Collection[_Image] = ()  # what the call after this one needs, if that is known
 
     def between(self, x0: Frame, x1: Frame, moments: Iterable[Fraction]) -> Iterator[Frame]:
@@ -134,7 +136,10 @@ class Interpolator:
         a = self._last[1] if self._last is not None and known else self._padded(x0)
         b = self._padded(x1)
         self._last = x1, b
-        if is_still(x0, x1):
+        still = is_still(x0, x1)
+        if not still and not self._compiled:
+            self.compile()
+        if still:
             frames = (_fade(a.pixels, b.pixels, moment) for moment in wanted)
         elif self.any_moment:
             frames = self._run((a, b, moment) for moment in wanted)
@@ -143,6 +148,35 @@ class Interpolator:
         (top, _), (left, _) = self.zeros
         for frame in frames:
             yield frame[top : top + self.size[0], left : left + self.size[1]]
+
+    def compile(self) -> None:
+        """Compiles the functions for `batch` pairs, as `between` does at first: later the compiler's memory would come on
+        top of encoded frames."""
+        self._compiled = True
+        count, (height, width), scale = self.batch, self.plan.window, self.plan.flow_scale
+        for params, device in zip(self.params, self.devices, strict=True):
+            sharding = jax.sharding.SingleDeviceSharding(device)
+
+            def array(*shape: int, dtype: Any = jnp.float32, sharding: Any = sharding) -> jax.ShapeDtypeStruct:
+                return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+            def compiled(function: Any, *words: Any, params: Any = params, batch: int = count) -> Any:
+                """The shapes of its results, for `batch` images."""
+                function.lower(self.graphdef, params, *words).compile()
+                shapes = function.eval_shape(self.graphdef, params, *words)
+                return jax.tree.map(lambda x: array(batch, *x.shape[1:], dtype=x.dtype), shapes)
+
+            flow, time = None, array(count, 1)
+            if scale > 1:
+                small = array(count, *(side // scale for side in self.plan.padded), 3)
+                compiled(FLOW, small, small, time)
+                flow = array(count, height // scale, width // scale, 4)
+            encode, coarse, finish = STAGES
+            image = array(1, height, width, 3)
+            finest, coarser = compiled(encode, image, "all" if self.plan.kept >= 2 else "coarser")
+            if finest is None:
+                finest, _ = compiled(encode, image, "finest")
+            compiled(finish, finest, finest, compiled(coarse, coarser, coarser, time, flow), time)
 
     def _padded(self, frame: Frame) -> _Image:
         if frame.shape != (*self.size, 3):
@@ -230,15 +264,21 @@ class Interpolator:
             (p0, e0), (p1, e1) = (
                 concatenate([self._kept(image, mirrored, device) for image in images]) for images in (first, second)
             )
+            lean = p0 is None
+            if lean:
+                jax.block_until_ready((e0, e1))
+                return_freed_memory()  # in pieces too small for an activation
             pairs = [(coarse(e0, e1, time, known), time)]
             if self.quality.ensemble:
                 pairs.append((coarse(e1, e0, 1 - time, None if known is None else known[..., [2, 3, 0, 1]]), 1 - time))
-            if p0 is None:
+            if lean:
                 del e0, e1
                 self._forget(self.plan.kept * self._copies, later=self._next)
                 jax.block_until_ready(pairs)  # until then encoded frames that are dropped are in memory
                 finest = functools.cache(partial(self._encode, mirrored=mirrored, device=device, levels="finest"))
                 p0, p1 = (concatenate([finest(image)[0] for image in images]) for images in (first, second))
+                jax.block_until_ready((p0, p1))
+                return_freed_memory()
             made = finish(p0, p1, *pairs[0])
             if self.quality.ensemble:
                 made += finish(p1, p0, *pairs[1])
@@ -371,6 +411,9 @@ def _flow(graphdef, params, x0, x1, time) -> Float[Array, "b h w 4"]:
     padded = [pad_to_smallest(model.config, x.astype(_precision(params))) for x in (x0, x1)]
     output = crop(model.forward(*padded, time), *x0.shape[1:3])
     return jnp.concatenate([output.backward_flow[0], output.forward_flow[0]], axis=-1)
+
+
+STAGES, FLOW = (_encode, _coarse, _finish), _flow
 
 
 def _precision(params: Any) -> Any:

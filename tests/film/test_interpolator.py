@@ -266,6 +266,22 @@ def test_other_sizes_of_a_bucket_compile_nothing(direct):
     listening = False
 
 
+@pytest.mark.parametrize(("kept", "scale"), [(0, 1), (2, 2)])
+def test_the_functions_are_compiled_before_a_frame_is_encoded(direct, encodings, kept, scale):
+    """The compiler's memory would come on top of theirs."""
+    size, compiled, listening = (40, 48 + 8 * kept), [], True
+
+    def listen(event: str, seconds: float, **more) -> None:
+        if listening and event == "/jax/core/compile/backend_compile_duration":
+            compiled.append((seconds, len(encodings.frames)))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)  # for good: `listening` ends its work
+    interpolator = Interpolator(direct, size, plan=whole(kept, size, scale), devices=single())
+    next(interpolator.between(*photos(2, size), [THIRD]))
+    listening = False
+    assert len(encodings.frames) == 2 and [frames for _, frames in sorted(compiled)[-3:]] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("config", [CONFIG, DIRECT], ids=["halving", "direct"])
 def test_several_devices_give_the_same_frames(config, encodings):
     model, devices = toy(config), jax.local_devices()
