@@ -150,8 +150,8 @@ class Interpolator:
             yield frame[top : top + self.size[0], left : left + self.size[1]]
 
     def compile(self) -> None:
-        """Compiles the functions for `batch` pairs, as `between` does at first: later the compiler's memory would come on
-        top of encoded frames."""
+        """Compiles the functions for `batch` pairs, as `between` does at first. Later the compiler's memory would come
+        on top of encoded frames."""
         self._compiled = True
         count, (height, width), scale = self.batch, self.plan.window, self.plan.flow_scale
         for params, device in zip(self.params, self.devices, strict=True):
