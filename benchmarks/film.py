@@ -3,7 +3,8 @@
 A `pair` is one new frame between two; a `sequence` is 17 frames, the two and the 15 new ones that halve their gap four
 times. Each case runs in a process of its own, set up as the `film` command sets it up, with the compute plan that the
 command would make, so that large images are computed within what memory is free. All weights are drawn by a rule
-(`benchmarks.film_reference`), and the compilation cache is off.
+(`benchmarks.film_reference`), and the compilation cache is off. With `--rows FILE` rows that the file of JSON lines
+holds are not measured again, so the table can be made in parts.
 
 | column | meaning |
 | --- | --- |
@@ -41,6 +42,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE.parent), *(path for path in sys.path if Path(path or ".").resolve() != HERE)]
 
 from benchmarks.film_reference import ALIGN, pair, peak, serve, variable  # noqa: E402
+from benchmarks.row_log import RowLog  # noqa: E402
 
 KINDS = {"pair": 1, "sequence": 4}  # how often the gap is halved
 REFERENCE_BYTES = 6600  # of the TensorFlow program for each pixel, measured at 720p
@@ -68,6 +70,8 @@ class Options:
     reference: Path | None = None
     """A clone of the TensorFlow program."""
     reference_python: str = sys.executable
+    rows: Path | None = None
+    """A file of JSON lines to go on with."""
     case: Annotated[str | None, tyro.conf.arg(help="Serve one MODEL:WIDTHxHEIGHT:KIND in this process.")] = None
 
 
@@ -98,13 +102,16 @@ def serve_case(name: str, width: int, height: int, times: int) -> None:
     model = nnx.merge(graphdef, unflatten_like(drawn, shapes))
 
     functions = {key: getattr(interpolator, key) for key in ("_encode", "_coarse", "_finish", "_flow")}
-    calls, arguments = Counter[str](), dict[str, Any]()
+    calls, arguments = Counter[tuple[str, str]](), dict[tuple[str, str], Any]()
 
     def counted(key: str) -> Any:
-        def call(*given: Any) -> Any:
-            calls[key] += 1
-            arguments[key] = given[0], *jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given[1:])
-            return functions[key](*given)
+        def call(graphdef: Any, *given: Any) -> Any:
+            levels = [word for word in given if isinstance(word, str)]  # of `_encode`
+            variant = key, levels[0] if levels else ""
+            calls[variant] += 1
+            arrays = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given[: len(given) - len(levels)])
+            arguments[variant] = graphdef, *arrays, *levels
+            return functions[key](graphdef, *given)
 
         return call
 
@@ -127,7 +134,8 @@ def serve_case(name: str, width: int, height: int, times: int) -> None:
         row_tiling.FEWEST = sys.maxsize  # XLA counts the body of a loop once
         jax.clear_caches()
         total = sum(
-            count * functions[key].lower(*arguments[key]).cost_analysis()["flops"] for key, count in calls.items()
+            count * functions[variant[0]].lower(*arguments[variant]).cost_analysis()["flops"]
+            for variant, count in calls.items()
         )
         mean = float(np.mean(next(network.between(*frames, [Fraction(1, 2)]))))
         kind = device.device_kind if device.platform != "cpu" else ""
@@ -179,7 +187,7 @@ def fits(width: int, height: int) -> bool:
 
 
 def cells(options: Options, model: str, size: str, kind: str) -> list[str]:
-    """A row of the table."""
+    """A row of the table, measured."""
     width, height = map(int, size.split("x"))
     count = 2 ** KINDS[kind] - 1
     programs = [Program([sys.executable, __file__, "--case", f"{model}:{size}:{kind}"])]
@@ -211,6 +219,7 @@ def main(options: Options) -> None:
         model, size, kind = options.case.split(":")
         serve_case(model, *map(int, size.split("x")), KINDS[kind])
         return
+    log = RowLog(options.rows)
     header = ["model", "size", "frames", "first s", "s", "CPU s", "GiB", "GFLOP/s", "of peak"]
     if options.reference is not None:
         header += ["TF s", "TF CPU s", "TF GiB", "CPU ratio"]
@@ -219,7 +228,8 @@ def main(options: Options) -> None:
     for model in options.models:
         for size in options.sizes:
             for kind in options.kinds:
-                row = cells(options, model, size, kind)
+                key = {"model": model, "size": size, "kind": kind, "reference": options.reference is not None}
+                row = log.row(key, lambda: {"cells": cells(options, model, size, kind)})["cells"]  # noqa: B023
                 print("| " + " | ".join(row + [""] * (len(header) - len(row))) + " |", flush=True)
 
 

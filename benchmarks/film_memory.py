@@ -1,15 +1,17 @@
-"""The memory model of `film.planning` beside measured peaks: `python -m benchmarks.film_memory`.
+"""The memory model of `film.planning` beside measured peaks: `python -m benchmarks.film_memory [--rows FILE]`.
 
-Each row is a process of its own, which makes a clip of a pair of photos with `film.convert`, whole, with three new
-frames. `model` is the plan's peak. Below the table are the constants that fit the peaks best, by least squares of the
-relative error:
+Each row is a process of its own, which makes a clip with one new frame of a pair of photos, as the `film` command does,
+compilation included; the image is computed whole, and `kept` encoded frames are kept. `model` is what is planned for.
 
-    peak - photos - parameters = BASE + pixels * (PER_PIXEL + SHARE * bytes of an encoded pixel)
+The last line has the constants that fit the peaks: of those with which no peak is above the model, the ones whose sum
+of relative excesses is least. With `--rows` what the file of JSON lines holds is not measured again.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -18,74 +20,114 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import scipy.optimize
 import tyro
 
 from benchmarks.film_reference import pair
+from benchmarks.row_log import RowLog
 from common import terminal
 from film.config import FilmConfig
-from film.planning import FRAME, encoded_bytes, make_compute_plan, parameters
+from film.planning import FRAME, encoded_bytes, held_bytes, make_compute_plan, network_bytes, parameters
 
 MUCH = 1e12  # bytes: the image is computed whole
-FEWEST_PRESETS = 2  # PER_PIXEL and SHARE cannot be told apart with one
+KEPT = (0, 2)  # encoded frames: without their finest level, and with it
 
 
-def make_clip(name: str, width: int, height: int) -> int:
-    """The peak of this process in bytes."""
+def save_weights(name: str, path: str) -> None:
+    """Random weights of a preset; to draw them takes memory that a program which loads them does not need."""
     from flax import nnx
 
     import film
+
+    film.save_model(path, film.Film(getattr(FilmConfig, name)(), rngs=nnx.Rngs(0)))
+
+
+def make_clip(weights: str, width: int, height: int, kept: int) -> int:
+    """The peak of this process in bytes."""
+    import film
     from common.io.images import write_image
-    from common.runtime import setup
+    from common.runtime import return_freed_memory, setup
     from film.cli import MOST_KEPT
+    from film.clip import run
+    from film.io.plan import Options, make_plan
 
     setup(most_kept=MOST_KEPT)
-    model = film.Film(getattr(FilmConfig, name)(), rngs=nnx.Rngs(0))
+    model = film.load(weights)
+    return_freed_memory()  # of reading them
     with tempfile.TemporaryDirectory() as folder:
         photos = [Path(folder) / f"{number}.png" for number in (0, 1)]
         for photo, frame in zip(photos, pair(height, width), strict=True):
             write_image(photo, frame)
-        film.convert(photos, Path(folder) / "clip.mp4", model, memory="1000GB", frames=3)
+        plan = make_plan(photos, Path(folder) / "clip.mp4", Options(frames=1))
+        compute = make_compute_plan(model.config, (height, width), memory=MUCH)
+        run(model, plan, dataclasses.replace(compute, kept=kept))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def fit(rows: list[tuple[FilmConfig, int, float]]) -> tuple[float, float, float]:
-    """BASE, PER_PIXEL and SHARE from (config, pixels, peak)."""
-    inputs = np.array([[1, pixels, pixels * encoded_bytes(config)] for config, pixels, _ in rows])
+def fit(rows: list[tuple[FilmConfig, int, int, float]]) -> tuple[float, float, float]:
+    """BASE, PER_PIXEL and SHARE from (config, pixels, kept, peak)."""
+    inputs = np.array([[1, pixels, pixels * encoded_bytes(config)[0]] for config, pixels, *_ in rows])
     peaks = np.array([peak for *_, peak in rows])
-    rest = np.array([peak - 3 * FRAME * pixels - 4 * parameters(config) for config, pixels, peak in rows])
-    base, per_pixel, share = np.linalg.lstsq(inputs / peaks[:, None], rest / peaks, rcond=None)[0]
+    known = [
+        pixels * (3 * FRAME + held_bytes(config, kept)) + 4 * parameters(config) for config, pixels, kept, _ in rows
+    ]
+    solved = scipy.optimize.linprog((inputs / peaks[:, None]).sum(axis=0), A_ub=-inputs, b_ub=-(peaks - known))
+    base, per_pixel, share = solved.x
     return float(base), float(per_pixel), float(share)
 
 
 def main(
     models: tuple[str, ...] = ("paper", "small"),
     sizes: tuple[str, ...] = ("256x256", "512x512", "1280x720", "1920x1080"),
-    case: Annotated[str | None, tyro.conf.arg(help="Print the peak of MODEL:WIDTHxHEIGHT in this process.")] = None,
+    rows: Path | None = None,
+    case: Annotated[
+        str | None, tyro.conf.arg(help="Print the peak of WEIGHTS:WIDTHxHEIGHT:KEPT in this process.")
+    ] = None,
 ) -> None:
-    """Print the table and the best constants."""
+    """Print the table and the best constants.
+
+    Args:
+        models: presets of FilmConfig; one alone cannot tell PER_PIXEL from SHARE.
+        sizes: WIDTHxHEIGHT each.
+        rows: a file of JSON lines to go on with.
+    """
     if case:
-        name, size = case.split(":")
-        print(json.dumps(make_clip(name, *map(int, size.split("x")))))
+        weights, size, kept = case.rsplit(":", 2)
+        print(json.dumps(make_clip(weights, *map(int, size.split("x")), int(kept))))
         return
-    rows = []
-    print("| model | size | peak GB | model GB | model by peak |")
-    print("| --- | --- | ---: | ---: | ---: |")
+
+    log, measured = RowLog(rows), []
+    print("| model | size | kept | peak GB | model GB | model by peak |")
+    print("| --- | --- | ---: | ---: | ---: | ---: |")
     for name in models:
         config = getattr(FilmConfig, name)()
         for size in sizes:
             width, height = map(int, size.split("x"))
-            command = [sys.executable, "-m", "benchmarks.film_memory", "--case", f"{name}:{size}"]
-            run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            peak = json.loads(run.stdout.splitlines()[-1])
             plan = make_compute_plan(config, (height, width), memory=MUCH)
-            rows.append((config, plan.padded[0] * plan.padded[1], peak))
-            print(
-                f"| {name} | {size} | {peak / 1e9:.2f} | {plan.memory / 1e9:.2f} | {plan.memory / peak:.2f} |",
-                flush=True,
-            )
-    if len(models) >= FEWEST_PRESETS:
-        base, per_pixel, share = fit(rows)
-        print(f"\nBASE = {base / 1e9:.2f}e9, PER_PIXEL = {per_pixel:.0f}, SHARE = {share:.2f}")
+            pixels = plan.padded[0] * plan.padded[1]
+            for kept in KEPT:
+                key = {"model": name, "size": size, "kept": kept}
+                peak = log.row(key, lambda: {"peak": peak_of(**key)})["peak"]  # noqa: B023
+                planned = network_bytes(config, pixels, kept=kept) + 3 * FRAME * pixels
+                measured.append((config, pixels, kept, peak))
+                print(
+                    f"| {name} | {size} | {kept} | {peak / 1e9:.2f} | {planned / 1e9:.2f} | {planned / peak:.2f} |",
+                    flush=True,
+                )
+    base, per_pixel, share = fit(measured)
+    print(f"\nBASE, PER_PIXEL, SHARE = {base / 1e9:.2f}e9, {per_pixel:.0f}, {share:.2f}")
+
+
+def peak_of(model: str, size: str, kept: int) -> int:
+    """The peak of a case in a process of its own, without the cache of compiled functions."""
+    environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    with tempfile.TemporaryDirectory() as folder:
+        weights = f"{folder}/weights.safetensors"
+        program = f"from benchmarks.film_memory import save_weights; save_weights({model!r}, {weights!r})"
+        subprocess.run([sys.executable, "-c", program], check=True)
+        command = [sys.executable, "-m", "benchmarks.film_memory", "--case", f"{weights}:{size}:{kept}"]
+        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return json.loads(run.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -195,6 +195,6 @@ def main(arguments: list[str] | None = None) -> None:
         with terminal.exits(PROGRAM, out_of_memory="give --memory, or a smaller --size"):
             command.run()
     except SystemExit as stop:
-        if arguments is None and int(stop.code or 0) > 128:
+        if arguments is None:
             os._exit(int(stop.code or 0))  # Python would wait for the thread that computes or compiles
         raise

@@ -9,9 +9,12 @@ another thread) one by one, so memory does not grow with the length of a clip. A
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import dataclasses
 import hashlib
 import itertools
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
@@ -23,14 +26,15 @@ import numpy as np
 from flax import nnx
 from tqdm import tqdm
 
+from common.io.files import unfinished_job
 from common.io.images import contact_sheet, shrink, write_image
 from common.io.video import open_clip
 from common.io.video_reader import TimedFrame, prefetch
-from film.interpolator import Frame, Interpolator, Quality
-from film.io.plan import Movie, Name, Options, Photos, Plan, make_plan
+from film.interpolator import Frame, Interpolator, Quality, device_memory
+from film.io.plan import Movie, Name, Options, Plan, make_plan
 from film.io.weights import load
 from film.model import Film
-from film.planning import USABLE, ComputePlan, make_compute_plan, multiply_adds
+from film.planning import ComputePlan, free_memory, make_compute_plan, multiply_adds
 from film.shots import is_cut, thumbnail
 from film.tiling import Tiling
 from film.timeline import Timeline
@@ -99,9 +103,10 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: bool = False
         plan.encoding,
         colour=plan.colour,
         audio=plan.audio,
+        captions=plan.captions,
         overwrite=options.overwrite,
         resume=options.resume,
-        job=f"{plan.job} {_fingerprint(model)}",
+        job=f"{_job(model, plan)}{dataclasses.astuple(compute)}",
     )
     with clip as writer, _plain_memory_errors(plan):
         first = 0 if sampled else writer.done
@@ -141,21 +146,25 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: bool = False
 
 
 def _frames(interpolator: Interpolator, plan: Plan, first: int) -> Iterator[Shown]:
-    with contextlib.closing(prefetch(plan.source.frames(plan.timeline.step))) as source:
+    step = plan.timeline.step
+    with contextlib.closing(prefetch(plan.source.frames(step, first * step))) as source:
         yield from sequence(interpolator, source, plan.timeline, first, cuts=isinstance(plan.source, Movie))
 
 
 def sequence(
     interpolator: Interpolator, source: Iterable[TimedFrame], timeline: Timeline, first: int = 0, *, cuts: bool = False
 ) -> Iterator[Shown]:
-    """The output frames from number `first` on. With `cuts`, the frame before a cut is held up to it."""
+    """The output frames from number `first` on; `source` may begin at any frame that is shown up to then. With `cuts`,
+    the frame before a cut is held up to it."""
+
+    def moments_from(start: Fraction, end: Fraction) -> list[Fraction]:
+        return timeline.moments(start, end)[max(0, first - timeline.frames(start)) :]
+
     before = small = None
-    number = 0
     for frame in source:
         following = thumbnail(frame.image) if cuts else None
         if before is not None:
-            moments = timeline.moments(before.time, frame.time)
-            number, moments = number + len(moments), moments[max(0, first - number) :]
+            moments = moments_from(before.time, frame.time)
             x0, x1 = before.image, frame.image
             if moments and not moments[0]:
                 yield Shown(x0, x0, x1, moments.pop(0))
@@ -166,18 +175,26 @@ def sequence(
                 yield from (Shown(image, x0, x1, moment) for image, moment in zip(new, moments, strict=True))
         before, small = frame, following
     if before is not None:
-        held = timeline.moments(before.time, before.time + before.duration) if before.duration else []
+        held = moments_from(before.time, before.time + before.duration) if before.duration else []
         image = before.image
-        yield from (Shown(image, image, image, Fraction(0)) for _ in held[max(0, first - number) :])
+        yield from (Shown(image, image, image, Fraction(0)) for _ in held)
 
 
 def compute_plan(model: Film, plan: Plan) -> ComputePlan:
-    """How the network runs, within `--memory` or what is free. Raises as `make_compute_plan`."""
+    """How the network runs, within `--memory` or what is free. A job that is resumed keeps the plan that it began with,
+    since frames in other windows would differ a little. Raises as `make_compute_plan`."""
     width, height = plan.size
-    memory = plan.memory
-    if memory is None and (stats := jax.local_devices()[0].memory_stats()):
-        memory = USABLE * stats["bytes_limit"]  # of an accelerator
-    between = plan.timeline.frames(Fraction(1)) if isinstance(plan.source, Photos) else 2
+    memory = device_memory(jax.local_devices()[0]) if plan.memory is None else plan.memory
+    name, job = _job(model, plan), unfinished_job(plan.output) if plan.options.resume else ""
+    if job.startswith(name):
+        begun = ComputePlan(*ast.literal_eval(job.splitlines()[0].removeprefix(name)))
+        if begun.memory > (there := free_memory() if memory is None else memory):
+            raise MemoryError(
+                f"{plan.output} was begun with {begun.memory / 1e9:.1f} GB of memory, there are {there / 1e9:.1f} GB:"
+                " give as much (--memory), or start again without --resume"
+            )
+        return begun
+    between = math.ceil(plan.per_gap)
     return make_compute_plan(
         model.config,
         (height, width),
@@ -205,12 +222,12 @@ def describe(compute: ComputePlan, model: Film, plan: Plan) -> str:
     return text
 
 
-def _fingerprint(model: Film) -> str:
-    """Of its parameters: what other weights have begun is not resumed."""
+def _job(model: Film, plan: Plan) -> str:
+    """A name of the work: what other inputs, options or parameters have begun is not resumed."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(nnx.state(model)):
         digest.update(np.asarray(leaf).tobytes())
-    return digest.hexdigest()
+    return f"{plan.job} {digest.hexdigest()} "
 
 
 @contextlib.contextmanager

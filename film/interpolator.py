@@ -3,22 +3,17 @@
     Interpolator(model, x0.shape[:2]).between(x0, x1, [Fraction(1, 3), Fraction(2, 3)])
 
 The network runs as three compiled functions, so that its levels are never all in memory (`film.model`): `_encode` for
-each frame, kept for both of its neighbours; `_coarse` and `_finish` for each new frame. Sides are padded to a few sizes
-(`bucket`), so that pictures of other sizes find compiled functions.
+each frame; `_coarse` and `_finish` for each new one. Encoded frames are kept for the next new frames as far as the plan
+allows (`ComputePlan.kept`). If it allows fewer than two, `_coarse` gets the levels from 1 on alone, and the finest one
+is made again for `_finish`, when the others are not needed any more. Sides are padded to a few sizes (`bucket`), so
+that pictures of other sizes find compiled functions.
 
 An image that does not fit the plan's window is cut into overlapping windows (`film.tiling`). Flow is first estimated in
 the whole image at `1 / flow_scale` of its size, so that a motion larger than a window is found; windows refine it.
 
-A network that knows the midpoint alone makes other moments as midpoints of midpoints (`film.moments`):
-
-    gap     0 ------------------------------ 1      encode 0, 1
-    1/2                     1/2                     1 pair,  encode 1/2
-    1/4             1/4             3/4             2 pairs, encode both
-    1/8         1/8     3/8     5/8     7/8         4 pairs, encode nothing
-
-These are computed depth first, as many together as keep all devices busy, and no more encoded frames are kept than the
-plan has memory for; others are encoded again. On an accelerator several pairs are one call. With several devices, calls
-are handed out in turn; the result does not depend on their number.
+A network that knows the midpoint alone makes other moments as midpoints of midpoints (`film.moments`), depth first, as
+many together as keep all devices busy. On an accelerator several pairs are one call. With several devices, calls are
+handed out in turn; the result does not depend on their number.
 """
 
 from __future__ import annotations
@@ -27,10 +22,10 @@ import dataclasses
 import functools
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -38,11 +33,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from common.runtime import return_freed_memory
 from film import moments as moments_of
 from film.config import MOST_TIMES
 from film.model import Coarse, Encoded, Film, Pack, concatenate, crop, pad_to_smallest
 from film.moments import HALF
-from film.planning import ComputePlan, make_compute_plan
+from film.planning import USABLE, ComputePlan, make_compute_plan
 from film.shots import is_still
 from film.tiling import Tiling
 
@@ -71,7 +67,8 @@ class _Image:
 
 
 Task = tuple[_Image, _Image, Fraction]  # two frames and a moment between them
-Frames = tuple[Pack, Encoded]  # encoded, as by `Film.encode`
+Levels = Literal["all", "finest", "coarser"]  # of an encoded frame
+Frames = tuple[Pack | None, Encoded | None]  # encoded, as by `Film.encode`; None: not asked for
 
 
 class Interpolator:
@@ -108,17 +105,26 @@ class Interpolator:
         self.params = [jax.device_put(params, device) for device in self.devices]
         kept = 2 + expected.bit_length()
         self.plan = plan or make_compute_plan(
-            model.config, size, align=align, kept=kept, together=max(1, expected), ensemble=quality.ensemble
+            model.config,
+            size,
+            memory=device_memory(self.devices[0]),
+            align=align,
+            kept=kept,
+            together=max(1, expected),
+            ensemble=quality.ensemble,
         )
         zeros = [-side % max(1, align) for side in size]
         self.zeros = [(pixels // 2, pixels - pixels // 2) for pixels in zeros]
         self.edges = [
             (0, all_ - side - pixels) for all_, side, pixels in zip(self.plan.padded, size, zeros, strict=True)
         ]
-        on_cpu = jax.default_backend() == "cpu"
+        on_cpu = self.devices[0].platform == "cpu"
         self.batch = batch or (1 if on_cpu else max(1, ACCELERATOR_PIXELS // (height * width)))
         self._last: tuple[Frame, _Image] | None = None
+        self._copies = len(self.devices) * (2 if quality.ensemble else 1)  # of each frame that is kept
         self._encoded: OrderedDict[tuple[_Image, bool, int], Frames] = OrderedDict()
+        self._compiled = not on_cpu  # an accelerator's memory is not the compiler's
+        self._next: Collection[_Image] = ()  # what the call after this one needs, if that is known
 
     def between(self, x0: Frame, x1: Frame, moments: Iterable[Fraction]) -> Iterator[Frame]:
         """The frames at `moments`, sorted and in (0, 1), float32, not clamped. Where nothing moves between x0 and x1
@@ -130,17 +136,47 @@ class Interpolator:
         a = self._last[1] if self._last is not None and known else self._padded(x0)
         b = self._padded(x1)
         self._last = x1, b
-        if is_still(x0, x1):
+        still = is_still(x0, x1)
+        if not still and not self._compiled:
+            self.compile()
+        if still:
             frames = (_fade(a.pixels, b.pixels, moment) for moment in wanted)
         elif self.any_moment:
             frames = self._run((a, b, moment) for moment in wanted)
         else:
-            # 8/384 becomes 1/32, but 9/384 stays 3/128: time must not go back
-            nearest = itertools.accumulate(map(moments_of.of_midpoints, wanted), max)
-            frames = self._midpoints(a, b, list(nearest))
+            frames = self._midpoints(a, b, moments_of.of_midpoints(wanted))
         (top, _), (left, _) = self.zeros
         for frame in frames:
             yield frame[top : top + self.size[0], left : left + self.size[1]]
+
+    def compile(self) -> None:
+        """Compiles the functions for `batch` pairs, as `between` does at first. Later the compiler's memory would come
+        on top of encoded frames."""
+        self._compiled = True
+        count, (height, width), scale = self.batch, self.plan.window, self.plan.flow_scale
+        for params, device in zip(self.params, self.devices, strict=True):
+            sharding = jax.sharding.SingleDeviceSharding(device)
+
+            def array(*shape: int, dtype: Any = jnp.float32, sharding: Any = sharding) -> jax.ShapeDtypeStruct:
+                return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+            def compiled(function: Any, *words: Any, params: Any = params, batch: int = count) -> Any:
+                """The shapes of its results, for `batch` images."""
+                function.lower(self.graphdef, params, *words).compile()
+                shapes = function.eval_shape(self.graphdef, params, *words)
+                return jax.tree.map(lambda x: array(batch, *x.shape[1:], dtype=x.dtype), shapes)
+
+            flow, time = None, array(count, 1)
+            if scale > 1:
+                small = array(count, *(side // scale for side in self.plan.padded), 3)
+                compiled(FLOW, small, small, time)
+                flow = array(count, height // scale, width // scale, 4)
+            encode, coarse, finish = STAGES
+            image = array(1, height, width, 3)
+            finest, coarser = compiled(encode, image, "all" if self.plan.kept >= 2 else "coarser")
+            if finest is None:
+                finest, _ = compiled(encode, image, "finest")
+            compiled(finish, finest, finest, compiled(coarse, coarser, coarser, time, flow), time)
 
     def _padded(self, frame: Frame) -> _Image:
         if frame.shape != (*self.size, 3):
@@ -150,24 +186,18 @@ class Interpolator:
         return _Image(np.pad(aligned, (*self.edges, (0, 0)), mode="edge"))
 
     def _midpoints(self, a: _Image, b: _Image, wanted: Sequence[Fraction]) -> Iterator[Frame]:
-        """Frames at moments k / 2^n. As many of the next ones are made together as fill all devices. A frame is dropped
-        when its moment has passed: no later one is made from it."""
+        """Frames at moments k / 2^n. A frame is dropped when its moment has passed: no later one is made from it."""
         made: dict[Fraction, _Image] = {Fraction(0): a, Fraction(1): b}
-        waiting = deque(wanted)
-        while waiting:
-            part = [waiting.popleft()]
-            missing = moments_of.closure(part, made)
-            most = len(missing) + self.batch * len(self.devices) - 1
-            while waiting and len(more := moments_of.closure([*part, waiting[0]], made)) <= most:
-                missing, part = more, [*part, waiting.popleft()]
-            for size, level in itertools.groupby(sorted((m.denominator, m) for m in missing), key=lambda pair: pair[0]):
-                new = [m for _, m in level]
-                step = Fraction(1, size)
-                tasks = [(made[m - step], made[m + step], HALF) for m in new]
-                made |= {m: _Image(frame) for m, frame in zip(new, self._run(tasks), strict=True)}
-            for moment in part:
+        steps = moments_of.schedule(wanted, self.batch * len(self.devices))
+        for (new, ready), (following, _) in itertools.pairwise(itertools.chain(steps, [([], [])])):
+            tasks = [(made[before], made[after], HALF) for before, after in map(moments_of.sources, new)]
+            ahead = itertools.chain(*map(moments_of.sources, following))
+            self._next = [made[moment] for moment in ahead if moment in made]
+            made |= {m: _Image(frame) for m, frame in zip(new, self._run(tasks), strict=True)}
+            for moment in ready:
                 yield made[moment].pixels
-            made = {m: image for m, image in made.items() if m >= part[-1]}
+            if ready:
+                made = {m: image for m, image in made.items() if m >= ready[-1]}
 
     def _run(self, tasks: Iterable[Task]) -> Iterator[Frame]:
         """Padded frames, in the order of the tasks."""
@@ -180,44 +210,20 @@ class Interpolator:
         tasks = iter(tasks)
         for number in itertools.count():
             if part := list(itertools.islice(tasks, self.batch)):
-                running.append(self._whole(part, number % len(self.devices)))
+                device, count = number % len(self.devices), len(part)
+                # Filled up to 1, 2, 4, ... or `batch` of them: another number would be compiled.
+                part += part[-1:] * (min(self.batch, 1 << (count - 1).bit_length()) - count)
+                flow = self._flow(part, device) if self.plan.flow_scale > 1 else None
+                running.append(self._frames(part, flow, device)[:count])
             if running and (not part or len(running) == len(self.devices)):
                 yield from np.asarray(running.popleft())
             if not part and not running:
                 return
 
-    def _whole(self, tasks: Sequence[Task], device: int) -> Float[Array, "b h w 3"]:
-        """One call for all tasks."""
-        first, second, moments = zip(*tasks, strict=True)
-        times = np.array([[float(moment)] for moment in moments], np.float32)
-
-        def encode(mirrored: bool) -> tuple[Frames, Frames]:
-            first_frames, second_frames = (
-                [self._kept(image, mirrored, device) for image in images] for images in (first, second)
-            )
-            return concatenate(first_frames), concatenate(second_frames)
-
-        flow = None
-        if self.plan.flow_scale > 1:
-            x0, x1 = (np.stack([image.pixels for image in images]) for images in (first, second))
-            flow = self._flow(x0, x1, times, device)
-        return self._frames(encode, times, flow, device)
-
-    def _kept(self, image: _Image, mirrored: bool, device: int) -> Frames:
-        """The encoded frame, from those that are kept or made."""
-        key = (image, mirrored, device)
-        if key not in self._encoded:
-            most = self.plan.kept * len(self.devices) * (2 if self.quality.ensemble else 1)
-            while len(self._encoded) >= most:
-                self._encoded.popitem(last=False)
-            self._encoded[key] = self._encode(image.pixels[None], mirrored, device)
-        self._encoded.move_to_end(key)
-        return self._encoded[key]
-
     def _tiled(self, tasks: Sequence[Task]) -> Iterator[Frame]:
         """Moments of one pair, window by window; the windows are shared by the devices."""
-        (a, b, _), times = tasks[0], [np.array([[float(moment)]], np.float32) for *_, moment in tasks]
-        flows = [np.asarray(self._flow(a.pixels[None], b.pixels[None], time, 0)) for time in times]
+        a, b, _ = tasks[0]
+        flows = [np.asarray(self._flow([task], 0)) for task in tasks]
         frames = np.zeros((len(tasks), *self.plan.padded, 3), np.float32)
         running: deque[tuple[Any, list[Any]]] = deque()
 
@@ -229,58 +235,81 @@ class Interpolator:
         for number, place in enumerate(Tiling(self.plan.padded, self.plan.window).windows()):
             rows, columns, _ = place
             device, scale = number % len(self.devices), self.plan.flow_scale
-            x0, x1 = (image.pixels[None, rows, columns] for image in (a, b))
-            if is_still(x0[0], x1[0]):
-                windows = [_fade(x0, x1, moment) for *_, moment in tasks]
+            x0, x1 = (_Image(image.pixels[rows, columns]) for image in (a, b))
+            if is_still(x0.pixels, x1.pixels):
+                windows = [_fade(x0.pixels, x1.pixels, moment) for *_, moment in tasks]
             else:
                 coarse = [slice(place.start // scale, place.stop // scale) for place in (rows, columns)]
-                encode = functools.cache(
-                    lambda mirrored, x0=x0, x1=x1, device=device: (
-                        self._encode(x0, mirrored, device),
-                        self._encode(x1, mirrored, device),
-                    )
-                )
                 windows = [
-                    self._frames(encode, time, flow[:, coarse[0], coarse[1]], device)
-                    for time, flow in zip(times, flows, strict=True)
+                    self._frames([(x0, x1, moment)], flow[:, coarse[0], coarse[1]], device)
+                    for (*_, moment), flow in zip(tasks, flows, strict=True)
                 ]
             running.append((place, windows))
             if len(running) == len(self.devices):
                 blend()
         while running:
             blend()
+        self._encoded.clear()
         yield from frames
 
-    def _encode(self, images: Float[np.ndarray, "b h w 3"], mirrored: bool, device: int) -> Frames:
-        return _encode(self.graphdef, self.params[device], self._put(_mirror(images) if mirrored else images, device))
-
-    def _flow(self, x0: Any, x1: Any, times: Float[np.ndarray, "b 1"], device: int) -> Float[Array, "b h w 4"]:
-        """Flow in the whole images at a lower scale, in pixels of that scale."""
-        small = [_shrink(x, self.plan.flow_scale) for x in (x0, x1)]
-        return _flow(self.graphdef, self.params[device], *(self._put(x, device) for x in (*small, times)))
-
-    def _frames(
-        self,
-        encode: Callable[[bool], tuple[Frames, Frames]],
-        times: Float[np.ndarray, "b 1"],
-        flow: Any,
-        device: int,
-    ) -> Float[Array, "b h w 3"]:
-        """The network's frames, or the mean of its ensemble."""
-        run = partial(_finish, self.graphdef, self.params[device])
-        coarse = partial(_coarse, self.graphdef, self.params[device])
-        flow, time = None if flow is None else self._put(flow, device), self._put(times, device)
-        total = []
+    def _frames(self, tasks: Sequence[Task], flow: Any, device: int) -> Float[Array, "b h w 3"]:
+        """One call of the network for all tasks, or the mean of its ensemble; `flow` is known, or None."""
+        first, second, moments = zip(*tasks, strict=True)
+        time = self._put(_times(moments), device)
+        coarse, finish = (partial(function, self.graphdef, self.params[device]) for function in (_coarse, _finish))
+        flow = None if flow is None else self._put(flow, device)
+        frames = []
         for mirrored in (False, True) if self.quality.ensemble else (False,):
-            (p0, e0), (p1, e1) = encode(mirrored)
             known = flow if flow is None or not mirrored else _mirror(flow) * MIRRORED_FLOW
-            frame = run(p0, p1, coarse(e0, e1, time, known), time)
-            if not self.quality.ensemble:
-                return frame
-            back = None if known is None else known[..., [2, 3, 0, 1]]
-            frame += run(p1, p0, coarse(e1, e0, 1 - time, back), 1 - time)
-            total.append(_mirror(frame) if mirrored else frame)
-        return (total[0] + total[1]) / 4
+            (p0, e0), (p1, e1) = (
+                concatenate([self._kept(image, mirrored, device) for image in images]) for images in (first, second)
+            )
+            lean = p0 is None
+            if lean:
+                jax.block_until_ready((e0, e1))
+                return_freed_memory()  # in pieces too small for an activation
+            pairs = [(coarse(e0, e1, time, known), time)]
+            if self.quality.ensemble:
+                pairs.append((coarse(e1, e0, 1 - time, None if known is None else known[..., [2, 3, 0, 1]]), 1 - time))
+            if lean:
+                del e0, e1
+                self._forget(self.plan.kept * self._copies, later=self._next)
+                jax.block_until_ready(pairs)  # until then encoded frames that are dropped are in memory
+                finest = functools.cache(partial(self._encode, mirrored=mirrored, device=device, levels="finest"))
+                p0, p1 = (concatenate([finest(image)[0] for image in images]) for images in (first, second))
+                jax.block_until_ready((p0, p1))
+                return_freed_memory()
+            made = finish(p0, p1, *pairs[0])
+            if self.quality.ensemble:
+                made += finish(p1, p0, *pairs[1])
+            frames.append(_mirror(made) if mirrored else made)
+        return (frames[0] + frames[1]) / 4 if self.quality.ensemble else frames[0]
+
+    def _kept(self, image: _Image, mirrored: bool, device: int) -> Frames:
+        """The encoded frame, from those that are kept or made."""
+        key, kept = (image, mirrored, device), self.plan.kept
+        if key not in self._encoded:
+            self._forget(max(2, kept) * self._copies - 1)
+            self._encoded[key] = self._encode(image, mirrored, device, "all" if kept >= 2 else "coarser")
+        self._encoded.move_to_end(key)
+        return self._encoded[key]
+
+    def _forget(self, most: int, later: Collection[_Image] = ()) -> None:
+        """Drops encoded frames until `most` are left: those of `later` last, else the one used longest ago first."""
+        while len(self._encoded) > most:
+            unused = (key for key in self._encoded if key[0] not in later)
+            del self._encoded[next(unused, next(iter(self._encoded)))]
+
+    def _encode(self, image: _Image, mirrored: bool, device: int, levels: Levels) -> Frames:
+        pixels = image.pixels[None]
+        images = self._put(_mirror(pixels) if mirrored else pixels, device)
+        return _encode(self.graphdef, self.params[device], images, levels)
+
+    def _flow(self, tasks: Sequence[Task], device: int) -> Float[Array, "b h w 4"]:
+        """Flow in the whole images at a lower scale, in pixels of that scale."""
+        first, second, moments = zip(*tasks, strict=True)
+        small = (_shrink(np.stack([x.pixels for x in images]), self.plan.flow_scale) for images in (first, second))
+        return _flow(self.graphdef, self.params[device], *(self._put(x, device) for x in (*small, _times(moments))))
 
     def _put(self, x: Any, device: int) -> Array:
         return jax.device_put(x, self.devices[device])
@@ -335,8 +364,18 @@ def _interpolate(
         raise ValueError("one frame only: interpolation needs at least two")
 
 
+def device_memory(device: Any) -> float | None:
+    """Bytes of an accelerator's memory that may be planned with; None: of a CPU, whose memory is the machine's."""
+    stats = None if device.platform == "cpu" else device.memory_stats()
+    return USABLE * stats["bytes_limit"] if stats else None
+
+
 def _fade(x0: Any, x1: Any, moment: Fraction) -> Any:
     return x0 + np.float32(moment) * (x1 - x0)
+
+
+def _times(moments: Sequence[Fraction]) -> Float[np.ndarray, "b 1"]:
+    return np.array([[float(moment)] for moment in moments], np.float32)
 
 
 def _mirror(x: Any) -> Any:
@@ -349,9 +388,11 @@ def _shrink(images: Float[np.ndarray, "b h w 3"], scale: int) -> Float[np.ndarra
     return images.reshape(batch, height // scale, scale, width // scale, scale, channels).mean(axis=(2, 4))
 
 
-@partial(jax.jit, static_argnums=0)
-def _encode(graphdef, params, images) -> Frames:
-    return nnx.merge(graphdef, params).encode(images.astype(_precision(params)))
+@partial(jax.jit, static_argnums=(0, 3))
+def _encode(graphdef, params, images, levels: Levels) -> Frames:
+    """XLA leaves out what only the other levels need."""
+    finest, coarser = nnx.merge(graphdef, params).encode(images.astype(_precision(params)))
+    return None if levels == "coarser" else finest, None if levels == "finest" else coarser
 
 
 @partial(jax.jit, static_argnums=0)
@@ -370,6 +411,9 @@ def _flow(graphdef, params, x0, x1, time) -> Float[Array, "b h w 4"]:
     padded = [pad_to_smallest(model.config, x.astype(_precision(params))) for x in (x0, x1)]
     output = crop(model.forward(*padded, time), *x0.shape[1:3])
     return jnp.concatenate([output.backward_flow[0], output.forward_flow[0]], axis=-1)
+
+
+STAGES, FLOW = (_encode, _coarse, _finish), _flow
 
 
 def _precision(params: Any) -> Any:

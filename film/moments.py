@@ -1,13 +1,21 @@
 """Moments of a gap: 0 is its first frame, 1 its last; rational numbers between them.
 
 A network that estimates flow at the moment itself (`FilmConfig.bilateral`) is asked for any moment. The published ones
-know the midpoint alone: other moments are midpoints of midpoints, so a moment becomes one with a denominator of 2^n,
-always the same one, whatever else is asked.
+know the midpoint alone, and make others as midpoints of midpoints, k / 2^n:
+
+    gap     0 ------------------------------ 1
+    1/2                     1/2                     from 0 and 1
+    1/4             1/4             3/4             from 0 and 1/2, 1/2 and 1
+    1/8         1/8     3/8     5/8     7/8
+
+For a moment that is none of them the nearest k / 32 is taken. `schedule` orders the work depth first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import itertools
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from film.config import MOST_TIMES
@@ -22,18 +30,36 @@ def even(count: int) -> list[Fraction]:
     return [Fraction(number, count + 1) for number in range(1, count + 1)]
 
 
-def of_midpoints(moment: Fraction) -> Fraction:
-    """The moment if its denominator is 2^n; else the one with the smallest such denominator within `NEAR`, or 0 or 1
-    for one that is closer to an end than to 1/64."""
-    if moment.denominator & (moment.denominator - 1) == 0:
-        if moment.denominator > 2**MOST_TIMES:
-            raise ValueError(f"moment {moment}: midpoints of midpoints end at 1/{2**MOST_TIMES}")
+def of_midpoints(moments: Sequence[Fraction]) -> list[Fraction]:
+    """Moments k / 2^n, within `NEAR` of those given and in the same order.
+
+    A moment with a denominator of 64 or less that is a power of two stays; any other becomes the nearest k / 32, next
+    to an end of the gap k / 64. So the result for a moment does not depend on the others, with one exception: if all
+    denominators are powers of two, however large, all moments stay. Beside others those beyond 64 cannot: 3/128 would
+    come before the 1/32 that stands for the earlier 1/48.
+    """
+    if all(_is_power_of_two(moment.denominator) for moment in moments):
+        if too_fine := [moment for moment in moments if moment.denominator > 2**MOST_TIMES]:
+            raise ValueError(f"moment {too_fine[0]}: midpoints of midpoints end at 1/{2**MOST_TIMES}")
+        return list(moments)
+    return [_nearest(moment) for moment in moments]
+
+
+def _nearest(moment: Fraction) -> Fraction:
+    if _is_power_of_two(moment.denominator) and moment.denominator <= NEAR.denominator:
         return moment
-    for denominator in (2, 4, 8, 16, 32):
-        nearest = Fraction(round(moment * denominator), denominator)
-        if 0 < nearest < 1 and abs(nearest - moment) <= NEAR:
-            return nearest
-    return Fraction(round(moment * 64), 64)
+    nearest = Fraction(round(moment * 32), 32)
+    return Fraction(round(moment * 64), 64) if nearest in ENDS else nearest
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def sources(moment: Fraction) -> tuple[Fraction, Fraction]:
+    """The moments that k / 2^n is half-way between: it is made from their frames."""
+    step = Fraction(1, moment.denominator)
+    return moment - step, moment + step
 
 
 def closure(moments: Iterable[Fraction], made: Container[Fraction] = ENDS) -> set[Fraction]:
@@ -44,6 +70,24 @@ def closure(moments: Iterable[Fraction], made: Container[Fraction] = ENDS) -> se
         moment = waiting.pop()
         if moment not in made and moment not in missing:
             missing.add(moment)
-            step = Fraction(1, moment.denominator)
-            waiting += [moment - step, moment + step]
+            waiting += sources(moment)
     return missing
+
+
+def schedule(wanted: Iterable[Fraction], most: int) -> Iterator[tuple[list[Fraction], list[Fraction]]]:
+    """Steps that make the `wanted` moments k / 2^n, in their order: moments of one denominator to make together, from
+    their `sources`, and which of the wanted ones are ready then. As many of the next ones are made together as need at
+    most `most` - 1 moments more."""
+    made: set[Fraction] = set(ENDS)
+    waiting = deque(wanted)
+    while waiting:
+        ready = [waiting.popleft()]
+        missing = closure(ready, made)
+        limit = len(missing) + most - 1
+        while waiting and len(more := closure([*ready, waiting[0]], made)) <= limit:
+            missing, ready = more, [*ready, waiting.popleft()]
+        levels = itertools.groupby(sorted(missing, key=lambda m: (m.denominator, m)), key=lambda m: m.denominator)
+        steps = [list(level) for _, level in levels] or [[]]
+        yield from ((new, []) for new in steps[:-1])
+        yield steps[-1], ready
+        made = {moment for moment in made | missing if moment >= ready[-1]}

@@ -1,11 +1,15 @@
 """How an image is computed within a budget of memory: whole, or in windows. Needs no JAX.
 
-The peak of a run of the network grows with the pixels that it sees at once:
+The peak of a process that runs the network grows with the pixels that it sees at once:
 
-    bytes = BASE + parameters + pixels * (PER_PIXEL + SHARE * bytes of an encoded pixel)
+    bytes = BASE + 4 * parameters + pixels * (PER_PIXEL + SHARE * finest + held)
 
-`python -m benchmarks.film_memory` measures the peaks of both presets at several sizes beside this model. An encoded
-frame is kept beyond the two of a pair only where there is memory for it.
+`finest` are the bytes of a pixel of an encoded frame's finest level, `held` those of the encoded frames in memory,
+which are known (`held_bytes`). `python -m benchmarks.film_memory` measures peaks of both presets at several sizes and
+fits the constants: the smallest with which no measured peak is above the model.
+
+Encoded frames are kept for the next new frames as far as there is memory; by default not beyond `MODEST`, since they
+save a few percent of the time.
 
 An image too large for the budget is computed in the largest windows that fit (`film.tiling`), with flow found at a
 scale at which the whole image fits.
@@ -25,9 +29,9 @@ import psutil
 from film.config import FilmConfig
 from film.tiling import GRID, OVERLAP
 
-BASE = 0.45e9  # the process with JAX and compiled functions
-PER_PIXEL, SHARE = 300, 2.5
+BASE, PER_PIXEL, SHARE = 0.76e9, 540, 0.0  # of nine peaks; refit by a whole run of that command
 USABLE = 0.8  # of free memory
+MODEST = 2 << 30  # bytes up to which encoded frames are kept by default
 MAPPED = 2.2  # bytes of address space, which `ulimit -v` limits, for each byte in use
 FRAME = 12  # bytes of a pixel of a frame, float32
 SMALLEST_WINDOW = 2 * OVERLAP + GRID
@@ -42,7 +46,7 @@ class ComputePlan:
     padded: tuple[int, int]  # of the image
     window: tuple[int, int]  # of what the network sees; as `padded`: the image is computed whole
     flow_scale: int  # flow begins in the image at 1 / flow_scale of its size, a power of two; 1: in the window itself
-    kept: int  # encoded frames, at least two
+    kept: int  # encoded frames, from one new frame to the next; below two they lack their finest level
     together: int  # frames of a gap that are computed window by window together
     memory: float  # bytes at the peak, by the model
 
@@ -71,7 +75,7 @@ def make_compute_plan(
       kept, together: the most that can be of use.
       ensemble: a frame is kept twice, its mirror image as well.
 
-    Raises MemoryError for a budget too small for the smallest window, ValueError for another scale.
+    Raises MemoryError for a budget too small for the smallest window or for `flow_scale`, ValueError for another scale.
     """
     scales = [scale for scale in SCALES if scale < 2**config.pyramid_levels]
     if flow_scale is not None and flow_scale not in scales:
@@ -79,13 +83,14 @@ def make_compute_plan(
     budget = USABLE * free_memory() if memory is None else memory
     height, width = padded = (_padded(config, size[0], align, flow_scale), _padded(config, size[1], align, flow_scale))
     pixels = height * width
-    whole = network_bytes(config, pixels, ensemble) + 3 * FRAME * pixels
-    if whole <= budget:
-        # A network that is asked for the moment itself never needs more than a pair.
-        useful = 0 if config.bilateral else max(0, kept - 2)
-        one = (2 if ensemble else 1) * encoded_bytes(config) * pixels
-        more = min(useful, int((budget - whole) // one))
-        return ComputePlan(padded, padded, flow_scale or 1, 2 + more, together, whole + more * one)
+    # A network that is asked for the moment itself never needs more than a pair, and for each moment both of it.
+    useful, modest = (2, budget) if config.bilateral else (max(2, kept), budget if memory else min(budget, MODEST))
+    peaks = {
+        count: network_bytes(config, pixels, ensemble, count) + 3 * FRAME * pixels for count in range(useful, -1, -1)
+    }
+    if peaks[0] <= budget:
+        count = next((count for count, peak in peaks.items() if peak <= modest), 0)
+        return ComputePlan(padded, padded, flow_scale or 1, count, together, peaks[count])
 
     height, width = padded = (height + -height % GRID, width + -width % GRID)
     pixels = height * width
@@ -93,15 +98,16 @@ def make_compute_plan(
     left = budget - fixed
     window = largest_window(config, padded, left, ensemble)
     fitting = [scale for scale in scales[1:] if network_bytes(config, pixels // scale**2) <= left]
-    if window is None or not fitting:
+    if window is None or not fitting or flow_scale not in (None, *fitting):
         smallest = network_bytes(config, min(pixels, SMALLEST_WINDOW**2), ensemble)
-        least = fixed + max(smallest, network_bytes(config, pixels // scales[-1] ** 2))
+        small = network_bytes(config, pixels // (flow_scale or scales[-1]) ** 2)
+        least = peaks[0] if flow_scale == 1 else fixed + max(smallest, small)
+        asked = "" if flow_scale is None else f" with --flow-scale 1/{flow_scale}"
         raise MemoryError(
-            f"images of {size[1]}x{size[0]} need {least / 1e9:.1f} GB or more, there are {budget / 1e9:.1f} GB: give"
-            " smaller images (--size) or more memory (--memory)"
+            f"images of {size[1]}x{size[0]}{asked} need {least / 1e9:.1f} GB or more, there are {budget / 1e9:.1f} GB:"
+            f" give smaller images (--size){', a smaller scale' * bool(asked)} or more memory (--memory)"
         )
-    if flow_scale is None or flow_scale not in fitting:
-        flow_scale = fitting[0]
+    flow_scale = flow_scale or fitting[0]
     network = network_bytes(config, math.prod(window), ensemble)
     together = max(1, min(together, 1 + int((left - network) // (FRAME * pixels))))
     frames = network + (together - 1) * FRAME * pixels
@@ -143,15 +149,28 @@ def bucket(side: int) -> int:
     return -(-side // step) * step
 
 
-def network_bytes(config: FilmConfig, pixels: int, ensemble: bool = False) -> float:
-    """The peak of a process that runs the network on a pair of so many pixels; an ensemble encodes it twice."""
-    share = SHARE + (2 if ensemble else 0)
-    return BASE + 4 * parameters(config) + pixels * (PER_PIXEL + share * encoded_bytes(config))
+def network_bytes(config: FilmConfig, pixels: int, ensemble: bool = False, kept: int = 2) -> float:
+    """The peak of a process that runs the network on a pair of so many pixels and keeps `kept` encoded frames; an
+    ensemble encodes each frame twice."""
+    held = held_bytes(config, kept) * (2 if ensemble else 1)
+    return BASE + 4 * parameters(config) + pixels * (PER_PIXEL + SHARE * encoded_bytes(config)[0] + held)
 
 
-def encoded_bytes(config: FilmConfig) -> float:
-    """Bytes of an encoded frame for each pixel (`film.model.Encoded`)."""
-    return 4 * sum(config.feature_channels(level) / 4**level for level in range(config.pyramid_levels))
+def held_bytes(config: FilmConfig, kept: int) -> float:
+    """Bytes of encoded frames for each pixel, at the peak."""
+    finest, coarser = encoded_bytes(config)
+    if kept >= 2:
+        return kept * (finest + coarser)
+    return max(2 * coarser, 2 * finest + kept * coarser)  # while the coarser levels are computed, and the finest one
+
+
+def encoded_bytes(config: FilmConfig) -> tuple[float, float]:
+    """Bytes of an encoded frame for each pixel (`film.model.Film.encode`): its finest level, and the others."""
+    channels = [config.feature_channels(level) for level in range(config.pyramid_levels)]
+    for level in range(config.fusion_pyramid_levels):
+        channels[level] += 4  # the image, packed
+    finest, *coarser = (4 * count / 4**level for level, count in enumerate(channels))
+    return finest, sum(coarser)
 
 
 def parameters(config: FilmConfig) -> float:

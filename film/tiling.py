@@ -58,11 +58,11 @@ class Tiling:
         starts = self._starts(image, window)
         total = np.zeros(image, np.float32)
         ramps = []
+        margin = min(MARGIN, self.overlap // 2)
+        places = np.linspace(0, 1, self.overlap - 2 * margin + 2)[1:-1]  # in the cross-fade
+        rise = np.concatenate([np.zeros(margin), np.sin(np.pi / 2 * places) ** 2])
         for start in starts:
             ramp = np.ones(window, np.float32)
-            fade = max(1, self.overlap - 2 * MARGIN) if self.overlap else 0
-            margin = min(MARGIN, self.overlap // 2)
-            rise = np.concatenate([np.zeros(margin), np.sin(np.pi / 2 * (np.arange(fade) + 0.5) / max(1, fade)) ** 2])
             if start > 0:
                 ramp[: len(rise)] = rise
             if start + window < image:

@@ -1,17 +1,20 @@
-"""Sound of a clip, taken from the video that it was made from.
+"""Sound, subtitles and chapters of a clip, taken from the video that it was made from.
 
     Audio("holiday.mp4")                                   # its packets as they are: nothing is lost
     Audio("holiday.mp4", "stretch", Fraction(4))           # four times as long at the same pitch
 
 Copied sound keeps its timing: the first frame of the clip plays with the sound of the first frame of the video.
 Stretched sound is decoded, slowed down by FFmpeg's atempo, and encoded as AAC, or Opus for WebM. All audio streams are
-taken, with their language; subtitles, chapters and other data are left out. A video without sound gives none.
+taken, with their language. A video without sound gives none.
+
+Subtitles and chapters are copied (`caption_packets`) to a clip that lasts as long as the video. Other data are left
+out.
 """
 
 import contextlib
 import itertools
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -23,8 +26,9 @@ from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.container import InputContainer, OutputContainer
 from av.packet import Packet
+from av.stream import Stream
 
-from common.io.video_reader import probe
+from common.io.video_reader import codec_name, probe
 
 _APART = 10  # seconds between neighbouring packets of different streams in a file, at most
 _OPUS_RATE = 48000
@@ -61,17 +65,38 @@ def sound_packets(
         if audio.mode == "copy":
             targets = [output.add_stream_from_template(stream) for stream in streams]
             if targets:
-                parts.append(_copied(source, targets, start))
+                parts.append(_copied(source, streams, targets, start))
         else:
             targets = [_encoder(output, stream) for stream in streams]
             parts.extend(_stretched(audio, number, target, start) for number, target in enumerate(targets))
-        for stream, target in zip(streams, targets, strict=True):
-            target.disposition = stream.disposition
-            if stream.language:
-                target.metadata["language"] = stream.language
+        _label(streams, targets)
         for part in parts:
             stack.callback(part.close)
         yield [_until(part, end) for part in parts]
+
+
+@contextlib.contextmanager
+def caption_packets(
+    path: str | Path | None, output: OutputContainer, end: Fraction | None
+) -> Iterator[list[Iterator[Packet]]]:
+    """As `sound_packets`, for the subtitles of the video `path` that the container can hold; and adds its chapters."""
+    if path is None:
+        yield []
+        return
+    start = probe(path).start
+    with av.open(str(path)) as source, contextlib.ExitStack() as stack:
+        streams = [stream for stream in source.streams.subtitles if codec_name(stream) in output.supported_codecs]
+        targets = [output.add_stream_from_template(stream) for stream in streams]
+        _label(streams, targets)
+        chapters = source.chapters()
+        for chapter in chapters:
+            for side in ("start", "end"):
+                chapter[side] = max(0, chapter[side] - round(start / (chapter["time_base"] or 1)))
+        output.set_chapters(chapters)
+        packets = _copied(source, streams, targets, start) if streams else None
+        if packets is not None:
+            stack.callback(packets.close)
+        yield [_until(packets, end)] if packets is not None else []
 
 
 def dts_seconds(packet: Packet) -> Fraction:
@@ -87,13 +112,22 @@ def _until(packets: Iterator[Packet], end: Fraction | None) -> Iterator[Packet]:
             yield packet
 
 
-def _copied(source: InputContainer, targets: list[AudioStream], start: Fraction) -> Generator[Packet, None, None]:
-    numbers = {stream.index: number for number, stream in enumerate(source.streams.audio)}
-    for packet in source.demux(audio=tuple(numbers.values())):
+def _label(streams: Iterable[Stream], targets: Iterable[Stream]) -> None:
+    for stream, target in zip(streams, targets, strict=True):
+        target.disposition = stream.disposition
+        if stream.language:
+            target.metadata["language"] = stream.language
+
+
+def _copied(
+    source: InputContainer, streams: Sequence[Stream], targets: Sequence[Stream], start: Fraction
+) -> Generator[Packet, None, None]:
+    copies = dict(zip((stream.index for stream in streams), targets, strict=True))
+    for packet in source.demux(*streams):
         if packet.dts is not None:  # the last one of a stream is empty
-            number = numbers[packet.stream_index]
+            target = copies[packet.stream_index]
             _shift(packet, -start)
-            packet.stream = targets[number]
+            packet.stream = target
             yield packet
 
 

@@ -5,7 +5,7 @@
 | .mp4 | h264, hevc, av1, vp9 | 8, 10 | nearly all codecs | pixels a side: see CODECS |
 | .mov | h264, hevc | 8, 10 | nearly all codecs | same |
 | .mkv | h264, hevc, av1, vp9 | 8, 10 | all codecs | same |
-| .webm | vp9, av1 | 8, 10 (av1) | Opus, Vorbis | same |
+| .webm | vp9; av1 for 10 bits | 8, 10 | Opus, Vorbis | same |
 | .gif | | 8, of 256 colours | none | 65,535 pixels a side; all frames in memory |
 | .webp | | 8 | none | 16,383 pixels a side |
 | .apng | | 8, 16 | none | none |
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-from common.io.files import check_output_file, check_output_folder, is_unfinished
+from common.io.files import check_output_file, check_output_folder, finished_parts, is_unfinished
 
 MAX_SIDE = 16384  # pixels, of all encoders here
 
@@ -69,10 +69,10 @@ Rate = Fraction | float | int | str
 class Encoding:
     """How pixels are stored.
 
-    `codec` (movies): h264, hevc, av1 or vp9; None: the default of the container. `quality`: CRF of a movie, 0 (best) to
-    51 or 63; of .webp 0 to 100 (best); None: a default that looks lossless. `bits`: 8, or 10 for movies, 16 for .apng
-    and PNGs, where 10 means 16 too. `chroma` (movies): "420", one colour sample for 2x2 pixels, which every player
-    takes, or "444", one for each.
+    `codec` (movies): h264, hevc, av1 or vp9; None: the first one of the container that stores `bits` and `chroma`.
+    `quality`: CRF of a movie, 0 (best) to 51 or 63; of .webp 0 to 100 (best); None: a default that looks lossless.
+    `bits`: 8, or 10 for movies, 16 for .apng and PNGs, where 10 means 16 too. `chroma` (movies): "420", one colour
+    sample for 2x2 pixels, which every player takes, or "444", one for each.
     """
 
     codec: str | None = None
@@ -126,7 +126,8 @@ def check_output(
     if size is None:
         return
     if folder:
-        check_disk(path, frames * math.prod(size) * 3 * encoding.bits // 8 // PNG_RATIO)
+        left = frames - (finished_parts(path) if resume else 0)
+        check_disk(path, left * math.prod(size) * 3 * encoding.bits // 8 // PNG_RATIO)
     elif suffix == ".gif":
         check_gif(path, size, math.ceil(frames * min(1, 50 / parse_fps(fps))))  # the others are dropped
     else:
@@ -159,15 +160,15 @@ def checked_encoding(path: str | Path, encoding: Encoding) -> Encoding:
             raise ValueError(f"{path}: quality {quality} is for movies, and for .webp from 0 to 100; leave it out")
         return replace(encoding, bits=8 if bits == 8 else 16, quality=90 if quality is None else quality)
     names = MOVIES[suffix][1]
-    name = names[0] if encoding.codec is None else encoding.codec
+    able = [name for name in names if bits in CODECS[name].bits and encoding.chroma in CODECS[name].chroma]
+    name = [*able, names[0]][0] if encoding.codec is None else encoding.codec
     if name not in names:
         raise ValueError(f"{path}: codec {name!r} is none of {suffix}, which takes {' '.join(names)}")
     codec = CODECS[name]
     quality = codec.quality if quality is None else quality
     if not 0 <= quality <= codec.worst:
         raise ValueError(f"{path}: quality {quality} of {name} is not from 0 (best) to {codec.worst} (worst)")
-    if bits not in codec.bits or encoding.chroma not in codec.chroma:
-        able = [other for other in names if bits in CODECS[other].bits and encoding.chroma in CODECS[other].chroma]
+    if name not in able:
         way = f"codec {able[0]}" if able else f"{codec.bits[0]} bits and chroma 420"
         raise ValueError(f"{path}: {name} cannot store {bits} bits with chroma {encoding.chroma}; use {way}")
     from av.codec.codec import Codec as Encoder  # slow to load: mistakes in names are told before
@@ -187,12 +188,16 @@ def check_sound(path: str | Path, codecs: Sequence[str]) -> None:
         return
     if suffix not in MOVIES:
         raise ValueError(f"{path}: pictures hold no sound; write .mp4, or leave the sound out")
+    for codec in not_held(suffix, codecs):
+        raise ValueError(f"{path}: {suffix} cannot hold {codec} sound; write .mkv, or leave the sound out")
+
+
+def not_held(suffix: str, codecs: Sequence[str]) -> list[str]:
+    """Those of the codecs (of sound or subtitles) that the container of a movie cannot hold."""
     import av
 
     with av.open(io.BytesIO(), "w", format=MOVIES[suffix][0]) as container:
-        for codec in codecs:
-            if codec not in container.supported_codecs:
-                raise ValueError(f"{path}: {suffix} cannot hold {codec} sound; write .mkv, or leave the sound out")
+        return [codec for codec in codecs if codec not in container.supported_codecs]
 
 
 def check_disk(folder: str | Path, needed: int) -> None:

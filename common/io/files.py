@@ -164,6 +164,20 @@ def workspace(path: str | Path, job: str = "", resume: bool = False) -> Iterator
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def unfinished_job(path: str | Path) -> str:
+    """The `job` of the `workspace` that a stopped run left for `path`; empty: there is none."""
+    try:
+        return (_workspace(_resolve(path)) / _JOB).read_text()
+    except OSError:
+        return ""
+
+
+def finished_parts(path: str | Path) -> int:
+    """How many finished parts the `workspace` of `path` holds."""
+    folder = _workspace(_resolve(path))
+    return sum(not entry.name.startswith(".") for entry in folder.iterdir()) if folder.is_dir() else 0
+
+
 def move_into_place(temporary: Path, path: str | Path, overwrite: bool = False) -> None:
     """Renames a file of a `workspace` to its output. Raises as `check_output_file`."""
     target = _resolve(path)

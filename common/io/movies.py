@@ -27,7 +27,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 from jaxtyping import Float
 
-from common.io.audio import Audio, dts_seconds, sound_packets
+from common.io.audio import Audio, caption_packets, dts_seconds, sound_packets
 from common.io.clip_limits import CODECS, MOVIES, Encoding
 from common.io.colour import Colour, from_rgb
 
@@ -73,7 +73,7 @@ class Movie:
         may be at it."""
         self._deadline = time.monotonic() + PATIENCE
 
-    def finish(self, path: Path, suffix: str, audio: Audio | None, partial: bool) -> None:
+    def finish(self, path: Path, suffix: str, audio: Audio | None, captions: str | Path | None, partial: bool) -> None:
         """Writes the movie of all frames so far to `path`. A `partial` one has copied sound up to its end, but none
         that is stretched, and no index in front: both take time."""
         if self._output is not None:
@@ -91,8 +91,8 @@ class Movie:
                 if self.encoding.codec == "hevc" and container in ("mp4", "mov"):
                     stream.codec_context.codec_tag = "hvc1"  # the form that Apple's players take
             end = Fraction(self.count) / self.rate if partial else None
-            with sound_packets(audio, output, end) as sound:
-                for packet in heapq.merge(self._packets(stream), *sound, key=dts_seconds):
+            with sound_packets(audio, output, end) as sound, caption_packets(captions, output, end) as text:
+                for packet in heapq.merge(self._packets(stream), *sound, *text, key=dts_seconds):
                     output.mux(packet)
 
     def abort(self) -> None:

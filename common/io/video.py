@@ -48,10 +48,12 @@ from common.io.files import atomic_folder, is_unfinished, mark_shown, move_into_
 from common.io.images import write_image
 from common.io.movies import Movie
 from common.io.video_reader import probe
+from common.terminal import stopping
 
 Frame = Float[np.ndarray, "_ _ 3"]
 
 AHEAD = 2  # frames that wait for the encoder
+GOES_ON = "the same command with --resume goes on"
 
 
 def write_clip(
@@ -139,6 +141,7 @@ def open_clip(
     *,
     colour: Colour | None = None,
     audio: Audio | None = None,
+    captions: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
     job: str = "",
@@ -147,6 +150,7 @@ def open_clip(
 
     An odd width or height of a movie grows by one by repeating the edge, since 4:2:0 needs even sides. `colour`: the
     tags of a movie, which the conversion follows; BT.709, limited range, if None or not storable (RGB sources).
+    `captions`: a video whose chapters, and whose subtitles as far as the container holds them, a movie gets.
 
     `job` names the work (a hash of inputs and options). Without it nothing is left after an exception. With it Ctrl-C
     makes the frames so far a playable file and raises KeyboardInterrupt with a line that says so; and what is encoded
@@ -166,6 +170,7 @@ def open_clip(
     encoding = checked_encoding(path, encoding)
     colour = colour if colour is not None and colour.storable else Colour()
     state = f"{job}\n{size} {rate} {encoding} {colour}\n" if job else ""
+    parts = bool(job) and (folder_of_pngs or suffix in MOVIES)  # that can be resumed
     with workspace(path, state, resume) as folder, _encoder_errors(path):
         if folder_of_pngs:
             sink = Pictures(folder, encoding.bits)
@@ -182,11 +187,12 @@ def open_clip(
                 sink.finish(path, replace)
                 return
             if isinstance(sink, Movie):
-                sink.finish(temporary, suffix, audio, partial)
+                sink.finish(temporary, suffix, audio, captions, partial)
             else:
                 sink.finish(temporary)
             move_into_place(temporary, path, replace)
 
+        unpublished = stopping(f"{path} is not there yet; {GOES_ON}") if parts else contextlib.nullcontext()
         try:
             yield clip
             clip._flush()
@@ -198,16 +204,18 @@ def open_clip(
                     for part in folder.glob("[!.]*"):
                         part.unlink()
                 raise
-            publish(partial=True)
+            with unpublished:
+                publish(partial=True)
             mark_shown(path)
             line = f"{path} holds the first frame" if sink.count == 1 else f"{path} holds the first {sink.count} frames"
-            if folder_of_pngs or suffix in MOVIES:
-                line += "; the same command with --resume goes on"
+            if parts:
+                line += f"; {GOES_ON}"
             raise KeyboardInterrupt(*(error.args or (2,))[:1], line) from error
         clip._thread.shutdown()
         if not sink.count:
             raise ValueError(f"cannot write {path}: there are no frames; give at least one")
-        publish(partial=False)
+        with unpublished:
+            publish(partial=False)
 
 
 class Pictures:

@@ -29,7 +29,7 @@ import numpy as np
 from av.buffer import Buffer
 from av.container import InputContainer
 from av.error import FFmpegError
-from av.stream import Disposition
+from av.stream import Disposition, Stream
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from jaxtyping import Float
@@ -53,7 +53,7 @@ class VideoInfo:
     `frames` and `duration`: None where the container does not say; `bits`: of a sample, 8 or more; `colour`: the tags,
     guessed where there are none; `audio`: the codec of each audio stream, () without sound; `variable`: whether frames
     last unequally, None where the container has no index of frames; `start`: time of the first frame on the clock that
-    the sound uses, in seconds.
+    the sound uses, in seconds; `subtitles`: the codec of each of their streams; `chapters`: how many there are.
     """
 
     width: int
@@ -66,6 +66,8 @@ class VideoInfo:
     audio: tuple[str, ...]
     variable: bool | None
     start: Fraction
+    subtitles: tuple[str, ...] = ()
+    chapters: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,17 @@ def probe(path: str | Path) -> VideoInfo:
             frames,
             frame.format.components[0].bits,
             frame_colour(frame),
-            tuple(audio.codec_context.codec.canonical_name for audio in container.streams.audio),
+            tuple(map(codec_name, container.streams.audio)),
             variable,
             _stamp(frame) or Fraction(0),
+            tuple(map(codec_name, container.streams.subtitles)),
+            len(container.chapters()),
         )
+
+
+def codec_name(stream: Stream) -> str:
+    """As containers list what they hold."""
+    return "unknown" if stream.codec_context is None else stream.codec_context.codec.canonical_name
 
 
 def read_video(

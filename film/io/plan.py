@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import hashlib
+import itertools
 import math
 import os
 import re
@@ -31,7 +32,7 @@ from jaxtyping import Float
 
 from common import terminal
 from common.io.audio import Audio
-from common.io.clip_limits import ANIMATIONS, MOVIES, Encoding, Rate, check_output, is_folder, parse_fps
+from common.io.clip_limits import ANIMATIONS, MOVIES, Encoding, Rate, check_output, is_folder, not_held, parse_fps
 from common.io.colour import Colour
 from common.io.files import check_output_file, require_file
 from common.io.images import READABLE, check_writable, find_images, image_size, read_encoded, read_image
@@ -46,6 +47,7 @@ SMALLEST = 2  # pixels a side
 MAX_CACHE = 512 << 20  # bytes of encoded photos in memory
 END_MARKS = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND\xaeB`\x82"}  # JPEG, PNG: first and last bytes of a file
 PHOTOS_RATE, PHOTOS_BETWEEN = Fraction(30), 31
+BEFORE = 2  # seconds before the time wanted at which a video is read
 
 
 Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
@@ -151,10 +153,11 @@ class Photos:
     loop: bool = False
     encoded: Mapping[Path, bytes] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
-    def frames(self, step: Fraction) -> Iterator[TimedFrame]:
-        """Each photo for one unit of time, the last one for `step`; with `loop` the first one, for none, ends it."""
+    def frames(self, step: Fraction, start: Fraction = Fraction(0)) -> Iterator[TimedFrame]:
+        """Each photo from the one shown at `start` on, for one unit of time, the last one for `step`; with `loop` the
+        first one, for none, ends it."""
         count = len(self.paths)
-        for number in range(count + self.loop):
+        for number in range(min(int(start), count + self.loop - 1), count + self.loop):
             path = self.paths[number % count]
             last = number == count + self.loop - 1
             image = self.preparation.apply(number % count, self.read(path))
@@ -179,8 +182,15 @@ class Movie:
     fit: str | None = None
     retime: bool = False
 
-    def frames(self, step: Fraction) -> Iterator[TimedFrame]:
-        read = read_video(self.path, on_damage=lambda line: terminal.complain(f"warning: {line}"))
+    def frames(self, step: Fraction, start: Fraction = Fraction(0)) -> Iterator[TimedFrame]:
+        """From a frame shown at or before `start` on; from the first one if repeated frames are dropped, since what is
+        repeated depends on those before."""
+        for begin in (Fraction(0) if self.retime else max(Fraction(0), start - BEFORE), Fraction(0)):
+            read = read_video(self.path, begin, on_damage=lambda line: terminal.complain(f"warning: {line}"))
+            first = next(read, None)
+            if first is not None and snapped(first.time, self.info.rate) <= start:
+                break  # else a frame stays for longer than `BEFORE`
+        read = read if first is None else itertools.chain([first], read)
         for frame in without_duplicates(read) if self.retime else read:
             start, end = (snapped(time, self.info.rate) for time in (frame.time, frame.time + frame.duration))
             yield TimedFrame(start, place(frame.image, self.size, self.fit), end - start)
@@ -203,10 +213,11 @@ class Plan:
     encoding: Encoding
     colour: Colour | None = None
     audio: Audio | None = None
+    captions: Path | None = None  # the video whose subtitles and chapters are copied
     sheets: tuple[Path, ...] = ()
     memory: float | None = None  # bytes for the whole process; None: what is free
     flow_scale: int | None = None
-    note: str = ""  # about the sound
+    note: str = ""  # about sound, subtitles and chapters
 
     def __str__(self) -> str:
         frames = "" if self.frames is None else f" {self.frames} frames"
@@ -216,11 +227,15 @@ class Plan:
             + f"; {self.note}" * bool(self.note)
         )
 
+    @property
+    def per_gap(self) -> Fraction:
+        """Output frames from one frame of the source to the next; on average, if its rate varies."""
+        rate = self.source.info.rate if isinstance(self.source, Movie) else Fraction(1)
+        return self.timeline.rate * self.timeline.stretch / rate
+
     def in_betweens(self, frames: int) -> int:
         """Of so many output frames, those that are no frames of the source; roughly, if its rate varies."""
-        rate = self.source.info.rate if isinstance(self.source, Movie) else Fraction(1)
-        each = (self.timeline.rate * self.timeline.stretch / rate).numerator  # one of so many is a source frame
-        return frames - math.ceil(frames / each)
+        return frames - math.ceil(frames / self.per_gap.numerator)  # one of so many is a source frame
 
     @property
     def job(self) -> str:
@@ -326,7 +341,8 @@ def _of_movie(path: Path, encoding: Encoding, options: Options, output: Name, **
     size = (info.width, info.height) if options.size is None else parse_size(options.size, (info.width, info.height))
     if options.bits is None and info.bits > 8 and Path(output).suffix.lower() not in (".gif", ".webp"):
         encoding = dataclasses.replace(encoding, bits=10)
-    audio, note = _sound(path, info, timeline.stretch, output, options.audio)
+    audio, sound = _sound(path, info, timeline.stretch, output, options.audio)
+    captions, text = _captions(path, info, timeline.stretch, output)
     return Plan(
         Movie(path, info, size, options.fit or "resize", options.retime),
         size,
@@ -338,7 +354,8 @@ def _of_movie(path: Path, encoding: Encoding, options: Options, output: Name, **
         options=options,
         colour=info.colour,
         audio=audio,
-        note=note,
+        captions=captions,
+        note=", ".join(filter(None, (sound, text))),
         **common,
     )
 
@@ -358,6 +375,19 @@ def _sound(path: Path, info: VideoInfo, stretch: Fraction, output: Name, asked: 
     if asked == "stretch":
         return Audio(path, "stretch", stretch), "sound stretched"
     return None, "sound left out, as the duration changes (--audio stretch keeps it)"
+
+
+def _captions(path: Path, info: VideoInfo, stretch: Fraction, output: Name) -> tuple[Path | None, str]:
+    """The video whose subtitles and chapters the output gets, and what a line says of them."""
+    suffix = Path(output).suffix.lower()
+    fits = stretch == 1 and suffix in MOVIES and not is_folder(output)
+    refused = not_held(suffix, info.subtitles) if fits else info.subtitles
+    copied = ["subtitles"] * (len(refused) < len(info.subtitles)) + ["chapters"] * (fits and info.chapters > 0)
+    left = ["subtitles"] * bool(refused) + ["chapters"] * (not fits and info.chapters > 0)
+    if fits and refused:
+        left = [f"subtitles ({', '.join(dict.fromkeys(refused))}) that {suffix} cannot hold"]
+    note = [f"{' and '.join(names)} {verb}" for names, verb in ((copied, "copied"), (left, "left out")) if names]
+    return path if copied else None, ", ".join(note)
 
 
 def parse_factor(factor: Rate | None) -> Fraction | None:

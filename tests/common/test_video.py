@@ -4,6 +4,7 @@ import itertools
 import shutil
 import tracemalloc
 import weakref
+from collections import namedtuple
 from fractions import Fraction
 from unittest import mock
 
@@ -18,6 +19,7 @@ from refusal import refused
 from common.io import movies, video_reader
 from common.io.clip_limits import Encoding, check_output, parse_fps
 from common.io.colour import Colour
+from common.io.files import finished_parts, unfinished_job
 from common.io.images import read_image, to_uint8
 from common.io.movies import SEGMENT
 from common.io.video import Audio, open_clip, write_clip, write_gif
@@ -334,7 +336,7 @@ def test_sound_that_cannot_be_kept_is_refused_before_a_frame_is_drawn(tmp_path):
     [
         ("a.mp4", Encoding("hevc", bits=10), "hevc", "yuv420p10le"),
         ("a.mov", Encoding("h264", bits=10, chroma="444"), "h264", "yuv444p10le"),
-        ("a.mp4", Encoding("av1", bits=10), "av1", "yuv420p10le"),
+        ("a.webm", Encoding(bits=10), "av1", "yuv420p10le"),
         ("a.webm", Encoding(), "vp9", "yuv420p"),
         ("a.mkv", Encoding("hevc", chroma="444"), "hevc", "yuv444p"),
     ],
@@ -455,6 +457,41 @@ def test_ctrl_c_leaves_a_playable_clip(tmp_path, name):
     refused(FileExistsError, check_output, path, resume=True)
 
 
+@pytest.mark.parametrize("name", ["a.mp4", "frames"])
+def test_a_stop_while_the_output_is_put_together_keeps_the_parts(tmp_path, monkeypatch, name):
+    """The line does not say that nothing is left."""
+    path, images = tmp_path / name, list(moving(SEGMENT + 2))
+
+    def stopped(*_):
+        raise KeyboardInterrupt(15)
+
+    kind = "common.io.movies.Movie" if name == "a.mp4" else "common.io.video.Pictures"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as stop:
+        patch.setattr(f"{kind}.finish", stopped)
+        with open_clip(path, (64, 48), NTSC, job="key") as clip:
+            for image in images:
+                clip.write(image)
+    assert stop.value.args[0] == 15 and name in stop.value.args[1] and not path.exists()
+    assert unfinished_job(path).startswith("key\n") and finished_parts(path) >= 1
+    with open_clip(path, (64, 48), NTSC, job="key", resume=True) as clip:
+        for image in images[clip.done :]:
+            clip.write(image)
+    assert clip.count == len(images) and unfinished_job(path) == "" and finished_parts(path) == 0
+
+
+def test_pictures_that_are_there_need_no_more_space(tmp_path, monkeypatch):
+    needed = 30 * 64 * 48 * 3 // 4
+    usage = namedtuple("Usage", "total used free")(10**9, 0, needed // 2)
+    monkeypatch.setattr("common.io.clip_limits.shutil.disk_usage", lambda _: usage)
+    with pytest.raises(MemoryError), open_clip(tmp_path / "frames", (64, 48), NTSC, job="key") as clip:
+        for image in moving(20):
+            clip.write(image)
+        clip._flush()
+        raise MemoryError
+    check_output(tmp_path / "frames", size=(64, 48), frames=30, resume=True)
+    refused(ValueError, check_output, tmp_path / "frames", size=(64, 48), frames=30)
+
+
 def test_what_an_earlier_run_left_is_removed_unless_it_is_resumed(tmp_path):
     path, hidden = tmp_path / "a.mp4", tmp_path / ".a.mp4.part"
     for _ in range(2):
@@ -499,7 +536,8 @@ def test_a_frame_that_fails_is_not_replaced_by_the_next(tmp_path, monkeypatch):
     [
         ("a.mp4", Encoding("vp8"), "vp8"),
         ("a.webm", Encoding("h264"), "h264"),
-        ("a.webm", Encoding(bits=10), "av1"),
+        ("a.webm", Encoding("vp9", bits=10), "av1"),
+        ("a.webm", Encoding(bits=10, chroma="444"), "10"),
         ("a.mp4", Encoding(bits=12), "12"),
         ("a.mp4", Encoding("av1", chroma="444"), "h264"),
         ("a.mp4", Encoding(quality=52), "52"),

@@ -230,18 +230,21 @@ def test_a_stop_before_the_first_frame_leaves_nothing(refused, monkeypatch):
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_stop_leaves_a_playable_clip_and_does_not_wait_for_the_network(here, weights, monkeypatch, capsys, name):
     """A call of the network takes minutes where nothing is compiled yet. The next run goes on, or removes the parts."""
-    number, free = getattr(signal, name), threading.Event()
+    number, free, sent = getattr(signal, name), threading.Event(), []
+
+    def send():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), number)
 
     def between(interpolator, x0, x1, moments):
         yield x0
-        threading.Timer(0.3, os.kill, [os.getpid(), number]).start()
+        threading.Timer(0.3, send).start()
         free.wait(60)
 
     monkeypatch.setattr("film.interpolator.Interpolator.between", between)
-    start = time.monotonic()
     with pytest.raises(SystemExit) as stop:
         main([*CLIP, "--times", "2", "--weights", weights])
-    assert stop.value.code == 128 + number and time.monotonic() - start < 2
+    assert stop.value.code == 128 + number and time.monotonic() - sent[0] < 2
     free.set()
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and "clip.mp4" in line and "--resume" in line
@@ -251,6 +254,17 @@ def test_a_stop_leaves_a_playable_clip_and_does_not_wait_for_the_network(here, w
     assert {path.name for path in here.iterdir()} == {"photos", "clip.mp4", ".clip.mp4.part"}
     film.convert("photos", "clip.mp4", film.load(weights), times=1, overwrite=True)
     assert {path.name for path in here.iterdir()} == {"photos", "clip.mp4"} and probe("clip.mp4").frames == 5
+
+
+def test_an_error_does_not_wait_for_the_network(refused, monkeypatch):
+    """The thread that computes would be joined when Python exits."""
+    codes = []
+    monkeypatch.setattr("film.cli.os._exit", codes.append)
+    for words, code in ((["nothing.mp4"], 2), (["photos", "-o", "photos"], 2)):
+        monkeypatch.setattr("film.cli.sys.argv", ["film", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == code == codes.pop() and not codes
 
 
 def test_info_prints_the_header(weights, capsys):

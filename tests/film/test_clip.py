@@ -198,7 +198,7 @@ class Killed(BaseException):
 
 
 def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fades, network, monkeypatch):
-    source = brightening("a.mp4", 40, sound=1.6)
+    source = brightening("a.mp4", 40, Fraction(4), sound=10)  # long enough to seek in
     film.convert(source, "whole.mp4", network, factor=3)
     counter, original = itertools.count(), Interpolator.between
 
@@ -221,8 +221,16 @@ def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fade
         return original(self, x0, x1, moments)
 
     monkeypatch.setattr(Interpolator, "between", counted)
+    starts, read = [], read_video
+    monkeypatch.setattr(
+        "film.io.plan.read_video", lambda path, start, **more: starts.append(start) or read(path, start, **more)
+    )
+    monkeypatch.setattr("film.clip.make_compute_plan", lambda *_, **__: pytest.fail("another plan"))
+    with pytest.raises(MemoryError, match=r"b\.mp4"):
+        film.convert(source, "b.mp4", network, factor=3, resume=True, memory="1MB")
     film.convert(source, "b.mp4", network, factor=3, resume=True)
     assert 0 < sum(made) < 80 - 24 * 2 // 3  # at least one segment was not computed again
+    assert starts == [2]  # 48 of 120 frames were there: 4 seconds, less those before
     for stream in ("video", "audio"):
         assert same_packets("whole.mp4", "b.mp4", stream)
     assert not Path(".b.mp4.part").exists()
@@ -245,6 +253,54 @@ def test_what_a_killed_run_left_is_removed_by_the_next_one(fades, network):
         (left / name).write_text("of a run that was killed")
     film.convert(source, "c.mp4", network)
     assert not left.exists() and Path("c.mp4").read_bytes() == Path("b.mp4").read_bytes()
+
+
+def captioned(path: Path, source: Path) -> Path:
+    """The clip with two subtitles and a chapter."""
+    Path("a.srt").write_text("1\n00:00:00,100 --> 00:00:00,200\none\n\n2\n00:00:00,300 --> 00:00:00,400\ntwo\n\n")
+    with av.open(str(source)) as clip, av.open("a.srt") as texts, av.open(str(path), "w") as output:
+        pictures = output.add_stream_from_template(clip.streams.video[0])
+        lines = output.add_stream_from_template(texts.streams.subtitles[0])
+        lines.metadata["language"] = "ger"
+        output.set_chapters(
+            [{"id": 1, "start": 0, "end": 250, "time_base": Fraction(1, 1000), "metadata": {"title": "A"}}]
+        )
+        for container, stream in ((clip, pictures), (texts, lines)):
+            for packet in container.demux():
+                if packet.dts is not None:
+                    packet.stream = stream
+                    output.mux(packet)
+    return path
+
+
+def captions(path: str) -> tuple[list, list]:
+    """Text, seconds and language of subtitles; title and seconds of chapters."""
+    with av.open(path) as container:
+        streams = container.streams.subtitles
+        lines = [
+            (bytes(packet), float(packet.pts * packet.time_base), packet.stream.language)
+            for packet in (container.demux(*streams) if streams else ())
+            if packet.size
+        ]
+        chapters = [
+            (chapter["metadata"]["title"], float(chapter["end"] * chapter["time_base"]))
+            for chapter in container.chapters()
+        ]
+    return lines, chapters
+
+
+def test_subtitles_and_chapters_stay_while_the_duration_does(fades, network):
+    source = captioned(Path("b.mkv"), brightening("a.mkv"))
+    lines, chapters = [(b"one", 0.1, "ger"), (b"two", 0.3, "ger")], [("A", 0.25)]
+    for output, options, expected, note in (
+        ("c.mkv", {}, (lines, chapters), "subtitles and chapters copied"),
+        ("c.mp4", {"fps": 60}, ([], chapters), "chapters copied, subtitles (subrip) that .mp4 cannot hold left out"),
+        ("d.mkv", {"factor": 2, "slow_motion": True}, ([], []), "subtitles and chapters left out"),
+        ("c.gif", {"size": "32"}, ([], []), "subtitles and chapters left out"),
+    ):
+        assert film.convert(source, output, network, **options).note == note
+        if not output.endswith("gif"):
+            assert captions(output) == expected
 
 
 def test_odd_sizes_depth_alpha_and_rotation(fades, network):

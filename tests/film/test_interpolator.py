@@ -66,15 +66,18 @@ def frames_at(model: Film, *wanted: Fraction, **options) -> list[np.ndarray]:
 @pytest.fixture
 def encodings(monkeypatch):
     """A record of the frames that were encoded, and how many encodings are and were alive."""
-    record, encode = types.SimpleNamespace(frames=[], devices=set(), alive=0, most=0), Interpolator._encode
+    record, encode = types.SimpleNamespace(frames=[], finest=[], devices=set(), alive=0, most=0), Interpolator._encode
 
     def gone() -> None:
         record.alive -= 1
 
-    def recorded(interpolator, images, mirrored, device):
-        record.frames.append(images.tobytes())
+    def recorded(interpolator, image, mirrored, device, levels):
+        encoded = encode(interpolator, image, mirrored, device, levels)
         record.devices.add(device)
-        encoded = encode(interpolator, images, mirrored, device)
+        if levels == "finest":
+            record.finest.append(image.pixels.tobytes())
+            return encoded
+        record.frames.append(image.pixels.tobytes())
         record.alive += 1
         record.most = max(record.most, record.alive)
         weakref.finalize(encoded[1].packs[0], gone)
@@ -140,17 +143,35 @@ def test_the_same_moment_gets_the_same_frame_whatever_else_is_asked(config):
 
 def test_midpoints_of_midpoints():
     assert moments.even(3) == [Fraction(1, 4), Fraction(1, 2), Fraction(3, 4)]
-    for number in range(1, 200):
-        moment = Fraction(number, 200)
-        nearest = moments.of_midpoints(moment)
-        assert abs(nearest - moment) <= moments.NEAR and 64 % nearest.denominator == 0
-    assert moments.of_midpoints(Fraction(5, 256)) == Fraction(5, 256)
+    for count in (2, 199, 383, 999):
+        wanted = moments.even(count)
+        nearest = moments.of_midpoints(wanted)
+        assert nearest == sorted(nearest)
+        for moment, near in zip(wanted, nearest, strict=True):
+            assert abs(near - moment) <= moments.NEAR and 64 % near.denominator == 0
+            assert moments.of_midpoints([moment, THIRD])[0] == near  # whatever else is asked
+    fine = [Fraction(3, 128), Fraction(5, 256), Fraction(1, 64)]
+    assert moments.of_midpoints(fine) == fine
     with pytest.raises(ValueError, match="1/131072"):
-        moments.of_midpoints(Fraction(1, 2**17))
+        moments.of_midpoints([Fraction(1, 2**17)])
     path = {Fraction(1, 2), Fraction(1, 4), Fraction(3, 8)}
     assert moments.closure([Fraction(3, 8)]) == path
     assert moments.closure([Fraction(3, 8)], {Fraction(1, 4), Fraction(1, 2)}) == {Fraction(3, 8)}
     assert moments.closure([Fraction(0), Fraction(1)]) == set()
+
+
+@pytest.mark.parametrize("most", [1, 4, 32])
+def test_a_schedule_makes_all_moments_once_from_those_made_before(most):
+    wanted = [Fraction(0), *moments.even(15), Fraction(35, 64), Fraction(35, 64), Fraction(1)]
+    made, given = {Fraction(0), Fraction(1)}, []
+    for new, ready in moments.schedule(sorted(wanted), most):
+        assert not made & set(new) and len({moment.denominator for moment in new}) <= 1 <= len(new) + len(ready)
+        assert made.issuperset(source for moment in new for source in moments.sources(moment))
+        assert len(new) <= most
+        made.update(new)
+        assert made.issuperset(ready)
+        given += ready
+    assert given == sorted(wanted)
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -161,6 +182,16 @@ def test_no_frame_is_encoded_twice_and_the_last_level_never(halving, encodings, 
     assert sorted(encodings.frames) == sorted(frames[::2])  # the odd ones are of the last level
 
 
+def test_a_batch_has_one_of_a_few_sizes(direct, monkeypatch):
+    """An accelerator compiles each; the frames are those of single calls."""
+    sizes, finish = [], film.interpolator._finish
+    monkeypatch.setattr(film.interpolator, "_finish", lambda *words: sizes.append(len(words[2])) or finish(*words))
+    batched = [frames_at(direct, *moments.even(count), batch=6) for count in (15, 5, 2)]
+    assert sizes == [6, 6, 4, 6, 2]
+    for frames in batched:
+        np.testing.assert_allclose(frames, frames_at(direct, *moments.even(len(frames)), batch=1), atol=2e-5)
+
+
 def test_no_frame_is_made_twice(halving, monkeypatch):
     finished, finish = [], film.interpolator._finish
     monkeypatch.setattr(film.interpolator, "_finish", lambda *words: finished.append(1) or finish(*words))
@@ -168,13 +199,19 @@ def test_no_frame_is_made_twice(halving, monkeypatch):
     assert len(finished) == 31
 
 
-@pytest.mark.parametrize("kept", [2, 4])
-def test_no_more_is_kept_than_planned_and_the_frames_are_the_same(halving, encodings, kept):
+@pytest.mark.parametrize(("kept", "count"), [(0, 30), (1, 16), (2, 16), (4, 10)])
+def test_no_more_is_kept_than_planned_and_the_frames_are_the_same(halving, encodings, kept, count):
     frames = frames_at(halving, *moments.even(15), plan=whole(kept))
     gc.collect()
-    assert encodings.most <= kept and encodings.alive == 0
-    assert len(encodings.frames) > len(set(encodings.frames))  # dropped and made again
-    np.testing.assert_array_equal(frames, frames_at(halving, *moments.even(15), plan=whole(8)))
+    assert encodings.most <= max(2, kept) and encodings.alive == 0
+    assert len(encodings.frames) == count > len(set(encodings.frames))  # dropped and made again
+    assert len(encodings.finest) == (30 if kept < 2 else 0)
+    np.testing.assert_allclose(frames, frames_at(halving, *moments.even(15), plan=whole(8)), atol=2e-5)
+
+
+def test_an_ensemble_that_keeps_nothing_is_the_same(direct):
+    frames = [frames_at(direct, THIRD, quality=Quality(ensemble=True), plan=whole(kept)) for kept in (0, 2)]
+    np.testing.assert_allclose(*frames, atol=2e-5)
 
 
 def test_a_sequence_encodes_each_frame_once_and_keeps_two(direct, encodings):
@@ -227,6 +264,22 @@ def test_other_sizes_of_a_bucket_compile_nothing(direct):
     compiled.clear()
     assert run(67, 95).shape == (67, 95, 3) and not compiled
     listening = False
+
+
+@pytest.mark.parametrize(("kept", "scale"), [(0, 1), (2, 2)])
+def test_the_functions_are_compiled_before_a_frame_is_encoded(direct, encodings, kept, scale):
+    """The compiler's memory would come on top of theirs."""
+    size, compiled, listening = (40, 48 + 8 * kept), [], True
+
+    def listen(event: str, seconds: float, **more) -> None:
+        if listening and event == "/jax/core/compile/backend_compile_duration":
+            compiled.append((seconds, len(encodings.frames)))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)  # for good: `listening` ends its work
+    interpolator = Interpolator(direct, size, plan=whole(kept, size, scale), devices=single())
+    next(interpolator.between(*photos(2, size), [THIRD]))
+    listening = False
+    assert len(encodings.frames) == 2 and [frames for _, frames in sorted(compiled)[-3:]] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("config", [CONFIG, DIRECT], ids=["halving", "direct"])
