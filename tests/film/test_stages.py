@@ -80,22 +80,23 @@ def test_bilateral_flow_lies_on_the_grid_of_its_time():
     @jax.jit
     def flows_and_the_second_level(features):
         flows = estimator.bilateral(features, features, jnp.full((1, 1), 0.25))
-        v = resize_bilinear(2 * flows[2], (8, 8))
+        v = resize_bilinear(2 * flows[2][..., 2:], (8, 8))
         own = backward_warp(features[1], -0.25 * v)
         residual = estimator.predictor(1)(own, backward_warp(features[1], 0.75 * v))
         return flows, v + residual
 
     flows, expected = flows_and_the_second_level(features)
     assert [flow.shape[1] for flow in flows] == [16, 8, 4]
-    np.testing.assert_allclose(flows[1], expected, atol=1e-5)
+    np.testing.assert_allclose(flows[1], jnp.concatenate([-expected, expected], axis=-1), atol=1e-5)
 
 
 def test_blend_of_zeros_is_the_mean_by_time():
     x0, x1 = uniform(0, 2, 3, 4, 3), uniform(1, 2, 3, 4, 3)
     time = jnp.array([[0.25], [1.0]])
-    mixed = blend(x0, x1, jnp.zeros((2, 3, 4, 4)), time)
+    mixed, weight = blend(x0, x1, jnp.zeros((2, 3, 4, 4)), time)
+    np.testing.assert_allclose(weight[:, 0, 0, 0], [0.75, 0.0], atol=1e-6)
     np.testing.assert_allclose(mixed, jnp.stack([0.75 * x0[0] + 0.25 * x1[0], x1[1]]), atol=1e-6)
-    certain = blend(x0, x1, jnp.zeros((2, 3, 4, 4)).at[..., 3].set(50.0), time)
+    certain, _ = blend(x0, x1, jnp.zeros((2, 3, 4, 4)).at[..., 3].set(50.0), time)
     np.testing.assert_allclose(certain[0], x0[0], atol=1e-6)
 
 
