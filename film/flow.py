@@ -144,9 +144,7 @@ class FlowEstimator(nnx.Module):
             return [*self._refine(a[:-1], finest, flow, residual), flow]
         return self._refine(a, finest, coarser, residual)
 
-    def _refine(
-        self, a: Pyramid, finest: int, flow: Array, residual: Callable[..., Array], *tiled: Pyramid
-    ) -> Pyramid:
+    def _refine(self, a: Pyramid, finest: int, flow: Array, residual: Callable[..., Array], *tiled: Pyramid) -> Pyramid:
         """Adds `residual(level, v, top, *rows of tiled)` to the upsampled flow v, level by level of `a`."""
         flows: Pyramid = []
         for level in range(len(a) - 1, -1, -1):
@@ -173,7 +171,9 @@ def bilateral_residual(
     predictor: FlowPredictor, first: Array, second: Array, v: Flows, t: Array, top: Top = 0
 ) -> Flows:
     """The correction to `v`: both frames are warped with it to time `t` [b 1 1 1]."""
-    return both_ways(predictor(backward_warp(first, t * v[..., :2], top), backward_warp(second, (1 - t) * v[..., 2:], top)))
+    return both_ways(
+        predictor(backward_warp(first, t * v[..., :2], top), backward_warp(second, (1 - t) * v[..., 2:], top))
+    )
 
 
 def both_ways(predicted: Float[Array, "b h w f"]) -> Flows:

@@ -68,7 +68,9 @@ def forward_warp(values: Float[Array, "b h w c"], flow: Flow) -> Image:
     """The transpose of `backward_warp` by `flow`: each pixel's values are added to the four pixels around the place
     that it looks up. Of ones it is how often each place is looked up."""
     zeros = jnp.zeros_like(values)
-    (added,) = jax.linear_transpose(lambda image: _warp_by_weights(image, flow, jnp.zeros((), flow.dtype)), zeros)(values)
+    (added,) = jax.linear_transpose(lambda image: _warp_by_weights(image, flow, jnp.zeros((), flow.dtype)), zeros)(
+        values
+    )
     return added
 
 

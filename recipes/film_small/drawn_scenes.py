@@ -22,6 +22,7 @@ Batch i is a function of the seed and i: runs resume to the bit on the same kind
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -134,7 +135,9 @@ class DrawnScenes:
             if len(pair := getattr(self, name)) != 2 or not 0 < pair[0] <= pair[1]:
                 raise ValueError(f"{name} {pair}: give the least and the most, above 0")
         if self.run and self.run <= 2 * self.gaps[1]:
-            raise ValueError(f"run {self.run} holds no triplet of gap {self.gaps[1]}: give more than twice as many, or 0")
+            raise ValueError(
+                f"run {self.run} holds no triplet of gap {self.gaps[1]}: give more than twice as many, or 0"
+            )
         for name in ("film_share", "still", "any_time", "accelerated", "bend", "light", "noise", "repeated"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is a share: choose a number from 0 to 1")
@@ -181,8 +184,10 @@ def load_textures(config: DrawnScenes) -> Textures:
     if config.film is not None:
         film = read_film(config.film)
         if min(film.shape[1:3]) < config.crop or len(film) <= 2 * config.gaps[1]:
-            raise ValueError(f"{config.film}: {len(film)} frames of {film.shape[2]}x{film.shape[1]} are too few or small")
-    step = [np.abs(a[::4, ::4].astype(np.int16) - b[::4, ::4]).mean() for a, b in zip(film, film[1:], strict=False)]
+            raise ValueError(
+                f"{config.film}: {len(film)} frames of {film.shape[2]}x{film.shape[1]} are too few or small"
+            )
+    step = [np.abs(a[::4, ::4].astype(np.int16) - b[::4, ::4]).mean() for a, b in itertools.pairwise(film)]
     cuts = np.array([0.0, *step]) > CUT
     if config.run:
         cuts[config.run :: config.run] = True
@@ -304,7 +309,9 @@ def draw_layers(config: DrawnScenes, key: PRNGKeyArray, atlas: tuple[int, ...]) 
         below = jnp.roll(x[:, 2], 1, axis=0) * hangs.reshape(count, *[1] * (x.ndim - 2))
         return x.at[:, 1].set(below)
 
-    centre = jnp.where(hangs[:, None], jnp.roll(centre, 1, axis=0) + uniform(-0.4, 0.4, count, 2) * side[:, None], centre)
+    centre = jnp.where(
+        hangs[:, None], jnp.roll(centre, 1, axis=0) + uniform(-0.4, 0.4, count, 2) * side[:, None], centre
+    )
     middle = jnp.full((count, 2), (size - 1) / 2)
     joint = centre + jnp.where(hangs[:, None], uniform(-0.5, 0.5, count, 2) * side[:, None], 0.0)
     pivot = jnp.stack([middle, jnp.roll(centre, 1, axis=0), joint], axis=1)
@@ -426,6 +433,7 @@ def draw_film(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Bat
     crop, keys = config.crop, jax.random.split(key, 8)
     gap = jax.random.randint(keys[0], (CANDIDATES,), config.gaps[0], config.gaps[1] + 1)
     centre = jax.random.randint(keys[1], (CANDIDATES,), gap, frames - gap)
+    gap *= textures.shots[centre - gap] == textures.shots[centre + gap]  # across a cut: a still scene
     top = jax.random.randint(keys[2], (CANDIDATES,), 0, height - crop + 1)
     left = jax.random.randint(keys[3], (CANDIDATES,), 0, width - crop + 1)
 
@@ -435,8 +443,7 @@ def draw_film(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Bat
 
     triplets = jnp.stack([jax.vmap(cut)(centre + i * gap, top, left) for i in (-1, 0, 1)], axis=1)
     motion = jnp.abs(triplets[:, 0].astype(jnp.float32) - triplets[:, 2]).mean(axis=(1, 2, 3))
-    same = textures.shots[centre - gap] == textures.shots[centre + gap]
-    images = triplets[jnp.argmax(jnp.where(same, motion, -1.0))].astype(jnp.float32) / 255
+    images = triplets[jnp.argmax(motion)].astype(jnp.float32) / 255
     swap, turn, mirror = (jax.random.uniform(keys[i]) < 0.5 for i in (4, 5, 6))
     images = jnp.where(swap, images[::-1], images)
     images = jnp.where(turn, jnp.swapaxes(images, 1, 2), images)

@@ -95,7 +95,9 @@ class FlowTask:
         images = image_pyramid(jnp.concatenate([given["x0"], given["x1"]]), self.model.pyramid_levels)
         time = given["time"][:, :, None, None]
         return [
-            bilateral_residual(model.flow.predictor(level), both[:count], both[count:], both_ways(forced), time)[..., 2:]
+            bilateral_residual(model.flow.predictor(level), both[:count], both[count:], both_ways(forced), time)[
+                ..., 2:
+            ]
             for level, (both, forced) in enumerate(zip(model.extractor(images), given["forced"], strict=False))
         ]
 

@@ -9,8 +9,8 @@ One scene:
 
 1. The extent of the motion between t = 0 and t = 1 is log-uniform: pans below a pixel are as frequent as those of
    `motion[1]`. It bounds the motion of every point to first order; most move less.
-2. A camera takes a share of it (in a share `still` of the scenes none, in a fifth all) and moves layers by their nearness
-   (parallax). Its share may tilt the background; layers have motions of their own, and one in three bends.
+2. A camera takes a share of it (in a share `still` of the scenes none, in a fifth all) and moves layers by their
+   nearness (parallax). Its share may tilt the background; layers have motions of their own, and one in three bends.
 3. A layer's texture is a random piece of a photograph at one to three of its pixels per picture pixel (`textures.py`),
    sampled at twice the picture's density for the time at which the layer is smallest.
 
