@@ -152,7 +152,7 @@ class FlowEstimator(nnx.Module):
             # Flow is carried in float32 whatever the features are: positions beyond 256 px need its mantissa.
             v = resize_bilinear(2 * flow.astype(jnp.float32), (height, width))
 
-            def refine(top: Top, v: Flow, *rows: Array, level: int = level) -> Flow:
+            def refine(top: Top, v: Array, *rows: Array, level: int = level) -> Array:
                 return v + residual(level, v, top, *rows)
 
             near = [v, *(x[level] for x in tiled)]

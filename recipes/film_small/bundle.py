@@ -1,8 +1,8 @@
 """Packs what a training on an accelerator needs that a clone of the repository lacks, for a machine without a network.
 
-    bundle/photographs/    the training photographs, WebP of at most SIDE px, and their index.json
-    bundle/film.mp4        runs of RUN frames, one in EVERY, of the film's training part (600 to 8,999), 640x360
-    bundle/wheels/         packages of `WHEELS`, all pure Python
+    data/bundle/photographs/    the training photographs, WebP of at most SIDE px, and their index.json
+    data/bundle/film.mp4        runs of RUN frames, one in EVERY, of the film's training part (600 to 8,999), 640x360
+    data/bundle/wheels/         packages of `WHEELS`, all pure Python
 
 Photographs and film are compressed until each fits its budget; the film's run length is `data.run`. Then, in a copy
 of the repository with the bundle in it, on a machine that has JAX for its accelerator, flax, optax, orbax, jaxtyping,
@@ -51,7 +51,7 @@ Picture = UInt8[np.ndarray, "h w 3"]
 
 
 def pack(
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("bundle"),
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("data/bundle"),
     photographs: Path = Path("data/photographs"),
     film: Path = Path("data/bbb.mp4"),
     photographs_size: float = 10.0,

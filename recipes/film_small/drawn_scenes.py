@@ -254,12 +254,12 @@ def draw_scene(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Ba
 
         return jax.lax.scan(paint, jnp.zeros((size, size, 3)), layers)
 
-    images, opacities = zip(*(view(jnp.asarray(t)) for t in (0.0, time, 1.0)), strict=True)
+    # Loops, so that all of it is compiled once and one frame's positions are in memory.
+    images, opacities = jax.lax.map(view, jnp.stack([jnp.zeros(()), time, jnp.ones(())]))
     front = _cells(opacities[1])
-    flow = {}
-    for name, end in (("0", 0.0), ("1", 1.0)):
-        flow["flow" + name], flow["valid" + name] = visible(textures, layers, front, time, jnp.asarray(end), size)
-    x0, y, x1 = _finish(config, keys[3], jnp.stack(images), time)
+    flows, valid = jax.lax.map(lambda end: visible(textures, layers, front, time, end, size), jnp.array([0.0, 1.0]))
+    x0, y, x1 = _finish(config, keys[3], images, time)
+    flow = dict(flow0=flows[0], flow1=flows[1], valid0=valid[0], valid1=valid[1])
     return dict(x0=x0, y=y, x1=x1, time=time[None], **flow)
 
 

@@ -1,12 +1,12 @@
 #!/bin/sh
 # Trains experiment=film_small_device from a bundle (recipes/film_small/bundle.py) for some minutes; resumes.
 #   sh recipes/film_small/train_bundle.sh MINUTES FOLDER [words for train.py]
-# Run it in the root of the repository, with the bundle in ./bundle or in $BUNDLE, by $PYTHON (python3). FOLDER gets
+# Run it in the root of the repository, with the bundle in data/bundle or in $BUNDLE, by $PYTHON (python3). FOLDER gets
 # weights.safetensors, metrics.jsonl, config.yaml, train.log and the newest picture.
 set -eu
 minutes=$1 folder=$2
 shift 2
-bundle=${BUNDLE:-bundle} python=${PYTHON:-python3} run=runs/film_small_device
+bundle=${BUNDLE:-data/bundle} python=${PYTHON:-python3} run=runs/film_small_device
 mkdir -p "$folder" runs
 if ! [ -d runs/.packages ]; then
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --target runs/.packages "$bundle"/wheels/*.whl

@@ -84,7 +84,9 @@ def test_film_is_mixed_in_and_no_triplet_crosses_a_cut(folder, film):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"crop": 50}, {"motion": (9, 3)}, {"still": 2.0}, {"run": 5}, {"gaps": (0, 2)}, {"batch_size": 0}], ids=str
+    "fields",
+    [{"crop": 50}, {"motion": (9, 3)}, {"still": 2.0}, {"run": 5}, {"gaps": (0, 2)}, {"batch_size": 0}],
+    ids=str,
 )
 def test_impossible_scenes_are_refused(fields):
     (name,) = fields
