@@ -275,7 +275,7 @@ def draw_layers(config: DrawnScenes, key: PRNGKeyArray, atlas: tuple[int, ...]) 
 
     number = jnp.arange(count)
     back = number == 0
-    extent = log_uniform(*config.motion)
+    extent = log_uniform(config.motion[0], config.motion[1])
     kind, between = uniform(), uniform(0.2, 0.8)
     share = jnp.where(kind < config.still, 0.0, jnp.where(kind < config.still + 0.2, 1.0, between))
     nearness = jnp.sort(uniform(0.4, 1.0, count)).at[-1].set(1.0)
@@ -418,7 +418,7 @@ def visible(
 
     def covered(_: None, layer_and_number: tuple[Layers, Array]) -> tuple[None, Array]:
         layer, own = layer_and_number
-        _, opacity = sample(textures, layer, trace(layer, ends, end))
+        opacity = sample(textures, layer, trace(layer, ends, end))[1]
         return None, jnp.where(own > number, opacity > CLEAR, jnp.where(own == number, opacity < OPAQUE, False))
 
     _, hidden = jax.lax.scan(covered, None, (layers, jnp.arange(len(layers.side))))

@@ -1,5 +1,7 @@
 """Scenes drawn by the accelerator: their flow and visibility are exact, and their batches are those of a position."""
 
+from typing import Any
+
 import cv2
 import jax
 import numpy as np
@@ -10,7 +12,9 @@ from film.data.augment import CELL
 from recipes.film_small.drawn_scenes import DrawnScenes
 
 CROP = 64
-PLAIN = dict(batch_size=6, crop=CROP, motion=(8.0, 24.0), light=0.0, noise=0.0, repeated=0.0, any_time=1.0)
+PLAIN: dict[str, Any] = dict(
+    batch_size=6, crop=CROP, motion=(8.0, 24.0), light=0.0, noise=0.0, repeated=0.0, any_time=1.0
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +43,18 @@ def drawn(folder):
     return [jax.device_get(next(batches)) for _ in range(3)]
 
 
+def looked_up(image, places):
+    return cv2.remap(image, places.astype(np.float32), None, cv2.INTER_LINEAR)  # pyright: ignore
+
+
 def test_valid_flow_leads_to_the_same_colour(drawn):
     centre, seen = (CELL - 1) / 2 + CELL * np.arange(CROP // CELL), 0
     grid = np.stack(np.meshgrid(centre, centre), axis=-1)
     for batch in drawn:
         for i in range(PLAIN["batch_size"]):
-            y = cv2.remap(batch["y"][i], grid.astype(np.float32), None, cv2.INTER_LINEAR)
+            y = looked_up(batch["y"][i], grid)
             for end in "01":
-                places = (grid + batch["flow" + end][i]).astype(np.float32)
-                error = np.abs(cv2.remap(batch["x" + end][i], places, None, cv2.INTER_LINEAR) - y).max(axis=-1)
+                error = np.abs(looked_up(batch["x" + end][i], grid + batch["flow" + end][i]) - y).max(axis=-1)
                 valid = batch["valid" + end][i] > 0
                 seen += valid.sum()
                 assert not valid.any() or np.quantile(error[valid], 0.98) < 0.06
