@@ -101,7 +101,7 @@ class Laplacian:
         difference, total = scope["output.image"] - scope[self.target], jnp.zeros(())
         for level in range(self.levels):
             coarser = average_pool(difference)
-            band = difference - resize_bilinear(coarser, difference.shape[1:3])
+            band = difference - resize_bilinear(coarser, (difference.shape[1], difference.shape[2]))
             total += 2.0**level * jnp.mean(jnp.abs(band if level + 1 < self.levels else difference))
             difference = coarser
         return total
