@@ -25,6 +25,8 @@ class FilmConfig:
     correlation_radius: Sequence[int] = ()  # px, per predictor (`film.ops.correlation`); 0: none; empty: none at all
     bilateral: bool = False  # flow on the grid of the middle frame (`FlowEstimator.bilateral`), not frame to frame
     blend: bool = False  # the decoder mixes the warped frames (`film.fusion.blend`); else it outputs colours
+    coverage: bool = False  # the decoder sees how often a flow uses each place (`film.fusion`); needs `bilateral`
+    sided_levels: int = 0  # finest levels with a residual flow of its own to either frame; needs `bilateral`
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -42,6 +44,8 @@ class FilmConfig:
             "correlation_radius is not negative": min((0, *self.correlation_radius)) >= 0,
             "filters and flow_convs are positive": min((self.filters, *self.flow_convs)) >= 1,
             "flow_filters are at least 2": min((2, *self.flow_filters)) >= 2,
+            "0 <= sided_levels <= specialized_levels": 0 <= self.sided_levels <= self.specialized_levels,
+            "coverage and sided_levels need bilateral": self.bilateral or not (self.coverage or self.sided_levels),
         }
         broken = [rule for rule, holds in rules.items() if not holds]
         if broken:

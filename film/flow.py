@@ -11,7 +11,8 @@ a small one.
 That flow lies on the grid of frame `a`, but FILM uses it on the grid of the middle frame, where things are somewhere
 else: behind every outline that moves by 40 px, 20 px of flow are wrong. `FlowEstimator.bilateral` warps both frames to
 the middle frame's time and compares them there, as bilateral methods do (Park et al., BMBC, ECCV 2020; Jin et al.,
-UPR-Net, CVPR 2023): one flow, assumed to be constant in time, on the grid on which it is used, in one pass.
+UPR-Net, CVPR 2023): one flow, assumed to be constant in time, on the grid on which it is used, in one pass. At the
+finest `sided_levels` levels each of the two flows that it stands for, to either frame, has a residual of its own.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from film.warp import backward_warp
 
 KEYS = 32  # most channels in which two frames are correlated
 Flow = Float[Array, "b h w 2"]
+Flows = Float[Array, "b h w 4"]  # backward (to the first frame) and forward (to the second)
 
 
 class FlowPredictor(nnx.Module):
@@ -41,9 +43,14 @@ class FlowPredictor(nnx.Module):
 
     With a correlation `radius` the first convolution also sees how well each pixel of one frame matches those of the
     other within that many pixels (`film.ops.correlation`), which a few filters cannot work out for themselves.
+
+    A `sided` one outputs [flow | residual to the first frame | to the second] (`FlowEstimator.bilateral`); the
+    residuals are a 3x3 convolution beside the 1x1 ones, and start at zero.
     """
 
-    def __init__(self, features: int, convs: int, filters: int, radius: int = 0, *, rngs: nnx.Rngs):
+    def __init__(
+        self, features: int, convs: int, filters: int, radius: int = 0, sided: bool = False, *, rngs: nnx.Rngs
+    ):
         inputs = [2 * features] + [filters] * (convs - 1)
         self.convs = nnx.List([Conv(3, i, filters, rngs=rngs) for i in inputs])
         self.convs.append(Conv(1, filters, filters // 2, rngs=rngs))
@@ -52,8 +59,9 @@ class FlowPredictor(nnx.Module):
         if radius:
             self.keys = Conv(1, features, min(KEYS, filters), rngs=rngs)
             self.matched = Conv(3, (2 * radius + 1) ** 2, filters, rngs=rngs)
+        self.sides = Conv(3, filters, 4, rngs=rngs).zeroed() if sided else None
 
-    def __call__(self, a: Float[Array, "b h w c"], b: Float[Array, "b h w c"]) -> Float[Array, "b h w 2"]:
+    def __call__(self, a: Float[Array, "b h w c"], b: Float[Array, "b h w c"]) -> Float[Array, "b h w f"]:
         """Residual flow from `a` to `b`, whose features are their last channels: packed frames (`film.ops.packing`)
         need no copy. Features and correlation are one stack, with one kernel."""
         a, b = (x[..., x.shape[-1] - self.features :] for x in (a, b))
@@ -63,14 +71,17 @@ class FlowPredictor(nnx.Module):
             stack.append(correlation(self._keys(a), self._keys(b), self.radius))
             kernel, bias = jnp.concatenate([kernel, self.matched.kernel[...]], axis=2), bias + self.matched.bias[...]
         x = conv2d(jnp.concatenate(stack, axis=-1), kernel.astype(a.dtype)) + bias.astype(a.dtype)
-        for conv in list(self.convs)[1:]:
+        *middle, narrow, last = list(self.convs)[1:]
+        for conv in middle:
             x = conv(leaky_relu(x))
-        return x
+        x = leaky_relu(x)
+        flow = last(leaky_relu(narrow(x)))
+        return flow if self.sides is None else jnp.concatenate([flow, self.sides(x)], axis=-1)
 
     @property
     def reach(self) -> int:
         """Rows on either side that a row of flow depends on."""
-        return self.radius + len(self.convs) - 2
+        return self.radius + len(self.convs) - 2 + (self.sides is not None)
 
     def _keys(self, features: Float[Array, "b h w c"]) -> Float[Array, "b h w k"]:
         keys = self.keys(features)
@@ -87,7 +98,8 @@ class FlowEstimator(nnx.Module):
 
     def __init__(self, config: FilmConfig, *, rngs: nnx.Rngs):
         radii = config.correlation_radius or (0,) * len(config.flow_convs)
-        shapes = zip(config.flow_convs, config.flow_filters, radii, strict=True)
+        sided = [level < config.sided_levels for level in range(len(radii))]
+        shapes = zip(config.flow_convs, config.flow_filters, radii, sided, strict=True)
         self.predictors = nnx.List(
             [FlowPredictor(config.feature_channels(level), *shape, rngs=rngs) for level, shape in enumerate(shapes)]
         )
@@ -104,7 +116,11 @@ class FlowEstimator(nnx.Module):
         def residual(level: int, v: Flow, top: Top, own: Array) -> Flow:
             return stage(partial(_residual, self.predictor(finest + level)))(own, b[level], v, top)
 
-        return self._refine(a, b, finest, coarser, stage, residual, a)
+        if coarser is None:
+            coarsest = self.predictor(finest + len(a) - 1)
+            flow = stage(partial(FlowPredictor.__call__, coarsest))(a[-1], b[-1])
+            return [*self._refine(a[:-1], finest, flow, residual, a), flow]
+        return self._refine(a, finest, coarser, residual, a)
 
     def bilateral(
         self,
@@ -112,40 +128,31 @@ class FlowEstimator(nnx.Module):
         b: Pyramid,
         time: Float[Array, "b 1"],
         finest: int = 0,
-        coarser: Flow | None = None,
+        coarser: Flows | None = None,
         stage: Stage = whole,
     ) -> Pyramid:
-        """Flow from frames `a` to frames `b`, on the grid of the frame at `time`:
-        `a(x - time * flow) ~ b(x + (1 - time) * flow)`."""
+        """Flows between frames `a` and `b`, backward and forward, on the grid of the frame at `time`:
+        `a(x + time * backward) ~ b(x + (1 - time) * forward)`. `backward = -forward` but for the residuals of sides."""
         t = time[:, :, None, None]
 
-        def residual(level: int, v: Flow, top: Top) -> Flow:
+        def residual(level: int, v: Flows, top: Top) -> Flows:
             return stage(partial(bilateral_residual, self.predictor(finest + level)))(a[level], b[level], v, t, top)
 
-        return self._refine(a, b, finest, coarser, stage, residual)
+        if coarser is None:
+            coarsest = self.predictor(finest + len(a) - 1)
+            flow = both_ways(stage(partial(FlowPredictor.__call__, coarsest))(a[-1], b[-1]))
+            return [*self._refine(a[:-1], finest, flow, residual), flow]
+        return self._refine(a, finest, coarser, residual)
 
-    def _refine(
-        self,
-        a: Pyramid,
-        b: Pyramid,
-        finest: int,
-        coarser: Flow | None,
-        stage: Stage,
-        residual: Callable[..., Flow],
-        *tiled: Pyramid,
-    ) -> Pyramid:
-        """Adds `residual(level, v, top, *rows of tiled)` to the upsampled flow v, level by level."""
-        flows, levels, flow = [], len(a), coarser
-        if flow is None:
-            levels -= 1
-            flow = stage(partial(FlowPredictor.__call__, self.predictor(finest + levels)))(a[-1], b[-1])
-            flows.append(flow)
-        for level in range(levels - 1, -1, -1):
+    def _refine(self, a: Pyramid, finest: int, flow: Array, residual: Callable[..., Array], *tiled: Pyramid) -> Pyramid:
+        """Adds `residual(level, v, top, *rows of tiled)` to the upsampled flow v, level by level of `a`."""
+        flows: Pyramid = []
+        for level in range(len(a) - 1, -1, -1):
             _, height, width, channels = a[level].shape
             # Flow is carried in float32 whatever the features are: positions beyond 256 px need its mantissa.
             v = resize_bilinear(2 * flow.astype(jnp.float32), (height, width))
 
-            def refine(top: Top, v: Flow, *rows: Array, level: int = level) -> Flow:
+            def refine(top: Top, v: Array, *rows: Array, level: int = level) -> Array:
                 return v + residual(level, v, top, *rows)
 
             near = [v, *(x[level] for x in tiled)]
@@ -160,6 +167,18 @@ def _residual(predictor: FlowPredictor, own: Array, other: Array, v: Flow, top: 
     return predictor(own, backward_warp(other, v, top))
 
 
-def bilateral_residual(predictor: FlowPredictor, first: Array, second: Array, v: Flow, t: Array, top: Top = 0) -> Flow:
+def bilateral_residual(
+    predictor: FlowPredictor, first: Array, second: Array, v: Flows, t: Array, top: Top = 0
+) -> Flows:
     """The correction to `v`: both frames are warped with it to time `t` [b 1 1 1]."""
-    return predictor(backward_warp(first, -t * v, top), backward_warp(second, (1 - t) * v, top))
+    return both_ways(
+        predictor(backward_warp(first, t * v[..., :2], top), backward_warp(second, (1 - t) * v[..., 2:], top))
+    )
+
+
+def both_ways(predicted: Float[Array, "b h w f"]) -> Flows:
+    """Flow from the first frame to the second as flow backward and forward, each with its own residual if there is one
+    (`FlowPredictor`)."""
+    flow = predicted[..., :2]
+    flows = jnp.concatenate([-flow, flow], axis=-1)
+    return flows if predicted.shape[-1] == 2 else flows + predicted[..., 2:]

@@ -8,6 +8,11 @@ clamped.
 A decoder of few channels cannot carry two sharp images through all of its convolutions. With `blend` it need not: its
 output is a residual and the logit of a mixing weight m (`BLEND` channels), and the image `m * x0 + (1 - m) * x1 +
 residual` of the warped frames.
+
+Which frame shows a pixel? Where something has been uncovered, one frame still has the thing in front there, and both
+warps look equally good. But a place of that frame is looked up twice then: by the pixels of the thing, and by those
+that it hides. With `coverage` the decoder sees, from level 1 on, how often each place that a pixel looks up is looked
+up in all (`film.warp.forward_warp`), for either frame, and how far the warped frames differ.
 """
 
 from __future__ import annotations
@@ -26,10 +31,11 @@ from film.ops.convolution import Conv, Stage, conv2d, leaky_relu, whole
 from film.ops.packing import COLORS, split_kernel, unpack
 from film.ops.resample import interleave, resize_nearest
 from film.ops.row_tiling import Top, by_rows
-from film.warp import backward_warp
+from film.warp import backward_warp, forward_warp
 
 BLEND = COLORS + 1  # residual and logit
 FLOWS = 4  # backward (dx, dy) and forward (dx, dy)
+COVERAGE, DIFFERENCES, MOST = 2, 2, 4.0  # channels; look-ups of a place, at most
 REACH = 4  # rows on either side that a row of `_decode` depends on: two 3x3 convolutions, a 2x2 one at half the size
 Image = Float[Array, "b h w 3"]
 Level = tuple[Array, Array, Array, Array]  # packed x0 and x1; the flows from the middle frame to x0 and to x1
@@ -50,6 +56,8 @@ class Fusion(nnx.Module):
             self.convs.append(Conv(3, channels[level] + width, width, rngs=rngs))
             self.convs.append(Conv(3, width, width, rngs=rngs))
         self.output = Conv(1, widths[0], BLEND if config.blend else COLORS, rngs=rngs)
+        hints = widths[1:] if config.coverage else []  # convolved with the first 3x3 of levels 1 and up
+        self.hints = nnx.List([Conv(3, COVERAGE + DIFFERENCES, width, rngs=rngs).zeroed() for width in hints])
 
     def __call__(self, levels: Sequence[Level], coarser: Array | None = None, stage: Stage = whole) -> Decoded:
         """The pyramid's last levels, finest first; with `coarser`, the decoder's output below them, its first ones.
@@ -67,18 +75,35 @@ class Fusion(nnx.Module):
         for level in range(first + len(levels) - 1, first - 1, -1):
             convs = [*list(self.convs)[3 * level : 3 * level + 3], *([] if level else [self.output])]
             x0, x1, to_x0, to_x1 = levels[level - first]
+            near, hint = [to_x0, to_x1, decoded[0]], None
+            if self.hints and level:
+                near, hint = [*near, coverage(to_x0, to_x1)], self.hints[level - 1]
 
-            def decode(top: Top, *rows: Array, convs: list[Conv] = convs, x0: Array = x0, x1: Array = x1) -> Decoded:
-                return stage(partial(_decode, convs))(top, x0, x1, *rows)
+            def decode(
+                top: Top, *rows: Array, convs: list[Conv] = convs, hint: Any = hint, x0: Array = x0, x1: Array = x1
+            ) -> Decoded:
+                return stage(partial(_decode, convs, hint))(top, x0, x1, *rows)
 
-            decoded = by_rows(decode, (to_x0, to_x1, decoded[0]), REACH, x0.shape[-1])
+            decoded = by_rows(decode, near, REACH, x0.shape[-1])
         return decoded
 
 
-def blend(x0: Image, x1: Image, output: Float[Array, "b h w 4"], time: Float[Array, "b 1"]) -> Image:
-    """The warped frames, mixed by the decoder's output; an output of zeros gives x0 the weight 1 - time."""
+def blend(
+    x0: Image, x1: Image, output: Float[Array, "b h w 4"], time: Float[Array, "b 1"]
+) -> tuple[Image, Float[Array, "b h w 1"]]:
+    """The warped frames, mixed by the decoder's output, and the weight of x0; 1 - time for an output of zeros."""
     prior = jnp.log((1 - time) / time)[:, :, None, None].astype(output.dtype)
-    return x1 + jax.nn.sigmoid(output[..., COLORS:] + prior) * (x0 - x1) + output[..., :COLORS]
+    weight = jax.nn.sigmoid(output[..., COLORS:] + prior)
+    return x1 + weight * (x0 - x1) + output[..., :COLORS], weight
+
+
+def coverage(to_x0: Float[Array, "b h w 2"], to_x1: Float[Array, "b h w 2"]) -> Float[Array, "b h w 2"]:
+    """By how much the place that each pixel looks up in x0, and in x1, is looked up more than once; no gradient."""
+    counts = []
+    for flow in map(jax.lax.stop_gradient, (to_x0, to_x1)):
+        count = jnp.minimum(forward_warp(jnp.ones((*flow.shape[:3], 1), flow.dtype), flow), MOST)
+        counts.append(backward_warp(count, flow) - 1)
+    return jnp.concatenate(counts, axis=-1)
 
 
 def upsample_conv(conv: Conv, x: Float[Array, "b h w i"], size: tuple[int, int]) -> Float[Array, "b h2 w2 o"]:
@@ -101,15 +126,31 @@ def upsample_conv(conv: Conv, x: Float[Array, "b h w i"], size: tuple[int, int])
 
 
 def _decode(
-    convs: Sequence[Conv], top: Top, x0: Array, x1: Array, to_x0: Array, to_x1: Array, coarser: Array
+    convs: Sequence[Conv],
+    hint: Conv | None,
+    top: Top,
+    x0: Array,
+    x1: Array,
+    to_x0: Array,
+    to_x1: Array,
+    coarser: Array,
+    *counts: Array,
 ) -> Decoded:
-    """One level, or its rows from `top` on: from packed frames, flows to them and the coarser level's output."""
+    """One level, or its rows from `top` on: from packed frames, flows to them, the coarser level's output, and for a
+    `hint` the `coverage`."""
     up, first, second, *output = convs
     x0, x1, flows = _align(x0, x1, to_x0, to_x1, top)
     net = upsample_conv(up, coarser, (flows.shape[1], flows.shape[2]))
     kernels = split_kernel(first.kernel[...].astype(net.dtype), x0.shape[-1])
-    stack = (x0, x1, jnp.concatenate([flows, net], axis=-1))
-    net = sum(map(conv2d, stack, kernels), first.bias[...].astype(net.dtype))
+    rest, bias = [flows, net], first.bias[...]
+    if hint is not None:
+        (image0, features0), (image1, features1) = unpack(x0), unpack(x1)
+        differences = [jnp.mean(abs(a - b), -1, keepdims=True) for a, b in ((image0, image1), (features0, features1))]
+        rest += [*(count.astype(net.dtype) for count in counts), *differences]
+        kernels = (*kernels[:2], jnp.concatenate([kernels[2], hint.kernel[...].astype(net.dtype)], axis=2))
+        bias = bias + hint.bias[...]
+    stack = (x0, x1, jnp.concatenate(rest, axis=-1))
+    net = sum(map(conv2d, stack, kernels), bias.astype(net.dtype))
     net = leaky_relu(second(leaky_relu(net)))
     return output[0](net) if output else net, unpack(x0)[0], unpack(x1)[0]
 

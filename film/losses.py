@@ -7,6 +7,9 @@ learn to blend before they learn motion, so two terms reach the flow without pas
 * `TeacherFlow`: FILM's flows against a teacher that sees the middle frame: the exact flow of photographs that the code
   moves (`recipes/film_small/moving_photographs.py`); of a film, classical optical flow from the true middle frame to
   both neighbours, computed when the data was cut (`film/data/cutting.py`).
+
+And two that refine the image: `Visibility` supervises the mixture (`film.fusion.blend`) where only one frame shows what
+the true middle frame does, which the teacher knows; `Laplacian` compares images band by band.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from common.losses import vgg as vgg
 from common.training.objectives import Scope, Weight, as_schedule
 from common.training.task import Batch
 from film.model import FilmOutput
-from film.ops.resample import average_pool
+from film.ops.resample import average_pool, resize_bilinear
 
 EPSILON = 1e-6  # of a valid share
+SMALLEST_WEIGHT = 1e-4  # of a frame in the mixture, below which `Visibility` has no gradient
 TEACHER_LEVEL = 2  # teacher flow has a quarter of the image's resolution
 
 
@@ -58,6 +62,49 @@ class TeacherFlow:
         if "flow0" not in scope.roots["batch"]:
             raise ValueError("TeacherFlow: the batch has no flow0; use data=film_synthetic or film_triplets")
         return flow_error(scope.roots["output"], scope.roots["batch"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Visibility:
+    """Cross entropy, in nats, between the mixture's weights and the frame that shows a pixel: mean over the pixels that
+    the batch's teacher (see `TeacherFlow`) finds in one frame alone. An even mixture has 0.69."""
+
+    weight: Weight = 1.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "weight", as_schedule(self.weight, "weight of Visibility"))
+
+    def __call__(self, scope: Scope) -> Float[Array, ""]:
+        mixture, batch = scope.roots["output"].weight, scope.roots["batch"]
+        if mixture is None or "valid0" not in batch:
+            raise ValueError("Visibility: needs a model with blend=true, and data=film_synthetic or film_triplets")
+        cells = mixture.shape[1] // batch["valid0"].shape[1]
+        first, second = (jnp.repeat(jnp.repeat(batch[key], cells, 1), cells, 2) for key in ("valid0", "valid1"))
+        chosen = jnp.where(first > second, mixture[..., 0], 1 - mixture[..., 0])
+        loss = -jnp.log(jnp.maximum(chosen, SMALLEST_WEIGHT))[..., None]
+        return masked_l1(loss, jnp.zeros_like(loss), abs(first - second))
+
+
+@dataclasses.dataclass(frozen=True)
+class Laplacian:
+    """L1 of the bands of the Laplacian pyramids of `output.image` and the truth, each band twice the weight of the
+    finer one (Bojanowski et al., ICML 2018; Niklaus and Liu, CVPR 2018)."""
+
+    target: str = "batch.y"
+    levels: int = 5
+    weight: Weight = 1.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "weight", as_schedule(self.weight, "weight of Laplacian"))
+
+    def __call__(self, scope: Scope) -> Float[Array, ""]:
+        difference, total = scope["output.image"] - scope[self.target], jnp.zeros(())
+        for level in range(self.levels):
+            coarser = average_pool(difference)
+            band = difference - resize_bilinear(coarser, (difference.shape[1], difference.shape[2]))
+            total += 2.0**level * jnp.mean(jnp.abs(band if level + 1 < self.levels else difference))
+            difference = coarser
+        return total
 
 
 def flow_error(output: FilmOutput, batch: Batch) -> Float[Array, ""]:

@@ -75,6 +75,7 @@ class FilmOutput(NamedTuple):
     backward_flow: Pyramid  # x1 -> x0, likewise
     x0_warped: Image  # to the in-between frame's time
     x1_warped: Image
+    weight: Float[Array, "b h w 1"] | None = None  # of `x0_warped` in the mixture, for `blend`
 
 
 class Film(nnx.Module):
@@ -144,10 +145,11 @@ class Film(nnx.Module):
         backward, forward = self._flows([x0], [x1], time, 0, *known, stage)
         levels = self._aligned([x0], [x1], backward, forward, time)
         image, x0_warped, x1_warped = self.fusion(levels, coarse.decoded, stage)
+        weight = None
         if self.config.blend:
-            image = blend(x0_warped, x1_warped, image, time)
+            image, weight = blend(x0_warped, x1_warped, image, time)
         flows = forward + coarse.forward_flow, backward + coarse.backward_flow
-        return FilmOutput(image, *flows, x0_warped, x1_warped)
+        return FilmOutput(image, *flows, x0_warped, x1_warped, weight)
 
     def forward(self, x0: Image, x1: Image, time: Time, remat: bool = False) -> FilmOutput:
         """`__call__` for use inside another `jit` or `grad`: no checks, no padding.
@@ -166,8 +168,9 @@ class Film(nnx.Module):
         """Flow b -> a and a -> b; `backward` and `forward` hold the level below, if it is known."""
         to_a, to_b = (known[0] if known else None for known in (backward, forward))
         if self.config.bilateral:
-            flows = self.flow.bilateral(a, b, time, finest, to_b, stage)
-            return [-flow for flow in flows], flows
+            both = None if to_a is None else jnp.concatenate([to_a, to_b], axis=-1)
+            flows = self.flow.bilateral(a, b, time, finest, both, stage)
+            return [flow[..., :2] for flow in flows], [flow[..., 2:] for flow in flows]
         return self.flow(b, a, finest, to_a, stage), self.flow(a, b, finest, to_b, stage)
 
     def _aligned(
@@ -196,7 +199,8 @@ def crop(output: FilmOutput, height: int, width: int) -> FilmOutput:
         return x[:, : max(1, height >> level), : max(1, width >> level)]
 
     forward, backward = ([cut(flow, i) for i, flow in enumerate(flows)] for flows in output[1:3])
-    return FilmOutput(cut(output.image), forward, backward, cut(output.x0_warped), cut(output.x1_warped))
+    weight = None if output.weight is None else cut(output.weight)
+    return FilmOutput(cut(output.image), forward, backward, cut(output.x0_warped), cut(output.x1_warped), weight)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -64,6 +64,16 @@ def _bilinear(width: int, pixels: Pixels, corner: Index, fx: Fraction, fy: Fract
     return above + fy * (below - above)
 
 
+def forward_warp(values: Float[Array, "b h w c"], flow: Flow) -> Image:
+    """The transpose of `backward_warp` by `flow`: each pixel's values are added to the four pixels around the place
+    that it looks up. Of ones it is how often each place is looked up."""
+    zeros = jnp.zeros_like(values)
+    (added,) = jax.linear_transpose(lambda image: _warp_by_weights(image, flow, jnp.zeros((), flow.dtype)), zeros)(
+        values
+    )
+    return added
+
+
 def _warp_by_weights(image: Image, flow: Flow, top: Float[Array, ""]) -> Output:
     """`_warp` as one lookup of all four corners and one product with their weights; only for its transpose.
 

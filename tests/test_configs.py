@@ -55,7 +55,9 @@ def test_each_experiment_composes_and_builds(experiment):
     parts = build(composed(f"experiment={experiment}"))
     if experiment.startswith("film"):
         paper = experiment in ("film_l1", "film_vgg", "film_style")
-        assert parts["task"].model == (FilmConfig.paper() if paper else FilmConfig.small())
+        added = experiment in ("film_small_occlusion", "film_small_device")
+        small = FilmConfig.small(coverage=added, sided_levels=2 if added else 0)
+        assert parts["task"].model == (FilmConfig.paper() if paper else small)
     assert isinstance(parts["task"], Task)
     assert 1000 <= parts["config"].steps >= parts["config"].checkpoint_every
 

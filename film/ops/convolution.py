@@ -41,6 +41,11 @@ class Conv(nnx.Module):
         self.kernel = nnx.Param(initializer(rngs.params(), (size, size, inputs, outputs)))
         self.bias = nnx.Param(jnp.zeros((outputs,)))
 
+    def zeroed(self) -> Conv:
+        """Itself, with a kernel of zeros: an added part that changes nothing until it is trained."""
+        self.kernel[...] = jnp.zeros_like(self.kernel[...])
+        return self
+
     def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h w o"]:
         return conv2d(x, self.kernel[...].astype(x.dtype)) + self.bias[...].astype(x.dtype)
 

@@ -24,6 +24,7 @@ from common.perceptual.vgg_weights import load_vgg
 from common.training.mesh import by_share
 from common.training.objectives import L1, Psnr, Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
+from common.weights.porting import flatten, unflatten_like
 from film.config import FilmConfig
 from film.io.weights import load, save
 from film.model import Film, FilmOutput
@@ -31,6 +32,7 @@ from film.training.initialization import initialize
 from film.visualization import ImageSummary, TripletSheet
 
 DTYPES = ("float32", "bfloat16")
+ADDED = ("coverage", "sided_levels")  # fields of `FilmConfig` whose parts change nothing until they are trained
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class FilmTask:
     metrics: Mapping[str, Term] = field(default_factory=lambda: {"psnr": Psnr()})
     networks: Mapping[str, str] = field(default_factory=dict)
     image_summaries: Mapping[str, ImageSummary] = field(default_factory=lambda: {"triplets": TripletSheet()})
-    start_from: str | None = None  # initial weights: a shipped name, a file or a run's folder
+    start_from: str | None = None  # initial weights: a shipped name, a file or a run's folder; may lack parts of ADDED
     random_init: bool = False  # without `start_from`: as the reference, not by `film/training/initialization.py`
     levels: int | None = None  # pyramid levels while training; None: as the model
     dtype: str = "float32"  # of the network's computation, or bfloat16
@@ -77,9 +79,12 @@ class FilmTask:
         if self.start_from is None:
             return None
         model = load(self.start_from)
-        if model.config != self.model:
+        if model.config != replace(self.model, **{name: getattr(model.config, name) for name in ADDED}):
             raise ValueError(f"start_from={self.start_from} holds {model.config}, the task asks for {self.model}")
-        return nnx.to_pure_dict(nnx.state(model))
+        found, whole = flatten(nnx.to_pure_dict(nnx.state(model))), self.init(jax.random.key(0))
+        if dropped := sorted(found.keys() - flatten(whole).keys()):
+            raise ValueError(f"start_from={self.start_from} has parts that task.model lacks: {', '.join(dropped)}")
+        return unflatten_like({**flatten(whole), **found}, whole)
 
     def frozen(self) -> dict[str, Any]:
         return {name: load_vgg(path).astype(self.dtype) for name, path in self.networks.items()}

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from common.losses import masked_l1
 from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
-from film.flow import bilateral_residual
+from film.flow import bilateral_residual, both_ways
 from film.io.weights import save
 from film.losses import TEACHER_LEVEL, resize_valid
 from film.model import Film, FilmConfig
@@ -95,7 +95,9 @@ class FlowTask:
         images = image_pyramid(jnp.concatenate([given["x0"], given["x1"]]), self.model.pyramid_levels)
         time = given["time"][:, :, None, None]
         return [
-            bilateral_residual(model.flow.predictor(level), both[:count], both[count:], forced, time)
+            bilateral_residual(model.flow.predictor(level), both[:count], both[count:], both_ways(forced), time)[
+                ..., 2:
+            ]
             for level, (both, forced) in enumerate(zip(model.extractor(images), given["forced"], strict=False))
         ]
 

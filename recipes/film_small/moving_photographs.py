@@ -9,8 +9,8 @@ One scene:
 
 1. The extent of the motion between t = 0 and t = 1 is log-uniform: pans below a pixel are as frequent as those of
    `motion[1]`. It bounds the motion of every point to first order; most move less.
-2. A camera takes a share of it (in a fifth of the scenes none, in a fifth all) and moves layers by their nearness
-   (parallax). Its share may tilt the background; layers have motions of their own, and one in three bends.
+2. A camera takes a share of it (in a share `still` of the scenes none, in a fifth all) and moves layers by their
+   nearness (parallax). Its share may tilt the background; layers have motions of their own, and one in three bends.
 3. A layer's texture is a random piece of a photograph at one to three of its pixels per picture pixel (`textures.py`),
    sampled at twice the picture's density for the time at which the layer is smallest.
 
@@ -47,7 +47,7 @@ from recipes.film_small.textures import PSF, random_texture
 Example = dict[str, Any]
 TIMES = ("half", "any")
 STEPS = 16  # times "any" are multiples of 1 / 16
-STILL_CAMERA, ONLY_CAMERA, BENDS = 0.2, 0.2, 1 / 3  # shares of scenes, scenes and layers
+ONLY_CAMERA, BENDS = 0.2, 1 / 3  # shares of scenes and of layers
 DENSITY = 2.0  # texture pixels per picture pixel
 MAX_BLUR = 12.0  # px of motion during the exposure
 
@@ -63,6 +63,7 @@ class MovingPhotographs(Source):
       layers: fewest and most foreground layers.
       motion: smallest and largest extent of a scene's motion between t = 0 and t = 1, px.
       time: of y; "half": 0.5, "any": 1/16 to 15/16.
+      still: share of scenes with a still camera, and so a still background.
       accelerated: share of scenes whose layers do not move linearly in time (`motions.py`).
       bend: largest acceleration of a layer, a quarter of it for the background: at t = 0.5 a layer is off by up to a
         quarter of this part of its motion.
@@ -80,6 +81,7 @@ class MovingPhotographs(Source):
     layers: Sequence[int] = (1, 5)
     motion: Sequence[int | float] = (0.25, 120.0)
     time: str = "half"
+    still: float = 0.2
     accelerated: float = 0.1
     bend: float = 0.2
     blurred: float = 0.05
@@ -99,7 +101,7 @@ class MovingPhotographs(Source):
             raise ValueError(f"motion {self.motion} must be the least and the most px, above 0, at most {self.size}")
         if self.time not in TIMES:
             raise ValueError(f"time {self.time!r} is unknown: choose {' or '.join(TIMES)}")
-        for name in ("accelerated", "bend", "blurred", "light", "noise", "repeated"):
+        for name in ("still", "accelerated", "bend", "blurred", "light", "noise", "repeated"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is a share: choose a number from 0 to 1")
 
@@ -159,7 +161,7 @@ def draw_scene(config: MovingPhotographs, rng: np.random.Generator, photographs:
     size, count = config.size, int(rng.integers(config.layers[0], config.layers[1] + 1))
     extent = float(np.exp(rng.uniform(*np.log(config.motion))))
     kind = rng.random()
-    share = 0.0 if kind < STILL_CAMERA else 1.0 if kind < STILL_CAMERA + ONLY_CAMERA else rng.uniform(0.2, 0.8)
+    share = 0.0 if kind < config.still else 1.0 if kind < config.still + ONLY_CAMERA else rng.uniform(0.2, 0.8)
     bends = np.zeros(count + 1)
     if rng.random() < config.accelerated:
         bends = config.bend * rng.uniform(-1, 1, count + 1)

@@ -10,7 +10,7 @@ from jax.test_util import check_grads
 import film.ops.correlation
 from film.config import FilmConfig
 from film.flow import FlowEstimator
-from film.fusion import Fusion, blend, upsample_conv
+from film.fusion import Fusion, blend, coverage, upsample_conv
 from film.ops.convolution import Conv, conv2d
 from film.ops.correlation import correlation
 from film.ops.packing import pack, unpack
@@ -80,23 +80,36 @@ def test_bilateral_flow_lies_on_the_grid_of_its_time():
     @jax.jit
     def flows_and_the_second_level(features):
         flows = estimator.bilateral(features, features, jnp.full((1, 1), 0.25))
-        v = resize_bilinear(2 * flows[2], (8, 8))
+        v = resize_bilinear(2 * flows[2][..., 2:], (8, 8))
         own = backward_warp(features[1], -0.25 * v)
         residual = estimator.predictor(1)(own, backward_warp(features[1], 0.75 * v))
         return flows, v + residual
 
     flows, expected = flows_and_the_second_level(features)
     assert [flow.shape[1] for flow in flows] == [16, 8, 4]
-    np.testing.assert_allclose(flows[1], expected, atol=1e-5)
+    np.testing.assert_allclose(flows[1], jnp.concatenate([-expected, expected], axis=-1), atol=1e-5)
 
 
 def test_blend_of_zeros_is_the_mean_by_time():
     x0, x1 = uniform(0, 2, 3, 4, 3), uniform(1, 2, 3, 4, 3)
     time = jnp.array([[0.25], [1.0]])
-    mixed = blend(x0, x1, jnp.zeros((2, 3, 4, 4)), time)
+    mixed, weight = blend(x0, x1, jnp.zeros((2, 3, 4, 4)), time)
+    np.testing.assert_allclose(weight[:, 0, 0, 0], [0.75, 0.0], atol=1e-6)
     np.testing.assert_allclose(mixed, jnp.stack([0.75 * x0[0] + 0.25 * x1[0], x1[1]]), atol=1e-6)
-    certain = blend(x0, x1, jnp.zeros((2, 3, 4, 4)).at[..., 3].set(50.0), time)
+    certain, _ = blend(x0, x1, jnp.zeros((2, 3, 4, 4)).at[..., 3].set(50.0), time)
     np.testing.assert_allclose(certain[0], x0[0], atol=1e-6)
+
+
+def test_coverage_finds_what_the_frame_hides():
+    """A block of 4 pixels moves by 4 in front of a still ground: in x0 it hides the 4 pixels of ground behind it."""
+    still, to_x0 = jnp.zeros((1, 6, 24, 2)), np.zeros((1, 6, 24, 2), np.float32)
+    to_x0[:, :, 12:16, 0] = -4
+    counts = coverage(jnp.asarray(to_x0), still)
+    expected = np.zeros(24)
+    expected[8:12] = 1  # ground, seen as the block
+    expected[12:16] = 1  # the block
+    np.testing.assert_allclose(counts[0, 3, :, 0], expected, atol=1e-6)
+    np.testing.assert_array_equal(counts[..., 1], 0)
 
 
 def test_the_decoder_ignores_the_zeros_of_a_pack():

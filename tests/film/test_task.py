@@ -15,9 +15,10 @@ import film
 from common.training.mesh import make_mesh, shard_batch
 from common.training.objectives import L1, Scope, Vgg
 from common.training.task import Context
-from common.weights.porting import flatten
+from common.weights.porting import flatten, unflatten_like
 from film.config import FilmConfig
-from film.losses import TeacherFlow, WarpedL1, flow_error
+from film.io.weights import save
+from film.losses import SMALLEST_WEIGHT, Laplacian, TeacherFlow, Visibility, WarpedL1, flow_error
 from film.model import FilmOutput
 from film.training.interpolation_task import FilmTask
 from film.visualization import FlowPyramid, TripletSheet
@@ -165,6 +166,59 @@ def test_training_starts_from_given_weights_with_fewer_levels(tmp_path):
         FilmTask(START, start_from=task.start_from).start()
     fewer = FilmTask(START, levels=3)
     assert len(jax.eval_shape(fewer.forward, params_of(START), batch()).forward_flow) == 3
+
+
+def test_added_parts_change_nothing_until_they_are_trained(tmp_path):
+    plain = FilmConfig(3, 3, 2, 2, (1, 1, 1), (8, 8, 8), 4, bilateral=True, blend=True)
+    added = dataclasses.replace(plain, coverage=True, sided_levels=2)
+    film.save_model(tmp_path / "w.safetensors", toy(plain, seed=4))
+    task, data = FilmTask(added, start_from=str(tmp_path / "w.safetensors")), batch(side=32)
+    params = task.start() or {}
+    output, before = task.forward(params, data), FilmTask(plain).forward(params_like(plain, params), data)
+    for one, other in zip(jax.tree.leaves(output), jax.tree.leaves(before), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    weights = flatten(params)
+    new = [path for path in weights if "hints" in path or "sides" in path]
+    assert len(new) == 2 * (1 + 2) and all(not weights[path].any() for path in new)
+    for path in new:
+        changed = task.forward(unflatten_like({**weights, path: weights[path] + 0.1}, params), data)
+        assert float(jnp.abs(changed.image - output.image).max()) > 1e-4
+    moved = unflatten_like({path: w + 0.1 * ("sides" in path) for path, w in weights.items()}, params)
+    flows = task.forward(moved, data)
+    assert float(jnp.abs(flows.forward_flow[0] + flows.backward_flow[0]).max()) > 0.1
+    save(tmp_path / "more.safetensors", jax.device_get(params), added)
+    with pytest.raises(ValueError, match="hints"):
+        FilmTask(plain, start_from=str(tmp_path / "more.safetensors")).start()
+
+
+def params_like(config: FilmConfig, params):
+    """Those parameters that a network of `config` has."""
+    target, found = params_of(config), flatten(params)
+    return unflatten_like({path: found[path] for path in flatten(target)}, target)
+
+
+def test_an_even_mixture_knows_nothing_of_visibility():
+    data = batch()
+    data |= {"valid0": jnp.ones_like(data["valid0"]), "valid1": jnp.zeros_like(data["valid1"])}
+    output = exact_output(MOTION)
+    for weight, expected in ((0.5, np.log(2)), (1.0, 0.0), (0.0, -np.log(SMALLEST_WEIGHT))):
+        scope = Scope(output._replace(weight=jnp.full((2, SIDE, SIDE, 1), weight)), data, context())
+        assert float(Visibility()(scope)) == pytest.approx(expected, abs=1e-3)
+    swapped = data | {"valid0": data["valid1"], "valid1": data["valid0"]}
+    assert float(Visibility()(Scope(output._replace(weight=jnp.zeros((2, SIDE, SIDE, 1))), swapped, context()))) == 0
+    with pytest.raises(ValueError, match="blend"):
+        Visibility()(Scope(output, data, context()))
+
+
+def test_the_laplacian_weighs_coarse_differences_more():
+    y, data = batch()["y"], batch()
+    checks = 0.1 * (jnp.indices((SIDE, SIDE)).sum(0) % 2 - 0.5)[..., None]
+
+    def loss(image):
+        return float(Laplacian()(Scope(exact_output(MOTION)._replace(image=image), data, context())))
+
+    assert loss(y) == 0
+    assert loss(y + 0.05) > 5 * loss(y + checks) > 0  # the same L1: in the coarsest band, and in the finest
 
 
 def test_image_summaries_and_weights_of_a_run(tmp_path):

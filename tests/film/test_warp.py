@@ -8,7 +8,7 @@ from recipe import DATA
 
 import film.warp
 from film.ops.row_tiling import even_share
-from film.warp import backward_warp
+from film.warp import backward_warp, forward_warp
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +68,11 @@ def test_rows_and_tiles_equal_the_whole(monkeypatch):
         monkeypatch.setattr("film.warp.TILE_VALUES", values)
         assert even_share(2 * 9, 7 * 5, film.warp.TILE_VALUES) < 2 * 9
         np.testing.assert_allclose(backward_warp(image, flow), whole, atol=1e-6)
+
+
+def test_the_forward_warp_is_the_transpose():
+    keys = jax.random.split(jax.random.key(0), 3)
+    image, values = (jax.random.normal(key, (2, 6, 7, 3)) for key in keys[:2])
+    flow = 4 * jax.random.normal(keys[2], (2, 6, 7, 2))
+    one = jnp.vdot(backward_warp(image, flow), values)
+    np.testing.assert_allclose(one, jnp.vdot(image, forward_warp(values, flow)), rtol=1e-4)

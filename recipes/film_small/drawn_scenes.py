@@ -1,0 +1,534 @@
+"""Moving photographs drawn by the accelerator that trains on them: one compiled program draws a whole batch.
+
+The scenes are those of `moving_photographs.py`: layers of photographs that move as in `motions.py`, cut out along
+`outlines.py`, with the exact frame at any time and the exact flow to both ends. There OpenCV draws one scene after the
+other, which a CPU does best; here every pixel of every layer of every scene is a lookup of its own, which suits an
+accelerator: host and disk have no part in a step. For a batch of b crops of c pixels (`film.data.triplet_batches`):
+
+1. `draw_layers`   random numbers: for each of n layers poses, waves, texture and outline
+2. `trace`         pixels p at times 0, t and 1 -> points u of each layer, the inverse of its motion
+3. `sample`        colours at u from the photographs, at the mipmap that fits their size, opacity from the outlines
+4. compositing, back to front: x0, y, x1
+5. `visible`       the front-most layer's flow from y to x0 and to x1; valid where nothing in front covers its end
+
+More of what interpolation finds hard than there: small things before a still ground, thin things, things that enter
+at a border, layers that hang on others and turn about a joint, motion up to 160 px. Film frames (`film`), of which only
+the images are known, are mixed in: of some random triplets of crops the one that moves most.
+
+Batch i is a function of the seed and i: runs resume to the bit on the same kind of device.
+
+    python -m recipes.film_small.drawn_scenes --folder data/photographs -o sheet.png
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import cv2
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
+
+from common import terminal
+from common.io.files import require_file
+from common.io.images import contact_sheet, write_image
+from common.training.task import IDS, Batch
+from film.data.augment import CELL
+from film.visualization import flow_picture
+from recipes.film_small.motions import SHEAR, SHORTEST, STEEPEST, TILT, TURN, ZOOM
+from recipes.film_small.outlines import outline
+from recipes.film_small.photograph_cache import Album
+from recipes.film_small.textures import COARSEST, PSF
+
+STEPS = 16  # y is at a multiple of 1 / 16, or half-way
+OUTLINES, OUTLINE_SIDE = 384, 160  # their number, and px
+MIPMAPS = 3
+WAVES, INVERSIONS = 3, 6
+OPAQUE, CLEAR = 0.98, 0.02
+CANDIDATES = 4  # triplets of the film's crops, of which one is taken
+CUT = 24.0  # mean difference of neighbouring frames, of 255, from which on they are of different shots
+Points = Float[Array, "*n 2"]
+
+
+class Textures(NamedTuple):
+    """What scenes are made of."""
+
+    photographs: UInt8[Array, "n s s2 3"]  # square, mirrored to it, with smaller and smaller copies at the right
+    outlines: UInt8[Array, "m o o"]
+    film: UInt8[Array, "f h w 3"]  # frames in a row
+    shots: Int[Array, " f"]  # the number of each frame's shot
+
+
+class Layers(NamedTuple):
+    """Layers of a scene, back to front; a first axis of n. Lengths in px, angles in radians."""
+
+    centre: Float[Array, "n 2"]
+    shift: Float[Array, "n 3 2"]  # of the camera (scaled by nearness), of the layer that this one hangs on, its own
+    turn: Float[Array, "n 3"]
+    zoom: Float[Array, "n 3"]
+    shear: Float[Array, "n 3"]
+    tilt: Float[Array, "n 3 2"]
+    pivot: Float[Array, "n 3 2"]  # about which each of the three turns, zooms, shears and tilts
+    bend: Float[Array, " n"]
+    heights: Float[Array, "n k 2"]  # of the waves
+    waves: Float[Array, "n k 2"]
+    phases: Float[Array, "n k"]
+    photograph: Int[Array, " n"]
+    origin: Float[Array, "n 2"]  # of the texture, pixels of the photograph
+    density: Float[Array, " n"]  # pixels of the photograph per px
+    period: Float[Array, "n 2"]  # of a repeated pattern, px; 0: none
+    angle: Float[Array, " n"]  # of the pattern
+    outline: Int[Array, " n"]
+    side: Float[Array, " n"]  # of the outline; 0: no outline, as the background; negative: there is no such layer
+
+
+@dataclass(frozen=True)
+class DrawnScenes:
+    """Batches of moving photographs, and of film, drawn on the device; for `data` of a config.
+
+    Attributes:
+      folder, split: of the photographs (`photograph_cache.py`).
+      film: a video; None: photographs alone. film_share: of a batch.
+      run: frames after which the film goes on somewhere else (`bundle.py`); 0: never.
+      gaps: fewest and most frames from the middle to an outer frame of the film.
+      batch_size, crop: crop is a multiple of 4.
+      layers: in front of the background, at most.
+      motion: smallest and largest extent of a scene's motion between t = 0 and t = 1, px.
+      still: share of scenes with a still camera and background. any_time: share with y at 1/16 to 15/16, not at 1/2.
+      accelerated, bend, light, noise, repeated: as of `MovingPhotographs`.
+    """
+
+    folder: str = "data/photographs"
+    split: str = "train"
+    film: str | None = None
+    film_share: float = 0.25
+    run: int = 0
+    gaps: Sequence[int] = (1, 4)
+    batch_size: int = 64
+    crop: int = 224
+    layers: int = 4
+    motion: Sequence[int | float] = (0.5, 160.0)
+    still: float = 0.4
+    any_time: float = 0.4
+    accelerated: float = 0.3
+    bend: float = 0.5
+    light: float = 0.3
+    noise: float = 0.3
+    repeated: float = 0.15
+
+    def __post_init__(self) -> None:
+        for name, kind in (("gaps", int), ("motion", float)):
+            object.__setattr__(self, name, tuple(kind(number) for number in getattr(self, name)))
+        if self.crop < 32 or self.crop % CELL or self.batch_size < 1 or self.layers < 0:
+            raise ValueError(
+                f"crop {self.crop} must be a multiple of {CELL} from 32 on, batch_size {self.batch_size} >= 1, layers"
+                f" {self.layers} >= 0"
+            )
+        for name in ("motion", "gaps"):
+            if len(pair := getattr(self, name)) != 2 or not 0 < pair[0] <= pair[1]:
+                raise ValueError(f"{name} {pair}: give the least and the most, above 0")
+        if self.run and self.run <= 2 * self.gaps[1]:
+            raise ValueError(
+                f"run {self.run} holds no triplet of gap {self.gaps[1]}: give more than twice as many, or 0"
+            )
+        for name in ("film_share", "still", "any_time", "accelerated", "bend", "light", "noise", "repeated"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} {getattr(self, name)} is a share: choose a number from 0 to 1")
+
+    def batches(self, seed: int) -> DrawnBatches:
+        """Raises FileNotFoundError, ValueError without photographs, or a film too small or short."""
+        return DrawnBatches(self, seed, load_textures(self))
+
+    def names(self, ids: Iterable[int | np.integer]) -> list[str]:
+        return [f"drawn scene {number}" for number in ids]
+
+
+class DrawnBatches:
+    """The endless batches of a seed, with a position (`common.training.task.Batches`)."""
+
+    def __init__(self, config: DrawnScenes, seed: int, textures: Textures) -> None:
+        self.config, self.position, self.textures = config, 0, textures
+        self.key = jax.random.key(seed)
+        self.draw = jax.jit(partial(draw_batch, config))
+
+    def __iter__(self) -> DrawnBatches:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = self.draw(jax.random.fold_in(self.key, self.position), self.textures)
+        ids = self.config.batch_size * self.position + np.arange(self.config.batch_size)
+        self.position += 1
+        return batch | {IDS: ids}
+
+    def get_state(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self.position = int(state["position"])
+
+
+def load_textures(config: DrawnScenes) -> Textures:
+    album = Album(config.folder, config.split)
+    photographs = [np.asarray(album[number]) for number in range(len(album))]
+    side = max(max(photograph.shape[:2]) for photograph in photographs)
+    side += -side % 2**MIPMAPS
+    rng = np.random.default_rng(0)
+    film = np.zeros((1, config.crop, config.crop, 3), np.uint8)
+    if config.film is not None:
+        film = read_film(config.film)
+        if min(film.shape[1:3]) < config.crop or len(film) <= 2 * config.gaps[1]:
+            raise ValueError(
+                f"{config.film}: {len(film)} frames of {film.shape[2]}x{film.shape[1]} are too few or small"
+            )
+    step = [np.abs(a[::4, ::4].astype(np.int16) - b[::4, ::4]).mean() for a, b in itertools.pairwise(film)]
+    cuts = np.array([0.0, *step]) > CUT
+    if config.run:
+        cuts[config.run :: config.run] = True
+    shots = np.cumsum(cuts).astype(np.int32)
+    return Textures(
+        jnp.asarray(np.stack([mipmaps(photograph, side) for photograph in photographs])),
+        jnp.asarray(np.stack([outline(rng, OUTLINE_SIDE) for _ in range(OUTLINES)])),
+        jnp.asarray(film),
+        jnp.asarray(shots),
+    )
+
+
+def mipmaps(photograph: UInt8[np.ndarray, "h w 3"], side: int) -> UInt8[np.ndarray, "s s2 3"]:
+    """The photograph, mirrored to a square; at its right the same at half the size, and so on, each blurred a little
+    (`textures.PSF`), so that a lookup at one to two of its pixels per pixel does not alias."""
+    height, width = photograph.shape[:2]
+    level = np.pad(photograph, ((0, side - height), (0, side - width), (0, 0)), mode="symmetric")
+    atlas = np.zeros((side, side + side // 2, 3), np.uint8)
+    left, top = 0, 0
+    for _ in range(MIPMAPS):
+        size = len(level)
+        atlas[top : top + size, left : left + size] = cv2.GaussianBlur(level, (5, 5), PSF)
+        left, top = (side, 0) if left == 0 else (left, top + size)
+        level = cv2.resize(level, (size // 2, size // 2), interpolation=cv2.INTER_AREA)
+    return atlas
+
+
+def read_film(path: str | Path) -> UInt8[np.ndarray, "f h w 3"]:
+    video, frames = cv2.VideoCapture(str(require_file(path))), []
+    while (found := video.read())[0]:
+        frames.append(cv2.cvtColor(found[1], cv2.COLOR_BGR2RGB))
+    if not frames:
+        raise ValueError(f"{path}: no frames can be read")
+    return np.stack(frames)
+
+
+def draw_batch(config: DrawnScenes, key: PRNGKeyArray, textures: Textures) -> Batch:
+    """A batch as `film.data.triplet_batches` has it, without id."""
+    of_film = round(config.film_share * config.batch_size) if config.film is not None else 0
+    keys = jax.random.split(key, config.batch_size)
+    parts = []
+    if of_film < config.batch_size:
+        parts.append(jax.vmap(partial(draw_scene, config, textures))(keys[of_film:]))
+    if of_film:
+        parts.append(jax.vmap(partial(draw_film, config, textures))(keys[:of_film]))
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+
+
+def draw_scene(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Batch:
+    """One example: images [c c 3], flows [c/4 c/4 2], valid [c/4 c/4], time [1]."""
+    size, keys = config.crop, jax.random.split(key, 8)
+    layers = draw_layers(config, keys[0], textures.photographs.shape)
+    sixteenth = jax.random.randint(keys[1], (), 1, STEPS) / STEPS
+    time = jnp.where(jax.random.uniform(keys[2]) < config.any_time, sixteenth, 0.5)
+    pixels = _grid(size, 1)
+
+    def view(time: Array) -> tuple[Array, Array]:
+        """Image, and the opacity of each layer."""
+
+        def paint(image: Array, layer: Layers) -> tuple[Array, Array]:
+            points = trace(layer, pixels, time)
+            colour, opacity = sample(textures, layer, points)
+            return image + opacity[..., None] * (colour - image), opacity
+
+        return jax.lax.scan(paint, jnp.zeros((size, size, 3)), layers)
+
+    # Loops, so that all of it is compiled once and one frame's positions are in memory.
+    images, opacities = jax.lax.map(view, jnp.stack([jnp.zeros(()), time, jnp.ones(())]))
+    front = _cells(opacities[1])
+    flows, valid = jax.lax.map(lambda end: visible(textures, layers, front, time, end, size), jnp.array([0.0, 1.0]))
+    x0, y, x1 = _finish(config, keys[3], images, time)
+    flow = dict(flow0=flows[0], flow1=flows[1], valid0=valid[0], valid1=valid[1])
+    return dict(x0=x0, y=y, x1=x1, time=time[None], **flow)
+
+
+def draw_layers(config: DrawnScenes, key: PRNGKeyArray, atlas: tuple[int, ...]) -> Layers:
+    """The background and `config.layers` more, some of which are not there."""
+    count, size, keys = config.layers + 1, config.crop, iter(jax.random.split(key, 32))
+
+    def uniform(low: Any = 0.0, high: Any = 1.0, *shape: int) -> Array:
+        return jax.random.uniform(next(keys), shape, minval=low, maxval=high)
+
+    def log_uniform(low: Any, high: Any, *shape: int) -> Array:
+        return jnp.exp(uniform(jnp.log(low), jnp.log(high), *shape))
+
+    number = jnp.arange(count)
+    back = number == 0
+    extent = log_uniform(config.motion[0], config.motion[1])
+    kind, between = uniform(), uniform(0.2, 0.8)
+    share = jnp.where(kind < config.still, 0.0, jnp.where(kind < config.still + 0.2, 1.0, between))
+    nearness = jnp.sort(uniform(0.4, 1.0, count)).at[-1].set(1.0)
+    # Sides are log-uniform: small and thin things are as frequent as large ones.
+    side = jnp.where(back, size * jnp.sqrt(2.0), size * log_uniform(0.08, 1.1, count))
+    centre = jnp.where(back[:, None], (size - 1) / 2, uniform(-0.1, 1.1, count, 2) * size)
+    there = number <= jax.random.randint(next(keys), (), 0, count)
+    own = (1 - share) * extent * jnp.where(back, (1 - nearness) * (share > 0), uniform(0.4, 1.0, count))
+    bending = jnp.where(uniform(0, 1, count) < 1 / 3, 0.4 * own, 0.0)
+
+    # Three poses: the camera's, that of the layer below on which some hang, and the layer's own.
+    hangs = (uniform(0, 1, count) < 0.2) & (number > 1)
+    budget = jnp.stack([jnp.broadcast_to(share * extent, (count,)), own - bending, own - bending], axis=1)
+    shares = jax.random.dirichlet(next(keys), jnp.array([0.6, 0.15, 0.15, 0.06, 0.15]), (count, 3))
+    shares = shares.at[:, 0].set(shares[0, 0])  # one camera
+    radius = jnp.stack([jnp.full(count, size / jnp.sqrt(2.0)), side / 2, side / 2], axis=1)
+    parts = shares * budget[..., None]
+    signs = jnp.sign(uniform(-1, 1, count, 3, 3)).at[:, 0].set(jnp.sign(uniform(-1, 1, 3)))
+    ratios = signs * jnp.minimum(parts[..., 1:4] / radius[..., None], jnp.array([TURN, ZOOM, SHEAR]))
+    directions = uniform(0, 2 * jnp.pi, count, 3, 2)
+    directions = directions.at[:, 0].set(directions[0, 0])
+    unit = jnp.stack([jnp.cos(directions), jnp.sin(directions)], axis=-1)  # [count 3 (shift, tilt) 2]
+    tilts = jnp.where(back, 1.0, 0.0)[:, None].at[:, 0].set(0.0)
+    shift, tilt = parts[..., :1] * unit[..., 0, :], (tilts * jnp.minimum(parts[..., 4] / radius, TILT) / radius)
+    tilt = tilt[..., None] * unit[..., 1, :]
+    scale = jnp.stack([nearness, jnp.zeros(count), jnp.ones(count)], axis=1)
+
+    def chained(x: Array) -> Array:
+        """The second of the three is the own one of the layer below, for layers that hang."""
+        x = x * scale.reshape(count, 3, *[1] * (x.ndim - 2))
+        below = jnp.roll(x[:, 2], 1, axis=0) * hangs.reshape(count, *[1] * (x.ndim - 2))
+        return x.at[:, 1].set(below)
+
+    centre = jnp.where(
+        hangs[:, None], jnp.roll(centre, 1, axis=0) + uniform(-0.4, 0.4, count, 2) * side[:, None], centre
+    )
+    middle = jnp.full((count, 2), (size - 1) / 2)
+    joint = centre + jnp.where(hangs[:, None], uniform(-0.5, 0.5, count, 2) * side[:, None], 0.0)
+    pivot = jnp.stack([middle, jnp.roll(centre, 1, axis=0), joint], axis=1)
+
+    lengths = log_uniform(SHORTEST, jnp.maximum(2 * side[:, None], 2 * SHORTEST), count, WAVES)
+    angles, sides = uniform(0, 2 * jnp.pi, count, WAVES), uniform(0, 2 * jnp.pi, count, WAVES)
+    heights = jnp.minimum(bending[:, None] / WAVES, STEEPEST / WAVES * lengths / (2 * jnp.pi))
+    bend = config.bend * uniform(-1, 1, count) * (uniform() < config.accelerated)
+    periods = log_uniform(6.0, 40.0, count, 2)
+    repeats = uniform(0, 1, count) < config.repeated
+    density = log_uniform(1.0, COARSEST, count)
+    return Layers(
+        centre=centre,
+        shift=chained(shift),
+        turn=chained(ratios[..., 0]),
+        zoom=chained(ratios[..., 1]),
+        shear=chained(ratios[..., 2]),
+        tilt=chained(tilt),
+        pivot=pivot,
+        bend=jnp.where(back, bend / 4, bend),
+        heights=heights[..., None] * jnp.stack([jnp.cos(sides), jnp.sin(sides)], axis=-1),
+        waves=(2 * jnp.pi / lengths)[..., None] * jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1),
+        phases=uniform(0, 2 * jnp.pi, count, WAVES),
+        photograph=jax.random.randint(next(keys), (count,), 0, atlas[0]),
+        origin=uniform(0, atlas[1], count, 2),
+        density=density * jnp.sign(uniform(-1, 1, count)),  # negative: mirrored
+        period=jnp.where(repeats[:, None], periods, 0.0),
+        angle=uniform(0, jnp.pi, count),
+        outline=jax.random.randint(next(keys), (count,), 0, OUTLINES),
+        side=jnp.where(there, jnp.where(back, 0.0, side), -1.0),
+    )
+
+
+def matrix(layer: Layers, time: Array) -> Float[Array, "3 3"]:
+    """The homography of one layer at `time`: `motions.Pose.matrix` of its three poses, the own one applied first."""
+    s = time - 0.5 + layer.bend * time * (time - 1)
+
+    def pose(i: int) -> Array:
+        (x, y), (dx, dy), (gx, gy) = layer.pivot[i], s * layer.shift[i], s * layer.tilt[i]
+        size, k, one = jnp.exp(s * layer.zoom[i]), s * layer.shear[i], jnp.ones(())
+        cos, sin, zero = size * jnp.cos(s * layer.turn[i]), size * jnp.sin(s * layer.turn[i]), jnp.zeros(())
+        there = jnp.array([[one, zero, x + dx], [zero, one, y + dy], [zero, zero, one]])
+        about = jnp.array([[cos, k * cos - sin, zero], [sin, k * sin + cos, zero], [gx, gy, one]])
+        return there @ about @ jnp.array([[one, zero, -x], [zero, one, -y], [zero, zero, one]])
+
+    return pose(0) @ pose(1) @ pose(2)
+
+
+def place(layer: Layers, points: Points, time: Array) -> Points:
+    """Positions of the layer's points in the picture; px."""
+    s = time - 0.5 + layer.bend * time * (time - 1)
+    return _project(matrix(layer, time), points + s * _waves(layer, points))
+
+
+def trace(layer: Layers, places: Points, time: Array) -> Points:
+    """The inverse of `place`."""
+    s = time - 0.5 + layer.bend * time * (time - 1)
+    rigid = _project(jnp.linalg.inv(matrix(layer, time)), places)
+    points = rigid
+    for _ in range(INVERSIONS):
+        points = rigid - s * _waves(layer, points)
+    return points
+
+
+def sample(textures: Textures, layer: Layers, points: Points) -> tuple[Float[Array, "*n 3"], Float[Array, "*n"]]:
+    """Colours in [0, 1] and opacities of a layer at its points."""
+    side, density = textures.photographs.shape[1], jnp.abs(layer.density)
+    u = points - layer.centre
+    cos, sin = jnp.cos(layer.angle), jnp.sin(layer.angle)
+    turned = jnp.stack([cos * u[..., 0] + sin * u[..., 1], cos * u[..., 1] - sin * u[..., 0]], axis=-1)
+    period = jnp.maximum(layer.period, 1.0)
+    u = jnp.where(layer.period > 0, turned % period, u)
+    texel = u * jnp.stack([layer.density, density]) + layer.origin
+    texel = (side - 1) - jnp.abs(texel % (2 * side - 2) - (side - 1))  # mirrored at the photograph's border
+    level = jnp.floor(jnp.log2(density)).astype(jnp.int32)
+    # Of `mipmaps`: the square itself, and from its upper right corner downwards those of half, a quarter, ...
+    left = jnp.where(level > 0, side, 0)
+    top = jnp.where(level > 1, side // 2, 0)
+    size = side >> level
+    texel = jnp.clip((texel + 0.5) / 2.0**level - 0.5, 0, size - 1.001) + jnp.stack([left, top])
+    colour = _lookup(textures.photographs[layer.photograph], texel) / 255
+    # So that no two cells of a pattern are quite alike.
+    colour = colour * (1 + 0.15 * jnp.sin(0.03 * turned.sum(-1, keepdims=True)) * (layer.period.sum() > 0))
+
+    reach = jnp.maximum(layer.side, 1.0)
+    place = ((points - layer.centre) / reach + 0.5) * OUTLINE_SIDE - 0.5
+    inside = jnp.all((place >= 0) & (place <= OUTLINE_SIDE - 1.001), axis=-1)
+    mask = textures.outlines[layer.outline][..., None]
+    opacity = inside * _lookup(mask, jnp.clip(place, 0, OUTLINE_SIDE - 1.001))[..., 0] / 255
+    return colour, jnp.where(layer.side == 0, 1.0, jnp.where(layer.side < 0, 0.0, opacity))
+
+
+def visible(
+    textures: Textures, layers: Layers, front: tuple[Array, Array], time: Array, end: Array, size: int
+) -> tuple[Float[Array, "c c 2"], Float[Array, "c c"]]:
+    """Flow of the front-most layer of each cell from `time` to `end`, px; 1 where its end is seen, else 0."""
+    number, clean = front
+    centres = _grid(size // CELL, CELL)
+
+    def move(layer: Layers) -> Array:
+        return place(layer, trace(layer, centres, time), end)
+
+    ends = jnp.take_along_axis(jax.lax.map(move, layers), number[None, ..., None], axis=0)[0]
+
+    def covered(_: None, layer_and_number: tuple[Layers, Array]) -> tuple[None, Array]:
+        layer, own = layer_and_number
+        opacity = sample(textures, layer, trace(layer, ends, end))[1]
+        return None, jnp.where(own > number, opacity > CLEAR, jnp.where(own == number, opacity < OPAQUE, False))
+
+    _, hidden = jax.lax.scan(covered, None, (layers, jnp.arange(len(layers.side))))
+    margin = (CELL - 1) / 2
+    inside = jnp.all((ends >= margin) & (ends <= size - 1 - margin), axis=-1)
+    return ends - centres, (inside & clean & ~hidden.any(axis=0)).astype(jnp.float32)
+
+
+def draw_film(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Batch:
+    """One example of the film; its flow is unknown."""
+    frames, height, width, _ = textures.film.shape
+    crop, keys = config.crop, jax.random.split(key, 8)
+    gap = jax.random.randint(keys[0], (CANDIDATES,), config.gaps[0], config.gaps[1] + 1)
+    centre = jax.random.randint(keys[1], (CANDIDATES,), gap, frames - gap)
+    gap *= textures.shots[centre - gap] == textures.shots[centre + gap]  # across a cut: a still scene
+    top = jax.random.randint(keys[2], (CANDIDATES,), 0, height - crop + 1)
+    left = jax.random.randint(keys[3], (CANDIDATES,), 0, width - crop + 1)
+
+    def cut(frame: Array, top: Array, left: Array) -> Array:
+        start = (frame, top, left, jnp.zeros((), frame.dtype))
+        return jax.lax.dynamic_slice(textures.film, start, (1, crop, crop, 3))[0]
+
+    triplets = jnp.stack([jax.vmap(cut)(centre + i * gap, top, left) for i in (-1, 0, 1)], axis=1)
+    motion = jnp.abs(triplets[:, 0].astype(jnp.float32) - triplets[:, 2]).mean(axis=(1, 2, 3))
+    images = triplets[jnp.argmax(motion)].astype(jnp.float32) / 255
+    swap, turn, mirror = (jax.random.uniform(keys[i]) < 0.5 for i in (4, 5, 6))
+    images = jnp.where(swap, images[::-1], images)
+    images = jnp.where(turn, jnp.swapaxes(images, 1, 2), images)
+    images = jnp.where(mirror, images[:, :, ::-1], images)
+    x0, y, x1 = _tint(keys[7], images)
+    cells = (crop // CELL, crop // CELL)
+    flow = {f"flow{end}": jnp.zeros((*cells, 2)) for end in "01"}
+    valid = {f"valid{end}": jnp.zeros(cells) for end in "01"}
+    return dict(x0=x0, y=y, x1=x1, time=jnp.full(1, 0.5), **flow, **valid)
+
+
+def _finish(config: DrawnScenes, key: PRNGKeyArray, images: Float[Array, "3 c c 3"], time: Array) -> Array:
+    """Light that changes, noise of each frame, and one tint for all; 8-bit levels."""
+    keys = jax.random.split(key, 6)
+    changes = jax.random.uniform(keys[0], (2,), minval=-0.1, maxval=0.1) * (jax.random.uniform(keys[1]) < config.light)
+    times = jnp.stack([jnp.zeros(()), time, jnp.ones(())]).reshape(3, 1, 1, 1)
+    gain, gamma = (jnp.exp((times - 0.5) * change) for change in changes)
+    images = gain * jnp.clip(images, 1e-4, 1) ** gamma
+    deviation = jax.random.uniform(keys[2], minval=0.5, maxval=4) * (jax.random.uniform(keys[3]) < config.noise)
+    images += deviation / 255 * jax.random.normal(keys[4], images.shape)
+    return jnp.round(255 * _tint(keys[5], jnp.clip(images, 0, 1))) / 255
+
+
+def _tint(key: PRNGKeyArray, images: Float[Array, "3 c c 3"]) -> Array:
+    """As `film.data.augment.tint`."""
+    keys = jax.random.split(key, 4)
+    gain = jax.random.uniform(keys[0], minval=0.9, maxval=1.1)
+    gamma = jnp.exp(jax.random.uniform(keys[1], minval=-0.14, maxval=0.14))
+    order = jnp.where(jax.random.uniform(keys[2]) < 0.1, jax.random.permutation(keys[3], 3), jnp.arange(3))
+    return jnp.clip(gain * jnp.maximum(images, 1e-6) ** gamma, 0, 1)[..., order]
+
+
+def _cells(opacities: Float[Array, "n c c"]) -> tuple[Int[Array, "d d"], Array]:
+    """Per cell of CELL px: the front-most layer at its centre, and whether it is all that the cell shows."""
+    numbers = jnp.arange(len(opacities))[:, None, None]
+    front = jnp.max(jnp.where(opacities > 0.5, numbers, 0), axis=0)
+    soft = jnp.any((opacities > CLEAR) & (opacities < OPAQUE) & (numbers >= front), axis=0)
+    cells = len(front) // CELL
+    blocks = front.reshape(cells, CELL, cells, CELL)
+    clean = ~soft.reshape(blocks.shape).any(axis=(1, 3)) & (blocks.max(axis=(1, 3)) == blocks.min(axis=(1, 3)))
+    return blocks[:, CELL // 2, :, CELL // 2], clean
+
+
+def _grid(cells: int, stride: int) -> Float[Array, "c c 2"]:
+    """Centres (x, y) of cells of `stride` px."""
+    places = stride * jnp.arange(cells, dtype=jnp.float32) + (stride - 1) / 2
+    return jnp.stack(jnp.meshgrid(places, places), axis=-1)
+
+
+def _project(matrix: Float[Array, "3 3"], points: Points) -> Points:
+    mapped = points @ matrix[:2, :2].T + matrix[:2, 2]
+    return mapped / (points @ matrix[2, :2] + matrix[2, 2])[..., None]
+
+
+def _waves(layer: Layers, points: Points) -> Points:
+    return jnp.sin(points @ layer.waves.T + layer.phases) @ layer.heights
+
+
+def _lookup(image: UInt8[Array, "h w c"], places: Points) -> Float[Array, "*n c"]:
+    """Bilinear, at places inside the image."""
+    corner = jnp.floor(places).astype(jnp.int32)
+    (x, y), (fx, fy) = jnp.moveaxis(corner, -1, 0), jnp.moveaxis(places - corner, -1, 0)[..., None]
+    taps = [[image[y + dy, x + dx].astype(jnp.float32) for dx in (0, 1)] for dy in (0, 1)]
+    above, below = (left + fx * (right - left) for left, right in taps)
+    return above + fy * (below - above)
+
+
+def main(
+    config: Annotated[DrawnScenes, tyro.conf.arg(name="")] = DrawnScenes(batch_size=12),
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("sheet.png"),
+    seed: int = 0,
+    overwrite: bool = False,
+) -> None:
+    """Write a contact sheet of one batch: x0, y, x1, the flows from y to x0 and x1 (grey where invalid), and the share
+    of the mixture that each pixel should have where one frame alone shows it."""
+    batch = jax.device_get(next(config.batches(seed)))
+    pictures = []
+    for i in range(config.batch_size):
+        flows = [flow_picture(np.repeat(np.repeat(batch[f"flow{end}"][i], CELL, 0), CELL, 1)) for end in "01"]
+        valid = [np.repeat(np.repeat(batch[f"valid{end}"][i], CELL, 0), CELL, 1)[..., None] for end in "01"]
+        shown = [np.where(v > 0, flow, 0.5).astype(np.float32) for v, flow in zip(valid, flows, strict=True)]
+        one = np.repeat((0.5 + 0.5 * (valid[0] - valid[1])), 3, axis=-1).astype(np.float32)
+        pictures += [batch["x0"][i], batch["y"][i], batch["x1"][i], *shown, one]
+    write_image(output, contact_sheet(pictures, columns=6), overwrite)
+
+
+if __name__ == "__main__":
+    terminal.program(main)
