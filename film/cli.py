@@ -58,7 +58,7 @@ class Interpolate:
     output: Annotated[str | None, tyro.conf.arg(aliases=["-o"]), option("CLIP", "a movie beside the input")] = None
     """A movie (.mp4 .mov .mkv .webm), an animation (.gif .webp .apng), or a folder for numbered PNGs."""
     weights: Annotated[str | None, option("WEIGHTS", "film-small")] = None
-    """Name of shipped weights, a file, or the folder of a run."""
+    """Name of shipped weights, a file (also of a published network), the folder of a run, or hf:OWNER/NAME."""
     quiet: Flag = False
     """No plan, no progress bar."""
 

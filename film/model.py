@@ -168,7 +168,7 @@ class Film(nnx.Module):
         """Flow b -> a and a -> b; `backward` and `forward` hold the level below, if it is known."""
         to_a, to_b = (known[0] if known else None for known in (backward, forward))
         if self.config.bilateral:
-            both = None if to_a is None else jnp.concatenate([to_a, to_b], axis=-1)
+            both = None if to_a is None or to_b is None else jnp.concatenate([to_a, to_b], axis=-1)
             flows = self.flow.bilateral(a, b, time, finest, both, stage)
             return [flow[..., :2] for flow in flows], [flow[..., 2:] for flow in flows]
         return self.flow(b, a, finest, to_a, stage), self.flow(a, b, finest, to_b, stage)
