@@ -48,13 +48,16 @@ def expand(pattern: str) -> list[str]:
 
 
 def walk(folder: Path, suffixes: tuple[str, ...], hidden: bool = False, leave: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Files with these suffixes in a folder and below, sorted within each folder. Links are followed, but none into a
-    folder that it is in. `hidden`: also names with a dot first; `leave`: subfolders of `folder` itself to skip."""
+    """Files with these suffixes in a folder and below, sorted within each folder; none if it is missing. Links are
+    followed, but none into a folder that it is in. `hidden`: also names with a dot first; `leave`: subfolders of
+    `folder` itself to skip."""
 
     def identity(path: str | Path) -> tuple[int, int]:
         status = os.stat(path)  # noqa: PTH116, called for every folder
         return status.st_dev, status.st_ino
 
+    if not folder.is_dir():
+        return
     above = {str(folder): frozenset([identity(folder)])}  # of each folder to come: itself and those that it is in
     for place, folders, names in os.walk(folder, followlinks=True):
         top, inside, kept = Path(place) == folder, above.pop(place), []
