@@ -121,7 +121,7 @@ class DrawnScenes:
     bend: float = 0.5
     light: float = 0.3
     noise: float = 0.3
-    repeated: float = 0.15
+    repeated: float = 0.25
 
     def __post_init__(self) -> None:
         for name, kind in (("gaps", int), ("motion", float)):
