@@ -6,7 +6,8 @@ The peak of a process that runs the network grows with the pixels that it sees a
 
 `finest` are the bytes of a pixel of an encoded frame's finest level, `held` those of the encoded frames in memory,
 which are known (`held_bytes`). `python -m benchmarks.film_memory` measures peaks of both presets at several sizes and
-fits the constants: the smallest with which no measured peak is above the model.
+fits the constants: the smallest with which no measured peak is above the model. Those here are provisional: eight of
+the nine peaks behind them were measured before the present row tiling.
 
 Encoded frames are kept for the next new frames as far as there is memory; by default not beyond `MODEST`, since they
 save a few percent of the time.
