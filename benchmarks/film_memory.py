@@ -49,7 +49,8 @@ def make_clip(weights: str, width: int, height: int, kept: int) -> int:
     from common.runtime import return_freed_memory, setup
     from film.cli import MOST_KEPT
     from film.clip import run
-    from film.io.plan import Options, make_plan
+    from film.io.options import Options
+    from film.io.plan import make_plan
 
     setup(most_kept=MOST_KEPT)
     model = film.load(weights)

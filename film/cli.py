@@ -9,8 +9,8 @@
     film prepare vimeo_triplet/ records/ --layout vimeo90k    a dataset -> ArrayRecord shards to train from
 
 User errors are one line on stderr and exit code 2; then no output was written. The options are those of
-`film.io.plan.Options`; each of its groups is a section of the help. A further command is a dataclass of its arguments
-with a `run` method, and a line in COMMANDS. Imports that need JAX are inside the methods, so that mistakes
+`film.io.options.Options`; each of its groups is a section of the help. A further command is a dataclass of its
+arguments with a `run` method, and a line in COMMANDS. Imports that need JAX are inside the methods, so that mistakes
 are reported at once.
 """
 
@@ -27,7 +27,7 @@ from typing import Annotated
 import tyro
 
 from common import terminal
-from film.io.plan import (
+from film.io.options import (
     Flag,
     InspectionOptions,
     NetworkOptions,
@@ -35,9 +35,9 @@ from film.io.plan import (
     OutputOptions,
     PhotoOptions,
     VideoOptions,
-    make_plan,
     option,
 )
+from film.io.plan import make_plan
 from film.io.pretrained import find
 
 PROGRAM = "film"

@@ -31,7 +31,9 @@ from common.io.images import contact_sheet, shrink, write_image
 from common.io.video import open_clip
 from common.io.video_reader import TimedFrame, prefetch
 from film.interpolator import Frame, Interpolator, Quality, device_memory
-from film.io.plan import Movie, Name, Options, Plan, make_plan
+from film.io.options import Options
+from film.io.plan import Plan, make_plan
+from film.io.sources import Movie, Name
 from film.io.weights import load
 from film.model import Film
 from film.planning import ComputePlan, free_memory, make_compute_plan, multiply_adds
@@ -70,7 +72,7 @@ def convert(
       output: a movie, an animation, or a folder for numbered PNGs; None: a movie beside the input.
       model: None: the default weights.
       progress: shows a bar.
-      options: the fields of `film.io.plan.Options`, as `factor="2.5"`.
+      options: the fields of `film.io.options.Options`, as `factor="2.5"`.
 
     Raises as `make_plan` and `run`.
     """

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 VALUES = 3 << 21  # of a tile's widest array, at most
 FEWEST = 2  # tiles; with fewer, the overlaps cost more than they save
-ROWS = 96  # of a tile, at least; with fewer, the overlaps of a wide image are larger than the tile
+ROWS = 88  # of a tile, at least; with fewer, the overlaps of a wide image are larger than the tile
 EVEN = 4  # the rows of a window are a multiple of this, so that they can be halved and tiled again
 Top = int | Int[Array, ""]  # the row of the image at which a window begins
 

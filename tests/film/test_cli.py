@@ -23,7 +23,7 @@ import film
 from common.io.images import read_image, to_uint8, write_image
 from common.weights.model_file import save_weights
 from film.cli import main
-from film.io.plan import Options
+from film.io.options import Options
 from film.io.weights import load_with_metadata
 from film.porting import to_torch
 
@@ -223,7 +223,7 @@ def test_failures_half_way_leave_nothing(refused, monkeypatch, output):
 
 
 def test_a_stop_before_the_first_frame_leaves_nothing(refused, monkeypatch):
-    monkeypatch.setattr("film.io.plan.Photos.frames", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("film.io.sources.Photos.frames", lambda *_: signal.raise_signal(signal.SIGINT))
     assert "nothing" in refused(CLIP, 130)
 
 

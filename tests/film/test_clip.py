@@ -223,7 +223,7 @@ def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fade
     monkeypatch.setattr(Interpolator, "between", counted)
     starts, read = [], read_video
     monkeypatch.setattr(
-        "film.io.plan.read_video", lambda path, start, **more: starts.append(start) or read(path, start, **more)
+        "film.io.sources.read_video", lambda path, start, **more: starts.append(start) or read(path, start, **more)
     )
     monkeypatch.setattr("film.clip.make_compute_plan", lambda *_, **__: pytest.fail("another plan"))
     with pytest.raises(MemoryError, match=r"b\.mp4"):

@@ -11,9 +11,11 @@ import pytest
 from refusal import refused
 from test_video_reader import gradient, make
 
-import film.io.plan
+import film.io.sources
 from common.io.images import read_image, write_image
-from film.io.plan import Options, find_inputs, make_plan, parse_factor, parse_memory, parse_scale
+from film.io.options import Options, parse_factor, parse_memory, parse_scale
+from film.io.plan import make_plan
+from film.io.sources import find_inputs
 
 Usage = namedtuple("Usage", "total used free")
 NTSC = Fraction(24000, 1001)
@@ -138,7 +140,7 @@ def test_texts_of_numbers():
         refused(ValueError, parse, text)
 
 
-@pytest.mark.parametrize("cache", [film.io.plan.MAX_CACHE, 1500])
+@pytest.mark.parametrize("cache", [film.io.sources.MAX_CACHE, 1500])
 def test_each_photo_is_opened_and_decoded_once(photos, monkeypatch, cache):
     """Those that do not fit into memory are opened a second time, and still decoded once."""
     opened, decoded, running = Counter(), Counter(), True
@@ -152,8 +154,8 @@ def test_each_photo_is_opened_and_decoded_once(photos, monkeypatch, cache):
         return read_image(source, name)
 
     sys.addaudithook(count)  # for good: `running` ends its work
-    monkeypatch.setattr(film.io.plan, "MAX_CACHE", cache)
-    monkeypatch.setattr(film.io.plan, "read_image", decode)
+    monkeypatch.setattr(film.io.sources, "MAX_CACHE", cache)
+    monkeypatch.setattr(film.io.sources, "read_image", decode)
     plan = make_plan(photos, "frames.gif", Options(times=1))
     assert not decoded
     frames = list(plan.source.frames(plan.timeline.step))

@@ -1,0 +1,135 @@
+"""The options of a run of `film`: what the command parses and `film.convert` takes by name.
+
+Each group is a section of the help. An option that was not given is None, or False for a flag, so that a run can refuse
+options of the other kind of source. Needs no JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from common.io.clip_limits import Rate
+
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
+
+
+def option(metavar: str, default: str, **more: Any) -> Any:
+    """How an option that may be left out stands in the help."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})", **more)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    fps: Annotated[Rate | None, option("RATE", "photos 30, a video as --factor says", constructor=str)] = None
+    """Frames per second: 60, 23.976 or 30000/1001. A video keeps its duration."""
+    size: Annotated[str | None, option("SIZE", "as the input")] = None
+    """Scale to lines (1080p), a longer side (1280) or 1280x720."""
+    fit: Annotated[Literal["crop", "pad", "resize"] | None, option("crop|pad|resize", "sizes must be equal")] = None
+    """How photos of different sizes, or another shape of --size, become one."""
+    codec: Annotated[str | None, option("NAME", "h264; vp9 in .webm")] = None
+    """h264, hevc, av1 or vp9."""
+    quality: Annotated[int | None, option("CRF", "looks lossless")] = None
+    """Of the codec: from 0, the best, to 51 (h264, hevc) or 63."""
+    bits: Annotated[int | None, option("8|10|16", "as a video, else 8")] = None
+    """Per sample: 8, 10 in movies, 16 in PNGs and .apng."""
+    chroma: Annotated[Literal["420", "444"], option("420|444", "420")] = "420"
+    """Colour resolution of a movie; few players show 444."""
+    resume: Flag = False
+    """Go on where the same command was stopped."""
+    overwrite: Flag = False
+    """Replace outputs that exist."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhotoOptions:
+    frames: Annotated[int | None, option("N", "31")] = None
+    """New frames between two neighbours."""
+    times: Annotated[int | None, option("N", "5")] = None
+    """In place of --frames: how often each gap is halved, up to 16; 5 make 31 frames."""
+    ease: Flag = False
+    """Slow in and slow out at each photo."""
+    loop: Flag = False
+    """Go on from the last to the first, so that the clip repeats without a jump."""
+    align: Flag = False
+    """Undo the shake of the hand, and keep what all photos show."""
+    match_exposure: Flag = False
+    """Make all as bright as the first."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VideoOptions:
+    factor: Annotated[Rate | None, option("NUMBER", "2", constructor=str)] = None
+    """So many times the frames, at so many times the rate: 2, 2.5 or 5/2."""
+    slow_motion: Flag = False
+    """Keep the rate, and last --factor times as long."""
+    retime: Flag = False
+    """Drop repeated frames, and let motion go on through their time."""
+    audio: Annotated[Literal["keep", "stretch", "none"] | None, option("keep|stretch|none", "keep if it fits")] = None
+    """Sound: copied without loss, stretched to the new duration, or left out."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    memory: Annotated[str | None, option("SIZE", "what is free")] = None
+    """Most memory to use, as 2GB; larger images are computed in windows."""
+    ensemble: Flag = False
+    """Average over both directions of time and both mirror images: four times the work for steadier frames."""
+    flow_scale: Annotated[str | None, option("1/N", "1, or by --memory")] = None
+    """Begin to estimate flow in the image at 1/2, 1/4, 1/8 or 1/16 of its size: for large motion in large images."""
+    precision: Annotated[Literal["float32", "bfloat16"], option("float32|bfloat16", "float32")] = "float32"
+    """Of the activations."""
+    batch: Annotated[int | None, option("N", "by image size and device")] = None
+    """Most pairs computed at once."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InspectionOptions:
+    compare: Flag = False
+    """Show the plain cross-fade at the left of each frame."""
+    sheet: Annotated[str | None, option("IMAGE", "none")] = None
+    """Also write a contact sheet of nine frames."""
+    inspect: Annotated[str | None, option("IMAGE", "none")] = None
+    """Also write a sheet of the first gap: flow, warped inputs, what was taken from which."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(OutputOptions, PhotoOptions, VideoOptions, NetworkOptions, InspectionOptions):
+    """How a clip is made; `film.convert` takes the same names."""
+
+
+def refuse(options: Options, kind: type, reason: str) -> None:
+    """ValueError for an option of the group `kind` that was given."""
+    for field in dataclasses.fields(kind):
+        if getattr(options, field.name) != field.default:
+            raise ValueError(f"--{field.name.replace('_', '-')} {reason}")
+
+
+def parse_factor(factor: Rate | None) -> Fraction | None:
+    """An exact factor from 4, 2.5 or "5/2". Raises ValueError for another one."""
+    if factor is None:
+        return None
+    text = str(factor)
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?|\d{1,9}/\d{1,9}", text) or text.endswith("/0"):
+        raise ValueError(f"--factor {text}: give a number or a fraction, such as 4, 2.5 or 5/2")
+    return Fraction(text)
+
+
+def parse_memory(text: str) -> float:
+    """Bytes of 2GB, 1.5G or 800MB (powers of 1,000). Raises ValueError for another text."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GM])B?", text.strip().upper())
+    if not found:
+        raise ValueError(f"--memory {text}: give a size such as 2GB or 800MB")
+    return float(found[1]) * {"G": 1e9, "M": 1e6}[found[2]]
+
+
+def parse_scale(text: str) -> int:
+    """2 of 1/2. Raises ValueError for another text."""
+    found = re.fullmatch(r"(?:1/)?(1|2|4|8|16)", text.strip())
+    if not found:
+        raise ValueError(f"--flow-scale {text}: give 1, 1/2, 1/4, 1/8 or 1/16")
+    return int(found[1])
