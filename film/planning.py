@@ -6,8 +6,7 @@ The peak of a process that runs the network grows with the pixels that it sees a
 
 `finest` are the bytes of a pixel of an encoded frame's finest level, `held` those of the encoded frames in memory,
 which are known (`held_bytes`). `python -m benchmarks.film_memory` measures peaks of both presets at several sizes and
-fits the constants: the smallest with which no measured peak is above the model. Those here are provisional: eight of
-the nine peaks behind them were measured before the present row tiling.
+fits the constants: the smallest with which no measured peak is above the model.
 
 Encoded frames are kept for the next new frames as far as there is memory; by default not beyond `MODEST`, since they
 save a few percent of the time.
@@ -30,7 +29,7 @@ import psutil
 from film.config import FilmConfig
 from film.tiling import GRID, OVERLAP
 
-BASE, PER_PIXEL, SHARE = 0.76e9, 540, 0.0  # of nine peaks; refit by a whole run of that command
+BASE, PER_PIXEL, SHARE = 0.68e9, 197, 1.07
 USABLE = 0.8  # of free memory
 MODEST = 2 << 30  # bytes up to which encoded frames are kept by default
 MAPPED = 2.2  # bytes of address space, which `ulimit -v` limits, for each byte in use
