@@ -36,7 +36,7 @@ from film.io.plan import Plan, make_plan
 from film.io.sources import Movie, Name
 from film.io.weights import load
 from film.model import Film
-from film.planning import ComputePlan, free_memory, make_compute_plan, multiply_adds
+from film.planning import ComputePlan, default_memory, make_compute_plan, multiply_adds
 from film.shots import is_cut, thumbnail
 from film.tiling import Tiling
 from film.timeline import Timeline
@@ -190,7 +190,7 @@ def compute_plan(model: Film, plan: Plan) -> ComputePlan:
     name, job = _job(model, plan), unfinished_job(plan.output) if plan.options.resume else ""
     if job.startswith(name):
         begun = ComputePlan(*ast.literal_eval(job.splitlines()[0].removeprefix(name)))
-        if begun.memory > (there := free_memory() if memory is None else memory):
+        if begun.memory > (there := default_memory() if memory is None else memory):
             raise MemoryError(
                 f"{plan.output} was begun with {begun.memory / 1e9:.1f} GB of memory, there are {there / 1e9:.1f} GB:"
                 " give as much (--memory), or start again without --resume"

@@ -32,7 +32,7 @@ from film.tiling import GRID, OVERLAP
 BASE, PER_PIXEL, SHARE = 0.68e9, 197, 1.07
 USABLE = 0.8  # of free memory
 MODEST = 2 << 30  # bytes up to which encoded frames are kept by default
-MAPPED = 2.2  # bytes of address space, which `ulimit -v` limits, for each byte in use
+MAPPED = 1.5  # bytes of address space, which `ulimit -v` limits, for each byte in use
 FRAME = 12  # bytes of a pixel of a frame, float32
 SMALLEST_WINDOW = 2 * OVERLAP + GRID
 SCALES = (1, 2, 4, 8, 16)
@@ -69,7 +69,7 @@ def make_compute_plan(
     """The plan for frames of `size`.
 
     Args:
-      memory: bytes for the whole process; None: `USABLE` of what is free.
+      memory: bytes for the whole process; None: `default_memory`.
       flow_scale: None: 1 where the image is computed whole, else as small as fits. A window needs at least 2.
       align: 0: sides are padded to `bucket`; else to multiples of it.
       kept, together: the most that can be of use.
@@ -80,7 +80,7 @@ def make_compute_plan(
     scales = [scale for scale in SCALES if scale < 2**config.pyramid_levels]
     if flow_scale is not None and flow_scale not in scales:
         raise ValueError(f"--flow-scale 1/{flow_scale}: give {', '.join(f'1/{scale}' for scale in scales)}")
-    budget = USABLE * free_memory() if memory is None else memory
+    budget = default_memory() if memory is None else memory
     height, width = padded = (_padded(config, size[0], align, flow_scale), _padded(config, size[1], align, flow_scale))
     pixels = height * width
     # A network that is asked for the moment itself never needs more than a pair, and for each moment both of it.
@@ -177,6 +177,11 @@ def parameters(config: FilmConfig) -> float:
     """Roughly: the wide convolutions of the decoder's coarsest level and of the flow predictors."""
     widest = config.filters << config.specialized_levels
     return 26.0 * widest**2 * 5
+
+
+def default_memory() -> float:
+    """Bytes for the whole process: what it has already, and `USABLE` of what is free."""
+    return psutil.Process().memory_info().rss + USABLE * free_memory()
 
 
 def free_memory() -> float:

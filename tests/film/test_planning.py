@@ -62,7 +62,7 @@ def test_more_is_kept_where_there_is_memory_and_use_for_it(monkeypatch):
     assert kept(PAPER, all_) == 7 and 2 < kept(PAPER, few) < 7
     assert kept(PAPER, all_, ensemble=True) == 7
     assert kept(SMALL, all_) == 2  # it is asked for the moment itself: a pair will do
-    monkeypatch.setattr(planning, "free_memory", lambda: all_)
+    monkeypatch.setattr(planning, "default_memory", lambda: all_)
     assert kept(PAPER, None) < 2 == kept(SMALL, None)
     plan = make_compute_plan(PAPER, (720, 1280), kept=7)
     assert not plan.tiled and plan.memory <= planning.MODEST
@@ -138,9 +138,9 @@ def test_free_memory_is_what_ulimit_leaves():
 
 
 def test_too_little_memory_is_one_line(monkeypatch):
-    monkeypatch.setattr(planning, "free_memory", lambda: 0.4e9)
+    monkeypatch.setattr(planning, "default_memory", lambda: 0.32e9)
     with pytest.raises(MemoryError, match=r"6000x4000 .* 0\.3 GB"):
         make_compute_plan(SMALL, (4000, 6000))
-    monkeypatch.setattr(planning, "free_memory", lambda: 4e9)
+    monkeypatch.setattr(planning, "default_memory", lambda: 3.2e9)
     plan = make_compute_plan(SMALL, (4000, 6000))
-    assert plan.tiled and min(plan.window) > 2 * OVERLAP and plan.memory <= planning.USABLE * 4e9
+    assert plan.tiled and min(plan.window) > 2 * OVERLAP and plan.memory <= 3.2e9
