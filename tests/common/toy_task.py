@@ -164,8 +164,8 @@ def two_processes() -> list[dict]:
 
 
 def main(folder: str, settings: str) -> None:
-    """A run with these settings: "trainer", "cluster", "refresh", "kill" (a step), "stuck" (a refresh that never ends)
-    and "smallest_split" (bytes)."""
+    """A run with these settings: "trainer", "stages" (changes of those, one after the other), "cluster", "refresh",
+    "kill" (a step), "stuck" (a refresh that never ends) and "smallest_split" (bytes)."""
     chosen = json.loads(settings)
     distributed.join(distributed.ClusterConfig(**chosen.get("cluster", {})))
     mesh.SMALLEST_SPLIT = chosen.get("smallest_split", mesh.SMALLEST_SPLIT)
@@ -175,8 +175,9 @@ def main(folder: str, settings: str) -> None:
         before = at(chosen.get("stuck", -1), lambda: threading.Event().wait())
         task = Follow(refresh=RefreshConfig(**chosen["refresh"]), before=before)
     data = Line(hook=at(chosen.get("kill", 0), lambda: os.kill(os.getpid(), signal.SIGKILL)))
-    config = TrainerConfig(progress=False, **chosen["trainer"])
-    train(task, data, OptimConfig(lr=0.05, ema=0.9), config, Path(folder), 3)
+    for stage in chosen.get("stages", [{}]):
+        config = TrainerConfig(progress=False, **chosen["trainer"] | stage)
+        train(task, data, OptimConfig(lr=0.05, ema=0.9), config, Path(folder), 3)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,6 @@ def test_a_batch_equals_the_reference(tiny):
     np.testing.assert_allclose(sampled(image), np.load(DATA / "tiny_batch2.npz")["image"], atol=IMAGE)
 
 
-@pytest.mark.slow
 def test_flow_residuals_equal_the_reference(tiny):
     data = np.load(DATA / "tiny_128x192.npz")
     (p0, e0), (p1, e1) = (tiny.encode(jnp.asarray(x)) for x in pair(128, 192))
@@ -56,7 +55,6 @@ def test_flow_residuals_equal_the_reference(tiny):
         np.testing.assert_allclose(sampled(residual), data[f"forward_residual_flow_pyramid_{level}"], atol=FLOW)
 
 
-@pytest.mark.slow
 def test_three_adam_steps_equal_the_reference(tiny):
     data = np.load(DATA / "tiny_train_l1.npz")
     x0, x1 = map(jnp.asarray, two_pairs())

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from toy import toy
 
 import film.ops.row_tiling
 from common.nn.remat import remat
@@ -34,7 +35,7 @@ def tiny(kind: str, **changes) -> Film:
     """Of images of 64 rows only the finest level is tiled."""
     fields = dict(pyramid_levels=3, fusion_pyramid_levels=2, specialized_levels=1, sub_levels=2, filters=4)
     fields |= dict(flow_convs=(2, 1), flow_filters=(4, 4), correlation_radius=(1, 0))
-    return Film(FilmConfig.small(**fields | KINDS[kind] | changes), rngs=nnx.Rngs(1))
+    return toy(FilmConfig.small(**fields | KINDS[kind] | changes), seed=1)
 
 
 @pytest.mark.parametrize(("kind", "size"), [("bilateral", (66, 33)), ("paper", (66, 40))], ids=str)

@@ -1,6 +1,7 @@
 """The smallest FILM that has every component, for tests of what is around the network. Its weights are random."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -11,6 +12,10 @@ from film.model import Film, FilmConfig
 from film.porting import from_params
 
 CONFIG = FilmConfig(3, 2, 1, 2, (1, 1), (8, 8), 8)
+WORDS = [  # of train.py: that network instead of an experiment's
+    *("task.model._target_=film.model.FilmConfig", "task.levels=3"),
+    *(f"+task.model.{name}={json.dumps(value)}" for name, value in dataclasses.asdict(CONFIG).items()),
+]
 DIRECT = dataclasses.replace(CONFIG, correlation_radius=(1, 0), bilateral=True, blend=True)  # for any moment
 
 

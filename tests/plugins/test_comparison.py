@@ -146,7 +146,6 @@ def test_a_row_for_each_method(made, tmp_path):
     refused(FileExistsError, str(tmp_path), comparison(made).run, "", tmp_path)
 
 
-@pytest.mark.slow
 def test_the_command(made, tmp_path, monkeypatch, caplog):
     """`python eval.py evaluation=control_methods weights=PLUGIN`, also by its old name, with small networks."""
     monkeypatch.chdir(tmp_path)

@@ -84,7 +84,6 @@ def test_a_new_controlnet_is_the_bases_encoder_and_changes_no_prediction(base):
         np.testing.assert_allclose(seen.prediction, again.prediction, atol=atol)
 
 
-@pytest.mark.slow
 def test_remat_of_a_controlnet_changes_no_gradient_and_saves_memory(base):
     batch = encoded(4)
 
@@ -128,7 +127,6 @@ def test_wrong_options_are_named():
             ControlTask("base", **options)
 
 
-@pytest.mark.slow
 def test_a_control_learns_the_layout(base):
     """The base is random: its predictions get better where features show the layout, and not with wrong ones."""
     task, batch, optimiser = task_of(base, timesteps="uniform"), batch_of(16), optax.adam(3e-3)

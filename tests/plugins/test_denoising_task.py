@@ -55,7 +55,6 @@ def params():
     return {name: nnx.to_pure_dict(nnx.state(network)) for name, network in networks.items()}
 
 
-@pytest.mark.slow
 def test_a_base_learns_its_captions():
     params, rows = train(TASK, batch_of(16), steps=150)
     losses = [row["denoising"] for row in rows]
@@ -119,7 +118,6 @@ def test_batches_may_hold_states(params, measured):
         task.states(params, {})
 
 
-@pytest.mark.slow
 def test_a_step_in_bfloat16_is_near_one_in_float32():
     params = jax.jit(TASK.init)(jax.random.key(1))
     half = dataclasses.replace(TASK, dtype="bfloat16")
@@ -146,7 +144,6 @@ def test_training_starts_from_a_base(tmp_path):
         other.start()
 
 
-@pytest.mark.slow
 def test_an_exported_base_makes_the_image_summary(tmp_path):
     write_tokenizer(tmp_path / "tokenizer", *train_bpe(["red", "blue"], 520))
     text = dataclasses.replace(TEXT, vocab_size=520, max_position_embeddings=8, eos_token_id=519)

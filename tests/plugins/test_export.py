@@ -107,7 +107,6 @@ def test_features_are_channels_first_with_metadata(case, tmp_path):
         save_features(path, network, IMAGES[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", UNETS)
 def test_features_in_pytorch_give_our_outputs(tmp_path, name):
     """`make_features.py` gave diffusers' UNet the stored file, by the adapters' hook and by PyTorch's."""

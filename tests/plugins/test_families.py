@@ -10,7 +10,6 @@ from plugins.diffusion.io.lora import Lora
 from plugins.diffusion.pipeline import load
 
 PARITY = 1e-5
-QUICK = ("plms_v", "inpainting", "editing", "lcm", "sdxl")  # the others compile the same kinds of network again
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +17,7 @@ def drawn_noise(monkeypatch):
     monkeypatch.setattr("plugins.diffusion.samplers.sampler._normal", families.noise)
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FAMILIES])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_images_of_the_library(name):
     pipeline = load(families.folder(name))
     if "lora" in FAMILIES[name]:

@@ -85,7 +85,6 @@ def test_odd_sizes_come_back(small):
     assert seen["up_blocks.0.upsamplers.0"].shape == (2, 5, 7, 12) and seen["mid_block"].shape == (2, 3, 4, 12)
 
 
-@pytest.mark.slow
 def test_remat_changes_no_gradient_and_frozen_parameters_pass_it(small):
     """Of features, residuals, latents, text; and of parameters."""
     call, params, inputs = small

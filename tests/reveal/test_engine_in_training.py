@@ -61,7 +61,6 @@ def exact(tmp_path_factory):
     return losses(tmp_path_factory.mktemp("exact"), None)
 
 
-@pytest.mark.slow
 def test_an_engine_searches_the_keys_of_the_step_and_so_does_a_resumed_run(tmp_path, exact):
     engine = NumpyEngine()
     np.testing.assert_allclose(losses(tmp_path / "whole", engine), exact, rtol=1e-5)
@@ -73,7 +72,6 @@ def test_an_engine_searches_the_keys_of_the_step_and_so_does_a_resumed_run(tmp_p
     assert engine.updates[0] == 1  # that of step 2 was in use after step 3
 
 
-@pytest.mark.slow
 def test_milvus_finds_the_same_and_resumes(tmp_path, exact):
     pytest.importorskip("pymilvus")
     from reveal.memory import MilvusEngine
@@ -83,7 +81,6 @@ def test_milvus_finds_the_same_and_resumes(tmp_path, exact):
     np.testing.assert_allclose(found, exact, rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_ids_with_gaps_are_mapped_to_rows(tmp_path):
     """With a permutation of tokens in each batch, so that all items are re-encoded from their rows."""
     wanted, found = (losses(tmp_path / str(n), e, 3, WORLD) for n, e in enumerate((None, NumpyEngine())))
@@ -98,7 +95,6 @@ def test_refusals(monkeypatch):
         Joint(WORLD, NETWORK, engine=NumpyEngine())
 
 
-@pytest.mark.slow
 def test_a_failing_engine_ends_the_run_without_a_checkpoint(tmp_path):
     class Gone(NumpyEngine):
         def search(self, queries, k, **how):
