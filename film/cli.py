@@ -5,6 +5,7 @@
     film clip.mp4 -o smooth.mp4 --fps 60     a video at another rate, its sound kept
     film clip.mp4 -o slow.mp4 --factor 4 --slow-motion    four times as long
     film info                                the default weights
+    film verify ours.safetensors             whether they are as they were written
     film convert SAVED_MODEL ours.safetensors    weights of the TensorFlow or PyTorch program -> ours
     film prepare vimeo_triplet/ records/ --layout vimeo90k    a dataset -> ArrayRecord shards to train from
 
@@ -106,6 +107,20 @@ class Info:
 
 
 @dataclasses.dataclass
+class Verify:
+    """Read all of a weights file and compare it with its checksum."""
+
+    weights: Annotated[tyro.conf.Positional[str | None], option("[WEIGHTS]", "film-small")] = None
+    """Name of shipped weights, a file, or the folder of a run."""
+
+    def run(self) -> None:
+        from common.weights.model_file import verify_weights
+
+        for line in verify_weights(find(self.weights)):
+            terminal.say(line)
+
+
+@dataclasses.dataclass
 class Convert:
     """Turn reference weights into ours: a TF SavedModel folder or training checkpoint, or the PyTorch port's file.
 
@@ -166,6 +181,7 @@ def _prepare() -> type:
 COMMANDS: dict[str, Callable[[], type]] = {  # "" is `film` itself
     "": lambda: Interpolate,
     "info": lambda: Info,
+    "verify": lambda: Verify,
     "convert": lambda: Convert,
     "prepare": _prepare,
 }

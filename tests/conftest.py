@@ -51,6 +51,12 @@ def signals_of_a_foreground_program():
         signal.signal(number, handler)
 
 
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """Memories and weights sync each file, and no test cuts the power; `tests/faults` checks what is synced."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def compiled_functions_of_one_module():
     """A worker that kept the compiled functions of all modules would need several gigabytes."""

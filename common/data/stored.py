@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 from PIL.JpegImagePlugin import JpegImageFile
 
 from common.io.files import require_file
-from common.io.images import MAX_PIXELS, read_image, to_uint8
+from common.io.images import decoding, most_pixels, read_image, to_uint8
 
 
 class Stored(ABC):
@@ -105,8 +105,9 @@ def _plain_jpeg(data: bytes) -> UInt8[np.ndarray, "h w 3"] | None:
         with JpegImageFile(io.BytesIO(data)) as picture:  # not `Image.open`, whose limits and warnings are global
             width, height = picture.size
             turned = "exif" in picture.info or "xmp" in picture.info
-            if picture.mode not in ("RGB", "L") or turned or width * height > MAX_PIXELS:
+            if picture.mode not in ("RGB", "L") or turned or width * height > most_pixels(len(data)):
                 return None
-            return np.array(picture.convert("RGB"))
+            with decoding(width * height):
+                return np.array(picture.convert("RGB"))
     except Exception:  # decoders fail in many classes
         return None

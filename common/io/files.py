@@ -14,18 +14,24 @@ Stages: check the target -> create missing parents -> create the temporary besid
 rename is one atomic step) -> run the body -> rename. On any exception, Ctrl-C included, the temporary and the new
 parents are removed, and nothing else; only a `workspace` may stay, for the run that resumes it.
 
+A rename protects from programs that stop, not from a power cut: the disk may have the new name and not yet the bytes.
+What cannot be made again in a minute (memories, weights) is written with ``durable=True``: bytes, then name, reach the
+disk before the block ends (`sync`). It costs a few milliseconds a file, which images and clips need not pay.
+
 Checks try to create a file, since permission bits let root write everywhere, but not in /proc or on a read-only disk.
 Errors are OSErrors of one line with the path. An existing file is replaced only with ``overwrite=True``, an existing
 folder only when all its files also have names that this writer gives.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FRAME_PATTERN = r"frame_\d+\.png"
@@ -68,14 +74,34 @@ def require_file(path: str | Path) -> Path:
     return path
 
 
+def sync(*paths: Path) -> None:
+    """Returns when the disk has these files, and the names in these folders. Raises OSError that names one."""
+
+    def one(path: Path) -> None:
+        if os.name == "nt":  # which syncs no folders, and only files that are open to write
+            return
+        with _plain_errors(path):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # of file systems that have nothing to sync there
+                    raise
+            finally:
+                os.close(descriptor)
+
+    with ThreadPoolExecutor(8) as pool:  # a disk writes side by side what is asked for side by side
+        list(pool.map(one, paths))
+
+
 @contextlib.contextmanager
-def atomic_output(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
+def atomic_output(path: str | Path, overwrite: bool = False, durable: bool = False) -> Iterator[Path]:
     """Yields a hidden, empty file beside `path`, with its suffix, which becomes `path` when the body succeeds.
 
-    A symbolic link is written through. Raises as `check_output_file`."""
+    A symbolic link is written through. `durable`: the module's last paragraph. Raises as `check_output_file`."""
     target = _resolve(path)
     _check_file(target, overwrite)
-    with _parents(target):
+    with _parents(target, durable=durable):
         temporary = _temporary(target, target.suffix)
         with _plain_errors(target):
             temporary.touch(exist_ok=False)
@@ -84,31 +110,41 @@ def atomic_output(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
             yield temporary
             _check_file(target, overwrite)  # another program may have written it meanwhile
             temporary.chmod(mode)  # some writers replace it by a file that only its owner may read
+            if durable:
+                sync(temporary)
             temporary.replace(target)
+            if durable:
+                sync(target.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
 
 
 @contextlib.contextmanager
-def atomic_folder(path: str | Path, overwrite: bool = False, pattern: str = FRAME_PATTERN) -> Iterator[Path]:
+def atomic_folder(
+    path: str | Path, overwrite: bool = False, pattern: str = FRAME_PATTERN, durable: bool = False
+) -> Iterator[Path]:
     r"""Yields a hidden, empty folder beside `path`, which becomes `path` when the body succeeds.
 
     `pattern` is a regular expression for the whole name of a file of this writer, such as ``r"frame_\d+\.png"``. With
     ``overwrite`` a folder that holds only such files stays: new files move in, stale ones are deleted. A folder with
-    any other file raises FileExistsError.
+    any other file raises FileExistsError. `durable`: the module's last paragraph, for a folder of files.
     """
     target = _resolve(path)
     _check_folder(target, overwrite, pattern)
-    with _parents(target):
+    with _parents(target, durable=durable):
         temporary = _temporary(target)
         with _plain_errors(target):
             temporary.mkdir()
         try:
             yield temporary
             _check_folder(target, overwrite, pattern)
+            if durable:
+                sync(*temporary.iterdir(), temporary)
             if not target.exists():
                 temporary.replace(target)
+                if durable:
+                    sync(target.parent)
                 return
             names = {entry.name for entry in temporary.iterdir()}
             for name in sorted(names):
@@ -116,6 +152,8 @@ def atomic_folder(path: str | Path, overwrite: bool = False, pattern: str = FRAM
             for entry in target.iterdir():
                 if entry.name not in names and _matches(entry, pattern):
                     entry.unlink()
+            if durable:
+                sync(target)
             shutil.rmtree(temporary)  # still holds those that were links to the same file as in the target
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -287,7 +325,7 @@ def _temporary(target: Path, suffix: str = "") -> Path:
 
 
 @contextlib.contextmanager
-def _parents(target: Path, keep: bool = True) -> Iterator[None]:
+def _parents(target: Path, keep: bool = True, durable: bool = False) -> Iterator[None]:
     """Creates the missing parents, and removes those again, if empty, on any exception or without `keep`."""
     made: list[Path] = []
     try:
@@ -295,6 +333,8 @@ def _parents(target: Path, keep: bool = True) -> Iterator[None]:
             with _plain_errors(target), contextlib.suppress(FileExistsError):  # another process was faster
                 folder.mkdir()
                 made.append(folder)
+        if durable:
+            sync(*(folder.parent for folder in made))
         yield
         if keep:
             made.clear()

@@ -7,12 +7,17 @@ Reading applies the EXIF orientation (HEIC and AVIF: their own rotation), conver
 composites alpha over white in sRGB values. All bits are kept: 16-bit PNG and TIFF go through OpenCV, HEIC of 10 or 12
 bits through pillow-heif, because Pillow cuts colour to 8 bits; AVIF is read with 8. A file that is damaged, cut short,
 too large or not an image raises an error of one line, and never gives a half-grey image.
+
+**Memory.** A file of a kilobyte may claim any size, and one of a megabyte really unpack to gigabytes. So what a file
+may claim goes by its own size: PLAIN_PIXELS, or up to MAX_PIXELS with a byte for each PIXELS_PER_BYTE (photographs have
+1 to 20 pixels a byte). Decoding takes 19 to 35 bytes a pixel at its peak (docs/reliability.md), so that 28 megapixels
+stay within a gigabyte. All threads together decode PIXELS_AT_ONCE; a larger image waits until it is alone.
 """
 
 import contextlib
 import io
 import math
-import struct
+import os
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -32,19 +37,22 @@ READABLE = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".heic", 
 WRITABLE = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
 DEEP = (".png", ".tif", ".tiff")  # written with 16 bits too
 MAX_PIXELS = 400_000_000  # as float32 RGB this is 4.8 GB already
+PLAIN_PIXELS, PIXELS_PER_BYTE = 28_000_000, 40
+PIXELS_AT_ONCE = 2 * PLAIN_PIXELS
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "AVIF")
 _HDR_CURVES = {16: "PQ", 18: "HLG"}  # transfer characteristics of ITU-T H.273
 _ORIENTATION = 0x0112  # EXIF tag
 _QUALITY = 95
-_OPENING = threading.Lock()
+_OPENING = threading.RLock()
+_DECODING, _pixels_now = threading.Condition(), [0]
 
 
 def read_image(source: str | Path | bytes, name: str = "the image") -> Float[np.ndarray, "h w 3"]:
     """Decodes an image file, given as its path or as bytes that errors call `name`; of a TIFF the first page, of HEIC
     the primary image. Raises ValueError for a file that is damaged, an animation, of an unknown kind, or larger than
     MAX_PIXELS."""
-    with _opened(source, name) as (file, picture):
+    with _opened(source, name) as (file, picture), _decoding(picture):
         if _is_deep(picture):
             pixels = _decode_deep(file, picture)
             if icc := picture.info.get("icc_profile"):
@@ -54,7 +62,9 @@ def read_image(source: str | Path | bytes, name: str = "the image") -> Float[np.
             pixels = from_uint8(np.asarray(to_srgb(picture)))
         if pixels.shape[-1] == 4:
             alpha = pixels[..., 3:]
-            pixels = pixels[..., :3] * alpha + (1 - alpha)
+            pixels = pixels[..., :3]
+            pixels *= alpha  # in place: a copy is 12 bytes a pixel
+            pixels += 1 - alpha
         # decoded: a TIFF is upright now, and a PNG may hold the tag after its pixels
         return np.ascontiguousarray(_upright(pixels, _orientation(picture)))
 
@@ -64,6 +74,25 @@ def read_encoded(path: str | Path) -> bytes:
     path = _regular_file(path)
     with _one_line_errors(str(path)):
         return path.read_bytes()
+
+
+def most_pixels(size: int) -> int:
+    """Pixels that a file of `size` bytes may have."""
+    return min(MAX_PIXELS, max(PLAIN_PIXELS, PIXELS_PER_BYTE * size))
+
+
+@contextlib.contextmanager
+def decoding(pixels: int) -> Iterator[None]:
+    """Waits until all threads together would decode no more than PIXELS_AT_ONCE; one image is always let in."""
+    with _DECODING:
+        _DECODING.wait_for(lambda: not _pixels_now[0] or _pixels_now[0] + pixels <= PIXELS_AT_ONCE)
+        _pixels_now[0] += pixels
+    try:
+        yield
+    finally:
+        with _DECODING:
+            _pixels_now[0] -= pixels
+            _DECODING.notify_all()
 
 
 def image_size(source: str | Path | bytes, name: str = "the image") -> tuple[int, int]:
@@ -79,7 +108,7 @@ def verify_image(path: str | Path) -> None:
     Only decoding tells a cut file from a whole one. A JPEG is decoded at an eighth of its size and in grey: every coded
     byte is read, without half or more of the work. Threads may call it side by side: decoders release Python's lock.
     """
-    with _opened(path, "") as (file, picture):
+    with _opened(path, "") as (file, picture), _decoding(picture):
         if _is_deep(picture):
             _decode_deep(file, picture)
         else:
@@ -134,7 +163,7 @@ def to_uint8(image: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:
 
 def from_uint8(image: UInt8[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     """0..255 -> float32 in [0, 1]; `to_uint8` brings back the same bytes."""
-    return image.astype(np.float32) / 255
+    return np.divide(image, np.float32(255), dtype=np.float32)
 
 
 def find_images(path_or_glob: str | Path) -> list[Path]:
@@ -216,6 +245,7 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[BinaryIO, I
         source = _regular_file(source)
         name = str(source)
     with _one_line_errors(name), io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+        size = len(source) if isinstance(source, bytes) else os.fstat(file.fileno()).st_size
         formats: list[str] = [*_FORMATS]
         if file.read(8)[4:] == b"ftyp":  # ISO media: HEIC or AVIF
             import pillow_heif  # brings its decoder with it: 40 ms that other files need not pay
@@ -223,18 +253,13 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[BinaryIO, I
             pillow_heif.register_heif_opener()
             formats += ["HEIF"]
         file.seek(0)
-        # Pillow's own size limit is global and acts while the header is read: it is lifted for that moment.
-        with _no_warnings():
-            limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-            try:
-                picture = Image.open(file, formats=formats)
-            finally:
-                Image.MAX_IMAGE_PIXELS = limit
+        with _no_limit():
+            picture = Image.open(file, formats=formats)
         with picture:
             width, height = picture.size
-            if width * height > MAX_PIXELS:
-                limit = MAX_PIXELS // 1_000_000
-                raise _Refused(f"{name} is {width}x{height}; the limit is {limit} megapixels: resize it first")
+            if width * height > (most := most_pixels(size)):
+                claim, limit = f"{name} is {width}x{height} in {size:,} bytes", f"{most / 1e6:,.0f} megapixels"
+                raise _Refused(f"{claim}; the limit is {limit} for such a file: resize it, or save it again")
             if picture.format in ("PNG", "WEBP", "AVIF") and getattr(picture, "is_animated", False):
                 raise _Refused(f"{name} is an animation; save one of its frames, or convert it to a video")
             if picture.mode in ("I", "F"):
@@ -243,6 +268,13 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[BinaryIO, I
             if curve in _HDR_CURVES:
                 raise _Refused(f"{name} holds high dynamic range ({_HDR_CURVES[curve]}); export it as a standard image")
             yield file, picture
+
+
+@contextlib.contextmanager
+def _decoding(picture: ImageFile.ImageFile) -> Iterator[None]:
+    pixels = math.prod(picture.size)
+    with decoding(pixels), _no_limit() if pixels > PIXELS_AT_ONCE else contextlib.nullcontext():
+        yield
 
 
 @contextlib.contextmanager
@@ -256,8 +288,10 @@ def _one_line_errors(name: str) -> Iterator[None]:
         raise ValueError(f"{name} is no image of a known kind; convert it to {' '.join(READABLE)}") from error
     except _Refused as error:
         raise ValueError(str(error)) from None
-    except (OSError, SyntaxError, ValueError, RuntimeError, EOFError, IndexError, struct.error, cv2.error) as error:
-        reason = " ".join(str(error).split())[:120]
+    except MemoryError as error:
+        raise ValueError(f"{name} needs more memory than there is; resize it first") from error
+    except Exception as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise ValueError(f"{name} is damaged or cut short ({reason}); copy or export it again") from error
 
 
@@ -278,6 +312,17 @@ def _no_warnings() -> Iterator[None]:
     with _OPENING, warnings.catch_warnings():  # the lock, because all threads share one list of filters
         warnings.simplefilter("ignore")
         yield
+
+
+@contextlib.contextmanager
+def _no_limit() -> Iterator[None]:
+    """Pillow's own limit of pixels is global, and acts while headers and large TIFFs are read: it is lifted then."""
+    with _no_warnings():
+        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
 
 
 def _orientation(picture: Image.Image) -> int:

@@ -8,20 +8,27 @@ program's own until the mapping is dropped; reading a whole file through one map
 `find_weights` finds the files of diffusers and transformers: `STEM.safetensors`, a variant (`STEM.fp16.safetensors`),
 shards with an index (`STEM.safetensors.index[.fp16].json`). Pickles (.bin, .ckpt, .pt, .pth) are refused there: they
 can run code when they are read. `open_folder` reads transformers' `pytorch_model.bin` too, by the restricted reader.
+
+`write_tensors` writes what all of this project's weights are: a safetensors file that survives a power cut and whose
+header's text has the SHA-256 of all that follows the header (`sha256`). `digest_of` computes that of a file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import struct
 from collections.abc import Iterator, Mapping
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
+import safetensors.numpy
 
-from common.io.files import require_file
+from common.io.files import require_file, sync
 
 BUDGET = 4 * 2**20  # bytes read before a mapping is dropped
 PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
@@ -73,6 +80,28 @@ class TensorFiles(Mapping[str, np.ndarray]):
         if self._open is None or self._open[0] != path:
             self._open = (path, _open(path))
         return self._open[1]
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], text: Mapping[str, str]) -> None:
+    """Writes a safetensors file with `text` and its digest in the header; equal arguments give equal bytes."""
+    safetensors.numpy.save_file(dict(tensors), path, {**text, "sha256": "0" * 64})
+    with path.open("r+b") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        # sorted, since the library orders the text at random
+        header["__metadata__"] = dict(sorted((header["__metadata__"] | {"sha256": digest_of(path)}).items()))
+        data = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        assert len(data) <= length
+        file.seek(8)
+        file.write(data.ljust(length))
+    sync(path)
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256, hexadecimal, of what follows the header of a safetensors file."""
+    with path.open("rb") as file:
+        file.seek(struct.unpack("<Q", file.read(8))[0], os.SEEK_CUR)
+        return file_digest(file, "sha256").hexdigest()
 
 
 def find_weights(folder: Path, stem: str, variant: str | None = None) -> list[Path]:

@@ -1,8 +1,9 @@
 """Saving and resuming a run: the train state through orbax, the position of the data iterator as JSON beside it.
 
 Each checkpoint is a folder `checkpoints/<step>`, complete or absent (orbax renames it when finished). `save` copies the
-arrays and returns; a background thread writes them while training goes on. `wait` returns when the newest is on disk. A
-checkpoint that newer ones replace is deleted only after those are complete.
+arrays and returns; a background thread writes them while training goes on, and syncs them with the disk before the
+rename, so that a power cut costs the newest at most. `wait` returns when that is there too. A checkpoint that newer
+ones replace is deleted only after those are complete.
 
 A disk may lose a file, or a part of one. `newest_whole` then resumes from an older checkpoint and moves the damaged
 ones out of the way, to `damaged/<step>` of the run folder: nothing is deleted.
@@ -26,6 +27,8 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
+from common.io.files import sync
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -47,6 +50,7 @@ class Checkpoints:
             preservation_policy=policies.AnyPreservationPolicy(kept),
             best_fn=self.rank if best else None,  # without it orbax would not write the scores
             enable_async_checkpointing=True,
+            async_options=ocp.options.AsyncOptions(post_finalization_callback=self._sync),  # before the rename
         )
         self.manager = ocp.CheckpointManager((folder / "checkpoints").absolute(), options=options)
 
@@ -89,6 +93,12 @@ class Checkpoints:
     def wait(self) -> None:
         """Returns when every checkpoint is on disk. Raises errors of writing."""
         self.manager.wait_until_finished()
+        if jax.process_index() == 0:
+            sync(Path(self.manager.directory))
+
+    def _sync(self) -> None:
+        for written in Path(self.manager.directory).glob("*orbax-checkpoint-tmp*"):
+            sync(*written.rglob("*"), written)
 
     def restore(self, step: int, target: Any) -> tuple[Any, Any]:
         """State like `target` (arrays or shapes with shardings), and the position of the data."""

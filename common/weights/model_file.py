@@ -20,12 +20,9 @@ digest, and refuses NaN and infinity: a damaged file is named here instead of bl
 """
 
 import json
-import os
-import struct
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
@@ -33,9 +30,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import safetensors
-import safetensors.numpy
 
 from common.io.files import atomic_output, check_output_file, require_file
+from common.io.tensor_files import TensorFiles, digest_of, write_tensors
 from common.weights.porting import Tree, all_finite, flatten, is_float
 
 FORMAT_VERSION = 1
@@ -98,9 +95,9 @@ def save_weights(
         created_by=f"{PROJECT} {version}",
         metadata=dict(metadata or {}),
     )
-    data = _with_final_header(safetensors.numpy.save(tensors, metadata=_to_text(header)))
-    with atomic_output(path, overwrite) as temporary:
-        temporary.write_bytes(data)
+    text = _to_text(header)
+    with atomic_output(path, overwrite, durable=True) as temporary:
+        write_tensors(temporary, tensors, text)
     return Path(path)
 
 
@@ -115,11 +112,32 @@ def load_weights(path: str | Path, *, expect_kind: str | None = None) -> tuple[d
     header = _from_text(text, path)
     if expect_kind is not None and header.kind != expect_kind:
         raise ValueError(f"{path}: weights of another model: kind is {header.kind!r}, not {expect_kind!r}")
-    if header.sha256 and header.sha256 != _digest_of_file(path):
-        raise ValueError(f"{path}: damaged: its tensors have not the sha256 of its header; copy or download it again")
-    if broken := [name for name, value in tensors.items() if not all_finite(value)]:
-        raise ValueError(f"{path}: {broken[0]} holds NaN or infinity; copy or download it again")
+    _check_tensors(Path(path), header.sha256, tensors)
     return {name: _as_float(value, np.float32) for name, value in sorted(tensors.items())}, header
+
+
+def verify_weights(path: Path) -> Iterator[str]:
+    """Reads all of a safetensors file, or of those in a folder and below, ours or not; a line about each.
+
+    Raises FileNotFoundError; ValueError for tensors that are not of the digest in the header, if it has one, and for
+    NaN and infinity."""
+    files = sorted(path.rglob("*.safetensors")) if path.is_dir() else [path]
+    if not files:
+        raise FileNotFoundError(f"{path} holds no .safetensors file; name a file, or another folder")
+    for file in files:
+        tensors = TensorFiles(file)
+        digest = tensors.metadata().get("sha256", "")
+        _check_tensors(file, digest, tensors)
+        known = f"sha256 {digest[:16]}... as written" if digest else "no sha256 to compare with, all numbers finite"
+        yield f"{file}: {len(tensors):,} tensors, {file.stat().st_size / 1e6:,.1f} MB, {known}"
+
+
+def _check_tensors(path: Path, digest: str, tensors: Mapping[str, np.ndarray]) -> None:
+    if digest and digest != digest_of(path):
+        raise ValueError(f"{path}: damaged: its tensors have not the sha256 of its header; copy or download it again")
+    for name, value in tensors.items():
+        if not all_finite(value):
+            raise ValueError(f"{path}: {name} holds NaN or infinity; copy or download it again")
 
 
 def git_commit() -> str:
@@ -174,21 +192,3 @@ def _from_text(text: Mapping[str, str], path: str | Path) -> Metadata:
         raise ValueError(f"{path}: its header lacks {error}; save it again") from error
     except ValueError as error:
         raise ValueError(f"{path}: its header cannot be read: {error}") from error
-
-
-def _with_final_header(data: bytes) -> bytes:
-    """Adds the digest, and sorts the header's text, which the library orders at random: two runs give the same bytes.
-    Offsets in the header count from its end, so its length may change; spaces pad it to a multiple of 8."""
-    (length,) = struct.unpack("<Q", data[:8])
-    header, tensors = json.loads(data[8 : 8 + length]), memoryview(data)[8 + length :]
-    header["__metadata__"] = dict(sorted({**header["__metadata__"], "sha256": sha256(tensors).hexdigest()}.items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return b"".join([struct.pack("<Q", len(text)), text, tensors])
-
-
-def _digest_of_file(path: str | Path) -> str:
-    """Hexadecimal sha256 of what follows the header."""
-    with Path(path).open("rb") as file:
-        file.seek(struct.unpack("<Q", file.read(8))[0], os.SEEK_CUR)
-        return file_digest(file, "sha256").hexdigest()

@@ -80,6 +80,14 @@ class Info(BaseOptions):
 
 
 @dataclasses.dataclass
+class Verify:
+    """Read all weights of a base or a plugin and compare them with their checksums."""
+
+    weights: tyro.conf.Positional[str]
+    """A folder, a safetensors file, or a shipped name."""
+
+
+@dataclasses.dataclass
 class Condition:
     """Make condition images (edges, faces, persons, depth, masks) from an image or a folder."""
 

@@ -1,10 +1,14 @@
-"""`plugins info`: a base's networks and settings in a few lines, without reading its weights."""
+"""`plugins info`: a base's networks and settings in a few lines, without reading its weights; `plugins verify` reads
+them all."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from common import terminal
-from plugins.cli.commands import Info
-from plugins.diffusion.io.base import BaseFiles, read_base
+from common.weights.model_file import verify_weights
+from plugins.cli.commands import Info, Verify
+from plugins.diffusion.io.base import WEIGHTS, BaseFiles, read_base
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 
@@ -13,6 +17,13 @@ def info(command: Info) -> None:
     terminal.say(
         describe(read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae))
     )
+
+
+def verify(command: Verify) -> None:
+    """Raises as `verify_weights`."""
+    shipped = WEIGHTS / command.weights
+    for line in verify_weights(shipped if shipped.is_dir() else Path(command.weights)):
+        terminal.say(line)
 
 
 def describe(files: BaseFiles) -> str:

@@ -5,6 +5,7 @@
     plugins generate --prompt "the same in oil" --image apple.png --strength 0.6 -o oil.png
     plugins generate --prompt "a glass apple" --control canny --image apple.png -o glass.png
     plugins info stable-diffusion-v1-5/          what a base is, without loading its weights
+    plugins verify stable-diffusion-v1-5/        whether its weights are as they were written
     plugins condition canny photos/ -o edges/    condition images for control plugins
     plugins export --plugin P -o plugin.onnx     a trained plugin for other programs
 
@@ -27,6 +28,7 @@ PROGRAM = "plugins"
 COMMANDS: dict[str, tuple[type, str]] = {
     "generate": (commands.Generate, "plugins.cli.generate"),
     "info": (commands.Info, "plugins.cli.info"),
+    "verify": (commands.Verify, "plugins.cli.info"),
     "condition": (commands.Condition, "plugins.cli.condition"),
     "export": (commands.Export, "plugins.cli.export"),
 }

@@ -29,7 +29,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 from flax import nnx
 
 from common.io.files import atomic_output, require_file
@@ -93,8 +92,8 @@ def save_features(
     }
     metadata = {"format": "pt", "network": type(network).__name__, "strength": str(float(strength))}
     metadata |= {"picture": f"{width}x{height}", "shapes": json.dumps([tensor.shape for tensor in tensors.values()])}
-    with atomic_output(path, overwrite) as temporary:
-        safetensors.numpy.save_file(tensors, temporary, metadata)
+    with atomic_output(path, overwrite, durable=True) as temporary:
+        write_tensors(temporary, tensors, metadata)
     return Path(path)
 
 

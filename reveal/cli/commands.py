@@ -172,6 +172,14 @@ class Info(Printing):
 
 
 @dataclasses.dataclass(kw_only=True)
+class Verify(Printing):
+    """Read all files of a memory and compare them with their checksums."""
+
+    memory: tyro.conf.Positional[str | None] = None
+    """Folder of the memory; None: the shipped one."""
+
+
+@dataclasses.dataclass(kw_only=True)
 class Refresh(OfMemory, Network):
     """Re-encode all items of a memory with other weights; the items themselves stay."""
 

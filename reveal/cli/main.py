@@ -6,6 +6,7 @@
     reveal add facts --text "gulls eat fish" --source wit --weights runs/mine          known at once, without training
     reveal remove facts 17 18
     reveal info facts                                                                  needs no weights
+    reveal verify facts                                                                whether its bytes are as written
     reveal refresh facts --weights runs/other                                          keys and values by other weights
     reveal compact facts                                                               frees the space of deleted items
     reveal watch photos notes --memory mine                                            follows the folders
@@ -35,6 +36,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "search": (commands.Search, "reveal.cli.questions"),
     "ask": (commands.Ask, "reveal.cli.questions"),
     "info": (commands.Info, "reveal.cli.questions"),
+    "verify": (commands.Verify, "reveal.cli.questions"),
     "refresh": (commands.Refresh, "reveal.cli.changes"),
     "compact": (commands.Compact, "reveal.cli.changes"),
     "watch": (commands.Watch, "reveal.cli.changes"),

@@ -97,6 +97,16 @@ def info(command: commands.Info) -> None:
     command.write("\n".join(lines), data)
 
 
+def verify(command: commands.Verify) -> None:
+    """Raises as `Memory.verify`."""
+    memory = Memory(command.memory or pretrained.memory())
+    memory.verify()
+    sizes = [size for shard in memory.manifest.shards for size, _ in shard.files.values()]
+    data = {"memory": str(memory.folder), "version": memory.version, "files": len(sizes), "bytes": sum(sizes)}
+    text = f"{memory.folder}, version {memory.version}: {len(sizes):,} files, {sum(sizes) / 1e6:,.1f} MB as written"
+    command.write(text, data)
+
+
 def _warn_of_unknown(assistant: AnyAssistant, text: str) -> None:
     if unknown := assistant.processor.unknown(text):
         terminal.complain(f"{PROGRAM}: not in the network's vocabulary: {', '.join(unknown)}")

@@ -135,13 +135,15 @@ def _begin(folder: Path, recipe: dict) -> Lock:
     if not path.is_file():
         if folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
             raise FileExistsError(f"{folder} holds files that are no memory; give an empty or new folder")
-        with atomic_output(path) as temporary:
+        with atomic_output(path, durable=True) as temporary:
             temporary.write_text(text, "utf-8")
     lock = Lock(folder, "building")
     try:
         _refuse_memory(folder)
         if path.read_text("utf-8") != text and not (folder / shard_name(1, 0) / INFO).is_file():
-            with atomic_output(path, overwrite=True) as temporary:  # of a build that was killed before it had a shard
+            with atomic_output(
+                path, overwrite=True, durable=True
+            ) as temporary:  # of a build that was killed before it had a shard
                 temporary.write_text(text, "utf-8")
         if path.read_text("utf-8") != text:
             raise FileExistsError(

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reveal.memory.manifest import NAME
-from reveal.memory.shards import ARRAYS, INFO, PAYLOAD
+from reveal.memory.shards import CHECKSUMS, INFO, WRITTEN
 
 LOCK, RECIPE, PARTIAL, ENCODER = ".lock", "build.json", ".partial-", "encoder.json"
 SHARD_NAME, DELETIONS = re.compile(r"v\d{5,}-\d{5,}"), re.compile(r"deleted-\d+\.npy")
-IN_SHARD = (*(f"{name}.npy" for name in ARRAYS), PAYLOAD, INFO)
+IN_SHARD = (*WRITTEN, CHECKSUMS, INFO)
 
 
 def shard_name(version: int, number: int) -> str:

@@ -9,6 +9,7 @@
 | layout | encoder (fingerprint of the network that made keys and values), shapes and dtypes of both, sources in order |
 | next_id | id of the next item without one of its own |
 | shards | name, rows, first and last id, live items per source, file of deletions, size and CRC-32C of each file |
+| checksum | CRC-32C of the other fields as JSON with sorted keys; manifests before 2026-11-24 have none |
 
 A change writes new files beside the old ones and then puts a new manifest in the old one's place, in one rename. What
 a manifest does not name does not exist; so a program that dies half-way leaves the memory as it was.
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import ml_dtypes
 import numpy as np
 
@@ -102,8 +104,10 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    with atomic_output(folder / NAME, overwrite=True) as temporary:
-        temporary.write_text(json.dumps(manifest, default=vars, sort_keys=True), "utf-8")
+    fields = json.loads(json.dumps(manifest, default=vars))
+    text = json.dumps(fields | {"checksum": _checksum(fields)}, sort_keys=True)
+    with atomic_output(folder / NAME, overwrite=True, durable=True) as temporary:
+        temporary.write_text(text, "utf-8")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -114,12 +118,18 @@ def read_manifest(folder: Path) -> Manifest:
         fields = json.loads(require_file(folder / NAME).read_text("utf-8"))
         if fields["format"] > FORMAT:
             raise ValueError(f"format {fields['format']} is newer than {FORMAT}: update this program")
+        if (checksum := fields.pop("checksum", None)) is not None and checksum != _checksum(fields):
+            raise ValueError("another checksum than it has")
         layout = fields["layout"]
         layout = Layout(**{**layout, "sources": tuple(layout["sources"]), "value_shape": tuple(layout["value_shape"])})
         shards = tuple(ShardInfo.from_json(shard) for shard in fields["shards"])
         return Manifest(layout, fields["version"], fields["next_id"], shards, fields["format"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / NAME}: expected the manifest of a memory, found {error}; copy it again") from error
+
+
+def _checksum(fields: Mapping[str, Any]) -> int:
+    return google_crc32c.value(json.dumps(fields, sort_keys=True).encode())
 
 
 def fingerprint(params: Mapping[str, Any]) -> str:

@@ -163,7 +163,7 @@ class Memory(Snapshot):
 
     def save(self, folder: str | Path) -> None:
         """A compact copy of this version in a new folder."""
-        with atomic_folder(folder) as temporary:
+        with atomic_folder(folder, durable=True) as temporary:
             shards = self._rewrite(temporary, self.layout, self.version, None)
             write_manifest(temporary, dataclasses.replace(self.manifest, shards=tuple(one.info for one in shards)))
 
@@ -197,7 +197,12 @@ class Memory(Snapshot):
     def _rewrite(
         self, folder: Path, layout: Layout, version: int, encode: Encode | None, begun: int = 0
     ) -> list[Shard]:
-        """Shards of the live items, in the order of ids, encoded anew or as they are; `begun` are there already."""
+        """Shards of the live items, in the order of ids, encoded anew or as they are; `begun` are there already.
+
+        Raises ValueError that names a damaged file, before its bytes get a new checksum."""
+        for shard in self.shards:
+            if not shard.checks_blocks and (damaged := shard.damaged()):
+                raise ValueError(f"{damaged[0]} has changed since it was written: copy the memory again")
         rows, shards = self.rows(), []
         for first in range(0, len(rows), SHARD):
             name, last = shard_name(version, begun + len(shards)), min(first + SHARD, len(rows))

@@ -9,12 +9,18 @@
 | version.npy | int32 [n] | of the memory when the row was written |
 | offsets.npy | int64 [n + 1] | payload i is blob[offsets[i] : offsets[i + 1]] |
 | payload.bin | bytes | the payloads, one after the other (`items.py`) |
+| checksums.npy | uint32 | of each block of the files above, in turn; absent if each has one block alone |
 | deleted-V.npy | uint8 [ceil(n / 8)] | one bit a row, set for those deleted at version V; absent while all are live |
 | shard.json | | the manifest's entry of the shard, by which an interrupted build resumes |
 
 A reader opens a file when it is asked for an array and closes it with the array, so a memory of a thousand shards
 needs no thousand open files. A writer appends to the files of a hidden folder; their headers get their lengths at the
 end, and the folder its name. So RAM holds the rows of one call, and a shard that can be seen is whole.
+
+**Checksums.** A disk may give other bytes than it got. The manifest has the CRC-32C of each file, `checksums.npy` those
+of its blocks of 64 KiB. A `Shard` compares each block that it reads, once: so what is searched, shown, merged and
+compacted is what was written, for some 10 microseconds a block. Of shards from before 2026-11-24, which have no
+`checksums.npy`, blocks of larger files are compared by `verify` alone.
 """
 
 from __future__ import annotations
@@ -22,9 +28,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
+import io
 import json
 import math
 import mmap
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -33,24 +42,27 @@ import google_crc32c
 import numpy as np
 from jaxtyping import Bool, Int
 
-from common.io.files import atomic_folder
+from common.io.files import atomic_folder, sync
 from reveal.memory.items import Item, pack
 from reveal.memory.manifest import DTYPES, Layout, ShardInfo
 
-PAYLOAD, INFO = "payload.bin", "shard.json"
+PAYLOAD, INFO, CHECKSUMS = "payload.bin", "shard.json", "checksums.npy"
 ARRAYS = ("keys", "values", "ids", "source", "version", "offsets")
+WRITTEN = (*(f"{name}.npy" for name in ARRAYS), PAYLOAD)  # the files of rows, in the order of their checksums
 SHARD = 65536  # rows, unless a builder says otherwise
-CHUNK = 2**20  # bytes read at a time for a checksum
+BLOCK = 2**16  # bytes of a checksum
 
 
 class Shard:
     """A shard of a memory, to read.
 
     Raises (when it is made): FileNotFoundError for a file that is missing; ValueError for one of another size or shape
-    than the manifest says. Only headers are read; `verify` reads all."""
+    than the manifest says. Only headers are read. Reading raises ValueError that names a file
+    whose bytes have changed."""
 
     def __init__(self, folder: Path, info: ShardInfo, layout: Layout):
         self.folder, self.info, self._layout = folder / info.name, info, layout
+        self._unread: dict[str, np.ndarray] = {}  # which blocks of a file were not compared yet
         for name, (size, _) in info.files.items():
             path = self.folder / name
             if not path.is_file():
@@ -69,11 +81,13 @@ class Shard:
                 what = f"{found}{list(found_shape)}, not {dtype}{list(shape)}"
                 raise ValueError(f"{path} holds {what}: copy the memory again")
 
-    def array(self, name: str) -> np.ndarray:
-        """One of `ARRAYS`, mapped."""
+    def array(self, name: str, rows: Sequence[int] | Int[np.ndarray, " m"] | None = None) -> np.ndarray:
+        """One of `ARRAYS`, mapped; the bytes of these rows (None: of all) are what was written."""
         dtype, shape = _file_types(self._layout, self.info.rows)[name]
-        data, size = self._mapped(f"{name}.npy"), dtype.itemsize * math.prod(shape)
-        array = np.frombuffer(data, dtype, offset=len(data) - size).reshape(shape)
+        size, width = dtype.itemsize * math.prod(shape), dtype.itemsize * math.prod(shape[1:])
+        file, start = f"{name}.npy", self.info.files[f"{name}.npy"][0] - size
+        data = self._read(file, *(() if rows is None else (start + np.asarray(rows, np.int64) * width, width)))
+        array = np.frombuffer(data, dtype, offset=start).reshape(shape)
         if name in ("keys", "values"):
             return array.view(DTYPES[self._layout.key_dtype if name == "keys" else self._layout.value_dtype])
         return array
@@ -82,12 +96,16 @@ class Shard:
         """Which rows are not deleted."""
         if self.info.deleted is None:
             return np.ones(self.info.rows, bool)
-        bits = np.load(self.folder / self.info.deleted, allow_pickle=False)
+        size = -(-self.info.rows // 8)
+        bits = np.frombuffer(self._read(self.info.deleted), np.uint8)[-size:]
         return ~np.unpackbits(bits, count=self.info.rows).astype(bool)
 
     def payloads(self, rows: Sequence[int] | Int[np.ndarray, " m"]) -> list[bytes]:
-        offsets, blob = self.array("offsets"), self._mapped(PAYLOAD)
-        return [blob[offsets[row] : offsets[row + 1]] for row in rows]
+        rows = np.asarray(rows, np.int64)
+        offsets = self.array("offsets", np.concatenate([rows, rows + 1]))
+        start, stop = offsets[rows], offsets[rows + 1]
+        blob = self._read(PAYLOAD, start, stop - start)
+        return [blob[first:last] for first, last in zip(start.tolist(), stop.tolist(), strict=True)]
 
     def find(self, ids: Int[np.ndarray, " m"]) -> Int[np.ndarray, " m"]:
         """The rows of the ids; -1 for those that are not here, or deleted."""
@@ -103,22 +121,66 @@ class Shard:
         with (self.folder / name).open("w+b") as file:
             np.save(file, np.packbits(~live))
             files = {key: value for key, value in self.info.files.items() if key != self.info.deleted}
-            files[name] = _size_and_crc(file)
+            files[name], _ = _checksums(file)
+        sync(self.folder / name, self.folder)
         counts = np.bincount(self.array("source")[live], minlength=len(self.info.counts)).tolist()
         shard = copy.copy(self)
         shard.info = dataclasses.replace(self.info, counts=tuple(counts), deleted=name, files=files)
         return shard
 
-    def verify(self) -> None:
-        """Reads every file. Raises ValueError that names one whose bytes have changed."""
-        for name, (_, crc) in self.info.files.items():
+    def damaged(self) -> list[Path]:
+        """Reads every file; those whose bytes have changed."""
+        found = []
+        for name, expected in self.info.files.items():
             with (self.folder / name).open("rb") as file:
-                if _size_and_crc(file)[1] != crc:
-                    raise ValueError(f"{self.folder / name} has changed since it was written: copy the memory again")
+                if _checksums(file)[0] != expected:
+                    found.append(self.folder / name)
+        return found
 
-    def _mapped(self, name: str) -> mmap.mmap:
+    @property
+    def checks_blocks(self) -> bool:
+        """Whether all that is read is compared with checksums; else `damaged` tells."""
+        return all(self._expected(name) is not None for name in self.info.files)
+
+    def _read(self, name: str, start: Any = None, length: Any = 0) -> mmap.mmap:
+        """A file, mapped, after the blocks that these parts lie in were compared; `start` None: all."""
+        size = self.info.files[name][0]
         with (self.folder / name).open("rb") as file:  # `np.memmap` takes three times as long
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if (found := os.fstat(file.fileno()).st_size) != size:
+                raise ValueError(f"{self.folder / name} has {found} bytes now, not {size}: copy the memory again")
+            data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        unread = self._unread.setdefault(name, np.ones(-(-size // BLOCK), bool))
+        if not unread.any() or (expected := self._expected(name)) is None:
+            return data
+        touched = unread
+        if start is not None:
+            begun = np.zeros(len(unread) + 1, np.int64)  # parts that begin in a block, less those that have ended
+            np.add.at(begun, start // BLOCK, 1)
+            np.add.at(begun, (start + length - 1) // BLOCK + 1, -1)
+            touched = unread & (np.cumsum(begun[:-1]) > 0)
+        for block in np.flatnonzero(touched).tolist():
+            if google_crc32c.value(data[block * BLOCK : (block + 1) * BLOCK]) != expected[block]:
+                raise ValueError(_changed(self.folder / name))
+        unread[touched] = False
+        return data
+
+    def _expected(self, name: str) -> Sequence[int] | np.ndarray | None:
+        """The CRC-32C of each block of a file; None if only that of the whole file is known."""
+        size, crc = self.info.files[name]
+        if size <= BLOCK:
+            return [crc]
+        if name not in WRITTEN or CHECKSUMS not in self.info.files:
+            return None
+        first = sum(-(-self.info.files[before][0] // BLOCK) for before in WRITTEN[: WRITTEN.index(name)])
+        return self._block_checksums[first : first - (-size // BLOCK)]
+
+    @functools.cached_property
+    def _block_checksums(self) -> np.ndarray:
+        path = self.folder / CHECKSUMS
+        data = path.read_bytes()
+        if google_crc32c.value(data) != self.info.files[CHECKSUMS][1]:
+            raise ValueError(_changed(path))
+        return np.load(io.BytesIO(data), allow_pickle=False)
 
 
 class StoredRows(NamedTuple):
@@ -177,9 +239,15 @@ class ShardWriter:
         self._counts += np.bincount(rows.source, minlength=len(self._counts))
 
     def finish(self, name: str) -> None:
-        """Writes the headers, and makes `info`, the manifest's entry of a shard called `name`."""
+        """Writes the headers and checksums, and makes `info`, the manifest's entry of a shard called `name`."""
         self._write_headers()
-        files = {file_name: _size_and_crc(file) for file_name, file in self._files.items()}
+        files, blocks = {}, []
+        for file_name in WRITTEN:
+            files[file_name], own = _checksums(self._files[file_name])
+            blocks += own
+        if len(blocks) > len(WRITTEN):
+            np.save(self._files[CHECKSUMS], np.array(blocks, np.uint32))
+            files[CHECKSUMS], _ = _checksums(self._files[CHECKSUMS])
         self.info = ShardInfo(name, self.rows, self._first, self._last, tuple(self._counts.tolist()), None, files)
 
     def _write_headers(self) -> None:
@@ -194,11 +262,13 @@ class ShardWriter:
 def new_shard(folder: Path, name: str, layout: Layout) -> Iterator[ShardWriter]:
     """A writer; the shard appears as `folder / name`, with its `shard.json`, when the body has ended well, and the
     writer has its `info`."""
-    with atomic_folder(folder / name) as temporary, contextlib.ExitStack() as stack:
-        names = *(f"{array}.npy" for array in ARRAYS), PAYLOAD
+    with atomic_folder(folder / name, durable=True) as temporary, contextlib.ExitStack() as stack:
+        names = *WRITTEN, CHECKSUMS
         writer = ShardWriter({one: stack.enter_context((temporary / one).open("w+b")) for one in names}, layout)
         yield writer
         writer.finish(name)
+        if CHECKSUMS not in writer.info.files:
+            (temporary / CHECKSUMS).unlink()
         (temporary / INFO).write_text(json.dumps(vars(writer.info)), "utf-8")
 
 
@@ -233,11 +303,16 @@ def _stored(name: str, array: Any, shape: tuple[int, ...], dtype: str, ids: np.n
     return cast.view(_file_dtype(dtype))
 
 
-def _size_and_crc(file: BinaryIO) -> tuple[int, int]:
-    """(bytes, CRC-32C) of a file."""
+def _checksums(file: BinaryIO) -> tuple[tuple[int, int], list[int]]:
+    """(bytes, CRC-32C) of a file, and the CRC-32C of each block."""
     file.seek(0)  # and flush
-    crc, size = google_crc32c.Checksum(), 0
-    while chunk := file.read(CHUNK):
-        crc.update(chunk)
-        size += len(chunk)
-    return size, int.from_bytes(crc.digest(), "big")
+    whole, size, blocks = google_crc32c.Checksum(), 0, []
+    while block := file.read(BLOCK):
+        whole.update(block)
+        size += len(block)
+        blocks.append(google_crc32c.value(block))
+    return (size, int.from_bytes(whole.digest(), "big")), blocks
+
+
+def _changed(path: Path) -> str:
+    return f"{path} has changed since it was written: copy the memory again"

@@ -1,8 +1,8 @@
 """One version of a memory on the disk, to read, and a change that becomes the next version.
 
 Of a snapshot nothing is held in RAM for an item. An id is found by bisection in the shards whose range it is in; its
-key, value and payload are read through maps of their files. So opening takes about a millisecond a shard, however large
-it is.
+key, value and payload are read through maps of their files, and compared with checksums (`shards.py`). So opening takes
+about a millisecond a shard, however large it is.
 
 A change is items in shards that no manifest names yet, and the ids of those to be deleted:
 
@@ -65,7 +65,7 @@ class Snapshot:
         found: list[Any] = [None] * len(home)
         for number in np.unique(home):
             at, shard = np.flatnonzero(home == number), self.shards[number]
-            sources, own_ids = (shard.array(name)[row[at]].tolist() for name in ("source", "ids"))
+            sources, own_ids = (shard.array(name, row[at])[row[at]].tolist() for name in ("source", "ids"))
             for place, payload, source, own_id in zip(at, shard.payloads(row[at]), sources, own_ids, strict=True):
                 found[place] = unpack(payload, self.layout.sources[source], own_id)
         return found
@@ -103,9 +103,10 @@ class Snapshot:
         return Rows(ids[order], source, versions, keys, layout.key_dim, self._token)
 
     def verify(self) -> None:
-        """Reads everything. Raises ValueError that names a file whose bytes have changed."""
-        for shard in self.shards:
-            shard.verify()
+        """Reads everything. Raises ValueError that names every file whose bytes have changed."""
+        if damaged := [path for shard in self.shards for path in shard.damaged()]:
+            names = "".join(f"\n  {path}" for path in damaged)
+            raise ValueError(f"{len(damaged)} files have changed since they were written; copy them again:{names}")
 
     def find(self, ids: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(shard, row) of each id. Raises as `items`."""
@@ -216,5 +217,5 @@ def _gather(shards: Sequence[Shard], name: str, layout: Layout, home: np.ndarray
     found = np.empty((len(home), *shape), DTYPES[dtype])
     for number in np.unique(home).tolist():
         at = home == number
-        found[at] = shards[number].array(name)[row[at]]
+        found[at] = shards[number].array(name, row[at])[row[at]]
     return found

@@ -2,7 +2,9 @@
 
 import os
 import struct
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import cv2
@@ -267,14 +269,47 @@ def test_unreadable_files_are_refused(tmp_path):
         assert value in message and refused(kind, verify_image, tmp_path / name) == message
 
 
-def test_large_images_pass_up_to_the_limit(tmp_path, monkeypatch):
-    path, limit = tmp_path / "big.png", Image.MAX_IMAGE_PIXELS
-    Image.new("1", (12_000, 8_000)).save(path)  # past Pillow's own warning at 89 megapixels, an error here
+def test_what_a_file_may_claim_goes_by_its_size(tmp_path, monkeypatch):
+    jpeg = bytearray(save(tmp_path / "a.jpg").read_bytes())
+    at = jpeg.index(b"\xff\xc0") + 5
+    jpeg[at : at + 4] = struct.pack(">HH", 19_990, 20_000)
+    (tmp_path / "claims.jpg").write_bytes(jpeg)
+    Image.new("1", (19_990, 20_000)).save(tmp_path / "solid.png")
+    for name in ("claims.jpg", "solid.png"):
+        message = refused(ValueError, read_image, tmp_path / name)
+        assert name in message and ("20000x19990" in message or "19990x20000" in message)
+        assert message == refused(ValueError, verify_image, tmp_path / name)
+        assert message == refused(ValueError, image_size, tmp_path / name)
+    path, limit = tmp_path / "scan.tif", Image.MAX_IMAGE_PIXELS
+    Image.new("1", (19_000, 10_000)).save(path)  # past the 89 and 179 megapixels of Pillow's own warning and error
+    assert image_size(path) == (19_000, 10_000)
+    verify_image(path)
     monkeypatch.setattr(images, "MAX_PIXELS", 95_000_000)
-    assert "12000x8000" in refused(ValueError, read_image, path)
-    monkeypatch.setattr(images, "MAX_PIXELS", 96_000_000)
-    assert image_size(path) == (12_000, 8_000)
+    assert "95 megapixels" in refused(ValueError, read_image, path)
     assert limit == Image.MAX_IMAGE_PIXELS
+
+
+def test_threads_share_a_budget_of_pixels(tmp_path, monkeypatch):
+    path = save(tmp_path / "a.png")
+    pixels, now, most = SMOOTH.shape[0] * SMOOTH.shape[1], [0], [0]
+    monkeypatch.setattr(images, "PIXELS_AT_ONCE", 2 * pixels)
+    upright = images._upright
+
+    def watched(*arguments):
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        time.sleep(0.02)
+        now[0] -= 1
+        return upright(*arguments)
+
+    monkeypatch.setattr(images, "_upright", watched)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(read_image, [path] * 6))
+        assert most[0] <= 2
+        monkeypatch.setattr(images, "PIXELS_AT_ONCE", 1)  # each is larger: one after the other
+        most[0] = 0
+        list(pool.map(read_image, [path] * 4))
+    assert most[0] == 1
 
 
 def test_garbled_exif_is_ignored(tmp_path):

@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 
 from common.io.clip_tokenizer import Tokenizer
 from common.io.files import atomic_output
-from common.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
+from common.io.tensor_files import TensorFiles, about, find_weights, listing, read_json, write_tensors
 from common.nn.json_config import JsonConfig
 from common.nn.text_encoder import MODEL_TYPE, PROJECTED, TextConfig, TextEncoder
 from common.weights.torch_names import dtype_name, fill, state_dict
@@ -211,7 +210,10 @@ def write_network(
     if indices := sorted(weights.parent.glob(f"{weights.name}.index*.json")):
         raise FileExistsError(f"{indices[0]} leads readers to other weights than these; give another folder")
     config = weights.parent / CONFIG
-    with atomic_output(config, overwrite) as json_file, atomic_output(weights, overwrite) as weights_file:
-        safetensors.numpy.save_file(tensors(), weights_file, metadata={"format": "pt"})
+    with (
+        atomic_output(config, overwrite, durable=True) as json_file,
+        atomic_output(weights, overwrite, durable=True) as weights_file,
+    ):
+        write_tensors(weights_file, tensors(), {"format": "pt"})
         json_file.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", "utf-8")
     return weights

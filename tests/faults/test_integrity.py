@@ -1,0 +1,191 @@
+"""Changed bytes are named before they are searched, shown or copied; what is committed is on the disk."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from memories import drawn
+from refusal import refused
+from safetensors.numpy import save_file
+
+import film.cli
+import plugins.cli.main
+import reveal.cli.main
+from common.io.files import atomic_folder
+from common.training.checkpoint import Checkpoints
+from common.weights.model_file import save_weights
+from reveal.memory import Builder, Layout, Memory
+from reveal.memory.manifest import write_manifest
+from reveal.memory.shards import BLOCK
+
+LAYOUT = Layout("encoder-1", ("kg", "wit", "vqa"), key_dim=256, value_shape=(8, 256))  # 80 rows: 2 and 11 blocks
+ROWS, LAST = 80, 79
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    items, _, _ = drawn(ROWS)
+    items = [dataclasses.replace(item, fields={"text": f"{number}" * 2000}) for number, item in enumerate(items)]
+    rng = np.random.default_rng(0)
+    keys = rng.standard_normal((ROWS, 256), np.float32)
+    with Builder(tmp_path / "memory", LAYOUT) as builder:
+        builder.add(items, keys / np.linalg.norm(keys, axis=1, keepdims=True), rng.random((ROWS, 8, 256), np.float32))
+    return tmp_path / "memory"
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+def without_checksums(folder: Path) -> None:
+    """As a memory of before 2026-11-24."""
+    manifest = Memory(folder).manifest
+    (shard,) = manifest.shards
+    files = {name: entry for name, entry in shard.files.items() if name != "checksums.npy"}
+    write_manifest(folder, dataclasses.replace(manifest, shards=(dataclasses.replace(shard, files=files),)))
+    fields = json.loads((folder / "manifest.json").read_text())
+    fields.pop("checksum")
+    (folder / "manifest.json").write_text(json.dumps(fields))
+    (folder / shard.name / "checksums.npy").unlink()
+
+
+READS = {
+    "keys.npy": lambda memory: memory.search(np.ones((1, 256), np.float32), 3),
+    "values.npy": lambda memory: memory.values([LAST]),
+    "payload.bin": lambda memory: memory.items([LAST]),
+    "ids.npy": lambda memory: memory.items([LAST]),
+    "source.npy": lambda memory: memory.items([LAST]),
+    "offsets.npy": lambda memory: memory.items([LAST]),
+    "version.npy": lambda memory: memory.rows(),
+    "checksums.npy": lambda memory: memory.values([LAST]),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_changed_bytes_of_a_memory_are_named_and_not_copied(folder, name):
+    shard = folder / "v00001-00000"
+    assert (shard / "values.npy").stat().st_size > 10 * BLOCK and (shard / "checksums.npy").exists()
+    whole = Memory(folder)
+    assert len(READS[name](whole))
+    flip(shard / name, -1)
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    memory = Memory(folder)
+    if name in ("values.npy", "payload.bin"):  # the first item is in another block
+        assert memory.items([0])[0].id == 0 and memory.values([0]).shape == (1, 8, 256)
+    for call in (lambda: READS[name](memory), memory.compact, lambda: memory.save(folder.parent / "copy")):
+        assert name in refused(ValueError, call)
+    assert {path: path.read_bytes() for path in folder.rglob("*.*") if path.name != ".lock"} == before
+    with pytest.raises(ValueError, match=name):
+        memory.verify()
+
+
+@pytest.mark.parametrize("name", ["keys.npy", "values.npy", "payload.bin"])
+def test_a_memory_without_checksums_of_blocks_is_verified_before_it_is_copied(folder, name):
+    without_checksums(folder)
+    memory = Memory(folder)
+    memory.verify()
+    flip(folder / "v00001-00000" / name, -1)
+    assert name in refused(ValueError, memory.compact)
+    (folder / "v00001-00000" / name).write_bytes(b"")  # cut while the memory is open
+    assert name in refused(ValueError, READS[name], memory)
+
+
+def test_merging_copies_no_damage(folder):
+    memory, added = Memory(folder), drawn(1)[0]
+    key, value = np.eye(1, 256, dtype=np.float32), np.zeros((1, 8, 256), np.float32)
+    for _ in range(15):
+        memory.add(added, key, value)
+    flip(folder / "v00002-00000" / "payload.bin", -1)
+    assert "payload.bin" in refused(ValueError, Memory(folder).add, added, key, value)
+    memory = Memory(folder)
+    assert memory.version == 16 and len(memory) == ROWS + 15
+    memory.delete([ROWS])  # the damaged item, after which the rest is merged
+    memory.add(added, key, value)
+    assert len(Memory(folder)) == ROWS + 15
+
+
+def weights(folder: Path) -> Path:
+    return save_weights(folder / "w.safetensors", {"a": np.arange(99, dtype=np.float32)}, kind="film", config={})
+
+
+def foreign(folder: Path, value: float = 1.0) -> Path:
+    save_file({"a": np.full(99, value, np.float32)}, folder / "x.safetensors")
+    return folder / "x.safetensors"
+
+
+def test_commands_verify(folder, tmp_path, capsys):
+    own, other = weights(tmp_path), foreign(tmp_path)
+    for program, name in ((film, own), (plugins, own), (plugins, other), (plugins, tmp_path), (reveal, folder)):
+        run = film.cli.main if program is film else program.cli.main.main
+        run(["verify", str(name)])
+        assert str(name) in capsys.readouterr().out
+    flip(own, -2)
+    flip(folder / "v00001-00000" / "values.npy", -1)
+    foreign(tmp_path, np.nan)
+    for program, name in ((film, own), (plugins, own), (plugins, other), (plugins, tmp_path), (reveal, folder)):
+        run = film.cli.main if program is film else program.cli.main.main
+        with pytest.raises(SystemExit) as stop:
+            run(["verify", str(name)])
+        assert stop.value.code == 2 and str(name) in capsys.readouterr().err
+
+
+def frames(folder: Path) -> None:
+    with atomic_folder(folder / "a" / "frames", durable=True) as part:
+        (part / "frame_1.png").write_bytes(b"1")
+
+
+def checkpoint(folder: Path) -> None:
+    checkpoints = Checkpoints(folder)
+    checkpoints.save(1, {"a": np.ones(3)}, {"p": 1})
+    checkpoints.wait()
+    checkpoints.close()
+
+
+def changed_memory(folder: Path) -> None:
+    items, keys, values = drawn(3)
+    layout = Layout("e", ("kg", "wit", "vqa"), 8, (3, 4))
+    with Builder(folder / "m", layout) as builder:
+        builder.add(items, keys, values)
+    memory = Memory(folder / "m")
+    memory.add(items, keys, values)
+    memory.delete([1])
+    memory.compact()
+
+
+@pytest.mark.parametrize("commit", [weights, frames, checkpoint, changed_memory])
+def test_what_is_committed_is_on_the_disk_before_its_name_and_then_the_name(tmp_path, monkeypatch, commit):
+    synced: dict[int, int] = {}  # inode -> time of its last change when it was synced
+    waiting: set[Path] = set()  # folders with a name that is not on the disk
+    renamed: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        synced[status.st_ino] = status.st_mtime_ns
+        waiting.discard(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    def checked(rename):
+        def replace(source, target, *arguments):
+            source = Path(source)
+            if "orbax-checkpoint-tmp" in str(target):  # a part of a checkpoint that is not there yet
+                return rename(source, target, *arguments)
+            for path in [source, *source.rglob("*")]:
+                status = path.stat()
+                if path.name not in ("commit_success.txt", "_CHECKPOINT_METADATA"):  # orbax's, just before the rename
+                    assert status.st_ino in synced, path
+                    assert path.is_dir() or synced[status.st_ino] == status.st_mtime_ns, path
+            renamed.append(Path(target).name)
+            waiting.add(Path(target).parent)
+            return rename(source, target, *arguments)
+
+        return replace
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for name in ("replace", "rename"):
+        monkeypatch.setattr(os, name, checked(getattr(os, name)))
+    commit(tmp_path)
+    assert renamed and not waiting
