@@ -6,6 +6,7 @@
     plugins generate --prompt "a glass apple" --control canny --image apple.png -o glass.png
     plugins info stable-diffusion-v1-5/          what a base is, without loading its weights
     plugins condition canny photos/ -o edges/    condition images for control plugins
+    plugins web                                  a page in the browser
     plugins export --plugin P -o plugin.onnx     a trained plugin for other programs
 
 User errors are one line on stderr and exit code 2; then nothing was written. A further command is a dataclass in
@@ -29,6 +30,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "info": (commands.Info, "plugins.cli.info"),
     "condition": (commands.Condition, "plugins.cli.condition"),
     "export": (commands.Export, "plugins.cli.export"),
+    "web": (commands.Web, "plugins.cli.web"),
 }
 
 
