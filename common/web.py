@@ -110,7 +110,7 @@ def serve(
     before = tempfile.tempdir
     temporary = tempfile.mkdtemp(prefix="page-")
     os.environ["GRADIO_TEMP_DIR"] = tempfile.tempdir = temporary
-    vars(routes)["DEFAULT_TEMP_DIR"] = temporary  # was read when Gradio was imported
+    routes.__dict__["DEFAULT_TEMP_DIR"] = temporary  # was read when Gradio was imported
     blocks = page()
     blocks.title = name
     try:
