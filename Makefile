@@ -12,12 +12,13 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow lint format data held-out pictures flags clean
+.PHONY: help demo web test slow lint format data held-out pictures flags clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo     turn the bundled photo pair into a slow-motion clip, out/demo.mp4"
+	@echo "make web      serve a page in the browser: FILM, control plugins and REVEAL, a tab each"
 	@echo "make test     run the quick tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
 	@echo "make slow     run the tests that take long: trainings, several processes, gradients"
 	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
@@ -32,6 +33,10 @@ demo: $(BASE)
 	@mkdir -p out
 	$(BIN)/film examples/cup_0.jpg examples/cup_1.jpg -o out/demo.mp4 --times 5 --sheet out/demo.png --overwrite
 	@echo "The clip is out/demo.mp4, some of its frames are in out/demo.png"
+
+web: $(BASE)
+	@$(INSTALL) -e ".[demo]"
+	$(BIN)/python examples/web.py
 
 test: $(DEV)
 	$(BIN)/python -m pytest --nbmake -m "not slow" $(PYTEST_ARGS) $(TESTS)

@@ -5,6 +5,7 @@ codes. They are printed escaped, so that they neither fail nor break the line no
 """
 
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -17,6 +18,16 @@ from types import FrameType
 import tyro
 
 STOPS = ("SIGTERM", "SIGHUP")  # `kill`, the time limit of a batch system; a closed window
+
+
+@dataclasses.dataclass(kw_only=True)
+class Serving:
+    """Where a page is served: options of the `web` commands."""
+
+    port: int = 7860
+    """Port to listen on; 0: any that is free."""
+    host: str = "127.0.0.1"
+    """Address to listen on. 0.0.0.0 lets all machines of the network in: there is no password."""
 
 
 def program(main: Callable[..., None]) -> None:

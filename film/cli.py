@@ -6,6 +6,7 @@
     film clip.mp4 -o slow.mp4 --factor 4 --slow-motion    four times as long
     film info                                the default weights
     film verify ours.safetensors             whether they are as they were written
+    film web                                 a page in the browser
     film convert SAVED_MODEL ours.safetensors    weights of the TensorFlow or PyTorch program -> ours
     film prepare vimeo_triplet/ records/ --layout vimeo90k    a dataset -> ArrayRecord shards to train from
 
@@ -159,6 +160,21 @@ class Convert:
         terminal.say(f"{self.source} -> {self.destination}")
 
 
+@dataclasses.dataclass
+class Web:
+    """Serve a page in the browser that makes clips (needs the `demo` extra)."""
+
+    serving: terminal.Serving
+    weights: Annotated[str | None, option("WEIGHTS", "film-small")] = None
+    """As of `film`, chosen at first."""
+
+    def run(self) -> None:
+        from common.web import serve
+        from film.web import page
+
+        serve(lambda: page(self.weights), self.serving, "FILM")
+
+
 def read_config(name: str):
     """The FilmConfig of a preset's name or a JSON file."""
     from film.config import FilmConfig
@@ -184,6 +200,7 @@ COMMANDS: dict[str, Callable[[], type]] = {  # "" is `film` itself
     "verify": lambda: Verify,
     "convert": lambda: Convert,
     "prepare": _prepare,
+    "web": lambda: Web,
 }
 
 

@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +46,7 @@ SHEET_FRAMES = 9
 SHEET_SIDE = 1280  # longer side of a frame on a sheet, in pixels: an overview that every format can hold
 INSPECT_SIDE = 640  # of the frames that the network sees once more, as a whole, for `inspect`
 CPU_SPEED = 70e9  # operations per second of a core
+Progress = bool | Callable[[int, int], None]
 
 
 class Shown(NamedTuple):
@@ -62,7 +63,7 @@ def convert(
     output: Name | None = None,
     model: Film | None = None,
     *,
-    progress: bool = False,
+    progress: Progress = False,
     **options: Any,
 ) -> Plan:
     """Makes a clip; returns the plan that was carried out.
@@ -71,7 +72,8 @@ def convert(
       inputs: a video; or photos, a folder or a glob of photos.
       output: a movie, an animation, or a folder for numbered PNGs; None: a movie beside the input.
       model: None: the default weights.
-      progress: shows a bar.
+      progress: True shows a bar; a function is called with (frames done, all of them or 0 if that is not known), and
+        ends the work by an exception.
       options: the fields of `film.io.options.Options`, as `factor="2.5"`.
 
     Raises as `make_plan` and `run`.
@@ -83,7 +85,7 @@ def convert(
     return plan
 
 
-def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: bool = False) -> int:
+def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = False) -> int:
     """Carries out a plan; returns the number of frames written. After Ctrl-C the frames so far are a playable clip;
     after it and after errors of the machine finished parts stay for `resume`. Raises MemoryError where the device's
     memory does not do."""
@@ -118,7 +120,7 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: bool = False
             total=total,
             initial=plan.in_betweens(first),
             unit="in-between",
-            disable=None if progress and total != 0 else True,
+            disable=None if progress is True and total != 0 else True,
             smoothing=0.1,
         )
         compiling = True
@@ -136,6 +138,8 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: bool = False
                     bar.unpause()
                     compiling = False
                 bar.update(bool(shown.moment))
+                if callable(progress):
+                    progress(number + 1, count)
             bar.total = bar.n  # frames that are held are none, and a variable rate was guessed
     if options.sheet is not None:
         write_image(options.sheet, contact_sheet(sheet, columns=3), overwrite=options.overwrite)

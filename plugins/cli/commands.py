@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from common import terminal
 from plugins.diffusion.generation_config import GenerationConfig
 
 PLUG_AND_PLAY = ("plug_and_play", "layout")  # the control that takes no plugin, and its older name
@@ -142,3 +143,16 @@ class Export:
     """Replace the output if it exists."""
     quiet: bool = False
     """Print nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Web(BaseOptions):
+    """Serve a page in the browser that draws, conditions and generates (needs the `demo` extra)."""
+
+    base: str | None = None
+    """As of generate."""
+    plugin: tuple[str, ...] = ()
+    """Plugins by kind of condition, as in canny=controlnet-canny/; none: those of the shipped base."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type to compute in."""
+    serving: Annotated[terminal.Serving, tyro.conf.arg(name="")] = dataclasses.field(default_factory=terminal.Serving)

@@ -7,6 +7,7 @@
     plugins info stable-diffusion-v1-5/          what a base is, without loading its weights
     plugins verify stable-diffusion-v1-5/        whether its weights are as they were written
     plugins condition canny photos/ -o edges/    condition images for control plugins
+    plugins web                                  a page in the browser
     plugins export --plugin P -o plugin.onnx     a trained plugin for other programs
 
 User errors are one line on stderr and exit code 2; then nothing was written. A further command is a dataclass in
@@ -31,6 +32,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "verify": (commands.Verify, "plugins.cli.info"),
     "condition": (commands.Condition, "plugins.cli.condition"),
     "export": (commands.Export, "plugins.cli.export"),
+    "web": (commands.Web, "plugins.cli.web"),
 }
 
 

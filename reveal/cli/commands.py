@@ -230,6 +230,15 @@ class Convert(Printing):
     """Replace an existing file."""
 
 
+@dataclasses.dataclass(kw_only=True)
+class Web(Network):
+    """Serve a page in the browser that answers questions (needs the `demo` extra)."""
+
+    memory: str | None = None
+    """Folder of the memory; None: the shipped one. Edits go into a copy."""
+    serving: Annotated[terminal.Serving, tyro.conf.arg(name="")] = dataclasses.field(default_factory=terminal.Serving)
+
+
 def load_assistant(
     command: Network,
     memory: str | Memory | None = None,

@@ -11,6 +11,7 @@
     reveal compact facts                                                               frees the space of deleted items
     reveal watch photos notes --memory mine                                            follows the folders
     reveal convert flan-t5-base ViT-B_16.npz start.safetensors                         published weights -> ours
+    reveal web                                                                         a page in the browser
 
 User errors are one line on stderr and exit code 2. `--json` prints one JSON object in place of text. A further command
 is a dataclass of its options in `commands.py`, a function that takes it, and a line in COMMANDS.
@@ -41,6 +42,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "compact": (commands.Compact, "reveal.cli.changes"),
     "watch": (commands.Watch, "reveal.cli.changes"),
     "convert": (commands.Convert, "reveal.cli.convert"),
+    "web": (commands.Web, "reveal.cli.web"),
 }
 TOKENIZER = "tokenizer"  # `python -m reveal.processing.tokenizers`
 

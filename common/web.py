@@ -1,0 +1,137 @@
+"""A page in the browser around functions of Python, with Gradio (extra `demo`): what the pages of all systems share.
+
+    def page() -> gr.Blocks:
+        with gr.Blocks() as blocks:
+            ...                                             # components
+            make.click(work, inputs, outputs, concurrency_id=QUEUE)
+        return blocks
+
+    def work(photo: str, request: gr.Request, progress: gr.Progress = BAR):
+        with job(request, progress) as step:                # an error of the user becomes one line on the page
+            return convert(photo, folder(request), progress=step)    # step(done, total): the bar, and Cancel
+
+`serve` listens on this machine alone, unless told otherwise, computes one job at a time while the others wait in a
+queue, and writes into one temporary folder, which it removes at its end. No request leaves the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+try:
+    import gradio as gr
+    from gradio import routes, themes
+except ImportError as error:
+    raise ImportError("a page in the browser needs Gradio: pip install 'film-plugins-reveal[demo]'") from error
+
+from common import terminal
+from common.runtime import setup
+
+QUEUE = "work"  # `concurrency_id` of all that computes
+WAITING = 16  # jobs in the queue; more are asked to come again
+LARGEST = 200 << 20  # bytes of an upload
+EXAMPLES = Path(__file__).parents[1] / "examples"  # of the repository: not in a wheel
+BAR = gr.Progress()
+THEME = themes.Base(
+    primary_hue="blue",
+    neutral_hue="zinc",
+    radius_size="md",
+    font=["system-ui", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif"],
+    font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
+)
+STYLE = """
+.gradio-container > main { max-width: 1120px !important; width: 100% !important; margin: 0 auto; }
+.hint p { color: var(--body-text-color-subdued); margin: 0; }
+"""
+
+
+class Stopped(Exception):
+    """Cancel was pressed."""
+
+
+_stops: dict[str | None, threading.Event] = {}  # by the browser's session: of the job that runs
+
+
+@contextlib.contextmanager
+def job(request: gr.Request, progress: gr.Progress) -> Iterator[Callable[[int, int], None]]:
+    """Inside, `step(done, total)` moves the bar, and raises `Stopped` once Cancel was pressed. ValueError, OSError,
+    ImportError and MemoryError become a line on the page, in which an upload has its own name, not that of its copy."""
+    stop = _stops[request.session_hash] = threading.Event()
+
+    def step(done: int, total: int) -> None:
+        if stop.is_set():
+            raise Stopped
+        progress((done, total), unit="done")
+
+    try:
+        yield step
+    except Exception as error:
+        if stop.is_set():  # JAX wraps what is raised inside of a compiled function
+            raise gr.Error("stopped", title="Cancelled", duration=3, print_exception=False) from None
+        if isinstance(error, ValueError | OSError | ImportError | MemoryError):
+            raise one_line(error) from error
+        raise
+    finally:
+        _stops.pop(request.session_hash, None)
+
+
+def cancel(request: gr.Request) -> None:
+    """Stops this browser's job at its next step."""
+    if stop := _stops.get(request.session_hash):
+        stop.set()
+
+
+def one_line(error: Exception) -> gr.Error:
+    """What the page shows of an error of the user."""
+    uploads = re.escape(os.environ.get("GRADIO_TEMP_DIR", tempfile.gettempdir()))
+    text = re.sub(rf"{uploads}/(?:[^\s/]+/)*", "", str(error)) or "out of memory: give a smaller size"
+    return gr.Error(text, duration=None, print_exception=False)
+
+
+def folder(request: gr.Request) -> Path:
+    """A new folder for the results of a job; it goes with the server."""
+    return Path(tempfile.mkdtemp(prefix=f"{request.session_hash}-"))
+
+
+def serve(
+    page: Callable[[], gr.Blocks], serving: terminal.Serving, name: str, ready: Callable[[str], None] | None = None
+) -> None:
+    """Serves a page until Ctrl-C; `ready` is called with its address. Raises OSError for a port that is taken."""
+    setup()
+    before = tempfile.tempdir
+    temporary = tempfile.mkdtemp(prefix="page-")
+    os.environ["GRADIO_TEMP_DIR"] = tempfile.tempdir = temporary
+    routes.__dict__["DEFAULT_TEMP_DIR"] = temporary  # was read when Gradio was imported
+    blocks = page()
+    blocks.title = name
+    try:
+        blocks.queue(max_size=WAITING, default_concurrency_limit=1)
+        _, address, _ = blocks.launch(
+            server_name=serving.host,
+            server_port=serving.port or None,
+            prevent_thread_lock=True,
+            quiet=True,
+            max_file_size=LARGEST,
+            theme=THEME,
+            css=STYLE,
+            footer_links=[],
+            show_error=True,
+        )
+        terminal.say(f"{name}: {address} (Ctrl-C ends it)")
+        (ready or (lambda _: threading.Event().wait()))(address)
+    finally:
+        for stop in list(_stops.values()):
+            stop.set()
+        blocks.close(verbose=False)
+        tempfile.tempdir = before
+        os.environ.pop("GRADIO_TEMP_DIR")
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,158 @@
+"""`reveal web`: a page for questions about images, with the items that each answer was read from; a fact can be edited,
+and the same question asked again.
+
+It runs what `reveal ask` and `reveal add --edit` run. Edits go into a copy of the memory, one for each browser.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import dataclasses
+import io
+import shutil
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from common.data.stored import decode_picture
+from common.web import BAR, EXAMPLES, QUEUE, cancel, folder, gr, job, serve
+from reveal import pretrained
+from reveal.assistant import Evidence, RetrievedItem, short, text_of
+from reveal.build.memory_build import add_one
+from reveal.cli.commands import Web, load_assistant
+from reveal.memory.items import is_text
+from reveal.memory.memory import Memory
+from reveal.two_tower_assistant import AnyAssistant
+
+MOST_ITEMS = 10
+THUMBNAIL = 160  # longer side of an item's image in pixels
+FLAG = str(EXAMPLES / "estonia.png")
+CARDS = """
+<style>
+.cards { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); }
+.card { border: 1px solid var(--border-color-primary); border-radius: 8px; padding: 12px; display: flex; gap: 12px; }
+.card img { width: 72px; height: 72px; object-fit: contain; flex: none; }
+.card div { min-width: 0; flex: 1; overflow-wrap: anywhere; }
+.card small { color: var(--body-text-color-subdued); }
+.card meter { width: 100%; height: 8px; }
+.answer { font-size: 1.9rem; line-height: 1.3; margin: 0 0 4px; overflow-wrap: anywhere; }
+</style>
+"""
+
+
+def page(command: Web) -> gr.Blocks:
+    """The page of a network and its memory. Raises as `reveal ask`."""
+    original = command.memory or str(pretrained.memory())
+    assistant = load_assistant(command, original)
+    assistants: dict[str, AnyAssistant] = {original: assistant}  # by folder of the memory, of which some are copies
+
+    def ask(
+        image: str | None,
+        question: str,
+        k: int,
+        memory: str,
+        request: gr.Request,
+        progress: gr.Progress = BAR,
+    ) -> list[Any]:
+        with job(request, progress):
+            if image is None and not question.strip():
+                raise ValueError("neither a picture nor a question: give one, or both")
+            evidence = assistants[memory].ask(image, question, int(k))
+            if unknown := assistant.processor.unknown(question):
+                gr.Warning(f"not in the network's vocabulary: {', '.join(unknown)}")
+        facts: dict[str, Any] = {f"{one.item.id}  {short(text_of(one.item))}": one.item.id for one in evidence.items}
+        first = next(iter(facts.values()), None)
+        return [
+            cards(evidence),
+            gr.Dropdown(list(facts.items()), value=first),
+            gr.Group(visible=bool(facts)),
+            text_of_fact(first, memory),
+        ]
+
+    def text_of_fact(number: int | None, memory: str) -> str:
+        if number is None:
+            return ""
+        (item,) = Memory(memory).items([number])
+        return "\n".join(str(value) for value in item.fields.values() if is_text(value))
+
+    def edit(number: int | None, text: str, memory: str, request: gr.Request, progress: gr.Progress = BAR) -> str:
+        """Puts a text in the place of an item's texts, as `reveal add --edit`, and returns the memory's folder."""
+        with job(request, progress):
+            if number is None or not text.strip():
+                raise ValueError("no text: write what is to be known in place of this item")
+            if memory == original:
+                memory = str(shutil.copytree(original, folder(request) / "memory"))
+                mine = assistants[memory] = copy.copy(assistant)
+                mine.memory = Memory(memory)
+            mine, opened = assistants[memory], assistants[memory].memory
+            assert opened is not None
+            (item,) = opened.items([number])
+            fields = {name: value for name, value in item.fields.items() if not is_text(value)} | {"text": text}
+            add_one(opened, dataclasses.replace(item, fields=fields), mine, edit=True)
+        return memory
+
+    with gr.Blocks() as blocks:
+        gr.Markdown("# REVEAL\nQuestions about images, answered from a memory that you can read and change.")
+        memory = gr.State(original)
+        with gr.Row():
+            with gr.Column(scale=2, min_width=320):
+                image = gr.Image(label="Picture", type="filepath", sources=["upload", "clipboard"], height=260)
+                question = gr.Textbox(label="Question", max_length=1000, placeholder="What is the capital?")
+                with gr.Accordion("More", open=False):
+                    most = min(MOST_ITEMS, len(Memory(original)))
+                    k = gr.Slider(1, most, min(4, most), step=1, label="Items to read")
+                with gr.Row():
+                    start = gr.Button("Ask", variant="primary", min_width=140)
+                    stop = gr.Button("Cancel", min_width=90)
+                if Path(FLAG).is_file() and command.memory is None:
+                    questions = ("What is the capital?", "Which language is spoken in this country?")
+                    gr.Examples([[FLAG, one] for one in questions], [image, question], label="Examples")
+            with gr.Column(scale=3, min_width=320):
+                answer = gr.HTML(label="Answer")
+                with gr.Group(visible=False) as editor:
+                    fact = gr.Dropdown([], label="Change what is known")
+                    text = gr.Textbox(label="It says", lines=2, max_length=10_000)
+                    save = gr.Button("Save, and ask again")
+        asked = {"fn": ask, "inputs": [image, question, k, memory], "outputs": [answer, fact, editor, text]}
+        shared: dict[str, Any] = {"concurrency_id": QUEUE, "show_progress_on": answer}
+        works: Any = [start.click(**asked, **shared), question.submit(**asked, **shared)]
+        saved = save.click(edit, [fact, text, memory], memory, **shared)
+        works += [saved, saved.success(**asked, **shared)]
+        fact.input(text_of_fact, [fact, memory], text, show_progress="hidden")
+        stop.click(cancel, cancels=works, queue=False)
+    return blocks
+
+
+def cards(evidence: Evidence) -> str:
+    """The answer, and a card for each item: its image, its text, its share of the attention, and what it did."""
+    hop = "" if evidence.first_hop is None else f"<small>{escape(evidence.first_hop.line())}</small>"
+    head = f'<p class="answer">{escape(evidence.answer or "(nothing)")}</p>{hop}<p><small>read from</small></p>'
+    return f'{CARDS}{head}<div class="cards">{"".join(map(_card, evidence.items))}</div>'
+
+
+def _card(one: RetrievedItem) -> str:
+    item = one.item
+    picture = "" if item.picture is None else f'<img alt="" src="{_data_url(item.picture, f"item {item.id}")}">'
+    did = "supports the answer" if one.effect < 0 else "speaks against it" if one.effect > 0 else "changes nothing"
+    return (
+        f'<div class="card">{picture}<div>{escape(short(text_of(item), 200))}<br>'
+        f"<small>{item.id}, {escape(item.source)}; score {one.score:.2f}</small>"
+        f'<meter min="0" max="1" value="{one.attention:.3f}" title="attention"></meter>'
+        f"<small>{100 * one.attention:.0f} % of the attention; {did} ({-one.effect:+.2f})</small></div></div>"
+    )
+
+
+def _data_url(picture: Any, name: str) -> str:
+    image = Image.fromarray(decode_picture(picture, name) if isinstance(picture, bytes) else picture)
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def web(command: Web) -> None:
+    """Serves the page until Ctrl-C. Raises as `page`, and OSError for a port that is taken."""
+    serve(lambda: page(command), command.serving, "REVEAL")

@@ -1,0 +1,153 @@
+"""The pages in a real browser: Debian's Chromium without a window, at the width of a desktop and of a phone."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import pytest
+
+from common.io.images import read_image, shrink, write_image
+
+pytest.importorskip("gradio")
+sync_api = pytest.importorskip("playwright.sync_api")
+
+ROOT = Path(__file__).parents[1]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+LONG = 120_000  # milliseconds: what is computed for the first time is compiled first
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """All pages in one; afterwards it must end by Ctrl-C and leave no file."""
+    temporary = tmp_path_factory.mktemp("temporary")
+    flags = "--xla_backend_optimization_level=0"  # compiling is most of the time
+    environment = os.environ | {"TMPDIR": str(temporary), "XLA_FLAGS": flags}
+    command = [sys.executable, str(ROOT / "examples" / "web.py"), "--port", "0"]
+    with subprocess.Popen(command, env=environment, cwd=temporary, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        yield re.findall(r"http://127\.0\.0\.1:\d+/", line)[0]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert not list(temporary.iterdir())
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(params=SIZES)
+def view(request, browser, server):
+    page = browser.new_page(viewport=SIZES[request.param])
+    page.goto(server)
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """The example pair, small."""
+    folder = tmp_path_factory.mktemp("photos")
+    for number in (0, 1):
+        photo = read_image(ROOT / "examples" / f"cup_{number}.jpg")
+        write_image(folder / f"cup_{number}.jpg", shrink(photo, 128))
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture
+def desktop(browser, server):
+    page = browser.new_page(viewport=SIZES["desktop"])
+    page.goto(server)
+    yield page
+    page.close()
+
+
+def press(page, name):
+    page.get_by_role("button", name=name, exact=True).locator("visible=true").click()
+
+
+def drop(page, *paths):
+    page.set_input_files("input[type=file] >> nth=0", [str(path) for path in paths])
+
+
+def test_two_photos_become_a_clip_that_can_be_saved_and_leafed_through(view, photos):
+    drop(view, *photos)
+    view.get_by_text("cup_1.jpg").last.wait_for()
+    view.get_by_label("New frames between two photos").first.fill("3")
+    press(view, "Make the clip")
+    with view.expect_download(timeout=LONG) as download:
+        view.get_by_role("button", name="Download the clip").click(timeout=LONG)
+    with av.open(download.value.path()) as clip:
+        frames = [frame.to_ndarray(format="rgb24") for frame in clip.decode(video=0)]
+    assert len(frames) == 5 and frames[0].shape == (96, 128, 3)
+    still = view.locator("#one-frame img")
+    before = still.get_attribute("src") or ""
+    view.get_by_label("number input for Frame", exact=True).fill("4")
+    sync_api.expect(still).not_to_have_attribute("src", before)
+    assert view.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("notes.jpg", b"no picture"), ("clip.mp4", b"no video"), ("alone.png", None)]
+)
+def test_an_upload_that_does_not_do_is_refused_by_its_name(desktop, tmp_path, name, content):
+    if content is None:
+        shutil.copy(ROOT / "examples" / "apple.png", tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(content)
+    drop(desktop, tmp_path / name)
+    if content is None:
+        desktop.get_by_text(name).last.wait_for()
+        press(desktop, "Make the clip")
+    line = desktop.locator(".toast-body.error").first.inner_text(timeout=LONG)
+    assert name in line and "/" not in line.replace(name, "") and len(line.strip().splitlines()) <= 3
+
+
+def test_cancel_stops_the_work_and_the_next_job_runs(desktop, photos):
+    drop(desktop, *photos)
+    desktop.get_by_text("cup_1.jpg").last.wait_for()
+    desktop.get_by_label("New frames between two photos").first.fill("63")
+    press(desktop, "Make the clip")
+    desktop.get_by_text(re.compile(r"\d+/65")).wait_for(timeout=LONG)
+    press(desktop, "Cancel")
+    desktop.get_by_text(re.compile(r"\d+/65")).wait_for(state="detached", timeout=LONG)
+    assert not desktop.get_by_role("button", name="Download the clip").is_visible()
+    desktop.get_by_label("New frames between two photos").first.fill("1")
+    press(desktop, "Make the clip")
+    desktop.get_by_role("button", name="Download the clip").wait_for(timeout=LONG)
+
+
+def test_an_image_steers_and_methods_stand_below_each_other(view):
+    view.get_by_role("tab", name="Control plugins").click()
+    view.get_by_text("green apple, 3d emoji").last.click()
+    view.get_by_text("mask", exact=True).locator("visible=true").first.wait_for(timeout=LONG)
+    view.get_by_label("prompt alone").check()
+    view.get_by_label("Images of each").first.fill("1")
+    press(view, "Generate")
+    for name in ("prompt alone, seed 0", "canny, seed 0"):
+        view.get_by_text(name).first.wait_for(timeout=LONG)
+    assert view.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_an_edited_fact_changes_the_answer(view):
+    view.get_by_role("tab", name="REVEAL").click()
+    view.get_by_text("What is the capital?").last.click()
+    press(view, "Ask")
+    view.locator(".answer", has_text="Tallinn").wait_for(timeout=LONG)
+    fact = view.get_by_label("It says")
+    fact.fill(fact.input_value().replace("Tallinn", "Riga"))
+    press(view, "Save, and ask again")
+    view.locator(".answer", has_text="Riga").wait_for(timeout=LONG)
+    assert view.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
