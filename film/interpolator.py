@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
@@ -44,6 +45,9 @@ from film.tiling import Tiling
 
 Frame = Float[np.ndarray, "h w 3"]
 ACCELERATOR_PIXELS = 4 << 20  # per call; on a CPU one pair at a time is as fast and needs least memory
+# On a CPU FILM compiles in two thirds of the time without XLA's fusion emitters, and runs as fast: `benchmarks/film.py`
+# with and without the flag. A version of XLA that lacks an option refuses it.
+COMPILER = {"xla_cpu_use_fusion_emitters": False} if jaxlib.__version__.startswith("0.10.") else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -388,24 +392,24 @@ def _shrink(images: Float[np.ndarray, "b h w 3"], scale: int) -> Float[np.ndarra
     return images.reshape(batch, height // scale, scale, width // scale, scale, channels).mean(axis=(2, 4))
 
 
-@partial(jax.jit, static_argnums=(0, 3))
+@partial(jax.jit, static_argnums=(0, 3), compiler_options=COMPILER)
 def _encode(graphdef, params, images, levels: Levels) -> Frames:
     """XLA leaves out what only the other levels need."""
     finest, coarser = nnx.merge(graphdef, params).encode(images.astype(_precision(params)))
     return None if levels == "coarser" else finest, None if levels == "finest" else coarser
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=COMPILER)
 def _coarse(graphdef, params, e0, e1, time, flow) -> Coarse:
     return nnx.merge(graphdef, params).coarse(e0, e1, time, flow)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=COMPILER)
 def _finish(graphdef, params, x0, x1, coarse, time) -> Float[Array, "b h w 3"]:
     return nnx.merge(graphdef, params).finish(x0, x1, coarse, time).image.astype(jnp.float32)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=COMPILER)
 def _flow(graphdef, params, x0, x1, time) -> Float[Array, "b h w 4"]:
     model = nnx.merge(graphdef, params)
     padded = [pad_to_smallest(model.config, x.astype(_precision(params))) for x in (x0, x1)]
