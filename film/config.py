@@ -7,6 +7,8 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
+from common.nn.json_config import MOST_LAYERS
+
 MOST_LEVELS = 16  # of a pyramid; 16 pad a side to 32,768 pixels, more than any use
 MOST_TIMES = 16  # halvings of the gap between two frames: 65,535 frames, more than 8-bit images can tell apart
 
@@ -43,6 +45,7 @@ class FilmConfig:
             in (0, predictors),
             "correlation_radius is not negative": min((0, *self.correlation_radius)) >= 0,
             "filters and flow_convs are positive": min((self.filters, *self.flow_convs)) >= 1,
+            f"flow_convs <= {MOST_LAYERS}": max(self.flow_convs, default=0) <= MOST_LAYERS,
             "flow_filters are at least 2": min((2, *self.flow_filters)) >= 2,
             "0 <= sided_levels <= specialized_levels": 0 <= self.sided_levels <= self.specialized_levels,
             "coverage and sided_levels need bilateral": self.bilateral or not (self.coverage or self.sided_levels),

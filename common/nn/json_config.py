@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+MOST_LAYERS = 1000  # of a stack; a file may claim a million, which would be made one after the other
+
 
 class JsonConfig:
     """Base class of such a dataclass."""
@@ -29,6 +31,10 @@ class JsonConfig:
         for field in fields:
             if field.type in (int, "int") and not positive(mapping[field.name], several=False):
                 raise ValueError(f"{field.name} is {mapping[field.name]!r}; supported is a positive whole number")
+            counts = mapping[field.name] if isinstance(mapping[field.name], list | tuple) else [mapping[field.name]]
+            stacked = "layers" in field.name or "blocks" in field.name
+            if stacked and any(isinstance(count, int) and count > MOST_LAYERS for count in counts):
+                raise ValueError(f"{field.name} is {mapping[field.name]!r}; supported are {MOST_LAYERS} at most")
         return cls(**{field.name: mapping[field.name] for field in fields})
 
     def to_json(self) -> dict[str, Any]:

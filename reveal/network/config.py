@@ -18,6 +18,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.nn.json_config import MOST_LAYERS
+
 PRIORS = ("multiply", "logits", "off")  # how the retrieval score enters attention (`fusion.py`)
 PAD = 0  # token id of padding, masked everywhere
 T5_LARGE = dict(width=1024, heads=16, mlp=2816, encoder_layers=24, decoder_layers=24, fusion_layers=8)
@@ -30,9 +32,11 @@ def check(config: Any, rules: Sequence[tuple[bool, str]]) -> None:
 
 
 def _positive_integers(config: Any) -> list[tuple[bool, str]]:
-    """A rule for each field that is an integer."""
+    """A rule for each field that is an integer, and for the layers of a stack."""
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.type == "int"}
-    return [(type(value) is int and value > 0, f"{name} is a positive integer") for name, value in values.items()]
+    rules = [(type(value) is int and value > 0, f"{name} is a positive integer") for name, value in values.items()]
+    stacks = [(name, value) for name, value in values.items() if name == "depth" or "layers" in name]
+    return rules + [(value <= MOST_LAYERS, f"{name} <= {MOST_LAYERS}") for name, value in stacks if type(value) is int]
 
 
 @dataclasses.dataclass(frozen=True)
