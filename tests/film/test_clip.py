@@ -12,7 +12,7 @@ import av
 import numpy as np
 import pytest
 from test_video_reader import make
-from toy import CONFIG, toy
+from toy import toy
 
 import film
 from common.io.images import read_image, write_image
@@ -170,13 +170,6 @@ def test_frames_between_photos(photos, network, options, expected):
     np.testing.assert_allclose(found, expected, atol=0.012)
 
 
-def test_a_loop_has_no_jump(photos, network):
-    film.convert(photos, "b.gif", network, frames=5, loop=True)
-    found = values("b.gif")
-    around = np.abs(np.diff([*found, found[0]]))
-    assert len(found) == 18 and around.max() < 0.6 / 6 + 0.03
-
-
 def test_what_is_there_to_look_at(network, tmp_path, monkeypatch):
     """With the network itself; sheet, inspection and comparison leave the frames alone."""
     monkeypatch.chdir(tmp_path)
@@ -242,17 +235,6 @@ def same_packets(one: str, other: str, stream: str) -> bool:
             [(bytes(packet), packet.pts) for packet in container.demux(**{stream: 0})] for container in (a, b)
         )
     return first == second and len(first) > 10
-
-
-def test_what_a_killed_run_left_is_removed_by_the_next_one(fades, network):
-    source = brightening("a.mp4", 3)
-    film.convert(source, "b.mp4", network)
-    left = Path(".c.mp4.part")
-    left.mkdir()
-    for name in (".job", "000000.mp4", "000001.mp4", ".open.mp4"):
-        (left / name).write_text("of a run that was killed")
-    film.convert(source, "c.mp4", network)
-    assert not left.exists() and Path("c.mp4").read_bytes() == Path("b.mp4").read_bytes()
 
 
 def captioned(path: Path, source: Path) -> Path:
@@ -336,14 +318,3 @@ def test_a_clip_that_was_cut_short(fades, network, capsys):
     film.convert("a.mkv", "b.mp4", network)
     line = capsys.readouterr().err
     assert "a.mkv" in line and line.count("\n") == 1 and 40 < probe("b.mp4").frames < 160
-
-
-def test_any_moment_is_the_same_frame_whatever_else_is_asked(tmp_path):
-    network = toy(CONFIG.__class__(3, 2, 1, 2, (1, 1), (8, 8), 8, bilateral=True))
-    x0, x1 = np.random.default_rng(0).random((2, 16, 24, 3)).astype(np.float32)
-    third, half = Fraction(1, 3), Fraction(1, 2)
-    many = list(film.interpolate(network, [x0, x1], moments=[third, half]))
-    one = list(film.interpolate(network, [x0, x1], moments=[third]))
-    assert len(many) == 4 and len(one) == 3
-    np.testing.assert_array_equal(many[1], one[1])
-    np.testing.assert_array_equal(many[0], x0)

@@ -35,6 +35,7 @@ def params():
     return {"vae": nnx.to_pure_dict(nnx.state(random(AutoencoderKL, TASK.vae)))}
 
 
+@pytest.mark.slow
 def test_images_are_reconstructed(batch):
     _, rows = train(TASK, batch, steps=200)
     assert set(rows[0]) == {"l1", "kl", "psnr", "latent_std"}
