@@ -46,6 +46,7 @@ from common.io.torch_file import read_torch
 from common.perceptual.vgg import convolution, f32
 from common.weights.model_file import load_weights, save_weights
 from common.weights.porting import OIHW_TO_HWIO, Entry, Table, port, unflatten_like
+from common.weights.remote import is_address, local
 
 SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)
 SMALLEST = 32  # pixels; below it the last feature map would be empty
@@ -166,13 +167,13 @@ class Lpips(Metric):
     The features of the last target are kept (AlexNet: about 180 bytes per pixel), which halves the cost of further
     predictions for it."""
 
-    weights: str = "data/lpips_alex.safetensors"  # or another file of the table of the module
+    weights: str = "data/lpips_alex.safetensors"  # or another file of the table of the module, or its address
     backbone: str | None = None  # torchvision's .pth file, when `weights` holds heads only (the package `lpips`)
     higher_is_better: ClassVar[bool] = False
 
     @cached_property
     def network(self) -> tuple[str, Params]:
-        if not Path(self.weights).exists():
+        if not is_address(self.weights) and not Path(self.weights).exists():
             raise FileNotFoundError(f"{self.weights} does not exist: make it by `python -m recipes.downloads.lpips`")
         name, params = load_lpips(self.weights, self.backbone)
         return name, jax.tree.map(jnp.asarray, params)
@@ -195,7 +196,8 @@ class Lpips(Metric):
 
 def load_lpips(path: str | Path, backbone: str | Path | None = None) -> tuple[str, Params]:
     """(name of the backbone, parameters) of a file in the table above; `backbone` is torchvision's, for heads only."""
-    if Path(path).suffix == ".safetensors":
+    path = local(path, pickles=True)
+    if path.suffix == ".safetensors":
         params, header = load_weights(path, expect_kind=KIND)
         name = header.config.get("backbone")
         if name not in BACKBONES:
@@ -206,7 +208,7 @@ def load_lpips(path: str | Path, backbone: str | Path | None = None) -> tuple[st
         return from_torch(tensors)
     if backbone is None:
         raise ValueError(f"{path} holds heads only: give torchvision's AlexNet or VGG-16 file as `backbone`")
-    return from_torch({**tensors, **read_torch(backbone)})
+    return from_torch({**tensors, **read_torch(local(backbone, pickles=True))})
 
 
 def save_lpips(path: str | Path, name: str, params: Params, metadata: Mapping[str, Any]) -> Path:

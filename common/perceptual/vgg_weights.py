@@ -32,6 +32,7 @@ from common.io.torch_file import read_torch
 from common.perceptual.vgg import CONVOLUTIONS, MEAN, Params, Pooling, Vgg, layer_names, param_shapes, random_vgg
 from common.weights.model_file import load_weights, save_weights
 from common.weights.porting import IDENTITY, OIHW_TO_HWIO, Entry, Layout, port, unflatten_like
+from common.weights.remote import local
 
 KIND = "vgg"
 RANDOM = {f"random-{depth}": depth for depth in CONVOLUTIONS}
@@ -42,11 +43,11 @@ Read = tuple[Params, tuple[float, float, float]]  # parameters and mean
 
 
 def load_vgg(path: str | Path, pooling: Pooling = "average") -> Vgg:
-    """The network in a file of one of the formats above, by its suffix; float32. "random-16" and "random-19" give
+    """The network in a file (or at an address) of one of the formats above, by its suffix; float32. "random-16" and "random-19" give
     `random_vgg`, to try a recipe without weights."""
     if str(path) in RANDOM:
         return random_vgg(RANDOM[str(path)], pooling)
-    path = require_file(path)
+    path = require_file(local(path, pickles=True))
     readers = {
         ".mat": read_matconvnet,
         ".h5": read_keras,

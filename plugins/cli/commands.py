@@ -18,7 +18,7 @@ class BaseOptions:
     """Options for files of a base that do not contain everything."""
 
     tokenizer: str | None = None
-    """A tokenizer's folder or OpenAI's list of merges (.gz): a single file has none."""
+    """A tokenizer's folder or OpenAI's list of merges (.gz), or the address of one: a single file has none."""
     prediction: Literal["epsilon", "v_prediction", "sample"] | None = None
     """Prediction type of the base, in place of its scheduler's: a single file of 2.x does not contain it."""
     vae: str | None = None
@@ -36,9 +36,10 @@ class Generate(BaseOptions, GenerationConfig):
     negative: str = ""
     """Negative prompt: description of what to avoid."""
     base: str | None = None
-    """A folder of diffusers, a single safetensors file, or a shipped name; None: the shipped base."""
+    """A folder of diffusers, a single safetensors file, an address (hf:OWNER/NAME, https://...), or a shipped name; None:
+    the shipped base."""
     lora: tuple[str, ...] = ()
-    """LoRA files, each with an optional weight: style.safetensors:0.8"""
+    """LoRA files or addresses, each with an optional weight: style.safetensors:0.8"""
     image: str | None = None
     """Initial image, or the image to repair or to edit; with --control, the source of conditions."""
     mask: str | None = None
@@ -47,7 +48,7 @@ class Generate(BaseOptions, GenerationConfig):
     """Conditions to make of --image: edges, a face, a person, depth, a silhouette; or plug_and_play (formerly layout),
     which needs no plugin."""
     plugin: tuple[str, ...] = ()
-    """One network for each control: a folder, a single file, or a shipped name; none: the shipped ones."""
+    """One network for each control: a folder, a single file, an address, or a shipped name; none: the shipped ones."""
     condition: tuple[str, ...] = ()
     """One finished condition image for each plugin, in place of one made of --image."""
     control_strength: tuple[float, ...] = ()

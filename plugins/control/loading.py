@@ -1,8 +1,8 @@
 """Control networks from files and back.
 
 Stages of `load`: find config.json and weights, or infer the architecture from a single file's names and shapes
-(`single_file.py`) -> fill tensor by tensor (`plugins/diffusion/io/porting.py`). Nothing is downloaded and no pickle is
-opened. A file of another network is refused with what was found; tensors that do not fit are all listed.
+(`single_file.py`) -> fill tensor by tensor (`plugins/diffusion/io/porting.py`). Nothing is downloaded but what an address
+names, and no pickle is opened. A file of another network is refused with what was found; tensors that do not fit are all listed.
 
 `save` writes names and layouts exactly as diffusers does for ControlNet and T2I-Adapter. A MediaPipe plugin is written
 likewise, kernels in PyTorch's layout, though no other library has its class.
@@ -16,6 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from common.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
+from common.weights.remote import local
 from common.weights.torch_names import dtype_name, fill, state_dict
 from plugins import control
 from plugins.control.contract import ControlNetwork
@@ -34,13 +35,15 @@ def shipped_names(weights: Path = WEIGHTS) -> list[str]:
     return sorted(path.parent.name for path in weights.glob(f"*/{CONFIG}"))
 
 
-def find(name_or_path: str | Path, weights: Path = WEIGHTS) -> Path:
-    """The folder of a shipped name, or the path itself. Raises FileNotFoundError, which lists the names."""
-    names, path = shipped_names(weights), Path(name_or_path)
+def find(name_or_path: str | Path, variant: str | None = None, weights: Path = WEIGHTS) -> Path:
+    """The folder of a shipped name, the path itself, or that of an address, of which `variant` is fetched. Raises
+    FileNotFoundError, which lists the names, and as `common.weights.remote.local`."""
+    names = shipped_names(weights)
     if str(name_or_path) in names:
         return weights / name_or_path
+    path = local(name_or_path, variant)
     if not path.exists():
-        choices = f"a folder of diffusers, a single safetensors file, or a shipped name ({', '.join(names)})"
+        choices = f"a folder of diffusers, a safetensors file, hf:OWNER/NAME, or a shipped name ({', '.join(names)})"
         raise FileNotFoundError(f"no control {str(path)!r}: give {choices}")
     return path
 
@@ -51,7 +54,7 @@ def load(
     """A control network, ready for `network.on(image)`.
 
     Args:
-      source: a shipped name; a folder of diffusers (the network's own, or a pipeline's with `controlnet` or `adapter`
+      source: a shipped name; an address; a folder of diffusers (the network's own, or a pipeline's with `controlnet` or `adapter`
         in it); one safetensors file, in diffusers' or the first release's names.
       dtype: of the parameters: float32, float16 or bfloat16, whatever the file holds.
       config: the architecture, in place of the source's. A single file's is the config.json beside it, if that is of
@@ -59,7 +62,7 @@ def load(
       variant: "fp16" for that variant of the file in a folder; None for full precision, or the variant there is.
 
     Raises FileNotFoundError; ValueError for a pickle, a damaged file, another network, or tensors that do not fit."""
-    dtype, path = dtype_name(dtype), find(source)
+    dtype, path = dtype_name(dtype), find(source, variant)
     with about(path):
         if path.is_dir():
             network, config, tensors = _read_folder(path, config, variant)

@@ -14,6 +14,7 @@ import tyro
 
 from common import terminal
 from common.io.files import require_file
+from common.weights.remote import is_address, local
 from reveal import pretrained
 from reveal.memory.folder import ENCODER
 
@@ -52,13 +53,14 @@ class Network(Printing):
     """Options of all commands that need a network."""
 
     weights: str | None = None
-    """Weights file, or folder of a run; None: the shipped weights."""
+    """Weights file, folder of a run, or address (hf:OWNER/NAME, https://...); None: the shipped weights."""
     tokenizer: str | None = None
     """Tokenizer of the training, x.model or x.json; None: the one beside the weights."""
     encoder: str | None = None
-    """Folder of a CLIP or SigLIP, in place of --weights; None: the memory's, if one made it."""
+    """Folder or address of a CLIP or SigLIP, in place of --weights; None: the memory's, if one made it."""
     reader: str | None = None
-    """Folder of a T5 1.1 or FLAN-T5 that writes the answers from what --encoder finds; None: the passage is quoted."""
+    """Folder or address of a T5 1.1 or FLAN-T5 that writes the answers from what --encoder finds; None: the passage is
+    quoted."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -264,7 +266,7 @@ def load_assistant(
 
         setup()
         return TwoTowerAssistant.load(encoder, memory, reader, sources=names or default_sources)
-    weights = pretrained.weights() if command.weights is None else Path(command.weights)
+    weights = pretrained.weights() if command.weights is None else local(command.weights)
     weights = require_file(weights / pretrained.WEIGHTS if weights.is_dir() else weights)
     if command.tokenizer is not None:
         require_file(command.tokenizer)
@@ -286,10 +288,11 @@ def _engine(command: Searching, memory: Memory) -> Engine | None:
 
 
 def published_networks(command: Network, memory: Path | None) -> tuple[str | None, str | None]:
-    """Folders of the encoder and the reader: those of the command, else those that the memory remembers.
+    """Folders of the encoder and the reader: those of the command, else those that the memory remembers; addresses are
+    fetched.
 
     Raises ValueError for an encoder with weights, or a reader without an encoder; FileNotFoundError for a missing
-    one."""
+    one; and as `common.weights.remote.local`."""
     known: Mapping[str, Any] = {}
     if memory is not None and (memory / ENCODER).is_file() and command.weights is None:
         known = json.loads((memory / ENCODER).read_text("utf-8"))
@@ -298,6 +301,7 @@ def published_networks(command: Network, memory: Path | None) -> tuple[str | Non
         raise ValueError("--encoder and --weights are two networks: give one")
     if encoder is None and reader is not None:
         raise ValueError("--reader reads what --encoder finds: give the folder of a CLIP or SigLIP too")
+    encoder, reader = (str(local(one, pickles=True)) if one and is_address(one) else one for one in (encoder, reader))
     for option, folder in (("--encoder", encoder), ("--reader", reader)):
         if folder is not None and not Path(folder).is_dir():
             raise FileNotFoundError(f"{folder}: no such folder; say with {option} where the network is now")

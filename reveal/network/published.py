@@ -39,6 +39,7 @@ from common.io.tensor_files import about, open_folder, read_json
 from common.nn.json_config import check_supported
 from common.weights import porting
 from common.weights.porting import IDENTITY, OI_TO_IO, Entry, Tree
+from common.weights.remote import local
 from reveal.network import weights
 from reveal.network.config import RevealConfig, VitConfig
 from reveal.network.model import Reveal
@@ -369,9 +370,10 @@ class Published(NamedTuple):
 
 
 def read_published(paths: Sequence[str | Path]) -> Published:
-    """All of them, each kind once. Raises as `kind_of` and the readers, ValueError for two of a kind."""
+    """All of them, paths or addresses, each kind once. Raises as `kind_of`, the readers, and
+    `common.weights.remote.local`; ValueError for two of a kind."""
     found: dict[str, Any] = {}
-    for path in paths:
+    for path in (local(path, pickles=True) for path in paths):
         kind = kind_of(path)
         part = "vit" if kind == "two_towers" else kind
         if part in found or (found and "reveal" in (part, *found)):
@@ -384,7 +386,8 @@ def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
     """Parameters for a network of `config` from a weights file of ours, a run's folder, or published weights.
 
     Raises FileNotFoundError; ValueError for another architecture, and as the readers."""
-    for path in map(Path, paths):
+    paths = [local(path, pickles=True) for path in paths]
+    for path in paths:
         if not path.exists():
             raise FileNotFoundError(
                 f"{path} does not exist: an earlier stage writes it, or `reveal convert T5 VIT {path}` makes it from"

@@ -36,6 +36,7 @@ from common.io.clip_tokenizer import END, Tokenizer
 from common.io.files import atomic_output
 from common.io.tensor_files import TensorFiles, about, listing, read_json
 from common.nn.text_encoder import TextConfig
+from common.weights.remote import local
 from common.weights.torch_names import fill
 from plugins.diffusion.io import single_file
 from plugins.diffusion.io.components import KINDS, MODULES, Component, read_component, save_component
@@ -181,17 +182,20 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in WEIGHTS.glob(f"*/{INDEX}"))
 
 
-def find(name_or_path: str | Path | None = None) -> Path:
-    """The folder of a shipped name, or the path itself; None: the default. Raises FileNotFoundError with the names."""
+def find(name_or_path: str | Path | None = None, variant: str | None = None) -> Path:
+    """The folder of a shipped name, the path itself, or that of an address, as `common.weights.remote.local`, of which
+    `variant` is fetched; None: the default. Raises as that, and FileNotFoundError with the names."""
     wanted = DEFAULT if name_or_path is None else str(name_or_path)
     if wanted in names():
         return WEIGHTS / wanted
-    path = Path(wanted)
+    path = local(wanted, variant)
     if name_or_path is not None and path.exists():
         return path
     shipped = ", ".join(names()) or "none is shipped"
     missing = "no base is named" if name_or_path is None else f"no base {wanted!r}"
-    raise FileNotFoundError(f"{missing}: give a diffusers folder, a safetensors file, or a shipped name ({shipped})")
+    raise FileNotFoundError(
+        f"{missing}: give a diffusers folder, a safetensors file, hf:OWNER/NAME, or a shipped name ({shipped})"
+    )
 
 
 def read_base(
@@ -202,15 +206,16 @@ def read_base(
     variant: str | None = None,
     vae: str | Path | None = None,
 ) -> BaseFiles:
-    """A base without its weights, from a shipped name, a diffusers folder or a single file; None: the shipped default.
+    """A base without its weights, from a shipped name, a diffusers folder, a single file or an address; None: the default.
 
     `tokenizer`, a folder or OpenAI's list of merges (.gz), replaces the base's own; `prediction`, the UNet's prediction
     type, the scheduler's (a single file of 2.x requires it). `variant` is "fp16" for that variant of a folder's files.
-    `vae`, a folder or a file, replaces the base's autoencoder, as TAESD does. Raises FileNotFoundError, ValueError."""
-    path = find(name_or_path)
+    `vae`, a folder or a file, replaces the base's autoencoder, as TAESD does; each may be an address. Raises
+    FileNotFoundError, ValueError, and as `common.weights.remote.local`."""
+    path = find(name_or_path, variant)
     index = _index(path) if path.is_dir() else {}
     kinds = [kind for kind in KINDS if kind in index] if path.is_dir() else _in_single_file(path)
-    sources = {kind: Path(vae) if kind == "vae" and vae is not None else path for kind in kinds}
+    sources = {kind: local(vae) if kind == "vae" and vae is not None else path for kind in kinds}
     components = {
         kind: read_component(kind, source, variant=variant if source == path else None)
         for kind, source in sources.items()
@@ -298,7 +303,7 @@ def _tokenizer(path: Path, given: str | Path | None, name: str, text_encoder: Te
                 " merges.txt beside it, found none: put one there, or give tokenizer (--tokenizer)"
             )
         given = beside if found[0].suffix == ".json" else found[0]
-    source = Path(given) if given is not None else path / name
+    source = local(given) if given is not None else path / name
     pad = OPEN_CLIP_PAD if text_encoder.hidden_act == "gelu" else END
     if source.suffix == ".gz":
         return Tokenizer.from_bpe_file(source, pad=pad)

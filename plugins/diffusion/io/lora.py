@@ -35,6 +35,7 @@ from jaxtyping import Float
 from common.io.tensor_files import TensorFiles, about
 from common.weights import porting
 from common.weights.porting import OIHW_TO_HWIO
+from common.weights.remote import local
 from common.weights.torch_names import table
 from plugins.diffusion.io.single_file import ldm_names
 
@@ -166,9 +167,19 @@ class Lora:
 
     @classmethod
     def load(cls, path: str | Path) -> Lora:
-        """From a safetensors file in any of the module's formats; ValueError lists all tensors that make no pairs."""
-        tensors = TensorFiles(path)
-        with about(Path(path)):
+        """From a safetensors file in any of the module's formats, a folder that has one, or an address of either.
+
+        Raises ValueError that lists all tensors that make no pairs, or for a folder with none or several; and as
+        `common.weights.remote.local`."""
+        file = local(path)
+        if file.is_dir():
+            files = sorted(file.glob("*.safetensors"))
+            if len(files) != 1:
+                found = ", ".join(one.name for one in files) or "none"
+                raise ValueError(f"{path}: expected one safetensors file of a LoRA, found {found}; name the file")
+            file = files[0]
+        tensors = TensorFiles(file)
+        with about(file):
             return cls(str(path), _updates(tensors))
 
 
