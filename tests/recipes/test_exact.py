@@ -104,7 +104,7 @@ def test_flicker_is_the_change_of_the_error():
 
 
 def test_an_evaluation_scores_distances_and_flicker(folder, tmp_path):
-    film.save_model(tmp_path / "toy.safetensors", toy())
+    film.save_model(tmp_path / "toy.safetensors", toy(film.FilmConfig(2, 2, 1, 1, (1, 1), (4, 4), 4)))
     settings = dict(kinds=["pan", "disc"], steady_distance=EIGHTHS, shown=8, folder=str(folder), progress=False)
     own = ExactEvaluation({"320x288": 1}, [8, 32], **settings)
     printed = own.run(str(tmp_path / "toy.safetensors"), tmp_path / "out")
