@@ -177,14 +177,15 @@ class Web:
 
 def read_config(name: str):
     """The FilmConfig of a preset's name or a JSON file."""
+    from common.io.tensor_files import read_json
     from film.config import FilmConfig
 
     presets = {"paper": FilmConfig.paper, "small": FilmConfig.small}
     if name in presets:
         return presets[name]()
     try:
-        return FilmConfig(**json.loads(Path(name).read_text()))
-    except (OSError, TypeError, ValueError, RecursionError) as error:
+        return FilmConfig(**read_json(Path(name)))
+    except (OSError, TypeError, ValueError) as error:
         raise ValueError(f"--model {name}: give paper, small or a JSON file of FilmConfig's fields ({error})") from None
 
 

@@ -37,7 +37,7 @@ from jaxtyping import Array, Float
 from common.runtime import return_freed_memory
 from film import moments as moments_of
 from film.config import MOST_TIMES
-from film.model import Coarse, Encoded, Film, Pack, concatenate, crop, pad_to_smallest
+from film.model import Coarse, Encoded, Film, Pack, check_frame, concatenate, crop, pad_to_smallest
 from film.moments import HALF
 from film.planning import USABLE, ComputePlan, make_compute_plan
 from film.shots import is_still
@@ -137,6 +137,9 @@ class Interpolator:
         if sorted(wanted) != wanted or not all(0 < moment < 1 for moment in wanted):
             raise ValueError(f"moments {', '.join(map(str, wanted))}: give sorted numbers between 0 and 1")
         known = self._last is not None and (self._last[0] is x0 or np.array_equal(self._last[0], x0))
+        if not known:
+            check_frame("the first frame", x0)
+        check_frame("the second frame", x1)
         a = self._last[1] if self._last is not None and known else self._padded(x0)
         b = self._padded(x1)
         self._last = x1, b

@@ -96,16 +96,20 @@ class Film(nnx.Module):
         """Interpolates between two batches of frames; compiled once per shape.
 
         Args:
-          x0, x1: first and last frames, RGB in [0, 1]; ValueError unless both are `b h w 3` of one shape.
-          time: from 0 (x0) to 1 (x1). Scales the flows as in the module's docstring; with `bilateral`, flow is also
-            estimated at that time. The published weights were trained at 0.5 only: for other times use midpoints of
-            midpoints (`film.interpolate`). The reference takes this argument and ignores it.
+          x0, x1: first and last frames, RGB in [0, 1]; ValueError unless both are `b h w 3` of one shape, and as
+            `check_frame`.
+          time: from 0 (x0) to 1 (x1), else ValueError. Scales the flows as in the module's docstring; with
+            `bilateral`, flow is also estimated at that time. The published weights were trained at 0.5 only: for other
+            times use midpoints of midpoints (`film.interpolate`). The reference takes this argument and ignores it.
         """
         for name, frame in (("x0", x0), ("x1", x1)):
-            if jnp.ndim(frame) != 4 or frame.shape[-1] != COLORS:
+            if jnp.ndim(frame) != 4:
                 raise ValueError(f"{name} has shape {jnp.shape(frame)}: frames are (batch, height, width, 3)")
+            check_frame(name, frame)
         if x0.shape != x1.shape:
             raise ValueError(f"frames of different shapes {x0.shape} and {x1.shape}: resize or crop them to one size")
+        if not isinstance(time, jax.core.Tracer) and not (np.min(time) >= 0 and np.max(time) <= 1):
+            raise ValueError(f"time is {np.ravel(time).tolist()}: give numbers from 0 (x0) to 1 (x1)")
         graphdef, params = nnx.split(self)
         times = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))
         return _interpolate(graphdef, nnx.to_pure_dict(params), jnp.asarray(x0), jnp.asarray(x1), times)
@@ -179,6 +183,24 @@ class Film(nnx.Module):
         t = time[:, :, None, None]
         flows = [flow * t for flow in backward], [flow * (1 - t) for flow in forward]
         return list(zip(packs0, packs1, *flows, strict=True))
+
+
+def check_frame(name: str, frame: Any) -> None:
+    """Raises ValueError unless a frame or a batch is RGB of floats in [0, 1]. A network's own frames are not clamped,
+    so values may be 1 too low or too high; those of a tracer are not known."""
+    shape = np.shape(frame)
+    if shape[-1:] != (COLORS,):
+        ways = {4: "leave alpha out, frame[..., :3]", 1: "repeat grey, np.repeat(frame, 3, -1)"}
+        way = ways.get(shape[-1] if shape else 0, "read it with common.io.images.read_image")
+        raise ValueError(f"{name} has shape {shape}: the last axis is red, green, blue; {way}")
+    if not jnp.issubdtype(frame.dtype, jnp.floating):
+        raise ValueError(f"{name} is {frame.dtype}: frames are floats in [0, 1]; divide by {np.iinfo(frame.dtype).max}")
+    if isinstance(frame, jax.core.Tracer) or 0 in shape:
+        return
+    low, high = float(frame.min()), float(frame.max())  # NaN if any is
+    if not -1 <= low <= high <= 2:
+        way = "divide by 255" if 2 < high <= 255 else "replace NaN and infinity"
+        raise ValueError(f"{name} has values from {low:g} to {high:g}: frames are in [0, 1]; {way}")
 
 
 def concatenate(batches: list[Any]) -> Any:

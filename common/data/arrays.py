@@ -1,7 +1,6 @@
 """Arrays in .npy and .npz files, read without pickles."""
 
 import contextlib
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -20,6 +19,15 @@ def open_arrays(path: str | Path) -> Iterator[Mapping[str, np.ndarray]]:
         loaded = np.load(path, allow_pickle=False)
         with contextlib.nullcontext({"": loaded}) if isinstance(loaded, np.ndarray) else loaded as arrays:
             yield arrays
-    except (ValueError, TypeError, KeyError, AttributeError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged header or archive fails with nearly any type
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise ValueError(f"{path} has no such plain arrays ({reason}); write it again with NumPy") from error
+
+
+def mapped(path: str | Path) -> np.ndarray:
+    """The array of an .npy, left on the disk until it is read. Raises as `open_arrays`."""
+    path = require_file(path)
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:
+        raise ValueError(f"{path} is no plain array ({' '.join(str(error).split())[:100]}); write it again") from error

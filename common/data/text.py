@@ -3,8 +3,6 @@
 import bz2
 import gzip
 import io
-import json
-import re
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 from common.io.files import require_file
 
 PACKED: Mapping[str, Callable[[Path], Any]] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File}
-HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 
 
 class _Packed(io.RawIOBase):
@@ -45,20 +42,3 @@ def open_text(path: Path, newline: str = "\n") -> io.TextIOWrapper:
     else:
         binary = require_file(path).open("rb")
     return io.TextIOWrapper(binary, encoding="utf-8-sig", errors="replace", newline=newline)  # type: ignore[arg-type]
-
-
-def parse_json(text: str, **hooks: Any) -> Any:
-    """`json.loads` with these hooks; half surrogate pairs become U+FFFD. Raises ValueError."""
-    try:
-        value = json.loads(text, **hooks)
-        return _whole(value) if "\\ud" in text or "\\uD" in text else value
-    except RecursionError:
-        raise ValueError("too deep") from None
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, str):
-        return HALF.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [_whole(one) for one in value]
-    return {_whole(name): _whole(one) for name, one in value.items()} if isinstance(value, dict) else value

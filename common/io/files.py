@@ -74,6 +74,18 @@ def require_file(path: str | Path) -> Path:
     return path
 
 
+def contained(folder: str | Path, name: str) -> Path:
+    """The file `name` of a folder or below, as data call it. Raises ValueError for one that lies elsewhere, by its name
+    or by links; the folder itself may be one."""
+    try:
+        path, inside = Path(folder, name).resolve(), Path(folder).resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # NUL, links in a circle
+        raise ValueError(f"{name!r} is no name of a file ({error})") from error
+    if not path.is_relative_to(inside):
+        raise ValueError(f"{name!r} leads out of {folder}; name the folder that holds the files")
+    return Path(folder, name)
+
+
 def sync(*paths: Path) -> None:
     """Returns when the disk has these files, and the names in these folders. Raises OSError that names one."""
 

@@ -29,6 +29,7 @@ import safetensors
 import safetensors.numpy
 
 from common.io.files import require_file, sync
+from common.io.json_text import parse_json
 
 BUDGET = 4 * 2**20  # bytes read before a mapping is dropped
 PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
@@ -135,7 +136,7 @@ def open_folder(folder: Path) -> Mapping[str, np.ndarray]:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises ValueError if the file holds anything else."""
     try:
-        value = json.loads(require_file(path).read_text("utf-8"))
+        value = parse_json(require_file(path).read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: expected JSON, found something else ({error}); copy it again") from error
     if not isinstance(value, dict):

@@ -166,12 +166,20 @@ def prefetch(items: Iterable[T], depth: int = 2, *, wait: bool = True) -> Genera
             closed.result()
 
 
+# Playlists and patterns, which read whatever files they name; devices.
+_OF_OTHER_FILES = {"hls", "dash", "concat", "image2", "imf", "webm_dash_manifest", "rtsp", "sdp", "lavfi"}
+
+
 @contextlib.contextmanager
 def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The opened file and its main video stream; errors inside become one line, as in `probe`."""
     path = require_file(path)
-    options = {"protocol_whitelist": "file"}  # a playlist must not fetch from elsewhere
-    with _one_line_errors(path), av.open(str(path), "r", options=options) as container:
+    # of this file alone: an absolute path names no protocol
+    options = {
+        "protocol_whitelist": "file",
+        "format_whitelist": ",".join(sorted(av.formats_available - _OF_OTHER_FILES)),
+    }
+    with _one_line_errors(path), av.open(str(path.absolute()), "r", options=options) as container:
         name = container.format.name
         if name.endswith("_pipe") or name in _NOT_VIDEO:
             raise ValueError(f"{path} is no video ({name}); give a video file")

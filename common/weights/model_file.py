@@ -32,6 +32,7 @@ import numpy as np
 import safetensors
 
 from common.io.files import atomic_output, check_output_file, require_file
+from common.io.json_text import parse_json
 from common.io.tensor_files import TensorFiles, digest_of, write_tensors
 from common.weights.porting import Tree, all_finite, flatten, is_float
 
@@ -182,7 +183,7 @@ def _from_text(text: Mapping[str, str], path: str | Path) -> Metadata:
         if version > FORMAT_VERSION:
             raise ValueError(f"format version {version} is newer than {FORMAT_VERSION}; update this program")
         for key in ("config", "libraries", "metadata"):
-            fields[key] = json.loads(fields[key])
+            fields[key] = parse_json(fields[key])
             if not isinstance(fields[key], dict):
                 raise ValueError(f"{key} is no JSON object")
         fields.setdefault("sha256", "")

@@ -34,6 +34,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from tqdm import tqdm
 
 from common.io.files import atomic_output
+from common.io.tensor_files import read_json
 from film.data.datasets import UCF101, FolderTriplets, Middlebury, SnuFilm, Vimeo90K, Xiph, XTest
 from film.data.record_sources import FRAMES, CutTriplets, TFRecordTriplets
 from film.data.triplet import Encoded, Source, decode, stack
@@ -129,7 +130,7 @@ def _begin(folder: Path, recipe: dict[str, Any], overwrite: bool) -> None:
         if folder.is_dir() and any(folder.iterdir()):
             raise FileExistsError(f"{folder} holds files that this command did not write; give an empty or new folder")
     else:
-        same = json.loads(path.read_text()) == recipe
+        same = read_json(path) == recipe
         if same and not done:
             return
         if not overwrite:

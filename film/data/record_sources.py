@@ -12,7 +12,6 @@ faster, coarser DCT.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,9 @@ from typing import Any
 import numpy as np
 from natsort import natsorted
 
+from common.data.arrays import mapped
 from common.io.files import require_file
+from common.io.tensor_files import read_json
 from common.io.tfrecord import Span, parse_example, read_record, scan
 from film.data.triplet import Encoded, Frames, Source, as_png
 
@@ -126,9 +127,12 @@ class CutTriplets(Source):
         if not index.is_file():
             raise FileNotFoundError(f"{index} does not exist; `python -m film.data.cutting` writes training triplets")
         names = ("images", "flows", "valid")
-        arrays = {name: np.load(index.with_name(f"{name}.npy"), mmap_mode="r") for name in names}
-        triplets = json.loads(index.read_text())["triplets"]
-        arrays["motion"] = np.array([triplet["motion"] for triplet in triplets], np.float32)
+        arrays = {name: mapped(index.with_name(f"{name}.npy")) for name in names}
+        try:
+            motion = [triplet["motion"] for triplet in read_json(index)["triplets"]]
+            arrays["motion"] = np.array(motion, np.float32)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{index} lists no triplets with their motion ({error!r}): cut them again") from error
         if len({len(array) for array in arrays.values()}) > 1:
             raise ValueError(f"{self.folder}: arrays and index differ in length: cut the triplets again")
         return arrays

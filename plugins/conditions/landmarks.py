@@ -21,6 +21,7 @@ from jaxtyping import Float
 
 from common.data.arrays import open_arrays
 from common.io.files import atomic_output, require_file
+from common.io.json_text import parse_json
 from plugins.conditions.connections import FACE_POINTS, FACE_SWAP, HAND_POINTS, HAND_SWAP, POSE_POINTS, POSE_SWAP
 
 SUFFIXES = (".json", ".npz")
@@ -77,7 +78,7 @@ def read_landmarks(path: str | Path) -> Landmarks:
             fields = dict(arrays)
     else:
         try:
-            fields = json.loads(path.read_text("utf-8"))
+            fields = parse_json(path.read_text("utf-8"))
         except ValueError as error:  # not UTF-8, or not JSON
             raise ValueError(f"{path} is not JSON ({error}); write the landmarks again") from None
     if not isinstance(fields, dict):

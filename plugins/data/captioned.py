@@ -5,7 +5,6 @@ A folder holds `images.npy` uint8 [n s s 3] and `index.json`, {"pictures": [{lab
 """
 
 import functools
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
+from common.data.arrays import mapped
 from common.data.stored import Stored
+from common.io.tensor_files import read_json
 from plugins.data.record import Record, Source
 
 INDEX, IMAGES = "index.json", "images.npy"
@@ -32,12 +33,15 @@ class CaptionedPictures(Source):
         index = Path(self.folder) / INDEX
         if not index.is_file():
             raise FileNotFoundError(f"{self.folder}: no images; `python -m recipes.captioned_pictures` writes them")
-        return json.loads(index.read_text("utf-8"))["pictures"]
+        pictures = read_json(index).get("pictures")
+        if not isinstance(pictures, list) or not all(isinstance(one, dict) for one in pictures):
+            raise ValueError(f"{index} lists no pictures; prepare the folder again")
+        return pictures
 
     @functools.cached_property
     def images(self) -> UInt8[np.ndarray, "n s s 3"]:
         """Pixels, on disk until they are accessed. Raises ValueError for other than one image an entry."""
-        images = np.load(Path(self.folder) / IMAGES, mmap_mode="r")
+        images = mapped(Path(self.folder) / IMAGES)
         if len(images) != len(self.entries):
             raise ValueError(f"{self.folder}: {len(images)} images, {len(self.entries)} captions: prepare it again")
         return images

@@ -12,14 +12,14 @@ the image's path as written.
 """
 
 import functools
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.data.stored import File
-from common.io.files import require_file
+from common.io.files import contained, require_file
+from common.io.json_text import parse_json
 from plugins.data.record import UNNAMED, Record, Source, captions_in
 
 NAMES = ("metadata.jsonl", "prompt.json")  # looked for in a folder
@@ -47,8 +47,8 @@ class JsonlPictures(Source):
 
 def _record(line: str, folder: Path, where: str) -> Record:
     try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
+        entry = parse_json(line)
+    except ValueError as error:
         raise ValueError(f"{where}: not JSON ({error}); write one object a line") from error
     if not isinstance(entry, dict):
         raise ValueError(f"{where}: {line.strip()[:40]!r} is no JSON object; write one object a line")
@@ -76,6 +76,10 @@ def _conditions(entry: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any
 def _file(folder: Path, path: Any, where: str) -> File:
     if not isinstance(path, str):
         raise ValueError(f"{where}: {path!r} is no path of an image; write it as a text")
-    if not (folder / path).is_file():
-        raise FileNotFoundError(f"{where}: {folder / path} does not exist; paths are relative to {folder}")
-    return File(folder / path)
+    try:
+        found = contained(folder, path)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    if not found.is_file():
+        raise FileNotFoundError(f"{where}: {found} does not exist; paths are relative to {folder}")
+    return File(found)

@@ -28,7 +28,9 @@ from tqdm import tqdm
 from tyro.conf import Positional
 
 from common import terminal
+from common.data.arrays import mapped
 from common.io.files import atomic_folder, check_output_folder
+from common.io.tensor_files import read_json
 from plugins.data import Source, open_source
 from plugins.data.captioned import CaptionedPictures
 from plugins.data.crop import cut, square
@@ -127,14 +129,14 @@ class Cache:
         if self.states and STATES not in self.arrays:
             raise FileNotFoundError(f"{self.folder}: no {STATES} here; cache again with --text BASE")
         if self.size is not None:
-            size = json.loads((self.folder / INDEX).read_text("utf-8")).get("size")
+            size = read_json(self.folder / INDEX).get("size")
             if size != self.size:
                 raise ValueError(f"{self.folder}: latents of {size} pixels a side, size is {self.size}; cache again")
 
     @functools.cached_property
     def arrays(self) -> dict[str, np.ndarray]:
         """By file name."""
-        return {path.name: np.load(path, mmap_mode="r") for path in self.folder.glob("*.npy")}
+        return {path.name: mapped(path) for path in self.folder.glob("*.npy")}
 
     def latents(self, number: int, flip: bool) -> dict[str, np.ndarray]:
         """The distribution of one image's latents, as a batch holds it."""

@@ -13,7 +13,6 @@ key starts with its tar's name, "train-0003/000007", as tars may reuse numbers.
 """
 
 import functools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 from common.data.files import files_of
 from common.data.stored import Member
 from common.data.tar import IMAGES, key_and_suffix, members
+from common.io.json_text import parse_json
 from plugins.data.record import Record, Source, captions_in, lines_of
 
 
@@ -59,7 +59,7 @@ def _records(path: Path) -> Iterator[Record]:
 
 def _json_captions(member: Member) -> tuple[str, ...]:
     try:
-        entry = json.loads(member.text())
-    except json.JSONDecodeError as error:
+        entry = parse_json(member.text())
+    except ValueError as error:
         raise ValueError(f"{member.name}: not JSON ({error}); pack it again") from error
     return captions_in(entry if isinstance(entry, dict) else {"caption": entry}, member.name)

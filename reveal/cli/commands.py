@@ -14,6 +14,7 @@ import tyro
 
 from common import terminal
 from common.io.files import require_file
+from common.io.tensor_files import read_json
 from common.weights.remote import is_address, local
 from reveal import pretrained
 from reveal.memory.folder import ENCODER
@@ -295,7 +296,7 @@ def published_networks(command: Network, memory: Path | None) -> tuple[str | Non
     one; and as `common.weights.remote.local`."""
     known: Mapping[str, Any] = {}
     if memory is not None and (memory / ENCODER).is_file() and command.weights is None:
-        known = json.loads((memory / ENCODER).read_text("utf-8"))
+        known = read_json(memory / ENCODER)
     encoder, reader = command.encoder or known.get("encoder"), command.reader or known.get("reader")
     if encoder is not None and command.weights is not None:
         raise ValueError("--encoder and --weights are two networks: give one")

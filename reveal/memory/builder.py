@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Int
 
 from common.io.files import atomic_output
+from common.io.tensor_files import read_json
 from reveal.memory.folder import LOCK, PARTIAL, RECIPE, Lock, remove, shard_name
 from reveal.memory.items import Item, ids_of
 from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest
@@ -50,7 +51,7 @@ class Builder:
         self._lock = _begin(self.folder, recipe if of is None else recipe | {"of": of})
         self._done: list[ShardInfo] = []
         while (path := self.folder / shard_name(1, len(self._done)) / INFO).is_file():
-            self._done.append(ShardInfo.from_json(json.loads(path.read_text("utf-8"))))
+            self._done.append(ShardInfo.from_json(read_json(path)))
         self.next_id = self._done[-1].last + 1 if self._done else 0  # of the next item without one
         self._writer: ShardWriter | None = None
         self._stack = contextlib.ExitStack()  # of that writer

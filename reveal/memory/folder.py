@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from reveal.memory.manifest import NAME
-from reveal.memory.shards import CHECKSUMS, INFO, WRITTEN
+from reveal.memory.manifest import NAME, WRITTEN
+from reveal.memory.shards import CHECKSUMS, INFO
 
 LOCK, RECIPE, PARTIAL, ENCODER = ".lock", "build.json", ".partial-", "encoder.json"
 SHARD_NAME, DELETIONS = re.compile(r"v\d{5,}-\d{5,}"), re.compile(r"deleted-\d+\.npy")

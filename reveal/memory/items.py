@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from common.io.json_text import parse_json
+
 LENGTH = struct.Struct("<I")
 MOST_IDS = 2**62
 
@@ -76,7 +78,7 @@ def unpack(payload: bytes, source: str, number: int) -> Item:
     """The item again. Raises ValueError if the bytes are damaged."""
     try:
         (length,) = LENGTH.unpack_from(payload)
-        header = json.loads(payload[LENGTH.size : LENGTH.size + length].decode("utf-8", "surrogatepass"))
+        header = parse_json(payload[LENGTH.size : LENGTH.size + length].decode("utf-8", "surrogatepass"))
         kind, image = header["picture"], payload[LENGTH.size + length :]
         if isinstance(kind, list):
             return Item(source, header["fields"], np.frombuffer(image, np.uint8).reshape(*kind, 3), number)

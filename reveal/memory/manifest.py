@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +30,14 @@ import ml_dtypes
 import numpy as np
 
 from common.io.files import atomic_output, require_file
+from common.io.json_text import parse_json
 
 FORMAT = 1
 NAME = "manifest.json"
+ARRAYS, PAYLOAD = ("keys", "values", "ids", "source", "version", "offsets"), "payload.bin"
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+WRITTEN = tuple(f"{name}.npy" for name in ARRAYS) + (PAYLOAD,)  # files of a shard, in the order of their checksums
+PLAIN_NAME = re.compile(r"\w[\w.-]*")
 MOST_SOURCES = 255  # a source's number is a byte
 
 
@@ -76,9 +81,19 @@ class ShardInfo:
     files: Mapping[str, tuple[int, int]]  # name -> bytes, CRC-32C
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> ShardInfo:
+    def from_json(cls, fields: Any) -> ShardInfo:
+        """Raises ValueError, KeyError or TypeError for fields of other types, and for names that are paths."""
         files = {name: (int(size), int(crc)) for name, (size, crc) in fields["files"].items()}
-        return cls(**{**fields, "counts": tuple(fields["counts"]), "files": files})
+        name, deleted = fields["name"], fields["deleted"]
+        for one in (name, *files, *([] if deleted is None else [deleted])):
+            if not PLAIN_NAME.fullmatch(one):
+                raise ValueError(f"{one!r}, which is no name of a file beside it")
+        missing = {*WRITTEN, *([] if deleted is None else [deleted])} - files.keys()
+        rows, first, last = (int(fields[number]) for number in ("rows", "first", "last"))
+        counts = tuple(map(int, fields["counts"]))
+        if missing or min(rows - 1, first, *counts, *(size - 1 for size, _ in files.values())) < 0:
+            raise ValueError(f"a shard {name} without {', '.join(sorted(missing)) or 'rows'}")
+        return cls(name, rows, first, last, counts, deleted, files)
 
 
 @dataclass(frozen=True)
@@ -115,7 +130,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not (folder / NAME).is_file():
         raise FileNotFoundError(f"{folder} holds no memory ({NAME} is missing); name another folder or build it")
     try:
-        fields = json.loads(require_file(folder / NAME).read_text("utf-8"))
+        fields = parse_json(require_file(folder / NAME).read_text("utf-8"))
         if fields["format"] > FORMAT:
             raise ValueError(f"format {fields['format']} is newer than {FORMAT}: update this program")
         if (checksum := fields.pop("checksum", None)) is not None and checksum != _checksum(fields):
@@ -123,7 +138,9 @@ def read_manifest(folder: Path) -> Manifest:
         layout = fields["layout"]
         layout = Layout(**{**layout, "sources": tuple(layout["sources"]), "value_shape": tuple(layout["value_shape"])})
         shards = tuple(ShardInfo.from_json(shard) for shard in fields["shards"])
-        return Manifest(layout, fields["version"], fields["next_id"], shards, fields["format"])
+        if any(len(shard.counts) != len(layout.sources) for shard in shards):
+            raise ValueError("shards of other sources")
+        return Manifest(layout, int(fields["version"]), int(fields["next_id"]), shards, fields["format"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / NAME}: expected the manifest of a memory, found {error}; copy it again") from error
 

@@ -44,11 +44,9 @@ from jaxtyping import Bool, Int
 
 from common.io.files import atomic_folder, sync
 from reveal.memory.items import Item, pack
-from reveal.memory.manifest import DTYPES, Layout, ShardInfo
+from reveal.memory.manifest import DTYPES, PAYLOAD, WRITTEN, Layout, ShardInfo
 
-PAYLOAD, INFO, CHECKSUMS = "payload.bin", "shard.json", "checksums.npy"
-ARRAYS = ("keys", "values", "ids", "source", "version", "offsets")
-WRITTEN = (*(f"{name}.npy" for name in ARRAYS), PAYLOAD)  # the files of rows, in the order of their checksums
+INFO, CHECKSUMS = "shard.json", "checksums.npy"
 SHARD = 65536  # rows, unless a builder says otherwise
 BLOCK = 2**16  # bytes of a checksum
 
@@ -75,7 +73,7 @@ class Shard:
                 with path.open("rb") as file:
                     np.lib.format.read_magic(file)
                     found_shape, _, found = np.lib.format.read_array_header_1_0(file)
-            except ValueError as error:
+            except Exception as error:  # a damaged header fails with nearly any type
                 raise ValueError(f"{path} is damaged ({error}): copy the memory again") from error
             if (found, found_shape) != (dtype, shape):
                 what = f"{found}{list(found_shape)}, not {dtype}{list(shape)}"

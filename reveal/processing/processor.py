@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
 from common.io.images import read_image, to_uint8
+from common.io.tensor_files import read_json
 from common.weights.model_file import Metadata
 from reveal.memory.items import Item, is_text
 from reveal.network.config import RevealConfig
@@ -164,7 +164,7 @@ def _description(weights: Path, header: Metadata) -> dict[str, Any]:
     beside = weights.parent / DESCRIPTION
     found = header.metadata.get("processor")
     if found is None and beside.is_file():
-        found = json.loads(beside.read_text("utf-8"))
+        found = read_json(beside)
     known = {*LENGTHS, "tokenizer", "words", "sources", "prompt", "blank", "hops"}
     if found is not None and (not isinstance(found, dict) or not found.keys() <= known):
         keys = ", ".join(sorted(found.keys() - known)) if isinstance(found, dict) else type(found).__name__

@@ -47,6 +47,7 @@ from jaxtyping import Int
 
 from common import terminal
 from common.io.files import atomic_output, check_output_file, require_file
+from common.io.tensor_files import read_json
 
 PAD, END, START = 0, 1, 2
 SPECIAL = ("<pad>", "</s>", "<s>", *(f"<extra_id_{number}>" for number in range(4)))  # the first of `Words`
@@ -158,7 +159,7 @@ class Words:
     def load(cls, path: str | Path) -> Words:
         """Raises OSError, and ValueError for a file that holds something else."""
         try:
-            return cls(tuple(json.loads(require_file(path).read_text("utf-8"))["words"]))
+            return cls(tuple(read_json(Path(path))["words"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is no vocabulary ({error}): give a file that `Words.save` wrote") from None
 

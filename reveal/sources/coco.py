@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.data.text import parse_json
 from common.io.files import require_file
+from common.io.json_text import parse_json
 from reveal.sources.images import coco_names
 from reveal.sources.records import Record, Skips
 from reveal.sources.wikidata import listed

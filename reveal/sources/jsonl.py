@@ -11,8 +11,9 @@ Questions, one a line; `answers` are those of all annotators, `gold` and `negati
     {"image": "q/2.jpg", "answer": "a gull over the sea", "group": "near", "negatives": [7, 9]}
 
 Without `id` the number of the line, from 0, counts, and without `source` the reader's; null is as if nothing were said.
-Images are sought in `images`, by default the folder of the file. `image_id` may say what the image is called elsewhere,
-for the leak rule; else `image` does. A file may end in .gz. Lines with NaN or Infinity are no JSON.
+Images are sought in `images`, by default the folder of the file; a name that leads out of it, also by links, is as if
+there were no file. `image_id` may say what the image is called elsewhere, for the leak rule; else `image` does. A file
+may end in .gz. Lines with NaN or Infinity are no JSON.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.data.text import open_text, parse_json
-from common.io.files import require_file
+from common.data.text import open_text
+from common.io.files import contained, require_file
+from common.io.json_text import parse_json
 from reveal.memory.items import MOST_IDS
 from reveal.sources.records import MISSING, Record, Skips
 
@@ -120,10 +122,10 @@ def _image(entry: Mapping[str, Any], path: str | Path, images: str | Path | None
     """The image file of an entry; None: it names none, or one that is not there."""
     if entry.get("image", "") == "":
         return None
-    image = (Path(path).parent if images is None else Path(images)) / str(entry["image"])
     try:
+        image = contained(Path(path).parent if images is None else images, str(entry["image"]))
         return image if image.is_file() else None
-    except OSError:  # such as a name that is too long for any file
+    except (OSError, ValueError):  # such as a name that is too long for any file, or leads out of the folder
         return None
 
 

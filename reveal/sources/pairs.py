@@ -23,7 +23,7 @@ from typing import Any
 from common.data.files import files_of
 from common.data.stored import Member
 from common.data.tar import IMAGES, key_and_suffix, members
-from common.data.text import parse_json
+from common.io.json_text import parse_json
 from reveal.sources.records import MISSING, Record, Skips, numbered_lines
 
 NO_CAPTION = "without caption"

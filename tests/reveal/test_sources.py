@@ -11,7 +11,8 @@ from own_files import json_file, json_lines, picture, tar, wit_table
 from reading import items, questions
 
 from common.data.stored import decode_picture, picture_bytes
-from common.data.text import open_text, parse_json
+from common.data.text import open_text
+from common.io.json_text import parse_json
 from reveal.memory.items import pack
 from reveal.sources import Items, Question, coco, pairs, wit
 from reveal.sources.images import ImageFolder

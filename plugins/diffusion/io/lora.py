@@ -21,7 +21,6 @@ name that a weight may have in a file is made from the model's own names, and lo
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
+from common.io.json_text import parse_json
 from common.io.tensor_files import TensorFiles, about
 from common.weights import porting
 from common.weights.porting import OIHW_TO_HWIO
@@ -114,8 +114,8 @@ class PeftConfig:
 
     def __init__(self, header: Mapping[str, str]):
         try:
-            self.options = json.loads(header.get(HEADER, "{}"))
-        except json.JSONDecodeError as error:
+            self.options = parse_json(header.get(HEADER, "{}"))
+        except ValueError as error:
             raise ValueError(f"its header's {HEADER} is not JSON ({error}); save the LoRA again") from error
         if not isinstance(self.options, dict):
             raise ValueError(f"its header's {HEADER} is no JSON object; save the LoRA again")
