@@ -1,4 +1,4 @@
-"""A base, a control and a LoRA by the address of a repository, from a server on this machine that answers as the hub."""
+"""A base, a control and a LoRA by the address of a repository, from a server on this machine that is like the hub."""
 
 import shutil
 
