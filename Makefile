@@ -12,7 +12,7 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo web test slow lint format data held-out pictures flags clean
+.PHONY: help demo web test slow lint format docs data held-out pictures flags clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -22,6 +22,7 @@ help:
 	@echo "make test     run the quick tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
 	@echo "make slow     run the tests that take long: trainings, several processes, gradients"
 	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
+	@echo "make docs     write the pages of docs/ as a site, site/index.html"
 	@echo "make data     download the training film (90 MB), cut its triplets into data/; VGG-16 and LPIPS for losses and scores (130 MB); photographs (191 MB, needs apt-get)"
 	@echo "make held-out download the film, clips (132 MB, needs apt-get) and LPIPS, and cut the sets that film weights are judged by into data/held_out (379 MB)"
 	@echo "make pictures download emoji, clip art and stamps (416 MB) and make captioned pictures of them in data/ (needs npm and apt-get)"
@@ -53,6 +54,11 @@ lint: $(DEV)
 format: $(DEV)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: $(BASE)
+	@$(INSTALL) -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "The site is site/index.html"
 
 # The photographs come last: who has no apt-get gets all the rest.
 data: data/film_triplets data/vgg16.safetensors data/lpips_alex.safetensors data/photographs
@@ -119,6 +125,6 @@ $(DEV): $(BASE)
 clean:
 	rm -f out/demo.mp4 out/demo.png
 	-@rmdir out 2>/dev/null || true
-	rm -rf .pytest_cache .ruff_cache .import_linter_cache .cache/jax build film_plugins_reveal.egg-info
+	rm -rf .pytest_cache .ruff_cache .import_linter_cache .cache/jax build site film_plugins_reveal.egg-info
 	-@rmdir .cache 2>/dev/null || true
 	@if [ -e $(BASE) ]; then echo rm -rf $(VENV); rm -rf $(VENV); fi

@@ -50,6 +50,7 @@ THEME = themes.Base(
 )
 STYLE = """
 .gradio-container > main { max-width: 1120px !important; width: 100% !important; margin: 0 auto; }
+.grid-wrap.fixed-height { max-height: none !important; }
 .hint p { color: var(--body-text-color-subdued); margin: 0; }
 """
 

@@ -1,7 +1,7 @@
-"""A hook of MkDocs: pages of the repository outside of docs/ join the site, and links go on leading where they do there.
+"""A hook of MkDocs: pages of the repository outside of docs/ join the site, and links lead where they do there.
 
-The Markdown is written for the repository, where `../film/weights/film-small/README.md` is a file. On the site that page
-is `cards/film-small.md`, and a link to a file that is no page leads to the repository.
+The Markdown is written for the repository, where `../film/weights/film-small/README.md` is a file. On the site that
+page is `cards/film-small.md`, and a link to a file that is no page leads to the repository.
 """
 
 import posixpath

@@ -67,7 +67,7 @@ def test_commands(commands, clone, tmp_path, monkeypatch, capsys):
             shutil.copytree(arguments[1], arguments[2])
         elif program == "python":
             assert arguments[0] == "train.py"
-            train(*arguments[1:], *SHORT)
+            train(*arguments[1:], *SHORT, "name=film_style_debug")  # which only the program finds
         else:
             COMMANDS[program](arguments)
         if "-o" in arguments:

@@ -43,8 +43,8 @@ Read = tuple[Params, tuple[float, float, float]]  # parameters and mean
 
 
 def load_vgg(path: str | Path, pooling: Pooling = "average") -> Vgg:
-    """The network in a file (or at an address) of one of the formats above, by its suffix; float32. "random-16" and "random-19" give
-    `random_vgg`, to try a recipe without weights."""
+    """The network in a file, or at an address, of one of the formats above, by its suffix; float32. "random-16" and
+    "random-19" give `random_vgg`, to try a recipe without weights."""
     if str(path) in RANDOM:
         return random_vgg(RANDOM[str(path)], pooling)
     path = require_file(local(path, pickles=True))

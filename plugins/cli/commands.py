@@ -36,8 +36,8 @@ class Generate(BaseOptions, GenerationConfig):
     negative: str = ""
     """Negative prompt: description of what to avoid."""
     base: str | None = None
-    """A folder of diffusers, a single safetensors file, an address (hf:OWNER/NAME, https://...), or a shipped name; None:
-    the shipped base."""
+    """A folder of diffusers, a single safetensors file, an address (hf:OWNER/NAME, https://...), or a shipped name;
+    None: the shipped base."""
     lora: tuple[str, ...] = ()
     """LoRA files or addresses, each with an optional weight: style.safetensors:0.8"""
     image: str | None = None

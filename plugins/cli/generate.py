@@ -94,7 +94,7 @@ def request_of(command: Generate, files: BaseFiles) -> Request:
 
 
 def read_lora(option: str) -> tuple[Any, float]:
-    """ "style.safetensors:0.8" or "hf:OWNER/NAME:0.8" -> its `Lora` and weight; 1 without one. Raises as `Lora.load`."""
+    """ "style.safetensors:0.8" or "hf:OWNER/NAME:0.8" -> its `Lora` and weight, 1 without; raises as `Lora.load`."""
     from plugins.diffusion.io.lora import Lora
 
     name, colon, number = option.rpartition(":")

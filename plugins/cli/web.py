@@ -126,7 +126,12 @@ def page(command: Web) -> gr.Blocks:
                     height=420,
                 )
                 condition = gr.Gallery(
-                    label="Conditions", columns=2, height=220, object_fit="contain", buttons=[], visible=bool(networks)
+                    label="Conditions",
+                    columns=2,
+                    height="auto",
+                    object_fit="contain",
+                    buttons=[],
+                    visible=bool(networks),
                 )
                 prompt = gr.Textbox("green apple, 3d emoji", label="Prompt", max_length=1000)
                 chosen = gr.CheckboxGroup(methods, value=[*networks][:1] or methods[:1], label="Controls, to compare")

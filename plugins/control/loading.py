@@ -1,8 +1,9 @@
 """Control networks from files and back.
 
 Stages of `load`: find config.json and weights, or infer the architecture from a single file's names and shapes
-(`single_file.py`) -> fill tensor by tensor (`plugins/diffusion/io/porting.py`). Nothing is downloaded but what an address
-names, and no pickle is opened. A file of another network is refused with what was found; tensors that do not fit are all listed.
+(`single_file.py`) -> fill tensor by tensor (`plugins/diffusion/io/porting.py`). Only what an address names is
+downloaded, and no pickle is opened. A file of another network is refused with what was found; tensors that do not fit
+are all listed.
 
 `save` writes names and layouts exactly as diffusers does for ControlNet and T2I-Adapter. A MediaPipe plugin is written
 likewise, kernels in PyTorch's layout, though no other library has its class.
@@ -54,8 +55,8 @@ def load(
     """A control network, ready for `network.on(image)`.
 
     Args:
-      source: a shipped name; an address; a folder of diffusers (the network's own, or a pipeline's with `controlnet` or `adapter`
-        in it); one safetensors file, in diffusers' or the first release's names.
+      source: a shipped name; an address; a folder of diffusers (the network's own, or a pipeline's with `controlnet`
+        or `adapter` in it); one safetensors file, in diffusers' or the first release's names.
       dtype: of the parameters: float32, float16 or bfloat16, whatever the file holds.
       config: the architecture, in place of the source's. A single file's is the config.json beside it, if that is of
         this kind of network, else it is inferred from shapes.

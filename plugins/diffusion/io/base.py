@@ -206,7 +206,7 @@ def read_base(
     variant: str | None = None,
     vae: str | Path | None = None,
 ) -> BaseFiles:
-    """A base without its weights, from a shipped name, a diffusers folder, a single file or an address; None: the default.
+    """A base without its weights, from a shipped name, a diffusers folder, a file or an address; None: the default.
 
     `tokenizer`, a folder or OpenAI's list of merges (.gz), replaces the base's own; `prediction`, the UNet's prediction
     type, the scheduler's (a single file of 2.x requires it). `variant` is "fp16" for that variant of a folder's files.
