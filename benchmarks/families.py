@@ -19,19 +19,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "plugins"))
 def main() -> None:
     import families
 
-    from plugins.diffusion.io.lora import Lora
-    from plugins.diffusion.pipeline import load
     from plugins.diffusion.samplers import sampler
 
     sampler._normal = families.noise  # type: ignore[assignment]
     terminal.say("| family | pipeline of the library | steps | largest difference | deviation of the image |")
     terminal.say("| --- | --- | ---: | ---: | ---: |")
     for name, family in families.FAMILIES.items():
-        pipeline = load(families.folder(name))
-        if "lora" in family:
-            pipeline = pipeline.with_loras([(Lora.load(families.lora("kohya")), 1.0)])
         options = families.arguments(name)
-        image, theirs = pipeline(families.PROMPT, **options)[0], families.IMAGES[name]
+        image, theirs = families.base(name)(**options)[0], families.IMAGES[name]
         row = f"{name} | {family['pipeline']} | {options['steps']} | {np.abs(image - theirs).max():.1e}"
         terminal.say(f"| {row} | {theirs.std():.2f} |")
 

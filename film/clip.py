@@ -30,6 +30,7 @@ from common.io.files import unfinished_job
 from common.io.images import contact_sheet, shrink, write_image
 from common.io.video import open_clip
 from common.io.video_reader import TimedFrame, prefetch
+from common.nn.tiling import Tiling
 from film.interpolator import Frame, Interpolator, Quality, device_memory
 from film.io.options import Options
 from film.io.plan import Plan, make_plan
@@ -38,7 +39,6 @@ from film.io.weights import load
 from film.model import Film
 from film.planning import ComputePlan, default_memory, make_compute_plan, multiply_adds
 from film.shots import is_cut, thumbnail
-from film.tiling import Tiling
 from film.timeline import Timeline
 from film.visualization import comparison, inspection_sheet
 

@@ -34,6 +34,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from common.nn.tiling import Tiling
 from common.runtime import return_freed_memory
 from film import moments as moments_of
 from film.config import MOST_TIMES
@@ -41,7 +42,6 @@ from film.model import Coarse, Encoded, Film, Pack, check_frame, concatenate, cr
 from film.moments import HALF
 from film.planning import USABLE, ComputePlan, make_compute_plan
 from film.shots import is_still
-from film.tiling import Tiling
 
 Frame = Float[np.ndarray, "h w 3"]
 ACCELERATOR_PIXELS = 4 << 20  # per call; on a CPU one pair at a time is as fast and needs least memory

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import psutil
 
+from common.nn.tiling import GRID, OVERLAP
 from film.config import FilmConfig
-from film.tiling import GRID, OVERLAP
 
 BASE, PER_PIXEL, SHARE = 0.68e9, 197, 1.07
 USABLE = 0.8  # of free memory

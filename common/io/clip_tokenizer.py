@@ -23,7 +23,9 @@ with SD 2.x's, Hugging Face reads every "!" of a prompt as padding, and so does 
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -66,7 +68,9 @@ class Tokenizer:
         end: str = END,
         pad: str = END,
         unknown: str = END,
+        words: Mapping[str, Sequence[int]] | None = None,
     ):
+        """`words` have ids of their own beyond the vocabulary, one or several each, and are found in any case."""
         self.specials = {"bos_token": start, "eos_token": end, "pad_token": pad, "unk_token": unknown}
         needed = [*dict.fromkeys(self.specials.values()), *(token for a, b in merges for token in (a, b, a + b))]
         if missing := [token for token in needed if token not in vocab]:
@@ -75,12 +79,23 @@ class Tokenizer:
         self.vocab, self.merges = dict(vocab), list(merges)
         self.tokens = {number: token for token, number in vocab.items()}
         self.start_id, self.end_id, self.pad_id = vocab[start], vocab[end], vocab[pad]
+        self.words = {word.lower(): list(ids) for word, ids in (words or {}).items()}
+        bounded = [  # a word of letters is not found inside of another; the longest of several is
+            r"(?<!\w)" * word[0].isalnum() + re.escape(word) + r"(?!\w)" * word[-1].isalnum()
+            for word in sorted(self.words, key=len, reverse=True)
+        ]
+        self._word = re.compile(f"({'|'.join(bounded)})", re.IGNORECASE) if bounded else None
         model = models.BPE(self.vocab, self.merges, unk_token=unknown, end_of_word_suffix=WORD_END)
         self._encoder: Any = tokenizers.Tokenizer(model)
         self._encoder.normalizer, self._encoder.pre_tokenizer = NORMALIZER, PRE_TOKENIZER
         self._encoder.decoder = decoders.ByteLevel()
         added = [tokenizers.AddedToken(token, normalized=False, special=True) for token in set(self.specials.values())]
         self._encoder.add_special_tokens(added)
+
+    def with_words(self, words: Mapping[str, Sequence[int]]) -> Tokenizer:
+        """The same tokenizer, which knows these words too."""
+        specials = {ours: self.specials[theirs] for theirs, ours in SPECIALS.items()}
+        return Tokenizer(self.vocab, self.merges, **specials, words={**self.words, **words})
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
@@ -114,7 +129,8 @@ class Tokenizer:
         return cls({token: number for number, token in enumerate(tokens)}, merges, pad=pad)
 
     def save(self, folder: Path, length: int, *, overwrite: bool = False) -> None:
-        """Write vocab.json, merges.txt and tokenizer_config.json, as Hugging Face's CLIPTokenizer reads them."""
+        """Write vocab.json, merges.txt and tokenizer_config.json, as Hugging Face's CLIPTokenizer reads them, without
+        `words`."""
         config = {"tokenizer_class": "CLIPTokenizer", "model_max_length": length, "do_lower_case": True}
         contents = {
             "vocab.json": json.dumps(self.vocab, ensure_ascii=False),
@@ -139,7 +155,10 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """All ids of one text, start and end included, neither cut nor padded; a lone surrogate is read as "?"."""
         text = text.encode("utf-8", "replace").decode("utf-8")
-        return [self.start_id, *self._encoder.encode(text, add_special_tokens=False).ids, self.end_id]
+        ids = [self.start_id]
+        for i, part in enumerate([text] if self._word is None else self._word.split(text)):
+            ids += self.words[part.lower()] if i % 2 else self._encoder.encode(part, add_special_tokens=False).ids
+        return [*ids, self.end_id]
 
     def truncated(self, text: str, length: int = 77) -> str:
         """The end of a text that `__call__` cuts off, as `decode` returns it; "" for a text that fits."""
@@ -148,6 +167,13 @@ class Tokenizer:
     def decode(self, ids: Iterable[int] | Int[np.ndarray, " n"], *, specials: bool = False) -> str:
         """Ids to text: lower case, a space after each word. Special tokens are dropped unless `specials`."""
         ids = [int(number) for number in ids]
+        if own := {number: word for word, numbers in self.words.items() for number in numbers}:
+            runs = itertools.groupby(ids, key=lambda number: own.get(number))
+            texts = [word or self._decode(list(run), specials) for word, run in runs]
+            return " ".join(filter(None, texts))
+        return self._decode(ids, specials)
+
+    def _decode(self, ids: list[int], specials: bool) -> str:
         if unknown := [number for number in ids if number not in self.tokens]:
             raise ValueError(f"token {unknown[0]} is not in this vocabulary of {len(self.tokens)}; wrong tokenizer?")
         return self._encoder.decode(ids, skip_special_tokens=not specials).replace(WORD_END, " ").strip()

@@ -40,6 +40,8 @@ class Generate(BaseOptions, GenerationConfig):
     None: the shipped base."""
     lora: tuple[str, ...] = ()
     """LoRA files or addresses, each with an optional weight: style.safetensors:0.8"""
+    embedding: tuple[str, ...] = ()
+    """Textual inversions, each a word for prompts: FILE, whose word is its own or its name, or WORD=FILE."""
     image: str | None = None
     """Initial image, or the image to repair or to edit; with --control, the source of conditions."""
     mask: str | None = None
@@ -57,6 +59,14 @@ class Generate(BaseOptions, GenerationConfig):
     """Interval of the run in which controls are applied, as in 0 0.5 for its first half; None: the whole run."""
     prompt_only: bool = False
     """Apply controls to the conditional half of guidance only."""
+    image_prompt: str | None = None
+    """A picture as part of the prompt, of any size; needs --ip-adapter."""
+    ip_adapter: str | None = None
+    """File of an IP-Adapter, base or plus, made for the base."""
+    image_encoder: str | None = None
+    """Folder of the IP-Adapter's vision tower; None: image_encoder beside its file."""
+    image_prompt_strength: float = 1.0
+    """Scale of the image prompt's attention; 0 disables it."""
     seed: int = 0
     """Seed of the first image; the same seed gives the same image."""
     count: int = 1

@@ -4,6 +4,7 @@
     --control canny depth --plugin A B --image photo.jpg   two plugins
     --plugin A --condition edges.png                       a finished condition image
     --control plug_and_play --image photo.jpg              needs no plugin
+    --image-prompt photo.jpg --ip-adapter A                a picture as part of the prompt
 
 The photo is resized to cover the output's size and cropped at its centre before its condition is made, because plugins
 were trained on conditions of images of that size.
@@ -57,6 +58,21 @@ def make_controls(command: Generate, base: Base) -> list[Any]:
         prompt_only = command.prompt_only or None  # None: as the network was trained
         controls.append(network.on(condition, strength=strength, steps=steps, prompt_only=prompt_only))
     return controls
+
+
+def make_image_prompt(command: Generate) -> list[Any]:
+    """The control of --image-prompt, if it is given. Raises ValueError and OSError."""
+    if command.image_prompt is None:
+        names = ("ip_adapter", "image_encoder")
+        if given := [name.replace("_", "-") for name in names if getattr(command, name) is not None]:
+            raise ValueError(f"--{given[0]} reads a picture; add --image-prompt PICTURE")
+        return []
+    if command.ip_adapter is None:
+        raise ValueError("--image-prompt needs a network that reads it; add --ip-adapter FILE")
+    from plugins.control.ip_adapter import load_ip_adapter
+
+    adapter = load_ip_adapter(command.ip_adapter, command.image_encoder)
+    return [adapter.on(read_image(command.image_prompt), strength=command.image_prompt_strength)]
 
 
 def control_kinds(command: Generate) -> list[str | None]:

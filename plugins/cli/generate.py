@@ -26,8 +26,8 @@ from common.io.files import atomic_folder, check_output_file, check_output_folde
 from common.io.images import READABLE, check_writable, contact_sheet, read_image, shrink, write_image
 from common.runtime import setup
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
-from plugins.cli.controls import make_controls
-from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, BaseFiles, read_base
+from plugins.cli.controls import make_controls, make_image_prompt
+from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, read_base
 from plugins.diffusion.pipeline import from_files
 from plugins.diffusion.request import Request, make_request
 
@@ -43,13 +43,19 @@ def generate(command: Generate) -> None:
     """Runs the command; user errors are ValueError and OSError."""
     check_outputs(command)
     files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae)
-    request = request_of(command, files)
+    embeddings = [read_embedding(option) for option in command.embedding]
+    base = files.base
+    if embeddings:
+        from plugins.diffusion.io.textual_inversion import with_words
+
+        base = with_words(base, embeddings)
+    request = request_of(command, base)
     loras = [read_lora(option) for option in command.lora]
     for line in request.truncated:
         terminal.complain(f"warning: {line}")
     if not command.quiet:
         terminal.say(terminal.one_line(describe(command, files, request)))
-    write(command, request, images(command, files, request, loras))
+    write(command, request, images(command, files, request, loras, embeddings))
 
 
 def check_outputs(command: Generate) -> None:
@@ -72,23 +78,23 @@ def check_outputs(command: Generate) -> None:
             raise ValueError(f"--sheet {command.sheet} would replace an image of --output; give it another name")
 
 
-def request_of(command: Generate, files: BaseFiles) -> Request:
+def request_of(command: Generate, base: Base) -> Request:
     """The checked request to the base."""
     if command.seed < 0 or command.seed + command.count > 2**32:
         raise ValueError(f"--seed {command.seed} --count {command.count}: seeds are from 0 to {2**32 - 1}")
-    controls = make_controls(command, files.base)
-    read = command.image is not None and (not controls or files.base.task != TEXT_TO_IMAGE)
+    controls = make_controls(command, base)
+    read = command.image is not None and (not controls or base.task != TEXT_TO_IMAGE)
     options = command.options()
     if command.sampler is None and set(command.control) & set(PLUG_AND_PLAY):
         options["sampler"] = "ddim"  # the only one with an inversion
     return make_request(
-        files.base,
+        base,
         command.prompt,
         negative=command.negative,
         seeds=range(command.seed, command.seed + command.count),
         image=read_image(str(command.image)) if read else None,
         mask=None if command.mask is None else read_image(command.mask).mean(-1),
-        controls=controls,
+        controls=[*controls, *make_image_prompt(command)],
         **options,
     )
 
@@ -109,6 +115,16 @@ def read_lora(option: str) -> tuple[Any, float]:
     return Lora.load(name), weight
 
 
+def read_embedding(option: str) -> Any:
+    """ "WORD=FILE" or "FILE" -> its `TextualInversion`."""
+    from plugins.diffusion.io.textual_inversion import TextualInversion
+
+    word, equals, name = option.partition("=")
+    if not equals or Path(option).exists():
+        return TextualInversion.load(option)
+    return TextualInversion.load(name, word)
+
+
 def describe(command: Generate, files: BaseFiles, request: Request) -> str:
     """What is about to be computed, in a line."""
     count = len(request.seeds)
@@ -122,10 +138,16 @@ def describe(command: Generate, files: BaseFiles, request: Request) -> str:
     return f"{output}, {sampling}, {base} -> {command.output}"
 
 
-def images(command: Generate, files: BaseFiles, request: Request, loras: Sequence[tuple[Any, float]]) -> Images:
+def images(
+    command: Generate,
+    files: BaseFiles,
+    request: Request,
+    loras: Sequence[tuple[Any, float]],
+    embeddings: Sequence[Any],
+) -> Images:
     """Loads the weights, then generates one image after the other."""
     setup()
-    pipeline = from_files(files, DTYPES[command.dtype]).with_loras(loras)
+    pipeline = from_files(files, DTYPES[command.dtype]).with_loras(loras).with_embeddings(embeddings)
     devices, count = len(jax.devices()), len(request.seeds)
     divides = devices <= count if command.batch is None else command.batch % devices == 0
     mesh = None

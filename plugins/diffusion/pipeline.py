@@ -295,6 +295,18 @@ class Pipeline:
         parts: list[Part] = [part for part in PARTS if getattr(self, part) is not None]
         return dataclasses.replace(self, **{part: merged(getattr(self, part), loras, part) for part in parts})
 
+    def with_embeddings(self, inversions: Sequence[Any]) -> Pipeline:
+        """A pipeline whose prompts may hold the words of these `TextualInversion`s; this one is not changed.
+
+        Raises ValueError for vectors of another base. A pipeline with words cannot be saved."""
+        if not inversions:
+            return self
+        from plugins.diffusion.io.textual_inversion import with_rows, with_words
+
+        base = with_words(self.base, inversions)
+        networks = {kind: with_rows(getattr(self, kind), kind, base, inversions) for kind, _, _ in base.texts}
+        return dataclasses.replace(self, **networks, tokenizer=base.tokenizer, tokenizer_2=base.tokenizer_2)
+
     def save(self, folder: str | Path, dtype: Any = None, *, overwrite: bool = False) -> Path:
         """Write a folder that `load` and diffusers read; arguments and errors as `io.base.save_base`."""
         return save_base(folder, self.base, self.networks, dtype, overwrite=overwrite)

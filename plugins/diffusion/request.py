@@ -180,7 +180,8 @@ def check_images(image: Any) -> np.ndarray:
 
 def _size(base: Base, config: GenerationConfig, image: np.ndarray | None, controls: Sequence[Any]) -> tuple[int, int]:
     """Height and width: as given, else the image's, else the first condition's, else the base's."""
-    images = [image] if image is not None else [control.picture for control in controls]
+    sized = [control.picture for control in controls if control.picture is not None]
+    images = sized if image is None else [image]
     own = (images[0].shape[1], images[0].shape[2]) if images else (base.side, base.side)
     sides = (own[0] if config.height is None else config.height, own[1] if config.width is None else config.width)
     size = f"{sides[1]}x{sides[0]}"

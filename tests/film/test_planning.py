@@ -7,10 +7,10 @@ from collections import namedtuple
 
 import pytest
 
+from common.nn.tiling import Tiling
 from film import planning
 from film.config import FilmConfig
 from film.planning import OVERLAP, bucket, encoded_bytes, free_memory, make_compute_plan, network_bytes
-from film.tiling import Tiling
 
 PAPER, SMALL = FilmConfig.paper(), FilmConfig.small()
 SIZES = [(720, 1280), (1080, 1920), (2160, 3840), (4000, 6000), (200, 5000), (37, 4096)]

@@ -9,11 +9,11 @@ from recipe import scene
 from toy import CONFIG, DIRECT, toy
 
 import film
+from common.nn.tiling import GRID, MARGIN, OVERLAP, Tiling
 from film.interpolator import Interpolator
 from film.model import Film
 from film.moments import even
 from film.planning import ComputePlan
-from film.tiling import GRID, MARGIN, OVERLAP, Tiling
 
 IMAGE, WINDOW = (576, 576), (288, 288)
 TILED = ComputePlan(IMAGE, WINDOW, 2, 2, 2, 0.0)

@@ -46,6 +46,12 @@ def sampled(value: np.ndarray) -> np.ndarray:
     return value.ravel()[::EVERY]
 
 
+def picture(name: str, height: int, width: int) -> np.ndarray:
+    """An image in [0, 1], `h w 3` float32."""
+    value = normal(name, (1, 3, height, width)).astype(np.float32)
+    return ((np.sin(value) + 1) / 2)[0].transpose(1, 2, 0)
+
+
 def tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
     value = normal(name, shape)
     if len(shape) > 1:

@@ -12,17 +12,22 @@ import drawn
 import numpy as np
 import safetensors.numpy
 
+from common.nn.vision_transformer import ImageEncoder, VisionConfig
 from common.weights import porting
 from common.weights.torch_names import blank, table
-from plugins.control import ControlNet, T2IAdapter
+from plugins.control import ControlNet, T2IAdapter, load_ip_adapter
 from plugins.control import load as load_control
 from plugins.control.loading import STEM
 from plugins.diffusion.io.components import ARCHITECTURES, KINDS, MODULES
+from plugins.diffusion.io.lora import Lora
+from plugins.diffusion.io.textual_inversion import TextualInversion
+from plugins.diffusion.pipeline import Pipeline, load
 
 DATA = drawn.DATA
 FAMILIES: dict[str, dict[str, Any]] = json.loads((DATA / "families.json").read_text())
 # Of a LoRA: kohya's name of a matrix -> PEFT's, and its outputs and inputs.
 LORA: dict[str, tuple[str, int, int]] = FAMILIES.pop("lora_matrices")  # type: ignore[assignment]
+IP_ADAPTER = FAMILIES.pop("ip_adapter_call")
 CONTROLS = {"controlnet": ControlNet, "adapter": T2IAdapter}
 IMAGES = np.load(DATA / "families.npz", allow_pickle=False)
 PROMPT, SIDE, GUIDANCE = "a red apple", 16, 4.0
@@ -44,7 +49,7 @@ def config(name: str, kind: str) -> Any:
 
 def tensors(kind: str, config: Any) -> dict[str, np.ndarray]:
     """{the library's name: array} of a network, drawn."""
-    _, abstract = blank(CONTROLS.get(kind) or MODULES[type(config)], config)
+    _, abstract = blank(CONTROLS.get(kind) or MODULES.get(type(config), ImageEncoder), config)
     shapes, arrays = {path: leaf.shape for path, leaf in porting.flatten(abstract).items()}, {}
     for path, entry in table(abstract).items():
         axes = entry.layout.axes
@@ -60,7 +65,15 @@ def folder(name: str) -> Path:
     index: dict[str, Any] = {"_class_name": family["pipeline"], "scheduler": ["diffusers", "x"]}
     if family["zero_empty"] is not None:
         index["force_zeros_for_empty_prompt"] = family["zero_empty"]
-    for kind in family["configs"].keys() - {"scheduler"}:
+    if "image_encoder" in family["configs"]:
+        vision = place / "image_encoder"
+        vision.mkdir(parents=True)
+        (vision / "config.json").write_text(json.dumps(family["configs"]["image_encoder"]))
+        encoder = tensors("image_encoder", VisionConfig.from_json(family["configs"]["image_encoder"]))
+        safetensors.numpy.save_file(encoder, vision / "model.safetensors")
+        adapter = {name: drawn.tensor(name, tuple(shape)) for name, shape in family["tensors"].items()}
+        safetensors.numpy.save_file(adapter, place / "ip-adapter.safetensors")
+    for kind in family["configs"].keys() - {"scheduler", "image_encoder"}:
         (place / kind).mkdir(parents=True)
         (place / kind / "config.json").write_text(json.dumps(family["configs"][kind]))
         stem = STEM if kind in CONTROLS else KINDS[kind].stem
@@ -82,6 +95,9 @@ def folder(name: str) -> Path:
 def controls(name: str) -> list[Any]:
     """Those of the call."""
     kind = FAMILIES[name].get("control")
+    if "tensors" in FAMILIES[name]:
+        adapter = load_ip_adapter(folder(name) / "ip-adapter.safetensors")
+        return [adapter.on(drawn.picture("prompt", *IP_ADAPTER["size"]), strength=IP_ADAPTER["strength"])]
     return [] if kind is None else [load_control(folder(name) / kind).on(picture("condition"))]
 
 
@@ -101,9 +117,31 @@ def lora(writer: str) -> Path:
     return path
 
 
+@functools.cache
+def words(name: str) -> list[TextualInversion]:
+    """The textual inversions of the family's call, from files."""
+    family, inversions = FAMILIES[name], []
+    encoders = {"text_encoder": "clip_l", "text_encoder_2": "clip_g"}
+    for i, (word, count) in enumerate(family.get("words", {}).items()):
+        vectors = {
+            key: drawn.tensor(f"{kind}/{word}", (count, config(name, kind).hidden_size))
+            for kind, key in encoders.items()
+            if kind in family["configs"]
+        }
+        path = Path(_place().name) / f"{name}-{i}.safetensors"
+        safetensors.numpy.save_file(vectors if len(vectors) > 1 else {"emb_params": vectors["clip_l"]}, path)
+        inversions.append(TextualInversion.load(path, word))
+    return inversions
+
+
+def base(name: str) -> Pipeline:
+    """The pipeline of the family's call."""
+    pipeline = load(folder(name)).with_embeddings(words(name))
+    return pipeline.with_loras([(Lora.load(lora("kohya")), 1.0)]) if "lora" in FAMILIES[name] else pipeline
+
+
 def picture(name: str = "picture") -> np.ndarray:
-    value = drawn.normal(name, (1, 3, SIDE, SIDE)).astype(np.float32)
-    return ((np.sin(value) + 1) / 2)[0].transpose(1, 2, 0)
+    return drawn.picture(name, SIDE, SIDE)
 
 
 def mask() -> np.ndarray:
@@ -116,7 +154,11 @@ def arguments(name: str) -> dict[str, Any]:
     """The call of the family in our words."""
     family = FAMILIES[name]
     call = family.get("call", {})
-    options: dict[str, Any] = {"steps": family.get("steps", 4), "guidance": GUIDANCE}
+    options: dict[str, Any] = {
+        "prompts": family.get("prompt", PROMPT),
+        "steps": family.get("steps", 4),
+        "guidance": GUIDANCE,
+    }
     options |= {key: call[key] for key in ("negative", "strength", "image_guidance") if key in call}
     options |= {key: tuple(call[key]) for key in ("original", "crop") if key in call}
     options |= {"image": picture()} if {"image", "mask"} & call.keys() else {}

@@ -3,7 +3,7 @@
 import families
 import numpy as np
 import pytest
-from families import FAMILIES, IMAGES, PROMPT
+from families import FAMILIES, IMAGES
 from networks import parameters
 
 from plugins.diffusion.io.lora import Lora
@@ -19,12 +19,11 @@ def drawn_noise(monkeypatch):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_images_of_the_library(name):
-    pipeline = load(families.folder(name))
+    pipeline = families.base(name)
     if "lora" in FAMILIES[name]:
-        kohya = pipeline.with_loras([(Lora.load(families.lora("kohya")), 1.0)])
-        pipeline = pipeline.with_loras([(Lora.load(families.lora("peft")), 1.0)])
+        peft = load(families.folder(name)).with_loras([(Lora.load(families.lora("peft")), 1.0)])
         for kind, network in pipeline.networks.items():
             for path, value in parameters(network).items():
-                np.testing.assert_array_equal(value, parameters(kohya.networks[kind])[path])
-    image = pipeline(PROMPT, **families.arguments(name))[0]
+                np.testing.assert_array_equal(value, parameters(peft.networks[kind])[path])
+    image = pipeline(**families.arguments(name))[0]
     np.testing.assert_allclose(image, IMAGES[name], atol=PARITY)

@@ -319,8 +319,10 @@ def save_base(
 
     `networks` are by kind; a VAE may be None or missing. `dtype` is of the stored weights; None: each network's own.
     Raises FileExistsError for a folder that is not empty, unless `overwrite` (other files in it stay), and ValueError
-    for an option of the sampler that a scheduler file cannot hold."""
+    for an option of the sampler that a scheduler file cannot hold, and for a tokenizer with words of its own."""
     folder = Path(folder)
+    if words := [word for _, _, tokenizer in base.texts for word in tokenizer.words]:
+        raise ValueError(f"the embedding {words[0]!r} has no place in a folder of diffusers; save the base without it")
     if not overwrite and folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty; give another folder, or overwrite=True")
     scheduler = to_json(base.sampler, base.schedule)

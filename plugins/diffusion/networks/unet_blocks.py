@@ -21,7 +21,8 @@ returns an array, called on the output of each module with the module's name in 
     unet(x, t, context, tap=lambda name, value: seen.setdefault(name, value))
     seen["up_blocks.1.resnets.1"], seen["up_blocks.1.attentions.1.transformer_blocks.0.attn1.to_q"]
 
-Those two are what Plug-and-Play (Tumanyan et al., 2023) copies from one image's run to another's. Inside `jax.jit` a
+Those two are what Plug-and-Play (Tumanyan et al., 2023) copies from one image's run to another's. An attention's
+"attended", before its output map, is where IP-Adapter adds that of a picture. Inside `jax.jit` a
 tap is called once, while tracing; values that it keeps must be returned from the same traced function.
 """
 
@@ -78,7 +79,7 @@ class Attention(nnx.Module):
         source = x if context is None else context
         q, k, v = tap("to_q", self.to_q(x)), tap("to_k", self.to_k(source)), tap("to_v", self.to_v(source))
         out = attend(*(a.reshape(*a.shape[:2], self.heads, -1) for a in (q, k, v)))
-        return self.to_out[0](out.reshape(q.shape))
+        return self.to_out[0](tap("attended", out.reshape(q.shape)))
 
 
 class GEGLU(nnx.Module):

@@ -21,6 +21,7 @@ import transformers
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from diffusers.schedulers import scheduling_lcm
 from diffusers.utils import logging
+from PIL import Image
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "plugins"))
@@ -92,6 +93,13 @@ LORA = {
     ),
 }  # fmt: skip
 
+WORDS, WORDED = {"<one>": 1, "<two>": 2}, "a <two> apple, <one>"  # word -> number of vectors
+VISION = {
+    "hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 12,
+    "patch_size": 4, "projection_dim": 20,
+}  # fmt: skip
+PROMPT_SIZE = (20, 15)  # height and width of the picture as prompt
+IP_SCALE = 0.6
 SD, XL = "StableDiffusionPipeline", "StableDiffusionXLPipeline"
 INPAINT, PIX2PIX = "StableDiffusionInpaintPipeline", "StableDiffusionInstructPix2PixPipeline"
 SDXL = {"unet": XL_UNET, "scheduler": EULER, "xl": True}
@@ -124,7 +132,58 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "pipeline": "StableDiffusionXLAdapterPipeline", **SDXL, "unet": XL_DEEP, "control": ("adapter", ADAPTER),
     },
     "sdxl_lora": {"pipeline": XL, **SDXL, "lora": True},
+    "textual_inversion": {"pipeline": SD, "words": WORDS, "prompt": WORDED},
+    # With eos_token_id 2 the library pools the token of the largest id, a word's, instead of the end token.
+    "sdxl_textual_inversion": {
+        "pipeline": XL, **SDXL, "eos_token_id": 999, "words": WORDS, "prompt": WORDED, "call": {"negative": "<one>"},
+    },
+    "ip_adapter": {"pipeline": SD, "ip_adapter": "base"},
+    "ip_adapter_plus": {"pipeline": SD, "ip_adapter": "plus"},
+    "sdxl_ip_adapter": {"pipeline": XL, **SDXL, "ip_adapter": "base"},
+    "sdxl_ip_adapter_plus": {"pipeline": XL, **SDXL, "ip_adapter": "plus"},
 }  # fmt: skip
+
+
+def ip_adapter_shapes(unet: Any, form: str) -> dict[str, tuple[int, ...]]:
+    """Names of an IP-Adapter's file, and shapes."""
+    context, tokens, hidden = unet.config.cross_attention_dim, 4, 128
+    if form == "base":
+        shapes = {"proj.weight": (tokens * context, VISION["projection_dim"]), "proj.bias": (tokens * context,)}
+        shapes |= {"norm.weight": (context,), "norm.bias": (context,)}
+    else:
+        shapes = {"latents": (1, 3, hidden), "proj_in.weight": (hidden, VISION["hidden_size"])}
+        shapes |= {"proj_in.bias": (hidden,), "proj_out.weight": (context, hidden), "proj_out.bias": (context,)}
+        shapes |= {"norm_out.weight": (context,), "norm_out.bias": (context,)}
+        for i in range(4):
+            norms = [f"layers.{i}.{name}" for name in ("0.norm1", "0.norm2", "1.0")]
+            shapes |= {f"{norm}.{end}": (hidden,) for norm in norms for end in ("weight", "bias")}
+            factors = {"0.to_q": (1, 1), "0.to_kv": (2, 1), "0.to_out": (1, 1), "1.1": (4, 1), "1.3": (1, 4)}
+            shapes |= {f"layers.{i}.{k}.weight": (a * hidden, b * hidden) for k, (a, b) in factors.items()}
+    shapes = {f"image_proj.{name}": shape for name, shape in shapes.items()}
+    crossed = [name.removesuffix(".processor") for name in unet.attn_processors if name.endswith("attn2.processor")]
+    for i, name in enumerate(crossed):
+        width = unet.get_submodule(name).to_q.out_features
+        shapes |= {f"ip_adapter.{2 * i + 1}.{end}.weight": (width, context) for end in ("to_k_ip", "to_v_ip")}
+    return shapes
+
+
+def add_ip_adapter(pipeline: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    tensors: dict[str, Any] = {"image_proj": {}, "ip_adapter": {}}
+    for name, shape in shapes.items():
+        part, _, rest = name.partition(".")
+        tensors[part][rest] = torch.from_numpy(drawn.tensor(name, shape)).double()
+    pipeline.load_ip_adapter(tensors, subfolder="", weight_name="", image_encoder_folder=None, low_cpu_mem_usage=False)
+    pipeline.set_ip_adapter_scale(IP_SCALE)
+
+
+def add_words(pipeline: Any, made: dict[str, Any], words: dict[str, int]) -> None:
+    """Textual inversions of each word's number of vectors."""
+    for kind, tokenizer in (("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2")):
+        for word, count in words.items() if kind in made else ():
+            encoder = made[kind]
+            vectors = torch.from_numpy(drawn.tensor(f"{kind}/{word}", (count, encoder.config.hidden_size)))
+            options = {"token": word, "text_encoder": encoder, "tokenizer": made[tokenizer]}
+            pipeline.load_textual_inversion(vectors, **options)
 
 
 def given(name: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -133,7 +192,7 @@ def given(name: str, shape: tuple[int, ...]) -> torch.Tensor:
 
 def picture(name: str = "picture") -> torch.Tensor:
     """An image in [0, 1]."""
-    return (torch.sin(given(name, (1, 3, SIDE, SIDE))) + 1) / 2
+    return torch.from_numpy(drawn.picture(name, SIDE, SIDE)).double().permute(2, 0, 1)[None]
 
 
 def merge_lora(made: dict[str, Any]) -> None:
@@ -170,15 +229,19 @@ def components(family: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     }
     tokenizer = HERE / "tokenizer_tiny"
     xl, refiner = family.get("xl", False), family.get("refiner", False)
+    end = {"eos_token_id": family.get("eos_token_id", TEXT["eos_token_id"])}
     texts: dict[str, Any] = {"text_encoder": None, "tokenizer": None}
     if not refiner:
-        texts["text_encoder"] = transformers.CLIPTextModel(transformers.CLIPTextConfig(**TEXT))
+        texts["text_encoder"] = transformers.CLIPTextModel(transformers.CLIPTextConfig(**(TEXT | end)))
         texts["tokenizer"] = transformers.CLIPTokenizer.from_pretrained(tokenizer)
     if xl:
-        config = transformers.CLIPTextConfig(**TEXT_2)
+        config = transformers.CLIPTextConfig(**(TEXT_2 | end))
         texts["text_encoder_2"] = transformers.CLIPTextModelWithProjection(config)
         texts["tokenizer_2"] = transformers.CLIPTokenizer.from_pretrained(tokenizer, pad_token="!")
     made |= texts
+    if "ip_adapter" in family:
+        made["image_encoder"] = transformers.CLIPVisionModelWithProjection(transformers.CLIPVisionConfig(**VISION))
+        family["tensors"] = ip_adapter_shapes(made["unet"], family["ip_adapter"])
     if "control" in family:
         kind, config = family["control"]
         made[kind] = (diffusers.ControlNetModel if kind == "controlnet" else diffusers.T2IAdapter)(**config)
@@ -186,7 +249,7 @@ def components(family: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     for kind, network in made.items():
         if isinstance(network, torch.nn.Module):
             filled(kind, network)
-            text = kind.startswith("text")
+            text = kind.startswith(("text", "image_encoder"))
             configs[kind] = network.config.to_dict() if text else json.loads(network.to_json_string())
             if text:
                 configs[kind]["architectures"] = [type(network).__name__]
@@ -199,6 +262,9 @@ def components(family: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         made |= {"requires_aesthetics_score": True} if refiner else {}
     else:
         made |= {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
+    if "ip_adapter" in family:
+        side = VISION["image_size"]
+        made["feature_extractor"] = transformers.CLIPImageProcessor(size={"shortest_edge": side}, crop_size=side)
     return made, configs
 
 
@@ -206,10 +272,16 @@ def run(family: dict[str, Any], made: dict[str, Any]) -> np.ndarray:
     """The image of the family's call: h w 3."""
     call, pipeline = family.get("call", {}), getattr(diffusers, family["pipeline"])(**made)
     pipeline.set_progress_bar_config(disable=True)
-    if family.get("lora"):
-        merge_lora(made)
     noise = given("noise", (1, 4, SIDE // 2, SIDE // 2))
     more: dict[str, Any] = {"num_inference_steps": family.get("steps", 4), "guidance_scale": 4.0, "output_type": "np"}
+    if family.get("lora"):
+        merge_lora(made)
+    if "ip_adapter" in family:
+        add_ip_adapter(pipeline, family["tensors"])
+        picture_bytes = np.round(255 * drawn.picture("prompt", *PROMPT_SIZE)).astype(np.uint8)
+        more["ip_adapter_image"] = Image.fromarray(picture_bytes)
+    if "words" in family:
+        add_words(pipeline, made, family["words"])
     if call.get("negative"):
         more["negative_prompt"] = call["negative"]
     if call.get("image") or call.get("mask"):
@@ -233,7 +305,7 @@ def run(family: dict[str, Any], made: dict[str, Any]) -> np.ndarray:
     draws = iter([noise, *(given(f"draw_{i}", tuple(noise.shape)) for i in range(8))])
     module = sys.modules[type(pipeline).__module__]
     module.randn_tensor = scheduling_lcm.randn_tensor = lambda *args, **options: next(draws)
-    return pipeline(PROMPT, **more).images[0]
+    return pipeline(family.get("prompt", PROMPT), **more).images[0]
 
 
 @torch.no_grad()
@@ -243,12 +315,16 @@ def main() -> None:
     for name, family in FAMILIES.items():
         made, configs = components(family)
         images[name] = run(family, made).astype(np.float32)
-        settings = {key: family[key] for key in ("pipeline", "steps", "call", "lora") if key in family}
+        settings = {
+            key: family[key]
+            for key in ("pipeline", "steps", "call", "lora", "words", "prompt", "tensors")
+            if key in family
+        }
         settings |= {"control": family["control"][0]} if "control" in family else {}
         written[name] = settings | {"configs": configs, "zero_empty": made.get("force_zeros_for_empty_prompt")}
         inside = (images[name] > 0) & (images[name] < 1)
         print(f"{name:24} inside of [0, 1]: {inside.mean():.2f}, deviation {images[name].std():.3f}")
-    written["lora_matrices"] = LORA
+    written |= {"lora_matrices": LORA, "ip_adapter_call": {"size": PROMPT_SIZE, "strength": IP_SCALE}}
     (HERE / "families.json").write_text(json.dumps(written, separators=(",", ":"), sort_keys=True) + "\n")
     np.savez_compressed(HERE / "families.npz", **images)
 

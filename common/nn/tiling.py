@@ -1,7 +1,7 @@
 """Overlapping windows of a large image, blended smoothly.
 
 A network sees one window at a time, so its memory depends on the window, not on the image. At a window's edge it lacks
-what lies beyond, so the outer `MARGIN` pixels are context only; over the next pixels of the overlap the weights of
+what lies beyond, so the outer `margin` pixels are context only; over the next pixels of the overlap the weights of
 neighbours cross-fade along a raised cosine. At the image's own edges weights do not fall.
 
     window 1   |==========~~~~....|              = weight 1   ~ cross-fade   . context only
@@ -24,18 +24,27 @@ OVERLAP = 128  # pixels that neighbours share, two margins included
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """Windows of one size that cover an image; sizes are (height, width) and multiples of `GRID`."""
+    """Windows of one size that cover an image; sizes are (height, width) and multiples of `grid`.
+
+    Defaults are FILM's."""
 
     image: tuple[int, int]
     window: tuple[int, int]
     overlap: int = OVERLAP
+    margin: int = MARGIN
+    grid: int = GRID
 
     def __post_init__(self) -> None:
         for image, window in zip(self.image, self.window, strict=True):
-            if window > image or (window < image and window <= 2 * self.overlap) or image % GRID or window % GRID:
+            if (
+                window > image
+                or (window < image and window <= 2 * self.overlap)
+                or image % self.grid
+                or window % self.grid
+            ):
                 raise ValueError(
-                    f"windows {self.window} of an image {self.image}: sides are multiples of {GRID}, and windows larger"
-                    f" than twice the overlap {self.overlap}, not than the image"
+                    f"windows {self.window} of an image {self.image}: sides are multiples of {self.grid}, and windows"
+                    f" larger than twice the overlap {self.overlap}, not than the image"
                 )
 
     def corners(self) -> list[tuple[int, int]]:
@@ -52,13 +61,13 @@ class Tiling:
 
     def _starts(self, image: int, window: int) -> list[int]:
         count = 1 if window == image else -(-(image - self.overlap) // (window - self.overlap))
-        return [i * (image - window) // max(1, count - 1) // GRID * GRID for i in range(count)]
+        return [i * (image - window) // max(1, count - 1) // self.grid * self.grid for i in range(count)]
 
     def _weights(self, image: int, window: int) -> Iterator[tuple[int, Float[np.ndarray, " n"]]]:
         starts = self._starts(image, window)
         total = np.zeros(image, np.float32)
         ramps = []
-        margin = min(MARGIN, self.overlap // 2)
+        margin = min(self.margin, self.overlap // 2)
         places = np.linspace(0, 1, self.overlap - 2 * margin + 2)[1:-1]  # in the cross-fade
         rise = np.concatenate([np.zeros(margin), np.sin(np.pi / 2 * places) ** 2])
         for start in starts:
