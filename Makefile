@@ -12,7 +12,7 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow lint format data held-out pictures flags clean
+.PHONY: help demo test slow faults lint format data held-out pictures flags clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -20,6 +20,7 @@ help:
 	@echo "make demo     turn the bundled photo pair into a slow-motion clip, out/demo.mp4"
 	@echo "make test     run the quick tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
 	@echo "make slow     run the tests that take long: trainings, several processes, gradients"
+	@echo "make faults   read ten thousand damaged files with each reader and print what came of it"
 	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
 	@echo "make data     download the training film (90 MB), cut its triplets into data/; VGG-16 and LPIPS for losses and scores (130 MB); photographs (191 MB, needs apt-get)"
 	@echo "make held-out download the film, clips (132 MB, needs apt-get) and LPIPS, and cut the sets that film weights are judged by into data/held_out (379 MB)"
@@ -38,6 +39,9 @@ test: $(DEV)
 
 slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) $(TESTS)
+
+faults: $(DEV)
+	$(BIN)/python tests/faults/mutations.py --count 10000
 
 lint: $(DEV)
 	$(BIN)/ruff check

@@ -30,11 +30,13 @@ import os
 import re
 import secrets
 import shutil
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FRAME_PATTERN = r"frame_\d+\.png"
+_CLEANED: set[Path] = set()
 _JOB, _SHOWN = ".job", ".shown"  # files of a workspace: what it works for; the output that it made before the end
 
 
@@ -332,8 +334,21 @@ def _resolve(path: str | Path) -> Path:
 
 
 def _temporary(target: Path, suffix: str = "") -> Path:
-    # Without the stem of the target: a long name must stay within the limit of the disk.
-    return target.parent / f".partial-{os.getpid()}-{secrets.token_hex(4)}{suffix}"
+    """A new name beside the target; what killed programs of this machine left there is removed, once a folder."""
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+    folder = target.parent
+    if folder not in _CLEANED and folder.is_dir():
+        _CLEANED.add(folder)
+        for entry in list(folder.iterdir()):
+            left = re.fullmatch(rf"\.partial-{host}-(\d+)-[0-9a-f]{{8}}(\.\w+)?", entry.name)
+            if left is None:
+                continue
+            import psutil  # 20 ms, when there is something left
+
+            if not psutil.pid_exists(int(left[1])):
+                shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+    # without the stem of the target: a long name must stay within the limit of the disk
+    return folder / f".partial-{host}-{os.getpid()}-{secrets.token_hex(4)}{suffix}"
 
 
 @contextlib.contextmanager
