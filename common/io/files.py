@@ -88,6 +88,17 @@ def contained(folder: str | Path, name: str) -> Path:
     return Path(folder, name)
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """The error of a full disk, which has no name when it comes from writing, gets this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def sync(*paths: Path) -> None:
     """Returns when the disk has these files, and the names in these folders. Raises OSError that names one."""
 
@@ -121,7 +132,8 @@ def atomic_output(path: str | Path, overwrite: bool = False, durable: bool = Fal
             temporary.touch(exist_ok=False)
             mode = temporary.stat().st_mode
         try:
-            yield temporary
+            with naming(target):
+                yield temporary
             _check_file(target, overwrite)  # another program may have written it meanwhile
             temporary.chmod(mode)  # some writers replace it by a file that only its owner may read
             if durable:
@@ -151,7 +163,8 @@ def atomic_folder(
         with _plain_errors(target):
             temporary.mkdir()
         try:
-            yield temporary
+            with naming(target):
+                yield temporary
             _check_folder(target, overwrite, pattern)
             if durable:
                 sync(*temporary.iterdir(), temporary)

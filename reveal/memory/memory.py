@@ -232,14 +232,16 @@ class Memory(Snapshot):
             if found != self.manifest:
                 versions = f"version {found.version}, opened at {self.version}"
                 raise ValueError(f"{self.folder} was changed or replaced ({versions}): load it again")
-            begun = PARTIAL, f"v{version:05d}-"
 
             def forget() -> None:
-                remove(self.folder, *begun)
+                remove(self.folder, PARTIAL)
+                for folder in set(self.folder.iterdir()) - {shard.folder for shard in self.shards}:
+                    if SHARD_NAME.fullmatch(folder.name):
+                        shutil.rmtree(folder, ignore_errors=True)
                 for shard in self.shards:
                     (shard.folder / f"deleted-{version}.npy").unlink(missing_ok=True)
 
-            forget()  # what a program that was killed has begun
+            forget()  # what a program that was killed has begun, or had no time to remove
             try:
                 yield version
             except BaseException:
