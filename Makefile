@@ -12,7 +12,7 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo web test slow lint format docs data held-out pictures flags clean
+.PHONY: help demo web test slow faults lint format docs data held-out pictures flags clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -21,6 +21,7 @@ help:
 	@echo "make web      serve a page in the browser: FILM, control plugins and REVEAL, a tab each"
 	@echo "make test     run the quick tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
 	@echo "make slow     run the tests that take long: trainings, several processes, gradients"
+	@echo "make faults   read ten thousand damaged files with each reader and print what came of it"
 	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
 	@echo "make docs     write the pages of docs/ as a site, site/index.html"
 	@echo "make data     download the training film (90 MB), cut its triplets into data/; VGG-16 and LPIPS for losses and scores (130 MB); photographs (191 MB, needs apt-get)"
@@ -44,6 +45,9 @@ test: $(DEV)
 
 slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) $(TESTS)
+
+faults: $(DEV)
+	$(BIN)/python tests/faults/mutations.py --count 10000
 
 lint: $(DEV)
 	$(BIN)/ruff check

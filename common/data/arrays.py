@@ -16,9 +16,10 @@ def open_arrays(path: str | Path) -> Iterator[Mapping[str, np.ndarray]]:
     object, a missing name."""
     path = require_file(path)
     try:
-        loaded = np.load(path, allow_pickle=False)
-        with contextlib.nullcontext({"": loaded}) if isinstance(loaded, np.ndarray) else loaded as arrays:
-            yield arrays
+        with path.open("rb") as file:  # NumPy would leave its own open where an archive is damaged
+            loaded = np.load(file, allow_pickle=False)
+            with contextlib.nullcontext({"": loaded}) if isinstance(loaded, np.ndarray) else loaded as arrays:
+                yield arrays
     except Exception as error:  # a damaged header or archive fails with nearly any type
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise ValueError(f"{path} has no such plain arrays ({reason}); write it again with NumPy") from error

@@ -60,7 +60,7 @@ def sound_packets(
         yield []
         return
     start = probe(audio.path).start
-    with av.open(str(audio.path)) as source, contextlib.ExitStack() as stack:
+    with av.open(str(audio.path), metadata_errors="replace") as source, contextlib.ExitStack() as stack:
         streams, parts = source.streams.audio, []
         if audio.mode == "copy":
             targets = [output.add_stream_from_template(stream) for stream in streams]
@@ -84,7 +84,7 @@ def caption_packets(
         yield []
         return
     start = probe(path).start
-    with av.open(str(path)) as source, contextlib.ExitStack() as stack:
+    with av.open(str(path), metadata_errors="replace") as source, contextlib.ExitStack() as stack:
         streams = [stream for stream in source.streams.subtitles if codec_name(stream) in output.supported_codecs]
         targets = [output.add_stream_from_template(stream) for stream in streams]
         _label(streams, targets)
@@ -145,7 +145,7 @@ def _stretched(audio: Audio, number: int, target: AudioStream, start: Fraction) 
     """Decoder -> atempo (a chain, since one alone takes 1/2 to 2) -> encoder."""
     steps = max(1, math.ceil(abs(math.log2(audio.factor))))
     tempo = float(1 / audio.factor) ** (1 / steps)
-    with av.open(str(audio.path)) as source:
+    with av.open(str(audio.path), metadata_errors="replace") as source:
         stream = source.streams.audio[number]
         graph = av.filter.Graph()
         nodes = [graph.add_abuffer(template=stream)]

@@ -30,11 +30,13 @@ import os
 import re
 import secrets
 import shutil
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FRAME_PATTERN = r"frame_\d+\.png"
+_CLEANED: set[Path] = set()
 _JOB, _SHOWN = ".job", ".shown"  # files of a workspace: what it works for; the output that it made before the end
 
 
@@ -86,6 +88,17 @@ def contained(folder: str | Path, name: str) -> Path:
     return Path(folder, name)
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """The error of a full disk, which has no name when it comes from writing, gets this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def sync(*paths: Path) -> None:
     """Returns when the disk has these files, and the names in these folders. Raises OSError that names one."""
 
@@ -119,7 +132,8 @@ def atomic_output(path: str | Path, overwrite: bool = False, durable: bool = Fal
             temporary.touch(exist_ok=False)
             mode = temporary.stat().st_mode
         try:
-            yield temporary
+            with naming(target):
+                yield temporary
             _check_file(target, overwrite)  # another program may have written it meanwhile
             temporary.chmod(mode)  # some writers replace it by a file that only its owner may read
             if durable:
@@ -149,7 +163,8 @@ def atomic_folder(
         with _plain_errors(target):
             temporary.mkdir()
         try:
-            yield temporary
+            with naming(target):
+                yield temporary
             _check_folder(target, overwrite, pattern)
             if durable:
                 sync(*temporary.iterdir(), temporary)
@@ -332,8 +347,21 @@ def _resolve(path: str | Path) -> Path:
 
 
 def _temporary(target: Path, suffix: str = "") -> Path:
-    # Without the stem of the target: a long name must stay within the limit of the disk.
-    return target.parent / f".partial-{os.getpid()}-{secrets.token_hex(4)}{suffix}"
+    """A new name beside the target; what killed programs of this machine left there is removed, once a folder."""
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+    folder = target.parent
+    if folder not in _CLEANED and folder.is_dir():
+        _CLEANED.add(folder)
+        for entry in list(folder.iterdir()):
+            left = re.fullmatch(rf"\.partial-{host}-(\d+)-[0-9a-f]{{8}}(\.\w+)?", entry.name)
+            if left is None:
+                continue
+            import psutil  # 20 ms, when there is something left
+
+            if not psutil.pid_exists(int(left[1])):
+                shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+    # without the stem of the target: a long name must stay within the limit of the disk
+    return folder / f".partial-{host}-{os.getpid()}-{secrets.token_hex(4)}{suffix}"
 
 
 @contextlib.contextmanager

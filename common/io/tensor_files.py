@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from hashlib import file_digest
@@ -85,7 +86,12 @@ class TensorFiles(Mapping[str, np.ndarray]):
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], text: Mapping[str, str]) -> None:
     """Writes a safetensors file with `text` and its digest in the header; equal arguments give equal bytes."""
-    safetensors.numpy.save_file(dict(tensors), path, {**text, "sha256": "0" * 64})
+    try:
+        safetensors.numpy.save_file(dict(tensors), path, {**text, "sha256": "0" * 64})
+    except safetensors.SafetensorError as error:
+        if number := re.search(r"os error (\d+)", str(error)):  # a full disk, among others
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        raise
     with path.open("r+b") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))

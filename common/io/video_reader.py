@@ -179,7 +179,10 @@ def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]
         "protocol_whitelist": "file",
         "format_whitelist": ",".join(sorted(av.formats_available - _OF_OTHER_FILES)),
     }
-    with _one_line_errors(path), av.open(str(path.absolute()), "r", options=options) as container:
+    with (
+        _one_line_errors(path),
+        av.open(str(path.absolute()), "r", options=options, metadata_errors="replace") as container,
+    ):
         name = container.format.name
         if name.endswith("_pipe") or name in _NOT_VIDEO:
             raise ValueError(f"{path} is no video ({name}); give a video file")
@@ -352,7 +355,7 @@ def _is_variable(stream: VideoStream) -> bool | None:
 def _animation(path: str | Path, stream: VideoStream) -> tuple[int, Fraction, Fraction, bool]:
     """Frames, length, rate and whether it varies. Delays of 1/100 s cannot say 15 frames/s: a rate that fits the length
     is preferred."""
-    with av.open(str(path)) as container:
+    with av.open(str(path), metadata_errors="replace") as container:
         video = container.streams.video[0]
         delays = [packet.duration or 0 for packet in container.demux(video) if packet.size]
         length = max(sum(delays) * (video.time_base or Fraction(1, 100)), Fraction(1, 100))

@@ -84,7 +84,7 @@ def add(command: commands.Add) -> None:
         raise ValueError("give sources, or one item with --text, --image or both; --id is of one item")
     if command.edit and single and command.id is None:
         raise ValueError("--edit needs --id: which item to put this in the place of")
-    memory = Memory(command.memory)
+    memory = Memory(command.memory, wait=command.wait)
     encoder, _ = published_networks(command, memory.folder)
     if encoder is None:
         sources = [items_of(argument, command.source) for argument in command.inputs]
@@ -156,7 +156,7 @@ def _own_sources(arguments: Sequence[str], source: str | None, words: int) -> li
 
 def remove(command: commands.Remove) -> None:
     """Raises ValueError for an id that is not there; then none is deleted."""
-    memory, ids = Memory(command.memory), list(dict.fromkeys(command.ids))
+    memory, ids = Memory(command.memory, wait=command.wait), list(dict.fromkeys(command.ids))
     if not ids:
         raise ValueError("no item to take out: give its id, which `reveal search` and `reveal ask` print")
     memory.delete(ids)
@@ -167,7 +167,7 @@ def remove(command: commands.Remove) -> None:
 
 
 def refresh(command: commands.Refresh) -> None:
-    memory = Memory(command.memory)
+    memory = Memory(command.memory, wait=command.wait)
     assistant = load_assistant(command, names=split_names(command.names), default_sources=memory.layout.sources)
 
     from reveal.build import memory_build
@@ -179,7 +179,7 @@ def refresh(command: commands.Refresh) -> None:
 
 
 def compact(command: commands.Compact) -> None:
-    memory = Memory(command.memory)
+    memory = Memory(command.memory, wait=command.wait)
     before, rows = bytes_on_disk(memory.folder), sum(shard.rows for shard in memory.manifest.shards)
     with _room(command.memory, "the memory is as it was; make room and try again"):
         memory.compact()

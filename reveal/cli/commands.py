@@ -50,6 +50,14 @@ class OfMemory:
 
 
 @dataclasses.dataclass(kw_only=True)
+class Changing(OfMemory):
+    """Option of all commands that change a memory."""
+
+    wait: float = 0
+    """Seconds to wait while another program changes the memory."""
+
+
+@dataclasses.dataclass(kw_only=True)
 class Network(Printing):
     """Options of all commands that need a network."""
 
@@ -111,7 +119,7 @@ class Build(Reading, Network):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Add(OfMemory, Reading, Network):
+class Add(Changing, Reading, Network):
     """Add items to a memory, or edit some, without training."""
 
     inputs: tyro.conf.Positional[tuple[str, ...]] = ()
@@ -127,7 +135,7 @@ class Add(OfMemory, Reading, Network):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Remove(OfMemory, Printing):
+class Remove(Changing, Printing):
     """Delete items from a memory."""
 
     ids: tyro.conf.Positional[tuple[int, ...]]
@@ -183,7 +191,7 @@ class Verify(Printing):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Refresh(OfMemory, Network):
+class Refresh(Changing, Network):
     """Re-encode all items of a memory with other weights; the items themselves stay."""
 
     names: str | None = None
@@ -193,7 +201,7 @@ class Refresh(OfMemory, Network):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Compact(OfMemory, Printing):
+class Compact(Changing, Printing):
     """Free the space of deleted and edited items."""
 
 

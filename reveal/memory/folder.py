@@ -11,16 +11,20 @@ v00001-00000/   shards (`shards.py`), by the version that wrote them and a numbe
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import re
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from reveal.memory.manifest import NAME, WRITTEN
 from reveal.memory.shards import CHECKSUMS, INFO
 
+PAUSE = 0.05  # seconds between two tries to get the lock
 LOCK, RECIPE, PARTIAL, ENCODER = ".lock", "build.json", ".partial-", "encoder.json"
 SHARD_NAME, DELETIONS = re.compile(r"v\d{5,}-\d{5,}"), re.compile(r"deleted-\d+\.npy")
 IN_SHARD = (*WRITTEN, CHECKSUMS, INFO)
@@ -37,19 +41,29 @@ class Busy(ValueError):
 class Lock:
     """The lock of a folder, held until it is closed or its program ends, killed or not.
 
-    Raises `Busy`, with what the program is `doing` ("building"), while another one holds it, unless it is to `wait`."""
+    Raises `Busy`, with what the program is `doing` ("building") and which it is, if another one still holds it after
+    `wait` seconds."""
 
-    def __init__(self, folder: Path, doing: str, wait: bool = False):
+    def __init__(self, folder: Path, doing: str, wait: int | float = 0):
         self._path = folder / LOCK
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except (BlockingIOError, PermissionError) as error:
-            self.close()
-            raise Busy(f"another program is {doing} {folder}; try again when it is done") from error
+        end = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except (BlockingIOError, PermissionError) as error:
+                if time.monotonic() < end:
+                    time.sleep(PAUSE)
+                    continue
+                holder = os.pread(self._file, 200, 0).decode("utf-8", "replace") or "another program"
+                self.close()
+                raise Busy(f"{holder} is {doing} {folder}; try again when it is done, or --wait SECONDS") from error
         if not os.fstat(self._file).st_nlink:  # removed by the program that had it until now
             self.close()
             raise Busy(f"another program was {doing} {folder} until now; try again")
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
     def close(self) -> None:
         if self._file >= 0:
@@ -114,7 +128,7 @@ def replace(old: Path, new: Path, waiting: Callable[[], None] = lambda: None) ->
         lock = Lock(old, "changing")
     except Busy:
         waiting()
-        lock = Lock(old, "changing", wait=True)
+        lock = Lock(old, "changing", wait=math.inf)
     with lock:
         away = Path(tempfile.mkdtemp(prefix=".replaced-", dir=old.parent))
         old.rename(away / old.name)

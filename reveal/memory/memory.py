@@ -56,11 +56,15 @@ class Memory(Snapshot):
       folder, encoder: as `Snapshot`, and raises as it does.
       engine: that searches; None: `ExactEngine` over all devices. One that several memories have gets each one's keys
         anew when that is its turn.
+      wait: seconds that a change waits for another program's; it is then made to the version that is there. With 0 it
+        is refused, also if another program has changed the memory since it was opened.
     """
 
-    def __init__(self, folder: str | Path, engine: Engine | None = None, encoder: str | None = None):
+    def __init__(
+        self, folder: str | Path, engine: Engine | None = None, encoder: str | None = None, wait: int | float = 0
+    ):
         super().__init__(folder, encoder)
-        self.engine = engine
+        self.engine, self.wait = engine, wait
 
     @classmethod
     def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> Memory:
@@ -220,21 +224,37 @@ class Memory(Snapshot):
     def _next_version(self) -> Iterator[int]:
         """The number of the next version, while no other program changes the memory; what was written of one that does
         not end well is removed."""
-        with Lock(self.folder, "changing"):
+        with Lock(self.folder, "changing", self.wait):
+            layout = self.layout
+            if self.wait and self.reopen() and self.layout != layout:
+                raise ValueError(f"{self.folder} was encoded anew by another program: load it again")
             found, version = read_manifest(self.folder), self.version + 1
             if found != self.manifest:
                 versions = f"version {found.version}, opened at {self.version}"
                 raise ValueError(f"{self.folder} was changed or replaced ({versions}): load it again")
-            begun = PARTIAL, f"v{version:05d}-"
-            remove(self.folder, *begun)  # of a program that was killed
+
+            def forget() -> None:
+                remove(self.folder, PARTIAL)
+                for folder in set(self.folder.iterdir()) - {shard.folder for shard in self.shards}:
+                    if SHARD_NAME.fullmatch(folder.name):
+                        shutil.rmtree(folder, ignore_errors=True)
+                for shard in self.shards:
+                    (shard.folder / f"deleted-{version}.npy").unlink(missing_ok=True)
+
+            forget()  # what a program that was killed has begun, or had no time to remove
             try:
                 yield version
             except BaseException:
                 if read_manifest(self.folder).version < version:
-                    remove(self.folder, *begun)
+                    forget()
                 raise
 
     def _commit(self, shards: list[Shard], **fields: Any) -> None:
         manifest = dataclasses.replace(self.manifest, shards=tuple(shard.info for shard in shards), **fields)
         write_manifest(self.folder, manifest)
+        before, after = (
+            {one.folder / one.info.deleted for one in shards if one.info.deleted} for shards in (self.shards, shards)
+        )
         self.manifest, self.shards = manifest, shards
+        for path in before - after:  # readers of the version before find the new one (`reopen`)
+            path.unlink(missing_ok=True)

@@ -42,7 +42,7 @@ import google_crc32c
 import numpy as np
 from jaxtyping import Bool, Int
 
-from common.io.files import atomic_folder, sync
+from common.io.files import atomic_folder, naming, sync
 from reveal.memory.items import Item, pack
 from reveal.memory.manifest import DTYPES, PAYLOAD, WRITTEN, Layout, ShardInfo
 
@@ -116,7 +116,7 @@ class Shard:
         live = self.live()
         live[rows] = False
         name = f"deleted-{version}.npy"
-        with (self.folder / name).open("w+b") as file:
+        with naming(self.folder / name), (self.folder / name).open("w+b") as file:
             np.save(file, np.packbits(~live))
             files = {key: value for key, value in self.info.files.items() if key != self.info.deleted}
             files[name], _ = _checksums(file)

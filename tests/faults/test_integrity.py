@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,8 @@ from safetensors.numpy import save_file
 import film.cli
 import plugins.cli.main
 import reveal.cli.main
-from common.io.files import atomic_folder
+from common.io import files
+from common.io.files import atomic_folder, atomic_output
 from common.training.checkpoint import Checkpoints
 from common.weights.model_file import save_weights
 from reveal.memory import Builder, Layout, Memory
@@ -189,3 +192,78 @@ def test_what_is_committed_is_on_the_disk_before_its_name_and_then_the_name(tmp_
         monkeypatch.setattr(os, name, checked(getattr(os, name)))
     commit(tmp_path)
     assert renamed and not waiting
+
+
+def other_programs(memory: Path, seconds: float) -> subprocess.Popen:
+    """A program that holds the lock of a memory; returns when it does."""
+    lines = ["import sys, time", "from pathlib import Path", "from reveal.memory.folder import Lock"]
+    lines += ["lock = Lock(Path(sys.argv[1]), 'changing')", "print('held', flush=True)", f"time.sleep({seconds})"]
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", "\n".join(lines), str(memory)]
+    program = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": root}, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None and program.stdout.readline() == "held\n"
+    return program
+
+
+def test_a_second_writer_waits_or_is_told_who_writes(folder):
+    opened, late = Memory(folder), Memory(folder, wait=30)
+    with other_programs(folder, 0.5) as program:
+        message = refused(ValueError, opened.delete, [0])
+        assert f"process {program.pid} on" in message and str(folder) in message
+        assert f"process {program.pid} on" in refused(ValueError, Memory(folder, wait=0.1).delete, [0])
+        late.delete([1])
+    opened.delete([]) if opened.reopen() else pytest.fail("the other change is not there")
+    late.delete([2])
+    Memory(folder, wait=1).delete([3])
+    late.delete([4])  # on top of a change that came after it was opened
+    assert Memory(folder).version == 5 and len(Memory(folder)) == ROWS - 4
+    assert [path.name for path in folder.glob("*/deleted-*")] == ["deleted-5.npy"]
+
+
+def test_what_a_killed_program_left_is_removed(folder):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    (folder / "v00001-00000" / "deleted-2.npy").write_bytes(b"half")
+    (folder / "v00002-00000").mkdir()
+    with pytest.raises(KeyError), Memory(folder).changing() as change:
+        change.delete([3])
+        change.finish()
+        raise KeyError
+    assert not list(folder.glob("*/deleted-*")) and not (folder / "v00002-00000").exists()
+    output = folder.parent / "out"
+    output.mkdir()
+    with atomic_output(output / "a.txt") as temporary:
+        running = temporary.name
+    names = {running.replace(f"-{os.getpid()}-", f"-{ended.pid}-"), running, ".partial-0-1-12345678.txt"}
+    for name in names:
+        (output / name).touch()
+    files._CLEANED.clear()
+    with atomic_output(output / "b.txt"):
+        pass
+    assert names - {path.name for path in output.iterdir()} == {running.replace(f"-{os.getpid()}-", f"-{ended.pid}-")}
+
+
+def test_a_full_disk_is_named(folder, tmp_path):
+    """In a program of its own: the limit is for life."""
+    lines = ["import resource, signal, sys", "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)", "import numpy as np"]
+    lines += ["from pathlib import Path", "from common.weights.model_file import save_weights", "import mutations"]
+    lines += ["from common.io.images import write_image", "from reveal.memory import Memory"]
+    lines += ["memory, out = Memory(sys.argv[1]), Path(sys.argv[2])"]
+    lines += ["resource.setrlimit(resource.RLIMIT_FSIZE, (40, 40))"]
+    calls = {
+        "w.safetensors": "save_weights(out / 'w.safetensors', {'a': np.ones(9)}, kind='k', config={})",
+        "a.png": "write_image(out / 'a.png', np.zeros((99, 99, 3), np.float32))",
+        "deleted-2.npy": "memory.delete([1])",
+        "v00002-00000": "memory.add(memory.items([1])[:0] or [mutations.Item('kg', {'a': 1})], memory.keys([1]),"
+        " memory.values([1]))",
+    }
+    for call in calls.values():
+        lines += ["try:", f"    {call}", "except OSError as error:", "    print(error)"]
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": f"{root}:{root / 'tests' / 'faults'}"}
+    command = [sys.executable, "-c", "\n".join(lines), str(folder), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    for name, line in zip(calls, done.stdout.splitlines(), strict=True):
+        assert name in line
+    Memory(folder).verify()
+    assert Memory(folder).version == 1 and not list(tmp_path.glob("*.safetensors"))
