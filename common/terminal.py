@@ -17,6 +17,7 @@ from types import FrameType
 
 import tyro
 
+COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")  # of a shell, for a program with commands
 STOPS = ("SIGTERM", "SIGHUP")  # `kill`, the time limit of a batch system; a closed window
 
 

@@ -46,6 +46,10 @@ def main(arguments: list[str] | None = None) -> None:
         lines = [f"  {known:10}{(kind.__doc__ or '').splitlines()[0]}" for known, (kind, _) in COMMANDS.items()]
         terminal.say("\n".join([f"usage: {PROGRAM} COMMAND ... (each with --help)", "", *lines]))
         return
+    if name in terminal.COMPLETION:
+        tyro.extras.subcommand_cli_from_dict(
+            {known: kind for known, (kind, _) in COMMANDS.items()}, prog=PROGRAM, args=[name, *options]
+        )
     if name not in COMMANDS:
         terminal.complain(f"{PROGRAM}: {name!r} is no command; choose one of {', '.join(COMMANDS)}")
         raise SystemExit(2)

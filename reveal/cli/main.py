@@ -56,6 +56,10 @@ def main(arguments: list[str] | None = None) -> None:
     if not words or words[0] in ("-h", "--help"):
         terminal.say(_help())
         return
+    if words[0] in terminal.COMPLETION:
+        tyro.extras.subcommand_cli_from_dict(
+            {known: kind for known, (kind, _) in COMMANDS.items()}, prog=PROGRAM, args=words
+        )
     if words[0] == TOKENIZER:
         from reveal.processing import tokenizers
 

@@ -35,7 +35,8 @@ def test_a_base_comes_without_what_is_not_read_and_then_from_the_disk(server, mo
     (repository / "all.safetensors").write_bytes(b"a single file beside the folders")
     (repository / "unet" / "diffusion_pytorch_model.bin").write_bytes(b"a pickle")
     files = read_base("hf:who/tiny")
-    assert files.parameters == read_base(repository).parameters and files.base.unet == diffusion_base().unet.config
+    here = read_base(repository)
+    assert files.parameters == here.parameters and files.base.unet == here.base.unet
     sent = {name for name, _ in server.sent}
     assert {"model_index.json", "config.json", "diffusion_pytorch_model.safetensors"} < sent
     assert not sent & {"all.safetensors", "diffusion_pytorch_model.bin"}
