@@ -8,8 +8,9 @@ allows (`ComputePlan.kept`). If it allows fewer than two, `_coarse` gets the lev
 is made again for `_finish`, when the others are not needed any more. Sides are padded to a few sizes (`bucket`), so
 that pictures of other sizes find compiled functions.
 
-An image that does not fit the plan's window is cut into overlapping windows (`film.tiling`). Flow is first estimated in
-the whole image at `1 / flow_scale` of its size, so that a motion larger than a window is found; windows refine it.
+An image that does not fit the plan's window is cut into overlapping windows (`common.nn.tiling`). Flow is first
+estimated in the whole image at `1 / flow_scale` of its size, so that a motion larger than a window is found; windows
+refine it.
 
 A network that knows the midpoint alone makes other moments as midpoints of midpoints (`film.moments`), depth first, as
 many together as keep all devices busy. On an accelerator several pairs are one call. With several devices, calls are

@@ -11,7 +11,7 @@ fits the constants: the smallest with which no measured peak is above the model.
 Encoded frames are kept for the next new frames as far as there is memory; by default not beyond `MODEST`, since they
 save a few percent of the time.
 
-An image too large for the budget is computed in the largest windows that fit (`film.tiling`), with flow found at a
+An image too large for the budget is computed in the largest windows that fit (`common.nn.tiling`), with flow found at a
 scale at which the whole image fits.
 """
 

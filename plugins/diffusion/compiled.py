@@ -31,7 +31,7 @@ from common.weights.porting import is_float
 from common.weights.torch_names import dtype_name
 from plugins.diffusion.io.porting import network_dtype
 from plugins.diffusion.networks.unet import UNet
-from plugins.diffusion.networks.vae import Autoencoder
+from plugins.diffusion.networks.vae import MARGIN, OVERLAP, Autoencoder
 from plugins.diffusion.samplers import Sampler, starting_noise
 from plugins.diffusion.steering import Conditioning, StaticControl, steered
 
@@ -39,7 +39,6 @@ Tree = Mapping[Any, Any]
 DENOISED = 8 * 64 * 64  # latent pixels of a batch, per device, at most: eight images of 512 pixels a side
 DECODED = 2 * 512 * 512  # pixels that a device decodes at once, at most: a VAE takes about 1 GB for them
 WHOLE = 1024 * 1024  # pixels that the autoencoder takes at once, at most: larger images are tiled
-OVERLAP, MARGIN = 16, 4  # of tiles, in latent pixels: what neighbours share, and what of it is context only
 MAX_CONTROLS = 8  # control networks whose placed parameters are cached
 
 
@@ -190,10 +189,9 @@ def denoise(
     `branches`, scales and controls (`static_controls` with `control_arrays`) as `steering.steered`; `begin` is an
     initial sample in place of noise. `show` is called on the host with each call's index and images of what it
     predicts, by the decoder of `preview_graph` (as `decode`'s)."""
-    observe = None
-    if show is not None:
 
-        def observe(index: Int[Array, ""], x0: Float[Array, "b h w c"]) -> None:
+    def observe(index: Int[Array, ""], x0: Float[Array, "b h w c"]) -> None:
+        if show is not None:
             jax.debug.callback(show, index, decode(preview_graph, preview_params or {}, x0))
 
     if begin is None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from plugins.diffusion.compiled import OVERLAP
 from plugins.diffusion.generation_config import GenerationConfig
 from plugins.diffusion.io.base import EDITING, INPAINTING, TEXT_TO_IMAGE, Base
 from plugins.diffusion.io.prompts import chunks
+from plugins.diffusion.networks.vae import OVERLAP
 from plugins.diffusion.samplers import SAMPLERS, Sampler, by_name
 
 GUIDANCE = GenerationConfig.guidance
