@@ -305,7 +305,7 @@ def table_steps(options: Options) -> None:
 
 
 def table_tiles(options: Options) -> None:
-    side, tiles = (256, (256, 160)) if options.small else (1024, (1024, 512, 256))
+    side, tiles = (256, (256, 160)) if options.small else (512, (512, 256, 160))
     heading("tiles: the shipped autoencoder, there and back", TILES)
     with tempfile.TemporaryDirectory() as folder:
         for tile in tiles:
