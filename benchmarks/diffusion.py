@@ -1,4 +1,4 @@
-"""Speed and memory of the diffusion base: against the PyTorch library, by steps, and on an accelerator. Three tables.
+"""Speed and memory of the diffusion base: against the PyTorch library, by steps, in tiles, on an accelerator. Tables:
 
     python -m benchmarks.diffusion                            all; needs pip install -e ".[bench]", 8 GB of memory
     python -m benchmarks.diffusion --small                    tiny networks through the same code, to try it out
@@ -18,6 +18,10 @@ over theirs. The library maps the file and reads it in its first call, so compar
 `steps`: the sampling program of a tiny UNet, with guidance, for runs of 1 to 100 steps. The loop is one scan: lines and
 compile time (`CPU s` of it) stay, only the run gets longer. A loop of one turn is none: its program is a bit shorter.
 
+`tiles`: the shipped autoencoder there and back, on a photograph of the given side: whole, and in tiles. `off by` is the
+largest and the mean difference of values in [0, 1] from the whole one, `step` the largest mean difference between two
+neighbouring rows or columns of that difference: a seam.
+
 `gpu`: pictures per second from text to the host, 512 pixels, 50 steps of DDIM with guidance, bfloat16. Arithmetic is
 XLA's count, multiply and add as two, of two UNet rows per step and the decoder; in float32, where attention is plain
 products that XLA sees. `of peak` is the share of `--peak-tflops`.
@@ -27,6 +31,7 @@ Memory is read from /proc (Linux). No table uses programs that were compiled ear
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -51,13 +56,15 @@ SMALL_SIDE, SMALL_WIDTHS = 16, (32, 64)
 UNET = {"": "", "load s": ".2f", "load peak MB": ",.0f", "over size": "+.0%", "compile s": ".1f", "wait s": ".1f"}
 UNET |= {"call s": ".3f", "CPU s": ".3f", "peak MB": ",.0f"}
 PROGRAM = {"steps": "", "lines": ",", "compile s": ".2f", "CPU s": ".2f", "run s": ".3f"}
+TILES = {"side": "", "tile": "", "s": ".2f", "CPU s": ".2f", "peak MB": ",.0f", "off by": ".4f", "mean": ".5f"}
+TILES |= {"step": ".5f"}
 GPU = {"batch": "", "first s": ".0f", "s": ".2f", "pictures/s": ".2f", "TFLOP/s": ".1f", "of peak": ".0%"}
 GPU |= {"peak MB": ",.0f"}
 
 
 @dataclass
 class Options:
-    only: Literal["unet", "steps", "gpu"] | None = None
+    only: Literal["unet", "steps", "tiles", "gpu"] | None = None
     """One table instead of all."""
     repeats: int = 3
     """Timed runs per number; the median counts."""
@@ -161,6 +168,33 @@ def run_steps(steps: int, repeats: int) -> dict[str, Any]:
         _, running = [timed(lambda program=program: np.asarray(program(*arrays)))[1] for _ in range(2)]
         rows.append({"compile s": compiling, "CPU s": work, "run s": running})
     return medians(rows) | {"steps": steps, "lines": program.as_text().count("\n")}
+
+
+def run_tiles(side: int, tile: int, folder: str) -> dict[str, Any]:
+    """One size of tiles, in this process; the picture goes to the folder."""
+    import cv2
+
+    from common.io.images import read_image
+    from plugins.diffusion.compiled import in_tiles, make_layout
+
+    pipeline = diffusion.load()
+    unit, params = pipeline.base.unit, pipeline.compiled.params()["vae"]
+    photograph = read_image(Path(__file__).parents[1] / "examples" / "cup_0.jpg")
+    picture = cv2.resize(photograph, (side, side), interpolation=cv2.INTER_AREA)[None]
+    layout = make_layout(1, side, side, unit, 1, None, tile)
+
+    def back() -> np.ndarray:
+        both = pipeline.compiled.encode_image, pipeline.compiled.decode
+        encode, decode = (functools.partial(function, params) for function in both)
+        latents = in_tiles(encode, picture, layout, unit, (side // unit, side // unit))
+        return in_tiles(decode, latents, layout, unit, (side, side))
+
+    before = forget_peak()
+    back()
+    peak = memory("VmHWM") - before
+    output, seconds, work = timed(back)
+    np.save(Path(folder) / f"{tile}.npy", output)
+    return {"s": seconds, "CPU s": work, "peak MB": peak}
 
 
 def run_gpu(batch: int, small: bool, repeats: int) -> dict[str, Any]:
@@ -270,6 +304,19 @@ def table_steps(options: Options) -> None:
     print()
 
 
+def table_tiles(options: Options) -> None:
+    side, tiles = (256, (256, 160)) if options.small else (512, (512, 256, 160))
+    heading("tiles: the shipped autoencoder, there and back", TILES)
+    with tempfile.TemporaryDirectory() as folder:
+        for tile in tiles:
+            row = in_process("tiles", side=side, tile=tile, folder=folder)
+            off = np.load(Path(folder) / f"{tile}.npy") - np.load(Path(folder) / f"{side}.npy")
+            steps = [np.abs(np.diff(off, axis=axis)).mean((0, 3 - axis, 3)).max() for axis in (1, 2)]
+            row |= {"off by": np.abs(off).max(), "mean": np.abs(off).mean(), "step": max(steps)}
+            line(TILES, row | {"side": side, "tile": tile})
+    print()
+
+
 def table_gpu(options: Options) -> None:
     for batch in (1, 8):
         row = in_process("gpu", batch=batch, small=options.small, repeats=options.repeats)
@@ -293,9 +340,10 @@ def line(columns: dict[str, str], row: dict[str, Any]) -> None:
 def main(options: Options) -> None:
     if options.case:
         name, arguments = json.loads(options.case)
-        print(json.dumps({"write": write, "unet": run_unet, "steps": run_steps, "gpu": run_gpu}[name](**arguments)))
+        cases = {"write": write, "unet": run_unet, "steps": run_steps, "tiles": run_tiles, "gpu": run_gpu}
+        print(json.dumps(cases[name](**arguments)))
         return
-    for name, table in {"unet": table_unet, "steps": table_steps, "gpu": table_gpu}.items():
+    for name, table in {"unet": table_unet, "steps": table_steps, "tiles": table_tiles, "gpu": table_gpu}.items():
         if options.only in (None, name):
             table(options)
 

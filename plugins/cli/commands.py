@@ -77,6 +77,10 @@ class Generate(BaseOptions, GenerationConfig):
     """Images computed at once; None: chosen by size and devices."""
     sheet: str | None = None
     """Also write a contact sheet of all images to this file."""
+    preview: str | None = None
+    """Image file that shows what each step predicts; replaced at every step."""
+    preview_vae: str | None = None
+    """A fast autoencoder for the preview (TAESD): a folder or a file; None: a linear map, coarse and blurred."""
     overwrite: bool = False
     """Replace the output if it exists."""
     quiet: bool = False

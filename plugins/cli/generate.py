@@ -10,12 +10,14 @@ does not keep such programs in its compilation cache; where compiling takes long
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import cv2
 import jax
 import numpy as np
 from jaxtyping import Float
@@ -28,7 +30,9 @@ from common.runtime import setup
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.cli.controls import make_controls, make_image_prompt
 from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, read_base
+from plugins.diffusion.io.components import load_vae
 from plugins.diffusion.pipeline import from_files
+from plugins.diffusion.preview import Preview
 from plugins.diffusion.request import Request, make_request
 
 PATTERN = r"seed_\d+\.png"
@@ -70,12 +74,18 @@ def check_outputs(command: Generate) -> None:
         check_output_file(command.output, command.overwrite)
     else:
         check_output_folder(command.output, command.overwrite, PATTERN)
-    if command.sheet is not None:
-        check_writable(command.sheet)
-        check_output_file(command.sheet, command.overwrite)
-        sheet, output = Path(command.sheet).resolve(), Path(command.output).resolve()
-        if sheet == output or (sheet.parent == output and re.fullmatch(PATTERN, sheet.name)):
-            raise ValueError(f"--sheet {command.sheet} would replace an image of --output; give it another name")
+    taken = [Path(command.output).resolve()]
+    for name, file in (("sheet", command.sheet), ("preview", command.preview)):
+        if file is None:
+            continue
+        check_writable(file)
+        check_output_file(file, command.overwrite)
+        path = Path(file).resolve()
+        if path in taken or (path.parent == taken[0] and re.fullmatch(PATTERN, path.name)):
+            raise ValueError(f"--{name} {file} would replace another output; give it another name")
+        taken.append(path)
+    if command.preview_vae is not None and command.preview is None:
+        raise ValueError(f"--preview-vae {command.preview_vae} decodes a preview; add --preview FILE")
 
 
 def request_of(command: Generate, base: Base) -> Request:
@@ -125,6 +135,19 @@ def read_embedding(option: str) -> Any:
     return TextualInversion.load(name, word)
 
 
+def make_preview(command: Generate, request: Request) -> Preview:
+    """The preview of --preview: its file is replaced at each step, by the images of the batch at their size."""
+
+    def show(done: int, total: int, images: Float[np.ndarray, "b h w 3"]) -> None:
+        size = request.width, request.height
+        larger = [np.clip(cv2.resize(image, size, interpolation=cv2.INTER_CUBIC), 0, 1) for image in images]
+        with contextlib.suppress(OSError, ValueError):  # a run goes on without its preview
+            sheet = contact_sheet(larger, gap=0) if len(larger) > 1 else larger[0]
+            write_image(str(command.preview), sheet, overwrite=True)
+
+    return Preview(show, None if command.preview_vae is None else load_vae(command.preview_vae))
+
+
 def describe(command: Generate, files: BaseFiles, request: Request) -> str:
     """What is about to be computed, in a line."""
     count = len(request.seeds)
@@ -147,6 +170,7 @@ def images(
 ) -> Images:
     """Loads the weights, then generates one image after the other."""
     setup()
+    preview = None if command.preview is None else make_preview(command, request)
     pipeline = from_files(files, DTYPES[command.dtype]).with_loras(loras).with_embeddings(embeddings)
     devices, count = len(jax.devices()), len(request.seeds)
     divides = devices <= count if command.batch is None else command.batch % devices == 0
@@ -165,7 +189,8 @@ def images(
             bar.update(done - bar.n)
 
         progress = None if bar.disable else show
-        for batch in pipeline.run(request, batch=command.batch, progress=progress, stepwise=slow, mesh=mesh):
+        options = {"preview": preview, "stepwise": slow or preview is not None, "mesh": mesh}
+        for batch in pipeline.run(request, batch=command.batch, progress=progress, **options):
             yield from batch
 
 

@@ -5,6 +5,9 @@ them with the networks' graphs, and with the parameters in the type and on the d
 
 `Layout` splits a request into batches of the UNet and chunks of the autoencoder that fit into memory. All batches have
 one size, so that one compilation serves them; the last one is padded with its last image, whose copies are dropped.
+Images of more than `WHOLE` pixels go through the autoencoder in overlapping tiles of at most that many
+(`common/nn/tiling.py`). Its norms and its attention then see a tile instead of the image, so that colours differ a
+little; there are no seams.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
@@ -22,17 +26,19 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
 from common.nn.text_encoder import TextStates
+from common.nn.tiling import Tiling
 from common.weights.porting import is_float
 from common.weights.torch_names import dtype_name
 from plugins.diffusion.io.porting import network_dtype
 from plugins.diffusion.networks.unet import UNet
-from plugins.diffusion.networks.vae import Autoencoder
+from plugins.diffusion.networks.vae import MARGIN, OVERLAP, Autoencoder
 from plugins.diffusion.samplers import Sampler, starting_noise
 from plugins.diffusion.steering import Conditioning, StaticControl, steered
 
 Tree = Mapping[Any, Any]
 DENOISED = 8 * 64 * 64  # latent pixels of a batch, per device, at most: eight images of 512 pixels a side
 DECODED = 2 * 512 * 512  # pixels that a device decodes at once, at most: a VAE takes about 1 GB for them
+WHOLE = 1024 * 1024  # pixels that the autoencoder takes at once, at most: larger images are tiled
 MAX_CONTROLS = 8  # control networks whose placed parameters are cached
 
 
@@ -42,10 +48,14 @@ class Layout(NamedTuple):
     batches: list[Int[np.ndarray, " b"]]  # indices of each batch's images; the last index of all pads the last batch
     chunk: int  # number of images that the autoencoder takes at once
     split: NamedSharding | None  # sharding of a batch's rows; None: all on the default device
+    window: tuple[int, int]  # height and width of the autoencoder's tiles in pixels; the image's: it is not tiled
 
 
-def make_layout(total: int, height: int, width: int, unit: int, batch: int | None, mesh: Mesh | None) -> Layout:
-    """The layout of `total` images of height x width pixels, `unit` pixels per latent pixel and side.
+def make_layout(
+    total: int, height: int, width: int, unit: int, batch: int | None, mesh: Mesh | None, tile: int | None = None
+) -> Layout:
+    """The layout of `total` images of height x width pixels, `unit` pixels per latent pixel and side; `tile` is the
+    side of tiles, in pixels (None: the fewest of at most `WHOLE` pixels).
 
     `batch` is the batch size, a multiple of the number of devices; None: even batches of at most `DENOISED`. Raises
     ValueError for another batch size, or a mesh with axes of another type than Auto."""
@@ -62,7 +72,24 @@ def make_layout(total: int, height: int, width: int, unit: int, batch: int | Non
         rule = f"a multiple of the {devices} devices" if devices > 1 else "1 or more"
         raise ValueError(f"batch={batch} has to be {rule}; leave it out to let the program choose")
     indices = [_padded(start, batch, total) for start in range(0, total, batch)]
-    return Layout(indices, chunk_size(batch, height * width, devices), split)
+    window = _window((height, width), unit, tile)
+    return Layout(indices, chunk_size(batch, window[0] * window[1], devices), split, window)
+
+
+def _window(image: tuple[int, int], unit: int, tile: int | None) -> tuple[int, int]:
+    """Height and width of the tiles."""
+    if tile is not None:
+        return min(tile, image[0]), min(tile, image[1])
+    counts, overlap = [1, 1], OVERLAP * unit
+
+    def window() -> tuple[int, int]:
+        sides = (-(-(side + (count - 1) * overlap) // count) for side, count in zip(image, counts, strict=True))
+        height, width = (side + -side % unit for side in sides)
+        return height, width
+
+    while np.prod(window()) > WHOLE:
+        counts[int(np.argmax(window()))] += 1
+    return window()
 
 
 def chunk_size(batch: int, pixels: int, devices: int = 1) -> int:
@@ -79,6 +106,29 @@ def in_chunks(
         chunk = jax.device_put(rows[_padded(start, size, len(rows))], split)
         outputs.append(np.asarray(function(chunk))[: len(rows) - start])
     return np.concatenate(outputs)
+
+
+def in_tiles(
+    function: Callable[[Any], Array],
+    rows: Float[np.ndarray, "n h w c"],
+    layout: Layout,
+    unit: int,
+    size: tuple[int, int],
+) -> Float[np.ndarray, "n h2 w2 c2"]:
+    """`function`, the autoencoder's one way or the other, of all rows, tile by tile; `size` is the output's height and
+    width, in pixels or (encoding) in latent pixels."""
+    ratio = Fraction(rows.shape[1], size[0])
+    scale = unit if ratio < 1 else 1  # output pixels per latent pixel
+    height, width = (side * scale // unit for side in layout.window)
+    if (height, width) == size:
+        return in_chunks(function, rows, layout.chunk, layout.split)
+    output: Any = 0
+    for down, across, weights in Tiling(size, (height, width), OVERLAP * scale, MARGIN * scale, scale).windows():
+        source = (slice(int(side.start * ratio), int(side.stop * ratio)) for side in (down, across))
+        tile = in_chunks(function, rows[:, *source], layout.chunk, layout.split)
+        output = output if isinstance(output, np.ndarray) else np.zeros((len(rows), *size, tile.shape[-1]), tile.dtype)
+        output[:, down, across] += weights * tile
+    return output
 
 
 def _padded(start: int, size: int, total: int) -> Int[np.ndarray, " size"]:
@@ -121,6 +171,7 @@ def denoise(
     control_arrays: Sequence[Any] = (),
     begin: Float[Array, "b h w c"] | None = None,
     image_scale: Float[Array, ""] | None = None,
+    preview_params: Tree | None = None,
     *,
     sampler: Sampler,
     schedule: Any,
@@ -130,11 +181,19 @@ def denoise(
     shape: tuple[int, int, int],
     progress: Callable[[Any], None] | None,
     static_controls: tuple[StaticControl, ...] = (),
+    preview_graph: Any = None,
+    show: Callable[[Any, Any], None] | None = None,
 ) -> Float[Array, "b h w c"]:
     """A whole run, from each image's key (and latents of `image`) to its latents; float32.
 
     `branches`, scales and controls (`static_controls` with `control_arrays`) as `steering.steered`; `begin` is an
-    initial sample in place of noise."""
+    initial sample in place of noise. `show` is called on the host with each call's index and images of what it
+    predicts, by the decoder of `preview_graph` (as `decode`'s)."""
+
+    def observe(index: Int[Array, ""], x0: Float[Array, "b h w c"]) -> None:
+        if show is not None:
+            jax.debug.callback(show, index, decode(preview_graph, preview_params or {}, x0))
+
     if begin is None:
         noise = starting_noise(keys, (len(keys), *shape))
         begin = sampler.start(noise, schedule, steps=steps, image=image, strength=strength)
@@ -143,7 +202,7 @@ def denoise(
     unet = functools.partial(network, guidance=scale) if distilled else network
     controls = list(zip(static_controls, control_arrays, strict=True))
     model = steered(unet, _dtype(params), branches, scale, rescale, controls, image_scale)
-    return sampler(model, begin, schedule, steps=steps, strength=strength, key=keys, progress=progress)
+    return sampler(model, begin, schedule, steps=steps, strength=strength, key=keys, progress=progress, observe=observe)
 
 
 class CompiledFunctions:
@@ -156,6 +215,7 @@ class CompiledFunctions:
         for name, network in networks.items():
             graphs[name], self._own[name] = (None, {}) if network is None else _split(network)
         self._callback: Callable[[int], None] | None = None
+        self._shown: Callable[[int, np.ndarray], None] | None = None
         self._placed: tuple[Any, dict[str, Tree]] | None = None
         self._controls: dict[tuple, tuple[Tree, Tree]] = {}
         texts = [name for name in graphs if name.startswith("text_encoder") and graphs[name] is not None]
@@ -163,7 +223,7 @@ class CompiledFunctions:
         self.encode_image = _jitted(encode_image, graphs["vae"])
         self.decode = _jitted(decode, graphs["vae"])
         static = ("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress", "static_controls")
-        self.denoise = _jitted(denoise, graphs["unet"], *static)
+        self.denoise = _jitted(denoise, graphs["unet"], *static, "preview_graph", "show")
 
     def params(self, dtype: Any = None, mesh: Mesh | None = None) -> dict[str, Tree]:
         """Parameters by network, as `dtype` (None: their own), on every device of the mesh.
@@ -191,18 +251,25 @@ class CompiledFunctions:
         return graph, cached[1]
 
     @contextmanager
-    def reporting(self, callback: Callable[[int], None] | None) -> Iterator[Callable[[Any], None] | None]:
-        """The `progress` to give to `denoise`: the same function for all callbacks, so that nothing is recompiled."""
-        self._callback = callback
+    def reporting(
+        self, callback: Callable[[int], None] | None, show: Callable[[int, np.ndarray], None] | None = None
+    ) -> Iterator[dict[str, Callable | None]]:
+        """`progress` and `show` to give to `denoise`: the same functions for all callbacks, so that nothing is
+        recompiled."""
+        self._callback, self._shown = callback, show
         try:
-            yield None if callback is None else self._report
+            yield {"progress": callback and self._report, "show": show and self._show}
             jax.effects_barrier()  # calls may still be pending
         finally:
-            self._callback = None
+            self._callback = self._shown = None
 
     def _report(self, index: Any) -> None:
         if self._callback is not None:
             self._callback(int(index))
+
+    def _show(self, index: Any, images: Any) -> None:
+        if self._shown is not None:
+            self._shown(int(index), np.asarray(images))
 
 
 def _split(network: nnx.Module) -> tuple[Any, Tree]:

@@ -33,6 +33,9 @@ class GenerationConfig:
     """SDXL: height and width that the image is said to have had before training resized it; None: its own."""
     crop: tuple[int, int] = (0, 0)
     """SDXL: top and left, in pixels, at which training is said to have cropped the image."""
+    tile: int | None = None
+    """Side, in pixels, of the tiles in which the autoencoder works; None: whole images up to 1024x1024 pixels, larger
+    ones in tiles of at most as many (about 2 GB)."""
     clip_skip: int = 0
     """Layers of the text encoder to skip at its end; many programs count one more (their 2 is 1)."""
 

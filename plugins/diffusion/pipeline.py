@@ -34,12 +34,13 @@ from jaxtyping import Float, Int
 
 from common.io.clip_tokenizer import Tokenizer
 from common.nn.text_encoder import TextEncoder
-from plugins.diffusion.compiled import CompiledFunctions, Layout, in_chunks, make_layout
+from plugins.diffusion.compiled import CompiledFunctions, Layout, in_tiles, make_layout
 from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, load_networks, read_base, save_base
 from plugins.diffusion.io.components import KINDS
 from plugins.diffusion.io.prompts import chunks
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import Autoencoder
+from plugins.diffusion.preview import LinearDecoder, Preview, fit_linear_decoder
 from plugins.diffusion.request import Request, make_request
 from plugins.diffusion.samplers import Sampler, keys_of_seeds
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
@@ -142,6 +143,15 @@ class Pipeline:
         there = {kind: network for kind, network in self.networks.items() if network is not None or kind == "vae"}
         return CompiledFunctions(there)
 
+    @functools.cached_property
+    def linear_decoder(self) -> LinearDecoder | None:
+        """Latents to small images for previews; None: the latents are pixels."""
+        if self.vae is None:
+            return None
+        return fit_linear_decoder(
+            functools.partial(self.compiled.encode_image, self.compiled.params()["vae"]), self.base.unit
+        )
+
     def __call__(
         self,
         prompts: str | Sequence[str],
@@ -154,6 +164,7 @@ class Pipeline:
         dtype: Any = None,
         batch: int | None = None,
         progress: Progress | None = None,
+        preview: Preview | None = None,
         mesh: Mesh | None = None,
         **options: Any,
     ) -> Float[np.ndarray, "b h w 3"]:
@@ -170,6 +181,7 @@ class Pipeline:
           batch: batch size, the last batch padded: one compilation for any number of images. None: even batches that
             fit a usual accelerator.
           progress: called on the host with (calls of the UNet done, all of them).
+          preview: shows images of what each step predicts (`preview.py`).
           mesh: devices to shard each batch over, axes of type Auto (`common.training.mesh.make_mesh()`).
           options: fields of `GenerationConfig`: steps, sampler (a name or a `Sampler`), guidance, rescale, height,
             width, strength, clip_skip, weighted, image_guidance, original, crop.
@@ -180,7 +192,8 @@ class Pipeline:
         request = make_request(self.base, prompts, negative=negative, seeds=seeds, **conditions, **options)
         for line in request.truncated:
             warnings.warn(line, stacklevel=2)
-        return np.concatenate(list(self.run(request, dtype=dtype, batch=batch, progress=progress, mesh=mesh)))
+        reports = {"progress": progress, "preview": preview}
+        return np.concatenate(list(self.run(request, dtype=dtype, batch=batch, **reports, mesh=mesh)))
 
     def run(
         self,
@@ -189,6 +202,7 @@ class Pipeline:
         dtype: Any = None,
         batch: int | None = None,
         progress: Progress | None = None,
+        preview: Preview | None = None,
         stepwise: bool = True,
         mesh: Mesh | None = None,
         params: Mapping[str, Any] | None = None,
@@ -198,17 +212,33 @@ class Pipeline:
         `params`, by network, replace the pipeline's own as they are: for a model in training. Without `stepwise`,
         `progress` is called once a batch: a function that reports its steps is compiled apart, and JAX does not cache
         it on disk."""
-        layout = make_layout(len(request.seeds), request.height, request.width, self.base.unit, batch, mesh)
+        if preview is not None and preview.decoder is not None:
+            config, base = preview.decoder.config, self.base
+            if (config.latent_channels, config.reduction) != (base.channels, base.unit):
+                found = f"{config.latent_channels} channels at 1/{config.reduction} of the side"
+                raise ValueError(
+                    f"the preview's autoencoder has latents of {found}, the base {base.channels} at 1/{base.unit}"
+                )
+        layout = make_layout(
+            len(request.seeds), request.height, request.width, self.base.unit, batch, mesh, request.tile
+        )
         chosen = {**self.compiled.params(dtype, mesh), **(params or {})}
-        return self._images(Run(self, request, chosen, layout, dtype, mesh), progress, stepwise)
+        return self._images(Run(self, request, chosen, layout, dtype, mesh), progress, preview, stepwise)
 
-    def _images(self, run: Run, progress: Progress | None, stepwise: bool) -> Iterator[Float[np.ndarray, "b h w 3"]]:
+    def _images(
+        self, run: Run, progress: Progress | None, preview: Preview | None, stepwise: bool
+    ) -> Iterator[Float[np.ndarray, "b h w 3"]]:
         """A generator: nothing is computed before the first batch is requested."""
         request, params, layout = run.request, run.params, run.layout
         encode = functools.partial(self.compiled.encode_image, params["vae"])
         decode = functools.partial(self.compiled.decode, params["vae"])
-        encoded = functools.partial(in_chunks, encode, size=layout.chunk, split=layout.split)
+        unit, size = self.base.unit, (request.height, request.width)
+        small = (request.height // unit, request.width // unit)
+        encoded = functools.partial(in_tiles, encode, layout=layout, unit=unit, size=small)
         image, channels = self._images_beside(request, encoded)
+        decoder = None
+        if preview is not None:
+            decoder = preview.decoder or self.linear_decoder
         done = 0
 
         def report(batch: int, index: int) -> None:  # calls finish out of order at times
@@ -217,11 +247,21 @@ class Pipeline:
                 done = batch * request.calls + index + 1
                 progress(done, len(layout.batches) * request.calls)
 
+        latest = 0
+
+        def show(batch: int, count: int, index: int, images: np.ndarray) -> None:
+            nonlocal latest
+            if preview is not None and batch * request.calls + index >= latest:
+                latest = batch * request.calls + index + 1
+                preview.show(latest, len(layout.batches) * request.calls, images[:count])
+
         for i, rows in enumerate(layout.batches):
+            count = int(rows[-1] - rows[0]) + 1  # without padding
             callback = functools.partial(report, i) if stepwise and progress is not None else None
-            latents = self._denoised(run, rows, image, channels, callback)
+            shown = None if preview is None else functools.partial(show, i, count)
+            latents = self._denoised(run, rows, image, channels, callback, shown, decoder)
             report(i, request.calls - 1)
-            yield in_chunks(decode, latents[: rows[-1] - rows[0] + 1], layout.chunk, layout.split)
+            yield in_tiles(decode, latents[:count], layout, unit, size)
 
     def _images_beside(
         self, request: Request, encode: Callable[[np.ndarray], np.ndarray]
@@ -245,8 +285,10 @@ class Pipeline:
         image: Float[np.ndarray, "_ h w c"] | None,
         channels: Float[np.ndarray, "_ h w e"] | None,
         report: Callable[[int], None] | None,
+        show: Callable[[int, np.ndarray], None] | None,
+        decoder: nnx.Module | None,
     ) -> Float[np.ndarray, "b h w c"]:
-        """The latents of these images of the request."""
+        """The latents of these images of the request; `show` gets previews by `decoder` (None: of pixels)."""
         base, request, split = self.base, run.request, run.layout.split
         prepared = [control.prepare(run, rows) for control in request.controls]
         sources = [control.initial_latents(run, rows) for control in request.controls if control.has_source]
@@ -267,7 +309,8 @@ class Pipeline:
                 beside[UNCOND] = np.zeros_like(beside[UNCOND])
             branches = {name: row._replace(channels=jnp.asarray(beside[name])) for name, row in branches.items()}
         arrays = (keys_of_seeds([request.seeds[i] for i in rows]), branches, None if image is None else of(image))
-        with self.compiled.reporting(report) as progress:
+        graph, params = (None, None) if decoder is None else self.compiled.control(decoder, jnp.float32, run.mesh)
+        with self.compiled.reporting(report, show) as callbacks:
             latents = self.compiled.denoise(
                 run.params["unet"],
                 *jax.tree.map(lambda array: jax.device_put(array, split), arrays),
@@ -275,6 +318,7 @@ class Pipeline:
                 [arrays for _, arrays in prepared],
                 sources[0] if sources else None,
                 jnp.float32(request.image_guidance) if IMAGE in branches else None,
+                params,
                 static_controls=tuple(static for static, _ in prepared),
                 sampler=request.sampler,
                 schedule=self.schedule,
@@ -282,7 +326,8 @@ class Pipeline:
                 strength=request.strength,
                 rescale=request.rescale,
                 shape=(request.height // base.unit, request.width // base.unit, base.channels),
-                progress=progress,
+                preview_graph=graph,
+                **callbacks,
             )
             return np.asarray(latents)
 

@@ -16,6 +16,7 @@ import numpy as np
 from plugins.diffusion.generation_config import GenerationConfig
 from plugins.diffusion.io.base import EDITING, INPAINTING, TEXT_TO_IMAGE, Base
 from plugins.diffusion.io.prompts import chunks
+from plugins.diffusion.networks.vae import OVERLAP
 from plugins.diffusion.samplers import SAMPLERS, Sampler, by_name
 
 GUIDANCE = GenerationConfig.guidance
@@ -126,6 +127,9 @@ def _check_numbers(base: Base, given: Mapping[str, list[Any]], config: Generatio
         raise ValueError(f"guidance={config.guidance} has to be a number; 1 disables it, the default is {GUIDANCE}")
     if not 0 <= config.rescale <= 1:
         raise ValueError(f"rescale={config.rescale} has to lie in [0, 1]; 0 disables it, 0.7 is customary")
+    smallest = (2 * OVERLAP + 1) * base.unit
+    if config.tile is not None and (config.tile < smallest or config.tile % base.unit):
+        raise ValueError(f"tile={config.tile}: sides of tiles are multiples of {base.unit}, {smallest} or more")
     if not 0 <= config.clip_skip < layers:
         raise ValueError(f"clip_skip={config.clip_skip}: this text encoder can skip 0 to {layers - 1} layers")
     if not config.image_guidance >= 1:

@@ -1,6 +1,7 @@
 """Images depend on prompt, seed and settings alone; functions are compiled once; a base is saved and read again."""
 
 import dataclasses
+import functools
 import json
 import shutil
 from typing import Any
@@ -10,14 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from networks import assert_same, one_line, parameters
+from flax import nnx
+from networks import assert_same, one_line, parameters, random
+from refusals import refused
 from tiny_base import SCHEDULE, TEXT, VAE, diffusion_base, pixel_base, unet_config
 
 from common.training.mesh import make_mesh
-from plugins.diffusion.compiled import chunk_size, make_layout
+from plugins.diffusion.compiled import chunk_size, in_tiles, make_layout
 from plugins.diffusion.io.base import read_base
 from plugins.diffusion.io.lora import Lora
+from plugins.diffusion.networks.tiny_vae import AutoencoderTiny, TinyVAEConfig
 from plugins.diffusion.pipeline import load
+from plugins.diffusion.preview import Preview, fit_linear_decoder
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers.schedules import Schedule
 
@@ -224,3 +229,52 @@ def test_prediction_and_tokenizer_may_be_given(tmp_path):
     assert files.base.schedule == dataclasses.replace(SCHEDULE, prediction_type="v_prediction")
     assert isinstance(files.base.schedule, Schedule) and files.components["unet"].dtype == "float32"
     assert files.components["unet"].parameters == sum(v.size for v in parameters(diffusion_base().unet).values())
+
+
+def test_previews_show_each_steps_prediction(apples):
+    """In order, without the padding of a batch, by a linear map of latents or a given decoder."""
+    shown, base = [], diffusion_base()
+    preview = Preview(lambda done, total, images: shown.append((done, total, images)))
+    images = base(APPLE, seeds=[5, 6, 5], preview=preview, **QUICK)
+    done = [done for done, *_ in shown]
+    assert done == sorted(set(done)) and shown[-1][:2] == (6, 6)
+    assert shown[0][2].shape == (2, 8, 8, 3) and shown[-1][2].shape == (1, 8, 8, 3)
+    np.testing.assert_allclose(images[:2], apples, atol=1e-5)
+    base(APPLE, seeds=[5, 6], preview=dataclasses.replace(preview, decoder=base.vae), **QUICK)
+    assert shown[-1][2].shape == (2, 16, 16, 3) and np.abs(shown[-1][2] - apples).mean() < 0.01
+    other = AutoencoderTiny(TinyVAEConfig(), rngs=nnx.Rngs(0))
+    refused(ValueError, "1/8", lambda: base(APPLE, preview=dataclasses.replace(preview, decoder=other)))
+
+
+def test_a_linear_decoder_gives_the_colours_of_its_chart():
+    """Of an encoder that mixes colours linearly it is the inverse."""
+    mix = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    decoder = fit_linear_decoder(lambda image: (2 * image[:, ::2, ::2] - 1) @ mix + 0.3, 2)
+    image = np.random.default_rng(1).random((1, 2, 5, 3)).astype(np.float32)
+    decoded = decoder.decode(decoder.from_latents(jnp.asarray((2 * image - 1) @ mix + 0.3)))
+    np.testing.assert_allclose((decoded + 1) / 2, image, atol=1e-4)
+
+
+def test_a_large_image_goes_through_the_autoencoder_in_tiles():
+    """Without norms and attention (TAESD) tiles give the whole image; with them they change it a little."""
+    sizes = {name: (8, 8) for name in ("encoder_block_out_channels", "decoder_block_out_channels")}
+    counts = {name: (1, 1) for name in ("num_encoder_blocks", "num_decoder_blocks")}
+    picture = np.random.default_rng(0).random((1, 96, 128, 3)).astype(np.float32)
+    for vae, worst in ((random(AutoencoderTiny, TinyVAEConfig(**sizes, **counts)), 1e-4), (diffusion_base().vae, 0.03)):
+        compiled = dataclasses.replace(diffusion_base(), vae=vae).compiled
+        both = compiled.encode_image, compiled.decode
+        encode, decode = (functools.partial(function, compiled.params()["vae"]) for function in both)
+        whole, tiled = (make_layout(1, 96, 128, 2, 1, None, tile) for tile in (None, 72))
+        assert whole.window == (96, 128) and tiled.window == (72, 72)
+        latents = [in_tiles(encode, picture, layout, 2, (48, 64)) for layout in (whole, tiled)]
+        images = [in_tiles(decode, latents[0], layout, 2, (96, 128)) for layout in (whole, tiled)]
+        for a, b in (latents, images):
+            assert a.shape == b.shape and np.abs(a - b).mean() < worst * a.std() and np.any(a != b)
+    refused(ValueError, "tile=64", lambda: make_request(diffusion_base().base, APPLE, tile=64))
+
+
+@pytest.mark.parametrize(("height", "width"), [(2048, 2048), (1024, 4096), (1032, 1024)])
+def test_tiles_fit_into_the_budget(height, width):
+    assert make_layout(1, 1024, 1024, 8, None, None).window == (1024, 1024)
+    window = make_layout(1, height, width, 8, None, None).window
+    assert window[0] * window[1] <= 1024 * 1024 and min(window) > 256 and not window[0] % 8 and not window[1] % 8

@@ -72,11 +72,11 @@ def test_one_image_and_one_from_it(here, capsys):
 
 def test_many_images_are_numbered_by_seed(here, capsys):
     """On both devices; a long prompt is a warning."""
-    options = f"--seed 9 --count 3 -o out --sheet sheet.png --prompt {'apple-' * 20}"
+    options = f"--seed 9 --count 3 -o out --sheet sheet.png --preview now.png --prompt {'apple-' * 20}"
     generate(options)
     assert capsys.readouterr().err.count("\n") == 1
     assert sorted(p.name for p in Path("out").iterdir()) == ["seed_0009.png", "seed_0010.png", "seed_0011.png"]
-    assert image_size("sheet.png")[0] > 2 * 16
+    assert image_size("sheet.png")[0] > 2 * 16 and image_size("now.png") == (32, 32)
     assert "out" in refused(f"{GENERATE} {options}", capsys)
     Path("out/mine.txt").touch()
     assert "mine.txt" in refused(f"{GENERATE} {options} --overwrite", capsys)
@@ -137,6 +137,10 @@ MISTAKES = {  # words -> a value in the error
     "-o taken.png": "taken.png",
     "--sheet sheet.mp4": "'.mp4'",
     "--sheet a.png": "--sheet a.png",
+    "--sheet b.png --preview b.png": "--preview b.png",
+    "--preview-vae base": "--preview",
+    "--embedding cat=none.safetensors": "none.safetensors",
+    "--tile 64": "tile=64",
     "-o out --sheet out/seed_7.png --overwrite": "--sheet out/seed_7.png",
     "--lora none.safetensors": "none.safetensors",
     "--lora none.safetensors:much": "'much'",

@@ -35,6 +35,7 @@ FIXED: dict[str, tuple] = {
     "use_quant_conv": (True,),
 }
 NORM_EPS = 1e-6
+OVERLAP, MARGIN = 16, 4  # of tiles, in latent pixels: what neighbours share, and what of it is context only
 LOGVAR = (-30.0, 20.0)  # log variances are clipped to this range
 
 

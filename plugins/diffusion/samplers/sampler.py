@@ -153,6 +153,7 @@ class Sampler:
         key: Shaped[Array, "*k"] | None = None,
         noise: Float[Array, "n b ..."] | None = None,
         progress: Callable[[Any], None] | None = None,
+        observe: Callable[[Array, Array], None] | None = None,
         trajectory: bool = False,
         **options: Any,
     ) -> Any:
@@ -165,6 +166,7 @@ class Sampler:
           key: for samplers that draw noise, one key or one per image. Others ignore it.
           noise: the draws themselves instead, one for each call of the model.
           progress: called on the host with the index of each finished call, at times out of order; works in jit.
+          observe: traced; called with the index of each call and the x_0 that it predicts.
           trajectory: return (final, samples before the first and after each call [n+1, b, ...]) instead.
           options: the sampler's own, see its plan.
         """
@@ -184,6 +186,8 @@ class Sampler:
             x, history = self.update(x, prediction, row, history, eps)
             if progress is not None:
                 jax.debug.callback(progress, row["index"])
+            if observe is not None:
+                observe(row["index"], prediction.x0)
             return (x, history), x if trajectory else None
 
         (final, _), samples = jax.lax.scan(call, (x, (jnp.zeros_like(x),) * self.history), plan.rows())
