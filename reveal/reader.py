@@ -150,7 +150,7 @@ def reader_fingerprint(model: Reveal) -> str:
 def layout_of(model: Reveal, sources: Sequence[str]) -> Layout:
     """The layout of a memory of this network, for sources in the order of its gate."""
     config = model.config
-    return Layout(reader_fingerprint(model), tuple(sources), config.key_dim, (config.value_tokens, config.width))
+    return Layout(reader_fingerprint(model), tuple(sources), config.vector_dim, (config.value_tokens, config.width))
 
 
 def _batches(rows: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, np.ndarray]]:

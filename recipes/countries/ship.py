@@ -54,7 +54,7 @@ def ship(run: Path, folder: Path = pretrained.DATA) -> int:
         reader = Reader(weights.load(part / pretrained.WEIGHTS), read_item=data.read_item)
         values = model.config.value_tokens, model.config.width
         encoder = reader_fingerprint(reader.model)
-        layout = Layout(encoder, SOURCES, model.config.key_dim, values, value_dtype="float16")
+        layout = Layout(encoder, SOURCES, model.config.vector_dim, values, value_dtype="float16")
         with Builder(part / pretrained.MEMORY, layout) as builder:
             builder.add([with_png(item) for item in items], *reader.encode(items))
     return len(items)
