@@ -125,19 +125,20 @@ def photograph(
     rng: np.random.Generator,
     scale: tuple[float, float] = (0.55, 1.08),
     full: float = 0.2,
+    plain: bool = False,
 ) -> Float[np.ndarray, "s s 3"]:
     """A drawing with alpha before a photograph (None: before one colour), as a camera or a web page might show it.
 
-    `scale` is the range of its width by the picture's; a share `full` of the pictures is filled. Beyond what `augment`
-    does: proportions between the drawing's own and any of `ASPECT`, an outline that the drawing does not have (rounded
+    `scale` is the range of its width by the picture's; a share `full` of the pictures is filled; `plain` flags are
+    inside the picture, in their own proportions and outline. Beyond what `augment` does: proportions between the drawing's own and any of `ASPECT`, an outline that the drawing does not have (rounded
     corners, a disc), gloss, and JPEG. Drawn at twice the size and averaged down, so that thin things stay.
     """
     side = 2 * size
     filled = rng.random() < full
     shown = np.ascontiguousarray(drawing)
-    if rng.random() < 0.25:
+    if not plain and rng.random() < 0.25:
         shown = _outlined(shown, rng)
-    u, v = _positions(side, _placed(rng, filled, aspect, scale))
+    u, v = _positions(side, _placed(rng, filled, aspect, scale, plain))
     u, v, shade = _waved(u, v, rng)
     height, width = drawing.shape[:2]
     at = (u + 1) * np.float32(width / 2) - np.float32(0.5), (v + 1) * np.float32(height / 2) - np.float32(0.5)
@@ -145,7 +146,7 @@ def photograph(
     edge = np.maximum(np.abs(u), 1 + (np.abs(v) - 1) * np.float32(height / width))
     inside = np.clip((1 - edge) * side / 2 * np.float32(0.8) + np.float32(0.5), 0, 1) * seen[..., 3] / 255
     colours = seen[..., :3] if shade is None else seen[..., :3] * shade[..., None]
-    if rng.random() < 0.2:  # gloss, as on a button
+    if not plain and rng.random() < 0.2:  # gloss, as on a button
         colours = colours + (np.clip(0.3 - v, 0, 1) * np.float32(rng.uniform(20, 90)))[..., None]
     lit = _lit(np.clip(colours, 0, 255), rng)
     picture = _behind(ground, side, rng)
@@ -162,20 +163,20 @@ def scenery(
 
 
 def _placed(
-    rng: np.random.Generator, filled: bool, aspect: float, scale: tuple[float, float]
+    rng: np.random.Generator, filled: bool, aspect: float, scale: tuple[float, float], plain: bool
 ) -> Float[np.ndarray, "4 2"]:
     """`_corners` for a drawing of its own aspect."""
     square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float32)
     if filled:
         return (square * rng.uniform(0.97, 1.1, 2) + rng.uniform(-0.03, 0.03, (4, 2))).astype(np.float32)
     wide = rng.uniform(*scale)
-    high = wide / (aspect if rng.random() < 0.6 else rng.uniform(*ASPECT))
+    high = wide / (aspect if plain or rng.random() < 0.6 else rng.uniform(*ASPECT))
     wide, high = np.array([wide, high]) * min(1, 1.05 / high)
     slant = PERSPECTIVE * rng.random() * wide
     corners = square * [wide, high] + rng.uniform(-slant, slant, (4, 2))
     angle = np.radians(rng.uniform(-ROTATION, ROTATION) * rng.random())
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    room = np.maximum(1 - np.array([wide, high]), 0) + CROP / 2
+    room = np.maximum(1 - np.array([wide, high]), 0) + (0 if plain else CROP / 2)
     return (corners @ turn + rng.uniform(-room, room)).astype(np.float32)
 
 

@@ -162,7 +162,7 @@ def unanswerable(rng: np.random.Generator) -> str:
     return FRAMES[rng.integers(len(FRAMES))].format(ASKED[rng.integers(len(ASKED))])
 
 
-def test_unanswerable(count: int = 100, seed: int = 0) -> list[str]:
+def unanswerable_for_tests(count: int = 100, seed: int = 0) -> list[str]:
     """Questions for tests: half ask for `TEST_ASKED`, a tenth are `TEST_OTHER`, the others are nonsense."""
     rng = np.random.default_rng([seed, 100])
     asked = [frame.format(thing) for thing in TEST_ASKED for frame in TEST_FRAMES]

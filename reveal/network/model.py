@@ -142,6 +142,12 @@ class Reveal(nnx.Module):
         assert self.tower is not None, "the config has no tower"
         return unit(self.tower(2 * jnp.asarray(image) - 1))
 
+    def view_vectors(self, query: Query, views: Float[Array | np.ndarray, "v s s 3"]) -> Float[Array, "v e"]:
+        """The vector of one query, for each of several views of its image: only the tower's part differs."""
+        assert self.config.tower is not None, "the config has no tower"
+        heads = jnp.broadcast_to(query.vector[:, : self.config.key_dim], (len(views), self.config.key_dim))
+        return jnp.concatenate([heads, self.config.tower.weight**0.5 * self.embed_pictures(views)], axis=1)
+
     def no_picture(self) -> Float[Array, " e"]:
         """The tower's unit vector for what has no image."""
         assert self.tower is not None, "the config has no tower"
