@@ -115,7 +115,9 @@ class Assistant:
         self.model, self.processor, self.memory = model, processor, memory
         graph, state = nnx.split(model)
         self._params = nnx.to_pure_dict(state)
-        self._encode_query, self._answer, self._view_vectors = _compiled(graph, sum(x.size for x in jax.tree.leaves(self._params)))
+        self._encode_query, self._answer, self._view_vectors = _compiled(
+            graph, sum(x.size for x in jax.tree.leaves(self._params))
+        )
 
     @classmethod
     def load(
@@ -213,9 +215,7 @@ class Assistant:
             rows["image"] = (self.processor.image(image) if isinstance(image, str | Path) else image)[None]
         return self._encode_query(self._params, rows)
 
-    def query_of_best_view(
-        self, image: Picture | None, text: str, sources: Sequence[str] | None
-    ) -> tuple[Query, int]:
+    def query_of_best_view(self, image: Picture | None, text: str, sources: Sequence[str] | None) -> tuple[Query, int]:
         """`query` about the view of an image file that the memory knows best, and which it is (`Processor.views`)."""
         whole = self.query(image, text)
         if not self.processor.views or not isinstance(image, str | Path) or not self.memory or sources == ():

@@ -130,8 +130,9 @@ def photograph(
     """A drawing with alpha before a photograph (None: before one colour), as a camera or a web page might show it.
 
     `scale` is the range of its width by the picture's; a share `full` of the pictures is filled; `plain` flags are
-    inside the picture, in their own proportions and outline. Beyond what `augment` does: proportions between the drawing's own and any of `ASPECT`, an outline that the drawing does not have (rounded
-    corners, a disc), gloss, and JPEG. Drawn at twice the size and averaged down, so that thin things stay.
+    inside the picture, in their own proportions and outline. Beyond what `augment` does: proportions between the
+    drawing's own and any of `ASPECT`, an outline that the drawing does not have (rounded corners, a disc), gloss, and
+    JPEG. Drawn at twice the size and averaged down, so that thin things stay.
     """
     side = 2 * size
     filled = rng.random() < full

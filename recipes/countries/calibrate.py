@@ -67,9 +67,7 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0) -> tuple[Doubt, flo
     return doubt, calibration_error(probability, right)
 
 
-def asked(
-    pairs: FlagPairs, rng: np.random.Generator
-) -> tuple[list[Picture], list[str], list[int], list[str]]:
+def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture], list[str], list[int], list[str]]:
     """Pictures and questions, those with an answer first, of which the subjects and relations are given too."""
     data, flags = pairs.world, pairs.real_flags
     by_flag = [relation for relation in RELATIONS if relation in BY_FLAG]

@@ -24,7 +24,7 @@ Nothing of the last three is ever shown to a network in training. A set is writt
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,8 +84,18 @@ SETS = (
     IconSet("flagkit", Package("npm", "flagkit-web", "0.0.3", "MIT", KIT), "package/svgs/{upper}.svg"),
     IconSet("twemoji", iconify("twemoji", "1.2.5", "CC-BY-4.0 (Twitter and others)", TWEMOJI), ICONS),
     IconSet("emojione", iconify("emojione", "1.2.3", "CC-BY-4.0 (EmojiOne)", EMOJIONE), ICONS),
-    IconSet("country-flag-icons", Package("npm", "country-flag-icons", "1.6.20", "MIT", TEST), "package/3x2/{upper}.svg", True),
-    IconSet("noto", Package("npm", "emoji-datasource-google", "16.0.0", "Apache-2.0", NOTO), "package/img/google/64/{emoji}.png", True),
+    IconSet(
+        "country-flag-icons",
+        Package("npm", "country-flag-icons", "1.6.20", "MIT", TEST),
+        "package/3x2/{upper}.svg",
+        True,
+    ),
+    IconSet(
+        "noto",
+        Package("npm", "emoji-datasource-google", "16.0.0", "Apache-2.0", NOTO),
+        "package/img/google/64/{emoji}.png",
+        True,
+    ),
     IconSet("openmoji", OPEN, ICONS, True),
 )
 
@@ -153,7 +163,9 @@ def draw(one: IconSet, codes: Sequence[str], files: Mapping[str, bytes], names: 
             box = [icon.get(key, table.get(key, 0)) for key in ("left", "top", "width", "height")]
             box[2:] = [side or 16 for side in box[2:]]
             view = " ".join(map(str, box))
-            head = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{view}"'
+            head = (
+                f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{view}"'
+            )
             return f'{head} width="{box[2]}" height="{box[3]}">{icon["body"]}</svg>'.encode()
     else:
 
@@ -182,7 +194,9 @@ def cut(png: bytes) -> tuple[UInt8[np.ndarray, "72 96 4"], float]:
     alpha = pixels[..., 3:].astype(np.float32) / 255
     scaled = cv2.resize(np.dstack([pixels[..., 2::-1] * alpha, alpha]), (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
     colours = scaled[..., :3] / np.maximum(scaled[..., 3:], 1 / 255)
-    return np.rint(np.dstack([colours.clip(0, 255), 255 * scaled[..., 3:]])).astype(np.uint8), pixels.shape[1] / pixels.shape[0]
+    return np.rint(np.dstack([colours.clip(0, 255), 255 * scaled[..., 3:]])).astype(np.uint8), pixels.shape[
+        1
+    ] / pixels.shape[0]
 
 
 def sheet(pictures: Pictures) -> Image.Image:

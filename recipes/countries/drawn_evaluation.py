@@ -1,6 +1,7 @@
 """Flags as others draw and photograph them, other wordings, and doubt: how far the network generalises.
 
-    python -m recipes.countries.drawings data/flag_drawings && python -m recipes.countries.test_photographs data/flag_tests
+    python -m recipes.countries.drawings data/flag_drawings
+    python -m recipes.countries.test_photographs data/flag_tests
     python eval.py experiment=countries_joint evaluation=countries_drawn weights=reveal/weights/countries
 
 All flags are of held-out countries, whose questions no training has asked, and the memory shows them in one drawing
@@ -14,7 +15,7 @@ All flags are of held-out countries, whose questions no training has asked, and 
 | 70 %, 35 % of a photo | the memory's drawing, or country-flag-icons, that wide, before a photograph |
 | other wordings | `bundled`, asked as in `wordings.TEST_QUESTIONS` |
 | two hops | languages and currency of `bundled` |
-| edited, wording N | one fact of each item changed, in three wordings that no training has read; old facts: former answers |
+| edited, wording N | a fact of each item changed, in three new wordings; old facts: the former answers |
 | deleted | `bundled`, when all items about the country are deleted |
 | no memory | `bundled`, without items |
 
@@ -37,7 +38,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, UInt8
 from PIL import Image, ImageDraw
 
 from common.evaluation.evaluation import Evaluation, Output, provenance
@@ -51,7 +52,6 @@ from recipes.countries.facts import RELATIONS, grid_colours
 from recipes.countries.phrases import BY_FLAG, ITEM_KINDS, KIND_OF, QUESTIONS, item_id
 from recipes.countries.test_photographs import BACKGROUNDS, COUNT
 from reveal.assistant import BEAMS
-from reveal.memory.items import Item
 from reveal.metrics.calibration import calibration_error, reliability
 from reveal.metrics.retrieval import mrr, recall_at_k
 from reveal.network import weights as files
@@ -68,7 +68,9 @@ Picture = UInt8[np.ndarray, "h w 3"]
 class Asked:
     """Questions, the pictures that they show, and what was answered."""
 
-    def __init__(self, subjects: Sequence[int], relations: Sequence[str], pictures: Sequence[int], output: ReaderOutput):
+    def __init__(
+        self, subjects: Sequence[int], relations: Sequence[str], pictures: Sequence[int], output: ReaderOutput
+    ):
         self.subjects, self.relations, self.pictures, self.output = subjects, relations, pictures, output
         self.right = np.zeros(len(subjects), bool)
 
@@ -211,7 +213,9 @@ class DrawnEvaluation(Evaluation):
     def scores(self, asked: Asked, retrieved: bool = True) -> dict[str, float]:
         kinds = np.array(asked.relations)
         scores = {"accuracy": float(asked.right.mean())}
-        scores |= {relation: float(asked.right[kinds == relation].mean()) for relation in RELATIONS if relation in BY_FLAG}
+        scores |= {
+            relation: float(asked.right[kinds == relation].mean()) for relation in RELATIONS if relation in BY_FLAG
+        }
         if retrieved:
             gold = np.array([[item_id(c, KIND_OF[r])] for c, r in zip(asked.subjects, asked.relations, strict=True)])
             ids = asked.output.retrieved.ids
@@ -233,7 +237,9 @@ class DrawnEvaluation(Evaluation):
             right.append(bool(said) and said[0] in atlas.answers(subject, relation))
         return float(np.mean(right))
 
-    def two_hops(self, reader: Reader, pictures: Sequence[Picture], views: Sequence[tuple[float, int]]) -> dict[str, float]:
+    def two_hops(
+        self, reader: Reader, pictures: Sequence[Picture], views: Sequence[tuple[float, int]]
+    ) -> dict[str, float]:
         data, held_out = self.data, self.data.atlas.held_out.tolist()
         seen = np.stack([windows(picture, views, data.size) for picture in pictures])
         names = self.ask(reader, [QUESTIONS["name"][0]] * len(pictures), seen, views)
@@ -245,12 +251,16 @@ class DrawnEvaluation(Evaluation):
             chosen = [i for i, country in enumerate(held_out) if data.askable[country, number]]
             texts = [QUESTIONS[relation][0].format(names[i]) for i in chosen]
             blank = np.broadcast_to(blank_image(data.size), (len(chosen), 1, data.size, data.size, 3))
-            right = self.correct(self.ask(reader, texts, blank, ()), [held_out[i] for i in chosen], [relation] * len(chosen))
+            right = self.correct(
+                self.ask(reader, texts, blank, ()), [held_out[i] for i in chosen], [relation] * len(chosen)
+            )
             scores[relation] = float(right.mean())
             every.append(right)
         return {"accuracy": float(np.concatenate(every).mean()), **scores}
 
-    def edits(self, reader: Reader, pictures: Sequence[Picture], views: Sequence[tuple[float, int]]) -> dict[str, dict[str, float]]:
+    def edits(
+        self, reader: Reader, pictures: Sequence[Picture], views: Sequence[tuple[float, int]]
+    ) -> dict[str, dict[str, float]]:
         """Each held-out country gets another's capital, area or neighbour, in three wordings."""
         data, atlas = self.data, self.data.atlas
         edited, rows = atlas.edited(self.seed), {}
@@ -268,7 +278,9 @@ class DrawnEvaluation(Evaluation):
             reader.edit(items)
             asked = self.about(reader, pictures, views)
             changed = [
-                r in wordings.TEST_EDITS and bool(edited.answers(c, r)) and set(edited.answers(c, r)).isdisjoint(atlas.answers(c, r))
+                r in wordings.TEST_EDITS
+                and bool(edited.answers(c, r))
+                and set(edited.answers(c, r)).isdisjoint(atlas.answers(c, r))
                 for c, r in zip(asked.subjects, asked.relations, strict=True)
             ]
             right = self.correct(asked.output, asked.subjects, asked.relations, edited)
@@ -312,10 +324,22 @@ class DrawnEvaluation(Evaluation):
             doubted = values < doubt.threshold
             of_right = float(doubted[right[name]].mean()) if right[name].any() else None
             numbers[name] = {"questions": len(values), "doubted": float(doubted.mean()), "right_doubted": of_right}
-            rows.append([name, f"{len(values)}", f"{100 * doubted.mean():.1f}", "" if of_right is None else f"{100 * of_right:.1f}"])
+            rows.append(
+                [
+                    name,
+                    f"{len(values)}",
+                    f"{100 * doubted.mean():.1f}",
+                    "" if of_right is None else f"{100 * of_right:.1f}",
+                ]
+            )
         p, r = (np.concatenate(list(parts.values())) for parts in (probability, right))
         error, lost = calibration_error(p, r), float((p[r] < doubt.threshold).mean())
-        numbers["all"] = {"questions": len(p), "calibration_error": error, "right_doubted": lost, "threshold": doubt.threshold}
+        numbers["all"] = {
+            "questions": len(p),
+            "calibration_error": error,
+            "right_doubted": lost,
+            "threshold": doubt.threshold,
+        }
         output.write_image("reliability.png", diagram(reliability(p, r)))
         rows.append(["all", f"{len(p)}", f"{100 * (p < doubt.threshold).mean():.1f}", f"{100 * lost:.1f}"])
         text = markdown(("row", "questions", "doubted", "of right answers"), rows, 1)

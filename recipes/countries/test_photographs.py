@@ -4,7 +4,7 @@
 
 | package (Debian 12) | photographs | licence |
 | --- | --- | --- |
-| gcompris-qt-data | 113 of fishes, tools, energy and others, 320 x 240 | public domain, CC0-1.0, CC-BY-SA (per picture) |
+| gcompris-qt-data | 113 of fishes, tools, energy, others | public domain, CC0-1.0, CC-BY-SA (per picture) |
 | mate-backgrounds | 12 of nature | GPL-2+ |
 | tuxpaint-stamps-default | 75, cut out, on white | GPL-2 |
 
@@ -51,12 +51,14 @@ def fetch(folder: Path, archives: Path | None = None, overwrite: bool = False) -
 def photographs(scratch: Path, archives: Path | None) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
     """All of them, in a fixed order."""
     inner = "gcompris/src/activities/categorization/resource/images/"
+    wanted = tuple(f"{inner}{name}/" for name in CLASSES)
     for path, content in members(obtain(GCOMPRIS, scratch, archives), lambda path: path.endswith(RESOURCE)):
-        wanted = [f"{inner}{name}/" for name in CLASSES]
-        files = resources(content, path, lambda name: name.endswith(".webp") and name.startswith(tuple(wanted)))
+        files = resources(content, path, lambda name: name.endswith(".webp") and name.startswith(wanted))
         for name, picture in sorted(files):
             yield to_uint8(read_image(picture, name))
-    for name, picture in sorted(members(obtain(MATE, scratch, archives), lambda path: "/nature/" in path and path.endswith(".jpg"))):
+    for name, picture in sorted(
+        members(obtain(MATE, scratch, archives), lambda path: "/nature/" in path and path.endswith(".jpg"))
+    ):
         yield to_uint8(read_image(picture, name))
     stamps = pictures(obtain(STAMPS, scratch, archives), 256)
     for stamp in stamps[:: max(1, len(stamps) // (COUNT - BACKGROUNDS + 5))]:

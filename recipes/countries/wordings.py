@@ -105,18 +105,24 @@ TEST_EDITS: dict[str, tuple[str, ...]] = {
 }
 FRAMES = ("What is the {}?", "Which {} does it have?", "Tell me the {} of this country.", "{}?", "What {} is this?")
 TEST_FRAMES = ("What is its {}?", "Name the {} of this country.", "Do you know the {}?", "Who knows its {}?")
-ASKED = (
-    "president king queen river lake mountain population religion animal bird flower tree anthem food dish weather"
-    " climate army railway airport port sport team player singer writer painter film book school university museum bank"
-    " company car train ship colour size temperature rain snow holiday history war founder age birthday telephone number"
-    " price tax salary wall door table chair shoe hat coat dog cat horse star planet moon"
-).split()
-TEST_ASKED = (
-    "prime minister; highest peak; longest river; national dish; birth rate; time zone; dialling code; internet domain;"
-    " motto; patron saint; biggest island; driving side; football coach; founding year; coat of arms; life expectancy;"
-    " oil production; biggest airport; oldest bridge; opera house; national park; coal mine; volcano; postal code;"
-    " favourite drink"
-).split("; ")
+# fmt: off
+ASKED = [
+    "president", "king", "queen", "river", "lake", "mountain", "population", "religion", "animal", "bird", "flower",
+    "tree", "anthem", "food", "dish", "weather", "climate", "army", "railway", "airport", "port", "sport", "team",
+    "player", "singer", "writer", "painter", "film", "book", "school", "university", "museum", "bank", "company",
+    "car", "train", "ship", "colour", "size", "temperature", "rain", "snow", "holiday", "history", "war", "founder",
+    "age", "birthday", "telephone", "number", "price", "tax", "salary", "wall", "door", "table", "chair", "shoe",
+    "hat", "coat", "dog", "cat", "horse", "star", "planet", "moon",
+]
+# fmt: on
+# fmt: off
+TEST_ASKED = [
+    "prime minister", "highest peak", "longest river", "national dish", "birth rate", "time zone", "dialling code",
+    "internet domain", "motto", "patron saint", "biggest island", "driving side", "football coach", "founding year",
+    "coat of arms", "life expectancy", "oil production", "biggest airport", "oldest bridge", "opera house",
+    "national park", "coal mine", "volcano", "postal code", "favourite drink",
+]
+# fmt: on
 OTHER = (
     "Who are you?",
     "How old are you?",

@@ -270,9 +270,7 @@ class SetsEvaluation(Evaluation):
         return row | {"left_out": dict(skips.counts), "evaluator": benchmark.evaluator, "limit": self.limit}
 
 
-def retrieval(
-    memory: Memory, answered: Sequence[tuple[Example, Prediction]], k: int
-) -> dict[str, dict[str, float]]:
+def retrieval(memory: Memory, answered: Sequence[tuple[Example, Prediction]], k: int) -> dict[str, dict[str, float]]:
     """Scores of what was read (`metrics.retrieval`): over all questions, and by the source of the gold item.
 
     Questions that name a gold item of this memory have recall at 1 and k, and MRR. Those without one have the published
@@ -322,7 +320,8 @@ def table(rows: Mapping[str, Row]) -> str:
         score = f"{row['metric']} {100 * row['value']:.2f}" + (f" ({parts})" if parts else "")
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in row["left_out"].items()) or "none"
         found = "; ".join(
-            f"{group}: " + ", ".join(f"{name} {100 * value:.2f}" for name, value in parts.items() if name != "questions")
+            f"{group}: "
+            + ", ".join(f"{name} {100 * value:.2f}" for name, value in parts.items() if name != "questions")
             for group, parts in row.get("retrieval", {}).items()
         )
         count = f"{row['questions']:,}" + (f", limit {row['limit']}" if row["limit"] else "")

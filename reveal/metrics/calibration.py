@@ -21,7 +21,8 @@ def reliability(
         raise ValueError(f"{len(probability)} answers in {groups} groups: give as many answers or more")
     order = np.argsort(probability, kind="stable")
     return [
-        (float(probability[part].mean()), float(right[part].mean()), len(part)) for part in np.array_split(order, groups)
+        (float(probability[part].mean()), float(right[part].mean()), len(part))
+        for part in np.array_split(order, groups)
     ]
 
 

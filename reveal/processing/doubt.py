@@ -15,7 +15,7 @@ Below `threshold` the answer is doubted: the memory does not seem to have it. An
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
