@@ -42,6 +42,7 @@ def ship(run: Path, folder: Path = pretrained.DATA) -> int:
     model, header = weights.load_with_metadata(run)
     recipe = recipe_of(header).get("data")
     recipe = recipe if isinstance(recipe, Mapping) else {}
+    recipe = recipe.get("world", recipe)  # of `FlagPairs`
     if renamed.target(str(recipe.get("_target_"))) not in COUNTRIES:
         raise ValueError(f"{run} was trained on {recipe.get('_target_')}, not on {COUNTRIES[0]}: give another run")
     length = recipe.get("item_length", CountriesConfig.item_length)
