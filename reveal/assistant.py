@@ -41,8 +41,8 @@ from reveal.network import weights
 from reveal.network.config import PAD
 from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
-from reveal.processing.processor import Processor, processor_of
-from reveal.reader import Reader, layout_of, reader_fingerprint, retrieve
+from reveal.processing.processor import Processor, processor_of, view_costs
+from reveal.reader import Reader, best_view, layout_of, reader_fingerprint, retrieve, sureness
 
 MOST_READ, MOST_FOUND = 4, 10  # default k of `ask` and `search`
 BEAMS = 4  # default beam width
@@ -74,12 +74,16 @@ class Evidence:
     gate: Mapping[str, float]  # probability of each source
     version: int  # of the memory; 0: there was none
     first_hop: Evidence | None = None  # the question before, whose answer is part of this question
+    probability: float | None = None  # that the answer is right, calibrated; None: the network has no calibration
+    doubted: bool = False  # it is not in this memory, as far as the network can tell
+    view: int = 0  # which view of the image was asked about; 0: the whole
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; of an image only whether there is one."""
         numbers = ("score", "prior", "attention", "effect")
         items = [as_json(one.item) | {name: getattr(one, name) for name in numbers} for one in self.items]
-        plain = {name: getattr(self, name) for name in ("question", "answer", "log_probability", "version")}
+        kept = ("question", "answer", "log_probability", "version", "probability", "doubted", "view")
+        plain = {name: getattr(self, name) for name in kept}
         first = None if self.first_hop is None else self.first_hop.as_json()
         return plain | {"gate": dict(self.gate), "items": items, "first_hop": first}
 
@@ -87,6 +91,13 @@ class Evidence:
         """Question, answer, and the items' ids."""
         ids = ", ".join(str(one.item.id) for one in self.items)
         return f"{self.question} {self.answer or '(nothing)'}" + (f" (items {ids})" if ids else "")
+
+    def verdict(self) -> str:
+        """How far to trust the answer, "" without a calibration."""
+        if self.probability is None:
+            return ""
+        said = "not in this memory, as far as it can tell" if self.doubted else "found in this memory"
+        return f"{said}: right with a probability of {100 * self.probability:.0f} %"
 
     def table(self) -> str:
         """The items in columns."""
@@ -104,7 +115,9 @@ class Assistant:
         self.model, self.processor, self.memory = model, processor, memory
         graph, state = nnx.split(model)
         self._params = nnx.to_pure_dict(state)
-        self._encode_query, self._answer = _compiled(graph, sum(x.size for x in jax.tree.leaves(self._params)))
+        self._encode_query, self._answer, self._view_vectors = _compiled(
+            graph, sum(x.size for x in jax.tree.leaves(self._params))
+        )
 
     @classmethod
     def load(
@@ -155,10 +168,14 @@ class Assistant:
         if hops is not None:
             first = self.ask(image, hops.about_image, k, sources, decoding)
             second = self.ask(None, hops.about_answer.format(first.answer), k, sources, decoding)
-            return dataclasses.replace(second, first_hop=first)
-        query = self.query(image, question)
+            sure = None
+            if first.probability is not None and second.probability is not None:
+                sure = first.probability * second.probability
+            doubted = first.doubted or second.doubted
+            return dataclasses.replace(second, first_hop=first, probability=sure, doubted=doubted, view=first.view)
         if k != 0:
             k = 0 if k is None and self.memory is None else items_to_find(self.memory, k, MOST_READ, sources)
+        query, view = self.query_of_best_view(image, question, sources if k else ())
         found, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
         decoding = decoding or Decoding(self.processor.answer_length, BEAMS)
         output = jax.device_get(self._answer(self._params, query, values, scores, found.present, decoding))
@@ -168,7 +185,13 @@ class Assistant:
         gate = np.exp(np.asarray(query.log_gate[0], np.float64)).tolist()
         answer = self.processor.tokenizer.decode(output.tokens), float(output.log_probability)
         names = dict(zip(self.processor.sources, gate, strict=True))
-        return Evidence(question, *answer, tuple(items), names, found.version)
+        evidence = Evidence(question, *answer, tuple(items), names, found.version, view=view)
+        if (doubt := self.processor.doubt) is None or not items:
+            return evidence
+        best, sureness = items[0].score, (float(output.likelihood), float(output.empty))
+        probability = float(doubt.probability(np.array([best, float(np.max(query.log_gate)), *sureness])))
+        doubted = probability < doubt.threshold or not evidence.answer
+        return dataclasses.replace(evidence, probability=probability if evidence.answer else 0.0, doubted=doubted)
 
     def search(
         self, image: Picture | None = None, text: str = "", k: int | None = None, sources: Sequence[str] | None = None
@@ -176,7 +199,8 @@ class Assistant:
         """The items that match best, and their scores; k None: 10, or all there are. Raises as `ask`."""
         if image is None and not text.strip():
             raise ValueError("nothing to search by: give a text, a picture, or both")
-        query, k = self.query(image, text), items_to_find(self.memory, k, MOST_FOUND, sources)
+        k = items_to_find(self.memory, k, MOST_FOUND, sources)
+        query, _ = self.query_of_best_view(image, text, sources)
         found, _, scores = retrieve(self.memory, query, k, sources, self.model.config)
         return list(zip(self._items(found), scores[found.present].tolist(), strict=True))
 
@@ -190,6 +214,17 @@ class Assistant:
         if image is not None:
             rows["image"] = (self.processor.image(image) if isinstance(image, str | Path) else image)[None]
         return self._encode_query(self._params, rows)
+
+    def query_of_best_view(self, image: Picture | None, text: str, sources: Sequence[str] | None) -> tuple[Query, int]:
+        """`query` about the view of an image file that the memory knows best, and which it is (`Processor.views`)."""
+        whole = self.query(image, text)
+        if not self.processor.views or not isinstance(image, str | Path) or not self.memory or sources == ():
+            return whole, 0
+        views = self.processor.views_of(image)
+        vectors = self._view_vectors(self._params, whole, views)
+        costs = view_costs(self.processor.views)
+        best = best_view(self.memory, np.asarray(vectors), np.asarray(whole.log_gate), costs, sources)
+        return (whole, 0) if best == 0 else (self.query(views[best], text), best)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
         """Keys [n e] and values [n c d] of some items, one at a time. Raises ValueError for a damaged image."""
@@ -230,6 +265,8 @@ class Attributed(NamedTuple):
     prior: Float[Array, " k"]  # retrieval prior, mean 1 over the items that are there
     shares: Float[Array, " k"]  # of the question's attention in the fusion
     effects: Float[Array, " k"]  # of leaving each item out; 0 where there is none
+    likelihood: Float[Array, ""]  # log-probability per token
+    empty: Float[Array, ""]  # log-odds of no answer at all
 
 
 def answer(
@@ -252,15 +289,18 @@ def answer(
     tokens = model.generate(whole, decoding).tokens[0]
     inputs = jnp.concatenate([jnp.full((1,), model.config.bos, jnp.int32), tokens[:-1]])
     logits = model.logits(fused, jnp.broadcast_to(inputs, (k + 1, len(inputs))))
-    per_token = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[None, :, None], axis=-1)[..., 0]
+    every_token = jax.nn.log_softmax(logits)
+    per_token = jnp.take_along_axis(every_token, tokens[None, :, None], axis=-1)[..., 0]
     likely = jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
     shares = jnp.zeros((k,)) if fused.shares is None else fused.shares[0]
-    return Attributed(tokens, likely[0], fused.prior[0], shares, jnp.where(present[0], likely[1:] - likely[0], 0))
+    likelihood, empty = sureness(every_token[:1], tokens[None], model.config.eos)
+    effects = jnp.where(jnp.asarray(present)[0], likely[1:] - likely[0], 0)
+    return Attributed(tokens, likely[0], fused.prior[0], shares, effects, likelihood[0], empty[0])
 
 
 @functools.lru_cache(maxsize=4)
-def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any]:
-    """The functions that encode a query and that answer; compiled once for all networks of a shape.
+def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any, Any]:
+    """The functions that encode a query, that answer, and that embed views; compiled once for all networks of a shape.
 
     On a CPU, LLVM's optimisations of a small network take longer than its computations ever will."""
     small = jax.default_backend() == "cpu" and parameters <= SMALL
@@ -272,8 +312,11 @@ def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any]:
     def answer_query(params: Any, *inputs: Any) -> Attributed:
         return answer(nnx.merge(graph, params), *inputs)
 
-    encode = jax.jit(encode_query, compiler_options=options)
-    return encode, jax.jit(answer_query, static_argnums=5, compiler_options=options)
+    def view_vectors(params: Any, *inputs: Any) -> Array:
+        return nnx.merge(graph, params).view_vectors(*inputs)
+
+    encode, views = (jax.jit(function, compiler_options=options) for function in (encode_query, view_vectors))
+    return encode, jax.jit(answer_query, static_argnums=5, compiler_options=options), views
 
 
 def as_json(item: Item) -> dict[str, Any]:

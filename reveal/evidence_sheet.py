@@ -43,11 +43,14 @@ def sheet(evidence: Evidence, image: Float[np.ndarray, "_ _ 3"] | None) -> Float
     lines = [line for text in texts for line in textwrap.wrap(bare(text), 44)][:3] or ["(a description)"]
     draw.multiline_text((left, MARGIN), "\n".join(lines), INK, _font(22), spacing=6)
     answer = textwrap.wrap(bare(evidence.answer), 30)[:3] or ["(nothing)"]
-    draw.multiline_text((left, MARGIN + 100), "\n".join(answer), GOOD, _font(32), spacing=6)
+    draw.multiline_text(
+        (left, MARGIN + 100), "\n".join(answer), BAD if evidence.doubted else GOOD, _font(32), spacing=6
+    )
     largest_sources = sorted(evidence.gate.items(), key=lambda entry: -entry[1])[:4]
     gate = ", ".join(f"{short(name, 16)} {100 * probability:.0f} %" for name, probability in largest_sources)
-    note = f"log-probability {evidence.log_probability:.2f}\nsources: {gate}"
-    draw.multiline_text((left, MARGIN + ASKED - 40), note, PALE, _font(15), spacing=6)
+    verdict = f"{evidence.verdict()}\n" if evidence.verdict() else ""
+    note = f"{verdict}log-probability {evidence.log_probability:.2f}\nsources: {gate}"
+    draw.multiline_text((left, MARGIN + ASKED - (64 if verdict else 40)), note, PALE, _font(15), spacing=6)
     most = max((one.prior for one in evidence.items), default=1.0)
     largest = max((abs(one.effect) for one in evidence.items), default=1.0)
     for place, one in enumerate(evidence.items):

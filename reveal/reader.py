@@ -26,7 +26,8 @@ from reveal.memory.engines.engine import Engine, SearchResult
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, fingerprint
 from reveal.memory.memory import Memory
-from reveal.network.config import RevealConfig
+from reveal.network.config import PAD, RevealConfig
+from reveal.network.fusion import Fused
 from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
 
@@ -43,6 +44,13 @@ class ReaderOutput(NamedTuple):
     prior: Float[np.ndarray, "b k"]  # retrieval prior, mean 1 over the items that were found
     shares: Float[np.ndarray, "b k"]  # of the question's attention in the fusion
     log_gate: Float[np.ndarray, "b s"]  # log-probability of each source
+    likelihood: Float[np.ndarray, " b"]  # log-probability of the answer, its end included, per token
+    empty: Float[np.ndarray, " b"]  # log-odds of no answer at all
+
+    def features(self) -> Float[np.ndarray, "b f"]:
+        """What calibrated doubt is computed from (`reveal.processing.doubt.FEATURES`)."""
+        score = self.retrieved.scores[:, 0] if self.retrieved.scores.shape[1] else np.zeros(len(self.tokens))
+        return np.stack([score, self.log_gate.max(axis=1), self.likelihood, self.empty], axis=1)
 
 
 class Reader:
@@ -79,9 +87,27 @@ class Reader:
             fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
             answers = np.asarray(self.model.generate(fused, decoding).tokens)
             shares = np.zeros(scores.shape, np.float32) if fused.shares is None else fused.shares
-            others = map(np.asarray, (fused.prior, shares, query.log_gate))
+            sureness = likelihoods(self.model, fused, answers)
+            others = map(np.asarray, (fused.prior, shares, query.log_gate, *sureness))
             outputs.append(ReaderOutput(answers, retrieved, *others))
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
+
+    def best_views(
+        self, tokens: Int[np.ndarray, "b n"], views: Float[np.ndarray, "b v s s 3"], costs: Float[np.ndarray, " v"]
+    ) -> Float[np.ndarray, "b s s 3"]:
+        """The view of each question's image that the memory knows best, at these costs (`best_view`)."""
+        if self.memory is None or views.shape[1] == 1:
+            return views[:, 0]
+        chosen, start = [], 0
+        for batch in _batches({"tokens": tokens, "image": views[:, 0]}, self._batch):
+            queries = _encode_query(self._graph, self._params, batch)
+            for row, own in enumerate(views[start : start + self._batch]):
+                query = jax.tree.map(lambda x, row=row: x[row : row + 1], queries)
+                vectors = _view_vectors(self._graph, self._params, query, own)
+                best = best_view(self.memory, np.asarray(vectors), np.asarray(query.log_gate), costs, None)
+                chosen.append(own[best])
+            start += self._batch
+        return np.stack(chosen)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of items, as memories take them."""
@@ -142,6 +168,44 @@ def retrieve(
     return result, np.asarray(memory.values(result.ids), np.float32), scores
 
 
+def likelihoods(
+    model: Reveal, fused: Fused, tokens: Int[np.ndarray, "b o"]
+) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
+    """Of each answer its log-probability per token, and the log-odds of an empty one."""
+    graph, params = nnx.split(model)
+    return _likelihoods(graph, nnx.to_pure_dict(params), fused, tokens)
+
+
+@partial(jax.jit, static_argnums=0)
+def _likelihoods(graph: nnx.GraphDef, params: Any, fused: Fused, tokens: Array) -> Any:
+    model = nnx.merge(graph, params)
+    inputs = jnp.concatenate([jnp.full_like(tokens[:, :1], model.config.bos), tokens[:, :-1]], axis=1)
+    return sureness(jax.nn.log_softmax(model.logits(fused, inputs)), tokens, model.config.eos)
+
+
+def sureness(
+    log_probabilities: Float[Array, "b o v"], tokens: Int[Array, "b o"], eos: int
+) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
+    """`likelihoods`, from the log-probabilities of each token after those before it."""
+    per_token = jnp.take_along_axis(log_probabilities, tokens[..., None], axis=-1)[..., 0]
+    written = tokens != PAD
+    empty = log_probabilities[:, 0, eos]
+    odds = empty - jnp.log(jnp.maximum(-jnp.expm1(empty), 1e-9))
+    return jnp.where(written, per_token, 0).sum(axis=1) / jnp.maximum(written.sum(axis=1), 1), odds
+
+
+def best_view(
+    memory: Memory,
+    vectors: Float[np.ndarray, "v e"],
+    log_gate: Float[np.ndarray, "1 s"],
+    costs: Float[np.ndarray, " v"],
+    sources: Sequence[str] | None,
+) -> int:
+    """The view of a query's image whose best item has the highest score less the view's cost; the first of equals."""
+    gates = np.repeat(np.asarray(log_gate), len(vectors), axis=0)
+    return int((memory.search(np.asarray(vectors), 1, sources, gates).scores[:, 0] - costs).argmax())
+
+
 def reader_fingerprint(model: Reveal) -> str:
     """Identifies the network that made a memory's keys."""
     return fingerprint(nnx.to_pure_dict(nnx.state(model)))
@@ -150,7 +214,7 @@ def reader_fingerprint(model: Reveal) -> str:
 def layout_of(model: Reveal, sources: Sequence[str]) -> Layout:
     """The layout of a memory of this network, for sources in the order of its gate."""
     config = model.config
-    return Layout(reader_fingerprint(model), tuple(sources), config.key_dim, (config.value_tokens, config.width))
+    return Layout(reader_fingerprint(model), tuple(sources), config.vector_dim, (config.value_tokens, config.width))
 
 
 def _batches(rows: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, np.ndarray]]:
@@ -164,6 +228,11 @@ def _batches(rows: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, np
 @partial(jax.jit, static_argnums=0)
 def _encode_query(graph: nnx.GraphDef, params: Any, rows: Mapping[str, Array]) -> Query:
     return nnx.merge(graph, params).encode_query(**rows)
+
+
+@partial(jax.jit, static_argnums=0)
+def _view_vectors(graph: nnx.GraphDef, params: Any, query: Query, views: Array) -> Array:
+    return nnx.merge(graph, params).view_vectors(query, views)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -115,3 +115,116 @@ def _ground(size: int, rng: np.random.Generator) -> np.ndarray:
     left, right = rng.uniform(*GREY) + rng.uniform(-0.1, 0.1, 2)
     line = np.linspace(left, right, size, dtype=np.float32)
     return (line[None] if rng.random() < 0.5 else line[:, None])[..., None]
+
+
+def photograph(
+    drawing: UInt8[np.ndarray, "h w 4"],
+    aspect: float,
+    ground: UInt8[np.ndarray, "gh gw 3"] | None,
+    size: int,
+    rng: np.random.Generator,
+    scale: tuple[float, float] = (0.55, 1.08),
+    full: float = 0.2,
+    plain: bool = False,
+) -> Float[np.ndarray, "s s 3"]:
+    """A drawing with alpha before a photograph (None: before one colour), as a camera or a web page might show it.
+
+    `scale` is the range of its width by the picture's; a share `full` of the pictures is filled; `plain` flags are
+    inside the picture, in their own proportions and outline. Beyond what `augment` does: proportions between the
+    drawing's own and any of `ASPECT`, an outline that the drawing does not have (rounded corners, a disc), gloss, and
+    JPEG. Drawn at twice the size and averaged down, so that thin things stay.
+    """
+    side = 2 * size
+    filled = rng.random() < full
+    shown = np.ascontiguousarray(drawing)
+    if not plain and rng.random() < 0.25:
+        shown = _outlined(shown, rng)
+    u, v = _positions(side, _placed(rng, filled, aspect, scale, plain))
+    u, v, shade = _waved(u, v, rng)
+    height, width = drawing.shape[:2]
+    at = (u + 1) * np.float32(width / 2) - np.float32(0.5), (v + 1) * np.float32(height / 2) - np.float32(0.5)
+    seen = cv2.remap(shown, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE).astype(np.float32)
+    edge = np.maximum(np.abs(u), 1 + (np.abs(v) - 1) * np.float32(height / width))
+    inside = np.clip((1 - edge) * side / 2 * np.float32(0.8) + np.float32(0.5), 0, 1) * seen[..., 3] / 255
+    colours = seen[..., :3] if shade is None else seen[..., :3] * shade[..., None]
+    if not plain and rng.random() < 0.2:  # gloss, as on a button
+        colours = colours + (np.clip(0.3 - v, 0, 1) * np.float32(rng.uniform(20, 90)))[..., None]
+    lit = _lit(np.clip(colours, 0, 255), rng)
+    picture = _behind(ground, side, rng)
+    picture = picture + inside[..., None] * (lit - picture)
+    picture = cv2.resize(picture, (size, size), interpolation=cv2.INTER_AREA)
+    return _camera(picture, rng)
+
+
+def scenery(
+    ground: UInt8[np.ndarray, "gh gw 3"] | None, size: int, rng: np.random.Generator
+) -> Float[np.ndarray, "s s 3"]:
+    """A picture without a flag: a photograph, or a colour."""
+    return _camera(cv2.resize(_behind(ground, 2 * size, rng), (size, size), interpolation=cv2.INTER_AREA), rng)
+
+
+def _placed(
+    rng: np.random.Generator, filled: bool, aspect: float, scale: tuple[float, float], plain: bool
+) -> Float[np.ndarray, "4 2"]:
+    """`_corners` for a drawing of its own aspect."""
+    square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float32)
+    if filled:
+        return (square * rng.uniform(0.97, 1.1, 2) + rng.uniform(-0.03, 0.03, (4, 2))).astype(np.float32)
+    wide = rng.uniform(*scale)
+    high = wide / (aspect if plain or rng.random() < 0.6 else rng.uniform(*ASPECT))
+    wide, high = np.array([wide, high]) * min(1, 1.05 / high)
+    slant = PERSPECTIVE * rng.random() * wide
+    corners = square * [wide, high] + rng.uniform(-slant, slant, (4, 2))
+    angle = np.radians(rng.uniform(-ROTATION, ROTATION) * rng.random())
+    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    room = np.maximum(1 - np.array([wide, high]), 0) + (0 if plain else CROP / 2)
+    return (corners @ turn + rng.uniform(-room, room)).astype(np.float32)
+
+
+def _outlined(drawing: UInt8[np.ndarray, "h w 4"], rng: np.random.Generator) -> UInt8[np.ndarray, "h w 4"]:
+    """With rounded corners, or as a disc."""
+    height, width = drawing.shape[:2]
+    mask = np.zeros((height, width), np.uint8)
+    if rng.random() < 0.4:
+        cv2.ellipse(mask, (width // 2, height // 2), (width // 2, height // 2), 0, 0, 360, 255, -1, cv2.LINE_AA)
+    else:
+        r = int(rng.uniform(0.08, 0.25) * height)
+        cv2.rectangle(mask, (r, 0), (width - r, height), 255, -1)
+        cv2.rectangle(mask, (0, r), (width, height - r), 255, -1)
+        for centre in ((r, r), (width - r - 1, r), (r, height - r - 1), (width - r - 1, height - r - 1)):
+            cv2.circle(mask, centre, r, 255, -1, cv2.LINE_AA)
+    out = drawing.copy()
+    out[..., 3] = np.minimum(out[..., 3], mask)
+    return out
+
+
+def _behind(
+    ground: UInt8[np.ndarray, "gh gw 3"] | None, side: int, rng: np.random.Generator
+) -> Float[np.ndarray, "{side} {side} 3"]:
+    """A piece of a photograph, possibly mirrored; without one, a colour or a gradient, often white."""
+    if ground is None:
+        if rng.random() < 0.4:
+            return np.full((side, side, 3), rng.choice([1.0, 1.0, 0.0, BLANK]), np.float32)
+        return np.repeat(np.broadcast_to(_ground(side, rng), (side, side, 1)), 3, 2) * rng.uniform(0.6, 1.4, 3).astype(
+            np.float32
+        ).clip(0, 1)
+    height, width = ground.shape[:2]
+    piece = max(8, int(min(height, width) * rng.uniform(0.3, 1.0)))
+    top, left = int(rng.integers(height - piece + 1)), int(rng.integers(width - piece + 1))
+    cut = ground[top : top + piece, left : left + piece]
+    cut = cut[:, ::-1] if rng.random() < 0.5 else cut
+    return cv2.resize(cut, (side, side), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
+
+
+def _camera(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
+    """Blur, noise and JPEG."""
+    size = len(picture)
+    if (blur := rng.uniform(0, BLUR)) > 0.3:
+        picture = cv2.GaussianBlur(picture, (0, 0), blur)
+    start = int(rng.integers(GRAINS))
+    grain = _grain(size)[start : start + picture.size].reshape(picture.shape)
+    picture = np.clip(picture + np.float32(rng.uniform(0, NOISE)) * grain, 0, 1)
+    if rng.random() < 0.3:
+        coded = cv2.imencode(".jpg", (255 * picture[..., ::-1]).astype(np.uint8), [1, int(rng.uniform(25, 95))])[1]
+        picture = cv2.imdecode(coded, cv2.IMREAD_COLOR)[..., ::-1].astype(np.float32) / 255
+    return picture.astype(np.float32)

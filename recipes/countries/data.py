@@ -231,5 +231,5 @@ def _atlas(seed: int, held_out: int, others: int, folder: str | Path | None) -> 
 
 @functools.lru_cache(maxsize=2)
 def _items(config: CountriesConfig) -> ItemArrays:
-    everything = items_about(config.atlas, range(len(config.atlas.countries)))
+    everything = config.memory_items(range(len(config.atlas.countries)))
     return arrays_of(everything, SOURCES, config.vocabulary, config.item_length, config.size)

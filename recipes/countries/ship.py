@@ -32,7 +32,7 @@ from reveal.network import weights
 from reveal.processing.processor import recipe_of
 from reveal.reader import Reader, reader_fingerprint
 
-COUNTRIES = "recipes.countries.data.CountriesConfig"
+COUNTRIES = ("recipes.countries.data.CountriesConfig", "recipes.countries.hard_questions.HardQuestions")
 
 
 def ship(run: Path, folder: Path = pretrained.DATA) -> int:
@@ -42,8 +42,9 @@ def ship(run: Path, folder: Path = pretrained.DATA) -> int:
     model, header = weights.load_with_metadata(run)
     recipe = recipe_of(header).get("data")
     recipe = recipe if isinstance(recipe, Mapping) else {}
-    if renamed.target(str(recipe.get("_target_"))) != COUNTRIES:
-        raise ValueError(f"{run} was trained on {recipe.get('_target_')}, not on {COUNTRIES}: give another run")
+    recipe = recipe.get("world", recipe)  # of `FlagPairs`
+    if renamed.target(str(recipe.get("_target_"))) not in COUNTRIES:
+        raise ValueError(f"{run} was trained on {recipe.get('_target_')}, not on {COUNTRIES[0]}: give another run")
     length = recipe.get("item_length", CountriesConfig.item_length)
     data = CountriesConfig(size=model.config.vit.image_size, item_length=length, invented=0)
     metadata = {"processor": data.processor()} | header.metadata
@@ -54,7 +55,7 @@ def ship(run: Path, folder: Path = pretrained.DATA) -> int:
         reader = Reader(weights.load(part / pretrained.WEIGHTS), read_item=data.read_item)
         values = model.config.value_tokens, model.config.width
         encoder = reader_fingerprint(reader.model)
-        layout = Layout(encoder, SOURCES, model.config.key_dim, values, value_dtype="float16")
+        layout = Layout(encoder, SOURCES, model.config.vector_dim, values, value_dtype="float16")
         with Builder(part / pretrained.MEMORY, layout) as builder:
             builder.add([with_png(item) for item in items], *reader.encode(items))
     return len(items)

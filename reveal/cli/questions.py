@@ -62,7 +62,8 @@ def ask(command: commands.Ask) -> None:
         write_image(command.sheet, page, command.overwrite)
     lines = [evidence.first_hop.line()] if evidence.first_hop else []
     lines += [evidence.table()] if evidence.items else []
-    text = "\n".join([evidence.answer or "(nothing)", *(["", *lines] if lines else [])])
+    verdict = [f"({evidence.verdict()})"] if evidence.verdict() else []
+    text = "\n".join([evidence.answer or "(nothing)", *verdict, *(["", *lines] if lines else [])])
     command.write(text, evidence.as_json() | {"memory": memory})
 
 

@@ -7,6 +7,7 @@
 | `Captions` | `sources.coco` | CIDEr-D (`metrics.captions`) | BLEU-4, ROUGE-L |
 | `NoCaps` | `sources.coco` | CIDEr-D of all images | of each domain |
 | `EncyclopedicVqa` | `sources.evqa` | exact match (`metrics.evqa`) | by kind of question, pages not in training |
+| `OwnQuestions` | `sources.jsonl` | exact match, ignoring case and blanks | by group |
 | `InfoSeek` | `sources.infoseek` | harmonic mean of two splits (`metrics.infoseek`) | of each split, of each kind |
 
     for example in benchmark.examples(skips): ...          # with its image and references
@@ -273,3 +274,29 @@ class InfoSeek(Benchmark):
         if scores.score is None:
             return Score("accuracy, for want of one of the splits", scores.accuracy, parts, each)
         return Score("harmonic mean", scores.score, parts | {"all alike": scores.accuracy}, each)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnQuestions(Benchmark):
+    """Questions of one's own (docs/reveal-data.md), which may name their gold items in a memory."""
+
+    EVALUATOR: ClassVar[str] = "exact match with one of the answers, ignoring case and blanks"
+
+    def examples(self, skips: Skips) -> Iterator[Example]:
+        for question in Questions("jsonl", self.path, {"images": self.images}).read(skips):
+            if question.answers:
+                yield Example(question, question.id, tuple(question.answers))
+            else:
+                skips.add("without an answer", f"{self.path} question {question.id}")
+
+    def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
+        each = [
+            float(plain(prediction) in map(plain, one.references))
+            for one, prediction in zip(examples, predictions, strict=True)
+        ]
+        parts = vqa.group_means(each, [[one.question.group] if one.question.group else [] for one in examples])
+        return Score("exact match", statistics.fmean(each), parts, each)
+
+
+def plain(text: str) -> str:
+    return " ".join(text.casefold().split())

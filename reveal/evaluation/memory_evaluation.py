@@ -9,7 +9,8 @@ For each benchmark:
 2. answer `batch` questions at a time as `reveal ask` does, but greedily unless `beams` says otherwise;
 3. score all answers together (`benchmarks.py`), and write predictions_SET.jsonl with the ids of the items that each
    answer was read from;
-4. rewrite results.json and results.md: a row per benchmark with the metric, its evaluator, the number of questions,
+4. rewrite results.json and results.md: a row per benchmark with the metric, retrieval (recall, MRR, by source, where
+   questions name gold items of the memory; else how often an item contains an answer), evaluator, number of questions,
    what was skipped, and the provenance of weights and memory. The score of a subset (`limit`) says so.
 
 **Provenance.** Scores of one network from two initialisations differ by tens of points, and a memory that has the
@@ -21,6 +22,7 @@ evaluation's own images by more. So a score is printed with both, as the files d
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -38,10 +40,11 @@ from tqdm import tqdm
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown
 from common.weights.model_file import Metadata
-from reveal.assistant import MOST_READ, Assistant, items_to_find
+from reveal.assistant import MOST_READ, Assistant, items_to_find, text_of
 from reveal.evaluation.benchmarks import Benchmark, Example
 from reveal.memory.engines.engine import engine_of
 from reveal.memory.memory import Memory
+from reveal.metrics.retrieval import mrr, pr_recall_at_k, recall_at_k
 from reveal.network import weights as files
 from reveal.network.generator import Decoding
 from reveal.processing.processor import Processor, processor_of, recipe_of
@@ -49,7 +52,7 @@ from reveal.reader import Reader, reader_fingerprint
 from reveal.sources.records import Skips
 
 RESULTS, TABLE = "results.json", "results.md"
-COLUMNS = ("set", "score", "questions", "left out", "evaluator", "weights", "memory", "asked")
+COLUMNS = ("set", "score", "retrieval", "questions", "left out", "evaluator", "weights", "memory", "asked")
 Row = dict[str, Any]
 Input = tuple[Int[np.ndarray, " n"], Float[np.ndarray, "s s 3"]]  # tokens and image
 Batch = list[tuple[Example, Future[Input | str]]]
@@ -262,7 +265,36 @@ class SetsEvaluation(Evaluation):
                 }
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
         row = {"metric": score.metric, "value": score.value, "parts": score.parts, "questions": len(answered)}
+        if answering.k and answering.assistant.memory is not None:
+            row["retrieval"] = retrieval(answering.assistant.memory, answered, answering.k)
         return row | {"left_out": dict(skips.counts), "evaluator": benchmark.evaluator, "limit": self.limit}
+
+
+def retrieval(memory: Memory, answered: Sequence[tuple[Example, Prediction]], k: int) -> dict[str, dict[str, float]]:
+    """Scores of what was read (`metrics.retrieval`): over all questions, and by the source of the gold item.
+
+    Questions that name a gold item of this memory have recall at 1 and k, and MRR. Those without one have the published
+    pseudo-relevance: an item that contains an answer."""
+    golds, sources = [one.question.gold for one, _ in answered], {}
+    for number in {number for number in golds if number is not None}:
+        with contextlib.suppress(ValueError):  # gold items of another memory
+            sources[number] = memory.items([number])[0].source
+    groups: dict[str, list[tuple[list[int], int]]] = {}
+    for gold, (_, prediction) in zip(golds, answered, strict=True):
+        if gold in sources:
+            for group in ("gold items", sources[gold]):
+                groups.setdefault(group, []).append((prediction.items, gold))
+    scores: dict[str, dict[str, float]] = {}
+    for group, pairs in groups.items():
+        ranked, gold_items = [items for items, _ in pairs], [[gold] for _, gold in pairs]
+        recall = {f"recall@{n}": recall_at_k(ranked, gold_items, n) for n in dict.fromkeys((1, k))}
+        scores[group] = {"questions": float(len(pairs)), **recall, "MRR": mrr(ranked, gold_items)}
+    if rest := [pair for gold, pair in zip(golds, answered, strict=True) if gold not in sources]:
+        texts = [[text_of(item) for item in memory.items(np.array(one.items, np.int64))] for _, one in rest]
+        answers = [one.references for one, _ in rest]
+        recall = {f"PRRecall@{n}": pr_recall_at_k(texts, answers, n) for n in dict.fromkeys((1, k))}
+        scores["items that contain an answer"] = {"questions": float(len(rest)), **recall}
+    return scores
 
 
 def once(examples: Iterator[Example], skips: Skips) -> Iterator[Example]:
@@ -287,6 +319,11 @@ def table(rows: Mapping[str, Row]) -> str:
         parts = ", ".join(f"{part} {100 * value:.2f}" for part, value in row["parts"].items())
         score = f"{row['metric']} {100 * row['value']:.2f}" + (f" ({parts})" if parts else "")
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in row["left_out"].items()) or "none"
+        found = "; ".join(
+            f"{group}: "
+            + ", ".join(f"{name} {100 * value:.2f}" for name, value in parts.items() if name != "questions")
+            for group, parts in row.get("retrieval", {}).items()
+        )
         count = f"{row['questions']:,}" + (f", limit {row['limit']}" if row["limit"] else "")
-        lines.append([name, score, count, left_out, *(row[key] for key in COLUMNS[4:])])
+        lines.append([name, score, found, count, left_out, *(row[key] for key in COLUMNS[5:])])
     return markdown(COLUMNS, lines, len(COLUMNS))

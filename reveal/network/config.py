@@ -67,6 +67,20 @@ class VitConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class TowerConfig:
+    """The picture tower (`tower.py`)."""
+
+    width: int = 96  # channels of the last stage; those before have half and a quarter
+    depth: int = 1  # residual blocks of each of both stages
+    key_dim: int = 64  # of its embeddings
+    weight: float = 0.5  # of its cosine in a score; the heads' has the rest
+
+    def __post_init__(self):
+        check(self, _positive_integers(self))
+        check(self, [(self.width % 4 == 0, "4 divides width"), (0 < self.weight < 1, "weight is between 0 and 1")])
+
+
+@dataclasses.dataclass(frozen=True)
 class RevealConfig:
     """The whole network."""
 
@@ -79,7 +93,7 @@ class RevealConfig:
     encoder_layers: int = 12  # of T5's encoder; all but fusion_layers of them encode text
     decoder_layers: int = 12  # of the generator
     fusion_layers: int = 6  # of the fusion encoder, and of each of the query, key and value heads
-    key_dim: int = 512  # of queries and keys
+    key_dim: int = 512  # of the heads' embeddings; queries and keys have those of a tower too (`vector_dim`)
     value_tokens: int = 32  # c, the tokens that the value head compresses an item to
     sources: int = 3  # number of knowledge sources of the source gate
     prior: str = "multiply"  # how the retrieval score enters the fusion, one of PRIORS
@@ -88,6 +102,7 @@ class RevealConfig:
     # Output logits use the input embedding, over sqrt(width), as in T5 1.0: this helps to generate tokens that are
     # rarely answers. T5 1.1 and the published networks have a separate output table.
     tied: bool = False
+    tower: TowerConfig | None = None  # None: the heads alone make queries and keys, as in the paper
 
     def __post_init__(self):
         check(self, _positive_integers(self))
@@ -102,6 +117,11 @@ class RevealConfig:
     def text_layers(self) -> int:
         """T5's lower layers, the text encoder."""
         return self.encoder_layers - self.fusion_layers
+
+    @property
+    def vector_dim(self) -> int:
+        """Of queries and keys: the heads' embedding, and the tower's where there is one."""
+        return self.key_dim + (0 if self.tower is None else self.tower.key_dim)
 
     @classmethod
     def tiny(
@@ -132,7 +152,9 @@ class RevealConfig:
     def from_json(cls, mapping: Mapping[str, Any]) -> RevealConfig:
         """The inverse of `dataclasses.asdict`. Raises ValueError for an unknown field."""
         vit = VitConfig(**_known_fields(VitConfig, mapping.get("vit", {})))
-        return cls(**{**_known_fields(cls, mapping), "vit": vit})
+        tower = mapping.get("tower")
+        tower = None if tower is None else TowerConfig(**_known_fields(TowerConfig, tower))
+        return cls(**{**_known_fields(cls, mapping), "vit": vit, "tower": tower})
 
 
 def _known_fields(cls: Any, mapping: Mapping[str, Any]) -> Mapping[str, Any]:

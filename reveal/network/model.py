@@ -36,9 +36,10 @@ from jaxtyping import Array, Bool, Float, Int
 from reveal.network.config import PAD, RevealConfig
 from reveal.network.fusion import AttentiveFusion, Fused
 from reveal.network.generator import Decoding, Generated, generate
-from reveal.network.heads import EmbeddingHead, SourceGate, ValueHead
+from reveal.network.heads import EmbeddingHead, SourceGate, ValueHead, unit
 from reveal.network.layers import Embedding, Linear
 from reveal.network.t5 import Decoder, Encoder
+from reveal.network.tower import Tower
 from reveal.network.vit import Vit
 
 
@@ -80,6 +81,7 @@ class Reveal(nnx.Module):
         self.gate = SourceGate(config, rngs=rngs)
         self.fusion = AttentiveFusion(config, rngs=rngs)
         self.decoder = Decoder(config, rngs=rngs)
+        self.tower = None if config.tower is None else Tower(config.tower, config.vit.image_size, rngs=rngs)
 
     def encode(
         self,
@@ -109,17 +111,65 @@ class Reveal(nnx.Module):
             states.append(jnp.where(present[:, None, None], encoded, 0))
         return States(jnp.concatenate(states, axis=1), jnp.concatenate(masks, axis=1))
 
-    def encode_query(self, *inputs: Any, remat: bool = False, **named: Any) -> Query:
+    def encode_query(
+        self,
+        tokens: Int[Array | np.ndarray, "b i"] | None = None,
+        image: Float[Array | np.ndarray, "b h w 3"] | None = None,
+        has_image: Bool[Array | np.ndarray, " b"] | None = None,
+        *,
+        remat: bool = False,
+    ) -> Query:
         """Questions; arguments as in `encode`."""
-        states, mask = self.encode(*inputs, remat=remat, **named)
+        states, mask = self.encode(tokens, image, has_image, remat=remat)
         vector = self.query_head(states, mask, self.projection, remat=remat)
-        return Query(states, mask, vector, self.gate(vector))
+        return Query(states, mask, self._with_picture(vector, image, has_image), self.gate(vector))
 
-    def encode_item(self, *inputs: Any, remat: bool = False, **named: Any) -> Item:
+    def encode_item(
+        self,
+        tokens: Int[Array | np.ndarray, "b i"] | None = None,
+        image: Float[Array | np.ndarray, "b h w 3"] | None = None,
+        has_image: Bool[Array | np.ndarray, " b"] | None = None,
+        *,
+        remat: bool = False,
+    ) -> Item:
         """Keys and values of items; arguments as in `encode`."""
-        states, mask = self.encode(*inputs, remat=remat, **named)
-        key = self.key_head(states, mask, self.projection, remat=remat)
+        states, mask = self.encode(tokens, image, has_image, remat=remat)
+        key = self._with_picture(self.key_head(states, mask, self.projection, remat=remat), image, has_image)
         return Item(key, self.value_head(states, mask, remat=remat))
+
+    def embed_pictures(self, image: Float[Array | np.ndarray, "b h w 3"]) -> Float[Array, "b e"]:
+        """The tower's unit vectors of images in [0, 1], for networks that have a tower."""
+        assert self.tower is not None, "the config has no tower"
+        return unit(self.tower(2 * jnp.asarray(image) - 1))
+
+    def view_vectors(self, query: Query, views: Float[Array | np.ndarray, "v s s 3"]) -> Float[Array, "v e"]:
+        """The vector of one query, for each of several views of its image: only the tower's part differs."""
+        assert self.config.tower is not None, "the config has no tower"
+        heads = jnp.broadcast_to(query.vector[:, : self.config.key_dim], (len(views), self.config.key_dim))
+        return jnp.concatenate([heads, self.config.tower.weight**0.5 * self.embed_pictures(views)], axis=1)
+
+    def no_picture(self) -> Float[Array, " e"]:
+        """The tower's unit vector for what has no image."""
+        assert self.tower is not None, "the config has no tower"
+        return unit(self.tower.none[...])
+
+    def _with_picture(
+        self,
+        vector: Float[Array, "b e"],
+        image: Float[Array | np.ndarray, "b h w 3"] | None,
+        has_image: Bool[Array | np.ndarray, " b"] | None,
+    ) -> Float[Array, "b v"]:
+        """The heads' embedding, and the tower's where there is one (`tower.py`)."""
+        if self.config.tower is None:
+            return vector
+        none, weight = self.no_picture()[None], self.config.tower.weight
+        if image is None:
+            picture = jnp.broadcast_to(none, (len(vector), none.shape[1]))
+        else:
+            present = jnp.ones(len(image), bool) if has_image is None else jnp.asarray(has_image)
+            shown = self.embed_pictures(jnp.where(present[:, None, None, None], jnp.asarray(image), 0.5))
+            picture = jnp.where(present[:, None], shown, none)
+        return jnp.concatenate([(1 - weight) ** 0.5 * vector, weight**0.5 * picture], axis=1)
 
     def fuse(
         self,

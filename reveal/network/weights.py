@@ -15,6 +15,7 @@ from common.weights import model_file
 from common.weights.porting import Tree, unflatten_like
 from reveal.network.config import RevealConfig
 from reveal.network.model import Reveal, abstract
+from reveal.network.tower import Tower
 
 KIND = "reveal"
 FILE = "weights.safetensors"
@@ -47,12 +48,17 @@ def load_with_metadata(path: str | Path) -> tuple[Reveal, model_file.Metadata]:
 
 
 def load_params(path: str | Path, config: RevealConfig) -> Tree:
-    """The parameters in a file, for a network of `config`, whose prior may differ. Raises ValueError for another."""
+    """The parameters in a file, for a network of `config`, whose prior may differ, and which may have a tower that the
+    file lacks: that begins at random. Raises ValueError for another."""
     flat, header = model_file.load_weights(file_of(path), expect_kind=KIND)
     found = RevealConfig.from_json(header.config)
-    if dataclasses.replace(found, prior=config.prior) != config:
+    if dataclasses.replace(found, prior=config.prior, tower=found.tower or config.tower) != config:
         raise ValueError(f"{path} holds {found}, the task asks for {config}: set task.network to the file's")
-    return _fill(flat, abstract(config)[1], path)
+    params = _fill(flat, abstract(found)[1], path)
+    if found.tower is None and config.tower is not None:
+        tower = Tower(config.tower, config.vit.image_size, rngs=nnx.Rngs(0))
+        params = {**params, "tower": nnx.to_pure_dict(nnx.state(tower))}
+    return params
 
 
 def file_of(path: str | Path) -> Path:

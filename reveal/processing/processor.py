@@ -13,7 +13,9 @@ Older files may have a `processor.json` beside them.
 
 A description is a JSON object with any of: `tokenizer` (a path), `words` (of a vocabulary of whole words), `sources`,
 `item_length`, `question_length`, `answer_length`, `prompt`, `blank` (grey level in [0, 1] of the image of a question
-without one) and `hops` (two-hop questions about an image, each with the two questions that it is decomposed into).
+without one), `hops` (two-hop questions about an image, each with the two questions that it is decomposed into) and
+`views` (windows of an image: pairs of a share of its sides and the number of windows along each; a network with a
+picture tower is asked about the one that the memory knows best).
 
 An item's text is its text fields in their order, joined by the tokenizer's separator. Images are resized to a square
 whatever their aspect, so that nothing is cut off.
@@ -38,6 +40,7 @@ from common.weights.model_file import Metadata
 from reveal.memory.items import Item, is_text
 from reveal.network.config import RevealConfig
 from reveal.processing import tokenizers
+from reveal.processing.doubt import Doubt
 from reveal.processing.tokenizers import WORD, Tokenizer, Words
 
 if TYPE_CHECKING:  # answering needs no sources
@@ -47,6 +50,7 @@ ASK, DESCRIBE = "Question: {}", "Describe the picture:"
 BESIDE = ("spiece.model", "vocabulary.json", "words.json")  # file names of tokenizers beside weights
 DESCRIPTION = "processor.json"
 LENGTHS = {"item_length": "item_length", "question_length": "text_length", "answer_length": "answer_length"}  # recipe's
+VIEW_COST = 0.1  # in score, of a view of no size (`view_costs`)
 WHOLE = (1, 1)  # share of an image that is kept
 CUT = "whose text was cut after"  # so many tokens
 MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # not the image's fault
@@ -78,6 +82,8 @@ class Processor:
     prompt: str = ASK  # template of a question
     blank: Float[np.ndarray, "s s 3"] | None = None  # image of a question without one; None: the network gets none
     hops: Mapping[str, Hops] = dataclasses.field(default_factory=dict)  # of two-hop questions, in lower case
+    views: tuple[tuple[float, int], ...] = ()  # share of the sides, windows along each; (): the whole image only
+    doubt: Doubt | None = None  # how far to trust an answer
 
     def question(self, text: str) -> Int[np.ndarray, " n"]:
         """Tokens. Raises ValueError for a question longer than `question_length`."""
@@ -99,6 +105,10 @@ class Processor:
     def image(self, path: str | Path) -> Float[np.ndarray, "s s 3"]:
         """A question's image, resized to a square. Raises as `read_image`."""
         return resized(to_uint8(read_image(path)), self.image_size).astype(np.float32) / 255
+
+    def views_of(self, path: str | Path) -> Float[np.ndarray, "v s s 3"]:
+        """A question's image and windows of it, each resized to a square. Raises as `read_image`."""
+        return windows(to_uint8(read_image(path)), self.views, self.image_size)
 
     def two_hops(self, question: str) -> Hops | None:
         """The decomposition of a two-hop question; None for all others."""
@@ -148,6 +158,9 @@ def processor_of(
     size = config.vit.image_size
     if (grey := description.get("blank")) is not None:
         options["blank"] = np.full((size, size, 3), grey, np.float32)
+    options["views"] = tuple((float(share), int(count)) for share, count in description.get("views", ()))
+    if (doubt := description.get("doubt")) is not None:
+        options["doubt"] = Doubt.from_json(doubt)
     if hops := description.get("hops"):
         options["hops"] = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops}
     return Processor(found, names, size, **options)
@@ -165,7 +178,7 @@ def _description(weights: Path, header: Metadata) -> dict[str, Any]:
     found = header.metadata.get("processor")
     if found is None and beside.is_file():
         found = read_json(beside)
-    known = {*LENGTHS, "tokenizer", "words", "sources", "prompt", "blank", "hops"}
+    known = {*LENGTHS, "tokenizer", "words", "sources", "prompt", "blank", "hops", "views", "doubt"}
     if found is not None and (not isinstance(found, dict) or not found.keys() <= known):
         keys = ", ".join(sorted(found.keys() - known)) if isinstance(found, dict) else type(found).__name__
         raise ValueError(f"{weights}: the processor's description has {keys}; it may have {', '.join(sorted(known))}")
@@ -281,3 +294,22 @@ def resized(
         image = image[top : top + crop_height, left : left + crop_width]
     interpolation = cv2.INTER_AREA if min(image.shape[:2]) >= size else cv2.INTER_LINEAR
     return cv2.resize(image, (size, size), interpolation=interpolation)
+
+
+def windows(
+    image: UInt8[np.ndarray, "_h _w 3"], views: Sequence[tuple[float, int]], size: int
+) -> Float[np.ndarray, "v {size} {size} 3"]:
+    """The whole image, then its windows: for each (share, n) of `views` n x n of that share of both sides."""
+    height, width = image.shape[:2]
+    found = [resized(image, size)]
+    for share, count in views:
+        tall, wide = max(1, round(share * height)), max(1, round(share * width))
+        tops, lefts = (np.linspace(0, room, count).round().astype(int) for room in (height - tall, width - wide))
+        found += [resized(image[top : top + tall, left : left + wide], size) for top in tops for left in lefts]
+    return np.stack(found).astype(np.float32) / 255
+
+
+def view_costs(views: Sequence[tuple[float, int]]) -> Float[np.ndarray, " v"]:
+    """What the score of each view of `windows` has to exceed that of the whole image by: a piece of a flag is often a
+    flag of its own, so a smaller piece has to match better."""
+    return np.concatenate([[0.0], *(np.full(count * count, VIEW_COST * (1 - share)) for share, count in views)])

@@ -33,9 +33,8 @@ HELD_OUT = COUNTRIES.evaluation("held_out", 1)
 def answers(tokens) -> ReaderOutput:
     tokens = np.asarray(tokens)
     nothing, ids = np.zeros((len(tokens), 0), np.float32), np.zeros((len(tokens), 0), np.int64)
-    return ReaderOutput(
-        tokens, SearchResult(ids, nothing, ids, 1), nothing, nothing, np.zeros((len(tokens), 4), np.float32)
-    )
+    gate, each = np.zeros((len(tokens), 4), np.float32), np.zeros(len(tokens), np.float32)
+    return ReaderOutput(tokens, SearchResult(ids, nothing, ids, 1), nothing, nothing, gate, each, each)
 
 
 def written(texts) -> ReaderOutput:

@@ -6,20 +6,22 @@ import shutil
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 from assistants import RECIPE, items, network, save, vocabulary
 from own_files import json_file
 from published_files import BY_HAND, examples_of, sets, write
 
+from common.io.images import write_image
 from recipes.small_world.facts import SOURCES
-from reveal.assistant import Assistant
+from reveal.assistant import Assistant, text_of
 from reveal.build.memory_build import build
 from reveal.memory.memory import Memory
 from reveal.network.generator import Decoding
 from reveal.processing.processor import Hops
 from reveal.reader import reader_fingerprint
 from reveal.sources import Questions, Skips, evqa, infoseek
-from reveal.sources.records import Record, usable
+from reveal.sources.records import Question, Record, usable
 from reveal.sources.registry import items_of
 
 with warnings.catch_warnings():
@@ -29,8 +31,8 @@ with warnings.catch_warnings():
 
     from common.training.config import instantiate
     from common.training.run import evaluate_from_config
-    from reveal.evaluation.benchmarks import Captions, NoCaps
-    from reveal.evaluation.memory_evaluation import Answering, SetsEvaluation
+    from reveal.evaluation.benchmarks import Captions, Example, NoCaps, OwnQuestions
+    from reveal.evaluation.memory_evaluation import Answering, Prediction, SetsEvaluation, retrieval
     from reveal.memory.engines.engine import engine_of
 
 ROOT = Path(__file__).parents[2]
@@ -284,3 +286,29 @@ def test_the_command(files, place, tmp_path, monkeypatch, caplog):
     config.sets, config.output = ["okvqa"], str(tmp_path / "other")
     with pytest.raises(SystemExit):
         evaluate_from_config(config)
+
+
+def test_retrieval_is_scored_by_source_where_questions_name_gold_items(assistant):
+    memory = assistant.memory
+    first, second = memory.items(memory.search(np.ones((1, memory.layout.key_dim)), 2).ids[0])
+    golds, found = [first.id, second.id, 2**40, None], [[first.id], [first.id, second.id], [first.id], [second.id]]
+    text = text_of(second)
+    examples = [
+        (Example(Question(n, None, "", (), "", gold), n, (text,)), Prediction("", items))
+        for n, (gold, items) in enumerate(zip(golds, found, strict=True))
+    ]
+    scores = retrieval(memory, examples, 2)
+    assert scores["gold items"] == {"questions": 2, "recall@1": 0.5, "recall@2": 1, "MRR": 0.75}
+    assert sum(scores[source]["questions"] for source in {first.source, second.source}) == 2
+    assert scores["items that contain an answer"] == {"questions": 2, "PRRecall@1": 0.5, "PRRecall@2": 0.5}
+
+
+def test_own_questions_name_their_gold_items(tmp_path):
+    write_image(tmp_path / "gull.png", np.zeros((4, 4, 3), np.float32))
+    known = {"answers": ["A  Gull"], "gold": 8, "group": "birds"}
+    lines = [{"id": 3, "text": "who", "image": "gull.png", **known}, {"id": 4, "text": "why", "image": "gull.png"}]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    benchmark = OwnQuestions(path=str(tmp_path / "q.jsonl"), images=str(tmp_path))
+    examples, left_out = examples_of(benchmark)
+    assert [one.question.gold for one in examples] == [8] and sum(left_out.values()) == 1
+    assert benchmark.score(examples, ["a gull"]).value == 1 and benchmark.score(examples, ["gull"]).value == 0

@@ -1,0 +1,119 @@
+"""Calibrates doubt: writes views, weights of doubt and a threshold into the header of exported weights.
+
+    python -m recipes.countries.calibrate out/shipped
+
+Asked are questions about training countries, none of which a test asks about: flags of the training's icon sets as
+files and before the training's photographs, in the wordings of training; and as many without an answer
+(`wordings.unanswerable`, photographs without a flag). Which answers were right, `reveal.processing.doubt.fit` learns
+from the numbers that every answer comes with. The threshold doubts `LOST` of the right answers here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tyro
+from flax import nnx
+
+from common import terminal
+from common.io.images import to_uint8
+from recipes.countries import wordings
+from recipes.countries.augmentation import photograph
+from recipes.countries.data import CountriesConfig
+from recipes.countries.drawn_evaluation import SIDE, DrawnEvaluation, Picture, as_file
+from recipes.countries.facts import RELATIONS
+from recipes.countries.pairs import FlagPairs
+from recipes.countries.phrases import BY_FLAG, QUESTIONS
+from reveal.metrics.calibration import calibration_error
+from reveal.network import weights
+from reveal.processing.doubt import Doubt, fit
+from reveal.processing.processor import windows
+from reveal.reader import Reader
+
+VIEWS = ((0.75, 3), (0.5, 5))
+SHARES = (0.3, 1.0)  # of the picture's width
+LOST = 0.025
+ANSWERABLE, UNANSWERABLE, EMPTY = 500, 200, 200  # questions
+
+
+def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0) -> tuple[Doubt, float]:
+    """Rewrites the weights in `folder`; returns doubt, and its calibration error on the same questions.
+
+    Raises OSError, ValueError for weights or data that are not there."""
+    file = weights.file_of(folder)
+    model, header = weights.load_with_metadata(file)
+    data, rng = pairs.world, np.random.default_rng([seed, 3])
+    evaluation = DrawnEvaluation(data)
+    pictures, texts, subjects, relations = asked(pairs, rng)
+    with tempfile.TemporaryDirectory() as scratch:
+        reader = Reader(model, read_item=data.read_item)
+        reader.build(Path(scratch) / "memory", data.memory_items(), data.sources)
+        views = np.stack([windows(picture, VIEWS, data.size) for picture in pictures])
+        output = evaluation.ask(reader, texts, views, VIEWS)
+    right = np.zeros(len(texts), bool)
+    answerable = output._replace(tokens=output.tokens[: len(subjects)])
+    right[: len(subjects)] = evaluation.correct(answerable, subjects, relations)
+    written = np.array([bool(data.vocabulary.decode(tokens)) for tokens in output.tokens])
+    features = output.features()
+    doubt = fit(features[written], right[written], LOST)
+    processor = {**header.metadata["processor"], "views": [list(view) for view in VIEWS], "doubt": doubt.as_json()}
+    metadata = {**header.metadata, "processor": processor}
+    params = nnx.to_pure_dict(nnx.state(model))
+    weights.save(file, params, model.config, metadata=metadata, dtype="float16", overwrite=True)
+    probability = np.where(written, doubt.probability(features), 0)
+    return doubt, calibration_error(probability, right)
+
+
+def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture], list[str], list[int], list[str]]:
+    """Pictures and questions, those with an answer first, of which the subjects and relations are given too."""
+    data, flags = pairs.world, pairs.real_flags
+    by_flag = [relation for relation in RELATIONS if relation in BY_FLAG]
+    pictures, texts, subjects, relations = [], [], [], []
+
+    def flag() -> tuple[int, Picture]:
+        country = int(flags[rng.integers(len(flags))])
+        drawing, aspect = pairs.drawing(country, rng)
+        if rng.random() < 0.5:
+            return country, as_file(drawing, aspect, emoji=bool(rng.random() < 0.3))
+        ground, share = pairs.grounds[rng.integers(len(pairs.grounds))], rng.uniform(*SHARES)
+        made = photograph(drawing, aspect, ground, SIDE, rng, (share, share), 0.0, plain=True)
+        return country, to_uint8(made)
+
+    while len(texts) < ANSWERABLE:
+        relation = by_flag[rng.integers(len(by_flag))]
+        country, picture = flag()
+        if not data.askable[country, RELATIONS.index(relation)]:
+            continue
+        texts.append(pick((*QUESTIONS[relation], *wordings.QUESTIONS[relation]), rng))
+        for column, value in ((pictures, picture), (subjects, country), (relations, relation)):
+            column.append(value)
+    for _ in range(UNANSWERABLE):
+        pictures.append(flag()[1])
+        texts.append(wordings.unanswerable(rng))
+    for _ in range(EMPTY):
+        ground = pairs.grounds[rng.integers(len(pairs.grounds))]
+        height, width = (max(40, int(side * rng.uniform(0.5, 1))) for side in ground.shape[:2])
+        top, left = int(rng.integers(ground.shape[0] - height + 1)), int(rng.integers(ground.shape[1] - width + 1))
+        pictures.append(ground[top : top + height, left : left + width])
+        texts.append(pick(QUESTIONS[by_flag[rng.integers(len(by_flag))]], rng))
+    return pictures, texts, subjects, relations
+
+
+def pick(texts: Sequence[str], rng: np.random.Generator) -> str:
+    return texts[rng.integers(len(texts))]
+
+
+def main(
+    folder: tyro.conf.Positional[Path], drawings: str = "data/flag_drawings", photographs: str = "data/photographs"
+) -> None:
+    """Calibrate the weights in FOLDER."""
+    pairs = FlagPairs(world=CountriesConfig(invented=0), drawings=drawings, photographs=photographs)
+    doubt, error = calibrate(folder, pairs)
+    terminal.say(f"{folder}: {doubt.as_json()}, calibration error {error:.3f} on the same questions")
+
+
+if __name__ == "__main__":
+    terminal.program(main)

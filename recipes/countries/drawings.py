@@ -1,0 +1,234 @@
+"""Fetches flags as eleven icon sets draw them: what teaches a network that a flag is not its pixels.
+
+    python -m recipes.countries.drawings data/flag_drawings
+
+| set | package | licence | drawings |
+| --- | --- | --- | --- |
+| flag-icons, flag-icons-square | flag-icons 7.5.0 | MIT | 4:3 and 1:1 |
+| wikimedia | svg-country-flags 1.2.10 | public domain | in each flag's own proportions |
+| circle | @iconify-json/circle-flags 1.2.11 | MIT | discs |
+| flagpack | @iconify-json/flagpack 1.2.8 | MIT | 4:3, simplified for small sizes |
+| coreui | @iconify-json/cif 1.2.7 | CC0-1.0 | 3:2 and others, 199 flags |
+| flagkit | flagkit-web 0.0.3 | MIT | 7:5, rounded, with gloss |
+| twemoji | @iconify-json/twemoji 1.2.5 | CC-BY-4.0 | emoji |
+| emojione | @iconify-json/emojione 1.2.3 | CC-BY-4.0 | emoji, discs |
+| country-flag-icons | country-flag-icons 1.6.20 | MIT | 3:2; **test only** |
+| noto | emoji-datasource-google 16.0.0 | Apache-2.0 | emoji, in the wind; **test only** |
+| openmoji | @iconify-json/openmoji 1.2.29 | CC-BY-SA-4.0 | emoji, with an outline; **test only** |
+
+Nothing of the last three is ever shown to a network in training. A set is written as NAME.webp: all countries of
+`data/countries.json` in its order, each cut to what is not transparent, stretched to 96 x 72 pixels, with alpha;
+`drawings.json` has the aspect of each, 0 where the set has no such flag, and the origin of the files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import tyro
+from jaxtyping import Float, UInt8
+from PIL import Image
+
+from common import terminal
+from common.io.files import atomic_folder, require_file
+from recipes.countries import fetch
+from recipes.countries.facts import DATA
+from recipes.downloads.archives import Package, read_packages
+from recipes.downloads.svg import render
+
+WIDTH, HEIGHT, RENDERED = 96, 72, 288
+INDEX = "drawings.json"
+FILES = r"drawings\.json|[a-z-]+\.webp"
+OPAQUE = 24  # alpha from which a pixel counts as drawn
+Pictures = UInt8[np.ndarray, "n 72 96 4"]
+
+
+class IconSet(NamedTuple):
+    """A set of drawings; `path` has the place of a country's code ({}), of its letters as emoji ({emoji}), or is the
+    file of all icons (.json), in which `names` are looked up."""
+
+    name: str
+    package: Package
+    path: str
+    held_out: bool = False
+
+
+def iconify(name: str, version: str, licence: str, sha256: str) -> Package:
+    return Package("npm", f"@iconify-json/{name}", version, licence, sha256)
+
+
+WIKIMEDIA = "2576650b4568c8ee1a2a6ddaa45c0246be16735f229bb40b1a0a6f40424e5213"
+KIT = "b15e337fb169b637514e71f4bb1239313904a9a792408b04baec7d0cbe6ea4f3"
+TEST = "0b003c0984b53e12a870f0b9a2ccd9821c588c505cf18d7938dabec3ae669808"
+NOTO = "fb5fd131b362aab7a55542d2a147a79708cce0a8b1c1bbacd470172708b5c438"
+CIRCLE = "ee9a03f6a6fdd79cc6325bdcb7bb93b83d331e60b16e226188f154a64b6bb4a9"
+PACK = "165ea189ef6ee00b8c10d66c0a2702a6afe1d89d7feafdc3a02a459d65580483"
+COREUI = "804801450b77e3b2c9a2b716fb45b44ee2a97e702e21ac6bca6358d0f7eb13c8"
+TWEMOJI = "19046dff7d8707ce96212ec86468b36ac5f8e60409629dd13f809265c6d0ebb7"
+EMOJIONE = "26a14f44284407e8bcde91799388dca2bfd91dbcd55a97f425524a1c5b73610e"
+OPENMOJI = "03181e2c156cab35cf4a62f1f7886bd971d59212e75ac3f189d5a4cae3930fc5"
+ICONS, CHARACTERS = "package/icons.json", "package/chars.json"
+OPEN = iconify("openmoji", "1.2.29", "CC-BY-SA-4.0 (OpenMoji)", OPENMOJI)
+SETS = (
+    IconSet("flag-icons", fetch.FLAGS, "package/flags/4x3/{}.svg"),
+    IconSet("flag-icons-square", fetch.FLAGS, "package/flags/1x1/{}.svg"),
+    IconSet("wikimedia", Package("npm", "svg-country-flags", "1.2.10", "PD", WIKIMEDIA), "package/svg/{}.svg"),
+    IconSet("circle", iconify("circle-flags", "1.2.11", "MIT (HatScripts)", CIRCLE), ICONS),
+    IconSet("flagpack", iconify("flagpack", "1.2.8", "MIT (Yummygum)", PACK), ICONS),
+    IconSet("coreui", iconify("cif", "1.2.7", "CC0-1.0", COREUI), ICONS),
+    IconSet("flagkit", Package("npm", "flagkit-web", "0.0.3", "MIT", KIT), "package/svgs/{upper}.svg"),
+    IconSet("twemoji", iconify("twemoji", "1.2.5", "CC-BY-4.0 (Twitter and others)", TWEMOJI), ICONS),
+    IconSet("emojione", iconify("emojione", "1.2.3", "CC-BY-4.0 (EmojiOne)", EMOJIONE), ICONS),
+    IconSet(
+        "country-flag-icons",
+        Package("npm", "country-flag-icons", "1.6.20", "MIT", TEST),
+        "package/3x2/{upper}.svg",
+        True,
+    ),
+    IconSet(
+        "noto",
+        Package("npm", "emoji-datasource-google", "16.0.0", "Apache-2.0", NOTO),
+        "package/img/google/64/{emoji}.png",
+        True,
+    ),
+    IconSet("openmoji", OPEN, ICONS, True),
+)
+
+
+class Drawings(NamedTuple):
+    """All drawings of a set: RGBA, and width by height of each; 0 where there is none."""
+
+    pictures: Pictures
+    aspects: Float[np.ndarray, " n"]
+
+
+def fetch_drawings(folder: Path, archives: Path | None = None, overwrite: bool = False) -> dict[str, int]:
+    """Writes all sets into `folder`; returns the number of flags of each. Raises as `recipes.countries.fetch`."""
+    entries = json.loads(require_file(DATA / "countries.json").read_text("utf-8"))["countries"]
+    codes = [entry["code"] for entry in entries]
+    wanted: dict[Package, list[str]] = {}
+    for one in SETS:
+        paths = [ICONS, CHARACTERS] if one.path == ICONS else [place(one.path, code) for code in codes]
+        wanted.setdefault(one.package, []).extend(paths)
+    counts, index, origins, names = {}, {}, {}, {}
+    with atomic_folder(folder, overwrite, FILES) as part:
+        for package, about, files in sorted_first(read_packages(wanted, archives), OPEN):
+            origins[package.name] = about
+            if package == OPEN:
+                names = json.loads(files[CHARACTERS].content)
+            for one in (one for one in SETS if one.package == package):
+                drawn = draw(one, codes, {path: file.content for path, file in files.items()}, names)
+                sheet(drawn.pictures).save(part / f"{one.name}.webp", lossless=True, quality=40, method=4, exact=True)
+                index[one.name] = [round(float(aspect), 3) for aspect in drawn.aspects]
+                counts[one.name] = int((drawn.aspects > 0).sum())
+        text = json.dumps({"codes": codes, "aspects": index, "packages": origins}, ensure_ascii=False)
+        (part / INDEX).write_text(text, "utf-8")
+    return counts
+
+
+def sorted_first(packages: Any, first: Package) -> list[Any]:
+    """The named package before the others: it knows the names of emoji."""
+    return sorted(packages, key=lambda entry: entry[0] != first)
+
+
+def place(path: str, code: str) -> str:
+    """The path of a country's drawing."""
+    return path.format(code.lower(), upper=code.upper(), emoji=emoji_of(code))
+
+
+def emoji_of(code: str) -> str:
+    """Two regional indicators: "1f1eb-1f1f7" for FR."""
+    return "-".join(f"{0x1F1E6 + ord(letter) - ord('A'):x}" for letter in code.upper())
+
+
+def draw(one: IconSet, codes: Sequence[str], files: Mapping[str, bytes], names: Mapping[str, str]) -> Drawings:
+    """All drawings of a set that exist. `names` of emoji: "flag-france"."""
+    if one.path == ICONS:
+        table = json.loads(files[ICONS])
+        own = json.loads(files[CHARACTERS]) if one.name == "twemoji" and CHARACTERS in files else names
+
+        def drawing(code: str) -> bytes | None:
+            name = own.get(emoji_of(code), "")
+            choices = [code.lower()] if one.name in ("circle", "flagpack", "coreui") else [name]
+            if one.name == "emojione":
+                choices = [name.replace("flag-", "flag-for-", 1)]
+            icon = next((table["icons"][choice] for choice in choices if choice in table["icons"]), None)
+            if icon is None:
+                return None
+            box = [icon.get(key, table.get(key, 0)) for key in ("left", "top", "width", "height")]
+            box[2:] = [side or 16 for side in box[2:]]
+            view = " ".join(map(str, box))
+            head = (
+                f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{view}"'
+            )
+            return f'{head} width="{box[2]}" height="{box[3]}">{icon["body"]}</svg>'.encode()
+    else:
+
+        def drawing(code: str) -> bytes | None:
+            return files.get(place(one.path, code))
+
+    pictures, aspects = np.zeros((len(codes), HEIGHT, WIDTH, 4), np.uint8), np.zeros(len(codes), np.float32)
+    for number, code in enumerate(codes):
+        content = drawing(code)
+        if content is None:
+            continue
+        png = content if content.startswith(b"\x89PNG") else render(content, RENDERED)
+        pictures[number], aspects[number] = cut(png)
+    return Drawings(pictures, aspects)
+
+
+def cut(png: bytes) -> tuple[UInt8[np.ndarray, "72 96 4"], float]:
+    """What is not transparent, RGBA, and its aspect."""
+    pixels = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
+    if pixels is None or pixels.ndim != 3:
+        raise ValueError("a drawing is no picture in colours")
+    if pixels.shape[-1] == 3:
+        pixels = np.dstack([pixels, np.full(pixels.shape[:2], 255, np.uint8)])
+    rows, columns = (np.flatnonzero((pixels[..., 3] > OPAQUE).any(axis)) for axis in (1, 0))
+    pixels = pixels[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    alpha = pixels[..., 3:].astype(np.float32) / 255
+    scaled = cv2.resize(np.dstack([pixels[..., 2::-1] * alpha, alpha]), (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
+    colours = scaled[..., :3] / np.maximum(scaled[..., 3:], 1 / 255)
+    return np.rint(np.dstack([colours.clip(0, 255), 255 * scaled[..., 3:]])).astype(np.uint8), pixels.shape[
+        1
+    ] / pixels.shape[0]
+
+
+def sheet(pictures: Pictures) -> Image.Image:
+    """All pictures below each other, ten in a row."""
+    rows = -(-len(pictures) // 10)
+    grid = np.zeros((rows * 10, HEIGHT, WIDTH, 4), np.uint8)
+    grid[: len(pictures)] = pictures
+    grid = grid.reshape(rows, 10, HEIGHT, WIDTH, 4).transpose(0, 2, 1, 3, 4)
+    return Image.fromarray(grid.reshape(rows * HEIGHT, 10 * WIDTH, 4))
+
+
+def load(folder: str | Path, name: str) -> Drawings:
+    """A set that `fetch_drawings` wrote. Raises OSError, and ValueError for an unknown set."""
+    index = json.loads(require_file(Path(folder) / INDEX).read_text("utf-8"))["aspects"]
+    if name not in index:
+        raise ValueError(f"{folder} has no drawings {name!r}: choose {', '.join(index)}")
+    with Image.open(require_file(Path(folder) / f"{name}.webp")) as image:
+        pixels = np.asarray(image.convert("RGBA"))
+    grid = pixels.reshape(-1, HEIGHT, 10, WIDTH, 4).transpose(0, 2, 1, 3, 4).reshape(-1, HEIGHT, WIDTH, 4)
+    aspects = np.array(index[name], np.float32)
+    return Drawings(grid[: len(aspects)].copy(), aspects)
+
+
+def main(
+    folder: tyro.conf.Positional[Path] = Path("data/flag_drawings"),
+    archives: Path | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write all drawings to FOLDER; archives in ARCHIVES are used instead of downloads (90 MB)."""
+    counts = fetch_drawings(folder, archives, overwrite)
+    terminal.say(f"{folder}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+
+
+if __name__ == "__main__":
+    terminal.program(main)

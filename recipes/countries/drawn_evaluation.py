@@ -1,0 +1,391 @@
+"""Flags as others draw and photograph them, other wordings, and doubt: how far the network generalises.
+
+    python -m recipes.countries.drawings data/flag_drawings
+    python -m recipes.countries.test_photographs data/flag_tests
+    python eval.py experiment=countries_joint evaluation=countries_drawn weights=reveal/weights/countries
+
+All flags are of held-out countries, whose questions no training has asked, and the memory shows them in one drawing
+(`flag-icons`). Icon sets and photographs are those that no training has seen, but for `bundled`.
+
+| row | the question shows |
+| --- | --- |
+| bundled | the drawing of the memory, as a file |
+| another drawing | country-flag-icons, as a file |
+| emoji | Noto, and OpenMoji, on white |
+| 70 %, 35 % of a photo | the memory's drawing, or country-flag-icons, that wide, before a photograph |
+| other wordings | `bundled`, asked as in `wordings.TEST_QUESTIONS` |
+| two hops | languages and currency of `bundled` |
+| edited, wording N | a fact of each item changed, in three new wordings; old facts: the former answers |
+| deleted | `bundled`, when all items about the country are deleted |
+| no memory | `bundled`, without items |
+
+`nearest pixels`: the country whose flag in the memory is nearest by 16 x 12 raw pixels, and its facts; `in views` among
+all views of the picture that the network may choose from. Both know the facts by heart: only their eyes are compared.
+
+**Doubt.** `photographs`: 200 that show no flag, asked for a name, region, capital, area or neighbour. `unanswerable`:
+100 questions about held-out flags (`wordings.unanswerable_for_tests`). An answer is doubted below the threshold that
+the weights carry. The calibration error compares probability and share of right answers in ten equal groups, over all
+of the rows above them and these two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from jaxtyping import Bool, Float, UInt8
+from PIL import Image, ImageDraw
+
+from common.evaluation.evaluation import Evaluation, Output, provenance
+from common.evaluation.score_table import markdown
+from common.io.images import contact_sheet, from_uint8, read_image, to_uint8
+from recipes.countries import drawings, wordings
+from recipes.countries.augmentation import blank_image, photograph
+from recipes.countries.data import CountriesConfig
+from recipes.countries.evaluation import normalized
+from recipes.countries.facts import RELATIONS, grid_colours
+from recipes.countries.phrases import BY_FLAG, ITEM_KINDS, KIND_OF, QUESTIONS, item_id
+from recipes.countries.test_photographs import BACKGROUNDS, COUNT
+from reveal.assistant import BEAMS
+from reveal.metrics.calibration import calibration_error, reliability
+from reveal.metrics.retrieval import mrr, recall_at_k
+from reveal.network import weights as files
+from reveal.network.generator import Decoding
+from reveal.processing.doubt import Doubt
+from reveal.processing.processor import processor_of, view_costs, windows
+from reveal.reader import Reader, ReaderOutput
+
+SIDE = 240  # of a picture, in pixels
+NEVER_SEEN = "country-flag-icons"
+Picture = UInt8[np.ndarray, "h w 3"]
+
+
+class Asked:
+    """Questions, the pictures that they show, and what was answered."""
+
+    def __init__(
+        self, subjects: Sequence[int], relations: Sequence[str], pictures: Sequence[int], output: ReaderOutput
+    ):
+        self.subjects, self.relations, self.pictures, self.output = subjects, relations, pictures, output
+        self.right = np.zeros(len(subjects), bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawnEvaluation(Evaluation):
+    """The rows of the module's docstring; `data` is the world, `drawings` and `photographs` are folders."""
+
+    data: CountriesConfig
+    drawings: str = "data/flag_drawings"
+    photographs: str = "data/flag_tests"
+    k: int = 4
+    beams: int = BEAMS
+    views: Sequence[Sequence[float | int]] | None = None  # as in the processor; None: those of the weights
+    seed: int = 0
+
+    def files(self) -> Sequence[str]:
+        return ("drawn.json", "drawn.md", "drawn.png", "reliability.png")
+
+    def evaluate(self, weights: str, output: Output) -> str:
+        file = files.file_of(weights)
+        model, header = files.load_with_metadata(file)
+        processor = processor_of(file, model.config, header)
+        views = processor.views if self.views is None else tuple((float(s), int(n)) for s, n in self.views)
+        with tempfile.TemporaryDirectory() as folder:
+            reader = Reader(model, read_item=self.data.read_item)
+            reader.build(Path(folder) / "memory", self.data.memory_items(), self.data.sources)
+            table, doubted = self.rows(reader, views, processor.doubt, output)
+        text = self.table(table) + "\n\n" + doubted["text"]
+        output.write_json("drawn.json", provenance(weights) | {"k": self.k, "rows": table, "doubt": doubted["numbers"]})
+        output.write_text("drawn.md", text)
+        return text
+
+    # ---- pictures
+
+    def drawn(self, name: str, emoji: bool = False) -> list[Picture]:
+        """Each held-out country's flag of a set, as a file shows it; an emoji in the middle of a white square."""
+        found = drawings.load(self.drawings, name)
+        return [as_file(found.pictures[c], float(found.aspects[c]), emoji) for c in self.data.atlas.held_out]
+
+    def photographed(self, name: str, share: float) -> list[Picture]:
+        """Each held-out country's flag of a set before a photograph, `share` of the picture wide."""
+        found, grounds, pictures = drawings.load(self.drawings, name), self.test_photographs(BACKGROUNDS), []
+        for number, country in enumerate(self.data.atlas.held_out.tolist()):
+            rng = np.random.default_rng([self.seed, round(100 * share), country])
+            ground = grounds[(7 * number) % len(grounds)]
+            aspect = float(found.aspects[country])
+            made = photograph(found.pictures[country], aspect, ground, SIDE, rng, (share, share), 0.0, plain=True)
+            pictures.append(to_uint8(made))
+        return pictures
+
+    def test_photographs(self, count: int) -> list[Picture]:
+        return [to_uint8(read_image(Path(self.photographs) / f"{number:03}.jpg")) for number in range(count)]
+
+    # ---- questions
+
+    def questions(self, texts: Mapping[str, Sequence[str]]) -> tuple[list[int], list[str], list[int], list[str]]:
+        """Subjects, relations, indices of pictures and texts of all questions about held-out flags."""
+        data, rows = self.data, []
+        for index, country in enumerate(data.atlas.held_out.tolist()):
+            for number, relation in enumerate(RELATIONS):
+                if relation in BY_FLAG and data.askable[country, number]:
+                    choices = texts[relation]
+                    rows.append((country, relation, index, choices[(index + number) % len(choices)]))
+        return tuple(map(list, zip(*rows, strict=True)))  # type: ignore[return-value]
+
+    def ask(
+        self,
+        reader: Reader,
+        texts: Sequence[str],
+        seen: Float[np.ndarray, "b v s s 3"],
+        views: Sequence[tuple[float, int]],
+        k: int | None = None,
+    ) -> ReaderOutput:
+        tokens = np.stack([self.data.question_tokens(text) for text in texts])
+        image = reader.best_views(tokens, seen, view_costs(views))
+        decoding = Decoding(self.data.answer_length, self.beams)
+        return reader.ask(tokens, image, self.k if k is None else k, decoding=decoding)
+
+    def about(
+        self,
+        reader: Reader,
+        pictures: Sequence[Picture],
+        views: Sequence[tuple[float, int]],
+        texts: Mapping[str, Sequence[str]] = QUESTIONS,
+        k: int | None = None,
+    ) -> Asked:
+        subjects, relations, index, asked = self.questions(texts)
+        seen = np.stack([windows(picture, views, self.data.size) for picture in pictures])
+        result = Asked(subjects, relations, index, self.ask(reader, asked, seen[index], views, k))
+        result.right = self.correct(result.output, subjects, relations)
+        return result
+
+    def correct(
+        self, output: ReaderOutput, subjects: Sequence[int], relations: Sequence[str], facts: Any = None
+    ) -> Bool[np.ndarray, " n"]:
+        atlas, written = facts or self.data.atlas, [normalized(self.data.vocabulary.decode(t)) for t in output.tokens]
+        known = [set(map(normalized, atlas.answers(c, r))) for c, r in zip(subjects, relations, strict=True)]
+        return np.array([text in texts for text, texts in zip(written, known, strict=True)])
+
+    # ---- rows
+
+    def rows(
+        self, reader: Reader, views: Sequence[tuple[float, int]], doubt: Doubt | None, output: Output
+    ) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+        bundled = self.drawn("flag-icons")
+        shown = {
+            "bundled": bundled,
+            "another drawing": self.drawn(NEVER_SEEN),
+            "emoji, Noto": self.drawn("noto", emoji=True),
+            "emoji, OpenMoji": self.drawn("openmoji", emoji=True),
+            "70 % of a photo": self.photographed("flag-icons", 0.7),
+            "35 % of a photo": self.photographed("flag-icons", 0.35),
+            "70 % of a photo, another drawing": self.photographed(NEVER_SEEN, 0.7),
+            "35 % of a photo, another drawing": self.photographed(NEVER_SEEN, 0.35),
+        }
+        output.write_image("drawn.png", self.sheet(shown))
+        answered = {name: self.about(reader, pictures, views) for name, pictures in shown.items()}
+        answered["other wordings"] = self.about(reader, bundled, views, wordings.TEST_QUESTIONS)
+        table = {name: self.scores(asked) for name, asked in answered.items()}
+        for name, pictures in shown.items():
+            table[name]["nearest pixels"] = self.nearest(answered[name], [[picture] for picture in pictures])
+            every = [list(windows(picture, views, SIDE)) for picture in pictures] if views else [[p] for p in pictures]
+            every = [[to_uint8(x) if x.dtype != np.uint8 else x for x in own] for own in every]
+            table[name]["nearest pixels, in views"] = self.nearest(answered[name], every)
+        table["two hops"] = self.two_hops(reader, bundled, views)
+        table["no memory"] = self.scores(self.about(reader, bundled, (), k=0), retrieved=False)
+        table |= self.edits(reader, bundled, views)
+        measured = self.doubt(reader, answered, bundled, views, doubt, output)
+        gone = [int(item_id(c, kind)) for c in self.data.atlas.held_out for kind in range(len(ITEM_KINDS))]
+        there = {item.id for item in self.data.memory_items(self.data.atlas.held_out)}
+        reader.delete([number for number in gone if number in there])
+        deleted = self.about(reader, bundled, views)
+        table["deleted"] = self.scores(deleted, retrieved=False)
+        if doubt is not None:
+            probability = self.probability(doubt, deleted.output)
+            table["deleted"]["doubted"] = float((probability < doubt.threshold).mean())
+        return table, measured
+
+    def scores(self, asked: Asked, retrieved: bool = True) -> dict[str, float]:
+        kinds = np.array(asked.relations)
+        scores = {"accuracy": float(asked.right.mean())}
+        scores |= {
+            relation: float(asked.right[kinds == relation].mean()) for relation in RELATIONS if relation in BY_FLAG
+        }
+        if retrieved:
+            gold = np.array([[item_id(c, KIND_OF[r])] for c, r in zip(asked.subjects, asked.relations, strict=True)])
+            ids = asked.output.retrieved.ids
+            scores |= {"recall_1": recall_at_k(ids, gold, 1), f"recall_{self.k}": recall_at_k(ids, gold, self.k)}
+            scores["mrr"] = mrr(ids, gold)
+        return scores
+
+    def nearest(self, asked: Asked, pictures: Sequence[Sequence[Picture]]) -> float:
+        """Accuracy of the facts of the country with the nearest flag by 16 x 12 pixels, in the best view."""
+        stored = self.data.atlas.grid_colours[: self.data.atlas.real].reshape(self.data.atlas.real, -1)
+        found = []
+        for views in pictures:
+            small = grid_colours(np.stack([cv2.resize(v, (192, 144), interpolation=cv2.INTER_AREA) for v in views]))
+            distance = np.square(small.reshape(len(views), 1, -1) - stored).sum(-1)
+            found.append(int(distance.min(0).argmin()))
+        atlas, right = self.data.atlas, []
+        for subject, relation, index in zip(asked.subjects, asked.relations, asked.pictures, strict=True):
+            said = atlas.answers(found[index], relation)[:1]
+            right.append(bool(said) and said[0] in atlas.answers(subject, relation))
+        return float(np.mean(right))
+
+    def two_hops(
+        self, reader: Reader, pictures: Sequence[Picture], views: Sequence[tuple[float, int]]
+    ) -> dict[str, float]:
+        data, held_out = self.data, self.data.atlas.held_out.tolist()
+        seen = np.stack([windows(picture, views, data.size) for picture in pictures])
+        names = self.ask(reader, [QUESTIONS["name"][0]] * len(pictures), seen, views)
+        names = [data.vocabulary.decode(tokens) for tokens in names.tokens]
+        scores, every = {}, []
+        for number, relation in enumerate(RELATIONS):
+            if relation in BY_FLAG:
+                continue
+            chosen = [i for i, country in enumerate(held_out) if data.askable[country, number]]
+            texts = [QUESTIONS[relation][0].format(names[i]) for i in chosen]
+            blank = np.broadcast_to(blank_image(data.size), (len(chosen), 1, data.size, data.size, 3))
+            right = self.correct(
+                self.ask(reader, texts, blank, ()), [held_out[i] for i in chosen], [relation] * len(chosen)
+            )
+            scores[relation] = float(right.mean())
+            every.append(right)
+        return {"accuracy": float(np.concatenate(every).mean()), **scores}
+
+    def edits(
+        self, reader: Reader, pictures: Sequence[Picture], views: Sequence[tuple[float, int]]
+    ) -> dict[str, dict[str, float]]:
+        """Each held-out country gets another's capital, area or neighbour, in three wordings."""
+        data, atlas = self.data, self.data.atlas
+        edited, rows = atlas.edited(self.seed), {}
+        true = {item.id: item for item in data.memory_items(atlas.held_out)}
+        for wording in range(3):
+            items = []
+            for country in atlas.held_out.tolist():
+                facts = edited.countries[country].facts
+                for relation, texts in wordings.TEST_EDITS.items():
+                    number = int(item_id(country, KIND_OF[relation]))
+                    if number in true and facts[relation]:
+                        values = {"name": facts["name"][0], "region": atlas.answers(country, "region")[0]}
+                        text = texts[wording].format(**values, value=facts[relation][0])
+                        items.append(dataclasses.replace(true[number], fields={"text": text}))
+            reader.edit(items)
+            asked = self.about(reader, pictures, views)
+            changed = [
+                r in wordings.TEST_EDITS
+                and bool(edited.answers(c, r))
+                and set(edited.answers(c, r)).isdisjoint(atlas.answers(c, r))
+                for c, r in zip(asked.subjects, asked.relations, strict=True)
+            ]
+            right = self.correct(asked.output, asked.subjects, asked.relations, edited)
+            chosen, kinds = np.array(changed), np.array(asked.relations)
+            row = {"accuracy": float(right[chosen].mean())}
+            row |= {r: float(right[chosen & (kinds == r)].mean()) for r in wordings.TEST_EDITS}
+            rows[f"edited, wording {wording + 1}"] = row | {"old facts": float(asked.right[chosen].mean())}
+        reader.edit(list(true.values()))
+        return rows
+
+    def probability(self, doubt: Doubt, output: ReaderOutput) -> Float[np.ndarray, " n"]:
+        """Of each answer; 0 for none at all."""
+        silent = np.array([not self.data.vocabulary.decode(tokens) for tokens in output.tokens])
+        return np.where(silent, 0, doubt.probability(output.features()))
+
+    def doubt(
+        self,
+        reader: Reader,
+        answered: Mapping[str, Asked],
+        bundled: Sequence[Picture],
+        views: Sequence[tuple[float, int]],
+        doubt: Doubt | None,
+        output: Output,
+    ) -> dict[str, Any]:
+        photographs = self.test_photographs(COUNT)
+        relations = [relation for relation in RELATIONS if relation in BY_FLAG]
+        texts = [QUESTIONS[relations[n % len(relations)]][n // 5 % 4] for n in range(COUNT)]
+        seen = np.stack([windows(picture, views, self.data.size) for picture in photographs])
+        unrelated = self.ask(reader, texts, seen, views)
+        texts = wordings.unanswerable_for_tests()
+        seen = np.stack([windows(bundled[n % len(bundled)], views, self.data.size) for n in range(len(texts))])
+        unanswerable = self.ask(reader, texts, seen, views)
+        if doubt is None:
+            return {"text": "The weights carry no calibration.", "numbers": {}}
+        probability = {name: self.probability(doubt, asked.output) for name, asked in answered.items()}
+        right = {name: asked.right for name, asked in answered.items()}
+        for name, found in (("photographs", unrelated), ("unanswerable", unanswerable)):
+            probability[name], right[name] = self.probability(doubt, found), np.zeros(len(found.tokens), bool)
+        rows, numbers = [], {}
+        for name, values in probability.items():
+            doubted = values < doubt.threshold
+            of_right = float(doubted[right[name]].mean()) if right[name].any() else None
+            numbers[name] = {"questions": len(values), "doubted": float(doubted.mean()), "right_doubted": of_right}
+            rows.append(
+                [
+                    name,
+                    f"{len(values)}",
+                    f"{100 * doubted.mean():.1f}",
+                    "" if of_right is None else f"{100 * of_right:.1f}",
+                ]
+            )
+        p, r = (np.concatenate(list(parts.values())) for parts in (probability, right))
+        error, lost = calibration_error(p, r), float((p[r] < doubt.threshold).mean())
+        numbers["all"] = {
+            "questions": len(p),
+            "calibration_error": error,
+            "right_doubted": lost,
+            "threshold": doubt.threshold,
+        }
+        output.write_image("reliability.png", diagram(reliability(p, r)))
+        rows.append(["all", f"{len(p)}", f"{100 * (p < doubt.threshold).mean():.1f}", f"{100 * lost:.1f}"])
+        text = markdown(("row", "questions", "doubted", "of right answers"), rows, 1)
+        return {"text": f"{text}\n\nCalibration error {error:.3f}, threshold {doubt.threshold:.3f}", "numbers": numbers}
+
+    def sheet(self, shown: Mapping[str, Sequence[Picture]]) -> Float[np.ndarray, "h w 3"]:
+        """Eight pictures of each row."""
+        cells = []
+        for pictures in shown.values():
+            for picture in pictures[::6][:8]:
+                side = max(picture.shape[:2])
+                square = np.full((side, side, 3), 255, np.uint8)
+                top, left = (side - picture.shape[0]) // 2, (side - picture.shape[1]) // 2
+                square[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+                cells.append(from_uint8(cv2.resize(square, (120, 120), interpolation=cv2.INTER_AREA)))
+        return contact_sheet(cells, columns=8)
+
+    def table(self, rows: Mapping[str, Mapping[str, float]]) -> str:
+        columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+        lines = [[name, *(f"{100 * row[c]:.1f}" if c in row else "" for c in columns)] for name, row in rows.items()]
+        return markdown(("row", *columns), lines, 1)
+
+
+def as_file(drawing: UInt8[np.ndarray, "72 96 4"], aspect: float, emoji: bool) -> Picture:
+    """A drawing in its own proportions on white; an emoji is in the middle of a square."""
+    high = max(8, round(SIDE / aspect))
+    scaled = cv2.resize(drawing, (SIDE, high), interpolation=cv2.INTER_LINEAR).astype(np.float32)
+    alpha = scaled[..., 3:] / 255
+    picture = np.rint(scaled[..., :3] * alpha + 255 * (1 - alpha)).astype(np.uint8)
+    if not emoji:
+        return picture
+    side = max(round(1.06 * SIDE), high)
+    square = np.full((side, side, 3), 255, np.uint8)
+    top, left = (side - high) // 2, (side - SIDE) // 2
+    square[top : top + high, left : left + SIDE] = picture
+    return square
+
+
+def diagram(groups: Sequence[tuple[float, float, int]], side: int = 320) -> Float[np.ndarray, "s s 3"]:
+    """The reliability diagram: share of right answers (bars) by probability (the line), as wide as they are many."""
+    page = Image.new("RGB", (side, side), "white")
+    draw = ImageDraw.Draw(page)
+    total, left = sum(count for *_, count in groups), 0.0
+    for probability, right, count in groups:
+        wide = side * count / total
+        draw.rectangle([left, side * (1 - right), left + wide, side], fill="#2f6fb0")
+        draw.line([(left, side * (1 - probability)), (left + wide, side * (1 - probability))], fill="#b8433a", width=3)
+        left += wide
+    return from_uint8(np.asarray(page))

@@ -1,0 +1,131 @@
+"""The data of the picture tower: photographs of flags, each with the drawing that the memory shows.
+
+A batch of b rows for `reveal.training.picture_pairs`:
+
+    query   float32 [b s s 3]   a flag as one of nine icon sets draws it, photographed; or no flag at all
+    key     float32 [b s s 3]   the flag as the memory shows it
+    flag    int32   [b]         which flag; -1: none
+    id      int64   [b]
+
+Half of the flags are real ones of training countries (`drawings.py`), half are invented. Rows come in groups of four:
+a flag and three that look like it (`HardNegatives.similar_flags`), so that most of a batch is told apart by more than
+its colours. Every eighth row shows a photograph, or a colour, without a flag. Held-out countries are in neither
+column; nor are the icon sets and photographs that tests use.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import grain
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+from common.io.files import require_file
+from common.io.images import read_image, shrink, to_uint8
+from common.training.batches import Batched
+from recipes.countries import drawings
+from recipes.countries.augmentation import photograph, scenery
+from recipes.countries.data import CountriesConfig
+from reveal.processing.processor import resized
+
+GROUP = 4  # rows that look alike
+EMPTY = 8  # every so many rows show no flag
+LARGEST = 200  # longer side of a stored background, in pixels
+ASPECT = 4 / 3  # of invented flags
+SETS = tuple(one.name for one in drawings.SETS if not one.held_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlagPairs(Batched):
+    """Photographs of flags and drawings of the same flags.
+
+    Attributes:
+      world: whose flags. drawings: folder of `drawings.py`. photographs: folder of `recipes.film_small.photographs`,
+        of which those of its split `train` are backgrounds.
+      real: share of the groups that begin with a real flag.
+    """
+
+    world: CountriesConfig
+    drawings: str = "data/flag_drawings"
+    photographs: str = "data/photographs"
+    real: float = 0.5
+
+    def dataset(self, seed: int) -> grain.MapDataset:
+        cv2.setNumThreads(1)  # threads of its own cost more than pictures of 48 pixels take
+        return grain.MapDataset.range(2**40).map(functools.partial(self.example, seed))
+
+    def names(self, ids: Sequence[int]) -> Sequence[str]:
+        return [f"pair {number}" for number in ids]
+
+    def example(self, seed: int, number: int) -> dict[str, Any]:
+        """Row `number` of the stream of this seed."""
+        size = self.world.size
+        group, rng = (np.random.default_rng([seed, n]) for n in (number // GROUP, 2**41 + number))
+        choices = self.real_flags if group.random() < self.real else self.invented_flags
+        anchor = int(choices[group.integers(len(choices))])
+        flag = [anchor, *group.permutation(self.similar[anchor])[: GROUP - 1].tolist()][number % GROUP]
+        ground = self.grounds[rng.integers(len(self.grounds))] if rng.random() < 0.6 else None
+        row = {"id": np.int64(number), "key": self.key(flag, rng)}
+        if number % EMPTY == EMPTY - 1:
+            return row | {"query": scenery(ground, size, rng), "flag": np.int32(-1)}
+        drawing, aspect = self.drawing(flag, rng)
+        return row | {"query": photograph(drawing, aspect, ground, size, rng), "flag": np.int32(flag)}
+
+    def key(self, flag: int, rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
+        """The stored picture, a little lighter or darker, with its sides cut a little."""
+        picture = self.world.atlas.flags[flag]
+        height, width = picture.shape[:2]
+        top, left, bottom, right = rng.integers(0, 3, 4)
+        cut = resized(picture[top : height - bottom, left : width - right], self.world.size)
+        return np.clip(cut.astype(np.float32) / 255 * np.float32(rng.uniform(0.85, 1.1)), 0, 1)
+
+    def drawing(self, flag: int, rng: np.random.Generator) -> tuple[UInt8[np.ndarray, "h w 4"], float]:
+        """A drawing of the flag, and its aspect; of an invented flag there is one, in colours that vary."""
+        if flag < self.world.atlas.real:
+            pictures, aspects = self.real_drawings
+            there = np.flatnonzero(aspects[:, flag])
+            choice = there[rng.integers(len(there))]
+            return pictures[choice, flag], float(aspects[choice, flag])
+        colours = self.world.atlas.flags[flag].astype(np.float32)
+        mixed = colours @ (np.eye(3) + rng.normal(0, 0.05, (3, 3))).astype(np.float32) + rng.normal(0, 8, 3)
+        picture = np.clip(mixed, 0, 255).astype(np.uint8)
+        return np.dstack([picture, np.full(picture.shape[:2], 255, np.uint8)]), ASPECT
+
+    @functools.cached_property
+    def real_drawings(self) -> tuple[UInt8[np.ndarray, "sets n 72 96 4"], Float[np.ndarray, "sets n"]]:
+        found = [drawings.load(self.drawings, name) for name in SETS]
+        return np.stack([one.pictures for one in found]), np.stack([one.aspects for one in found])
+
+    @functools.cached_property
+    def real_flags(self) -> Int[np.ndarray, " n"]:
+        train = self.world.splits["train"]
+        return train[self.world.atlas.unique_flag[train]]
+
+    @functools.cached_property
+    def invented_flags(self) -> Int[np.ndarray, " n"]:
+        others = self.world.splits["invented"]
+        return others[self.world.atlas.unique_flag[others]]
+
+    @functools.cached_property
+    def similar(self) -> Int[np.ndarray, "n near"]:
+        """Flags that look alike, of training or invented; rows of held-out countries are unused."""
+        return self.world.hard_negatives.similar_flags
+
+    @functools.cached_property
+    def grounds(self) -> list[UInt8[np.ndarray, "h w 3"]]:
+        """The photographs of the split `train`."""
+        index = json.loads(require_file(Path(self.photographs) / "index.json").read_text("utf-8"))["photographs"]
+        files = [Path(self.photographs) / entry["file"] for entry in index if entry["split"] == "train"]
+        return [reduced(file) for file in files]
+
+
+def reduced(file: Path) -> UInt8[np.ndarray, "h w 3"]:
+    """A photograph of at most `LARGEST` pixels a side."""
+    return to_uint8(shrink(read_image(file), LARGEST))

@@ -1,0 +1,86 @@
+"""The picture tower, views of a picture, and calibrated doubt."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from reveal.metrics.calibration import calibration_error, reliability
+from reveal.network import weights
+from reveal.network.config import RevealConfig, TowerConfig
+from reveal.network.model import Reveal
+from reveal.processing.doubt import Doubt, fit
+from reveal.processing.processor import view_costs, windows
+
+PLAIN = RevealConfig.tiny(64)
+CONFIG = dataclasses.replace(PLAIN, tower=TowerConfig(width=8, key_dim=6, weight=0.36))
+RNG = np.random.default_rng(0)
+IMAGES = RNG.random((3, 32, 32, 3), np.float32)
+TOKENS = RNG.integers(3, 64, (3, 5))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Reveal(CONFIG, rngs=nnx.Rngs(0))
+
+
+def test_keys_have_the_tower_beside_the_heads(model):
+    has = np.array([True, True, False])
+    item = model.encode_item(TOKENS, IMAGES, has)
+    assert item.key.shape == (3, CONFIG.vector_dim) == (3, PLAIN.key_dim + 6)
+    np.testing.assert_allclose(np.linalg.norm(item.key, axis=1), 1, rtol=1e-5)
+    picture = np.concatenate([model.embed_pictures(IMAGES[:2]), model.no_picture()[None]])
+    np.testing.assert_allclose(item.key[:, PLAIN.key_dim :], 0.6 * picture, atol=1e-5)
+    np.testing.assert_allclose(model.encode_item(TOKENS).key[2], item.key[2], atol=1e-5)
+
+
+def test_views_differ_in_the_tower_alone(model):
+    query = jax.tree.map(lambda x: x[:1], model.encode_query(TOKENS, IMAGES))
+    vectors = np.asarray(model.view_vectors(query, IMAGES))
+    np.testing.assert_allclose(vectors[0], query.vector[0], atol=1e-5)
+    assert (vectors[:, : PLAIN.key_dim] == vectors[0, : PLAIN.key_dim]).all() and (vectors[1] != vectors[0]).any()
+
+
+def test_a_file_without_a_tower_begins_one_with_a_tower(model, tmp_path):
+    plain = nnx.to_pure_dict(nnx.state(Reveal(PLAIN, rngs=nnx.Rngs(1))))
+    weights.save(tmp_path / "plain.safetensors", plain, PLAIN)
+    params = weights.load_params(tmp_path / "plain.safetensors", CONFIG)
+    assert jax.tree.structure(params) == jax.tree.structure(nnx.to_pure_dict(nnx.state(model)))
+    np.testing.assert_array_equal(params["projection"]["kernel"], plain["projection"]["kernel"])
+    weights.save(tmp_path / "tower.safetensors", params, CONFIG)
+    assert weights.load(tmp_path / "tower.safetensors").config == CONFIG
+    with pytest.raises(ValueError, match=r"set task\.network"):
+        weights.load_params(tmp_path / "tower.safetensors", PLAIN)
+
+
+def test_windows_cover_the_image_and_small_ones_cost_more():
+    image = np.arange(40 * 60 * 3, dtype=np.uint8).reshape(40, 60, 3)
+    views, costs = windows(image, ((0.75, 2), (0.5, 3)), 20), view_costs(((0.75, 2), (0.5, 3)))
+    assert views.shape == (1 + 4 + 9, 20, 20, 3) and len(costs) == 14
+    assert costs[0] == 0 and 0 < costs[1] < costs[5] and 0 <= views.min() <= views.max() <= 1
+    np.testing.assert_array_equal(windows(image, (), 20), views[:1])
+
+
+def test_doubt_finds_the_probabilities_that_made_the_answers():
+    features = RNG.normal(size=(4000, 4))
+    true = Doubt((2.0, 0.0, -1.0, 0.5), 0.3, 0.5)
+    right = RNG.random(4000) < true.probability(features)
+    found = fit(features, right, lost=0.05)
+    assert np.abs(found.probability(features) - true.probability(features)).mean() < 0.03
+    assert (found.probability(features[right]) < found.threshold).mean() == pytest.approx(0.05, abs=0.01)
+    assert calibration_error(found.probability(features), right) < 0.03
+    assert Doubt.from_json(found.as_json()) == found
+    with pytest.raises(ValueError, match="calibration needs"):
+        fit(features, np.ones(4000, bool))
+    with pytest.raises(ValueError, match="weights of score"):
+        Doubt.from_json({"weights": {"score": 1}, "bias": 0, "threshold": 0})
+
+
+def test_reliability_is_that_of_equal_groups():
+    probability, right = np.array([0.9, 0.1, 0.2, 0.8]), np.array([True, False, True, True])
+    assert reliability(probability, right, 2) == [pytest.approx((0.15, 0.5, 2)), pytest.approx((0.85, 1.0, 2))]
+    assert calibration_error(probability, right, 2) == pytest.approx((0.35 + 0.15) / 2)
+    with pytest.raises(ValueError, match="as many answers"):
+        reliability(probability, right, 5)
