@@ -53,7 +53,7 @@ class OfMemory:
 class Changing(OfMemory):
     """Option of all commands that change a memory."""
 
-    wait: float = 0
+    wait: float = 0.0
     """Seconds to wait while another program changes the memory."""
 
 
