@@ -5,11 +5,13 @@
 Asked are questions about training countries, none of which a test asks about: flags of the training's icon sets as
 files and before the training's photographs, in the wordings of training; and as many without an answer
 (`wordings.unanswerable`, photographs without a flag). Which answers were right, `reveal.processing.doubt.fit` learns
-from the numbers that every answer comes with. The threshold doubts `LOST` of the right answers here.
+from the numbers that every answer comes with. The threshold, if none is given, doubts `LOST` of the right answers here;
+the tower has seen these flags, so others are answered less surely.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +41,7 @@ LOST = 0.025
 ANSWERABLE, UNANSWERABLE, EMPTY = 500, 200, 200  # questions
 
 
-def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0) -> tuple[Doubt, float]:
+def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | None = None) -> tuple[Doubt, float]:
     """Rewrites the weights in `folder`; returns doubt, and its calibration error on the same questions.
 
     Raises OSError, ValueError for weights or data that are not there."""
@@ -59,6 +61,7 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0) -> tuple[Doubt, flo
     written = np.array([bool(data.vocabulary.decode(tokens)) for tokens in output.tokens])
     features = output.features()
     doubt = fit(features[written], right[written], LOST)
+    doubt = doubt if threshold is None else dataclasses.replace(doubt, threshold=threshold)
     processor = {**header.metadata["processor"], "views": [list(view) for view in VIEWS], "doubt": doubt.as_json()}
     metadata = {**header.metadata, "processor": processor}
     params = nnx.to_pure_dict(nnx.state(model))
@@ -107,11 +110,14 @@ def pick(texts: Sequence[str], rng: np.random.Generator) -> str:
 
 
 def main(
-    folder: tyro.conf.Positional[Path], drawings: str = "data/flag_drawings", photographs: str = "data/photographs"
+    folder: tyro.conf.Positional[Path],
+    drawings: str = "data/flag_drawings",
+    photographs: str = "data/photographs",
+    threshold: float | None = None,
 ) -> None:
-    """Calibrate the weights in FOLDER."""
+    """Calibrate the weights in FOLDER; an answer whose probability is below the threshold is doubted."""
     pairs = FlagPairs(world=CountriesConfig(invented=0), drawings=drawings, photographs=photographs)
-    doubt, error = calibrate(folder, pairs)
+    doubt, error = calibrate(folder, pairs, threshold=threshold)
     terminal.say(f"{folder}: {doubt.as_json()}, calibration error {error:.3f} on the same questions")
 
 
