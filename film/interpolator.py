@@ -26,11 +26,11 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
+from importlib.metadata import version
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
@@ -48,7 +48,7 @@ Frame = Float[np.ndarray, "h w 3"]
 ACCELERATOR_PIXELS = 4 << 20  # per call; on a CPU one pair at a time is as fast and needs least memory
 # On a CPU FILM compiles in two thirds of the time without XLA's fusion emitters, and runs as fast: `benchmarks/film.py`
 # with and without the flag. A version of XLA that lacks an option refuses it.
-COMPILER = {"xla_cpu_use_fusion_emitters": False} if jaxlib.__version__.startswith("0.10.") else {}
+COMPILER = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else {}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,6 +36,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from common.nn.remat import remat as rematerialised
@@ -46,6 +47,7 @@ from film.ops.convolution import Stage, whole
 from film.ops.packing import COLORS, pack
 from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
 
+BEYOND = 8.0  # no network makes such values of frames in [0, 1]
 Image = Float[Array, "b h w 3"]
 Time = Float[Array, "b 1"]
 Pack = Float[Array, "b h w p"]
@@ -108,7 +110,7 @@ class Film(nnx.Module):
             check_frame(name, frame)
         if x0.shape != x1.shape:
             raise ValueError(f"frames of different shapes {x0.shape} and {x1.shape}: resize or crop them to one size")
-        if not isinstance(time, jax.core.Tracer) and not (np.min(time) >= 0 and np.max(time) <= 1):
+        if not isinstance(time, Tracer) and not (np.min(time) >= 0 and np.max(time) <= 1):
             raise ValueError(f"time is {np.ravel(time).tolist()}: give numbers from 0 (x0) to 1 (x1)")
         graphdef, params = nnx.split(self)
         times = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))
@@ -187,7 +189,7 @@ class Film(nnx.Module):
 
 def check_frame(name: str, frame: Any) -> None:
     """Raises ValueError unless a frame or a batch is RGB of floats in [0, 1]. A network's own frames are not clamped,
-    so values may be 1 too low or too high; those of a tracer are not known."""
+    so only values beyond `BEYOND` are refused, as those of 0 to 255 have; those of a tracer are not known."""
     shape = np.shape(frame)
     if shape[-1:] != (COLORS,):
         ways = {4: "leave alpha out, frame[..., :3]", 1: "repeat grey, np.repeat(frame, 3, -1)"}
@@ -195,11 +197,11 @@ def check_frame(name: str, frame: Any) -> None:
         raise ValueError(f"{name} has shape {shape}: the last axis is red, green, blue; {way}")
     if not jnp.issubdtype(frame.dtype, jnp.floating):
         raise ValueError(f"{name} is {frame.dtype}: frames are floats in [0, 1]; divide by {np.iinfo(frame.dtype).max}")
-    if isinstance(frame, jax.core.Tracer) or 0 in shape:
+    if isinstance(frame, Tracer) or 0 in shape:
         return
     low, high = float(frame.min()), float(frame.max())  # NaN if any is
-    if not -1 <= low <= high <= 2:
-        way = "divide by 255" if 2 < high <= 255 else "replace NaN and infinity"
+    if not -BEYOND <= low <= high <= BEYOND:
+        way = "divide by 255" if BEYOND < high <= 255 else "replace NaN and infinity"
         raise ValueError(f"{name} has values from {low:g} to {high:g}: frames are in [0, 1]; {way}")
 
 

@@ -23,6 +23,8 @@ from common.io.clip_limits import Encoding, check_gif
 from common.io.colour import Colour, from_rgb
 from common.io.images import to_uint8
 
+LONGEST_DELAY = 655_350  # milliseconds: a GIF's delay is two bytes of 1/100 s
+
 
 class Gif:
     """One palette for the whole clip (no flicker), dithered.
@@ -56,6 +58,8 @@ class Gif:
     def finish(self, path: Path) -> None:
         end = max(_nearest(100 * self._given / self.rate), self._starts[-1] + 2)
         milliseconds = [10 * (after - before) for before, after in itertools.pairwise([*self._starts, end])]
+        if max(milliseconds) > LONGEST_DELAY:
+            raise ValueError(f"cannot write {self.path}: one of its images stays for more than 655 s; write .mp4")
         # The palette comes from up to 16 frames, thinned to about 160 pixels a side. Maximum coverage keeps rare
         # colours, which median cut merges into wrong hues; k-means then refines.
         picks = np.unique(np.linspace(0, len(self._kept) - 1, 16).round().astype(int))
@@ -64,11 +68,7 @@ class Gif:
         palette = sample.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1)
         dither = Image.Dither.FLOYDSTEINBERG
         first, *rest = (Image.fromarray(frame).quantize(palette=palette, dither=dither) for frame in self._kept)
-        try:
-            first.save(path, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
-        except OverflowError as error:
-            advice = "one of its images stays for more than 655 s; write .mp4"
-            raise ValueError(f"cannot write {self.path}: {advice}") from error
+        first.save(path, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
 
     def abort(self) -> None:
         self._kept.clear()

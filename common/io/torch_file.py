@@ -156,7 +156,7 @@ def _load(file: BytesIO | BufferedReader, storage: Callable[[Any, str, int], np.
     """The next pickle of a file."""
     start = file.tell()
     for code, value, _ in pickletools.genops(file):
-        if code.name.endswith("PUT") and value > file.tell() - start:  # fewer bytes before it than objects
+        if code.name.endswith("PUT") and (value or 0) > file.tell() - start:  # fewer bytes before it than objects
             raise ValueError(f"a memo of {value} objects")
     file.seek(start)
     return _Unpickler(file, storage).load()

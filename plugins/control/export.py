@@ -32,6 +32,7 @@ import numpy as np
 from flax import nnx
 
 from common.io.files import atomic_output, require_file
+from common.io.tensor_files import write_tensors
 from plugins.control.contract import ControlNetwork, encode
 from plugins.control.onnx_graph import onnx_model
 

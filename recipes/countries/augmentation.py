@@ -226,5 +226,5 @@ def _camera(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Fl
     picture = np.clip(picture + np.float32(rng.uniform(0, NOISE)) * grain, 0, 1)
     if rng.random() < 0.3:
         coded = cv2.imencode(".jpg", (255 * picture[..., ::-1]).astype(np.uint8), [1, int(rng.uniform(25, 95))])[1]
-        picture = cv2.imdecode(coded, cv2.IMREAD_COLOR)[..., ::-1].astype(np.float32) / 255
+        picture = np.asarray(cv2.imdecode(coded, cv2.IMREAD_COLOR), np.float32)[..., ::-1] / 255
     return picture.astype(np.float32)

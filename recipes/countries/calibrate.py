@@ -106,7 +106,7 @@ def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture], li
 
 
 def pick(texts: Sequence[str], rng: np.random.Generator) -> str:
-    return texts[rng.integers(len(texts))]
+    return texts[int(rng.integers(len(texts)))]
 
 
 def main(

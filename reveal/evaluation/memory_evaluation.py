@@ -281,7 +281,7 @@ def retrieval(memory: Memory, answered: Sequence[tuple[Example, Prediction]], k:
             sources[number] = memory.items([number])[0].source
     groups: dict[str, list[tuple[list[int], int]]] = {}
     for gold, (_, prediction) in zip(golds, answered, strict=True):
-        if gold in sources:
+        if gold is not None and gold in sources:
             for group in ("gold items", sources[gold]):
                 groups.setdefault(group, []).append((prediction.items, gold))
     scores: dict[str, dict[str, float]] = {}
