@@ -10,6 +10,7 @@
 import contextlib
 import itertools
 import math
+import struct
 from fractions import Fraction
 from pathlib import Path
 
@@ -22,8 +23,6 @@ from PIL import Image
 from common.io.clip_limits import Encoding, check_gif
 from common.io.colour import Colour, from_rgb
 from common.io.images import to_uint8
-
-LONGEST_DELAY = 655_350  # milliseconds: a GIF's delay is two bytes of 1/100 s
 
 
 class Gif:
@@ -58,8 +57,6 @@ class Gif:
     def finish(self, path: Path) -> None:
         end = max(_nearest(100 * self._given / self.rate), self._starts[-1] + 2)
         milliseconds = [10 * (after - before) for before, after in itertools.pairwise([*self._starts, end])]
-        if max(milliseconds) > LONGEST_DELAY:
-            raise ValueError(f"cannot write {self.path}: one of its images stays for more than 655 s; write .mp4")
         # The palette comes from up to 16 frames, thinned to about 160 pixels a side. Maximum coverage keeps rare
         # colours, which median cut merges into wrong hues; k-means then refines.
         picks = np.unique(np.linspace(0, len(self._kept) - 1, 16).round().astype(int))
@@ -68,7 +65,11 @@ class Gif:
         palette = sample.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1)
         dither = Image.Dither.FLOYDSTEINBERG
         first, *rest = (Image.fromarray(frame).quantize(palette=palette, dither=dither) for frame in self._kept)
-        first.save(path, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
+        try:
+            first.save(path, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
+        except (OverflowError, struct.error) as error:  # of Pillow, which joins equal images
+            advice = "one of its images stays for more than 655 s; write .mp4"
+            raise ValueError(f"cannot write {self.path}: {advice}") from error
 
     def abort(self) -> None:
         self._kept.clear()
