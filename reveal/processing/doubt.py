@@ -74,5 +74,5 @@ def fit(features: Float[np.ndarray, "n f"], right: Bool[np.ndarray, " n"], lost:
     return Doubt(tuple(map(float, weights)), bias, min(threshold, 0.5))
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-np.clip(x, -LARGEST, LARGEST)))
+def _sigmoid(x: Any) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-np.clip(x, -LARGEST, LARGEST))))

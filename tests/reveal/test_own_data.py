@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import re
+import shutil
 import warnings
 from pathlib import Path
 
@@ -45,10 +46,10 @@ def config(files, **changes) -> OwnDataConfig:
 
 
 def changed(files, tmp_path, which: str, change) -> dict[str, str]:
-    """The files, with `change` made to each line of one."""
+    """The files, with `change` made to each line of one, in a copy of the folder with its images."""
     path = Path(files[which])
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    entries = [change(n, {**entry, "image": str(path.parent / entry["image"])}) for n, entry in enumerate(lines)]
+    shutil.copytree(path.parent, tmp_path, dirs_exist_ok=True)
+    entries = [change(n, json.loads(line)) for n, line in enumerate(path.read_text().splitlines())]
     return {**files, which: str(json_lines(tmp_path / f"{which}.jsonl", entries))}
 
 
@@ -174,7 +175,7 @@ def test_unusable_items_and_questions_are_skipped_or_refused(files, tmp_path, ca
     with pytest.raises(ValueError, match="question 0 "):
         _ = config(broken, strict=True).usable_questions
     (tmp_path / "item.png").write_bytes(b"no picture")
-    damaged = {4: {"image": str(tmp_path / "item.png")}, 5: {"image": None, "title": "", "text": ""}}
+    damaged = {4: {"image": "item.png"}, 5: {"image": None, "title": "", "text": ""}}
     spoilt = changed(files, tmp_path, "knowledge", lambda n, entry: entry | damaged.get(n, {}))
     assert {14, 15}.isdisjoint(config(spoilt).items.id) and len(config(spoilt).items) == 10
 
