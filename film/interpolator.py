@@ -47,7 +47,7 @@ from film.shots import is_still
 Frame = Float[np.ndarray, "h w 3"]
 ACCELERATOR_PIXELS = 4 << 20  # per call; on a CPU one pair at a time is as fast and needs least memory
 # On a CPU FILM compiles in two thirds of the time without XLA's fusion emitters, and runs as fast: `benchmarks/film.py`
-# with and without the flag. A version of XLA that lacks an option refuses it.
+# with and without this, `first s` and `CPU s`. A version of XLA that lacks an option refuses it.
 COMPILER = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else {}
 
 

@@ -16,7 +16,8 @@ from common.io.images import READABLE, read_image, shrink, to_uint8, write_image
 from common.io.video_reader import read_video
 from common.web import BAR, EXAMPLES, QUEUE, cancel, folder, gr, job, one_line
 from film.clip import compute_plan, run
-from film.io.plan import Options, make_plan
+from film.io.options import Options
+from film.io.plan import make_plan
 from film.io.pretrained import DEFAULT, names
 from film.io.weights import load
 

@@ -59,7 +59,7 @@ def test_each_experiment_composes_and_builds(experiment):
         small = FilmConfig.small(coverage=added, sided_levels=2 if added else 0)
         assert parts["task"].model == (FilmConfig.paper() if paper else small)
     assert isinstance(parts["task"], Task)
-    assert 500 <= parts["config"].steps >= parts["config"].checkpoint_every
+    assert 1000 <= parts["config"].steps >= parts["config"].checkpoint_every
 
 
 @pytest.mark.parametrize("experiment", ["film/film_style", "control_canny", "reveal_vqa"])  # long and short names

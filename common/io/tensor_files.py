@@ -9,8 +9,8 @@ program's own until the mapping is dropped; reading a whole file through one map
 shards with an index (`STEM.safetensors.index[.fp16].json`). Pickles (.bin, .ckpt, .pt, .pth) are refused there: they
 can run code when they are read. `open_folder` reads transformers' `pytorch_model.bin` too, by the restricted reader.
 
-`write_tensors` writes what all of this project's weights are: a safetensors file that survives a power cut and whose
-header's text has the SHA-256 of all that follows the header (`sha256`). `digest_of` computes that of a file.
+`write_tensors` writes what all of this project's weights are: a safetensors file whose header's text has the SHA-256
+of all that follows the header (`sha256`). `digest_of` computes that of a file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from common.io.files import require_file, sync
+from common.io.files import require_file
 from common.io.json_text import parse_json
 
 BUDGET = 4 * 2**20  # bytes read before a mapping is dropped
@@ -101,7 +101,6 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], text: Mapping[s
         assert len(data) <= length
         file.seek(8)
         file.write(data.ljust(length))
-    sync(path)
 
 
 def digest_of(path: Path) -> str:

@@ -25,9 +25,8 @@ from plugins.diffusion.request import make_request
 
 PROMPT_ALONE, PLUG_AND_PLAY = "prompt alone", "plug_and_play"
 MOST_SEEDS, MOST_STEPS = 4, 50
-SMALL = (
-    50_000_000  # parameters; up to here the bar moves image by image, as compiled functions that report are not cached
-)
+# Parameters; up to here the bar moves batch by batch, as compiled functions that report their steps are not cached.
+SMALL = 50_000_000
 APPLE = str(EXAMPLES / "apple.png")
 
 Image = Float[np.ndarray, "h w 3"]

@@ -42,7 +42,7 @@ def test_names_that_lead_out(tmp_path, name):
     "change",
     [
         {"name": "../other/v00001-00000"},
-        {"name": "/tmp/other"},
+        {"name": "/other/v00001-00000"},
         {"name": ".."},
         {"name": 7},
         {"deleted": "../../other/deleted-2.npy"},

@@ -190,6 +190,17 @@ class Killed(BaseException):
     """In the place of SIGKILL: nothing is tidied up."""
 
 
+def test_what_a_killed_run_left_is_removed_by_the_next_one(fades, network):
+    source = brightening("a.mp4", 3)
+    film.convert(source, "b.mp4", network)
+    left = Path(".c.mp4.part")
+    left.mkdir()
+    for name in (".job", "000000.mp4", "000001.mp4", ".open.mp4"):
+        (left / name).write_text("of a run that was killed")
+    film.convert(source, "c.mp4", network)
+    assert not left.exists() and Path("c.mp4").read_bytes() == Path("b.mp4").read_bytes()
+
+
 def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fades, network, monkeypatch):
     source = brightening("a.mp4", 40, Fraction(4), sound=10)  # long enough to seek in
     film.convert(source, "whole.mp4", network, factor=3)

@@ -137,6 +137,12 @@ def test_free_memory_is_what_ulimit_leaves():
     assert jax == "False"
 
 
+def test_by_default_a_process_may_keep_what_it_has_and_take_most_of_the_rest(monkeypatch):
+    monkeypatch.setattr(planning, "free_memory", lambda: 10e9)
+    own = planning.default_memory() - planning.USABLE * 10e9
+    assert 10e6 < own < 20e9 and 0.5 < planning.USABLE < 1
+
+
 def test_too_little_memory_is_one_line(monkeypatch):
     monkeypatch.setattr(planning, "default_memory", lambda: 0.32e9)
     with pytest.raises(MemoryError, match=r"6000x4000 .* 0\.3 GB"):

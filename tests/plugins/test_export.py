@@ -18,6 +18,7 @@ from test_plugins_cli import refused
 from tiny_base import random
 
 from common.io.images import write_image
+from common.io.tensor_files import digest_of
 from plugins.cli.main import main
 from plugins.control import MediaPipeConfig, MediaPipePlugin, T2IAdapter, T2IAdapterConfig, contract, load, save
 from plugins.control.export import read_stablehlo, save_features, to_onnx, to_stablehlo
@@ -102,7 +103,7 @@ def test_features_are_channels_first_with_metadata(case, tmp_path):
         metadata = file.metadata()
     assert json.loads(metadata.pop("shapes")) == [[1, f.shape[3], *f.shape[1:3]] for f in expected]
     known = {"format": "pt", "network": type(network).__name__, "strength": "0.5", "picture": f"{WIDTH}x{HEIGHT}"}
-    assert metadata == known | {"sha256": metadata["sha256"]}
+    assert metadata == known | {"sha256": digest_of(path)}
     with pytest.raises(FileExistsError):
         save_features(path, network, IMAGES[0])
 

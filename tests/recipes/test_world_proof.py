@@ -1,5 +1,6 @@
 """The proof of the small world: its stages compose and run in order; a short training, which is slow."""
 
+import os
 import warnings
 
 import hydra
@@ -8,7 +9,7 @@ import pytest
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from recipes.small_world.evaluation import RandomEngine
-    from recipes.small_world.proof import Proof, percent, plan, prove, table
+    from recipes.small_world.proof import Proof, Stage, percent, plan, prove, run_stages, table
 
 
 def test_rows_of_one_shape_share_the_first_stage(tmp_path, monkeypatch):
@@ -24,7 +25,7 @@ def test_rows_of_one_shape_share_the_first_stage(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("row", ["no memory", "random memory", "no prior, no warm start"])
+@pytest.mark.parametrize("row", ["no memory", "random memory", "no prior, no warm start", "c = 32"])
 def test_the_overrides_of_rows_compose(row):
     for stage in plan(Proof(), row, 2).values():
         with hydra.initialize_config_module("configs", version_base="1.3"):
@@ -34,6 +35,21 @@ def test_the_overrides_of_rows_compose(row):
     assert task.k == (0 if row == "no memory" else 4) and (task.start_from is None) == row.endswith("no warm start")
     assert (task.find == "random") == isinstance(evaluation.engine, RandomEngine) == (row == "random memory")
     assert task.config.prior == ("off" if row.startswith("no prior") else "multiply")
+    assert task.config.value_tokens == (32 if row == "c = 32" else 4)
+
+
+class Counted(Stage):
+    """Not a training: returns its process and the number of its overrides."""
+
+    def run(self):
+        return {"held out": {"process": os.getpid(), "overrides": len(self.overrides)}}
+
+
+def test_parallel_stages_come_in_order(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    rows = [row["held out"] for row in run_stages([Counted(str(n), ("x",) * n) for n in range(3)], jobs=2)]
+    assert [row["overrides"] for row in rows] == [0, 1, 2]
+    assert os.getpid() not in {row["process"] for row in rows}
 
 
 def test_the_table_has_means_and_ranges():
