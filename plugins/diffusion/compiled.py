@@ -5,9 +5,9 @@ them with the networks' graphs, and with the parameters in the type and on the d
 
 `Layout` splits a request into batches of the UNet and chunks of the autoencoder that fit into memory. All batches have
 one size, so that one compilation serves them; the last one is padded with its last image, whose copies are dropped.
-Images of more than `WHOLE` pixels go through the autoencoder in overlapping tiles of at most that many
-(`common/nn/tiling.py`). Its norms and its attention then see a tile instead of the image, so that colours differ a
-little; there are no seams.
+With `tile` the autoencoder takes overlapping tiles (`common/nn/tiling.py`), for images that do not fit into memory. Its
+norms and its attention then see a tile instead of the image, so colours differ: `python -m benchmarks.diffusion --only
+tiles` measures by how much.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from plugins.diffusion.steering import Conditioning, StaticControl, steered
 Tree = Mapping[Any, Any]
 DENOISED = 8 * 64 * 64  # latent pixels of a batch, per device, at most: eight images of 512 pixels a side
 DECODED = 2 * 512 * 512  # pixels that a device decodes at once, at most: a VAE takes about 1 GB for them
-WHOLE = 1024 * 1024  # pixels that the autoencoder takes at once, at most: larger images are tiled
 MAX_CONTROLS = 8  # control networks whose placed parameters are cached
 
 
@@ -55,7 +54,7 @@ def make_layout(
     total: int, height: int, width: int, unit: int, batch: int | None, mesh: Mesh | None, tile: int | None = None
 ) -> Layout:
     """The layout of `total` images of height x width pixels, `unit` pixels per latent pixel and side; `tile` is the
-    side of tiles, in pixels (None: the fewest of at most `WHOLE` pixels).
+    side of the autoencoder's tiles, in pixels; None: it takes whole images.
 
     `batch` is the batch size, a multiple of the number of devices; None: even batches of at most `DENOISED`. Raises
     ValueError for another batch size, or a mesh with axes of another type than Auto."""
@@ -72,24 +71,8 @@ def make_layout(
         rule = f"a multiple of the {devices} devices" if devices > 1 else "1 or more"
         raise ValueError(f"batch={batch} has to be {rule}; leave it out to let the program choose")
     indices = [_padded(start, batch, total) for start in range(0, total, batch)]
-    window = _window((height, width), unit, tile)
+    window = (height, width) if tile is None else (min(tile, height), min(tile, width))
     return Layout(indices, chunk_size(batch, window[0] * window[1], devices), split, window)
-
-
-def _window(image: tuple[int, int], unit: int, tile: int | None) -> tuple[int, int]:
-    """Height and width of the tiles."""
-    if tile is not None:
-        return min(tile, image[0]), min(tile, image[1])
-    counts, overlap = [1, 1], OVERLAP * unit
-
-    def window() -> tuple[int, int]:
-        sides = (-(-(side + (count - 1) * overlap) // count) for side, count in zip(image, counts, strict=True))
-        height, width = (side + -side % unit for side in sides)
-        return height, width
-
-    while np.prod(window()) > WHOLE:
-        counts[int(np.argmax(window()))] += 1
-    return window()
 
 
 def chunk_size(batch: int, pixels: int, devices: int = 1) -> int:

@@ -34,8 +34,8 @@ class GenerationConfig:
     crop: tuple[int, int] = (0, 0)
     """SDXL: top and left, in pixels, at which training is said to have cropped the image."""
     tile: int | None = None
-    """Side, in pixels, of the tiles in which the autoencoder works; None: whole images up to 1024x1024 pixels, larger
-    ones in tiles of at most as many (about 2 GB)."""
+    """Side, in pixels, of the tiles in which the autoencoder works, for images that do not fit into memory; colours
+    differ a little from those of whole images. None: whole images."""
     clip_skip: int = 0
     """Layers of the text encoder to skip at its end; many programs count one more (their 2 is 1)."""
 

@@ -271,10 +271,3 @@ def test_a_large_image_goes_through_the_autoencoder_in_tiles():
         for a, b in (latents, images):
             assert a.shape == b.shape and np.abs(a - b).mean() < worst * a.std() and np.any(a != b)
     refused(ValueError, "tile=64", lambda: make_request(diffusion_base().base, APPLE, tile=64))
-
-
-@pytest.mark.parametrize(("height", "width"), [(2048, 2048), (1024, 4096), (1032, 1024)])
-def test_tiles_fit_into_the_budget(height, width):
-    assert make_layout(1, 1024, 1024, 8, None, None).window == (1024, 1024)
-    window = make_layout(1, height, width, 8, None, None).window
-    assert window[0] * window[1] <= 1024 * 1024 and min(window) > 256 and not window[0] % 8 and not window[1] % 8
