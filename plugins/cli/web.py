@@ -127,7 +127,7 @@ def page(command: Web) -> gr.Blocks:
                 condition = gr.Gallery(
                     label="Conditions",
                     columns=2,
-                    height="auto",
+                    height=240,
                     object_fit="contain",
                     buttons=[],
                     visible=bool(networks),

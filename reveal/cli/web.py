@@ -127,9 +127,11 @@ def page(command: Web) -> gr.Blocks:
 
 
 def cards(evidence: Evidence) -> str:
-    """The answer, and a card for each item: its image, its text, its share of the attention, and what it did."""
-    hop = "" if evidence.first_hop is None else f"<small>{escape(evidence.first_hop.line())}</small>"
-    head = f'<p class="answer">{escape(evidence.answer or "(nothing)")}</p>{hop}<p><small>read from</small></p>'
+    """The answer with the verdict on it, and a card for each item: its image, its text, its share of the attention, and
+    what it did."""
+    lines = [evidence.verdict(), "" if evidence.first_hop is None else evidence.first_hop.line(), "read from"]
+    small = "".join(f"<p><small>{escape(line)}</small></p>" for line in lines if line)
+    head = f'<p class="answer">{escape(evidence.answer or "(nothing)")}</p>{small}'
     return f'{CARDS}{head}<div class="cards">{"".join(map(_card, evidence.items))}</div>'
 
 
