@@ -20,7 +20,9 @@ from jaxtyping import Array, Float
 from film.config import FilmConfig
 from film.ops.convolution import Conv, Stage, leaky_relu, whole
 from film.ops.resample import average_pool
+from film.ops.row_tiling import by_rows
 
+REACH = 2  # rows on either side that a row of `_two_convs` depends on
 Pyramid = list[Float[Array, "_b _h _w _c"]]  # levels of one batch, finest first, each with a size of its own
 
 
@@ -36,7 +38,7 @@ class FeatureExtractor(nnx.Module):
     """The shared encoder: `sub_levels` stages of two 3x3 convolutions with `filters * 2**stage` channels."""
 
     def __init__(self, config: FilmConfig, *, rngs: nnx.Rngs):
-        self.sub_levels = config.sub_levels
+        self.sub_levels, self.filters = config.sub_levels, config.filters
         self.convs = nnx.List([])
         inputs = 3
         for stage in range(config.sub_levels):
@@ -57,7 +59,8 @@ class FeatureExtractor(nnx.Module):
         outputs = []
         for number in range(depth):
             x = average_pool(x) if number else x
-            x = stage(partial(_two_convs, *list(self.convs)[2 * number : 2 * number + 2]))(x)
+            convs = stage(partial(_two_convs, *list(self.convs)[2 * number : 2 * number + 2]))
+            x = by_rows(lambda _, rows, convs=convs: convs(rows), [x], REACH, self.filters << number)
             outputs.append(x)
         return outputs
 

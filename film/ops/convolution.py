@@ -1,7 +1,7 @@
 """FILM's one layer, and its convolution, made fast on a CPU.
 
-On an accelerator `conv2d` is XLA's convolution. On a CPU it fills the input channels to whole groups, and has a kernel
-gradient that goes by rows.
+On an accelerator `conv2d` is XLA's convolution. On a CPU wide 3x3 kernels go through Winograd's products
+(`common.nn.winograd`), others have their input channels filled to whole groups, and the kernel gradient goes by rows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
+from common.nn.winograd import is_faster, winograd_conv
 from film.ops.row_tiling import even_share
 
 LEAK = 0.2  # slope of every leaky ReLU in FILM
@@ -55,29 +56,36 @@ def conv2d(x: Float[Array, "b h w i"], kernel: Float[Array, "kh kw i o"], paddin
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], (1, 1), padding)
     pads = tuple((before, after) for before, after in padding)
-    if jax.default_backend() != "cpu":
-        return _xla_conv(x, kernel, pads)
-    missing = -x.shape[-1] % GROUP
-    if missing and x.shape[-1] > GROUP:
-        x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, missing)))
-        kernel = jnp.pad(kernel, ((0, 0), (0, 0), (0, missing), (0, 0)))
-    return _cpu_conv(x, kernel, pads)
+    return _xla_conv(x, kernel, pads) if jax.default_backend() != "cpu" else _cpu_conv(x, kernel, pads)
 
 
 def _xla_conv(x: Array, kernel: Array, pads: Pads) -> Array:
     return lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-_cpu_conv = jax.custom_vjp(_xla_conv, nondiff_argnums=(2,))
+def _fast_conv(x: Array, kernel: Array, pads: Pads) -> Array:
+    if pads == ((1, 1), (1, 1)) and is_faster(x, kernel):
+        return winograd_conv(x, kernel)
+    missing = -x.shape[-1] % GROUP
+    if missing and x.shape[-1] > GROUP:
+        x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, missing)))
+        kernel = jnp.pad(kernel, ((0, 0), (0, 0), (0, missing), (0, 0)))
+    return _xla_conv(x, kernel, pads)
+
+
+_cpu_conv = jax.custom_vjp(_fast_conv, nondiff_argnums=(2,))
 
 
 def _cpu_conv_gradient(pads: Pads, inputs: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     x, kernel = inputs
-    (to_x,) = jax.vjp(lambda x: _xla_conv(x, kernel, pads), x)[1](gradient)
+    # The transpose of a convolution: of the padding that is left, with the kernel turned by half a circle.
+    sides = zip(kernel.shape[:2], pads, strict=True)
+    back = tuple((size - 1 - before, size - 1 - after) for size, (before, after) in sides)
+    to_x = _fast_conv(gradient, kernel[::-1, ::-1].swapaxes(2, 3), back)
     return to_x, _kernel_gradient(x, gradient, kernel.shape, pads).astype(kernel.dtype)
 
 
-_cpu_conv.defvjp(lambda x, kernel, pads: (_xla_conv(x, kernel, pads), (x, kernel)), _cpu_conv_gradient)
+_cpu_conv.defvjp(lambda x, kernel, pads: (_fast_conv(x, kernel, pads), (x, kernel)), _cpu_conv_gradient)
 
 
 def _kernel_gradient(
