@@ -27,12 +27,12 @@ from plugins.cli import commands
 PROGRAM = "plugins"
 # Each command's options, and the function that carries it out; its module is imported when it is called.
 COMMANDS: dict[str, tuple[type, str]] = {
-    "generate": (commands.Generate, "plugins.cli.generate"),
-    "info": (commands.Info, "plugins.cli.info"),
-    "verify": (commands.Verify, "plugins.cli.info"),
-    "condition": (commands.Condition, "plugins.cli.condition"),
-    "export": (commands.Export, "plugins.cli.export"),
-    "web": (commands.Web, "plugins.cli.web"),
+    "generate": (commands.Generate, ".generate"),
+    "info": (commands.Info, ".info"),
+    "verify": (commands.Verify, ".info"),
+    "condition": (commands.Condition, ".condition"),
+    "export": (commands.Export, ".export"),
+    "web": (commands.Web, ".web"),
 }
 
 
@@ -56,4 +56,4 @@ def main(arguments: list[str] | None = None) -> None:
     kind, module = COMMANDS[name]
     command = tyro.cli(kind, args=options, prog=f"{PROGRAM} {name}")
     with terminal.exits(PROGRAM, out_of_memory="give a smaller --batch"):
-        getattr(importlib.import_module(module), name)(command)
+        getattr(importlib.import_module(module, __package__), name)(command)
