@@ -44,7 +44,8 @@ def main(arguments: list[str] | None = None) -> None:
     name, *options = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         lines = [f"  {known:10}{(kind.__doc__ or '').splitlines()[0]}" for known, (kind, _) in COMMANDS.items()]
-        terminal.say("\n".join([f"usage: {PROGRAM} COMMAND ... (each with --help)", "", *lines]))
+        head = f"usage: {PROGRAM} COMMAND ... (each with --help)"
+        terminal.say("\n".join([head, "", *lines]) + terminal.examples_of(PROGRAM, __doc__))
         return
     if name in terminal.COMPLETION:
         tyro.extras.subcommand_cli_from_dict(
@@ -54,6 +55,6 @@ def main(arguments: list[str] | None = None) -> None:
         terminal.complain(f"{PROGRAM}: {name!r} is no command; choose one of {', '.join(COMMANDS)}")
         raise SystemExit(2)
     kind, module = COMMANDS[name]
-    command = tyro.cli(kind, args=options, prog=f"{PROGRAM} {name}")
+    command = terminal.parse(kind, options, f"{PROGRAM} {name}", __doc__, commands.GROUPS)
     with terminal.exits(PROGRAM, out_of_memory="give a smaller --batch"):
         getattr(importlib.import_module(module, __package__), name)(command)
