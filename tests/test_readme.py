@@ -24,7 +24,14 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = {path.stem: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs/tutorials").glob("*.md"))]}
 COMMANDS = {"film": film_command, "plugins": plugins_command, "reveal": reveal_command}
-SHORT = ["trainer.steps=1", "trainer.progress=false", "trainer.evaluate_every=0", "data.crop=16", *WORDS]
+SHORT = [
+    "trainer.steps=1",
+    "optim.warmup=0",
+    "trainer.progress=false",
+    "trainer.evaluate_every=0",
+    "data.crop=16",
+    *WORDS,
+]
 
 
 def blocks(page: str, language: str) -> list[str]:
