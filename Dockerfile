@@ -9,6 +9,7 @@ ARG EXTRAS=demo
 WORKDIR /project
 # The packages first: they are installed again only where these files change.
 COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
+COPY .ci/wheel_backend.py .ci/
 RUN mkdir film plugins reveal common configs \
  && touch train.py eval.py film/__init__.py plugins/__init__.py reveal/__init__.py common/__init__.py configs/__init__.py \
  && pip install --no-cache-dir -c constraints.txt ".[${EXTRAS}]"

@@ -4,21 +4,51 @@ File names may hold letters that the terminal's encoding lacks, bytes that are n
 codes. They are printed escaped, so that they neither fail nor break the line nor control the terminal.
 """
 
+import ast
 import contextlib
 import dataclasses
+import inspect
+import json
 import os
 import re
 import signal
 import sys
+import textwrap
 import threading
+import typing
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from types import FrameType
+from typing import Annotated, Any
 
 import tyro
 
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")  # of a shell, for a program with commands
+CONFIG = (  # of the commands' parsers
+    tyro.conf.OmitArgPrefixes,
+    tyro.conf.DisallowNone,
+    tyro.conf.FlagCreatePairsOff,
+    tyro.conf.PositionalMetavarFromFieldName,
+)
+POSITIONAL = typing.get_args(tyro.conf.Positional[str])[1]
+DEFAULT = re.compile(r"[;.]? None: ([^.]+(?:\.\d[^.]*)*)\.$")  # what a left out option does: the end of its text
 STOPS = ("SIGTERM", "SIGHUP")  # `kill`, the time limit of a batch system; a closed window
+
+
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Printing:
+    """Option of all commands that print."""
+
+    json: Flag = False
+    """Print one JSON object."""
+
+    def write(self, text: str, data: Mapping[str, Any]) -> None:
+        """The text, or the data as JSON in ASCII, in which the terminal has nothing to escape."""
+        say(json.dumps(data, default=str) if self.json else text)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -29,6 +59,77 @@ class Serving:
     """Port to listen on; 0: any that is free."""
     host: str = "127.0.0.1"
     """Address to listen on. 0.0.0.0 lets all machines of the network in: there is no password."""
+
+
+def parse(
+    kind: type, arguments: Sequence[str], program: str, examples: str | None, groups: Mapping[str, Sequence[type]]
+) -> Any:
+    """The options of a command, a dataclass, from its arguments; exits for `--help` and for mistakes.
+
+    The text under a field is its help. Its end, "None: 4.", says what a left out option does, and is shown as its
+    default. `groups` are bases whose fields have a section of the help of their own, by its title. `examples` as of
+    `examples_of`."""
+    texts, hints = _texts(kind), typing.get_type_hints(kind, include_extras=True)
+    owners = {
+        name: title
+        for title, bases in groups.items()
+        for base in bases
+        if issubclass(kind, base) and base is not kind
+        for name in inspect.get_annotations(base)
+    }
+    sections: dict[str, list[Any]] = {title: [] for title in ["", *owners.values()]}
+    for field in dataclasses.fields(kind):
+        text, hint = texts.get(field.name, ""), hints[field.name]
+        shown: dict[str, Any] = {"help": text} if text else {}
+        if field.default in (None, (), ""):
+            found = DEFAULT.search(text)
+            shown["help"] = f"{text[: found.start()]}." if found else text
+            shown["help_behavior_hint"] = f"(default: {found[1] if found else 'none'})"
+        elif isinstance(field.default, bool):
+            shown["help_behavior_hint"] = ""
+        plain = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+        several = typing.get_origin(plain) is tuple and typing.get_args(plain)[-1] is ...
+        if several or str in (plain, *typing.get_args(plain)[:1]):
+            name = field.name.replace("_", "-").upper()
+            name += " ..." * several
+            optional = POSITIONAL in typing.get_args(hint) and field.default is not dataclasses.MISSING
+            shown["metavar"] = f"[{name}]" if optional else name
+        if several and field.default is dataclasses.MISSING:
+            shown["help_behavior_hint"] = "(required)"
+        defaults: dict[str, Any] = {"default": field.default, "default_factory": field.default_factory}
+        hint = Annotated[hint, tyro.conf.arg(**shown)] if shown else hint
+        sections[owners.get(field.name, "")].append((field.name, hint, dataclasses.field(**defaults)))
+    own = sections.pop("")
+    parts = [
+        (f"{title}_", Annotated[dataclasses.make_dataclass(title, fields, kw_only=True), tyro.conf.arg(name=title)])
+        for title, fields in sections.items()
+    ]
+    whole = dataclasses.make_dataclass(kind.__name__, [*own, *parts], kw_only=True)
+    about = inspect.cleandoc(kind.__doc__ or "") + examples_of(program, examples)
+    values = dict(vars(tyro.cli(whole, args=arguments, prog=program, description=about, config=CONFIG)))
+    for name, _ in parts:
+        values |= vars(values.pop(name))
+    return kind(**values)
+
+
+def examples_of(program: str, text: str | None) -> str:
+    """Of a module's docstring, the indented lines that begin with a program, under a title; "" if there is none."""
+    lines = [line for line in (text or "").splitlines() if line.startswith(f"    {program} ")]
+    return "\n".join(["\n\nExamples:", *lines]) if lines else ""
+
+
+def _texts(kind: type) -> dict[str, str]:
+    """The texts under the fields of a dataclass and its bases, as in the source."""
+    texts = {}
+    for base in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        for statement, after in pairwise(typing.cast(ast.ClassDef, tree).body):
+            if isinstance(statement, ast.AnnAssign) and isinstance(after, ast.Expr):
+                name, text = ast.unparse(statement.target), ast.literal_eval(after.value)
+                texts[name] = " ".join(str(text).split())
+    return texts
 
 
 def program(main: Callable[..., None]) -> None:

@@ -29,8 +29,8 @@ from typing import Annotated
 import tyro
 
 from common import terminal
+from common.terminal import CONFIG, Flag, Printing
 from film.io.options import (
-    Flag,
     InspectionOptions,
     NetworkOptions,
     Options,
@@ -40,14 +40,17 @@ from film.io.options import (
     option,
 )
 from film.io.plan import make_plan
-from film.io.pretrained import find
+from film.io.pretrained import WEIGHTS, find, names
 
 PROGRAM = "film"
+EXAMPLES = "\n".join(
+    ["\n\nExamples:", *(line for line in (__doc__ or "").splitlines() if line.startswith("    film "))]
+)
 MOST_KEPT = 32 << 20  # bytes; a larger buffer goes back to the kernel, so that large images peak low
 
 
-@dataclasses.dataclass
-class Interpolate:
+@dataclasses.dataclass(frozen=True)
+class Interpolate(Printing):
     """Turn photos into a slow-motion clip, or make a video smoother or slower."""
 
     inputs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="INPUT ...", help_behavior_hint="")]
@@ -69,7 +72,8 @@ class Interpolate:
         groups = (self.photos, self.video, self.clip, self.network, self.inspection)
         options = Options(**{name: value for group in groups for name, value in vars(group).items()})
         plan = make_plan(self.inputs, self.output, options)
-        if not self.quiet:
+        quiet = self.quiet or self.json
+        if not quiet:
             terminal.say(terminal.one_line(str(plan)))
 
         from common.runtime import return_freed_memory, setup
@@ -80,35 +84,47 @@ class Interpolate:
         model = load(self.weights)
         return_freed_memory()  # of reading the weights
         compute = compute_plan(model, plan)
-        if not self.quiet:
+        if not quiet:
             terminal.say(describe(compute, model, plan))
-        run(model, plan, compute, progress=not self.quiet)
+        frames = run(model, plan, compute, progress=not self.quiet)
+        if self.json:
+            sheets = [str(sheet) for sheet in plan.sheets]
+            about = {"frames": frames, "size": plan.size, "rate": str(plan.rate), "sheets": sheets, "note": plan.note}
+            self.write("", {"source": str(plan.source), "output": str(plan.output), **about})
 
 
-@dataclasses.dataclass
-class Info:
-    """Print the header of a weights file."""
+@dataclasses.dataclass(frozen=True)
+class Info(Printing):
+    """Print the header of a weights file, or what is at hand."""
 
     weights: Annotated[tyro.conf.Positional[str | None], option("[WEIGHTS]", "film-small")] = None
     """Name of shipped weights, a file, or the folder of a run."""
+    list: Flag = False
+    """In place of it: all that is at hand without a network, with size, licence and source."""
 
     def run(self) -> None:
+        if self.list:
+            from common.weights import at_hand
+
+            if self.weights is not None:
+                raise ValueError("--list is of all that is at hand: leave out the weights")
+            rows = [*at_hand.shipped(WEIGHTS / name for name in names()), *at_hand.cached(PROGRAM)]
+            self.write(at_hand.table(rows), {"at_hand": [vars(row) for row in rows]})
+            return
         import jax
         from flax import nnx
 
-        from film.io.pretrained import names
         from film.io.weights import load_with_metadata
 
-        model, metadata = load_with_metadata(self.weights)
+        model, header = load_with_metadata(self.weights)
         count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
-        terminal.say(f"{find(self.weights)}\n{count:,} parameters")
-        terminal.say(json.dumps(dataclasses.asdict(metadata), indent=2, default=str))
-        if self.weights is None:
-            terminal.say(f"shipped weights: {', '.join(names())}")
+        path, about = str(find(self.weights)), dataclasses.asdict(header)
+        text = f"{path}\n{count:,} parameters\n{json.dumps(about, indent=2, default=str)}"
+        self.write(text, {"weights": path, "parameters": count, **about})
 
 
-@dataclasses.dataclass
-class Verify:
+@dataclasses.dataclass(frozen=True)
+class Verify(Printing):
     """Read all of a weights file and compare it with its checksum."""
 
     weights: Annotated[tyro.conf.Positional[str | None], option("[WEIGHTS]", "film-small")] = None
@@ -117,12 +133,12 @@ class Verify:
     def run(self) -> None:
         from common.weights.model_file import verify_weights
 
-        for line in verify_weights(find(self.weights)):
-            terminal.say(line)
+        files = list(verify_weights(find(self.weights)))
+        self.write("\n".join(map(str, files)), {"files": [dataclasses.asdict(file) for file in files]})
 
 
-@dataclasses.dataclass
-class Convert:
+@dataclasses.dataclass(frozen=True)
+class Convert(Printing):
     """Turn reference weights into ours: a TF SavedModel folder or training checkpoint, or the PyTorch port's file.
 
     Our own weights (a file, or the folder of a run) are written again, in another dtype if you like.
@@ -157,7 +173,7 @@ class Convert:
             model = read_reference(source, read_config(self.model))
             metadata = {"ported_from": Path(self.source).name}
         save_model(self.destination, model, metadata, dtype=self.dtype, overwrite=self.overwrite)
-        terminal.say(f"{self.source} -> {self.destination}")
+        self.write(f"{self.source} -> {self.destination}", {"source": self.source, "weights": self.destination})
 
 
 @dataclasses.dataclass
@@ -217,13 +233,10 @@ def main(arguments: list[str] | None = None) -> None:
         COMMANDS[name](),
         args=words[1:] if name else words,
         prog=f"{PROGRAM} {name}".strip(),
-        description=None if name else f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help).",
-        config=[
-            tyro.conf.OmitArgPrefixes,
-            tyro.conf.DisallowNone,
-            tyro.conf.FlagCreatePairsOff,
-            tyro.conf.PositionalMetavarFromFieldName,
-        ],
+        description=None
+        if name
+        else f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help).{EXAMPLES}",
+        config=CONFIG,
     )
     try:
         with terminal.exits(PROGRAM, out_of_memory="give --memory, or a smaller --size"):

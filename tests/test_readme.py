@@ -18,13 +18,20 @@ from reveal.cli.main import main as reveal_command
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
-    from recipes.commands import train
+    from recipes.commands import evaluate, train
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = {path.stem: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs/tutorials").glob("*.md"))]}
 COMMANDS = {"film": film_command, "plugins": plugins_command, "reveal": reveal_command}
-SHORT = ["trainer.steps=1", "trainer.progress=false", "data.crop=16", "~task.losses.vgg", "~task.losses.style", *WORDS]
+SHORT = [
+    "trainer.steps=1",
+    "optim.warmup=0",
+    "trainer.progress=false",
+    "trainer.evaluate_every=0",
+    "data.crop=16",
+    *WORDS,
+]
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -66,8 +73,11 @@ def test_commands(commands, clone, tmp_path, monkeypatch, capsys):
         if program == "cp":
             shutil.copytree(arguments[1], arguments[2])
         elif program == "python":
-            assert arguments[0] == "train.py"
-            train(*arguments[1:], *SHORT, "name=film_style_debug")  # which only the program finds
+            if arguments[0] == "train.py":
+                train(*arguments[1:], *SHORT)
+            else:
+                assert arguments[0] == "eval.py"
+                evaluate(*arguments[1:], "limit=1", "evaluation.progress=false")
         else:
             COMMANDS[program](arguments)
         if "-o" in arguments:

@@ -30,7 +30,7 @@ def read_isolated(kind: str, path: str | Path) -> dict[str, np.ndarray]:
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "arrays"
         # -P: this package is imported from where it is now, not from the folder that the user is in
-        command = [sys.executable, "-P", "-m", "common.io.isolated_arrays", kind, str(path), str(target)]
+        command = [sys.executable, "-P", "-m", __name__, kind, str(path), str(target)]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         reason = (done.stderr.strip() or f"the reader crashed with {done.returncode}").splitlines()[-1]

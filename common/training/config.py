@@ -27,6 +27,9 @@ from common.training import renamed
 
 NUMBERS = BeartypeConf(is_pep484_tower=True)  # 1 is accepted for a float
 PROJECT = frozenset({"common", "film", "plugins", "recipes", "reveal"})  # the packages of this project
+# In a wheel (.ci/wheel_backend.py) the modules of `common` and `plugins` begin with "film_plugins_reveal.". Configs and
+# headers of weights leave that out, so that files of a wheel and of a clone are the same.
+HOME = __name__.removesuffix("common.training.config")
 
 
 def instantiate(node: Any, name: str = "", packages: Collection[str] | None = None) -> Any:
@@ -74,14 +77,20 @@ def locate(path: str, name: str, packages: Collection[str] | None = None) -> tup
     made = kind or (inspect.isfunction(target) and inspect.get_annotations(target, eval_str=True).get("return"))
     if not isinstance(made, type) or not (kind or dataclasses.is_dataclass(made)):
         raise ValueError(f"{refused}give a class, a classmethod, or a function that is annotated to return a dataclass")
-    if packages is not None and (kind or target).__module__.split(".")[0] not in packages:  # imported by a module
-        raise ValueError(f"{refused}{target.__qualname__} is of the package {(kind or target).__module__}")
+    package = name_of(kind or target).split(".")[0]
+    if packages is not None and package not in packages:  # imported by a module
+        raise ValueError(f"{refused}{target.__qualname__} is of the package {package}")
     return target, kind
+
+
+def name_of(target: Callable[..., Any]) -> str:
+    """The `_target_` of a class or function."""
+    return f"{target.__module__.removeprefix(HOME)}.{target.__qualname__}"
 
 
 def _resolve(path: str, name: str) -> Any:
     """The object at a dotted path."""
-    names = path.split(".")
+    names = (HOME + path if path.startswith(("common.", "plugins.")) else path).split(".")
     for count in range(len(names) - 1, 0, -1):
         module = ".".join(names[:count])
         try:

@@ -34,7 +34,7 @@ import configs
 from common.io.files import atomic_output
 from common.runtime import setup
 from common.training import distributed, renamed
-from common.training.config import instantiate, packages_of
+from common.training.config import instantiate, name_of, packages_of
 from common.training.logger import LoggerConfig
 from common.training.optimizer import OptimConfig
 from common.training.trainer import TrainerConfig, train
@@ -138,9 +138,8 @@ def _values(config: DictConfig, fixed_length: bool, packages: Collection[str]) -
 
     def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         if dataclasses.is_dataclass(value):
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
             fields = [field.name for field in dataclasses.fields(value) if field.init and field.compare]
-            value = {"_target_": kind, **{name: getattr(value, name) for name in fields}}
+            value = {"_target_": name_of(type(value)), **{name: getattr(value, name) for name in fields}}
         if isinstance(value, list | tuple):
             if not any(dataclasses.is_dataclass(item) or isinstance(item, Mapping) for item in value):
                 yield path, repr(list(value)).replace("(", "[").replace(")", "]")
@@ -213,7 +212,7 @@ def register() -> None:
         store.store(group="experiment", name=path.stem, node=node, package="_global_")
     for (group, name), kind in DEFAULTS.items():
         fields = {field.name: getattr(kind(), field.name) for field in dataclasses.fields(kind)}
-        node = {"_target_": f"{kind.__module__}.{kind.__qualname__}", **fields}
+        node = {"_target_": name_of(kind), **fields}
         store.store(group=group, name=name, node=node)
 
 

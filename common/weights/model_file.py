@@ -117,8 +117,22 @@ def load_weights(path: str | Path, *, expect_kind: str | None = None) -> tuple[d
     return {name: _as_float(value, np.float32) for name, value in sorted(tensors.items())}, header
 
 
-def verify_weights(path: Path) -> Iterator[str]:
-    """Reads all of a safetensors file, or of those in a folder and below, ours or not; a line about each.
+@dataclass(frozen=True)
+class Verified:
+    """A file of which every tensor was read."""
+
+    file: str
+    tensors: int
+    bytes: int
+    sha256: str  # of the header, with which the tensors agree; "": the header has none
+
+    def __str__(self) -> str:
+        known = f"sha256 {self.sha256[:16]}... as written" if self.sha256 else "no sha256 to compare with"
+        return f"{self.file}: {self.tensors:,} tensors, {self.bytes / 1e6:,.1f} MB, {known}, all numbers finite"
+
+
+def verify_weights(path: Path) -> Iterator[Verified]:
+    """Reads all of a safetensors file, or of those in a folder and below, ours or not.
 
     Raises FileNotFoundError; ValueError for tensors that are not of the digest in the header, if it has one, and for
     NaN and infinity."""
@@ -129,8 +143,7 @@ def verify_weights(path: Path) -> Iterator[str]:
         tensors = TensorFiles(file)
         digest = tensors.metadata().get("sha256", "")
         _check_tensors(file, digest, tensors)
-        known = f"sha256 {digest[:16]}... as written" if digest else "no sha256 to compare with, all numbers finite"
-        yield f"{file}: {len(tensors):,} tensors, {file.stat().st_size / 1e6:,.1f} MB, {known}"
+        yield Verified(str(file), len(tensors), file.stat().st_size, digest)
 
 
 def _check_tensors(path: Path, digest: str, tensors: Mapping[str, np.ndarray]) -> None:

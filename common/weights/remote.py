@@ -30,6 +30,7 @@ HUB, WEB = "hf:", ("https://", "http://")
 LARGEST = 50_000_000_000  # bytes that one address may bring
 SMALL = (".json", ".txt", ".model", ".yaml", ".yml", ".md", ".spm", ".index", ".pb")  # configs and vocabularies
 PRECISIONS = ("fp16", "bf16", "non_ema", "ema_only")  # variants in the names of weights; "": full precision
+ADDRESS_FILE = ".address"  # suffix of the file beside a download that has its address
 NOT_USED = ("safety_checker/", "flax/", "onnx/", "openvino/", ".git")
 ADDRESS = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(?P<path>/[^@]*)?(@(?P<revision>[^@]+))?")
 
@@ -157,6 +158,7 @@ def _from_web(address: str, digest: str) -> Path:
         path = Path(
             pooch.retrieve(address, f"sha256:{digest}" if digest else None, name, folder, downloader=downloader)
         )
+        path.with_name(name + ADDRESS_FILE).write_text(address, "utf-8")
     except requests.RequestException as error:
         raise ConnectionError(f"{address}: {' '.join(str(error).split())}") from error
     except ValueError as error:

@@ -35,6 +35,7 @@ from tqdm import tqdm
 
 from common.io.files import atomic_output
 from common.io.tensor_files import read_json
+from common.terminal import Printing
 from film.data.datasets import UCF101, FolderTriplets, Middlebury, SnuFilm, Vimeo90K, Xiph, XTest
 from film.data.record_sources import FRAMES, CutTriplets, TFRecordTriplets
 from film.data.triplet import Encoded, Source, decode, stack
@@ -58,8 +59,8 @@ LAYOUTS: dict[str, Callable[[str, str], Source]] = {  # (path, split) -> source
 Layout = Literal[tuple(LAYOUTS)]  # pyright: ignore
 
 
-@dataclass
-class Prepare:
+@dataclass(frozen=True)
+class Prepare(Printing):
     """Pack a dataset of triplets into ArrayRecord shards. The same command again goes on after an interruption."""
 
     source: tyro.conf.Positional[str]
@@ -83,7 +84,8 @@ class Prepare:
         source = LAYOUTS[self.layout](self.source, self.split)
         count = prepare(source, self)
         left = len(source) - count
-        print(f"{self.destination}: {count} triplets" + (f"; {left} could not be read" if left else ""))
+        text = f"{self.destination}: {count} triplets" + (f"; {left} could not be read" if left else "")
+        self.write(text, {"folder": self.destination, "triplets": count, "unreadable": left})
 
 
 def prepare(source: Source, options: Prepare) -> int:

@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from film.data.triplet import Encoded, Frames, Source, as_png
+from common.io.images import from_uint8
+from film.data.triplet import Encoded, Frames, Source, Triplet, as_png
 
 TIMES = (0.0, 0.5, 1.0)
 Vector = Float[np.ndarray, "2"]
@@ -43,6 +44,11 @@ class MovingShapes(Source):
 
     def encoded(self, index: int) -> Encoded:
         return as_png(self.frames(index))
+
+    def __getitem__(self, index: int) -> Triplet:
+        """The scene for an evaluation."""
+        x0, y, x1 = map(from_uint8, self.frames(index).images)
+        return Triplet(self.name(index), x0, y, x1)
 
     def _draw(self, rng: np.random.Generator) -> UInt8[np.ndarray, "3 s s 3"]:
         size, margin = self.size, int(np.ceil(self.motion))

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from common.io.clip_limits import Rate
-
-Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
+from common.terminal import Flag
 
 
 def option(metavar: str, default: str, **more: Any) -> Any:

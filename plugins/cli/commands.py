@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from common import terminal
+from common.terminal import Printing
 from plugins.diffusion.generation_config import GenerationConfig
 
 PLUG_AND_PLAY = ("plug_and_play", "layout")  # the control that takes no plugin, and its older name
@@ -26,7 +27,69 @@ class BaseOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Generate(BaseOptions, GenerationConfig):
+class WeightOptions(BaseOptions):
+    """Which networks generate, and how they compute."""
+
+    base: str | None = None
+    """A folder of diffusers, a single safetensors file, an address (hf:OWNER/NAME, https://...), or a shipped name.
+    None: diffusion-small."""
+    lora: tuple[str, ...] = ()
+    """LoRA files or addresses, each with an optional weight, as in style.safetensors:0.8"""
+    embedding: tuple[str, ...] = ()
+    """Textual inversions, each a word for prompts: FILE, whose word is its own or its name, or WORD=FILE."""
+    dtype: Literal["f32", "bf16"] = "f32"
+    """Type to compute in; bf16 is faster on accelerators and takes half the memory."""
+    batch: int | None = None
+    """Images computed at once. None: by size and devices."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControlOptions:
+    """What steers the base."""
+
+    control: tuple[Literal["canny", "face", "holistic", "depth", "mask", "plug_and_play", "layout"], ...] = ()
+    """Conditions to make of --image: edges, a face, a person, depth, a silhouette; or plug_and_play (formerly layout),
+    which needs no plugin."""
+    plugin: tuple[str, ...] = ()
+    """One network for each control: a folder, a single file, an address, or a shipped name. None: the shipped ones."""
+    condition: tuple[str, ...] = ()
+    """One finished condition image for each plugin, in place of one made of --image."""
+    control_strength: tuple[float, ...] = ()
+    """Conditioning scale, one for all controls or one each; 0 disables a control. None: 1."""
+    control_steps: tuple[float, float] | None = None
+    """Interval of the run in which controls are applied, as in 0 0.5 for its first half. None: the whole run."""
+    prompt_only: bool = False
+    """Apply controls to the conditional half of guidance only."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImagePromptOptions:
+    """A picture as part of the prompt."""
+
+    image_prompt: str | None = None
+    """A picture as part of the prompt, of any size; needs --ip-adapter."""
+    ip_adapter: str | None = None
+    """File of an IP-Adapter, base or plus, made for the base."""
+    image_encoder: str | None = None
+    """Folder of the IP-Adapter's vision tower. None: image_encoder beside its file."""
+    image_prompt_strength: float = 1.0
+    """Scale of the image prompt's attention; 0 disables it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InspectionOptions:
+    """What is drawn beside the images."""
+
+    sheet: str | None = None
+    """Also write a contact sheet of all images to this file."""
+    preview: str | None = None
+    """Image file that shows what each step predicts; replaced at every step."""
+    preview_vae: str | None = None
+    """A fast autoencoder for the preview (TAESD): a folder or a file. None: a linear map, coarse and blurred."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generate(WeightOptions, ControlOptions, ImagePromptOptions, InspectionOptions, Printing, GenerationConfig):
     """Generate images from a prompt."""
 
     prompt: str
@@ -35,52 +98,14 @@ class Generate(BaseOptions, GenerationConfig):
     """image.png, .jpg or .webp for one image; a folder, numbered by seed, for any number."""
     negative: str = ""
     """Negative prompt: description of what to avoid."""
-    base: str | None = None
-    """A folder of diffusers, a single safetensors file, an address (hf:OWNER/NAME, https://...), or a shipped name;
-    None: the shipped base."""
-    lora: tuple[str, ...] = ()
-    """LoRA files or addresses, each with an optional weight: style.safetensors:0.8"""
-    embedding: tuple[str, ...] = ()
-    """Textual inversions, each a word for prompts: FILE, whose word is its own or its name, or WORD=FILE."""
     image: str | None = None
     """Initial image, or the image to repair or to edit; with --control, the source of conditions."""
     mask: str | None = None
     """For an inpainting base: a grey image, white where --image is drawn anew."""
-    control: tuple[Literal["canny", "face", "holistic", "depth", "mask", "plug_and_play", "layout"], ...] = ()
-    """Conditions to make of --image: edges, a face, a person, depth, a silhouette; or plug_and_play (formerly layout),
-    which needs no plugin."""
-    plugin: tuple[str, ...] = ()
-    """One network for each control: a folder, a single file, an address, or a shipped name; none: the shipped ones."""
-    condition: tuple[str, ...] = ()
-    """One finished condition image for each plugin, in place of one made of --image."""
-    control_strength: tuple[float, ...] = ()
-    """Conditioning scale, one for all controls or one each; 0 disables a control, none given is 1."""
-    control_steps: tuple[float, float] | None = None
-    """Interval of the run in which controls are applied, as in 0 0.5 for its first half; None: the whole run."""
-    prompt_only: bool = False
-    """Apply controls to the conditional half of guidance only."""
-    image_prompt: str | None = None
-    """A picture as part of the prompt, of any size; needs --ip-adapter."""
-    ip_adapter: str | None = None
-    """File of an IP-Adapter, base or plus, made for the base."""
-    image_encoder: str | None = None
-    """Folder of the IP-Adapter's vision tower; None: image_encoder beside its file."""
-    image_prompt_strength: float = 1.0
-    """Scale of the image prompt's attention; 0 disables it."""
     seed: int = 0
     """Seed of the first image; the same seed gives the same image."""
     count: int = 1
     """Number of images, each with the next seed."""
-    dtype: Literal["f32", "bf16"] = "f32"
-    """Type to compute in; bf16 is faster on accelerators and takes half the memory."""
-    batch: int | None = None
-    """Images computed at once; None: chosen by size and devices."""
-    sheet: str | None = None
-    """Also write a contact sheet of all images to this file."""
-    preview: str | None = None
-    """Image file that shows what each step predicts; replaced at every step."""
-    preview_vae: str | None = None
-    """A fast autoencoder for the preview (TAESD): a folder or a file; None: a linear map, coarse and blurred."""
     overwrite: bool = False
     """Replace the output if it exists."""
     quiet: bool = False
@@ -88,23 +113,25 @@ class Generate(BaseOptions, GenerationConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Info(BaseOptions):
-    """Print components, sizes and prediction type of a base. Weights are not loaded."""
+class Info(BaseOptions, Printing):
+    """Print components, sizes and prediction type of a base, or what is at hand. Weights are not loaded."""
 
     base: tyro.conf.Positional[str | None] = None
-    """A folder of diffusers, a single safetensors file, or a shipped name; None: the shipped base."""
+    """A folder of diffusers, a single safetensors file, or a shipped name; None: diffusion-small."""
+    list: bool = False
+    """In place of it: all that is at hand without a network, with size, licence and source."""
 
 
-@dataclasses.dataclass
-class Verify:
+@dataclasses.dataclass(frozen=True)
+class Verify(Printing):
     """Read all weights of a base or a plugin and compare them with their checksums."""
 
     weights: tyro.conf.Positional[str]
     """A folder, a safetensors file, or a shipped name."""
 
 
-@dataclasses.dataclass
-class Condition:
+@dataclasses.dataclass(frozen=True)
+class Condition(Printing):
     """Make condition images (edges, faces, persons, depth, masks) from an image or a folder."""
 
     kind: tyro.conf.Positional[Literal["canny", "face", "holistic", "depth", "mask"]]
@@ -138,8 +165,8 @@ class Condition:
     """Print no progress bar and no warnings."""
 
 
-@dataclasses.dataclass
-class Export:
+@dataclasses.dataclass(frozen=True)
+class Export(Printing):
     """Write a trained plugin as one file for other programs, or its features of one image."""
 
     plugin: str
@@ -165,9 +192,18 @@ class Web(BaseOptions):
     """Serve a page in the browser that draws, conditions and generates (needs the `demo` extra)."""
 
     base: str | None = None
-    """As of generate."""
+    """As of generate; None: diffusion-small."""
     plugin: tuple[str, ...] = ()
-    """Plugins by kind of condition, as in canny=controlnet-canny/; none: those of the shipped base."""
+    """Plugins by kind of condition, as in canny=controlnet-canny/; None: those of the shipped base."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type to compute in."""
     serving: Annotated[terminal.Serving, tyro.conf.arg(name="")] = dataclasses.field(default_factory=terminal.Serving)
+
+
+GROUPS = {  # sections of the help
+    "sampling": (GenerationConfig,),
+    "base": (BaseOptions, WeightOptions),
+    "control": (ControlOptions,),
+    "image_prompt": (ImagePromptOptions,),
+    "inspection": (InspectionOptions,),
+}

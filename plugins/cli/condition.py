@@ -57,6 +57,8 @@ def condition(command: Condition) -> None:
         check_writable(target)
         check_output_file(target, command.overwrite)
         write_image(target, make_one(command, _with_model(options), source, source.name), command.overwrite)
+        if command.json:
+            command.write("", {"output": str(target), "made": 1, "kept": 0, "failed": {}})
 
 
 def given_options(command: Condition) -> dict[str, Any]:
@@ -95,9 +97,11 @@ def convert_folder(command: Condition, options: Mapping[str, Any], source: Path,
                 continue
             write_image(output, image, command.overwrite)  # outside of `try`: a full disk ends the run
     write_report(report, failures)
-    if not command.quiet:
-        kept = f", {len(outputs) - len(todo)} there before" * (len(todo) < len(outputs))
-        terminal.say(f"{len(todo) - len(failures)} made{kept}, {len(failures)} failed -> {command.output}")
+    if not command.quiet or command.json:
+        made, before = len(todo) - len(failures), len(outputs) - len(todo)
+        kept = f", {before} there before" * (before > 0)
+        data = {"output": command.output, "made": made, "kept": before, "failed": failures}
+        command.write(f"{made} made{kept}, {len(failures)} failed -> {command.output}", data)
     if len(failures) == len(outputs):
         raise SystemExit(2)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common import terminal
 from common.io.files import atomic_output, check_output_file
 from common.io.images import read_image
 from plugins.cli.commands import Export
@@ -38,8 +37,10 @@ def export(command: Export) -> None:
         data = (to_stablehlo if kind == "stablehlo" else to_onnx)(network, *(size or (SIDE, SIDE)))
         with atomic_output(target, command.overwrite) as temporary:
             temporary.write_bytes(data)
-    if not command.quiet:
-        terminal.say(f"{type(network).__name__} as {kind}, {target.stat().st_size / 1e6:,.2f} MB -> {target}")
+    if not command.quiet or command.json:
+        name, size = type(network).__name__, target.stat().st_size
+        data = {"output": str(target), "network": name, "format": kind, "bytes": size}
+        command.write(f"{name} as {kind}, {size / 1e6:,.2f} MB -> {target}", data)
 
 
 def check_options(command: Export) -> tuple[str, tuple[int, int] | None]:

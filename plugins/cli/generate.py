@@ -57,9 +57,14 @@ def generate(command: Generate) -> None:
     loras = [read_lora(option) for option in command.lora]
     for line in request.truncated:
         terminal.complain(f"warning: {line}")
-    if not command.quiet:
+    if not (command.quiet or command.json):
         terminal.say(terminal.one_line(describe(command, files, request)))
-    write(command, request, images(command, files, request, loras, embeddings))
+    paths = write(command, request, images(command, files, request, loras, embeddings))
+    if command.json:
+        made = [{"image": str(path), "seed": seed} for path, seed in zip(paths, request.seeds, strict=True)]
+        size, sampler = [request.width, request.height], command.sampler or request.sampler.name
+        about = {"base": str(files.path), "size": size, "steps": request.steps, "sampler": sampler}
+        command.write("", {"images": made, "sheet": command.sheet, "guidance": request.guidance, **about})
 
 
 def check_outputs(command: Generate) -> None:
@@ -194,9 +199,9 @@ def images(
             yield from batch
 
 
-def write(command: Generate, request: Request, images: Images) -> None:
-    """Writes images as they come, then the contact sheet."""
-    thumbnails = []
+def write(command: Generate, request: Request, images: Images) -> list[Path]:
+    """Writes images as they come, then the contact sheet. Returns the images' paths."""
+    thumbnails, paths = [], [Path(command.output)]
 
     def kept(images: Images) -> Iterator[Float[np.ndarray, "h w 3"]]:
         for image in images:
@@ -209,12 +214,14 @@ def write(command: Generate, request: Request, images: Images) -> None:
         write_image(command.output, image, command.overwrite)
     else:
         digits = max(4, len(str(request.seeds[-1])))
+        paths = [Path(command.output) / f"seed_{seed:0{digits}d}.png" for seed in request.seeds]
         with atomic_folder(command.output, command.overwrite, PATTERN) as folder:
-            for seed, image in zip(request.seeds, kept(images), strict=True):
-                write_image(folder / f"seed_{seed:0{digits}d}.png", image)
+            for path, image in zip(paths, kept(images), strict=True):
+                write_image(folder / path.name, image)
     if command.sheet is not None:
         sheet = contact_sheet(thumbnails, labels=[f"seed {seed}" for seed in request.seeds])
         write_image(command.sheet, sheet, command.overwrite)
+    return paths
 
 
 def _is_file(output: str) -> bool:

@@ -1,11 +1,12 @@
-"""`plugins info`: a base's networks and settings in a few lines, without reading its weights; `plugins verify` reads
-them all."""
+"""`plugins info`: a base's networks and settings in a few lines, without reading its weights, or a list of what is at
+hand; `plugins verify` reads all weights."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
-from common import terminal
+from common.weights import at_hand
 from common.weights.model_file import verify_weights
 from plugins.cli.commands import Info, Verify
 from plugins.diffusion.io.base import WEIGHTS, BaseFiles, read_base
@@ -14,20 +15,30 @@ from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
 def info(command: Info) -> None:
     """Runs the command; user errors are ValueError and OSError."""
-    terminal.say(
-        describe(read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae))
-    )
+    if command.list:
+        if command.base is not None:
+            raise ValueError("--list is of all that is at hand: leave out the base")
+        rows = [*at_hand.shipped(sorted(WEIGHTS.iterdir())), *at_hand.cached("plugins")]
+        command.write(at_hand.table(rows), {"at_hand": [vars(row) for row in rows]})
+        return
+    files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae)
+    rows = describe(files)
+    networks = {
+        name: {"parameters": network.parameters, "dtype": network.dtype} for name, network in files.components.items()
+    }
+    text = "\n".join([str(files.path), *(f"{name:14}{line}" for name, line in rows.items())])
+    command.write(text, {"base": str(files.path), "networks": networks, "about": rows})
 
 
 def verify(command: Verify) -> None:
     """Raises as `verify_weights`."""
     shipped = WEIGHTS / command.weights
-    for line in verify_weights(shipped if shipped.is_dir() else Path(command.weights)):
-        terminal.say(line)
+    files = list(verify_weights(shipped if shipped.is_dir() else Path(command.weights)))
+    command.write("\n".join(map(str, files)), {"files": [dataclasses.asdict(file) for file in files]})
 
 
-def describe(files: BaseFiles) -> str:
-    """One line for each network and setting."""
+def describe(files: BaseFiles) -> dict[str, str]:
+    """A line for each network and setting."""
     base, unet, vae = files.base, files.base.unet, files.base.vae
     shapes = {kind: f"{config.num_hidden_layers} layers of {config.hidden_size}" for kind, config, _ in base.texts}
     widths = "-".join(map(str, unet.block_out_channels))
@@ -46,7 +57,7 @@ def describe(files: BaseFiles) -> str:
     rows["predicts"] = _prediction(base.schedule)
     rows["sampler"] = " ".join([base.sampler.name, *(f"{key}={value}" for key, value in base.sampler.options)])
     rows["images"] = f"{base.side}x{base.side}; other sides too, multiples of {base.unit}"
-    return "\n".join([str(files.path), *(f"{name:14}{text}" for name, text in rows.items())])
+    return rows
 
 
 def _prediction(schedule: Schedule | FlowSchedule) -> str:

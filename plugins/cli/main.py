@@ -27,12 +27,12 @@ from plugins.cli import commands
 PROGRAM = "plugins"
 # Each command's options, and the function that carries it out; its module is imported when it is called.
 COMMANDS: dict[str, tuple[type, str]] = {
-    "generate": (commands.Generate, "plugins.cli.generate"),
-    "info": (commands.Info, "plugins.cli.info"),
-    "verify": (commands.Verify, "plugins.cli.info"),
-    "condition": (commands.Condition, "plugins.cli.condition"),
-    "export": (commands.Export, "plugins.cli.export"),
-    "web": (commands.Web, "plugins.cli.web"),
+    "generate": (commands.Generate, ".generate"),
+    "info": (commands.Info, ".info"),
+    "verify": (commands.Verify, ".info"),
+    "condition": (commands.Condition, ".condition"),
+    "export": (commands.Export, ".export"),
+    "web": (commands.Web, ".web"),
 }
 
 
@@ -44,7 +44,8 @@ def main(arguments: list[str] | None = None) -> None:
     name, *options = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         lines = [f"  {known:10}{(kind.__doc__ or '').splitlines()[0]}" for known, (kind, _) in COMMANDS.items()]
-        terminal.say("\n".join([f"usage: {PROGRAM} COMMAND ... (each with --help)", "", *lines]))
+        head = f"usage: {PROGRAM} COMMAND ... (each with --help)"
+        terminal.say("\n".join([head, "", *lines]) + terminal.examples_of(PROGRAM, __doc__))
         return
     if name in terminal.COMPLETION:
         tyro.extras.subcommand_cli_from_dict(
@@ -54,6 +55,6 @@ def main(arguments: list[str] | None = None) -> None:
         terminal.complain(f"{PROGRAM}: {name!r} is no command; choose one of {', '.join(COMMANDS)}")
         raise SystemExit(2)
     kind, module = COMMANDS[name]
-    command = tyro.cli(kind, args=options, prog=f"{PROGRAM} {name}")
+    command = terminal.parse(kind, options, f"{PROGRAM} {name}", __doc__, commands.GROUPS)
     with terminal.exits(PROGRAM, out_of_memory="give a smaller --batch"):
-        getattr(importlib.import_module(module), name)(command)
+        getattr(importlib.import_module(module, __package__), name)(command)

@@ -50,7 +50,7 @@ def maker_of(kind: str, options: Iterable[str] = ()) -> Callable[..., Image]:
     """The function of that kind. Raises ValueError for an unknown kind, or options that it does not have."""
     if kind not in CONDITIONS:
         raise ValueError(f"no condition is called {kind!r}; choose one of {', '.join(CONDITIONS)}")
-    maker = getattr(importlib.import_module(f"plugins.conditions.{CONDITIONS[kind]}"), kind)
+    maker = getattr(importlib.import_module(f".{CONDITIONS[kind]}", __package__), kind)
     known = [name for name in inspect.signature(maker).parameters if name != "image"]
     unknown = sorted(set(options) - set(known))
     if unknown:

@@ -13,7 +13,7 @@ class GenerationConfig:
     steps: int | None = None
     """Sampling steps from noise to image; None: 50, or 4 of the sampler lcm."""
     sampler: str | None = None
-    """ddim, euler, dpm_karras, unipc, ...; None: the base's own."""
+    """ddim, euler, dpm_karras, unipc and others; None: the base's own."""
     guidance: int | float = 7.5
     """Guidance scale; 1 disables guidance and halves the calls of the UNet."""
     rescale: int | float = 0.0
@@ -23,8 +23,8 @@ class GenerationConfig:
     width: int | None = None
     """Width in pixels; None: the image's, or the base's."""
     strength: int | float | None = None
-    """Image to image: share of the steps that is run, in (0, 1]; None: 0.8, for an inpainting base 1. 1 keeps almost
-    nothing of the image."""
+    """Image to image: share of the steps that is run, in (0, 1]; 1 keeps almost nothing of the image. None: 0.8, for an
+    inpainting base 1."""
     weighted: bool = False
     """Read (words:1.2) in prompts as weights, and all of a long prompt, in parts of the text encoder's length."""
     image_guidance: int | float = 1.5

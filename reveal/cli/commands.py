@@ -4,7 +4,6 @@ network and its memory, and printing text or JSON."""
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import tyro
 from common import terminal
 from common.io.files import require_file
 from common.io.tensor_files import read_json
+from common.terminal import Flag, Printing
 from common.weights.remote import is_address, local
 from reveal import pretrained
 from reveal.memory.folder import ENCODER
@@ -27,21 +27,9 @@ if TYPE_CHECKING:
 PROGRAM = "reveal"
 Output = Annotated[str, tyro.conf.arg(aliases=["-o"])]
 Number = Annotated[int | None, tyro.conf.arg(aliases=["-k"])]
-Flag = tyro.conf.FlagCreatePairsOff[bool]
 
 
-@dataclasses.dataclass(kw_only=True)
-class Printing:
-    """Option of all commands."""
-
-    json: Flag = False
-    """Print one JSON object."""
-
-    def write(self, text: str, data: Mapping[str, Any]) -> None:
-        terminal.say(json.dumps(data) if self.json else text)  # JSON in ASCII: the terminal has nothing to escape
-
-
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OfMemory:
     """Argument of all commands that need a memory."""
 
@@ -49,7 +37,7 @@ class OfMemory:
     """Folder of the memory."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Changing(OfMemory):
     """Option of all commands that change a memory."""
 
@@ -57,7 +45,7 @@ class Changing(OfMemory):
     """Seconds to wait while another program changes the memory."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Network(Printing):
     """Options of all commands that need a network."""
 
@@ -72,7 +60,7 @@ class Network(Printing):
     quoted."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Searching(Network):
     """Options of all commands that search."""
 
@@ -88,7 +76,7 @@ class Searching(Network):
     """Its token, or user:password; None: the environment's MILVUS_TOKEN."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
     """Options of all commands that read items."""
 
@@ -102,7 +90,7 @@ class Reading:
     """No progress bar, no notes."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Build(Reading, Network):
     """Build a memory from knowledge sources; an interrupted build resumes."""
 
@@ -118,7 +106,7 @@ class Build(Reading, Network):
     """Replace an existing memory once the new one is complete."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Add(Changing, Reading, Network):
     """Add items to a memory, or edit some, without training."""
 
@@ -134,7 +122,7 @@ class Add(Changing, Reading, Network):
     """Replace existing items with the same id; of a single item, --text replaces all texts and the rest stays."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Remove(Changing, Printing):
     """Delete items from a memory."""
 
@@ -142,7 +130,7 @@ class Remove(Changing, Printing):
     """Ids of the items."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Search(OfMemory, Searching):
     """List the items that match a text, an image, or both best."""
 
@@ -154,7 +142,7 @@ class Search(OfMemory, Searching):
     """Query image."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Ask(Searching):
     """Answer a question about an image, with the items that the answer was read from."""
 
@@ -174,15 +162,17 @@ class Ask(Searching):
     """Replace the sheet if it exists."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Info(Printing):
-    """Print the contents of a memory and the network that made it."""
+    """Print the contents of a memory and the network that made it, or what is at hand."""
 
     memory: tyro.conf.Positional[str | None] = None
     """Folder of the memory; None: the shipped one."""
+    list: Flag = False
+    """In place of it: all that is at hand without a network, with size, licence and source."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Verify(Printing):
     """Read all files of a memory and compare them with their checksums."""
 
@@ -190,7 +180,7 @@ class Verify(Printing):
     """Folder of the memory; None: the shipped one."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Refresh(Changing, Network):
     """Re-encode all items of a memory with other weights; the items themselves stay."""
 
@@ -200,12 +190,12 @@ class Refresh(Changing, Network):
     """No progress bar."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Compact(Changing, Printing):
     """Free the space of deleted and edited items."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Watch(Network):
     """Keep a memory equal to folders of photographs and notes, until Ctrl-C."""
 
@@ -219,7 +209,7 @@ class Watch(Network):
     """Longest side of stored images in pixels; 0: files as they are; None: 256, or the encoder's side."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Convert(Printing):
     """Make weights from published ones: T5 with a ViT, CLIP or SigLIP, or a REVEAL of scenic's."""
 
@@ -241,13 +231,16 @@ class Convert(Printing):
     """Replace an existing file."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Web(Network):
     """Serve a page in the browser that answers questions (needs the `demo` extra)."""
 
     memory: str | None = None
-    """Folder of the memory; None: the shipped one. Edits go into a copy."""
+    """Folder of the memory, of which a copy is edited; None: the shipped one."""
     serving: Annotated[terminal.Serving, tyro.conf.arg(name="")] = dataclasses.field(default_factory=terminal.Serving)
+
+
+GROUPS = {"network": (Network,), "search": (Searching,), "item": (Reading,)}  # sections of the commands' help
 
 
 def load_assistant(

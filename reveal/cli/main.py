@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
 
 import tyro
 
@@ -69,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
         terminal.complain(f"{PROGRAM}: {words[0]!r} is no command; choose one of {', '.join(COMMANDS)}, {TOKENIZER}")
         raise SystemExit(2)
     kind, module = COMMANDS[words[0]]
-    command: Any = tyro.cli(kind, args=words[1:], prog=f"{PROGRAM} {words[0]}")
+    command = terminal.parse(kind, words[1:], f"{PROGRAM} {words[0]}", __doc__, commands.GROUPS)
     with terminal.exits(PROGRAM, out_of_memory="give a smaller network, or fewer items with -k"):
         getattr(importlib.import_module(module), words[0])(command)
 
@@ -78,7 +77,7 @@ def _help() -> str:
     summaries = {name: (kind.__doc__ or "").splitlines()[0] for name, (kind, _) in COMMANDS.items()}
     summaries[TOKENIZER] = "Train or show the tokenizer of a network of your own."
     lines = "\n".join(f"  {name:10}{summary}" for name, summary in summaries.items())
-    return f"usage: {PROGRAM} COMMAND ... (each with --help)\n\n{lines}"
+    return f"usage: {PROGRAM} COMMAND ... (each with --help)\n\n{lines}{terminal.examples_of(PROGRAM, __doc__)}"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from common import terminal
 from common.io.files import check_output_file
 from common.io.images import check_writable, image_size, read_image, write_image
+from common.weights import at_hand
 from reveal import pretrained
 from reveal.cli import commands
 from reveal.cli.commands import PROGRAM, load_assistant, split_names
@@ -68,6 +69,12 @@ def ask(command: commands.Ask) -> None:
 
 
 def info(command: commands.Info) -> None:
+    if command.list:
+        if command.memory is not None:
+            raise ValueError("--list is of all that is at hand: leave out the memory")
+        rows = [*at_hand.shipped([pretrained.DATA]), *at_hand.cached("reveal")]
+        command.write(at_hand.table(rows), {"at_hand": [vars(row) for row in rows]})
+        return
     memory = Memory(command.memory or pretrained.memory())
     manifest, layout, size = memory.manifest, memory.layout, bytes_on_disk(memory.folder)
     rows = sum(shard.rows for shard in manifest.shards)

@@ -244,14 +244,22 @@ def trained(lines: Iterator[str], size: int, **options: bool | float) -> bytes:
     return model.getvalue()
 
 
-def show(file: tyro.conf.Positional[Path], text: tyro.conf.Positional[str] = "") -> None:
-    """Print the size of a tokenizer and its tokens of a text."""
+def show(
+    file: tyro.conf.Positional[Path],
+    text: tyro.conf.Positional[str] = "",
+    json: tyro.conf.FlagCreatePairsOff[bool] = False,
+) -> None:
+    """Print the size of a tokenizer and its tokens of a text; `--json`: as one JSON object."""
     tokenizer = load(file)
-    terminal.say(f"{file}: vocab_size={len(tokenizer)} bos={tokenizer.bos} eos={tokenizer.eos} mask={tokenizer.mask}")
+    data: dict[str, Any] = {"vocab_size": len(tokenizer)}
+    data |= {name: getattr(tokenizer, name) for name in ("bos", "eos", "mask")}
+    lines = [f"{file}: {' '.join(f'{name}={value}' for name, value in data.items())}"]
     if text:
         ids = tokenizer.encode(text, 4 * len(text) + 4)
-        ids = ids[ids != tokenizer.pad]
-        terminal.say(f"{len(ids)} tokens: {' '.join(map(str, ids))}\n{tokenizer.decode(ids)}")
+        ids = ids[ids != tokenizer.pad].tolist()
+        data |= {"tokens": ids, "text": tokenizer.decode(ids)}
+        lines += [f"{len(ids)} tokens: {' '.join(map(str, ids))}", data["text"]]
+    terminal.Printing(json=json).write("\n".join(lines), data)
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m reveal.processing.tokenizers") -> None:

@@ -10,6 +10,7 @@ from fake_hub import hub
 from huggingface_hub import constants
 from refusal import refused
 
+from common.weights import at_hand
 from common.weights.remote import is_address, local, needed_files
 
 DIFFUSERS = [
@@ -111,6 +112,19 @@ def test_a_web_address_is_kept_and_its_digest_checked(server, monkeypatch):
     monkeypatch.setenv("FILM_LARGEST_DOWNLOAD", "100")
     assert "FILM_LARGEST_DOWNLOAD" in refused(ValueError, local, f"{server.address}/who/diffusion/picture.png")
     assert "FILM_LARGEST_DOWNLOAD" in refused(ValueError, local, "hf:who/diffusion/picture.png")
+
+
+def test_what_was_fetched_is_listed_with_its_address_and_licence(server):
+    (server.root / "who" / "diffusion" / "README.md").write_text("---\nlicense: openrail\n---\n# A network\n")
+    address = f"{server.address}/who/diffusion/tokenizer/vocab.json"
+    path, folder = local(address), local("hf:who/diffusion@v1", variant="fp16")
+    web, hub = at_hand.cached("film")
+    assert (web.name, web.source, web.bytes, web.path) == (address, "downloaded", path.stat().st_size, str(path))
+    assert (hub.name, hub.source, hub.licence, hub.path) == ("hf:who/diffusion@v1", "hub", "openrail", str(folder))
+    assert hub.bytes == sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    (folder / "README.md").unlink()
+    (folder / "README.md").write_text("---\n[]\n---\n")
+    assert [row.name for row in at_hand.cached("film")] == [address, "hf:who/diffusion@v1"]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from film.porting import from_params
 
 CONFIG = FilmConfig(3, 2, 1, 2, (1, 1), (8, 8), 8)
 WORDS = [  # of train.py: that network instead of an experiment's
-    *("task.model._target_=film.model.FilmConfig", "task.levels=3"),
-    *(f"+task.model.{name}={json.dumps(value)}" for name, value in dataclasses.asdict(CONFIG).items()),
+    *("task.model._target_=film.model.FilmConfig", "++task.levels=3"),
+    *(f"++task.model.{name}={json.dumps(value)}" for name, value in dataclasses.asdict(CONFIG).items()),
 ]
 DIRECT = dataclasses.replace(CONFIG, correlation_radius=(1, 0), bilateral=True, blend=True)  # for any moment
 

@@ -1,5 +1,6 @@
 """`plugins condition`: images are decoded again, a mistake is one line and no file."""
 
+import json
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -71,6 +72,15 @@ def test_a_folder_and_the_rest_of_it_later(here, capsys):
     np.testing.assert_array_equal(read_image("out/b.png"), mine)
     run("canny in -o out --overwrite --quiet")
     assert capsys.readouterr().out == "" and read_image("out/b.png").shape == (48, 64, 3)
+
+
+def test_json_is_one_object(here, capsys):
+    Path("in/damaged.png").write_bytes(b"")
+    run("canny in -o out --json")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["made"], found["kept"], list(found["failed"])) == (3, 0, ["damaged.png"])
+    run("canny in/b.png -o one.png --json")
+    assert json.loads(capsys.readouterr().out)["output"] == "one.png"
 
 
 def test_results_inside_the_folder_are_no_input(here, capsys):

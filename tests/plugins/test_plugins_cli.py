@@ -70,6 +70,13 @@ def test_one_image_and_one_from_it(here, capsys):
     assert image_size("again.webp") == (16, 16) and capsys.readouterr().out == ""
 
 
+def test_json_is_one_object(here, capsys):
+    generate("--seed 5 --count 2 -o out --json")
+    found = json.loads(capsys.readouterr().out)
+    assert [row["image"] for row in found["images"]] == ["out/seed_0005.png", "out/seed_0006.png"]
+    assert (found["size"], found["steps"], found["sampler"]) == ([16, 16], 3, "ddim")
+
+
 def test_many_images_are_numbered_by_seed(here, capsys):
     """On both devices; a long prompt is a warning."""
     options = f"--seed 9 --count 3 -o out --sheet sheet.png --preview now.png --prompt {'apple-' * 20}"

@@ -1,0 +1,92 @@
+"""What is at hand without a network: shipped weights, converted ones, downloads, and the hub's files on this disk.
+
+| source | where | licence |
+| --- | --- | --- |
+| shipped | `weights/` of a package | of the model card beside them |
+| converted | another program's weights, made ours once and kept in the cache folder | that of what they were made of |
+| downloaded | by an address `https://...`, in the cache folder | of the page that they came from |
+| hub | by an address `hf:...`, in the cache of `huggingface_hub` | `license` of the repository's card, if it came too |
+
+`film info --list`, `plugins info --list` and `reveal info --list` print this. A download or a repository stands in the
+lists of all three: what it is for is only known to the command that reads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from common.io.files import cache_folder
+from common.io.tensor_files import TensorFiles
+from common.weights.remote import ADDRESS_FILE
+
+CARD = "README.md"
+LICENCE = re.compile(r"^\| (?:weights )?licence \| (.+?) \|$", re.MULTILINE)  # of our own cards
+
+
+@dataclasses.dataclass(frozen=True)
+class AtHand:
+    """`name` is what options take: a shipped name, a path or an address."""
+
+    name: str
+    source: str
+    bytes: int
+    licence: str  # "": not known here
+    path: str
+
+
+def shipped(folders: Iterable[Path]) -> list[AtHand]:
+    """Of folders of weights with a model card."""
+    found = []
+    for folder in folders:
+        card = folder / CARD
+        licence = LICENCE.search(card.read_text("utf-8")) if card.is_file() else None
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path != card)
+        found.append(AtHand(folder.name, "shipped", size, licence[1] if licence else "", str(folder)))
+    return found
+
+
+def cached(kind: str) -> Iterator[AtHand]:
+    """What was fetched, and converted for the system `kind`."""
+    for path in sorted((cache_folder() / "converted").glob(f"{kind}-*.safetensors")):
+        origin = str(json.loads(TensorFiles(path).metadata().get("metadata", "{}")).get("ported_from", path))
+        yield AtHand(origin, "converted", path.stat().st_size, "", str(path))
+    for address in sorted((cache_folder() / "downloads").glob(f"*{ADDRESS_FILE}")):
+        if (path := address.with_name(address.name.removesuffix(ADDRESS_FILE))).is_file():
+            yield AtHand(address.read_text("utf-8"), "downloaded", path.stat().st_size, "", str(path))
+    yield from _of_the_hub()
+
+
+def _of_the_hub() -> Iterator[AtHand]:
+    from huggingface_hub import constants, errors, scan_cache_dir
+    from huggingface_hub.repocard import metadata_load
+
+    try:
+        cache = scan_cache_dir(constants.HF_HUB_CACHE)
+    except errors.CacheNotFound:
+        return
+    for repo in sorted(cache.repos, key=lambda repo: repo.repo_id):
+        for revision in sorted(repo.revisions, key=lambda revision: revision.commit_hash):
+            name = sorted(revision.refs)[0] if revision.refs else revision.commit_hash
+            card, fields = revision.snapshot_path / CARD, {}
+            if card.is_file():
+                try:
+                    fields = metadata_load(card) or {}
+                except Exception as error:  # of whatever someone wrote there
+                    fields = {"license": f"unreadable card ({type(error).__name__})"}
+            address = f"hf:{repo.repo_id}" + f"@{name}" * (name != "main")
+            path = str(revision.snapshot_path)
+            yield AtHand(address, "hub", revision.size_on_disk, str(fields.get("license") or ""), path)
+
+
+def table(rows: Iterable[AtHand]) -> str:
+    """A line each."""
+    cells = [
+        ("name", "source", "MB", "licence"),
+        *((row.name, row.source, f"{row.bytes / 1e6:,.1f}", row.licence or "not known here") for row in rows),
+    ]
+    widths = [max(len(row[column]) for row in cells) for column in range(3)]
+    return "\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c:>{widths[2]}}  {d}" for a, b, c, d in cells)
