@@ -12,13 +12,14 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo web test slow faults lint format docs data held-out pictures flags clean
+.PHONY: help demo web browser test slow faults lint format docs data held-out pictures flags clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo     turn the bundled photo pair into a slow-motion clip, out/demo.mp4"
 	@echo "make web      serve a page in the browser: FILM, control plugins and REVEAL, a tab each"
+	@echo "make browser  make a static page that draws pictures in the browser, out/browser (needs npm)"
 	@echo "make test     run the quick tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
 	@echo "make slow     run the tests that take long: trainings, several processes, gradients"
 	@echo "make faults   read ten thousand damaged files with each reader and print what came of it"
@@ -39,6 +40,10 @@ demo: $(BASE)
 web: $(BASE)
 	@$(INSTALL) -e ".[demo]"
 	$(BIN)/python examples/web.py
+
+browser: $(BASE)
+	@$(INSTALL) -e ".[export]"
+	$(BIN)/python examples/browser/make.py -o out/browser
 
 test: $(DEV)
 	$(BIN)/python -m pytest --nbmake -m "not slow" $(PYTEST_ARGS) $(TESTS)

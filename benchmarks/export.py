@@ -1,17 +1,27 @@
-"""Time of an exported plugin on a CPU: one line for each runtime and number of cores.
+"""Time of exported networks on a CPU: a plugin by itself, and what controls add to a base, as on a device.
 
-    python -m benchmarks.export                    for Stable Diffusion 1.5, 512x512; needs the extras export and onnx
-    python -m benchmarks.export --plugin FOLDER    a trained one
-    python -m benchmarks.export --small            a tiny one through the same code, as a check
+    python -m benchmarks.export                     a plugin of Stable Diffusion 1.5's size, 512x512
+    python -m benchmarks.export --plugin FOLDER     a trained one
+    python -m benchmarks.export --base diffusion-small --plugin canny-small --size 64    beside its base
+    python -m benchmarks.export --small             a tiny plugin through the same code, as a check
 
-`jit` is the plugin as training and pipelines call it, `stablehlo` and `onnx` are the files of `plugins export`; the
-latter runs in onnxruntime. Each case is a process of its own, bound to as many cores as it has threads. One image,
-float32, random weights unless a plugin is named.
+Needs the extras export, onnx and litert.
+`jit` is the network as training and pipelines call it, the others are files of `plugins export`: `onnx` runs in
+onnxruntime, `litert` in LiteRT's interpreter. Each case is a process of its own, bound to as many cores as it has
+threads; its programs are timed in turns. float32 arithmetic, random weights unless weights are named.
 
-- `file MB`: the exported file; for `jit` the weights.
-- `start s`: reading the file, compiling, and the first call. Nothing compiled earlier is used.
-- `ms`: the median of `--repeats` calls. `CPU ms`: of all threads; less noisy than `ms` on a busy machine.
-- `off by`: the largest difference from `jit`'s features, over their largest value.
+- `file MB`: the plugin's file; with a base, the UNet's. For `jit` the weights.
+- `start s`: reading the files, compiling, and the first calls. Nothing compiled earlier is used.
+- `plugin ms`: of one image, the median of `--repeats` calls. `CPU ms`: of all threads; less noisy on a busy machine.
+- `off by`: the largest difference from `jit`'s outputs, over their largest value.
+
+With a base, for the two rows of guidance:
+
+- `base`, `with plugin`, `with ControlNet`: milliseconds of a call; the plugin's features are inputs of the UNet, a
+  ControlNet (random weights, which take as long as others) runs beside it in each call.
+- overheads: of a run of `--steps` calls and what is computed once before them (the plugin; the ControlNet's hint), over
+  the base's calls, in percent. `by parts` leaves out the sums of features, which take less than calls differ by: once
+  over the base's calls. `by calls` is whole calls with their noise.
 """
 
 from __future__ import annotations
@@ -30,112 +40,167 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-RUNTIMES = ("jit", "stablehlo", "onnx")
-FILES = {"stablehlo": "plugin.stablehlo", "onnx": "plugin.onnx"}
-NETWORK = "plugin"  # folder of the weights
-COLUMNS = {"runtime": "", "cores": "", "file MB": ".1f", "start s": ".2f", "ms": ".1f", "CPU ms": ".1f"}
+FORMATS = {  # of each runtime: suffix of its files, and type of their weights
+    "jit": ("", "float32"),
+    "stablehlo": (".stablehlo", "float32"),
+    "onnx": (".onnx", "float32"),
+    "litert": (".tflite", "float32"),
+    "litert float16": (".half.tflite", "float16"),
+    "litert int8": (".int8.tflite", "int8"),
+}
+PLUGIN, BASE, FEATURES, CONTROLNET, HINT = "plugin", "base", "features", "controlnet", "hint"
+ROWS = {PLUGIN: 1, HINT: 1, BASE: 2, FEATURES: 2, CONTROLNET: 2}
+COLUMNS = {"runtime": "", "cores": "", "file MB": ".1f", "start s": ".2f", "plugin ms": ".2f", "CPU ms": ".2f"}
 COLUMNS |= {"off by": ".0e"}
+WITH_BASE = {"base": ".2f", "with plugin": ".2f", "with ControlNet": ".2f", "plugin % by parts": "+.2f"}
+WITH_BASE |= {"plugin % by calls": "+.1f", "ControlNet %": "+.1f"}
 
 
 @dataclass
 class Options:
     plugin: str | None = None
     """A MediaPipe plugin or a T2I-Adapter instead of random weights."""
+    base: str | None = None
+    """A base that the plugin fits: also time its UNet alone, with the plugin, and with a ControlNet."""
     size: int = 512
     """Side of the picture."""
+    steps: int = 20
+    """Calls of the UNet in a run."""
     cores: tuple[int, ...] = (1, 2)
     repeats: int = 20
     """Timed calls per number; the median counts."""
+    runtimes: tuple[str, ...] = tuple(FORMATS)
     small: bool = False
     """A tiny plugin and picture, to see that it runs."""
     case: Annotated[str | None, tyro.conf.arg(help="Run the case of this JSON in this process and print JSON.")] = None
 
 
-def write(folder: str, plugin: str | None, size: int, small: bool) -> dict[str, Any]:
-    """The weights and both files; megabytes of each."""
+def programs(plugin: str | None, base: str | None, size: int, small: bool) -> dict[str, Any]:
+    """The programs by name; random weights where none are named."""
     import jax
     from flax import nnx
 
-    from plugins import control
-    from plugins.control.export import to_onnx, to_stablehlo
+    from plugins import control, diffusion
+    from plugins.control.export import control_program
+    from plugins.diffusion.programs import unet_program
+    from plugins.formats.program import Input, Program
+
+    def redrawn(network: Any, name: str) -> Any:
+        """Zero convolutions would agree with anything."""
+        for i, conv in enumerate(getattr(network, name)):
+            conv.kernel[...] = 0.1 * jax.random.normal(jax.random.key(i), conv.kernel.shape)
+        return network
 
     if plugin is None:
         tiny = control.MediaPipeConfig((32, 64), 8, 8, (8,), (16, 24), (1, 1), expansion=2)
-        network = control.MediaPipePlugin(tiny if small else control.MediaPipeConfig.sd15(), rngs=nnx.Rngs(0))
-        for i, head in enumerate(network.heads):  # zeros at first, which would agree with anything
-            head.kernel[...] = 0.1 * jax.random.normal(jax.random.key(i), head.kernel.shape)
+        config = tiny if small else control.MediaPipeConfig.sd15()
+        network = redrawn(control.MediaPipePlugin(config, rngs=nnx.Rngs(0)), "heads")
     else:
         network = control.load(plugin)
-    root = Path(folder)
-    weights = control.save(network, root / NETWORK)
-    (root / FILES["stablehlo"]).write_bytes(to_stablehlo(network, size, size))
-    (root / FILES["onnx"]).write_bytes(to_onnx(network, size, size))
-    paths = {"jit": weights} | {name: root / file for name, file in FILES.items()}
-    return {name: path.stat().st_size / 1e6 for name, path in paths.items()}
+    found = {PLUGIN: control_program(network, size, size)}
+    if base is None:
+        return found
+    files = diffusion.read_base(base)
+    unet, unit = diffusion.load_unet(files.path), files.base.unit
+    side, tokens = size // unit, files.base.length
+    other: Any = control.ControlNet.for_unet(unet.config, unit, rngs=nnx.Rngs(0))
+    other = redrawn(other, "controlnet_down_blocks")
+
+    def controlled(latents: Any, timestep: Any, context: Any, hint: Any) -> tuple[Any, ...]:
+        output = other(hint, latents, timestep, context)
+        return (unet(latents, timestep, context, None, output.skip_residuals, output.mid_residual),)
+
+    alone = unet_program(unet, side, side, tokens)
+    hint = Input((side, side, unet.config.block_out_channels[0]))
+    return found | {
+        BASE: alone,
+        FEATURES: unet_program(unet, side, side, tokens, features=True),
+        CONTROLNET: Program(controlled, {**alone.inputs, "hint": hint}, ("prediction",)),
+        HINT: Program(lambda picture: (other.encode(picture),), {"picture": Input((size, size, 3))}, ("hint",)),
+    }
 
 
-def run(runtime: str, folder: str, size: int, cores: int, repeats: int) -> dict[str, Any]:
-    """All numbers of one runtime, in this process; its features of one picture go to the folder."""
+def write(folder: str, runtimes: list[str], **network: Any) -> dict[str, float]:
+    """All files; by runtime, megabytes of the one that counts."""
+    from plugins.formats.litert import litert
+    from plugins.formats.onnx_graph import onnx
+    from plugins.formats.program import stablehlo
+
+    made, sizes = programs(**network), {}
+    for runtime in runtimes:
+        suffix, weights = FORMATS[runtime]
+        for name, program in made.items():
+            if runtime == "jit":
+                data = onnx(program)  # its size is the weights'
+            elif runtime == "stablehlo":
+                data = stablehlo(program)
+            else:
+                data = onnx(program, weights) if runtime == "onnx" else litert(program, weights, ROWS[name])
+            if suffix:
+                (Path(folder) / f"{name}{suffix}").write_bytes(data)
+            if name in (PLUGIN, BASE):
+                sizes[runtime] = len(data) / 1e6
+    return sizes
+
+
+def run(runtime: str, folder: str, cores: int, repeats: int, **network: Any) -> dict[str, Any]:
+    """All numbers of one runtime, in this process; outputs for the same inputs go to the folder."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    picture = np.random.default_rng(0).random((1, size, size, 3), np.float32)
-    prepare = {"jit": jitted, "stablehlo": stablehlo, "onnx": onnx}[runtime](Path(folder), cores)
+    import jax
+
+    jax.devices()  # starts the backend
+    made, rng = programs(**network), np.random.default_rng(0)
+    inputs = {
+        name: {
+            key: np.asarray(rng.random(value.shape), np.float32) for key, value in program.abstract(ROWS[name]).items()
+        }
+        for name, program in made.items()
+    }
     start = time.perf_counter()
-    call = prepare(picture)
-    features = call()
+    calls = {name: opened(runtime, folder, name, made[name], inputs[name], cores) for name in made}
+    outputs = {name: call() for name, call in calls.items()}
     starting = time.perf_counter() - start
-    seconds, work = np.median([timed(call) for _ in range(repeats)], axis=0)
-    np.savez(Path(folder) / f"{runtime}.npz", *features)
-    return {"start s": starting, "ms": 1e3 * seconds, "CPU ms": 1e3 * work}
+    times = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            times[name].append(timed(call))
+    flat = {f"{name}_{i}": array for name, arrays in outputs.items() for i, array in enumerate(arrays)}
+    np.savez(Path(folder) / f"{runtime}.npz", **flat)
+    return {"start s": starting} | {
+        name: (1e3 * np.median(several, axis=0)).tolist() for name, several in times.items()
+    }
 
 
 Call = Callable[[], list[np.ndarray]]
 
 
-def jitted(folder: Path, cores: int) -> Callable[[np.ndarray], Call]:
-    """All imports are done; then, for a picture, what loads, and calls."""
-    import jax
-    import jax.numpy as jnp
-    from flax import nnx
+def opened(runtime: str, folder: str, name: str, program: Any, inputs: dict[str, np.ndarray], cores: int) -> Call:
+    """A call of that program in that runtime, with images `b h w c` in and out."""
+    path = Path(folder) / f"{name}{FORMATS[runtime][0]}"
+    if runtime == "onnx":
+        import onnxruntime
 
-    from plugins import control
-    from plugins.control.contract import encode
-
-    jax.devices()  # starts the backend
-
-    def prepare(picture: np.ndarray) -> Call:
-        graph, params = nnx.split(control.load(folder / NETWORK))
-        params, x = nnx.to_pure_dict(params), jnp.asarray(picture)
-        return lambda: [np.asarray(feature) for feature in encode(graph, params, x)]
-
-    return prepare
-
-
-def stablehlo(folder: Path, cores: int) -> Callable[[np.ndarray], Call]:
-    import jax
-
-    from plugins.control.export import read_stablehlo
-
-    jax.devices()
-
-    def prepare(picture: np.ndarray) -> Call:
-        program, x = read_stablehlo(folder / FILES["stablehlo"]), jax.device_put(picture)
-        return lambda: [np.asarray(feature) for feature in program(x)]
-
-    return prepare
-
-
-def onnx(folder: Path, cores: int) -> Callable[[np.ndarray], Call]:
-    import onnxruntime
-
-    def prepare(picture: np.ndarray) -> Call:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = cores
-        path, providers = str(folder / FILES["onnx"]), ["CPUExecutionProvider"]
-        session = onnxruntime.InferenceSession(path, options, providers=providers)
-        feed = {"picture": np.ascontiguousarray(picture.transpose(0, 3, 1, 2))}
-        return lambda: [np.asarray(feature).transpose(0, 2, 3, 1) for feature in session.run(None, feed)]
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        feed = {key: channels(value, (0, 3, 1, 2)) for key, value in inputs.items()}
+        return lambda: [channels(np.asarray(output), (0, 2, 3, 1)) for output in session.run(None, feed)]
+    if runtime.startswith("litert"):
+        from plugins.formats.litert import open_litert
 
-    return prepare
+        call = open_litert(path, cores)
+        return lambda: list(call(**inputs).values())
+    import jax
+
+    from plugins.formats.program import read_stablehlo
+
+    function = jax.jit(program.by_position) if runtime == "jit" else read_stablehlo(path)
+    values = [jax.device_put(value) for value in inputs.values()]
+    return lambda: [np.asarray(output) for output in function(*values)]
+
+
+def channels(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    return np.ascontiguousarray(array.transpose(axes)) if array.ndim == 4 else array
 
 
 def timed(call: Call) -> tuple[float, float]:
@@ -146,21 +211,31 @@ def timed(call: Call) -> tuple[float, float]:
 
 
 def off_by(folder: Path, runtime: str) -> float:
-    """From the features of `jit`."""
+    """From the outputs of `jit`."""
     with np.load(folder / "jit.npz") as known, np.load(folder / f"{runtime}.npz") as other:
         return max(np.abs(known[name] - other[name]).max() / np.abs(known[name]).max() for name in known.files)
+
+
+def row(found: dict[str, Any], steps: int) -> dict[str, float]:
+    """The numbers of one line."""
+    millis = {name: value[0] for name, value in found.items() if name != "start s"}
+    numbers = {"start s": found["start s"], "plugin ms": millis[PLUGIN], "CPU ms": found[PLUGIN][1]}
+    if BASE not in millis:
+        return numbers
+    base = steps * millis[BASE]
+    numbers |= {"base": millis[BASE], "with plugin": millis[FEATURES], "with ControlNet": millis[CONTROLNET]}
+    numbers["plugin % by parts"] = 100 * millis[PLUGIN] / base
+    numbers["plugin % by calls"] = 100 * ((millis[PLUGIN] + steps * millis[FEATURES]) / base - 1)
+    numbers["ControlNet %"] = 100 * ((millis[HINT] + steps * millis[CONTROLNET]) / base - 1)
+    return numbers
 
 
 def in_process(case: str, **arguments: Any) -> dict[str, Any]:
     """One case in a process of its own, on the processor."""
     words = [sys.executable, "-m", "benchmarks.export", "--case", json.dumps([case, arguments])]
-    quiet = {"JAX_ENABLE_COMPILATION_CACHE": "false", "JAX_PLATFORMS": "cpu"}
+    quiet = {"JAX_ENABLE_COMPILATION_CACHE": "false", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, env={**os.environ, **quiet})
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def line(row: dict[str, Any]) -> None:
-    print(f"| {' | '.join(format(row[name], form) for name, form in COLUMNS.items())} |", flush=True)
 
 
 def main(options: Options) -> None:
@@ -169,14 +244,18 @@ def main(options: Options) -> None:
         print(json.dumps({"write": write, "run": run}[name](**arguments)))
         return
     size = 64 if options.small else options.size
+    network = {"plugin": options.plugin, "base": options.base, "size": size, "small": options.small}
+    columns = COLUMNS | (WITH_BASE if options.base else {})
     with tempfile.TemporaryDirectory() as folder:
-        megabytes = in_process("write", folder=folder, plugin=options.plugin, size=size, small=options.small)
-        print(f"{size}x{size}\n\n| {' | '.join(COLUMNS)} |\n|{' ---: |' * len(COLUMNS)}", flush=True)
+        megabytes = in_process("write", folder=folder, runtimes=options.runtimes, **network)
+        print(f"{size}x{size}\n\n| {' | '.join(columns)} |\n|{' ---: |' * len(columns)}", flush=True)
         for cores in options.cores:
-            for runtime in RUNTIMES:
-                row = in_process("run", runtime=runtime, folder=folder, size=size, cores=cores, repeats=options.repeats)
-                row |= {"runtime": runtime, "cores": cores, "file MB": megabytes[runtime]}
-                line(row | {"off by": off_by(Path(folder), runtime)})
+            for runtime in options.runtimes:
+                shared = {"folder": folder, "cores": cores, "repeats": options.repeats}
+                numbers = row(in_process("run", runtime=runtime, **shared, **network), options.steps)
+                numbers |= {"file MB": megabytes[runtime], "off by": off_by(Path(folder), runtime)}
+                cells = {"runtime": runtime, "cores": cores, **numbers}
+                print(f"| {' | '.join(format(cells[key], form) for key, form in columns.items())} |", flush=True)
 
 
 if __name__ == "__main__":

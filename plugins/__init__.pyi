@@ -1,3 +1,3 @@
-from . import cli, conditions, control, data, diffusion, evaluation, metrics
+from . import cli, conditions, control, data, diffusion, evaluation, formats, metrics
 
-__all__ = ["cli", "conditions", "control", "data", "diffusion", "evaluation", "metrics"]
+__all__ = ["cli", "conditions", "control", "data", "diffusion", "evaluation", "formats", "metrics"]

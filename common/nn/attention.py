@@ -53,7 +53,9 @@ def fastest(q: Float[Array, "b n h d"], k: Float[Array, "b m h d"], *, masked: b
     half = q.dtype in (jnp.bfloat16, jnp.float16)
     if half and not masked and d % 8 == 0 and d <= _largest_cudnn_head():
         return "cudnn"
-    return "blocked" if b * h * n * k.shape[1] > _sizes()[0] else "xla"
+    scores = b * h * n * k.shape[1]
+    whole = not isinstance(scores, int)  # exported for any batch: other runtimes take products better than loops
+    return "xla" if whole or scores <= _sizes()[0] else "blocked"
 
 
 def _largest_cudnn_head() -> int:

@@ -136,7 +136,7 @@ class TextEncoder(nnx.Module):
         hidden = self.encoder(self.embeddings(tokens), allowed)
         complete = self.final_layer_norm(hidden[-1])
         last = complete if skip == 0 else self.final_layer_norm(hidden[layers - skip])
-        pooled = complete[jnp.arange(len(tokens)), self._end(tokens)]
+        pooled = complete[jnp.arange(tokens.shape[0]), self._end(tokens)]
         return TextStates(last, pooled if self.text_projection is None else self.text_projection(pooled), hidden)
 
     def _end(self, tokens: Int[Array, "b n"]) -> Int[Array, " b"]:

@@ -165,22 +165,33 @@ class Condition(Printing):
     """Print no progress bar and no warnings."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Export(Printing):
-    """Write a trained plugin as one file for other programs, or its features of one image."""
+    """Write a trained plugin or a network of a base as one file for other programs, or a plugin's features of one
+    image."""
 
-    plugin: str
+    plugin: str | None = None
     """A MediaPipe plugin or a T2I-Adapter: a folder, a single file, or a shipped name."""
+    base: str | None = None
+    """A base, in place of a plugin: a folder, a single file, an address, or a shipped name."""
+    part: Literal["unet", "decoder", "text_encoder"] | None = None
+    """Which network of the base."""
+    with_features: bool = False
+    """unet: its file reads a plugin's features beside latents, time and text."""
     output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
-    """plugin.stablehlo, plugin.onnx, or features.safetensors."""
-    format: Literal["stablehlo", "onnx", "features"] | None = None
+    """plugin.stablehlo, plugin.onnx, plugin.tflite, or features.safetensors."""
+    format: Literal["stablehlo", "onnx", "litert", "features"] | None = None
     """Format of the output, as its suffix says; None: the suffix alone."""
+    weights: Literal["float32", "float16", "int8"] = "float32"
+    """onnx, litert: type of the stored weights; int8 is LiteRT's."""
     size: tuple[int, ...] | None = None
-    """Size of the input images: one side, or width and height; None: 512, for features the image's."""
+    """Size of the images: one side, or width and height; None: 512, of a base its own, for features the image's."""
     picture: str | None = None
     """features: the condition image; with --size, resized to cover it and cropped at the centre."""
     strength: float | None = None
     """features: conditioning scale; None: 1, as it was trained."""
+    tokenizer: str | None = None
+    """As of generate, for a base in a single file."""
     overwrite: bool = False
     """Replace the output if it exists."""
     quiet: bool = False

@@ -31,6 +31,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 from flax import nnx
+from jax import lax
 from jaxtyping import Array, Float
 
 from common.nn import json_config
@@ -122,7 +123,7 @@ class T2IAdapter(ControlNetwork):
 
     def encode(self, image: Float[Array, "b h w 3"]) -> tuple[Float[Array, "b _h _w _c"], ...]:
         """The features, one per level, finest first. Raises ValueError unless sides are multiples of the factor."""
-        return self.adapter(image[..., : self.config.in_channels])
+        return self.adapter(lax.slice_in_dim(image, 0, self.config.in_channels, axis=3))
 
 
 class Adapter(nnx.Module):

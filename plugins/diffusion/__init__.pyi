@@ -1,4 +1,4 @@
-from . import compiled, generation_config, io, networks, pipeline, request, samplers, steering, training
+from . import compiled, generation_config, io, networks, pipeline, programs, request, samplers, steering, training
 from .compiled import TextStates
 from .generation_config import GenerationConfig
 from .io.base import read_base
@@ -33,4 +33,14 @@ __all__ += [
     "load_vae",
     "merge",
 ]
-__all__ += ["networks", "pipeline", "read_base", "request", "samplers", "save_component", "steering", "training"]
+__all__ += [
+    "networks",
+    "pipeline",
+    "programs",
+    "read_base",
+    "request",
+    "samplers",
+    "save_component",
+    "steering",
+    "training",
+]

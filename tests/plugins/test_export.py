@@ -1,4 +1,4 @@
-"""Exported networks compute what the network does: as StableHLO, as ONNX, and as features inside PyTorch's UNet."""
+"""Exported networks compute what the network does: as StableHLO, ONNX and LiteRT, and as features in PyTorch's UNet."""
 
 import dataclasses
 import functools
@@ -21,7 +21,10 @@ from common.io.images import write_image
 from common.io.tensor_files import digest_of
 from plugins.cli.main import main
 from plugins.control import MediaPipeConfig, MediaPipePlugin, T2IAdapter, T2IAdapterConfig, contract, load, save
-from plugins.control.export import read_stablehlo, save_features, to_onnx, to_stablehlo
+from plugins.control.export import control_program, save_features
+from plugins.formats.litert import litert, open_litert
+from plugins.formats.onnx_graph import onnx
+from plugins.formats.program import read_stablehlo, stablehlo
 
 HEIGHT, WIDTH = 24, 40  # three and five latents high and wide: odd at every level
 NETWORKS = {
@@ -57,7 +60,7 @@ def test_stablehlo(case, tmp_path):
     """For any number of images."""
     network, expected = case
     path = tmp_path / "plugin.stablehlo"
-    path.write_bytes(to_stablehlo(network, HEIGHT, WIDTH))
+    path.write_bytes(stablehlo(control_program(network, HEIGHT, WIDTH)))
     for rows in (1, 2):
         assert_close(read_stablehlo(path)(IMAGES[:rows]), [f[:rows] for f in expected])
     exported = jax.export.deserialize(bytearray(path.read_bytes()))
@@ -68,7 +71,7 @@ def test_stablehlo(case, tmp_path):
 def test_each_platform_has_its_own_depthwise_convolution(platform, grouped):
     """A program for an accelerator runs on the CPU too, without JAX's check of the platform."""
     network = random(*NETWORKS["plugin"])
-    exported = jax.export.deserialize(bytearray(to_stablehlo(network, HEIGHT, WIDTH, 1, [platform])))
+    exported = jax.export.deserialize(bytearray(stablehlo(control_program(network, HEIGHT, WIDTH), 1, [platform])))
     assert ("feature_group_count = 16" in exported.mlir_module()) == grouped
     assert exported.mlir_module_serialized.startswith(b"ML\xefR")  # MLIR's bytecode, for other readers
     unchecked = (jax.export.DisabledSafetyCheck.platform(),)
@@ -78,7 +81,7 @@ def test_each_platform_has_its_own_depthwise_convolution(platform, grouped):
 
 def test_onnx(case):
     network, expected = case
-    session = onnx_session(to_onnx(network, HEIGHT, WIDTH))
+    session = onnx_session(onnx(control_program(network, HEIGHT, WIDTH)))
     (image,) = session.get_inputs()
     assert (image.name, image.shape) == ("picture", ["b", 3, HEIGHT, WIDTH])
     assert [output.name for output in session.get_outputs()] == [f"feature_{i}" for i in range(network.num_outputs)]
@@ -89,10 +92,22 @@ def test_onnx(case):
             assert np.abs(nhwc(ours) - theirs[:rows]).max() / np.abs(theirs).max() < 1e-5
 
 
+def test_litert(case, tmp_path):
+    """Relative to the largest feature; the numbers of the shipped networks are in docs/portable.md."""
+    network, expected = case
+    path = tmp_path / "plugin.tflite"
+    for weights, most in (("float16", 2e-3), ("int8", 5e-2)):
+        path.write_bytes(litert(control_program(network, HEIGHT, WIDTH), weights))
+        features = open_litert(path)(picture=IMAGES[:1])
+        assert list(features) == [f"feature_{level}" for level in range(network.num_outputs)]
+        for name, theirs in zip(features, expected, strict=True):
+            assert np.abs(features[name] - theirs[:1]).max() / np.abs(theirs).max() < most
+
+
 def test_without_the_package_onnx_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with pytest.raises(ImportError, match=r"\[export\]"):
-        to_onnx(random(*NETWORKS["plugin"]), HEIGHT, WIDTH)
+        onnx(control_program(random(*NETWORKS["plugin"]), HEIGHT, WIDTH))
 
 
 def test_features_are_channels_first_with_metadata(case, tmp_path):
@@ -129,11 +144,12 @@ def test_networks_sizes_and_files_that_are_refused(tmp_path):
     file = tmp_path / "plugin.stablehlo"
     file.write_bytes(b"no program")
     for refuse, value in (
-        (lambda: to_stablehlo(controlnet, 64, 64), "ControlNet"),
-        (lambda: to_onnx(controlnet, 64, 64), "ControlNet"),
+        (lambda: control_program(controlnet, 64, 64), "ControlNet"),
         (lambda: save_features(tmp_path / "f", controlnet, np.zeros((64, 64, 3), np.float32)), "ControlNet"),
-        (lambda: to_stablehlo(plugin, HEIGHT, WIDTH + 1), "41x24.*8"),
+        (lambda: control_program(plugin, HEIGHT, WIDTH + 1), "41x24.*8"),
         (lambda: read_stablehlo(file), file.name),
+        (lambda: open_litert(file), file.name),
+        (lambda: onnx(control_program(plugin, 8, 8), "int8"), "int8"),
     ):
         with pytest.raises(ValueError, match=value):
             refuse()
@@ -160,6 +176,9 @@ def test_the_command_writes_programs(here, capsys):
     theirs = onnx_session("plugin.onnx").run(None, {"picture": IMAGES.transpose(0, 3, 1, 2)})
     for ours, other in zip(read_stablehlo("out/plugin.stablehlo")(IMAGES), theirs, strict=True):
         np.testing.assert_allclose(ours, nhwc(other), atol=1e-4)
+    export(f"-o plugin.tflite --size {WIDTH} {HEIGHT} --weights float16 --quiet")
+    for name, other in open_litert("plugin.tflite")(picture=IMAGES[:1]).items():
+        np.testing.assert_allclose(other, nhwc(theirs[int(name[-1])])[:1], atol=1e-2)
     export("-o plugin.onnx --format onnx --size 8 --overwrite")
     assert onnx_session("plugin.onnx").get_inputs()[0].shape == ["b", 3, 8, 8]
 
@@ -172,7 +191,12 @@ def test_the_command_writes_features(here):
 
 
 MISTAKES = {  # words -> a value in the error
-    "-o plugin.tflite": "plugin.tflite",
+    "-o plugin.mlmodel": "plugin.mlmodel",
+    "-o plugin.onnx --base diffusion-small": "--plugin and --base",
+    "-o plugin.onnx --part unet": "--part",
+    "-o plugin.onnx --with-features": "--with-features",
+    "-o plugin.stablehlo --weights float16": "--weights float16",
+    "-o plugin.onnx --weights int8": "--weights int8",
     "-o f.safetensors": "--picture",
     "-o p.onnx --strength 0": "--strength",
     "-o p.onnx --size 1 2 3": "--size 1 2 3",
@@ -180,7 +204,7 @@ MISTAKES = {  # words -> a value in the error
     "-o p.onnx --size 20": "20x20",
     "-o plugin.model --format onnx": ".onnx",
     "-o plugin.stablehlo --format onnx": ".onnx",
-    "-o plugin": ".stablehlo .onnx .safetensors",
+    "-o plugin": ".stablehlo .onnx .tflite .safetensors",
     "-o f.safetensors --picture edges.png --strength nan": "strength=nan",
     "-o f.safetensors --picture edges.png --strength 11": "strength=11",
 }

@@ -109,7 +109,7 @@ class TimeEmbeddings(nnx.Module):
             assert pooled is not None and sizes is not None and config.addition_time_embed_dim is not None
             order = {"cosine_first": config.flip_sin_to_cos, "shift": config.freq_shift}
             size_waves = sinusoid(sizes.reshape(-1), config.addition_time_embed_dim, **order)
-            added = jnp.concatenate([pooled.astype(dtype), size_waves.astype(dtype).reshape(len(t), -1)], axis=-1)
+            added = jnp.concatenate([pooled.astype(dtype), size_waves.astype(dtype).reshape(t.shape[0], -1)], axis=-1)
             time = time + self.add_embedding(added)
         return tap("time_embedding", time)
 
@@ -262,6 +262,6 @@ def full(extra: Float[Array, "_ h w c"], x: Float[Array, "b _ _ _"]) -> Float[Ar
     return lax.optimization_barrier(jnp.broadcast_to(extra.astype(x.dtype), (x.shape[0], *extra.shape[1:])))
 
 
-def _check_shape(name: str, value: Array | None, batch: int, shape: Shape) -> None:
+def _check_shape(name: str, value: Array | None, batch: Any, shape: Shape) -> None:
     if value is not None and value.shape not in ((batch, *shape), (1, *shape)):
         raise ValueError(f"{name} has shape {value.shape}; at this size it must be {(batch, *shape)}, or 1 for {batch}")

@@ -180,9 +180,9 @@ class Attention(nnx.Module):
         self.to_out = nnx.List([Linear(width, width, rngs=rngs)])
 
     def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
-        tokens = self.group_norm(x).reshape(x.shape[0], -1, 1, x.shape[-1])
-        out = attend(self.to_q(tokens), self.to_k(tokens), self.to_v(tokens))
-        return x + self.to_out[0](out).reshape(x.shape)
+        tokens = self.group_norm(x).reshape(x.shape[0], -1, x.shape[-1])
+        q, k, v = (layer(tokens)[:, :, None] for layer in (self.to_q, self.to_k, self.to_v))
+        return x + self.to_out[0](attend(q, k, v).reshape(tokens.shape)).reshape(x.shape)
 
 
 class Middle(nnx.Module):

@@ -1,0 +1,1 @@
+"""Formats that other programs run: StableHLO, ONNX and LiteRT files of any function of JAX, weights included."""
