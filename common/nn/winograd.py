@@ -73,5 +73,4 @@ def winograd_conv(x: Float[Array, "b h w i"], kernel: Float[Array, "3 3 i o"]) -
 def _combine(factors: np.ndarray, terms: list[Array]) -> Array:
     """The sums of `terms` with each row of `factors`, as one array."""
     columns = (column.reshape(-1, *[1] * terms[0].ndim) for column in factors.T)
-    first, *others = (column * term for column, term in zip(columns, terms, strict=True))
-    return sum(others, first)
+    return sum((column * term for column, term in zip(columns, terms, strict=True)), jnp.zeros(()))
