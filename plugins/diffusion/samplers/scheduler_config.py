@@ -80,7 +80,7 @@ RESPACED = {"karras": "use_karras_sigmas", "exponential": "use_exponential_sigma
 def from_json(mapping: Mapping[str, Any]) -> tuple[Sampler, Schedule | FlowSchedule]:
     """The sampler with its options, and the schedule. Raises ValueError for an unsupported class or value."""
     name = mapping.get("_class_name")
-    if name not in CLASSES:
+    if not isinstance(name, str) or name not in CLASSES:
         raise ValueError(f"scheduler class {name!r} is not supported; choose one of {', '.join(CLASSES)}")
     chosen = {}
     for key, (option, values) in OPTIONS.get(name, {}).items():
