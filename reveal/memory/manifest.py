@@ -82,7 +82,7 @@ class ShardInfo:
 
     @classmethod
     def from_json(cls, fields: Any) -> ShardInfo:
-        """Raises ValueError, KeyError, TypeError or OverflowError for fields of other types, and for names that are paths."""
+        """Raises ValueError, KeyError, TypeError or OverflowError for other fields, and names that are paths."""
         files = {name: (int(size), int(crc)) for name, (size, crc) in fields["files"].items()}
         name, deleted = fields["name"], fields["deleted"]
         for one in (name, *files, *([] if deleted is None else [deleted])):
