@@ -12,7 +12,7 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo web browser test slow faults lint format docs data held-out pictures flags clean
+.PHONY: help demo web browser test slow faults supply lint format docs data held-out pictures flags clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -22,7 +22,8 @@ help:
 	@echo "make browser  make a static page that draws pictures in the browser, out/browser (needs npm)"
 	@echo "make test     run the quick tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
 	@echo "make slow     run the tests that take long: trainings, several processes, gradients"
-	@echo "make faults   read ten thousand damaged files with each reader and print what came of it"
+	@echo "make faults   read ten thousand damaged files with each reader, kill writers, run for long, and print what came of it (hours)"
+	@echo "make supply   check the packages: licences, versions that fit together (pip check); hashes into out/constraints-hashes.txt"
 	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
 	@echo "make docs     write the pages of docs/ as a site, site/index.html"
 	@echo "make data     download the training film (90 MB), cut its triplets into data/; VGG-16 and LPIPS for losses and scores (130 MB); photographs (191 MB, needs apt-get)"
@@ -53,6 +54,15 @@ slow: $(DEV)
 
 faults: $(DEV)
 	$(BIN)/python tests/faults/mutations.py --count 10000
+	$(BIN)/python tests/faults/kills.py --count 50
+	$(BIN)/python tests/faults/kills.py --count 50 --writers 8
+	$(BIN)/python tests/faults/endurance.py
+
+supply: $(BASE)
+	@mkdir -p out
+	$(BIN)/python .ci/supply.py licences
+	$(BIN)/python -m pip check
+	$(BIN)/python .ci/supply.py hashes -o out/constraints-hashes.txt
 
 lint: $(DEV)
 	$(BIN)/ruff check

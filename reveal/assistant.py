@@ -208,6 +208,8 @@ class Assistant:
         """The encoded question; in place of no image a network may have a blank one."""
         rows: dict[str, Any] = {}
         image = self.processor.blank if image is None else image
+        if not isinstance(image, str | Path | None):
+            self.processor.check(image)
         tokens = self.processor.question(text)
         if tokens.any():
             rows["tokens"] = tokens[None]

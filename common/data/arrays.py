@@ -1,6 +1,7 @@
 """Arrays in .npy and .npz files, read without pickles."""
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -26,9 +27,16 @@ def open_arrays(path: str | Path) -> Iterator[Mapping[str, np.ndarray]]:
 
 
 def mapped(path: str | Path) -> np.ndarray:
-    """The array of an .npy, left on the disk until it is read. Raises as `open_arrays`."""
+    """The array of an .npy, left on the disk until it is read; ask `check_whole` before. Raises as `open_arrays`."""
     path = require_file(path)
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:
         raise ValueError(f"{path} is no plain array ({' '.join(str(error).split())[:100]}); write it again") from error
+
+
+def check_whole(array: np.ndarray) -> None:
+    """Raises ValueError if the file of a `mapped` array has become shorter: reading there would end the process
+    (SIGBUS)."""
+    if isinstance(array, np.memmap) and os.stat(array.filename).st_size < array.offset + array.nbytes:  # noqa: PTH116
+        raise ValueError(f"{array.filename} became shorter while it was in use; copy it again")

@@ -37,7 +37,7 @@ from jaxtyping import Int, Int32
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from common.io.files import atomic_output, require_file
-from common.io.tensor_files import read_json
+from common.io.tensor_files import about, read_json
 
 START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
 BYTE_CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # in the order of their ids
@@ -113,7 +113,8 @@ class Tokenizer:
             token = token.get("content") if isinstance(token, Mapping) else token
             if token is not None:
                 specials[ours] = token
-        return cls(*_read_vocabulary(folder), **specials)
+        with about(folder):
+            return cls(*_read_vocabulary(folder), **specials)
 
     @classmethod
     def from_bpe_file(cls, path: str | Path, *, pad: str = END) -> Tokenizer:
@@ -196,7 +197,7 @@ def _read_vocabulary(folder: Path) -> tuple[dict[str, int], Merges]:
         # Special tokens may lie beside the vocabulary; merges are "a b" or ["a", "b"].
         source, vocab = single, model["vocab"] | {t["content"]: t["id"] for t in content.get("added_tokens", [])}
         merges = _parse_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]], single)
-    if not vocab or not all(isinstance(number, int) for number in vocab.values()):
+    if not vocab or not all(isinstance(number, int) and 0 <= number < 2**31 for number in vocab.values()):
         raise ValueError(f"{source}: expected a JSON object of token: id; copy it again")
     return vocab, merges
 

@@ -22,7 +22,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import cv2
 import numpy as np
@@ -154,6 +154,22 @@ def check_writable(path: str | Path, bits: int = 8) -> None:
         raise ValueError(f"cannot write {path}: suffix {suffix!r} is not one of {' '.join(WRITABLE)}")
     if bits != 8 and (bits != 16 or suffix not in DEEP):
         raise ValueError(f"cannot write {path} with {bits} bits: give 8, or 16 with one of {' '.join(DEEP)}")
+
+
+def check_image(name: str, image: Any) -> None:
+    """Raises ValueError unless `image` is `h w 3`, of floats in [0, 1]."""
+    shape, array = np.shape(image), np.asarray(image)
+    if len(shape) != 3 or shape[-1] != 3 or 0 in shape:
+        ways = {4: "leave alpha out, image[..., :3]", 1: "repeat grey, np.repeat(image, 3, -1)"}
+        way = ways.get(shape[-1] if len(shape) == 3 else 0, "give one image, as read_image does")
+        raise ValueError(f"{name} has shape {shape}, not (height, width, 3): {way}")
+    if not np.issubdtype(array.dtype, np.floating):
+        most = np.iinfo(array.dtype).max if np.issubdtype(array.dtype, np.integer) else "its white"
+        raise ValueError(f"{name} is {array.dtype}: images are floats in [0, 1]; divide by {most}")
+    low, high = float(array.min()), float(array.max())  # NaN if any is
+    if not 0 <= low <= high <= 1:
+        way = "replace NaN" if low != low else "divide by 255" if 1 < high <= 255 and low >= 0 else "clip it"
+        raise ValueError(f"{name} has values from {low:g} to {high:g}: images are in [0, 1]; {way}")
 
 
 def to_uint8(image: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:

@@ -46,6 +46,7 @@ class TensorFiles(Mapping[str, np.ndarray]):
 
     def __init__(self, *paths: str | Path):
         self._where: dict[str, Path] = {}
+        self._sizes = {path: require_file(path).stat().st_size for path in map(Path, paths)}
         self._open: tuple[Path, Any] | None = None
         self._read = 0
         for path in map(Path, paths):
@@ -78,7 +79,18 @@ class TensorFiles(Mapping[str, np.ndarray]):
         """The last file's header."""
         return dict(self._handle(list(self._where.values())[-1]).metadata() or {}) if self._where else {}
 
+    def check(self) -> None:
+        """Raises ValueError for a file whose tensors are not of the SHA-256 in its header, if that has one."""
+        for path in self._sizes:
+            digest = (_open(path).metadata() or {}).get("sha256", "")
+            if digest and digest != digest_of(path):
+                raise ValueError(
+                    f"{path}: damaged: its tensors have not the sha256 of its header; copy or download it again"
+                )
+
     def _handle(self, path: Path) -> Any:
+        if (found := path.stat().st_size) != self._sizes[path]:  # reading past its end would end the process (SIGBUS)
+            raise ValueError(f"{path} has {found:,} bytes now, {self._sizes[path]:,} when it was opened: copy it again")
         if self._open is None or self._open[0] != path:
             self._open = (path, _open(path))
         return self._open[1]

@@ -36,6 +36,8 @@ from jaxtyping import Float
 
 from common.io.colour import Colour, frame_colour, to_rgb
 from common.io.files import require_file
+from common.io.images import most_pixels
+from common.io.movie_claims import check_frames, check_samples, no_frame
 
 T = TypeVar("T")
 
@@ -85,7 +87,7 @@ def probe(path: str | Path) -> VideoInfo:
     with open_video(path) as (container, stream):
         frame = next(iter(_Decoder(container, stream)), None)
         if frame is None:
-            raise ValueError(f"{path} holds no frame that can be decoded; copy or convert it again")
+            raise ValueError(no_frame(path))
         width, height = _square(frame, stream)
         if _is_sideways(_display_matrix(frame)):
             width, height = height, width
@@ -174,8 +176,10 @@ _OF_OTHER_FILES = {"hls", "dash", "concat", "image2", "imf", "webm_dash_manifest
 def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The opened file and its main video stream; errors inside become one line, as in `probe`."""
     path = require_file(path)
+    check_samples(path)
+    pixels = {"max_pixels": str(most_pixels(path.stat().st_size))}
     # of this file alone: an absolute path names no protocol
-    options = {
+    options = pixels | {
         "protocol_whitelist": "file",
         "format_whitelist": ",".join(sorted(av.formats_available - _OF_OTHER_FILES)),
     }
@@ -195,6 +199,8 @@ def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]
         stream = next((stream for stream in streams if best is not None and stream.index == best.index), streams[0])
         if stream.codec_context is None:
             raise ValueError(f"{path} is of a codec that FFmpeg cannot decode here; convert it to H.264")
+        check_frames(path, stream.width, stream.height, stream.frames)
+        stream.codec_context.options = pixels  # for what the frames themselves say
         stream.thread_type = "AUTO"
         yield container, stream
 
@@ -295,7 +301,7 @@ def _timed(
             yield TimedFrame(stamp - origin, _image(held, stream, matrix), following - stamp)
         held, stamp = frame, following
     if held is None or origin is None or matrix is None:
-        raise ValueError(f"{path} holds no frame that can be decoded; copy or convert it again")
+        raise ValueError(no_frame(path))
 
     tick = held.time_base or Fraction(1, 1000)
     duration = (held.duration or 0) * tick
@@ -335,7 +341,7 @@ def _rate(stream: VideoStream) -> Fraction:
 def _end(stream: VideoStream) -> Fraction | None:
     """When the stream ends on the clock of its frames, as the header says. Matroska has it as a tag; its duration is
     that of the file, sound included."""
-    with contextlib.suppress(KeyError, ValueError):
+    with contextlib.suppress(KeyError, ValueError, ZeroDivisionError):
         hours, minutes, seconds = stream.metadata["DURATION"].split(":")
         return 3600 * Fraction(hours) + 60 * Fraction(minutes) + Fraction(seconds)
     if stream.duration and stream.time_base:

@@ -6,9 +6,14 @@ refused by name, so that no network runs with a part missing. Other keys (paths,
 """
 
 import dataclasses
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from beartype import BeartypeConf
+from beartype.door import is_bearable
+
+NUMBERS = BeartypeConf(is_pep484_tower=True)  # 1 is accepted for a float
 MOST_LAYERS = 1000  # of a stack; a file may claim a million, which would be made one after the other
 
 
@@ -20,14 +25,15 @@ class JsonConfig:
 
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> Any:
-        """From a `config.json`; a missing key has the field's default. Raises ValueError for another architecture or an
-        unsupported value."""
+        """From a `config.json`; a missing key has the field's default. Raises ValueError for another architecture, an
+        unsupported value or one of another type."""
         found = mapping.get("_class_name", cls.architecture)
         if found != cls.architecture:
             raise ValueError(f"_class_name is {found!r}; only {cls.architecture!r} is read here")
         for key, supported in cls.fixed.items():
             check_supported(key, mapping.get(key, supported[0]), supported)
         fields = [field for field in dataclasses.fields(cls) if field.name in mapping]  # type: ignore[arg-type]
+        hints = typing.get_type_hints(cls)
         for field in fields:
             if field.type in (int, "int") and not positive(mapping[field.name], several=False):
                 raise ValueError(f"{field.name} is {mapping[field.name]!r}; supported is a positive whole number")
@@ -35,6 +41,12 @@ class JsonConfig:
             stacked = "layers" in field.name or "blocks" in field.name
             if stacked and any(isinstance(count, int) and count > MOST_LAYERS for count in counts):
                 raise ValueError(f"{field.name} is {mapping[field.name]!r}; supported are {MOST_LAYERS} at most")
+            of_lists = "Sequence" in str(field.type)  # of which beartype looks at one entry
+            one_by_one = [[count] for count in counts] if isinstance(mapping[field.name], list | tuple) else counts
+            if (of_lists and isinstance(mapping[field.name], str)) or not all(
+                is_bearable(value, hints[field.name], conf=NUMBERS) for value in one_by_one
+            ):
+                raise ValueError(f"{field.name} is {mapping[field.name]!r}; supported is {field.type}")
         return cls(**{field.name: mapping[field.name] for field in fields})
 
     def to_json(self) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def read_onnx(path: Path) -> Read:
         raise ValueError(f"{path}: damaged or not ONNX ({_first_line(error)})") from error
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors):
         raise ValueError(f"{path}: keeps its weights in other files; save it as one file")
-    source = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+    source = {str(tensor.name): onnx.numpy_helper.to_array(tensor) for tensor in tensors}  # bytes, if they are no UTF-8
     return _flip(_port(path, source, _keras_names(source), OIHW_TO_HWIO)), MEAN
 
 

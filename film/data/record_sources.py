@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from natsort import natsorted
 
-from common.data.arrays import mapped
+from common.data.arrays import check_whole, mapped
 from common.io.files import require_file
 from common.io.tensor_files import read_json
 from common.io.tfrecord import Span, parse_example, read_record, scan
@@ -146,12 +146,15 @@ class CutTriplets(Source):
         return len(self.arrays["motion"])
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        for array in self.arrays.values():
+            check_whole(array)
         return {"id": np.array(index, np.int64), **{name: array[index] for name, array in self.arrays.items()}}
 
     def name(self, index: int) -> str:
         return f"{self.folder} patch {index}"
 
     def frames(self, index: int) -> Frames:
+        check_whole(self.arrays["images"])
         return Frames(self.name(index), np.asarray(self.arrays["images"][index]))
 
     def encoded(self, index: int) -> Encoded:

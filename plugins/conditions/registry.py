@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from common.io.images import check_image
+
 Image = Float[np.ndarray, "h w 3"]
 
 
@@ -38,7 +40,9 @@ EMPTY: Mapping[str, str] = {  # the warning about a black condition image
 
 def make(kind: str, image: Image, **options: Any) -> Image:
     """The condition image of an RGB image in [0, 1]. Raises ValueError; ImportError for a missing extra."""
-    return maker_of(kind, options)(image, **options)
+    maker = maker_of(kind, options)
+    check_image("image", image)
+    return maker(image, **options)
 
 
 def emptiness(kind: str, condition: Image) -> str:

@@ -99,6 +99,7 @@ def _read_folder(folder: Path, config: Any, variant: str | None) -> tuple[type[C
     if found not in NETWORKS:
         raise ValueError(f"expected a control network ({', '.join(NETWORKS)}), found {found}; name another folder")
     network, stored = getattr(control, NETWORKS[found]), TensorFiles(*find_weights(folders[0], STEM, variant))
+    stored.check()
     config = config or network.config_class.from_json(fields)
     return network, config, Renamed(stored, {key: Origin(key) for key in stored})
 
@@ -107,6 +108,7 @@ def _read_file(path: Path, config: Any) -> tuple[type[ControlNetwork], Any, Rena
     from plugins.control import single_file
 
     stored = TensorFiles(path)
+    stored.check()
     name = single_file.class_name(stored)
     if name is None:
         heads = ", ".join(sorted({key.split(".")[0] for key in stored})[:5])

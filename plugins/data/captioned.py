@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from common.data.arrays import mapped
+from common.data.arrays import check_whole, mapped
 from common.data.stored import Stored
 from common.io.tensor_files import read_json
 from plugins.data.record import Record, Source
@@ -77,6 +77,7 @@ class Pixels(Stored):
         return self.decode().tobytes()
 
     def decode(self) -> UInt8[np.ndarray, "h w 3"]:
+        check_whole(self.source.images)
         return self.source.images[self.index]
 
 

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from tyro.conf import Positional
 
 from common import terminal
-from common.data.arrays import mapped
+from common.data.arrays import check_whole, mapped
 from common.io.files import atomic_folder, check_output_folder
 from common.io.tensor_files import read_json
 from plugins.data import Source, open_source
@@ -140,6 +140,8 @@ class Cache:
 
     def latents(self, number: int, flip: bool) -> dict[str, np.ndarray]:
         """The distribution of one image's latents, as a batch holds it."""
+        for name in (MEAN, STD):
+            check_whole(self.arrays[name])
         return {f"latents_{Path(name).stem}": np.array(self.arrays[name][number, int(flip)]) for name in (MEAN, STD)}
 
 

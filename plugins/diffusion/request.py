@@ -63,7 +63,7 @@ def make_request(
     Raises ValueError for values that are out of range or do not fit the base or one another."""
     config = GenerationConfig(**options)
     given: dict[str, list[Any]] = {
-        name: [value] if isinstance(value, str | int | np.integer) else list(value)
+        name: [value] if isinstance(value, str | int | float | np.number) else list(value)
         for name, value in (("prompts", prompts), ("negative", negative), ("seeds", seeds))
     }
     image = None if image is None else check_images(image)

@@ -10,6 +10,7 @@ v00001-00000/   shards (`shards.py`), by the version that wrote them and a numbe
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import math
 import os
@@ -41,12 +42,15 @@ class Busy(ValueError):
 class Lock:
     """The lock of a folder, held until it is closed or its program ends, killed or not.
 
-    Raises `Busy`, with what the program is `doing` ("building") and which it is, if another one still holds it after
-    `wait` seconds."""
+    Raises OSError that names the file, and `Busy`, with what the program is `doing` ("building") and which it is, if
+    another one still holds it after `wait` seconds."""
 
     def __init__(self, folder: Path, doing: str, wait: int | float = 0):
-        self._path = folder / LOCK
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._path, self._file = folder / LOCK, -1
+        try:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise type(error)(f"cannot write {self._path}: {error.strerror}; give a writable place") from error
         end = time.monotonic() + wait
         while True:
             try:
@@ -62,8 +66,9 @@ class Lock:
         if not os.fstat(self._file).st_nlink:  # removed by the program that had it until now
             self.close()
             raise Busy(f"another program was {doing} {folder} until now; try again")
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: others hear of "another program"
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
     def close(self) -> None:
         if self._file >= 0:

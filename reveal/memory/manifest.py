@@ -82,7 +82,7 @@ class ShardInfo:
 
     @classmethod
     def from_json(cls, fields: Any) -> ShardInfo:
-        """Raises ValueError, KeyError or TypeError for fields of other types, and for names that are paths."""
+        """Raises ValueError, KeyError, TypeError or OverflowError for other fields, and names that are paths."""
         files = {name: (int(size), int(crc)) for name, (size, crc) in fields["files"].items()}
         name, deleted = fields["name"], fields["deleted"]
         for one in (name, *files, *([] if deleted is None else [deleted])):
@@ -141,7 +141,7 @@ def read_manifest(folder: Path) -> Manifest:
         if any(len(shard.counts) != len(layout.sources) for shard in shards):
             raise ValueError("shards of other sources")
         return Manifest(layout, int(fields["version"]), int(fields["next_id"]), shards, fields["format"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:  # int(inf) overflows
         raise ValueError(f"{folder / NAME}: expected the manifest of a memory, found {error}; copy it again") from error
 
 

@@ -34,7 +34,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from common.io.images import read_image, to_uint8
+from common.io.images import check_image, read_image, to_uint8
 from common.io.tensor_files import read_json
 from common.weights.model_file import Metadata
 from reveal.memory.items import Item, is_text
@@ -105,6 +105,15 @@ class Processor:
     def image(self, path: str | Path) -> Float[np.ndarray, "s s 3"]:
         """A question's image, resized to a square. Raises as `read_image`."""
         return resized(to_uint8(read_image(path)), self.image_size).astype(np.float32) / 255
+
+    def check(self, image: Any) -> None:
+        """Raises ValueError unless an array is an image of the network's size in [0, 1]."""
+        check_image("the question's image", image)
+        if np.shape(image)[:2] != 2 * (self.image_size,):
+            side, found = self.image_size, "x".join(map(str, np.shape(image)[1::-1]))
+            raise ValueError(
+                f"the question's image is {found}: this network sees {side}x{side}; resize it, or name its file"
+            )
 
     def views_of(self, path: str | Path) -> Float[np.ndarray, "v s s 3"]:
         """A question's image and windows of it, each resized to a square. Raises as `read_image`."""

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from common.data.stored import decode_picture
 from common.io.clip_tokenizer import Tokenizer as ClipTokenizer
 from common.io.image_preparation import HALF, ImagePreparation
-from common.io.images import read_image, to_uint8
+from common.io.images import check_image, read_image, to_uint8
 from common.nn.two_towers import TwoTowerConfig
 from reveal.memory.items import Item
 from reveal.processing.processor import CUT, MACHINE_ERRORS, Row, text_of
@@ -131,6 +131,8 @@ class TwoTowerProcessor:
 
     def image(self, image: str | Path | Float[np.ndarray, "_h _w 3"]) -> Float[np.ndarray, "s s 3"]:
         """A question's image, a file or values in [0, 1], normalised. Raises as `read_image`."""
+        if isinstance(image, np.ndarray):
+            check_image("the question's image", image)
         pixels = image if isinstance(image, np.ndarray) else read_image(image)
         return self.preparation.normalised(self.preparation.resized(to_uint8(pixels)))
 

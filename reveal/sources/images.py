@@ -67,7 +67,11 @@ def _keys(name: str | int) -> Iterator[str]:
         return
     yield from (name, _underscored(name))
     if "://" in name:
-        last = unquote(urlsplit(name).path).rpartition("/")[2]
+        try:
+            path = urlsplit(name).path
+        except ValueError:  # brackets that are no IPv6 address
+            path = name
+        last = unquote(path).rpartition("/")[2]
         for one in (last, last.rpartition(".")[0] or last):
             yield from (one, _underscored(one))
         yield from (hashlib.new(how, name.encode()).hexdigest() for how in ("md5", "sha1", "sha256"))

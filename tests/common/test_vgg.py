@@ -6,14 +6,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import h5py
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.io
 from refusal import refused
-from weight_files import write_vgg_onnx
+from weight_files import keras, matconvnet, random_params, write_vgg_onnx
 
 from common.perceptual import vgg
 from common.perceptual.vgg import MEAN, Vgg, layer_names, param_shapes
@@ -28,14 +26,6 @@ assert_same = partial(jax.tree.map, np.testing.assert_array_equal)
 def narrow(monkeypatch):
     """Networks of the widths of the test files: 16 convolutions in some kilobytes."""
     monkeypatch.setattr(vgg, "WIDTHS", (2, 2, 3, 3, 3))
-
-
-def random_params(depth: int = 16, seed: int = 0) -> dict:
-    draw = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda leaf: draw.normal(0, np.sqrt(2 / np.prod(leaf.shape[:-1])), leaf.shape).astype(np.float32),
-        param_shapes(depth),
-    )
 
 
 def picture(height: int, width: int) -> jax.Array:
@@ -61,30 +51,6 @@ def test_activations_equal_those_of_the_program_that_wrote_the_file(narrow, file
         assert ours.shape == values.shape
         np.testing.assert_allclose(ours, values, atol=3e-6 * np.abs(values).max())
         assert 0 < np.mean(values > 0) < 1
-
-
-def matconvnet(path: Path, params: dict) -> Path:
-    """Structs as in imagenet-vgg-verydeep-*.mat: convolutions, the rest without weights, a classifier of "conv"s."""
-    layers = []
-    for name, leaf in {**params, "fc6": {"kernel": np.ones((7, 7, 3, 4)), "bias": np.ones(4)}}.items():
-        weights = np.empty((1, 2), object)
-        weights[0, 0], weights[0, 1] = leaf["kernel"], leaf["bias"][:, None]
-        layers.append({"name": name, "type": "conv", "weights": weights, "pad": np.ones((1, 4))})
-        layers.append({"name": name.replace("conv", "relu"), "type": "relu"})
-    cells = np.empty((1, len(layers)), object)
-    cells[0, :] = layers
-    scipy.io.savemat(path, {"layers": cells, "meta": {"classes": "many"}})
-    return path
-
-
-def keras(path: Path, params: dict) -> Path:
-    """The names of old Keras, in BGR."""
-    with h5py.File(path, "w") as file:
-        for name, leaf in params.items():
-            layer = f"block{name[4]}_conv{name[6]}"
-            kernel = leaf["kernel"][:, :, ::-1] if name == "conv1_1" else leaf["kernel"]
-            file[f"{layer}/{layer}_W_1:0"], file[f"{layer}/{layer}_b_1:0"] = kernel, leaf["bias"]
-    return path
 
 
 @pytest.mark.parametrize(

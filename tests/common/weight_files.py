@@ -1,4 +1,4 @@
-"""Weight files as other programs write them, made without those programs: PyTorch's containers and ONNX."""
+"""Weight files as other programs write them, made without those programs: PyTorch's containers, ONNX, MATLAB, HDF5."""
 
 import io
 import pickle
@@ -6,8 +6,13 @@ import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
+import h5py
+import jax
 import numpy as np
 import onnx
+import scipy.io
+
+from common.perceptual.vgg import param_shapes
 
 
 class Global:
@@ -80,4 +85,36 @@ def write_vgg_onnx(path: Path, params: dict) -> Path:
         tensors[f"{prefix}/Squeeze:0"] = leaf["bias"]
     initializers = [onnx.numpy_helper.from_array(value, name) for name, value in tensors.items()]
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "vgg", [], [], initializers)), str(path))
+    return path
+
+
+def random_params(depth: int = 16, seed: int = 0) -> dict:
+    draw = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: draw.normal(0, np.sqrt(2 / np.prod(leaf.shape[:-1])), leaf.shape).astype(np.float32),
+        param_shapes(depth),
+    )
+
+
+def matconvnet(path: Path, params: dict) -> Path:
+    """Structs as in imagenet-vgg-verydeep-*.mat: convolutions, the rest without weights, a classifier of "conv"s."""
+    layers = []
+    for name, leaf in {**params, "fc6": {"kernel": np.ones((7, 7, 3, 4)), "bias": np.ones(4)}}.items():
+        weights = np.empty((1, 2), object)
+        weights[0, 0], weights[0, 1] = leaf["kernel"], leaf["bias"][:, None]
+        layers.append({"name": name, "type": "conv", "weights": weights, "pad": np.ones((1, 4))})
+        layers.append({"name": name.replace("conv", "relu"), "type": "relu"})
+    cells = np.empty((1, len(layers)), object)
+    cells[0, :] = layers
+    scipy.io.savemat(path, {"layers": cells, "meta": {"classes": "many"}})
+    return path
+
+
+def keras(path: Path, params: dict) -> Path:
+    """The names of old Keras, in BGR."""
+    with h5py.File(path, "w") as file:
+        for name, leaf in params.items():
+            layer = f"block{name[4]}_conv{name[6]}"
+            kernel = leaf["kernel"][:, :, ::-1] if name == "conv1_1" else leaf["kernel"]
+            file[f"{layer}/{layer}_W_1:0"], file[f"{layer}/{layer}_b_1:0"] = kernel, leaf["bias"]
     return path

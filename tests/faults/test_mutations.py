@@ -6,6 +6,6 @@ import pytest
 
 @pytest.mark.parametrize("reader", mutations.READERS)
 def test_damaged_files(reader):
-    row = mutations.try_reader(reader, count=25, seed=1)
+    row = mutations.try_reader(reader, count=25, seed=1, most=4)
     assert (row["raw"], row["nameless"], row["started"]) == (0, 0, 0), row["kinds"][:3]
-    assert row["read"] + row["refused"] == 25 and row["slowest s"] < 5
+    assert row["read"] + row["refused"] == row["changes"] > 0 and row["slowest s"] < mutations.MOST_SECONDS

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import struct
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from common.io.images import write_image
+from common.io.tfrecord import masked_crc
 from reveal.sources.wit import COLUMNS
 
 
@@ -50,6 +52,68 @@ def tar(path: Path, members: Mapping[str, bytes]) -> Path:
             info.size = len(content)
             file.addfile(info, io.BytesIO(content))
     return path
+
+
+def pdf(text: str) -> bytes:
+    """The smallest file with a page of text."""
+    stream = f"BT /F1 12 Tf 20 100 Td ({text}) Tj ET".encode()
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 200] /Contents 4 0 R"
+        b" /Resources << /Font << /F1 5 0 R >> >> >>",
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    data, places = b"%PDF-1.4\n", []
+    for number, body in enumerate(objects, 1):
+        places.append(len(data))
+        data += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    start = len(data)
+    data += b"xref\n0 6\n0000000000 65535 f \n" + b"".join(b"%010d 00000 n \n" % place for place in places)
+    return data + b"trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % start
+
+
+def message(number, data):
+    """A protobuf field that is bytes."""
+    return bytes([number << 3 | 2]) + varint(len(data)) + data
+
+
+def varint(n):
+    return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
+
+
+def record(**features):
+    """A tf.train.Example; integers are of another kind, which is passed over."""
+
+    def value(one):
+        if isinstance(one, int):
+            return message(3, message(1, varint(one)))
+        return message(1, message(1, one if isinstance(one, bytes) else one.encode()))
+
+    entries = [message(1, message(1, name.encode()) + message(2, value(one))) for name, one in features.items()]
+    return message(1, b"".join(entries))
+
+
+def tfrecord(path, *data):
+    def framed(one):
+        length = struct.pack("<Q", len(one))
+        return length + struct.pack("<I", masked_crc(length)) + one + struct.pack("<I", masked_crc(one))
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(map(framed, data)))
+    return path
+
+
+def page(name, **features):
+    return record(
+        language=features.pop("language", "en"),
+        image_url=f"https://x.org/{name}.jpg",
+        context_page_description=f"About {name}",
+        original_height=768,
+        is_main_image=1,
+        **features,
+    )
 
 
 def world(folder: Path, count: int = 12) -> dict[str, str]:

@@ -11,6 +11,7 @@ import numpy as np
 import pillow_heif
 import pytest
 from assistants import output_of, refused
+from own_files import pdf
 from PIL import Image
 from published_folders import clip_folder, t5_folder
 
@@ -59,26 +60,6 @@ def drawn_files(place: Path) -> None:
     (place / "notes" / "table.xlsx").write_bytes(b"PK")
     (place / "notes" / "broken.pdf").write_bytes(b"%PDF-1.4 cut")
     (place / "photos" / "broken.png").write_bytes(b"\x89PNG cut")
-
-
-def pdf(text: str) -> bytes:
-    """The smallest file with a page of text."""
-    stream = f"BT /F1 12 Tf 20 100 Td ({text}) Tj ET".encode()
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 200] /Contents 4 0 R"
-        b" /Resources << /Font << /F1 5 0 R >> >> >>",
-        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    data, places = b"%PDF-1.4\n", []
-    for number, body in enumerate(objects, 1):
-        places.append(len(data))
-        data += b"%d 0 obj\n%s\nendobj\n" % (number, body)
-    start = len(data)
-    data += b"xref\n0 6\n0000000000 65535 f \n" + b"".join(b"%010d 00000 n \n" % place for place in places)
-    return data + b"trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % start
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,11 @@ import base64
 import bz2
 import gzip
 import json
-import struct
 
 import pytest
-from own_files import json_lines, picture
+from own_files import json_lines, page, picture, tfrecord
 from reading import items, questions
 
-from common.io.tfrecord import masked_crc
 from reveal.sources import wikidata, wikidata_dump
 from reveal.sources.records import MISSING, TEXT_STAYS, UNREADABLE
 
@@ -153,48 +151,6 @@ def test_triples_in_two_hops_and_pairs(tmp_path):
     assert texts(found) == {1: "Paris, river: Seine"} and counts == {wikidata.EMPTY: 1}
     with pytest.raises(ValueError, match="form=verse"):
         items("wikidata", path, form="verse")
-
-
-def message(number, data):
-    """A protobuf field that is bytes."""
-    return bytes([number << 3 | 2]) + varint(len(data)) + data
-
-
-def varint(n):
-    return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
-
-
-def record(**features):
-    """A tf.train.Example; integers are of another kind, which is passed over."""
-
-    def value(one):
-        if isinstance(one, int):
-            return message(3, message(1, varint(one)))
-        return message(1, message(1, one if isinstance(one, bytes) else one.encode()))
-
-    entries = [message(1, message(1, name.encode()) + message(2, value(one))) for name, one in features.items()]
-    return message(1, b"".join(entries))
-
-
-def tfrecord(path, *data):
-    def framed(one):
-        length = struct.pack("<Q", len(one))
-        return length + struct.pack("<I", masked_crc(length)) + one + struct.pack("<I", masked_crc(one))
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(map(framed, data)))
-    return path
-
-
-def page(name, **features):
-    return record(
-        language=features.pop("language", "en"),
-        image_url=f"https://x.org/{name}.jpg",
-        context_page_description=f"About {name}",
-        original_height=768,
-        is_main_image=1,
-        **features,
-    )
 
 
 def test_wit_of_tfds(tmp_path):

@@ -71,7 +71,8 @@ class VAEConfig(json_config.JsonConfig):
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> VAEConfig:
         for key, supported in (("down_block_types", DOWN_TYPE), ("up_block_types", UP_TYPE)):
-            for found in mapping.get(key, ()):
+            types = mapping.get(key, ())
+            for found in types if isinstance(types, list | tuple) else [types]:
                 json_config.check_supported(key, found, (supported,))
         return super().from_json(mapping)
 

@@ -75,12 +75,13 @@ OPTIONS: dict[str, dict[str, tuple[str | None, dict[Any, Any] | None]]] = {
     },
 }
 RESPACED = {"karras": "use_karras_sigmas", "exponential": "use_exponential_sigmas"}
+KINDS = {"timestep_spacing": str, "sigma_min": float, "sigma_max": float}  # of fields whose default is None
 
 
 def from_json(mapping: Mapping[str, Any]) -> tuple[Sampler, Schedule | FlowSchedule]:
     """The sampler with its options, and the schedule. Raises ValueError for an unsupported class or value."""
     name = mapping.get("_class_name")
-    if name not in CLASSES:
+    if not isinstance(name, str) or name not in CLASSES:
         raise ValueError(f"scheduler class {name!r} is not supported; choose one of {', '.join(CLASSES)}")
     chosen = {}
     for key, (option, values) in OPTIONS.get(name, {}).items():
@@ -118,21 +119,25 @@ def _typed_fields(mapping: Mapping[str, Any], defaults: Mapping[str, Any]) -> di
     fields = dict(defaults)
     for key, default in defaults.items():
         value = mapping.get(key)
-        if value is None or key == "timestep_spacing":
-            fields[key] = default if value is None else value
-        elif key == "trained_betas" and isinstance(value, list | tuple):
-            fields[key] = tuple(_typed(key, beta, float) for beta in value)
+        if value is None:
+            fields[key] = default
+        elif key == "trained_betas":
+            fields[key] = tuple(_typed(key, beta, float) for beta in _typed(key, value, list))
         else:
-            fields[key] = _typed(key, value, float if default is None else type(default))
+            fields[key] = _typed(key, value, KINDS.get(key, type(default)))
     return fields
 
 
 def _typed(key: str, value: Any, kind: type) -> Any:
-    """`value` as `kind`: JSON writes 1 for 1.0."""
+    """`value` as `kind`: JSON writes 1 for 1.0, and may have lists that are tuples."""
+    value = list(value) if isinstance(value, tuple) else value
     fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool) == isinstance(value, bool)
     if not fits:
         raise ValueError(f"scheduler config: {key}={value!r} has to be of type {kind.__name__}")
-    return kind(value)
+    try:
+        return kind(value)
+    except OverflowError as error:  # 10**400
+        raise ValueError(f"scheduler config: {key}={str(value)[:20]}... is too large") from error
 
 
 def to_json(sampler: Sampler, schedule: Schedule | FlowSchedule) -> dict[str, Any]:
