@@ -77,7 +77,7 @@ def test_commands(commands, clone, tmp_path, monkeypatch, capsys):
                 train(*arguments[1:], *SHORT)
             else:
                 assert arguments[0] == "eval.py"
-                evaluate(*arguments[1:], "limit=1", "evaluation.progress=false")
+                evaluate(*arguments[1:], "limit=1", "++evaluation.progress=false")
         else:
             COMMANDS[program](arguments)
         if "-o" in arguments:
