@@ -1,7 +1,6 @@
 """Arrays in .npy and .npz files, read without pickles."""
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -38,5 +37,7 @@ def mapped(path: str | Path) -> np.ndarray:
 def check_whole(array: np.ndarray) -> None:
     """Raises ValueError if the file of a `mapped` array has become shorter: reading there would end the process
     (SIGBUS)."""
-    if isinstance(array, np.memmap) and os.stat(array.filename).st_size < array.offset + array.nbytes:  # noqa: PTH116
+    if not isinstance(array, np.memmap) or array.filename is None:
+        return
+    if Path(array.filename).stat().st_size < array.offset + array.nbytes:
         raise ValueError(f"{array.filename} became shorter while it was in use; copy it again")
