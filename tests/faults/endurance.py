@@ -68,7 +68,7 @@ def questions(folder: Path, turn: Callable[[], None]) -> None:
     picture = place / "asked.png"
     for number in itertools.count():
         one = [sources[number % len(sources)]] if number % 5 == 4 else None
-        found = assistant.ask(picture if number % 3 else None, "what is it", k=4, sources=one)
+        found = assistant.ask(picture if number % 3 else None, "food", k=4, sources=one)
         assert len(found.items) == 4
         turn()
 

@@ -246,21 +246,21 @@ def test_what_a_killed_program_left_is_removed(folder):
 def test_a_full_disk_is_named(folder, tmp_path):
     """In a program of its own: the limit is for life."""
     lines = ["import resource, signal, sys", "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)", "import numpy as np"]
-    lines += ["from pathlib import Path", "from common.weights.model_file import save_weights", "import mutations"]
-    lines += ["from common.io.images import write_image", "from reveal.memory import Memory"]
+    lines += ["from pathlib import Path", "from common.weights.model_file import save_weights"]
+    lines += ["from common.io.images import write_image", "from reveal.memory import Item, Memory"]
     lines += ["memory, out = Memory(sys.argv[1]), Path(sys.argv[2])"]
     lines += ["resource.setrlimit(resource.RLIMIT_FSIZE, (40, 40))"]
     calls = {
         "w.safetensors": "save_weights(out / 'w.safetensors', {'a': np.ones(9)}, kind='k', config={})",
         "a.png": "write_image(out / 'a.png', np.zeros((99, 99, 3), np.float32))",
         "deleted-2.npy": "memory.delete([1])",
-        "v00002-00000": "memory.add(memory.items([1])[:0] or [mutations.Item('kg', {'a': 1})], memory.keys([1]),"
+        "v00002-00000": "memory.add(memory.items([1])[:0] or [Item('kg', {'a': 1})], memory.keys([1]),"
         " memory.values([1]))",
     }
     for call in calls.values():
         lines += ["try:", f"    {call}", "except OSError as error:", "    print(error)"]
     root = Path(__file__).parents[2]
-    environment = os.environ | {"PYTHONPATH": f"{root}:{root / 'tests' / 'faults'}"}
+    environment = os.environ | {"PYTHONPATH": str(root)}
     command = [sys.executable, "-c", "\n".join(lines), str(folder), str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
     for name, line in zip(calls, done.stdout.splitlines(), strict=True):
