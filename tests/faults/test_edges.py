@@ -1,6 +1,7 @@
 """Values that a network would take in silence are refused by name, before anything is traced."""
 
 import jax
+import jaxtyping
 import numpy as np
 import pytest
 from assistants import with_memory
@@ -17,6 +18,12 @@ from plugins.control.loading import load
 from reveal.assistant import Assistant
 
 FRAME = np.linspace(0, 1, 16 * 16 * 3, dtype=np.float32).reshape(16, 16, 3)
+
+
+@pytest.fixture(autouse=True)
+def no_annotations(monkeypatch):
+    """The tests check annotations of shapes at each call; users do not, and see the project's own errors."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="module")
