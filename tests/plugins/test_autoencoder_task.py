@@ -37,7 +37,7 @@ def params():
 
 @pytest.mark.slow
 def test_images_are_reconstructed(batch):
-    _, rows = train(TASK, batch, steps=200)
+    _, rows = train(TASK, batch, steps=300)
     assert set(rows[0]) == {"l1", "kl", "psnr", "latent_std"}
     assert rows[-1]["l1"] < 0.25 * rows[0]["l1"] and rows[-1]["psnr"] > 20
 

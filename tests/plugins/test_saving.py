@@ -82,6 +82,7 @@ from pathlib import Path
 def peak():  # of this program since it began
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
 
+import cv2  # which loading imports
 import jax
 from common.weights import torch_names
 from plugins.diffusion.io.components import load_unet
