@@ -95,7 +95,7 @@ class Ended(Exception):
 def measured(name: str, share: float) -> bool:
     """Prints the row; whether it is flat."""
     run, count = RUNS[name]
-    count = max(10, int(count * share))
+    count = max(40, int(count * share))  # so that the first fifth has all kinds
     compiled, process, begun = [], psutil.Process(), time.perf_counter()
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, _, **__: compiled.append(event) if event.endswith("backend_compile_duration") else None
