@@ -7,6 +7,7 @@ codes. They are printed escaped, so that they neither fail nor break the line no
 import ast
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import json
 import os
@@ -110,6 +111,47 @@ def parse(
     for name, _ in parts:
         values |= vars(values.pop(name))
     return kind(**values)
+
+
+def dispatch(
+    program: str,
+    words: Sequence[str],
+    commands: Mapping[str, tuple[type, str]],
+    *,
+    package: str | None,
+    about: str | None,
+    groups: Mapping[str, Sequence[type]],
+    out_of_memory: str,
+    others: Mapping[str, str] | None = None,
+) -> None:
+    """Runs the command that `words` begin with.
+
+    Args:
+      program: its name, as users type it.
+      commands: the options of each, and the module of the function of its name, imported when it is called; a module
+        that begins with a dot is of `package`.
+      about, groups: as of `parse`.
+      out_of_memory: what to do then, as of `exits`.
+      others: commands that the caller runs itself, with their summaries.
+    """
+    name, *options = words or ["--help"]
+    summaries = {known: (kind.__doc__ or "").splitlines()[0] for known, (kind, _) in commands.items()} | dict(
+        others or {}
+    )
+    if name in ("-h", "--help"):
+        lines = "\n".join(f"  {known:10}{summary}" for known, summary in summaries.items())
+        say(f"usage: {program} COMMAND ... (each with --help)\n\n{lines}{examples_of(program, about)}")
+        return
+    if name in COMPLETION:
+        kinds = {known: kind for known, (kind, _) in commands.items()}
+        tyro.extras.subcommand_cli_from_dict(kinds, prog=program, args=[name, *options])
+    if name not in commands:
+        complain(f"{program}: {name!r} is no command; choose one of {', '.join(summaries)}")
+        raise SystemExit(2)
+    kind, module = commands[name]
+    command = parse(kind, options, f"{program} {name}", about, groups)
+    with exits(program, out_of_memory=out_of_memory):
+        getattr(importlib.import_module(module, package), name)(command)
 
 
 def examples_of(program: str, text: str | None) -> str:

@@ -43,9 +43,6 @@ from film.io.plan import make_plan
 from film.io.pretrained import WEIGHTS, find, names
 
 PROGRAM = "film"
-EXAMPLES = "\n".join(
-    ["\n\nExamples:", *(line for line in (__doc__ or "").splitlines() if line.startswith("    film "))]
-)
 MOST_KEPT = 32 << 20  # bytes; a larger buffer goes back to the kernel, so that large images peak low
 
 
@@ -229,13 +226,13 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     name = words[0] if words and words[0] in COMMANDS else ""
     others = ", ".join(f"`{PROGRAM} {other}`" for other in COMMANDS if other)
+    about = f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help)."
+    about += terminal.examples_of(PROGRAM, __doc__)
     command = tyro.cli(
         COMMANDS[name](),
         args=words[1:] if name else words,
         prog=f"{PROGRAM} {name}".strip(),
-        description=None
-        if name
-        else f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help).{EXAMPLES}",
+        description=None if name else about,
         config=CONFIG,
     )
     try:

@@ -54,8 +54,8 @@ def fastest(q: Float[Array, "b n h d"], k: Float[Array, "b m h d"], *, masked: b
     if half and not masked and d % 8 == 0 and d <= _largest_cudnn_head():
         return "cudnn"
     scores = b * h * n * k.shape[1]
-    whole = not isinstance(scores, int)  # exported for any batch: other runtimes take products better than loops
-    return "xla" if whole or scores <= _sizes()[0] else "blocked"
+    symbolic = not isinstance(scores, int)  # exported for any batch: other runtimes prefer one product to a loop
+    return "xla" if symbolic or scores <= _sizes()[0] else "blocked"
 
 
 def _largest_cudnn_head() -> int:

@@ -6,11 +6,11 @@ Two neighbouring outputs of three taps need four products, of sums of inputs wit
 
     tile d [4 4 i], kernel g [3 3 i o]:    outputs [2 2 o] = A' ((G g G') * (B' d B)) A
 
-B and A hold 0, 1 and -1, G also 1/2, so rounding errors are about those of a plain convolution. F(4x4, 3x3) has 9
-products for 4 outputs, but factors up to 8, ten times the error, and sums that cost a CPU what the products save.
+B and A hold 0, 1 and -1, G also 1/2, so rounding errors are about those of a plain convolution. (F(4x4, 3x3) needs
+fewer products still, but has factors up to 8.)
 
-The sums are cheap while the tiles are in the cache, so some rows of tiles at a time go all the way (`TILES`). Each step
-makes few large arrays, sums along one axis and not along both at once: 16 small ones compile three times as long.
+The sums are cheap while the tiles are in the cache, so some rows of tiles at a time go all the way (`TILES`). They go
+along one axis at a time, four large arrays and not sixteen small ones, since each array is a loop for XLA to compile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 TILES = 256  # of 2x2 outputs at a time, about: enough rows for the matrix products, few enough for the cache
 CHANNELS, PIXELS = 48, 256  # with fewer inputs, outputs or output pixels, XLA's convolution is as fast
-PRODUCTS = 1 << 30  # of the plain convolution; with fewer the compilation, 0.3 s, is not earned back
+PRODUCTS = 1 << 30  # of the plain convolution; with fewer the longer compilation is hardly earned back
 B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]], np.float32)
 G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], np.float32)
 

@@ -19,13 +19,12 @@ import typing
 from collections.abc import Callable, Collection
 from typing import Any
 
-from beartype import BeartypeConf
 from beartype.door import is_bearable
 from omegaconf import OmegaConf
 
+from common.nn.json_config import NUMBERS
 from common.training import renamed
 
-NUMBERS = BeartypeConf(is_pep484_tower=True)  # 1 is accepted for a float
 PROJECT = frozenset({"common", "film", "plugins", "recipes", "reveal"})  # the packages of this project
 # In a wheel (.ci/wheel_backend.py) the modules of `common` and `plugins` begin with "film_plugins_reveal.". Configs and
 # headers of weights leave that out, so that files of a wheel and of a clone are the same.

@@ -16,10 +16,7 @@ User errors are one line on stderr and exit code 2; then nothing was written. A 
 
 from __future__ import annotations
 
-import importlib
 import sys
-
-import tyro
 
 from common import terminal
 from plugins.cli import commands
@@ -41,20 +38,12 @@ def main(arguments: list[str] | None = None) -> None:
 
     Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
     """
-    name, *options = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("-h", "--help"):
-        lines = [f"  {known:10}{(kind.__doc__ or '').splitlines()[0]}" for known, (kind, _) in COMMANDS.items()]
-        head = f"usage: {PROGRAM} COMMAND ... (each with --help)"
-        terminal.say("\n".join([head, "", *lines]) + terminal.examples_of(PROGRAM, __doc__))
-        return
-    if name in terminal.COMPLETION:
-        tyro.extras.subcommand_cli_from_dict(
-            {known: kind for known, (kind, _) in COMMANDS.items()}, prog=PROGRAM, args=[name, *options]
-        )
-    if name not in COMMANDS:
-        terminal.complain(f"{PROGRAM}: {name!r} is no command; choose one of {', '.join(COMMANDS)}")
-        raise SystemExit(2)
-    kind, module = COMMANDS[name]
-    command = terminal.parse(kind, options, f"{PROGRAM} {name}", __doc__, commands.GROUPS)
-    with terminal.exits(PROGRAM, out_of_memory="give a smaller --batch"):
-        getattr(importlib.import_module(module, __package__), name)(command)
+    terminal.dispatch(
+        PROGRAM,
+        sys.argv[1:] if arguments is None else arguments,
+        COMMANDS,
+        package=__package__,
+        about=__doc__,
+        groups=commands.GROUPS,
+        out_of_memory="give a smaller --batch",
+    )

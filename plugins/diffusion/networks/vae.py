@@ -181,9 +181,9 @@ class Attention(nnx.Module):
         self.to_out = nnx.List([Linear(width, width, rngs=rngs)])
 
     def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
-        tokens = self.group_norm(x).reshape(x.shape[0], -1, x.shape[-1])
-        q, k, v = (layer(tokens)[:, :, None] for layer in (self.to_q, self.to_k, self.to_v))
-        return x + self.to_out[0](attend(q, k, v).reshape(tokens.shape)).reshape(x.shape)
+        normal = self.group_norm(x)
+        q, k, v = (layer(normal).reshape(x.shape[0], -1, 1, x.shape[-1]) for layer in (self.to_q, self.to_k, self.to_v))
+        return x + self.to_out[0](attend(q, k, v).reshape(x.shape))
 
 
 class Middle(nnx.Module):
