@@ -17,7 +17,8 @@ holds are not measured again, so the table can be made in parts.
 `--reference CLONE` adds the TensorFlow program to each row of `paper`: CLONE is a clone of
 github.com/google-research/frame-interpolation, `--reference-python` the Python of an environment with TensorFlow 2.15.1
 and tensorflow-addons 0.23.0. Both programs stay in memory and run in turns, on the same weights and frames; an
-image for which the machine lacks the memory is left out. `CPU ratio` is ours by theirs.
+image for which the machine lacks the memory is left out. `CPU ratio` is ours by theirs. `--untiled` adds the
+same program with every level computed whole (`film.ops.row_tiling`): what row tiling costs, and what it saves.
 """
 
 from __future__ import annotations
@@ -70,12 +71,16 @@ class Options:
     reference: Path | None = None
     """A clone of the TensorFlow program."""
     reference_python: str = sys.executable
+    untiled: bool = False
+    """Run each row without row tiling as well."""
     rows: Path | None = None
     """A file of JSON lines to go on with."""
-    case: Annotated[str | None, tyro.conf.arg(help="Serve one MODEL:WIDTHxHEIGHT:KIND in this process.")] = None
+    case: Annotated[str | None, tyro.conf.arg(help="Serve one MODEL:WIDTHxHEIGHT:KIND[:untiled] in this process.")] = (
+        None
+    )
 
 
-def serve_case(name: str, width: int, height: int, times: int) -> None:
+def serve_case(name: str, width: int, height: int, times: int, untiled: bool) -> None:
     """Answers lines of stdin as `film_reference.serve`."""
     import jax
     import jax.numpy as jnp
@@ -93,6 +98,8 @@ def serve_case(name: str, width: int, height: int, times: int) -> None:
     from film.porting import key_table
 
     setup(most_kept=MOST_KEPT)
+    if untiled:
+        row_tiling.FEWEST = sys.maxsize
     config = getattr(FilmConfig, name)()
     graphdef, state = nnx.split(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0))))
     shapes = nnx.to_pure_dict(state)
@@ -191,7 +198,10 @@ def cells(options: Options, model: str, size: str, kind: str) -> list[str]:
     """A row of the table, measured."""
     width, height = map(int, size.split("x"))
     count = 2 ** KINDS[kind] - 1
-    programs = [Program([sys.executable, __file__, "--case", f"{model}:{size}:{kind}"])]
+    case = f"{model}:{size}:{kind}"
+    programs = [
+        Program([sys.executable, __file__, "--case", name]) for name in [case] + [f"{case}:untiled"] * options.untiled
+    ]
     if options.reference is not None and model == "paper" and fits(width, height):
         arguments = [options.reference_python, str(HERE / "film_reference.py"), str(options.reference)]
         programs.append(Program([*arguments, str(width), str(height), str(KINDS[kind])]))
@@ -204,32 +214,33 @@ def cells(options: Options, model: str, size: str, kind: str) -> list[str]:
     row = [model, size + " in windows" * ends[0]["windows"], kind, f"{programs[0].first:.1f}"]
     for program, end in zip(programs, ends, strict=True):
         row += [f"{program.median(key) / count:.2f}" for key in ("seconds", "cpu")] + [f"{end['peak']:.2f}"]
+        if program is not programs[0]:
+            row.append(f"{programs[0].median('cpu') / program.median('cpu'):.2f}")
+            if width % ALIGN == height % ALIGN == 0 and abs(ends[0]["mean"] - end["mean"]) > SAME_MEAN:
+                raise RuntimeError(f"the programs' frames differ: means {ends[0]['mean']} and {end['mean']}")
     rate = ends[0]["flops"] / programs[0].median("seconds")
     top = next((top for name, top in PEAKS.items() if name in ends[0]["device"]), None)
     row[7:7] = [f"{rate / 1e9:.0f}", f"{rate / top:.0%}" if top else ""]
-    if len(ends) == 2:
-        if width % ALIGN == height % ALIGN == 0 and abs(ends[0]["mean"] - ends[1]["mean"]) > SAME_MEAN:
-            raise RuntimeError(f"the programs' frames differ: means {ends[0]['mean']} and {ends[1]['mean']}")
-        row.append(f"{programs[0].median('cpu') / programs[1].median('cpu'):.2f}")
     return row
 
 
 def main(options: Options) -> None:
     """Print the table."""
     if options.case:
-        model, size, kind = options.case.split(":")
-        serve_case(model, *map(int, size.split("x")), KINDS[kind])
+        model, size, kind, *untiled = options.case.split(":")
+        serve_case(model, *map(int, size.split("x")), KINDS[kind], bool(untiled))
         return
     log = RowLog(options.rows)
     header = ["model", "size", "frames", "first s", "s", "CPU s", "GiB", "GFLOP/s", "of peak"]
-    if options.reference is not None:
-        header += ["TF s", "TF CPU s", "TF GiB", "CPU ratio"]
+    for name in ["untiled"] * options.untiled + ["TF"] * (options.reference is not None):
+        header += [f"{name} s", f"{name} CPU s", f"{name} GiB", "CPU ratio"]
     print("| " + " | ".join(header) + " |")
     print("|" + " --- |" * 3 + " ---: |" * (len(header) - 3))
     for model in options.models:
         for size in options.sizes:
             for kind in options.kinds:
                 key = {"model": model, "size": size, "kind": kind, "reference": options.reference is not None}
+                key |= {"untiled": True} if options.untiled else {}
                 row = log.row(key, lambda: {"cells": cells(options, model, size, kind)})["cells"]  # noqa: B023
                 print("| " + " | ".join(row + [""] * (len(header) - len(row))) + " |", flush=True)
 

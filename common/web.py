@@ -22,6 +22,7 @@ import re
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from common.runtime import setup
 QUEUE = "work"  # `concurrency_id` of all that computes
 WAITING = 16  # jobs in the queue; more are asked to come again
 LARGEST = 200 << 20  # bytes of an upload
+PATIENCE = 10  # seconds that the end of a server waits for its job's next step
 EXAMPLES = Path(__file__).parents[1] / "examples"  # of the repository: not in a wheel
 BAR = gr.Progress()
 THEME = themes.Base(
@@ -133,6 +135,9 @@ def serve(
         for stop in list(_stops.values()):
             stop.set()
         blocks.close(verbose=False)
+        end = time.monotonic() + PATIENCE
+        while _stops and time.monotonic() < end:
+            time.sleep(0.05)
         tempfile.tempdir = before
         os.environ.pop("GRADIO_TEMP_DIR")
         shutil.rmtree(temporary, ignore_errors=True)

@@ -1,5 +1,6 @@
 """The pages in a real browser: Debian's Chromium without a window, at the width of a desktop and of a phone."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,12 +10,15 @@ import sys
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
 
 from common.io.images import read_image, shrink, write_image
 
 pytest.importorskip("gradio")
 sync_api = pytest.importorskip("playwright.sync_api")
+
+from common.web import LARGEST  # noqa: E402  # needs Gradio
 
 ROOT = Path(__file__).parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -24,20 +28,32 @@ LONG = 120_000  # milliseconds: what is computed for the first time is compiled 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """All pages in one; afterwards it must end by Ctrl-C and leave no file."""
-    temporary = tmp_path_factory.mktemp("temporary")
+@contextlib.contextmanager
+def serving(temporary):
+    """All pages in one; afterwards it must end by Ctrl-C, without a traceback, and leave no file."""
     flags = "--xla_backend_optimization_level=0"  # compiling is most of the time
     environment = os.environ | {"TMPDIR": str(temporary), "XLA_FLAGS": flags}
     command = [sys.executable, str(ROOT / "examples" / "web.py"), "--port", "0"]
-    with subprocess.Popen(command, env=environment, cwd=temporary, stdout=subprocess.PIPE, text=True) as process:
+    errors = temporary.parent / f"{temporary.name}-errors"
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            command, env=environment, cwd=temporary, stdout=subprocess.PIPE, stderr=stderr, text=True
+        ) as process,
+    ):
         assert process.stdout is not None
         line = process.stdout.readline()
         yield re.findall(r"http://127\.0\.0\.1:\d+/", line)[0]
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
     assert not list(temporary.iterdir())
+    assert "Traceback" not in errors.read_text()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("temporary")) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +82,6 @@ def photos(tmp_path_factory):
     return sorted(folder.iterdir())
 
 
-@pytest.fixture
-def desktop(browser, server):
-    page = browser.new_page(viewport=SIZES["desktop"])
-    page.goto(server)
-    yield page
-    page.close()
-
-
 def press(page, name):
     page.get_by_role("button", name=name, exact=True).locator("visible=true").click()
 
@@ -99,34 +107,82 @@ def test_two_photos_become_a_clip_that_can_be_saved_and_leafed_through(view, pho
     assert view.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+@pytest.fixture(scope="module")
+def movie(tmp_path_factory):
+    """Eight frames of noise that moves to the left."""
+    path = tmp_path_factory.mktemp("movie") / "pan.mp4"
+    pixels = np.random.default_rng(0).integers(0, 255, (48, 80, 3), np.uint8)
+    with av.open(path, "w") as movie:
+        stream = movie.add_stream("h264", rate=10, options={"crf": "10"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for left in range(0, 16, 2):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels[:, left : left + 64]), format="rgb24")
+            movie.mux(stream.encode(frame))
+        movie.mux(stream.encode())
+    return path
+
+
+def test_a_video_becomes_a_longer_one(view, movie):
+    drop(view, movie)
+    view.get_by_label("Times as many frames").first.wait_for(timeout=LONG)
+    assert not view.get_by_label("New frames between two photos").first.is_visible()
+    press(view, "Make the clip")
+    with view.expect_download(timeout=LONG) as download:
+        view.get_by_role("button", name="Download the clip").click(timeout=LONG)
+    with av.open(download.value.path()) as clip:
+        assert len(list(clip.decode(video=0))) == 16 and clip.streams.video[0].average_rate == 10
+    assert view.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_server_ends_at_once_while_it_makes_a_clip(browser, movie, tmp_path):
+    with serving(tmp_path) as address:
+        page = browser.new_page()
+        page.goto(address)
+        drop(page, movie)
+        page.get_by_label("number input for Times as many frames").first.fill("8")
+        press(page, "Make the clip")
+        page.get_by_text(re.compile(r"\d+/64")).wait_for(timeout=LONG)
+    page.close()
+
+
+def test_an_upload_beyond_the_limit_is_refused(view, tmp_path):
+    path = tmp_path / "huge.mp4"
+    with path.open("wb") as file:
+        file.truncate(LARGEST + 1)
+    drop(view, path)
+    line = view.locator(".toast-body.error").first.inner_text(timeout=LONG)
+    assert "200" in line
+    view.get_by_role("button", name="Make the clip", exact=True).locator("visible=true").wait_for()
+
+
 @pytest.mark.parametrize(
     ("name", "content"), [("notes.jpg", b"no picture"), ("clip.mp4", b"no video"), ("alone.png", None)]
 )
-def test_an_upload_that_does_not_do_is_refused_by_its_name(desktop, tmp_path, name, content):
+def test_an_upload_that_does_not_do_is_refused_by_its_name(view, tmp_path, name, content):
     if content is None:
         shutil.copy(ROOT / "examples" / "apple.png", tmp_path / name)
     else:
         (tmp_path / name).write_bytes(content)
-    drop(desktop, tmp_path / name)
+    drop(view, tmp_path / name)
     if content is None:
-        desktop.get_by_text(name).last.wait_for()
-        press(desktop, "Make the clip")
-    line = desktop.locator(".toast-body.error").first.inner_text(timeout=LONG)
+        view.get_by_text(name).last.wait_for()
+        press(view, "Make the clip")
+    line = view.locator(".toast-body.error").first.inner_text(timeout=LONG)
     assert name in line and "/" not in line.replace(name, "") and len(line.strip().splitlines()) <= 3
 
 
-def test_cancel_stops_the_work_and_the_next_job_runs(desktop, photos):
-    drop(desktop, *photos)
-    desktop.get_by_text("cup_1.jpg").last.wait_for()
-    desktop.get_by_label("New frames between two photos").first.fill("63")
-    press(desktop, "Make the clip")
-    desktop.get_by_text(re.compile(r"\d+/65")).wait_for(timeout=LONG)
-    press(desktop, "Cancel")
-    desktop.get_by_text(re.compile(r"\d+/65")).wait_for(state="detached", timeout=LONG)
-    assert not desktop.get_by_role("button", name="Download the clip").is_visible()
-    desktop.get_by_label("New frames between two photos").first.fill("1")
-    press(desktop, "Make the clip")
-    desktop.get_by_role("button", name="Download the clip").wait_for(timeout=LONG)
+def test_cancel_stops_the_work_and_the_next_job_runs(view, photos):
+    drop(view, *photos)
+    view.get_by_text("cup_1.jpg").last.wait_for()
+    view.get_by_label("New frames between two photos").first.fill("63")
+    press(view, "Make the clip")
+    view.get_by_text(re.compile(r"\d+/65")).wait_for(timeout=LONG)
+    press(view, "Cancel")
+    view.get_by_text(re.compile(r"\d+/65")).wait_for(state="detached", timeout=LONG)
+    assert not view.get_by_role("button", name="Download the clip").is_visible()
+    view.get_by_label("New frames between two photos").first.fill("1")
+    press(view, "Make the clip")
+    view.get_by_role("button", name="Download the clip").wait_for(timeout=LONG)
 
 
 def test_an_image_steers_and_methods_stand_below_each_other(view):
