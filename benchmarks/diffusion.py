@@ -5,9 +5,10 @@
     python -m benchmarks.diffusion --only gpu --peak-tflops 989
 
 `unet`: the UNet of Stable Diffusion 1.5, random weights, float32, one latent of 64x64 and 77 tokens, on the processor.
-The library (diffusers) initialises it and saves its folder (3.4 GB, with the temporary files). Then the library and
-this project, in processes of their own and in turns, load that folder and call it: medians, and in the last row ours
-over theirs. The library maps the file and reads it in its first call, so compare `wait s` and `peak MB`, not `load`.
+The library (diffusers) initialises it and saves its folder (3.4 GB, with the temporary files). Then this project and
+the library, in its default layout and channels last, in processes of their own and in turns, load that folder and call
+it: medians, and ours over theirs. Its attention is PyTorch's fused one. The library maps the file and reads it in its
+first call, so compare `wait s` and `peak MB`, not `load`.
 
 - `load peak MB`: the most held while loading, less what was held after the imports; mapped pages of the file count.
   `over size`: how far that exceeds the parameters. Ours has to stay within 10 %.
@@ -17,6 +18,7 @@ over theirs. The library maps the file and reads it in its first call, so compar
 
 `steps`: the sampling program of a tiny UNet, with guidance, for runs of 1 to 100 steps. The loop is one scan: lines and
 compile time (`CPU s` of it) stay, only the run gets longer. A loop of one turn is none: its program is a bit shorter.
+`by calls`: the run over as many calls of the UNet alone.
 
 `tiles`: the shipped autoencoder there and back, on a photograph of the given side: whole, and in tiles. `off by` is the
 largest and the mean difference of values in [0, 1] from the whole one, `step` the largest mean difference between two
@@ -55,7 +57,7 @@ SMALL_SIDE, SMALL_WIDTHS = 16, (32, 64)
 # Columns and the formats of their numbers.
 UNET = {"": "", "load s": ".2f", "load peak MB": ",.0f", "over size": "+.0%", "compile s": ".1f", "wait s": ".1f"}
 UNET |= {"call s": ".3f", "CPU s": ".3f", "peak MB": ",.0f"}
-PROGRAM = {"steps": "", "lines": ",", "compile s": ".2f", "CPU s": ".2f", "run s": ".3f"}
+PROGRAM = {"steps": "", "lines": ",", "compile s": ".2f", "CPU s": ".2f", "run s": ".3f", "by calls": ".2f"}
 TILES = {"side": "", "tile": "", "s": ".2f", "CPU s": ".2f", "peak MB": ",.0f", "off by": ".4f", "mean": ".5f"}
 TILES |= {"step": ".5f"}
 GPU = {"batch": "", "first s": ".0f", "s": ".2f", "pictures/s": ".2f", "TFLOP/s": ".1f", "of peak": ".0%"}
@@ -91,7 +93,7 @@ def write(folder: str, small: bool) -> dict[str, Any]:
 
 def run_unet(library: str, folder: str, small: bool, repeats: int) -> dict[str, Any]:
     """All numbers of one library, in this process."""
-    load, prepare = {"ours": ours, "diffusers": theirs}[library]()
+    load, prepare = PROGRAMS[library]()
     rng, side = np.random.default_rng(0), SMALL_SIDE if small else 64
     latents = rng.standard_normal((1, side, side, 4), np.float32)
     states = rng.standard_normal((1, TOKENS, 768), np.float32)
@@ -126,7 +128,7 @@ def ours() -> tuple[Callable, Callable]:
     return diffusion.load_unet, prepare
 
 
-def theirs() -> tuple[Callable, Callable]:
+def theirs(channels_last: bool = False) -> tuple[Callable, Callable]:
     """As `ours`, with the library."""
     import torch
     from diffusers import UNet2DConditionModel
@@ -134,7 +136,10 @@ def theirs() -> tuple[Callable, Callable]:
     torch.set_num_threads(os.cpu_count() or 1)
 
     def prepare(unet: Any, latents: np.ndarray, states: np.ndarray) -> Callable[[], np.ndarray]:
-        x, context = torch.from_numpy(latents).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(states)
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        unet = unet.to(memory_format=layout)
+        x = torch.from_numpy(latents).permute(0, 3, 1, 2).contiguous(memory_format=layout)
+        context = torch.from_numpy(states)
 
         @torch.no_grad()
         def call() -> np.ndarray:
@@ -143,6 +148,13 @@ def theirs() -> tuple[Callable, Callable]:
         return call
 
     return UNet2DConditionModel.from_pretrained, prepare
+
+
+PROGRAMS = {
+    "ours": ours,
+    "diffusers": theirs,
+    "diffusers, channels last": functools.partial(theirs, channels_last=True),
+}
 
 
 def run_steps(steps: int, repeats: int) -> dict[str, Any]:
@@ -155,18 +167,22 @@ def run_steps(steps: int, repeats: int) -> dict[str, Any]:
     from plugins.diffusion.steering import COND, UNCOND, Conditioning
 
     keep_freed_memory()
-    programs = diffusion.compiled.CompiledFunctions({"unet": diffusion.UNet(unet_config(True), rngs=nnx.Rngs(0))})
+    unet = diffusion.UNet(unet_config(True), rngs=nnx.Rngs(0))
+    programs = diffusion.compiled.CompiledFunctions({"unet": unet})
     keys, states = diffusion.samplers.keys_of_seeds([0]), jnp.zeros((1, TOKENS, 768))
     branches = dict.fromkeys((UNCOND, COND), Conditioning(states))
     arrays = (programs.params()["unet"], keys, branches, None, jnp.float32(7.5))
     settings = {"sampler": diffusion.samplers.ddim, "schedule": diffusion.samplers.schedules.Schedule(), "steps": steps}
     settings |= {"strength": 1.0, "rescale": 0.0, "shape": (SMALL_SIDE, SMALL_SIDE, 4), "progress": None}
-    rows = []
+    alone, rows = jax.jit(lambda *inputs: unet(*inputs)), []
+    latents, pair = jnp.zeros((2, SMALL_SIDE, SMALL_SIDE, 4)), jnp.concatenate(2 * [states])
     for _ in range(repeats):
         jax.clear_caches()
         program, compiling, work = timed(lambda: programs.denoise.lower(*arrays, **settings).compile())
         _, running = [timed(lambda program=program: np.asarray(program(*arrays)))[1] for _ in range(2)]
-        rows.append({"compile s": compiling, "CPU s": work, "run s": running})
+        np.asarray(alone(latents, TIMESTEP, pair))
+        calling = timed(lambda: [np.asarray(alone(latents, TIMESTEP, pair)) for _ in range(steps)])[1]
+        rows.append({"compile s": compiling, "CPU s": work, "run s": running, "by calls": running / calling})
     return medians(rows) | {"steps": steps, "lines": program.as_text().count("\n")}
 
 
@@ -279,21 +295,22 @@ def in_process(case: str, **arguments: Any) -> dict[str, Any]:
 def table_unet(options: Options) -> None:
     if importlib.util.find_spec("diffusers") is None:
         raise SystemExit('the table unet needs the PyTorch library: pip install -e ".[bench]"')
-    runs: dict[str, list[dict[str, float]]] = {"ours": [], "diffusers": []}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in PROGRAMS}
     with tempfile.TemporaryDirectory() as folder:
         case = {"folder": folder, "small": options.small}
         size = in_process("write", **case)["parameters"]
         for _ in range(options.rounds):
             for name in runs:
                 runs[name].append(in_process("unet", library=name, repeats=options.repeats, **case))
-        a, b = (np.load(Path(folder) / f"{name}.npy") for name in runs)
+        a, b, _ = (np.load(Path(folder) / f"{name}.npy") for name in runs)
     megabytes = 4 * size / 2**20
     heading(f"unet: {size:,} parameters, {megabytes:,.0f} MB, {os.cpu_count()} cores", UNET)
     rows = {name: medians(several) for name, several in runs.items()}
     for name, row in rows.items():
         line(UNET, row | {"": name, "over size": row["load peak MB"] / megabytes - 1})
     compared = ("wait s", "call s", "CPU s", "peak MB")
-    line(UNET, {"": "ratio"} | {key: f"{rows['ours'][key] / rows['diffusers'][key]:.2f}" for key in compared})
+    for name in list(PROGRAMS)[1:]:
+        line(UNET, {"": f"ours / {name}"} | {key: f"{rows['ours'][key] / rows[name][key]:.2f}" for key in compared})
     print(f"\noutputs differ by {np.abs(a - b).max():.1e} at most; their standard deviation is {b.std():.2f}\n")
 
 

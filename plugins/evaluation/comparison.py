@@ -11,6 +11,7 @@
 | overhead | of time and of GFLOP, relative to the base alone |
 | fidelity | each metric's mean over the held-out images, with its standard error (`plugins/metrics/fidelity.py`) |
 | quality | distances to the held-out images in the features of a network (`plugins/metrics/quality.py`) |
+| CMMD, CLIP score | with a CLIP: distance to the held-out images, and cosine with the prompt |
 
 All rows share prompts, seeds and steps, and DDIM, which Plug-and-Play needs. The base's row is the anchor of fidelity:
 what the prompt gives by itself. Plug-and-Play gets the held-out image, the others only its condition, so its fidelity
@@ -40,7 +41,7 @@ from plugins.diffusion.request import make_request
 from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost
 from plugins.evaluation.held_out import HeldOut, HeldOutEvaluation, Images
 from plugins.metrics.anchors import Mean, score_rows
-from plugins.metrics.quality import NEIGHBOURS, compare
+from plugins.metrics.quality import NEIGHBOURS, PrecisionRecall, clip_score, compare, compare_with_texts
 
 SAMPLER = "ddim"
 BASE, PLUS = "Base", "Base + "
@@ -79,6 +80,7 @@ class ControlComparison(HeldOutEvaluation):
 
     methods: Mapping[str, str | bool | None] = dataclasses.field(default_factory=dict)
     quality: Any = None  # an extractor of `plugins.metrics.features`; None: no quality columns
+    clip: Any = None  # `plugins.metrics.features.clip`; None: neither CMMD nor CLIP score
     seed: int = 0  # of the first image; the next ones count up
     inversion: int = INVERSION  # Plug-and-Play's steps from an image to its noise
     rounds: int = 5  # timed runs of each row
@@ -105,9 +107,10 @@ class ControlComparison(HeldOutEvaluation):
         bases.read_base(self.base)
         self.prepare_metrics()
         held = self.held_out(self.count)
-        if self.quality is not None and len(held.prompts) <= NEIGHBOURS:
-            rule = f"quality takes {NEIGHBOURS + 1} or more; raise evaluation.count, or set quality=null"
-            raise ValueError(f"{len(held.prompts)} held-out images: {rule}")
+        for name, fewest in {"quality": NEIGHBOURS + 1, "clip": 2}.items():
+            if getattr(self, name) is not None and len(held.prompts) < fewest:
+                rule = f"{name} takes {fewest} or more; raise evaluation.count, or set evaluation.{name}=null"
+                raise ValueError(f"{len(held.prompts)} held-out images: {rule}")
         pipeline, methods = bases.load(self.base), [Method(BASE)]
         for name, path in paths.items():
             title = PLUS + TITLES.get(name, name)
@@ -118,7 +121,8 @@ class ControlComparison(HeldOutEvaluation):
             except ValueError as error:
                 raise ValueError(f"{method.title}: {error}") from error
         images = {method.title: self._generate(pipeline, method, held) for method in methods}
-        rows = self._rows(pipeline, methods, held, images)
+        known = None if self.clip is None else (self.clip.images(held.images), self.clip.texts(held.prompts))
+        rows = self._rows(pipeline, methods, held, images, known)
         device, quality = jax.devices()[0].device_kind, None if self.quality is None else self.quality.name
         notes = [
             f"{len(held.images)} images of the split {self.data.split}, {self.steps} steps of DDIM, guidance"
@@ -128,6 +132,8 @@ class ControlComparison(HeldOutEvaluation):
             if quality
             else "Quality was left out: evaluation.quality is null.",
         ]
+        if known is not None:
+            notes.append(f"CLIP score of the held-out images themselves: {clip_score(*known):.3f}.")
         shown = "\n".join([table(rows), "", *notes])
         self.write_sheet(output, held, {title.removeprefix(PLUS): each for title, each in images.items()})
         output.write_text("table.md", shown)
@@ -160,11 +166,17 @@ class ControlComparison(HeldOutEvaluation):
         return pipeline(**self._request(held), controls=method.controls(held))
 
     def _rows(
-        self, pipeline: Pipeline, methods: Sequence[Method], held: HeldOut, images: Mapping[str, Images]
+        self,
+        pipeline: Pipeline,
+        methods: Sequence[Method],
+        held: HeldOut,
+        images: Mapping[str, Images],
+        known: tuple[np.ndarray, np.ndarray] | None,
     ) -> list[Row]:
         """Costs, fidelity and quality of each method; overheads are relative to the first, the base.
 
-        `once` is the share of `gflop` before the first call, `timings` are all measured seconds.
+        `once` is the share of `gflop` before the first call, `timings` are all measured seconds. `known`: CLIP's
+        embeddings of the held-out images and of their prompts.
         """
         one = HeldOut(held.images[:1], held.prompts[:1], held.conditions[:1])
         runs = {method.title: functools.partial(self._generate, pipeline, method, one) for method in methods}
@@ -193,6 +205,9 @@ class ControlComparison(HeldOutEvaluation):
             }
             if self.quality is not None:
                 row["quality"] = compare(self.quality.name, self.quality(images[method.title]), truth)
+            if known is not None:
+                generated = self.clip.images(images[method.title])
+                row["quality"] |= compare_with_texts(self.clip.images.name, generated, *known)
             rows.append(row)
         return rows
 
@@ -206,18 +221,22 @@ def flat_row(row: Row) -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows in Markdown. Kernel distances are times 1000; precision and recall are in the files only."""
-    quality = rows[0]["quality"]
-    frechet, kernels = list(quality)[:1], [name for name in quality if f"{name}{ERROR}" in quality]
+    quality = [name for name in rows[0]["quality"] if not name.endswith(ERROR) and name not in PrecisionRecall._fields]
+    errors = {name: f"{name}{ERROR}" for name in quality if f"{name}{ERROR}" in rows[0]["quality"]}
     lines = []
     for i, row in enumerate(rows):
         costs = [f"{row['parameters']:,}", number(row["gflop"]), f"{row['seconds']:.3f}"]
         costs += [f"{number(row[name], '+')} %" if i else "" for name in ("time_overhead", "gflop_overhead")]
         scores = [Mean(**mean).text() for mean in row["fidelity"].values()]
-        distances = [f"{row['quality'][name]:.2f}" for name in frechet]
-        for name in kernels:
-            distances.append(f"{1000 * row['quality'][name]:.2f} ± {1000 * row['quality'][name + ERROR]:.2f}")
-        lines.append([row["model"], *costs, *scores, *distances])
-    return markdown([*COLUMNS, *rows[0]["fidelity"], *frechet, *(f"{name} x 1000" for name in kernels)], lines)
+        for name in quality:
+            value = row["quality"][name]
+            if name in errors:
+                scores.append(f"{1000 * value:.2f} ± {1000 * row['quality'][errors[name]]:.2f}")
+            else:
+                scores.append(f"{value:.{3 if abs(value) < 1 else 2}f}")
+        lines.append([row["model"], *costs, *scores])
+    titles = [f"{name} x 1000" if name in errors else name for name in quality]
+    return markdown([*COLUMNS, *rows[0]["fidelity"], *titles], lines)
 
 
 def number(value: float, sign: str = "") -> str:

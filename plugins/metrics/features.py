@@ -1,16 +1,15 @@
 """Feature extractors: the networks that make vectors of images and texts, for the distances in `quality`.
 
-A `FeatureExtractor` has a `name` and maps RGB images in [0, 1], `b h w 3`, to features, `b d`:
+A `FeatureExtractor` has a `name` and maps RGB images in [0, 1], `b h w 3`, or texts to features, `b d`:
 
 | made by | name | d | weights |
 | --- | --- | --- | --- |
 | `lite0(path)` | efficientnet-lite0 | 1280 | `python -m recipes.downloads.efficientnet` |
 | `inception(path)` | inception-2015-12-05 | 2048 | a user's ONNX file |
-| `clip_images(path)` | clip-image | 512 to 1024 | a user's ONNX file |
-| `clip_texts(path, tokenizer)`, which takes texts | clip-text | the same | a user's ONNX file |
+| `clip(folder).images`, `.texts` | as `ViT-L/14-336` | 512 to 1024 | transformers' folder of a CLIP, or its address |
 
 **Only the distance in Inception's features is called FID**, and only of the network of 2015 as TensorFlow published it:
-torchvision's Inception is another network. No package ships its weights or CLIP's; whoever has them exports them
+torchvision's Inception is another network. No package ships its weights; whoever has them exports them
 (`torch.onnx.export`) and installs the extra `onnx`.
 
 Resizing changes a distance more than many models differ (Parmar et al., 2104.11222), so each network has one method,
@@ -19,8 +18,8 @@ after rounding to 8 bits as in a PNG file:
 - `clean_fid`: clean-fid's "clean" mode. Each channel as floats from 0 to 255 to 299x299 with Pillow's bicubic filter,
   which antialiases; the aspect is not kept, nothing is rounded or clipped afterwards; then (x - 128) / 128, which is
   what the ONNX file takes.
-- `clip_resize`: OpenAI's. The shorter side to 224 or 336 with Pillow's bicubic filter on 8 bits, a centre crop, [0, 1],
-  then CLIP's mean and standard deviation. CMMD's own program crops first: the same for square images.
+- CLIP: as its `preprocessor_config.json` says, by default the shorter side with Pillow's bicubic filter on 8 bits and a
+  centre crop (`common/io/image_preparation.py`). CMMD's own program crops first: the same for square images.
 - EfficientNet-Lite0 resizes by itself (`common/perceptual/efficientnet.py`).
 """
 
@@ -30,24 +29,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from flax import nnx
+from jaxtyping import Float, UInt8
 from PIL import Image
 
+from common.io.clip_tokenizer import Tokenizer
+from common.io.image_preparation import ImagePreparation
 from common.io.images import to_uint8
+from common.nn.two_towers import TwoTowers
 from common.perceptual.efficientnet import load_efficientnet
-from plugins.onnx_model import ImageModel, open_session
+from common.weights.remote import local
+from common.weights.two_tower_files import load_two_towers
+from plugins.onnx_model import ImageModel
 
-LITE0 = "efficientnet-lite0"
+LITE0, CMMD_TOWER = "efficientnet-lite0", "ViT-L/14-336"
+SIZES = {768: "B", 1024: "L", 1280: "H", 1664: "bigG"}  # of a vision tower, by its width
 INCEPTION, INCEPTION_SIDE = "inception-2015-12-05", 299
-CLIP_IMAGE, CLIP_TEXT, CLIP_SIDE = "clip-image", "clip-text", 224
-CLIP_MEAN = np.array((0.48145466, 0.4578275, 0.40821073), np.float32)
-CLIP_STD = np.array((0.26862954, 0.26130258, 0.27577711), np.float32)
 BATCH = 32
 CPU = ("CPUExecutionProvider",)  # the same numbers on every machine
-
-Preprocess = Callable[[UInt8[np.ndarray, "h w 3"]], Float[np.ndarray, "s s 3"]]
-Tokenize = Callable[[Sequence[str]], Int[np.ndarray, "b n"]]
 
 
 @dataclass(frozen=True)
@@ -69,34 +70,62 @@ def lite0(path: str | Path = "data/efficientnet_lite0.safetensors") -> FeatureEx
 
 def inception(path: str | Path, output: str | None = None, batch: int = BATCH) -> FeatureExtractor:
     """Inception of 2015-12-05, for FID and KID: its 2048 features after the last pooling. `output` names one of the
-    file's; None: the only one. Raises as `plugins.onnx_model.ImageModel`."""
-    return _onnx_images(INCEPTION, path, clean_fid, output, batch)
+    file's; None: the only one. Raises as `plugins.onnx_model.ImageModel`, ValueError for another output."""
+    model = ImageModel(path, CPU)
+    names = [each.name for each in model.session.get_outputs()]
+    chosen = names[0] if output is None and len(names) == 1 else output
+    if chosen not in names:
+        raise ValueError(f"{path}: output {output!r} is not among {', '.join(names)}; choose one of them")
+
+    def rows(images: Float[np.ndarray, "b h w 3"]) -> Float[np.ndarray, "b d"]:
+        found = model.run(np.stack([clean_fid(to_uint8(image)) for image in images]), chosen)
+        return np.asarray(found, np.float32).reshape(len(images), -1)  # some give b d 1 1
+
+    return FeatureExtractor(INCEPTION, partial(_in_batches, rows, batch))
 
 
-def clip_images(
-    path: str | Path, side: int = CLIP_SIDE, output: str | None = None, batch: int = BATCH
-) -> FeatureExtractor:
-    """CLIP's image encoder with its projection, as `inception`; `side` is 336 for CMMD's ViT-L/14."""
-    return _onnx_images(CLIP_IMAGE, path, partial(clip_resize, side=side), output, batch)
+@dataclass(frozen=True)
+class Clip:
+    """Both towers of a CLIP, whose embeddings are of unit length."""
+
+    images: FeatureExtractor
+    texts: FeatureExtractor
 
 
-def clip_texts(path: str | Path, tokenizer: Tokenize, output: str | None = None) -> FeatureExtractor:
-    """CLIP's text encoder with its projection. `tokenizer` is a `plugins.diffusion.Tokenizer`; the file's inputs are
-    `input_ids` or the only one, `b 77`, and perhaps `attention_mask`. Raises as `inception`."""
-    session = open_session(path, CPU)
-    output = _choose_output(session, output, path)
-    types = {each.name: np.int32 if each.type == "tensor(int32)" else np.int64 for each in session.get_inputs()}
-    ids_name = next((name for name in types if name != "attention_mask"), "")
-    if not ids_name or set(types) - {ids_name, "attention_mask"}:
-        raise ValueError(f"{path} takes {', '.join(types)}; expected input_ids, and attention_mask or not")
+def clip(folder: str | Path, batch: int = BATCH) -> Clip:
+    """For CMMD and CLIP score. `folder`: a CLIP as transformers writes it, with its tokenizer, or its address
+    (`hf:openai/clip-vit-large-patch14-336` is the one of CMMD). Texts of more than 77 tokens are cut. Raises as
+    `load_two_towers` and `Tokenizer.from_folder`, ValueError for a SigLIP."""
+    folder = local(folder, pickles=True)
+    towers = load_two_towers(folder)
+    if towers.config.family != "clip":
+        raise ValueError(f"{folder} is a SigLIP: CMMD and CLIP score are of CLIP; give a folder of CLIP")
+    config, tokenizer = towers.config.vision, Tokenizer.from_folder(folder)
+    if len(tokenizer.vocab) > towers.config.text.vocab_size:
+        rule = f"the text tower has {towers.config.text.vocab_size}; take both from one model"
+        raise ValueError(f"{folder}: {len(tokenizer.vocab)} tokens, {rule}")
+    preparation = ImagePreparation.of_folder(folder, config.image_size, ImagePreparation(config.image_size))
+    name = f"ViT-{SIZES.get(config.hidden_size, config.hidden_size)}/{config.patch_size}-{config.image_size}"
+    graph, params = nnx.split(towers)
 
-    def rows(texts: Sequence[str]) -> Float[np.ndarray, "b d"]:
-        ids = tokenizer(list(texts))
-        # Attention is causal: what follows the end token cannot change the embedding, so no token is masked.
-        feed = {name: (ids if name == ids_name else np.ones_like(ids)).astype(kind) for name, kind in types.items()}
-        return np.asarray(session.run([output], feed)[0], np.float32)
+    @partial(jax.jit, static_argnames="tower")
+    def embed(tower: str, params: Any, inputs: Any) -> Any:
+        return getattr(TwoTowers, tower)(nnx.merge(graph, params), inputs)
 
-    return FeatureExtractor(CLIP_TEXT, partial(_in_batches, rows, BATCH))
+    def rows(tower: str, inputs: np.ndarray) -> Float[np.ndarray, "b d"]:
+        """All batches have one shape, so that each tower is compiled once."""
+        missing = batch - len(inputs)
+        padded = np.concatenate([inputs, np.repeat(inputs[-1:], missing, axis=0)])
+        return np.asarray(embed(tower, params, padded))[: len(inputs)]
+
+    def images(given: Float[np.ndarray, "b h w 3"]) -> Float[np.ndarray, "b d"]:
+        resized = np.stack([preparation.resized(to_uint8(image)) for image in given])
+        return rows("embed_image", preparation.normalised(resized))
+
+    def texts(given: Sequence[str]) -> Float[np.ndarray, "b d"]:
+        return rows("embed_text", tokenizer(list(given), towers.config.text_length))
+
+    return Clip(*(FeatureExtractor(name, partial(_in_batches, each, batch)) for each in (images, texts)))
 
 
 def clean_fid(image: UInt8[np.ndarray, "h w 3"]) -> Float[np.ndarray, "s s 3"]:
@@ -107,37 +136,5 @@ def clean_fid(image: UInt8[np.ndarray, "h w 3"]) -> Float[np.ndarray, "s s 3"]:
     return (np.stack(resized, axis=-1) - 128) / 128
 
 
-def clip_resize(image: UInt8[np.ndarray, "h w 3"], side: int = CLIP_SIDE) -> Float[np.ndarray, "s s 3"]:
-    """side x side, normalised; see the module."""
-    height, width = image.shape[:2]
-    shorter = min(height, width)
-    size = (int(side * width / shorter), int(side * height / shorter))  # torchvision truncates
-    resized = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
-    top, left = (round((length - side) / 2) for length in resized.shape[:2])
-    return (resized[top : top + side, left : left + side].astype(np.float32) / 255 - CLIP_MEAN) / CLIP_STD
-
-
-def _onnx_images(
-    name: str, path: str | Path, preprocess: Preprocess, output: str | None, batch: int
-) -> FeatureExtractor:
-    model = ImageModel(path, CPU)
-    output = _choose_output(model.session, output, path)
-
-    def rows(images: Float[np.ndarray, "b h w 3"]) -> Float[np.ndarray, "b d"]:
-        found = model.run(np.stack([preprocess(to_uint8(image)) for image in images]), output)
-        return np.asarray(found, np.float32).reshape(len(images), -1)  # some give b d 1 1
-
-    return FeatureExtractor(name, partial(_in_batches, rows, batch))
-
-
 def _in_batches(rows: Callable[[Any], Float[np.ndarray, "b d"]], batch: int, inputs: Any) -> Float[np.ndarray, "n d"]:
     return np.concatenate([rows(inputs[start : start + batch]) for start in range(0, len(inputs), batch)])
-
-
-def _choose_output(session: Any, output: str | None, path: str | Path) -> str:
-    """The named output, or the only one. Raises ValueError that lists them."""
-    names = [each.name for each in session.get_outputs()]
-    chosen = names[0] if output is None and len(names) == 1 else output
-    if chosen is None or chosen not in names:
-        raise ValueError(f"{path}: output {output!r} is not among {', '.join(names)}; choose one of them")
-    return chosen

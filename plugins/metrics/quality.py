@@ -19,9 +19,10 @@ ViT-L/14 at 336 pixels; as unit vectors are at most 2 apart, it is at most 2 x 1
 program (google-research/cmmd), unlike the paper, keeps the terms of an image with itself, which adds about
 1000 (1 - mean k) / n for each set, some 5/n: `unbiased=False` gives that number.
 
-**Names.** `FID` and `KID` stand for Inception's features of 2015, `CMMD` for CLIP's; `compare` puts the network's name
-in their place for all others, which cannot be compared with published numbers. Those also hold for one set of real
-images, one resizing and one number of images only. All is computed in float64; memory: matrices of n x m.
+**Names.** `FID` and `KID` stand for Inception's features of 2015, `CMMD` for those of CLIP's ViT-L/14 at 336 pixels;
+`compare` and `compare_with_texts` add the name of any other network, which cannot be compared with published numbers.
+Those also hold for one set of real images, one resizing and one number of images only. All is computed in float64;
+memory: matrices of n x m.
 """
 
 from typing import NamedTuple
@@ -29,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from plugins.metrics.features import INCEPTION
+from plugins.metrics.features import CMMD_TOWER, INCEPTION
 from plugins.metrics.frechet import checked, frechet_distance
 
 DEGREE = 3  # of KID's kernel
@@ -118,6 +119,14 @@ def compare(name: str, generated: Float[np.ndarray, "n d"], real: Float[np.ndarr
     distance, error = kid(generated, real)
     scores = {frechet: frechet_distance(generated, real), kernel: distance, f"{kernel} error": error}
     return scores | precision_recall(generated, real)._asdict()
+
+
+def compare_with_texts(
+    name: str, generated: Float[np.ndarray, "n d"], real: Float[np.ndarray, "m d"], texts: Float[np.ndarray, "n d"]
+) -> dict[str, float]:
+    """CMMD of two sets of embeddings by the CLIP `name`, and CLIP score of the first with its texts."""
+    title = "CMMD" if name == CMMD_TOWER else f"CMMD {name}"
+    return {title: cmmd(generated, real), f"CLIP score {name}": clip_score(generated, texts)}
 
 
 def squared_distances(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:

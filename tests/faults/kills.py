@@ -12,6 +12,8 @@ the checkpoints that had their names.
 """
 
 import argparse
+import contextlib
+import io
 import logging
 import multiprocessing
 import os
@@ -208,6 +210,31 @@ CHANGES = {
 TRAINING = "training"
 
 
+def photos(folder: Path) -> None:
+    for number in (1, 2):
+        write_image(folder / f"photo{number}.png", FRAME)
+
+
+def film_command(path: Path) -> None:
+    from film.cli import main  # after the fork
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        main([*map(str, sorted(path.parent.glob("photo?.png"))), "-o", str(path), "--frames", "1"])
+
+
+def generate_command(path: Path) -> None:
+    from plugins.cli.main import main  # after the fork
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        main(["generate", "--prompt", "red apple", "--steps", "2", "-o", str(path)])
+
+
+COMMANDS = {
+    "film": numbered(film_command, lambda path: list(read_video(path)), ".mp4")._replace(begin=photos),
+    "plugins generate": numbered(generate_command, read_image, ".png"),
+}
+
+
 def forked(work: Callable[..., Any], *arguments: Any) -> tuple[multiprocessing.Process, Any]:
     """A process that does this, and the end of a pipe that gets what it says: `work` gets a function to say it by."""
     receive, send = FORK.Pipe(False)
@@ -260,7 +287,7 @@ def left_behind(folder: Path) -> int:
 
 def kills(name: str, count: int, rng: random.Random) -> dict[str, int]:
     """A row: after each kill the state is read, then the next program goes on."""
-    change = CHANGES.get(name) or Change(lambda folder: None, lambda folder: 0, resumable)
+    change = (CHANGES | COMMANDS).get(name) or Change(lambda folder: None, lambda folder: 0, resumable)
     work = training if name == TRAINING else endless(change)
     row = {"stops": count, "confirmed": 0, "lost": 0, "torn": 0, "left behind": 0}
     with tempfile.TemporaryDirectory() as scratch:
@@ -370,7 +397,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=[*CHANGES, TRAINING], nargs="*", metavar="CHANGE", help="these changes alone")
+    parser.add_argument(
+        "--only", choices=[*CHANGES, *COMMANDS, TRAINING], nargs="*", metavar="CHANGE", help="these changes alone"
+    )
     parser.add_argument("--full", action="store_true", help="disks that get full; needs root")
     parser.add_argument("--read-only", action="store_true", help="a disk that cannot be written; needs root")
     parser.add_argument("--writers", type=int, default=0, metavar="PROGRAMS", help="that add to one memory")
@@ -379,7 +408,8 @@ def main() -> None:
     logging.getLogger("absl").setLevel(logging.ERROR)
     rng, failed, head = random.Random(options.seed), False, False
     disk = options.full or options.read_only
-    names = [f"{options.writers} writers"] if options.writers else options.only or [*CHANGES, *[TRAINING][disk:]]
+    known = [*CHANGES] if disk else [*CHANGES, *COMMANDS, TRAINING]
+    names = [f"{options.writers} writers"] if options.writers else options.only or known
     for name in names:
         if options.writers:
             row = writers(options.writers, options.count, rng)

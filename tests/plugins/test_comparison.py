@@ -26,7 +26,7 @@ from plugins.evaluation import comparison as tables
 from plugins.evaluation.comparison import ControlComparison
 from plugins.evaluation.cost import Setting, base_cost, interleaved, network_cost, plug_and_play_cost, split
 from plugins.evaluation.flops import Work
-from plugins.metrics.features import INCEPTION, FeatureExtractor
+from plugins.metrics.features import INCEPTION, Clip, FeatureExtractor
 from plugins.metrics.fidelity import EdgeF1, MaskIou
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
@@ -144,6 +144,20 @@ def test_a_row_for_each_method(made, tmp_path):
     assert [row["model"] for row in rows] == titles and float(rows[3]["gflop"]) == plugin["gflop"]
     assert float(rows[1]["area"]) == control["fidelity"]["area"]["value"]
     refused(FileExistsError, str(tmp_path), comparison(made).run, "", tmp_path)
+
+
+def test_clips_columns(made, tmp_path):
+    """Of features by hand: images by their corners, prompts by their length."""
+    embed = lambda texts: np.array([[len(text)] + [1] * 11 for text in texts], np.float32)  # noqa: E731
+    clip = Clip(CORNERS, FeatureExtractor("corners", embed))
+    shown = comparison(made, clip=clip, quality=None, rounds=1).run("", tmp_path)
+    header, _, base = shown.splitlines()[:3]
+    titles = ["CMMD corners", "CLIP score corners"]
+    assert [cell.strip() for cell in header.split("|")[-3:-1]] == titles
+    row = json.loads((tmp_path / "results.json").read_text())["rows"][0]["quality"]
+    assert list(row) == titles and base.split("|")[-2].strip() == f"{row[titles[1]]:.3f}"
+    assert -1 <= row[titles[1]] <= 1 and row[titles[0]] >= 0
+    refused(ValueError, "1 held-out", comparison(made, clip=clip, quality=None, count=1).run, "", tmp_path / "other")
 
 
 def test_the_command(made, tmp_path, monkeypatch, caplog):

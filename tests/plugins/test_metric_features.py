@@ -1,18 +1,26 @@
-"""Feature extractors: resizing as published, ONNX files in both layouts, errors of one line.
+"""Feature extractors: resizing as published, ONNX files in both layouts, CLIP's folder, errors of one line.
 
 onnxruntime is an optional extra: a stand-in with its interface runs everywhere, the real one where it is installed
 (tests of `conditions.onnx_depth`).
 """
 
+import json
+import shutil
 import sys
-from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import published
 import pytest
+from networks import DATA
 from prepared import write_efficientnet
 from refusals import refused
 
+from common.io.clip_tokenizer import Tokenizer
+from common.io.image_preparation import ImagePreparation
+from common.io.images import to_uint8
+from common.weights.two_tower_files import load_two_towers
 from plugins.metrics import features
 
 RNG = np.random.default_rng(0)
@@ -70,19 +78,6 @@ def test_clean_fid_is_bicubic_with_antialiasing_on_floats(shape):
     assert not np.allclose(found * 128, np.rint(found * 128), atol=1e-3), "nothing is rounded afterwards"
 
 
-@pytest.mark.parametrize(("shape", "side"), [((300, 400, 3), 224), ((400, 300, 3), 224), ((35, 35, 3), 336)])
-def test_clip_takes_the_centre(shape, side):
-    image = RNG.integers(80, 176, shape, np.uint8)  # no overshoot, which Pillow clips after each direction
-    found = features.clip_resize(image, side)
-    scale = side / min(shape[:2])
-    height, width = int(shape[0] * scale + 1e-9), int(shape[1] * scale + 1e-9)
-    top, left = (height - side) // 2, (width - side) // 2
-    expected = resized(image, height, width)[top : top + side, left : left + side] / 255
-    back = found * [0.26862954, 0.26130258, 0.27577711] + [0.48145466, 0.4578275, 0.40821073]
-    assert found.shape == (side, side, 3) and (height - side) % 2 == (width - side) % 2 == 0
-    np.testing.assert_allclose(back, expected, atol=1.2 / 255)  # 8 bits between the two directions, too
-
-
 def test_lite0_is_the_network_on_8_bits(tmp_path):
     network = write_efficientnet(tmp_path / "net.safetensors")
     extractor = features.lite0(tmp_path / "net.safetensors")
@@ -106,25 +101,40 @@ def test_image_networks_run_in_batches_and_both_layouts(install):
     found = extractor(images)
     assert extractor.name == "inception-2015-12-05" and found.shape == (5, 3)
     np.testing.assert_allclose(found, rows, atol=1e-5)
-    path = install({"x": [None, 224, 224, 3]}, ["a", "b"], lambda f: {"b": f["x"].mean(axis=(1, 2))})
-    found = features.clip_images(path, output="b")(BYTES[None].astype(np.float32) / 255)
-    np.testing.assert_allclose(found[0], features.clip_resize(BYTES).mean(axis=(0, 1)), atol=1e-5)
+    path = install({"x": [None, 299, 299, 3]}, ["a", "b"], lambda f: {"b": f["x"].mean(axis=(1, 2))})
+    np.testing.assert_allclose(features.inception(path, "b")(images), rows, atol=1e-5)
 
 
-def tokenizer(texts):
-    return np.array([[len(text), 1, 2, 3] for text in texts], np.int32)
+def clip_folder(place: Path, words: int = 1000) -> Path:
+    """The published CLIP with a row of its text tower for each token of the tiny tokenizer."""
+    weights = published.tensors("clip")
+    name = "text_model.embeddings.token_embedding.weight"
+    weights[name] = np.resize(weights[name][::-1], (words, weights[name].shape[1]))
+    published.folder("clip", place, weights)
+    config = json.loads((place / "config.json").read_text("utf-8"))
+    config["text_config"] |= {"vocab_size": words, "eos_token_id": 999}
+    (place / "config.json").write_text(json.dumps(config), "utf-8")
+    for path in (DATA / "tokenizer_tiny").iterdir():
+        shutil.copy(path, place)
+    return place
 
 
-def test_texts_become_tokens_and_embeddings(install):
-    def run(feed: dict) -> dict:
-        assert feed["input_ids"].dtype == np.int64 and feed["attention_mask"].dtype == np.int32
-        assert feed["attention_mask"].all()
-        return {"text_embeds": feed["input_ids"].astype(np.float32)}
+def test_clip_embeds_images_and_texts_in_batches(tmp_path):
+    """With images of any size, and a last batch that is not full."""
+    clip, towers = features.clip(clip_folder(tmp_path), batch=2), load_two_towers(tmp_path)
+    images = [RNG.random(shape, np.float32) for shape in ((30, 24, 3), (40, 64, 3), (24, 24, 3))]
+    preparation = ImagePreparation(24)
+    pixels = [preparation.normalised(preparation.resized(to_uint8(image))) for image in images]
+    np.testing.assert_allclose(clip.images(images), towers.embed_image(np.stack(pixels)), atol=1e-5)
+    texts = ["a", "hello!", "hello " * 50]  # the last is cut after ten tokens
+    ids = Tokenizer.from_folder(tmp_path)(texts, 10)
+    np.testing.assert_allclose(clip.texts(texts), towers.embed_text(ids), atol=1e-5)
+    assert clip.images.name == clip.texts.name == "ViT-24/8-24" != features.CMMD_TOWER
 
-    inputs = {"attention_mask": ["b", 4], "input_ids": ["b", 4]}
-    path = install(inputs, ["text_embeds", "hidden"], run, attention_mask="tensor(int32)")
-    found = features.clip_texts(path, tokenizer, "text_embeds")(["a", "bcd"] * 20)
-    assert found.shape == (40, 4) and found[:2, 0].tolist() == [1, 3]
+
+def test_another_model_than_clip_is_refused(tmp_path):
+    refused(ValueError, "SigLIP", features.clip, published.folder("siglip", tmp_path / "siglip"))
+    refused(ValueError, "1000 tokens.* 60", features.clip, clip_folder(tmp_path / "clip", 60))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +143,6 @@ def test_texts_become_tokens_and_embeddings(install):
         (features.inception, {"x": [1, 5]}, ["y"], r"x \[1, 5\]"),
         (features.inception, {"x": [1, 3, 8, 8], "t": [1]}, ["y"], r"t \[1\]"),
         (features.inception, {"x": [1, 3, 8, 8]}, ["y", "z"], "None.* y, z"),
-        (partial(features.clip_texts, tokenizer=tokenizer), {"input_ids": [1], "x": [1]}, ["y"], "input_ids, x"),
     ],
 )
 def test_files_of_another_form_are_refused(install, make, inputs, outputs, value):

@@ -5,8 +5,17 @@ import pytest
 from refusals import refused
 from scipy.linalg import sqrtm
 
-from plugins.metrics import Statistics, clip_score, cmmd, compare, frechet_distance, kid, precision_recall
-from plugins.metrics.features import INCEPTION, LITE0
+from plugins.metrics import (
+    Statistics,
+    clip_score,
+    cmmd,
+    compare,
+    compare_with_texts,
+    frechet_distance,
+    kid,
+    precision_recall,
+)
+from plugins.metrics.features import CMMD_TOWER, INCEPTION, LITE0
 from plugins.metrics.frechet import factor
 
 
@@ -162,6 +171,14 @@ def test_only_inceptions_distance_is_called_fid():
     assert ours["Fréchet efficientnet-lite0"] == frechet_distance(a, b)
     assert (published["KID"], published["KID error"]) == kid(a, b)
     assert (published["precision"], published["recall"]) == precision_recall(a, b)
+
+
+def test_only_the_tower_of_the_paper_gives_cmmd():
+    a, b = pairs(8, 8)
+    published, ours = (compare_with_texts(name, a, b, b) for name in (CMMD_TOWER, "ViT-B/32-224"))
+    assert list(published) == ["CMMD", "CLIP score ViT-L/14-336"] and published["CMMD"] == cmmd(a, b)
+    assert list(ours) == ["CMMD ViT-B/32-224", "CLIP score ViT-B/32-224"]
+    assert list(ours.values()) == list(published.values()) == [cmmd(a, b), clip_score(a, b)]
 
 
 POINTS = np.random.default_rng(0).random((4, 2))
