@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
         "# The README, followed",
         "",
         f"`python .ci/transcript.py FOLDER` made this page ({about}): a fresh clone, an empty home folder, each",
-        f"command of the README in its order. Seconds are of the clock; the last {SHOWN} lines that it printed are shown.",
+        f"command of the README in its order. Seconds are of the clock; the last {SHOWN} printed lines are shown.",
         "",
         *sections,
     ]

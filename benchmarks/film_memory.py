@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import resource
 import subprocess
@@ -66,15 +67,13 @@ def make_clip(weights: str, width: int, height: int, kept: int) -> int:
 
 
 def fit(rows: list[tuple[FilmConfig, int, int, float]]) -> tuple[float, float, float]:
-    """BASE, PER_PIXEL and SHARE from (config, pixels, kept, peak)."""
-    inputs = np.array([[1, pixels, pixels * encoded_bytes(config)[0]] for config, pixels, *_ in rows])
+    """BASE, PER_PARAMETER and SHARE from (config, pixels, kept, peak)."""
+    inputs = np.array([[1, parameters(config), pixels * encoded_bytes(config)[0]] for config, pixels, *_ in rows])
     peaks = np.array([peak for *_, peak in rows])
-    known = [
-        pixels * (3 * FRAME + held_bytes(config, kept)) + 4 * parameters(config) for config, pixels, kept, _ in rows
-    ]
+    known = [pixels * (3 * FRAME + held_bytes(config, kept)) for config, pixels, kept, _ in rows]
     solved = scipy.optimize.linprog((inputs / peaks[:, None]).sum(axis=0), A_ub=-inputs, b_ub=-(peaks - known))
-    base, per_pixel, share = solved.x
-    return float(base), float(per_pixel), float(share)
+    base, per_parameter, share = solved.x
+    return float(base), float(per_parameter), float(share)
 
 
 def main(
@@ -88,7 +87,7 @@ def main(
     """Print the table and the best constants.
 
     Args:
-        models: presets of FilmConfig; one alone cannot tell PER_PIXEL from SHARE.
+        models: presets of FilmConfig; one alone cannot tell BASE from PER_PARAMETER.
         sizes: WIDTHxHEIGHT each.
         rows: a file of JSON lines to go on with.
     """
@@ -115,8 +114,9 @@ def main(
                     f"| {name} | {size} | {kept} | {peak / 1e9:.2f} | {planned / 1e9:.2f} | {planned / peak:.2f} |",
                     flush=True,
                 )
-    base, per_pixel, share = fit(measured)
-    print(f"\nBASE, PER_PIXEL, SHARE = {base / 1e9:.2f}e9, {per_pixel:.0f}, {share:.2f}")
+    base, *others = fit(measured)
+    per_parameter, share = (math.ceil(value * digits) / digits for value, digits in zip(others, (10, 100), strict=True))
+    print(f"\nBASE, PER_PARAMETER, SHARE = {math.ceil(base / 1e7) / 100}e9, {per_parameter}, {share}")
 
 
 def peak_of(model: str, size: str, kept: int) -> int:

@@ -2,11 +2,12 @@
 
 The peak of a process that runs the network grows with the pixels that it sees at once:
 
-    bytes = BASE + 4 * parameters + pixels * (PER_PIXEL + SHARE * finest + held)
+    bytes = BASE + PER_PARAMETER * parameters + pixels * (SHARE * finest + held)
 
-`finest` are the bytes of a pixel of an encoded frame's finest level, `held` those of the encoded frames in memory,
-which are known (`held_bytes`). `python -m benchmarks.film_memory` measures peaks of both presets at several sizes and
-fits the constants: the smallest with which no measured peak is above the model.
+A parameter is stored, and in wide convolutions of a CPU transformed (`common.nn.winograd`). `finest` are the bytes of a
+pixel of an encoded frame's finest level, `held` those of the encoded frames in memory, which are known (`held_bytes`).
+`python -m benchmarks.film_memory` measures peaks of both presets at several sizes and fits the constants: the smallest
+with which no measured peak is above the model.
 
 Encoded frames are kept for the next new frames as far as there is memory; by default not beyond `MODEST`, since they
 save a few percent of the time.
@@ -29,7 +30,7 @@ import psutil
 from common.nn.tiling import GRID, OVERLAP
 from film.config import FilmConfig
 
-BASE, PER_PIXEL, SHARE = 0.68e9, 197, 1.07
+BASE, PER_PARAMETER, SHARE = 0.72e9, 7.8, 1.39
 USABLE = 0.8  # of free memory
 MODEST = 2 << 30  # bytes up to which encoded frames are kept by default
 MAPPED = 1.5  # bytes of address space, which `ulimit -v` limits, for each byte in use
@@ -153,7 +154,7 @@ def network_bytes(config: FilmConfig, pixels: int, ensemble: bool = False, kept:
     """The peak of a process that runs the network on a pair of so many pixels and keeps `kept` encoded frames; an
     ensemble encodes each frame twice."""
     held = held_bytes(config, kept) * (2 if ensemble else 1)
-    return BASE + 4 * parameters(config) + pixels * (PER_PIXEL + SHARE * encoded_bytes(config)[0] + held)
+    return BASE + PER_PARAMETER * parameters(config) + pixels * (SHARE * encoded_bytes(config)[0] + held)
 
 
 def held_bytes(config: FilmConfig, kept: int) -> float:

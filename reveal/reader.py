@@ -72,6 +72,7 @@ class Reader:
         *,
         sources: Sequence[str] | None = None,
         decoding: Decoding = EIGHT_TOKENS,
+        answers: Int[np.ndarray, "b o"] | None = None,
     ) -> ReaderOutput:
         """Answers. Raises ValueError as `Memory.search`, and for k above 0 without a memory.
 
@@ -79,17 +80,19 @@ class Reader:
           tokens, image: as `Reveal.encode_query`.
           k: items to read; 0: none.
           sources: names of those to search; None: all.
+          answers: to be scored instead of decoded ones.
         """
-        rows, outputs = {"tokens": tokens} | ({} if image is None else {"image": image}), []
-        for batch in _batches(rows, self._batch):
+        rows, outputs = {"tokens": tokens, "image": image, "answers": answers}, []
+        for batch in _batches({name: row for name, row in rows.items() if row is not None}, self._batch):
+            given = batch.pop("answers", None)
             query = _encode_query(self._graph, self._params, batch)
             retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
             fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
-            answers = np.asarray(self.model.generate(fused, decoding).tokens)
+            written = np.asarray(self.model.generate(fused, decoding).tokens) if given is None else given
             shares = np.zeros(scores.shape, np.float32) if fused.shares is None else fused.shares
-            sureness = likelihoods(self.model, fused, answers)
+            sureness = likelihoods(self.model, fused, written)
             others = map(np.asarray, (fused.prior, shares, query.log_gate, *sureness))
-            outputs.append(ReaderOutput(answers, retrieved, *others))
+            outputs.append(ReaderOutput(written, retrieved, *others))
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
 
     def best_views(

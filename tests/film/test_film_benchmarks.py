@@ -54,11 +54,11 @@ def test_the_peak_of_a_clip(small_process, tmp_path):
 
 
 def test_the_fit_is_never_below_a_peak_and_finds_what_made_them():
-    truth, rows = (0.5e9, 250.0, 1.5), []
+    truth, rows = (0.5e9, 6.0, 1.5), []
     for config in (FilmConfig.paper(), FilmConfig.small()):
         for pixels, kept in ((65536, 0), (921600, 2), (2073600, 1)):
-            per_pixel = truth[1] + truth[2] * encoded_bytes(config)[0] + held_bytes(config, kept) + 3 * FRAME
-            rows.append((config, pixels, kept, truth[0] + 4 * parameters(config) + pixels * per_pixel))
+            per_pixel = truth[2] * encoded_bytes(config)[0] + held_bytes(config, kept) + 3 * FRAME
+            rows.append((config, pixels, kept, truth[0] + truth[1] * parameters(config) + pixels * per_pixel))
     np.testing.assert_allclose(film_memory.fit(rows), truth, rtol=1e-3)
     base, *_ = film_memory.fit([(*row[:3], row[3] + 1e8 * (number == 0)) for number, row in enumerate(rows)])
     assert base > truth[0]

@@ -21,6 +21,7 @@ from reveal.reader import Reader, ReaderOutput
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from recipes.countries.evaluation import CountriesEvaluation, normalized
+    from recipes.countries.forgetting import ATTACKS, ForgettingEvaluation, area
     from recipes.countries.sheet import captioned, diverse
     from recipes.small_world import engines
     from recipes.small_world.evaluation import RandomEngine, WorldEvaluation
@@ -139,6 +140,29 @@ def test_every_row_is_written(evaluation, network, zero, tmp_path):
         assert width > 4 * 192 and height > 5 * 192
     with pytest.raises(FileExistsError, match=r"results\.json"):
         evaluation.run(path, out)
+
+
+def test_an_attackers_area_under_the_curve():
+    rng = np.random.default_rng(0)
+    members, others = rng.integers(0, 9, 20).astype(float), rng.integers(2, 9, 30).astype(float)
+    pairs = np.sign(members[:, None] - others)
+    assert area(members, others) == pytest.approx((1 + pairs.mean()) / 2) != 0.5
+    assert area(members, members) == 0.5 and area(members + 9, others) == 1
+
+
+def test_what_is_deleted_cannot_be_told_from_what_never_was(tmp_path):
+    """Of an untrained network, which knows nothing about anyone."""
+    evaluation, out = ForgettingEvaluation(COUNTRIES, renderings=1, beams=1, resamples=20), tmp_path / "out"
+    groups = evaluation.groups()
+    assert {name: len(group) for name, group in groups.items()} == {"held out": 25, "training": 100, "never seen": 25}
+    assert len(np.unique(np.concatenate(list(groups.values())))) == 150
+    table = evaluation.run(save(tmp_path, COUNTRIES_NETWORK), out)
+    rows = json.loads((out / "results.json").read_text())["rows"]
+    assert [line.split(" | ")[0][2:] for line in table.splitlines()[2:]] == list(rows)
+    for scores in rows.values():
+        for attack in ATTACKS:
+            error = max(scores[f"auc_{attack}_error"], 0.01)
+            assert abs(scores[f"auc_{attack}"] - 0.5) < 4 * error < 0.4
 
 
 def test_scores_during_training():

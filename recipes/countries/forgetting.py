@@ -1,0 +1,137 @@
+"""Forgetting: whether answers betray that a deleted item was once in the memory, or was trained on.
+
+    python eval.py experiment=countries_joint evaluation=countries_forgetting weights=reveal/weights/countries
+
+To unlearn a fact, REVEAL deletes its items; the network stays as it is. The test is membership inference (Shokri et
+al., 1610.05820): whoever asks questions has to tell subjects whose items were deleted from those that were never there.
+
+| group | asked about in training | items |
+| --- | --- | --- |
+| held out | no | in the memory, then deleted |
+| training | yes | in the memory, then deleted |
+| never seen | no | never in the memory |
+
+The first two are half of the held-out and half of the training countries, the third is the other half of the held-out
+ones; all other items stay. Each group is asked the same questions before and after the deletion, and three attackers
+decide by one number per question, the larger the more likely a member:
+
+- `text`: 1 for a right answer, 0 for a wrong one;
+- `right answer`: log-probability of the right answer per token, for who can score texts;
+- `own answer`: log-probability of the network's answer per token.
+
+Their score is the area under the ROC curve against the never seen ones: .5 is guessing. "held out, deleted" tests the
+memory, "training, deleted" the weights. Standard errors are of a bootstrap over countries, whose questions are alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import scipy.stats
+from jaxtyping import Float, Int
+
+from common.evaluation.evaluation import Output
+from common.evaluation.score_table import markdown
+from recipes.countries.evaluation import CountriesEvaluation
+from recipes.countries.facts import RELATIONS
+from recipes.memory_evaluation import Scores, select
+from reveal.network.model import Reveal
+from reveal.reader import Reader
+
+ATTACKS = ("text", "right answer", "own answer")
+SPLIT = 0x666F7267  # seeds the halves
+
+
+@dataclasses.dataclass(frozen=True)
+class Observations:
+    """What an attacker sees of a group: for each question its country, and the numbers of `ATTACKS`."""
+
+    countries: Int[np.ndarray, " n"]
+    numbers: Float[np.ndarray, "a n"]
+
+    def resampled(self, rng: np.random.Generator) -> Observations:
+        """The questions about as many countries, drawn with repetition."""
+        known = np.unique(self.countries)
+        rows = [np.flatnonzero(self.countries == one) for one in rng.choice(known, len(known))]
+        chosen = np.concatenate(rows)
+        return Observations(self.countries[chosen], self.numbers[:, chosen])
+
+
+@dataclasses.dataclass(frozen=True)
+class ForgettingEvaluation(CountriesEvaluation):
+    """The table of the module's docstring; further attributes as in `CountriesEvaluation`.
+
+    Attributes:
+      resamples: of the bootstrap.
+    """
+
+    resamples: int = 200
+
+    def files(self) -> Sequence[str]:
+        return ("results.json", "results.md")
+
+    def illustrate(self, reader: Reader, output: Output) -> None:
+        """No pictures."""
+
+    def groups(self) -> dict[str, Int[np.ndarray, " n"]]:
+        """Countries of each group."""
+        rng = np.random.default_rng([SPLIT, self.seed])
+        held_out, never = np.array_split(rng.permutation(self.data.atlas.held_out), 2)
+        training, _ = np.array_split(rng.permutation(self.data.splits["train"]), 2)
+        return {"held out": held_out, "training": training, "never seen": never}
+
+    def reader(self, model: Reveal, folder: Path) -> Reader:
+        """With a memory that has no item about the countries never seen."""
+        reader, never = Reader(model, read_item=self.data.read_item), set(self.groups()["never seen"].tolist())
+        about = [country for country in range(self.data.atlas.real) if country not in never]
+        reader.build(folder, self.data.memory_items(about), self.data.sources, self.engine)
+        return reader
+
+    def rows(self, reader: Reader) -> dict[str, Scores]:
+        groups, rows = self.groups(), {}
+        for state in ("in the memory", "deleted"):
+            if state == "deleted":
+                about = np.concatenate([groups["held out"], groups["training"]])
+                reader.delete([item.id for item in self.data.memory_items(about) if item.id is not None])
+            seen = {name: self.observe(reader, name, countries) for name, countries in groups.items()}
+            for name in ("held out", "training"):
+                rows[f"{name}, {state}"] = self.attacked(seen[name], seen["never seen"])
+        return rows
+
+    def observe(self, reader: Reader, group: str, countries: Int[np.ndarray, " n"]) -> Observations:
+        """Asks about all of a group's countries."""
+        questions = self.data.evaluation("train" if group == "training" else "held_out", self.renderings)
+        questions = select(questions, np.isin(questions["id"] // len(RELATIONS), countries))
+        output = self.answer(reader, questions)
+        scored = self.answer(reader, questions, answers=questions["answer"])
+        numbers = np.stack([self.correct(output, questions), scored.likelihood, output.likelihood])
+        return Observations(questions["id"] // len(RELATIONS), numbers)
+
+    def attacked(self, members: Observations, others: Observations) -> Scores:
+        """Right answers of both groups, and of each attack the area under the curve with its error."""
+        rng = np.random.default_rng(self.seed)
+        areas = np.array([area(a, b) for a, b in zip(members.numbers, others.numbers, strict=True)])
+        drawn = [(members.resampled(rng).numbers, others.resampled(rng).numbers) for _ in range(self.resamples)]
+        errors = np.std([[area(a, b) for a, b in zip(*pair, strict=True)] for pair in drawn], axis=0)
+        scores = {"right": float(members.numbers[0].mean()), "right_never": float(others.numbers[0].mean())}
+        for name, value, error in zip(ATTACKS, areas.tolist(), errors.tolist(), strict=True):
+            scores |= {f"auc_{name}": value, f"auc_{name}_error": error}
+        return scores
+
+    def table(self, rows: Mapping[str, Scores]) -> str:
+        titles = ["group", "right answers, %", "of never seen, %", *(f"AUC, {name}" for name in ATTACKS)]
+        lines = []
+        for name, scores in rows.items():
+            shares = [f"{100 * scores[key]:.1f}" for key in ("right", "right_never")]
+            areas = [f"{scores[f'auc_{attack}']:.2f} ± {scores[f'auc_{attack}_error']:.2f}" for attack in ATTACKS]
+            lines.append([name, *shares, *areas])
+        return markdown(titles, lines)
+
+
+def area(members: Float[np.ndarray, " n"], others: Float[np.ndarray, " m"]) -> float:
+    """Area under the ROC curve: how often a member's number is the larger one; of equal ones, half."""
+    ranks = scipy.stats.rankdata(np.concatenate([members, others]))[: len(members)]
+    return float((ranks.sum() - len(members) * (len(members) + 1) / 2) / (len(members) * len(others)))
