@@ -16,6 +16,9 @@ first call, so compare `wait s` and `peak MB`, not `load`.
 - `CPU s`: of all threads, for one call. Less noisy than `call s` on a busy machine, but threads that wait may spin.
 - `peak MB`: the most held from the loading on, program and libraries included.
 
+`sdxl`: the UNet of SDXL (2.6 billion parameters, 5 GB in float16; another 5 GB while the files are written), from its
+folder and from a single file, in float16. Columns as above: a second copy would be 100 % over size.
+
 `steps`: the sampling program of a tiny UNet, with guidance, for runs of 1 to 100 steps. The loop is one scan: lines and
 compile time (`CPU s` of it) stay, only the run gets longer. A loop of one turn is none: its program is a bit shorter.
 `by calls`: the run over as many calls of the UNet alone.
@@ -33,6 +36,7 @@ Memory is read from /proc (Linux). No table uses programs that were compiled ear
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -57,6 +61,7 @@ SMALL_SIDE, SMALL_WIDTHS = 16, (32, 64)
 # Columns and the formats of their numbers.
 UNET = {"": "", "load s": ".2f", "load peak MB": ",.0f", "over size": "+.0%", "compile s": ".1f", "wait s": ".1f"}
 UNET |= {"call s": ".3f", "CPU s": ".3f", "peak MB": ",.0f"}
+SDXL = {"": "", "load s": ".2f", "CPU s": ".2f", "load peak MB": ",.0f", "over size": "+.0%"}
 PROGRAM = {"steps": "", "lines": ",", "compile s": ".2f", "CPU s": ".2f", "run s": ".3f", "by calls": ".2f"}
 TILES = {"side": "", "tile": "", "s": ".2f", "CPU s": ".2f", "peak MB": ",.0f", "off by": ".4f", "mean": ".5f"}
 TILES |= {"step": ".5f"}
@@ -66,7 +71,7 @@ GPU |= {"peak MB": ",.0f"}
 
 @dataclass
 class Options:
-    only: Literal["unet", "steps", "tiles", "gpu"] | None = None
+    only: Literal["unet", "sdxl", "steps", "tiles", "gpu"] | None = None
     """One table instead of all."""
     repeats: int = 3
     """Timed runs per number; the median counts."""
@@ -155,6 +160,46 @@ PROGRAMS = {
     "diffusers": theirs,
     "diffusers, channels last": functools.partial(theirs, channels_last=True),
 }
+
+
+def write_sdxl(folder: str, small: bool) -> dict[str, Any]:
+    """The folder of a random UNet, and a single file with it, in float16."""
+    import safetensors.numpy
+    from flax import nnx
+
+    from common.weights.porting import flatten, unflatten_like
+    from common.weights.torch_names import blank, state_dict
+    from plugins.diffusion.io import single_file
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "plugins"))
+    from ldm import single_names
+
+    config = diffusion.UNetConfig.sdxl()
+    if small:
+        sizes = {"block_out_channels": (32, 64, 64), "attention_head_dim": (1, 2, 2), "cross_attention_dim": 64}
+        config = dataclasses.replace(config, **sizes)
+    block = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float16)
+    graph, params = blank(diffusion.UNet, config)
+    values = {path: np.resize(block, leaf.shape) for path, leaf in flatten(params).items()}
+    tensors = state_dict(nnx.merge(graph, unflatten_like(values, params)), "float16")
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    place = Path(folder) / "folder"
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(config.to_json()))
+    safetensors.numpy.save_file(tensors, place / "diffusion_pytorch_model.safetensors")
+    names = single_names(tensors, config)
+    single = {single_file.PREFIXES["unet"][0] + other: tensors[name] for name, other in names.items()}
+    safetensors.numpy.save_file(single, Path(folder) / "single.safetensors")
+    os.sync()
+    return {"parameters": sum(tensor.size for tensor in tensors.values())}
+
+
+def run_sdxl(source: str) -> dict[str, Any]:
+    """Loads one of them."""
+    ours()
+    before = forget_peak()
+    _, seconds, work = timed(lambda: diffusion.load_unet(source, "float16"))
+    return {"load s": seconds, "CPU s": work, "load peak MB": memory("VmHWM") - before}
 
 
 def run_steps(steps: int, repeats: int) -> dict[str, Any]:
@@ -314,6 +359,18 @@ def table_unet(options: Options) -> None:
     print(f"\noutputs differ by {np.abs(a - b).max():.1e} at most; their standard deviation is {b.std():.2f}\n")
 
 
+def table_sdxl(options: Options) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        size = 2 * in_process("write_sdxl", folder=folder, small=options.small)["parameters"] / 2**20
+        heading(f"sdxl: {size:,.0f} MB of parameters in float16", SDXL)
+        for name in ("folder", "single.safetensors"):
+            path = Path(folder) / name
+            rows = [in_process("sdxl", source=str(path)) for _ in range(options.rounds)]
+            row = medians(rows)
+            line(SDXL, row | {"": name.partition(".")[0], "over size": row["load peak MB"] / size - 1})
+    print()
+
+
 def table_steps(options: Options) -> None:
     heading("steps: the sampling program of a tiny UNet", PROGRAM)
     for steps in (1, 10, 50, 100):
@@ -357,10 +414,12 @@ def line(columns: dict[str, str], row: dict[str, Any]) -> None:
 def main(options: Options) -> None:
     if options.case:
         name, arguments = json.loads(options.case)
-        cases = {"write": write, "unet": run_unet, "steps": run_steps, "tiles": run_tiles, "gpu": run_gpu}
+        cases = {"write": write, "unet": run_unet, "write_sdxl": write_sdxl, "sdxl": run_sdxl, "steps": run_steps}
+        cases |= {"tiles": run_tiles, "gpu": run_gpu}
         print(json.dumps(cases[name](**arguments)))
         return
-    for name, table in {"unet": table_unet, "steps": table_steps, "tiles": table_tiles, "gpu": table_gpu}.items():
+    tables = {"unet": table_unet, "sdxl": table_sdxl, "steps": table_steps, "tiles": table_tiles, "gpu": table_gpu}
+    for name, table in tables.items():
         if options.only in (None, name):
             table(options)
 

@@ -6,7 +6,11 @@ gives the tensors of one network as (name in the single file, name in diffusers,
 `(ldm, diffusers)` is the two names of one module.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from plugins.diffusion.io.single_file import ldm_names
+from plugins.diffusion.networks.unet_config import UNetConfig
 
 Tensor = tuple[str, str, tuple[int, ...]]
 Pair = tuple[str, str]
@@ -171,3 +175,16 @@ def with_bias(names: Pair, *shape: int) -> Iterator[Tensor]:
 
 def conv(names: Pair, outputs: int, inputs: int, size: int = 3) -> Iterator[Tensor]:
     yield from with_bias(names, outputs, inputs, size, size)
+
+
+def single_names(names: Iterable[str], config: UNetConfig) -> dict[str, str]:
+    """{diffusers' name of a UNet's tensor: in a single file}, by the loader's own rules; an upsampler's number is that
+    of its block's parts."""
+    renamed = {}
+    for name in names:
+        stem, _, leaf = name.rpartition(".")
+        known = ldm_names(stem, config.layers_per_block)
+        level = re.match(r"up_blocks\.(\d+)\.upsamplers", stem)
+        plain = level is not None and config.up_block_types[int(level[1])] == "UpBlock2D"
+        renamed[name] = f"{known[0] if len(known) == 1 or plain else known[1]}.{leaf}"
+    return renamed

@@ -1,7 +1,6 @@
 """SDXL: its architectures at full size, its single files, and what its bases, LCMs and editors refuse."""
 
 import dataclasses
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from common.weights import porting
 from common.weights.torch_names import blank, state_dict, table
 from plugins.diffusion.io.base import load_networks, read_base
 from plugins.diffusion.io.components import KINDS, load_vae
-from plugins.diffusion.io.single_file import XL, from_single_file, infer_config, ldm_names
+from plugins.diffusion.io.single_file import XL, from_single_file, infer_config
 from plugins.diffusion.networks.tiny_vae import TinyVAEConfig
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.networks.vae import AutoencoderKL, VAEConfig
@@ -50,24 +49,12 @@ def shapes_of(kind: str, config: Any) -> dict[str, tuple[int, ...]]:
     }
 
 
-def single_names(names, config: UNetConfig) -> dict[str, str]:
-    """{the library's name: in a single file}; an upsampler's number is that of its block's parts."""
-    renamed = {}
-    for name in names:
-        stem, _, leaf = name.rpartition(".")
-        known = ldm_names(stem, config.layers_per_block)
-        level = re.match(r"up_blocks\.(\d+)\.upsamplers", stem)
-        plain = level is not None and config.up_block_types[int(level[1])] == "UpBlock2D"
-        renamed[name] = f"{known[0] if len(known) == 1 or plain else known[1]}.{leaf}"
-    return renamed
-
-
 @pytest.mark.parametrize("config, count", [(UNetConfig.sdxl(), 2_567_463_684), (UNetConfig.sdxl_refiner(), None)])
 def test_full_size_unet(config, count):
     """The published number of parameters, and the architecture back from a single file's names and shapes."""
     shapes = shapes_of("unet", config)
     assert count is None or sum(int(np.prod(shape)) for shape in shapes.values()) == count
-    file = {UNET + single: shapes[name] for name, single in single_names(shapes, config).items()}
+    file = {UNET + single: shapes[name] for name, single in ldm.single_names(shapes, config).items()}
     origins = from_single_file("unet", file, UNET)
     assert {name: file[origin.key] for name, origin in origins.items()} == shapes
     if count:
@@ -106,7 +93,7 @@ def test_a_single_file_holds_the_networks_of_a_folder(tmp_path):
         "text_encoder": random(TextEncoder, text), "text_encoder_2": random(TextEncoder, second),
     }  # fmt: skip
     tensors = state_dict(networks["unet"])
-    file = {UNET + single: tensors[name] for name, single in single_names(tensors, WIDE).items()}
+    file = {UNET + single: tensors[name] for name, single in ldm.single_names(tensors, WIDE).items()}
     tensors = state_dict(networks["vae"])
     for single, name, shape in ldm.vae((32, 32), 4, 1):
         file[f"first_stage_model.{single}"] = tensors[name].reshape(shape)
