@@ -11,6 +11,7 @@ found in the path counts. Tactics:
 
     replicate   the whole array on every device
     fsdp        split along its largest axis that the fsdp axis divides; replicated if there is none, or under 4 MB
+    rows        split along the first axis over all devices; replicated if they do not divide it
 """
 
 import re
@@ -23,7 +24,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import keystr, tree_map_with_path
 
 DATA, FSDP = "data", "fsdp"
-REPLICATE = "replicate"
+REPLICATE, ROWS = "replicate", "rows"
 SMALLEST_SPLIT = 4 * 2**20  # bytes: below it, gathering costs more than the memory is worth
 
 Rules = Sequence[Sequence[str]]
@@ -62,8 +63,8 @@ def spare_mesh(spare: int) -> Mesh | None:
 
 def check_rules(rules: Rules) -> None:
     for pattern, tactic in rules:
-        if tactic not in (REPLICATE, FSDP):
-            raise ValueError(f"trainer.sharding: {tactic!r} is not a tactic; choose {REPLICATE} or {FSDP}")
+        if tactic not in (REPLICATE, FSDP, ROWS):
+            raise ValueError(f"trainer.sharding: {tactic!r} is not a tactic; choose {REPLICATE}, {FSDP} or {ROWS}")
         try:
             re.compile(pattern)
         except re.error as error:
@@ -74,6 +75,24 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
+def by_rows(mesh: Mesh, shape: Sequence[int]) -> NamedSharding:
+    """Split along the first axis over all devices, if they divide it; else replicated."""
+    split = len(shape) > 0 and shape[0] % mesh.devices.size == 0
+    return NamedSharding(mesh, PartitionSpec((DATA, FSDP)) if split else PartitionSpec())
+
+
+def place(tree: Any, shardings: Any) -> Any:
+    """Arrays on the devices. Of an array of the host that is split a process reads its own devices' share alone; all
+    processes must have the same."""
+
+    def put(x: Any, sharding: NamedSharding) -> jax.Array:
+        if isinstance(x, np.ndarray) and not sharding.is_fully_replicated:
+            return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+        return jax.device_put(x, sharding)
+
+    return jax.tree.map(put, tree, shardings)
+
+
 def shardings(mesh: Mesh, tree: Any, rules: Rules = (("", FSDP),)) -> Any:
     """The sharding of each leaf (array or shape) of `tree` by `rules`; leaves without a rule are replicated."""
     size = mesh.shape[FSDP]
@@ -81,6 +100,8 @@ def shardings(mesh: Mesh, tree: Any, rules: Rules = (("", FSDP),)) -> Any:
     def sharding(path: tuple, leaf: Any) -> NamedSharding:
         name = keystr(path, simple=True, separator="/")
         tactic = next((tactic for pattern, tactic in rules if re.search(pattern, name)), REPLICATE)
+        if tactic == ROWS:
+            return by_rows(mesh, leaf.shape)
         if tactic == REPLICATE or size == 1 or leaf.size * leaf.dtype.itemsize < SMALLEST_SPLIT:
             return replicated(mesh)
         axes = [axis for axis, length in enumerate(leaf.shape) if length % size == 0]

@@ -30,11 +30,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from jax.tree_util import DictKey
 
 from common.training.checkpoint import Checkpoints
-from common.training.mesh import DATA, FSDP, replicated, spare_mesh
+from common.training.mesh import by_rows, replicated, spare_mesh
 from common.training.task import HostIndexTask, Params, RefreshConfig, RefreshedTask, Task, Version
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Refresh(NoRefresh):
         if config.lag is None and jax.process_count() > 1:
             raise ValueError("refresh.lag is null: several processes must swap arrays at the same step; set a lag")
         self.task, self.config, self.mesh, self.spare = task, config, mesh, spare_mesh(config.spare)
-        self.frozen = frozen if self.spare is None else jax.device_put(frozen, replicated(self.spare))
+        self.frozen = frozen if self.spare is None else jax.tree.map(self._to_spare, frozen)
         self.current = Version(-1, 0, 0.0, None)
         self.pending: Pending | None = None
         self.skipped = False
@@ -153,7 +153,7 @@ class Refresh(NoRefresh):
 
         def shape(leaf: list) -> jax.ShapeDtypeStruct:
             *sizes, dtype = leaf
-            return jax.ShapeDtypeStruct(tuple(sizes), jnp.dtype(dtype), sharding=self._sharding(tuple(sizes)))
+            return jax.ShapeDtypeStruct(tuple(sizes), jnp.dtype(dtype), sharding=by_rows(self.mesh, sizes))
 
         shapes = {name: about["shapes"] for name in ("used", "coming") if about[name] is not None}
         target = jax.tree.map(shape, shapes, is_leaf=lambda x: isinstance(x, list))
@@ -202,6 +202,12 @@ class Refresh(NoRefresh):
             pending.thread = threading.Thread(target=pending.compute, args=(work,), name="refresh", daemon=True)
             pending.thread.start()
 
+    def _to_spare(self, x: jax.Array) -> jax.Array:
+        """Replicated, or split by rows as on the mesh of the training."""
+        assert self.spare is not None
+        whole = x.sharding.is_fully_replicated
+        return jax.device_put(x, replicated(self.spare) if whole else by_rows(self.spare, x.shape))
+
     def _snapshot(self, params: Params) -> Params:
         """A copy: the next step donates the memory of the parameters."""
         if self.spare is None:
@@ -215,7 +221,7 @@ class Refresh(NoRefresh):
         if not all(path and all(isinstance(key, DictKey) for key in path) for path in paths):  # a checkpoint's limit
             kind = type(computed).__name__
             raise ValueError(f"task.refresh_arrays gave a {kind}: give a dict of arrays, or of such dicts")
-        arrays = jax.tree.map(lambda x: jax.device_put(x, self._sharding(x.shape)), computed)
+        arrays = jax.tree.map(lambda x: jax.device_put(x, by_rows(self.mesh, x.shape)), computed)
         while not all(leaf.is_ready() for leaf in jax.tree.leaves(arrays)):  # block_until_ready cannot be cancelled
             self._check_cancelled()
             time.sleep(POLL)
@@ -225,11 +231,6 @@ class Refresh(NoRefresh):
     def _check_cancelled(self) -> None:
         if self.cancelled.is_set():
             raise Cancelled
-
-    def _sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-        """Split along the first axis over all devices, if they divide it; else replicated."""
-        split = len(shape) > 0 and shape[0] % self.mesh.devices.size == 0
-        return NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)) if split else PartitionSpec())
 
 
 def make_refresh(task: Task, mesh: Mesh, frozen: Any) -> NoRefresh:

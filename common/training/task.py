@@ -59,6 +59,16 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
+class SplitFrozenTask(Protocol):
+    """A task of whose frozen arrays each device holds a part."""
+
+    @property
+    def frozen_rules(self) -> Sequence[tuple[str, str]]:
+        """Rules of `mesh.py` for `frozen()`, which precede those of the trainer."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class RefreshConfig:
     """When and where the arrays of a `RefreshedTask` are recomputed.

@@ -29,11 +29,11 @@ from common.evaluation.evaluation import Evaluation
 from common.training import distributed
 from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger, LoggerConfig, MetricWindow
-from common.training.mesh import Rules, check_rules, make_mesh, replicated, shard_batch, shardings
+from common.training.mesh import Rules, check_rules, make_mesh, place, replicated, shard_batch, shardings
 from common.training.optimizer import OptimConfig, make_optimizer, make_schedule
 from common.training.refresh import NoRefresh, make_refresh
 from common.training.state import TrainState, abstract_state, as_seed, init_state, train_step
-from common.training.task import IDS, Batch, Data, Metrics, RefreshedTask, Task
+from common.training.task import IDS, Batch, Data, Metrics, RefreshedTask, SplitFrozenTask, Task
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,8 @@ def train(
     target = abstract_state(task, tx, optim, mesh, config.sharding)
     state_sharding = jax.tree.map(lambda x: x.sharding, target)
     frozen = task.frozen()
-    frozen = jax.device_put(frozen, shardings(mesh, frozen, config.sharding))
+    rules = (*(task.frozen_rules if isinstance(task, SplitFrozenTask) else ()), *config.sharding)
+    frozen = place(frozen, shardings(mesh, frozen, rules))
     refresh = make_refresh(task, mesh, frozen)
 
     def resume(step: int) -> tuple[int, TrainState]:

@@ -7,12 +7,17 @@ A step searches `encoded.keys`, re-encodes the items that gradients must reach f
 from `encoded`. `encode_all` computes keys and values of all items; the trainer refreshes them every so many steps
 (`common/training/refresh.py`).
 
+All of it but sources and ids is split by rows over the devices of the mesh (`SPLIT`): each encodes its own rows, and
+`gather` brings the rows that a step reads to the devices that read them. So the memory of a device and the time of a
+refresh are those of its share.
+
 Rows are the items in order of their ids, padded with rows that no search finds to a number that any mesh divides
 (`exact.py`). Rows carry the item's id, so this memory and the one on disk name the same items.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,13 +27,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Integer, UInt8
 
 from reveal.memory.engines.exact import UNIT
 from reveal.network.model import Item, Reveal
 
 ROWS = 8 * UNIT  # rows come in multiples of this: eight devices have whole blocks each
-CHUNK = 128  # items that are encoded at a time
+CHUNK = 128  # items that a device encodes at a time
+SPLIT = (("contents/(tokens|image|has_image)$", "rows"),)  # `common.training.mesh.Rules`
 
 
 class Contents(NamedTuple):
@@ -80,10 +87,44 @@ def rows_of(contents: Contents, ids: Integer[Array, "*b"]) -> Int[Array, "*b"]:
     return jnp.where((jnp.asarray(contents.id)[rows] == ids) & (ids >= 0), rows, -1)
 
 
-def take(contents: Contents, rows: Int[Array, "*b"]) -> Contents:
+def gather(arrays: Any, rows: Int[Array, "b ..."], mesh: Mesh | None = None) -> Any:
+    """`array[rows]` of each array of a tree, which the mesh may split by rows; without gradients.
+
+    Each device looks up all rows in its share, 0 for others', and the sum goes to those that hold the batch's part."""
+    arrays = jax.tree.map(jnp.asarray, arrays)
+    count = len(jax.tree.leaves(arrays)[0])
+    if mesh is None or mesh.devices.size == 1 or count % mesh.devices.size:
+        return jax.tree.map(lambda array: lax.stop_gradient(array[rows]), arrays)
+    axes, split = mesh.axis_names, len(rows) % mesh.devices.size == 0
+
+    def of_each_device(shares: Any, rows: Array) -> Any:
+        if split:
+            rows = lax.all_gather(rows, axes, tiled=True)
+        here = rows - lax.axis_index(axes) * (count // mesh.devices.size)
+        own = (here >= 0) & (here < count // mesh.devices.size)
+
+        def look_up(share: Array) -> Array:
+            found = share[jnp.where(own, here, 0)]
+            mask = own.reshape(own.shape + (1,) * (found.ndim - own.ndim))
+            found = jnp.where(mask, found, jnp.zeros_like(found)).astype(
+                jnp.int32 if found.dtype == bool else found.dtype
+            )
+            total = lax.psum_scatter(found, axes, tiled=True) if split else lax.psum(found, axes)
+            return total.astype(share.dtype)
+
+        return jax.tree.map(look_up, shares)
+
+    by_row, whole = PartitionSpec(axes), PartitionSpec(axes) if split else PartitionSpec()
+    mapped = jax.shard_map(of_each_device, mesh=mesh, in_specs=(by_row, whole), out_specs=whole, check_vma=False)
+    return mapped(lax.stop_gradient(arrays), rows)
+
+
+def take(contents: Contents, rows: Int[Array, "b ..."], mesh: Mesh | None = None) -> Contents:
     """Some rows; -1 gives a padding row."""
     present = rows >= 0
-    taken = jax.tree.map(lambda array: jnp.asarray(array)[jnp.where(present, rows, 0)], contents)
+    at = jnp.where(present, rows, 0)
+    tokens, image, has_image = gather((contents.tokens, contents.image, contents.has_image), at, mesh)
+    taken = Contents(tokens, image, has_image, jnp.asarray(contents.source)[at], jnp.asarray(contents.id)[at])
     return taken._replace(
         tokens=jnp.where(present[..., None], taken.tokens, 0),
         has_image=present & taken.has_image,
@@ -117,19 +158,48 @@ def encode_all(
     contents: Contents,
     check_cancelled: Callable[[], None] = lambda: None,
 ) -> Encoded:
-    """Keys and values of all rows, without gradients. `CHUNK` rows at a time, so that training steps run in between;
-    `check_cancelled` may raise after each."""
-    chunks = []
-    for start in range(0, len(contents.id), CHUNK):
-        chunks.append(_encode_chunk(graph, params, contents, start))
+    """Keys and values of all rows, without gradients. Each device encodes `CHUNK` of its rows at a time, so that
+    training steps run in between; `check_cancelled` may raise after each."""
+    sharding = getattr(contents.tokens, "sharding", None)
+    split = isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated
+    mesh = sharding.mesh if split else None
+    share = len(contents.id) // (mesh.size if mesh else 1)
+    chunk, chunks = math.gcd(share, CHUNK), []
+    for start in range(0, share, chunk):
+        chunks.append(_encode_chunk(graph, params, contents, start, chunk, mesh))
         jax.block_until_ready(chunks[-1])
         check_cancelled()
-    return Encoded(*(jnp.concatenate(x) for x in zip(*chunks, strict=True)))
+    return _joined(chunks, mesh)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=(0, 4, 5))
 def _encode_chunk(
-    graph: nnx.GraphDef, params: Mapping[str, Any], contents: Contents, start: Int[Array, ""] | int
+    graph: nnx.GraphDef,
+    params: Mapping[str, Any],
+    contents: Contents,
+    start: Int[Array, ""] | int,
+    chunk: int,
+    mesh: Any,
 ) -> Encoded:
-    chunk = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(jnp.asarray(x), start, CHUNK)[:, None], contents)
-    return Encoded(*(x[:, 0] for x in encode(nnx.merge(graph, params), chunk)))
+    def of_each_device(params: Any, tokens: Array, image: Array, has_image: Array, start: Array) -> tuple[Array, Array]:
+        rows = [lax.dynamic_slice_in_dim(x, start, chunk) for x in (tokens, image, has_image)]
+        return nnx.merge(graph, params).encode_item(rows[0], rows[1] / 255, rows[2])
+
+    arrays = map(jnp.asarray, (contents.tokens, contents.image, contents.has_image))
+    return Encoded(*_on_shares(of_each_device, mesh, "prrrp")(params, *arrays, jnp.asarray(start)))
+
+
+@partial(jax.jit, static_argnums=1)
+def _joined(chunks: list[Encoded], mesh: Any) -> Encoded:
+    """The chunks of each device, one after the other."""
+    join = lambda *parts: jax.tree.map(lambda *x: jnp.concatenate(x), *parts)  # noqa: E731
+    return _on_shares(join, mesh, "r" * len(chunks))(*chunks)
+
+
+def _on_shares(function: Callable[..., Any], mesh: Mesh | None, split: str) -> Callable[..., Any]:
+    """`function`, run by each device on its rows of the arguments marked "r"; the result is split by rows."""
+    if mesh is None:
+        return function
+    rows = PartitionSpec(mesh.axis_names)
+    specs = tuple(rows if mark == "r" else PartitionSpec() for mark in split)
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False)

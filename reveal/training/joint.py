@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
 
 from common.training.mesh import make_mesh
 from common.training.task import Batch, Context, Metrics, Params, RefreshConfig, Version
@@ -101,7 +101,7 @@ class Joint(RevealTask):
         encoded = Encoded(**context.refreshed)
         query = self.query(model, batch)
         hits = self.search(query, contents, encoded, context)
-        values, score = self.read(model, query, hits, contents, encoded, batch, context.key)
+        values, score = self.read(model, query, hits, contents, encoded, batch, context)
         fused = model.fuse(query, values, score, hits.rows >= 0, remat=self.remat)
         output = Output(query, values, self.predict(model, fused, batch["answer"]))
         weights = dataclasses.replace(self.weights, reconstruct=0)  # of the warm start
@@ -110,7 +110,7 @@ class Joint(RevealTask):
         else:
             output = output._replace(source=jnp.asarray(batch["source"]))
         if weights.contrastive:
-            ids, _, candidates = self.candidates(model, contents, batch, context.key)
+            ids, _, candidates = self.candidates(model, contents, batch, context.key, context.mesh)
             output = output._replace(keys=candidates.key, ids=ids)
         loss, metrics = self.total(weights, output, batch, context)
         return loss, metrics | self.recall(hits, contents, batch)
@@ -179,13 +179,13 @@ class Joint(RevealTask):
         contents: Contents,
         encoded: Encoded,
         batch: Batch,
-        key: PRNGKeyArray,
+        context: Context,
     ) -> tuple[Float[Array, "b k c d"], Float[Array, "b k"]]:
         """Values and scores of the hits, the first ones re-encoded."""
-        rows = jnp.maximum(hits.rows, 0)
-        keys, values = jax.lax.stop_gradient((encoded.keys[rows], encoded.values[rows]))
+        keys, values = device_memory.gather(encoded, jnp.maximum(hits.rows, 0), context.mesh)
         if self.fresh:
-            item = self.encode(model, device_memory.take(contents, hits.rows[:, : self.fresh]), batch, key)
+            items = device_memory.take(contents, hits.rows[:, : self.fresh], context.mesh)
+            item = self.encode(model, items, batch, context.key)
             keys = jnp.concatenate([item.key, keys[:, self.fresh :]], axis=1)
             values = jnp.concatenate([item.value, values[:, self.fresh :]], axis=1)
         return values, scores(query.vector, keys, query.log_gate, jnp.maximum(hits.sources, 0))

@@ -19,9 +19,10 @@ A batch of b images of s pixels, with n tokens of text, o of answer and h negati
 Prefix language modelling splits all captions of a batch after the same number of tokens, drawn from 0 to `prefix` (Hu
 et al., CVPR 2023, as released); a shorter caption keeps its last token as its answer.
 
-**Knowledge.** All items are in RAM and on the devices (`device_memory.Contents`): an image of 224 pixels takes 150 KB,
-so 100,000 take 15 GB. Item images may be cropped (`item_crop`) or dropped (`drop_image`) for the warm start, so that
-retrieval cannot compare pixels. Both are drawn once per item, not per step as in the reference.
+**Knowledge.** All items are in RAM of each process, and split over the devices (`device_memory.Contents`): an image of
+224 pixels takes 150 KB, so 100,000 take 15 GB, or 2 GB of each of eight devices. Item images may be cropped
+(`item_crop`) or dropped (`drop_image`) for the warm start, so that retrieval cannot compare pixels. Both are drawn once
+per item, not per step as in the reference.
 
 **Negatives** that a question names come first, shuffled; then come other questions' gold items. An item that answers no
 question would teach that its key is to be far from all questions.
@@ -210,7 +211,8 @@ class OwnDataConfig:
             tokens = self.prompt(question.text if self.objective == "vqa" else "")
             example |= {"tokens": tokens, "answer": self._ended(self.vocabulary.encode(answer, self.answer_length))}
         if question.gold is not None:
-            example |= {"gold": np.int32(question.gold), "source": self._source[question.gold]}
+            ids, sources = self._sources
+            example |= {"gold": np.int32(question.gold), "source": sources[np.searchsorted(ids, question.gold)]}
             example["negatives"] = self._negatives(question, rng)
         return example
 
@@ -231,10 +233,13 @@ class OwnDataConfig:
         return answer
 
     def _negatives(self, question: Question, rng: np.random.Generator) -> Int[np.ndarray, " h"]:
+        """In a time that does not grow with the items."""
         named = rng.permutation(np.array(question.negatives, np.int32))[: self.negatives]
-        others = self._golds[self._golds != question.gold]
-        drawn = rng.choice(others, self.negatives - len(named)) if self.negatives > len(named) else others[:0]
-        return np.concatenate([named, drawn]).astype(np.int32)
+        drawn = np.zeros(0, np.int64)
+        if self.negatives > len(named):
+            drawn = rng.integers(len(self._golds) - 1, size=self.negatives - len(named))
+            drawn += drawn >= np.searchsorted(self._golds, question.gold)  # all but the question's own
+        return np.concatenate([named, self._golds[drawn]]).astype(np.int32)
 
     @functools.cached_property
     def _caption_prompt(self) -> Int[np.ndarray, " p"]:
@@ -251,8 +256,10 @@ class OwnDataConfig:
         return np.unique(np.array([question.gold for question in self.usable_questions], np.int32))
 
     @functools.cached_property
-    def _source(self) -> dict[int, np.int32]:
-        return dict(zip(self.items.id.tolist(), self.items.source.astype(np.int32), strict=True))
+    def _sources(self) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """The items' ids in order, and the source of each."""
+        order = np.argsort(self.items.id)
+        return self.items.id[order], self.items.source[order].astype(np.int32)
 
 
 def _padded(tokens: Int[np.ndarray, " _m"], length: int) -> Int[np.ndarray, " length"]:

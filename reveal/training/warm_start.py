@@ -21,12 +21,13 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.training.objectives import Scope, Term, total
@@ -75,6 +76,7 @@ class RevealTask:
     remat: bool = False  # recompute activations for the gradient: less memory, more time
     # Further named terms (`common.training.objectives`), of a `losses.Output`.
     losses: Mapping[str, Term] = dataclasses.field(default_factory=dict, kw_only=True)
+    frozen_rules: ClassVar = device_memory.SPLIT
 
     def __post_init__(self):
         if self.k < 0:
@@ -127,11 +129,11 @@ class RevealTask:
         return device_memory.encode(model, items, batch.get("permutation"), self.remat)
 
     def candidates(
-        self, model: Reveal, contents: Contents, batch: Batch, key: PRNGKeyArray
+        self, model: Reveal, contents: Contents, batch: Batch, key: PRNGKeyArray, mesh: Mesh | None
     ) -> tuple[Int[Array, "b m"], Contents, Item]:
         """The gold item of each row and its negatives: ids, contents, keys and values."""
         ids = jnp.concatenate([jnp.asarray(batch["gold"])[:, None], jnp.asarray(batch["negatives"])], axis=1)
-        items = device_memory.take(contents, device_memory.rows_of(contents, ids))
+        items = device_memory.take(contents, device_memory.rows_of(contents, ids), mesh)
         return ids, items, self.encode(model, items, batch, key)
 
     def predict(self, model: Reveal, fused: Fused, text: Int[Array | np.ndarray, "b o"]) -> Float[Array, "b o v"]:
@@ -169,7 +171,7 @@ class WarmStart(RevealTask):
         model, contents = self.model(params), Contents(*context.frozen["contents"])
         slots_key, augment_key = jax.random.split(context.key)
         query = self.query(model, batch)
-        ids, items, encoded = self.candidates(model, contents, batch, augment_key)
+        ids, items, encoded = self.candidates(model, contents, batch, augment_key, context.mesh)
         slots = self.slots(slots_key, ids)
         keys, values, sources, read_ids = (
             self.select(x, slots) for x in (encoded.key, encoded.value, items.source, items.id)

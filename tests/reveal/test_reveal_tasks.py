@@ -21,7 +21,7 @@ from reveal.training.losses import Output, Weights
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from common.training.mesh import make_mesh
+    from common.training.mesh import make_mesh, place, shardings
     from common.training.task import Context
     from reveal.training.joint import Joint
     from reveal.training.warm_start import WarmStart
@@ -82,6 +82,35 @@ def test_rows_are_in_order_of_ids_and_padded():
     rows = np.asarray(device_memory.rows_of(contents, ids))
     assert (rows[:, 1:] == -1).all()
     np.testing.assert_array_equal(contents.id[rows[:, 0]], ids[:, 0])
+
+
+@pytest.mark.parametrize("fsdp", [1, 2])
+def test_each_device_holds_and_encodes_its_rows(fsdp, params, encoded, batch):
+    """And a step reads, finds and learns the same."""
+    mesh, devices, task = make_mesh(2, fsdp), 2, Joint(WORLD, NETWORK, k=3, reencode=2, weights=LM)
+    whole = task.frozen()
+    frozen = place(whole, shardings(mesh, whole, task.frozen_rules))
+    contents = frozen["contents"]
+    for name in ("tokens", "image", "has_image"):
+        array = getattr(contents, name)
+        assert {len(shard.data) for shard in array.addressable_shards} == {len(array) // devices}
+    found = task.refresh_arrays(params, frozen)
+    for name, array in encoded.items():
+        assert len(found[name].addressable_shards[0].data) == len(array) // devices
+        np.testing.assert_allclose(found[name], array, atol=1e-5)
+    rows = jnp.asarray(np.random.default_rng(0).integers(-1, 300, (8, 3)))
+    for part in (rows, rows[:3]):  # what the devices divide, and what they do not
+        split, plain = device_memory.take(contents, part, mesh), device_memory.take(whole["contents"], part)
+        assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(split, plain, strict=True))
+
+    doubled = {name: jnp.concatenate([x, x]) for name, x in batch.items() if name != "permutation"}
+
+    def step(*memory):
+        given = Context(jnp.zeros((), jnp.int32), jax.random.key(1), *memory)
+        return jax.jit(jax.value_and_grad(lambda p: task.loss(p, doubled, given), has_aux=True))(params)
+
+    results = step(frozen, found, mesh), step(whole, encoded, None)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *results)
 
 
 RETRIEVER = {"query_head", "key_head", "projection", "gate"}
