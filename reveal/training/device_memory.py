@@ -105,10 +105,8 @@ def gather(arrays: Any, rows: Int[Array, "b ..."], mesh: Mesh | None = None) -> 
 
         def look_up(share: Array) -> Array:
             found = share[jnp.where(own, here, 0)]
-            mask = own.reshape(own.shape + (1,) * (found.ndim - own.ndim))
-            found = jnp.where(mask, found, jnp.zeros_like(found)).astype(
-                jnp.int32 if found.dtype == bool else found.dtype
-            )
+            mine = own.reshape(own.shape + (1,) * (found.ndim - own.ndim))
+            found = jnp.where(mine, found, 0)  # of booleans: integers, which can be summed
             total = lax.psum_scatter(found, axes, tiled=True) if split else lax.psum(found, axes)
             return total.astype(share.dtype)
 
@@ -161,45 +159,53 @@ def encode_all(
     """Keys and values of all rows, without gradients. Each device encodes `CHUNK` of its rows at a time, so that
     training steps run in between; `check_cancelled` may raise after each."""
     sharding = getattr(contents.tokens, "sharding", None)
-    split = isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated
-    mesh = sharding.mesh if split else None
-    share = len(contents.id) // (mesh.size if mesh else 1)
-    chunk, chunks = math.gcd(share, CHUNK), []
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated else None
+    share = len(contents.id) // (1 if mesh is None else mesh.size)
+    chunk = math.gcd(share, CHUNK)
+    inputs = Contents(*map(jnp.asarray, contents))
+    encoded = _empty(graph, params, inputs, mesh)
     for start in range(0, share, chunk):
-        chunks.append(_encode_chunk(graph, params, contents, start, chunk, mesh))
-        jax.block_until_ready(chunks[-1])
+        encoded = _encode_chunk(graph, params, inputs, encoded, start, chunk, mesh)
+        jax.block_until_ready(encoded)
         check_cancelled()
-    return _joined(chunks, mesh)
+    return encoded
 
 
-@partial(jax.jit, static_argnums=(0, 4, 5))
+@partial(jax.jit, static_argnums=(0, 3))
+def _empty(graph: nnx.GraphDef, params: Mapping[str, Any], contents: Contents, mesh: Mesh | None) -> Encoded:
+    """Zeros in place of the keys and values of all rows, split as they are."""
+    rows = [x[:, None] for x in (contents.tokens, contents.image, contents.has_image)]
+    shapes = jax.eval_shape(jax.vmap(partial(_encode_rows, graph, params)), *rows)
+    zeros = [jnp.zeros((shape.shape[0], *shape.shape[2:]), shape.dtype) for shape in shapes]
+    if mesh is not None:
+        zeros = lax.with_sharding_constraint(zeros, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
+    return Encoded(*zeros)
+
+
+@partial(jax.jit, static_argnums=(0, 5, 6), donate_argnums=3)
 def _encode_chunk(
     graph: nnx.GraphDef,
     params: Mapping[str, Any],
     contents: Contents,
+    encoded: Encoded,
     start: Int[Array, ""] | int,
     chunk: int,
-    mesh: Any,
+    mesh: Mesh | None,
 ) -> Encoded:
-    def of_each_device(params: Any, tokens: Array, image: Array, has_image: Array, start: Array) -> tuple[Array, Array]:
-        rows = [lax.dynamic_slice_in_dim(x, start, chunk) for x in (tokens, image, has_image)]
-        return nnx.merge(graph, params).encode_item(rows[0], rows[1] / 255, rows[2])
+    """`encoded` with the rows of one chunk of each device."""
 
-    arrays = map(jnp.asarray, (contents.tokens, contents.image, contents.has_image))
-    return Encoded(*_on_shares(of_each_device, mesh, "prrrp")(params, *arrays, jnp.asarray(start)))
+    def of_each_device(params: Any, encoded: Encoded, inputs: tuple[Array, ...], start: Array) -> Encoded:
+        rows = [lax.dynamic_slice_in_dim(x, start, chunk) for x in inputs]
+        put = partial(lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
+        return Encoded(*map(put, encoded, _encode_rows(graph, params, *rows)))
+
+    if mesh is not None:
+        rows, whole = PartitionSpec(mesh.axis_names), PartitionSpec()
+        specs = {"in_specs": (whole, rows, rows, whole), "out_specs": rows}
+        of_each_device = jax.shard_map(of_each_device, mesh=mesh, check_vma=False, **specs)
+    inputs = contents.tokens, contents.image, contents.has_image
+    return of_each_device(params, encoded, inputs, jnp.asarray(start))
 
 
-@partial(jax.jit, static_argnums=1)
-def _joined(chunks: list[Encoded], mesh: Any) -> Encoded:
-    """The chunks of each device, one after the other."""
-    join = lambda *parts: jax.tree.map(lambda *x: jnp.concatenate(x), *parts)  # noqa: E731
-    return _on_shares(join, mesh, "r" * len(chunks))(*chunks)
-
-
-def _on_shares(function: Callable[..., Any], mesh: Mesh | None, split: str) -> Callable[..., Any]:
-    """`function`, run by each device on its rows of the arguments marked "r"; the result is split by rows."""
-    if mesh is None:
-        return function
-    rows = PartitionSpec(mesh.axis_names)
-    specs = tuple(rows if mark == "r" else PartitionSpec() for mark in split)
-    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False)
+def _encode_rows(graph: nnx.GraphDef, params: Mapping[str, Any], tokens: Array, image: Array, has_image: Array) -> Item:
+    return nnx.merge(graph, params).encode_item(tokens, image / 255, has_image)
