@@ -22,6 +22,7 @@ OTHER = ("PYTHONPATH", "VIRTUAL_ENV", "JAX_PLATFORMS", "XLA_FLAGS")  # of the en
 
 
 def main(folder: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # of a program in the background it may be ignored
     folder.mkdir(parents=True)
     project, home = folder / "project", folder / "home"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(project)], check=True)

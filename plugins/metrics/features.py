@@ -118,7 +118,7 @@ def clip(folder: str | Path, batch: int = BATCH) -> Clip:
         padded = np.concatenate([inputs, np.repeat(inputs[-1:], missing, axis=0)])
         return np.asarray(embed(tower, params, padded))[: len(inputs)]
 
-    def images(given: Float[np.ndarray, "b h w 3"]) -> Float[np.ndarray, "b d"]:
+    def images(given: Sequence[np.ndarray] | Float[np.ndarray, "b h w 3"]) -> Float[np.ndarray, "b d"]:
         resized = np.stack([preparation.resized(to_uint8(image)) for image in given])
         return rows("embed_image", preparation.normalised(resized))
 

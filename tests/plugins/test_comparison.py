@@ -149,7 +149,7 @@ def test_a_row_for_each_method(made, tmp_path):
 def test_clips_columns(made, tmp_path):
     """Of features by hand: images by their corners, prompts by their length."""
     embed = lambda texts: np.array([[len(text)] + [1] * 11 for text in texts], np.float32)  # noqa: E731
-    clip = Clip(CORNERS, FeatureExtractor("corners", embed))
+    clip = Clip(FeatureExtractor("corners", lambda images: 1 + CORNERS(images)), FeatureExtractor("corners", embed))
     shown = comparison(made, clip=clip, quality=None, rounds=1).run("", tmp_path)
     header, _, base = shown.splitlines()[:3]
     titles = ["CMMD corners", "CLIP score corners"]
@@ -230,7 +230,7 @@ def test_quality_is_shown_under_the_name_of_its_features(made, monkeypatch):
         evaluation = comparison(made, quality=FeatureExtractor(name, CORNERS.embed))
         held = evaluation.held_out(4)
         images = {"Base": held.images, "Base + noise": noise[:4]}
-        rows = evaluation._rows(diffusion_base(), [tables.Method(title) for title in images], held, images)
+        rows = evaluation._rows(diffusion_base(), [tables.Method(title) for title in images], held, images, None)
         base, other = (row["quality"] for row in rows)
         assert next(iter(base)) == distance and base[distance] < 1e-6 < other[distance]
         assert f"| {distance} |" in tables.table(rows) and {*base} <= {*tables.flat_row(rows[0])}

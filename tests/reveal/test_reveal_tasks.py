@@ -224,7 +224,7 @@ def test_hits_are_read_with_their_scores(find, params, batch, encoded):
         model = task.model(params)
         query = task.query(model, batch)
         hits = task.search(query, contents, stored, how)
-        return query, hits, task.read(model, query, hits, contents, stored, {}, how.key)
+        return query, hits, task.read(model, query, hits, contents, stored, {}, how)
 
     query, hits, (values, found) = run()
     live = contents.source < 4
