@@ -35,7 +35,7 @@ from jaxtyping import Float, UInt8
 
 from common import terminal
 from common.io.images import contact_sheet, write_image
-from film.data.cutting import STRIDE
+from film.data.augment import CELL
 from film.data.triplet import Encoded, Frames, Source, as_png
 from film.visualization import flow_picture
 from recipes.film_small.motions import Motion, draw_pose, draw_waves
@@ -93,8 +93,8 @@ class MovingPhotographs(Source):
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(int(number) for number in self.layers))
         object.__setattr__(self, "motion", tuple(float(pixels) for pixels in self.motion))
-        if self.size < 32 or self.size % STRIDE or self.count < 1:
-            raise ValueError(f"size {self.size} must be a multiple of {STRIDE} from 32 on, count {self.count} >= 1")
+        if self.size < 32 or self.size % CELL or self.count < 1:
+            raise ValueError(f"size {self.size} must be a multiple of {CELL} from 32 on, count {self.count} >= 1")
         if len(self.layers) != 2 or not 0 <= self.layers[0] <= self.layers[1] <= 20:
             raise ValueError(f"layers {self.layers} must be the fewest and the most, from 0 to 20")
         if len(self.motion) != 2 or not 0 < self.motion[0] <= self.motion[1] <= self.size:
