@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -117,7 +117,8 @@ def fetch_drawings(folder: Path, archives: Path | None = None, overwrite: bool =
         wanted.setdefault(one.package, []).extend(paths)
     counts, index, origins, names = {}, {}, {}, {}
     with atomic_folder(folder, overwrite, FILES) as part:
-        for package, about, files in sorted_first(read_packages(wanted, archives), OPEN):
+        # OpenMoji comes first: it knows the names of emoji.
+        for package, about, files in sorted(read_packages(wanted, archives), key=lambda entry: entry[0] != OPEN):
             origins[package.name] = about
             if package == OPEN:
                 names = json.loads(files[CHARACTERS].content)
@@ -129,11 +130,6 @@ def fetch_drawings(folder: Path, archives: Path | None = None, overwrite: bool =
         text = json.dumps({"codes": codes, "aspects": index, "packages": origins}, ensure_ascii=False)
         (part / INDEX).write_text(text, "utf-8")
     return counts
-
-
-def sorted_first(packages: Any, first: Package) -> list[Any]:
-    """The named package before the others: it knows the names of emoji."""
-    return sorted(packages, key=lambda entry: entry[0] != first)
 
 
 def place(path: str, code: str) -> str:
@@ -191,12 +187,11 @@ def cut(png: bytes) -> tuple[UInt8[np.ndarray, "72 96 4"], float]:
         pixels = np.dstack([pixels, np.full(pixels.shape[:2], 255, np.uint8)])
     rows, columns = (np.flatnonzero((pixels[..., 3] > OPAQUE).any(axis)) for axis in (1, 0))
     pixels = pixels[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    height, width = pixels.shape[:2]
     alpha = pixels[..., 3:].astype(np.float32) / 255
     scaled = cv2.resize(np.dstack([pixels[..., 2::-1] * alpha, alpha]), (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
     colours = scaled[..., :3] / np.maximum(scaled[..., 3:], 1 / 255)
-    return np.rint(np.dstack([colours.clip(0, 255), 255 * scaled[..., 3:]])).astype(np.uint8), pixels.shape[
-        1
-    ] / pixels.shape[0]
+    return np.rint(np.dstack([colours.clip(0, 255), 255 * scaled[..., 3:]])).astype(np.uint8), width / height
 
 
 def sheet(pictures: Pictures) -> Image.Image:

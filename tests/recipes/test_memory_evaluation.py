@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from flax import nnx
-from little_worlds import COUNTRIES_NETWORK, WORLD, WORLD_NETWORK
+from little_worlds import COUNTRIES_NETWORK, WORLD, WORLD_NETWORK, number_of
 
 from common.io.images import image_size
 from recipes.countries.data import CountriesConfig
@@ -64,7 +64,7 @@ def test_of_several_right_answers_any_one_is_right():
         ("Peru", "borders", "brazil", True),
         ("Peru", "borders", "Argentina", False),
     ):
-        number = COUNTRIES.atlas.number_of[country] * len(RELATIONS) + RELATIONS.index(relation)
+        number = number_of(COUNTRIES.atlas, country) * len(RELATIONS) + RELATIONS.index(relation)
         assert EVALUATION.correct(written([text]), {"id": np.array([number])}).tolist() == [right], text
     assert normalized(" Port  Louis ") == "port louis"
 
@@ -91,7 +91,7 @@ class Oracle(Reader):
         before = f"Question: {QUESTIONS[relation][0].removesuffix('{}?')}"
         names = [text.removeprefix(before).removesuffix("?") for text in texts]
         atlas = COUNTRIES.atlas
-        return written([(atlas.answers(atlas.number_of[name], relation) or ("",))[0] for name in names])
+        return written([(atlas.answers(number_of(atlas, name), relation) or ("",))[0] for name in names])
 
 
 def test_two_hops_need_both_answers():
