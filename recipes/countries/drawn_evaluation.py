@@ -378,8 +378,9 @@ def as_file(drawing: UInt8[np.ndarray, "72 96 4"], aspect: float, emoji: bool) -
     return square
 
 
-def diagram(groups: Sequence[tuple[float, float, int]], side: int = 320) -> Float[np.ndarray, "s s 3"]:
+def diagram(groups: Sequence[tuple[float, float, int]]) -> Float[np.ndarray, "s s 3"]:
     """The reliability diagram: share of right answers (bars) by probability (the line), as wide as they are many."""
+    side = 320
     page = Image.new("RGB", (side, side), "white")
     draw = ImageDraw.Draw(page)
     total, left = sum(count for *_, count in groups), 0.0

@@ -102,19 +102,19 @@ def shrunken(picture: Picture) -> Picture:
     return np.asarray(cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA))
 
 
-def read_runs(film: Path, first: int = FIRST, last: int = LAST) -> list[Picture]:
+def read_runs(film: Path) -> list[Picture]:
     """RUN frames in a row, again and again from EVERY frames later on."""
     frames: list[Picture] = []
     with av.open(str(film)) as container:
         for number, frame in enumerate(container.decode(video=0)):
-            if number > last:
+            if number > LAST:
                 break
-            if number >= first and (number - first) % EVERY < RUN:
+            if number >= FIRST and (number - FIRST) % EVERY < RUN:
                 picture = frame.to_ndarray(format="rgb24")
                 frames.append(np.asarray(cv2.resize(picture, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)))
     frames = frames[: len(frames) // RUN * RUN]
     if not frames:
-        raise ValueError(f"{film}: has no {RUN} frames from frame {first} on: fetch it anew")
+        raise ValueError(f"{film}: has no {RUN} frames from frame {FIRST} on: fetch it anew")
     return frames
 
 
