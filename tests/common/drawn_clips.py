@@ -21,6 +21,12 @@ def moving(count, height=48, width=64):
         yield frame
 
 
+def gradient(index=0, height=48, width=64):
+    """Red to the right, green downwards, blue with time; uint8."""
+    y, x = np.mgrid[0:height, 0:width]
+    return np.stack([x * 255 // width, y * 255 // height, np.full_like(x, 10 * index % 256)], -1).astype(np.uint8)
+
+
 def encoded(
     path, images, rate=PAL, codec="libx264", pixels="yuv420p", times=(), sound=0, tone="aac", prepare=None, **tags
 ):

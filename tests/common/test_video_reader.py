@@ -9,17 +9,11 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from drawn_clips import NTSC, SOURCE, encoded
+from drawn_clips import NTSC, SOURCE, encoded, gradient
 from refusal import refused
 
 from common.io.colour import Colour
 from common.io.video_reader import prefetch, probe, read_video
-
-
-def gradient(index=0, height=48, width=64):
-    """Red to the right, green downwards, blue with time; uint8."""
-    y, x = np.mgrid[0:height, 0:width]
-    return np.stack([x * 255 // width, y * 255 // height, np.full_like(x, 10 * index % 256)], -1).astype(np.uint8)
 
 
 def error(image, expected):
