@@ -41,7 +41,7 @@ from recipes.countries.facts import DATA
 from recipes.downloads.archives import Package, read_packages
 from recipes.downloads.svg import render
 
-WIDTH, HEIGHT, RENDERED = 96, 72, 288
+WIDTH, HEIGHT, COLUMNS, RENDERED = 96, 72, 10, 288
 INDEX = "drawings.json"
 FILES = r"drawings\.json|[a-z-]+\.webp"
 OPAQUE = 24  # alpha from which a pixel counts as drawn
@@ -124,7 +124,8 @@ def fetch_drawings(folder: Path, archives: Path | None = None, overwrite: bool =
                 names = json.loads(files[CHARACTERS].content)
             for one in (one for one in SETS if one.package == package):
                 drawn = draw(one, codes, {path: file.content for path, file in files.items()}, names)
-                sheet(drawn.pictures).save(part / f"{one.name}.webp", lossless=True, quality=40, method=4, exact=True)
+                sheet = Image.fromarray(fetch.stack_flags(drawn.pictures, COLUMNS))
+                sheet.save(part / f"{one.name}.webp", lossless=True, quality=40, method=4, exact=True)
                 index[one.name] = [round(float(aspect), 3) for aspect in drawn.aspects]
                 counts[one.name] = int((drawn.aspects > 0).sum())
         text = json.dumps({"codes": codes, "aspects": index, "packages": origins}, ensure_ascii=False)
@@ -150,10 +151,11 @@ def draw(one: IconSet, codes: Sequence[str], files: Mapping[str, bytes], names: 
 
         def drawing(code: str) -> bytes | None:
             name = own.get(emoji_of(code), "")
-            choices = [code.lower()] if one.name in ("circle", "flagpack", "coreui") else [name]
-            if one.name == "emojione":
-                choices = [name.replace("flag-", "flag-for-", 1)]
-            icon = next((table["icons"][choice] for choice in choices if choice in table["icons"]), None)
+            if one.name in ("circle", "flagpack", "coreui"):
+                name = code.lower()
+            elif one.name == "emojione":
+                name = name.replace("flag-", "flag-for-", 1)
+            icon = table["icons"].get(name)
             if icon is None:
                 return None
             box = [icon.get(key, table.get(key, 0)) for key in ("left", "top", "width", "height")]
@@ -170,11 +172,9 @@ def draw(one: IconSet, codes: Sequence[str], files: Mapping[str, bytes], names: 
 
     pictures, aspects = np.zeros((len(codes), HEIGHT, WIDTH, 4), np.uint8), np.zeros(len(codes), np.float32)
     for number, code in enumerate(codes):
-        content = drawing(code)
-        if content is None:
-            continue
-        png = content if content.startswith(b"\x89PNG") else render(content, RENDERED)
-        pictures[number], aspects[number] = cut(png)
+        if content := drawing(code):
+            png = content if content.startswith(b"\x89PNG") else render(content, RENDERED)
+            pictures[number], aspects[number] = cut(png)
     return Drawings(pictures, aspects)
 
 
@@ -194,15 +194,6 @@ def cut(png: bytes) -> tuple[UInt8[np.ndarray, "72 96 4"], float]:
     return np.rint(np.dstack([colours.clip(0, 255), 255 * scaled[..., 3:]])).astype(np.uint8), width / height
 
 
-def sheet(pictures: Pictures) -> Image.Image:
-    """All pictures below each other, ten in a row."""
-    rows = -(-len(pictures) // 10)
-    grid = np.zeros((rows * 10, HEIGHT, WIDTH, 4), np.uint8)
-    grid[: len(pictures)] = pictures
-    grid = grid.reshape(rows, 10, HEIGHT, WIDTH, 4).transpose(0, 2, 1, 3, 4)
-    return Image.fromarray(grid.reshape(rows * HEIGHT, 10 * WIDTH, 4))
-
-
 def load(folder: str | Path, name: str) -> Drawings:
     """A set that `fetch_drawings` wrote. Raises OSError, and ValueError for an unknown set."""
     index = json.loads(require_file(Path(folder) / INDEX).read_text("utf-8"))["aspects"]
@@ -210,9 +201,8 @@ def load(folder: str | Path, name: str) -> Drawings:
         raise ValueError(f"{folder} has no drawings {name!r}: choose {', '.join(index)}")
     with Image.open(require_file(Path(folder) / f"{name}.webp")) as image:
         pixels = np.asarray(image.convert("RGBA"))
-    grid = pixels.reshape(-1, HEIGHT, 10, WIDTH, 4).transpose(0, 2, 1, 3, 4).reshape(-1, HEIGHT, WIDTH, 4)
     aspects = np.array(index[name], np.float32)
-    return Drawings(grid[: len(aspects)].copy(), aspects)
+    return Drawings(fetch.unstack_flags(pixels, len(aspects), (WIDTH, HEIGHT), COLUMNS), aspects)
 
 
 def main(
