@@ -16,6 +16,18 @@ from common.io.colour import Colour
 from common.io.video_reader import prefetch, probe, read_video
 
 
+def remuxed(source, path, kind, **options):
+    """The first stream of this kind, alone and as it is."""
+    with av.open(str(source)) as whole, av.open(str(path), "w", **options) as target:
+        origin = getattr(whole.streams, kind)[0]
+        stream = target.add_stream_from_template(origin, opaque=True)
+        for packet in whole.demux(origin):
+            if packet.size:
+                packet.stream = stream
+                target.mux(packet)
+    return path
+
+
 def error(image, expected):
     return np.abs(image * 255 - expected).mean()
 
@@ -184,14 +196,7 @@ def test_a_file_that_is_cut_short_gives_what_it_has_and_one_line(tmp_path, name)
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 255, (48, 64, 3), np.uint8) for _ in range(50)]
     path = encoded(tmp_path / "whole.mkv", images, prepare=lambda stream: setattr(stream, "gop_size", 10))
-    with av.open(str(path)) as source:
-        options = {"movflags": "+faststart"} if name == "a.mp4" else {}
-        with av.open(str(tmp_path / name), "w", options=options) as target:
-            stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
-            for packet in source.demux(video=0):
-                if packet.size:
-                    packet.stream = stream
-                    target.mux(packet)
+    remuxed(path, tmp_path / name, "video", options={"movflags": "+faststart"} if name == "a.mp4" else {})
     whole = list(read_video(tmp_path / name))
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(data[: len(data) * 6 // 10])
@@ -210,13 +215,8 @@ def test_what_is_no_video(tmp_path):
     (tmp_path / "tail.mp4").write_bytes(data[: data.index(b"moov") - 4])
     assert "moov" in refused(ValueError, probe, tmp_path / "tail.mp4")
     encoded(tmp_path / "both.mp4", [gradient()], sound=0.2)
-    with av.open(str(tmp_path / "both.mp4")) as source, av.open(str(tmp_path / "a.m4a"), "w", format="mp4") as target:
-        stream = target.add_stream_from_template(source.streams.audio[0])
-        for packet in source.demux(audio=0):
-            if packet.size:
-                packet.stream = stream
-                target.mux(packet)
-    assert "sound" in refused(ValueError, probe, tmp_path / "a.m4a")
+    alone = remuxed(tmp_path / "both.mp4", tmp_path / "a.m4a", "audio", format="mp4")
+    assert "sound" in refused(ValueError, probe, alone)
     (tmp_path / "text.mp4").write_text("no video" * 100)
     (tmp_path / "text.txt").write_text("no video" * 100)
     (tmp_path / "empty.mp4").touch()
