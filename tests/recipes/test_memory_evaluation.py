@@ -2,7 +2,6 @@
 
 import json
 import types
-import warnings
 
 import numpy as np
 import pytest
@@ -11,19 +10,16 @@ from little_worlds import COUNTRIES_NETWORK, WORLD, WORLD_NETWORK, number_of
 
 from common.io.images import image_size
 from recipes.countries.data import CountriesConfig
+from recipes.countries.evaluation import CountriesEvaluation, normalized
 from recipes.countries.facts import RELATIONS
 from recipes.countries.phrases import QUESTIONS
+from recipes.countries.sheet import captioned, diverse
+from recipes.small_world import engines
+from recipes.small_world.evaluation import RandomEngine, WorldEvaluation
 from reveal.memory.engines.engine import SearchResult
 from reveal.network import weights
 from reveal.network.model import Reveal
 from reveal.reader import Reader, ReaderOutput
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from recipes.countries.evaluation import CountriesEvaluation, normalized
-    from recipes.countries.sheet import captioned, diverse
-    from recipes.small_world import engines
-    from recipes.small_world.evaluation import RandomEngine, WorldEvaluation
 
 COUNTRIES = CountriesConfig(size=16, invented=0)
 EVALUATION = CountriesEvaluation(COUNTRIES, renderings=1, beams=1)
