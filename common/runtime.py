@@ -32,7 +32,7 @@ def keep_freed_memory(most: int = 1024 * MEGABYTE) -> None:
     """Stops glibc from returning big buffers, such as activations, to the kernel after each call.
 
     Without this, a 512-pixel pair of the full FILM causes some 640,000 page faults and two seconds of kernel time."""
-    if sys.platform.startswith("linux") and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    if libc := _glibc():
         libc.mallopt(M_ARENA_MAX, 1)
         libc.mallopt(M_MMAP_THRESHOLD, most)
         libc.mallopt(M_TRIM_THRESHOLD, most)
@@ -44,7 +44,7 @@ def return_compilers_memory() -> None:
     """Returns the memory that a long compilation has freed to the kernel, as soon as it is over (glibc).
 
     A UNet of Stable Diffusion leaves 200 MB in pieces too small for an activation."""
-    if sys.platform.startswith("linux") and hasattr(ctypes.CDLL(None), "malloc_trim"):
+    if _glibc():
         jax.monitoring.register_event_duration_secs_listener(_trim_after_compiling)
 
 
@@ -56,5 +56,11 @@ def _trim_after_compiling(event: str, duration_secs: float, **_: str | int) -> N
 def return_freed_memory() -> None:
     """Collects garbage and returns what is free to the kernel (glibc)."""
     gc.collect()
-    if sys.platform.startswith("linux") and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+    if libc := _glibc():
         libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """The C library if it is glibc, whose `mallopt` and `malloc_trim` others lack."""
+    libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+    return libc if hasattr(libc, "malloc_trim") else None

@@ -135,9 +135,8 @@ def dispatch(
       others: commands that the caller runs itself, with their summaries.
     """
     name, *options = words or ["--help"]
-    summaries = {known: (kind.__doc__ or "").splitlines()[0] for known, (kind, _) in commands.items()} | dict(
-        others or {}
-    )
+    summaries = {known: (kind.__doc__ or "").splitlines()[0] for known, (kind, _) in commands.items()}
+    summaries |= others or {}
     if name in ("-h", "--help"):
         lines = "\n".join(f"  {known:10}{summary}" for known, summary in summaries.items())
         say(f"usage: {program} COMMAND ... (each with --help)\n\n{lines}{examples_of(program, about)}")

@@ -105,10 +105,8 @@ def folder(request: gr.Request) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{request.session_hash}-"))
 
 
-def serve(
-    page: Callable[[], gr.Blocks], serving: terminal.Serving, name: str, ready: Callable[[str], None] | None = None
-) -> None:
-    """Serves a page until Ctrl-C; `ready` is called with its address. Raises OSError for a port that is taken."""
+def serve(page: Callable[[], gr.Blocks], serving: terminal.Serving, name: str) -> None:
+    """Serves a page until Ctrl-C. Raises OSError for a port that is taken."""
     setup()
     before = tempfile.tempdir
     temporary = tempfile.mkdtemp(prefix="page-")
@@ -130,7 +128,7 @@ def serve(
             show_error=True,
         )
         terminal.say(f"{name}: {address} (Ctrl-C ends it)")
-        (ready or (lambda _: threading.Event().wait()))(address)
+        threading.Event().wait()
     finally:
         for stop in list(_stops.values()):
             stop.set()

@@ -27,6 +27,8 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+from common.io.images import shrink, to_uint8
+
 SIDE = 1024  # pixels of the longer side of the images that are registered
 GRID = (16, 12)  # cells across and down
 PER_CELL = 12
@@ -62,11 +64,7 @@ class View(NamedTuple):
 
 def grey_thumbnail(image: Float[np.ndarray, "h w 3"]) -> Grey:
     """The image as `register` wants it: grey, with a longer side of at most `SIDE`."""
-    height, width = image.shape[:2]
-    scale = min(1, SIDE / max(height, width))
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    grey = cv2.cvtColor(cv2.resize(image, size, interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY)
-    return np.rint(np.clip(grey, 0, 1) * 255).astype(np.uint8)
+    return to_uint8(cv2.cvtColor(shrink(image, SIDE), cv2.COLOR_RGB2GRAY))
 
 
 def register(grey0: Grey, grey1: Grey) -> Registration:

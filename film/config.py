@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
-from common.nn.json_config import MOST_LAYERS
+from common.nn.json_config import MOST_LAYERS, check
 
 MOST_LEVELS = 16  # of a pyramid; 16 pad a side to 32,768 pixels, more than any use
 MOST_TIMES = 16  # halvings of the gap between two frames: 65,535 frames, more than 8-bit images can tell apart
@@ -50,9 +50,7 @@ class FilmConfig:
             "0 <= sided_levels <= specialized_levels": 0 <= self.sided_levels <= self.specialized_levels,
             "coverage and sided_levels need bilateral": self.bilateral or not (self.coverage or self.sided_levels),
         }
-        broken = [rule for rule, holds in rules.items() if not holds]
-        if broken:
-            raise ValueError(f"{self} breaks: {'; '.join(broken)}")
+        check(self, ((holds, rule) for rule, holds in rules.items()))
 
     @classmethod
     def paper(cls) -> FilmConfig:

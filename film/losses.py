@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from common.losses import l1, masked_l1
 from common.losses import style as style
 from common.losses import vgg as vgg
-from common.training.objectives import Scope, Weight, as_schedule
+from common.training.objectives import Scope, Weight, Weighted
 from common.training.task import Batch
 from film.model import FilmOutput
 from film.ops.resample import average_pool, resize_bilinear
@@ -34,14 +34,11 @@ TEACHER_LEVEL = 2  # teacher flow has a quarter of the image's resolution
 
 
 @dataclasses.dataclass(frozen=True)
-class WarpedL1:
+class WarpedL1(Weighted):
     """Mean over both frames of L1 between the frame, warped to the middle, and the truth."""
 
     target: str = "batch.y"
     weight: Weight = 1.0
-
-    def __post_init__(self):
-        object.__setattr__(self, "weight", as_schedule(self.weight, "weight of WarpedL1"))
 
     def __call__(self, scope: Scope) -> Float[Array, ""]:
         y = scope[self.target]
@@ -49,14 +46,11 @@ class WarpedL1:
 
 
 @dataclasses.dataclass(frozen=True)
-class TeacherFlow:
+class TeacherFlow(Weighted):
     """`flow_error` against the batch's teacher flow (`film.data.triplet_batches.TripletConfig`,
     `recipes.film_small.moving_photograph_batches.SyntheticConfig`)."""
 
     weight: Weight = 1.0
-
-    def __post_init__(self):
-        object.__setattr__(self, "weight", as_schedule(self.weight, "weight of TeacherFlow"))
 
     def __call__(self, scope: Scope) -> Float[Array, ""]:
         if "flow0" not in scope.roots["batch"]:
@@ -65,14 +59,11 @@ class TeacherFlow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Visibility:
+class Visibility(Weighted):
     """Cross entropy, in nats, between the mixture's weights and the frame that shows a pixel: mean over the pixels that
     the batch's teacher (see `TeacherFlow`) finds in one frame alone. An even mixture has 0.69."""
 
     weight: Weight = 1.0
-
-    def __post_init__(self):
-        object.__setattr__(self, "weight", as_schedule(self.weight, "weight of Visibility"))
 
     def __call__(self, scope: Scope) -> Float[Array, ""]:
         mixture, batch = scope.roots["output"].weight, scope.roots["batch"]
@@ -86,16 +77,13 @@ class Visibility:
 
 
 @dataclasses.dataclass(frozen=True)
-class Laplacian:
+class Laplacian(Weighted):
     """L1 of the bands of the Laplacian pyramids of `output.image` and the truth, each band twice the weight of the
     finer one (Bojanowski et al., ICML 2018; Niklaus and Liu, CVPR 2018)."""
 
     target: str = "batch.y"
     levels: int = 5
     weight: Weight = 1.0
-
-    def __post_init__(self):
-        object.__setattr__(self, "weight", as_schedule(self.weight, "weight of Laplacian"))
 
     def __call__(self, scope: Scope) -> Float[Array, ""]:
         difference, total = scope["output.image"] - scope[self.target], jnp.zeros(())

@@ -23,6 +23,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from common.io.images import to_uint8
 from common.io.video_reader import TimedFrame
 
 Frame = Float[np.ndarray, "h w 3"]
@@ -41,8 +42,7 @@ def thumbnail(frame: Frame) -> Thumbnail:
     """The frame in 8 bits, its longer side reduced to `SIDE` pixels, neither below `SHORTEST`."""
     scale = min(1, SIDE / max(frame.shape[:2]))
     size = [max(SHORTEST, round(scale * side)) for side in (frame.shape[1], frame.shape[0])]
-    small = cv2.resize(np.asarray(frame, np.float32), size, interpolation=cv2.INTER_AREA)
-    return np.rint(255 * small.clip(0, 1)).astype(np.uint8)
+    return to_uint8(cv2.resize(np.asarray(frame, np.float32), size, interpolation=cv2.INTER_AREA))
 
 
 def is_cut(a: Thumbnail, b: Thumbnail) -> bool:

@@ -22,37 +22,34 @@ batch replaces tokens by a permutation of its own, in questions and answers here
 It is the same for all rows of a batch, over all processes, and is repeated in each row so that a batch can be split.
 The memory and all evaluations keep the original tokens.
 
-Batches depend on the seed alone, for any number of threads and processes. The iterator's state is small and plain
-JSON; after `set_state` the next batch follows.
+Batches are a function of the seed and a position (`common.training.batches`).
 """
 
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import grain
 import numpy as np
 from jaxtyping import Int
 
-from common.training.batches import batches
+from common.training.batches import Batched
 
 Example = dict[str, Any]
 Number = int | np.integer
 
 
 @dataclass(frozen=True)
-class Questions(ABC):
+class Questions(Batched):
     """A world and the questions about it.
 
     Attributes:
       seed: of the world; the stream has a seed of its own.
-      batch_size: questions per batch, over all processes.
       shuffle: share of batches with a permutation of their own.
-      threads: readers in this process. buffer: batches prepared ahead.
     """
 
     relations: ClassVar[Sequence[str]]
@@ -60,10 +57,9 @@ class Questions(ABC):
     """Seeds the pictures of evaluation, apart from everything else that is drawn from the world's seed."""
 
     seed: int = 0
-    batch_size: int = 32
     shuffle: bool | int | float = True
-    threads: int = 1
-    buffer: int = 8
+    batch_size: int = field(default=32, kw_only=True)
+    threads: int = field(default=1, kw_only=True)
 
     @property
     @abstractmethod
@@ -98,19 +94,13 @@ class Questions(ABC):
     def describe(self, subject: int) -> str:
         """A subject for people."""
 
-    def batches(
-        self, seed: int, process_index: int | None = None, process_count: int | None = None
-    ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it (defaults: JAX's process).
-
-        Raises ValueError for a batch that is larger than an epoch or cannot be divided."""
+    def dataset(self, seed: int) -> grain.MapDataset:
+        """Raises ValueError for a batch that is larger than an epoch."""
         questions = self.training_questions()
         if self.batch_size > len(questions):
             raise ValueError(f"batch_size {self.batch_size} exceeds the {len(questions)} questions there are: lower it")
         dataset = grain.MapDataset.source(questions.tolist()).seed(seed).shuffle().repeat().random_map(self._example)
-        if self.shuffle:
-            dataset = dataset.map_with_index(functools.partial(self._permuted, seed))
-        return batches(dataset, self.batch_size, self.threads, self.buffer, process_index, process_count)
+        return dataset.map_with_index(functools.partial(self._permuted, seed)) if self.shuffle else dataset
 
     def evaluation(self, split: str, renderings: int = 2, facts: Any = None) -> Example:
         """All questions about the subjects of a split, each with `renderings` pictures.

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -18,19 +17,16 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from toy_task import Fit, log_of
 
 import film
+from common.training import renamed
+from common.training.config import instantiate
+from common.training.export import export
 from common.training.optimizer import OPTIMIZERS, OptimConfig, make_optimizer
+from common.training.run import build, evaluate_from_config, lock, short_name, train_from_config
 from common.training.task import Task
 from film.model import FilmConfig
 from plugins.diffusion.networks.unet_config import UNetConfig
 from recipes.film_small.held_out import CUTS, PAIRS
-
-with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
-    warnings.simplefilter("ignore")
-    from common.training import renamed
-    from common.training.config import instantiate
-    from common.training.export import export
-    from common.training.run import build, evaluate_from_config, lock, short_name, train_from_config
-    from reveal.network.config import RevealConfig
+from reveal.network.config import RevealConfig
 
 ROOT = Path(film.__file__).parents[1]
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "configs" / "experiment").glob("*/*.yaml"))

@@ -2,17 +2,13 @@
 
 import re
 import shlex
-import warnings
 from pathlib import Path
 
 import pytest
 from toy import WORDS
 
+from recipes.commands import train
 from reveal.sources.registry import Items
-
-with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
-    warnings.simplefilter("ignore")
-    from recipes.commands import train
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)[1:]

@@ -4,7 +4,6 @@ clone's examples."""
 import re
 import shlex
 import shutil
-import warnings
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,8 @@ import film
 from common.io.images import read_image, shrink, write_image
 from film.cli import main as film_command
 from plugins.cli.main import main as plugins_command
+from recipes.commands import evaluate, train
 from reveal.cli.main import main as reveal_command
-
-with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
-    warnings.simplefilter("ignore")
-    from recipes.commands import evaluate, train
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -7,11 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+from drawn_clips import encoded
 
 from common.io.images import read_image, shrink, write_image
 
@@ -110,16 +112,9 @@ def test_two_photos_become_a_clip_that_can_be_saved_and_leafed_through(view, pho
 @pytest.fixture(scope="module")
 def movie(tmp_path_factory):
     """Eight frames of noise that moves to the left."""
-    path = tmp_path_factory.mktemp("movie") / "pan.mp4"
     pixels = np.random.default_rng(0).integers(0, 255, (48, 80, 3), np.uint8)
-    with av.open(path, "w") as movie:
-        stream = movie.add_stream("h264", rate=10, options={"crf": "10"})
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        for left in range(0, 16, 2):
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels[:, left : left + 64]), format="rgb24")
-            movie.mux(stream.encode(frame))
-        movie.mux(stream.encode())
-    return path
+    frames = [np.ascontiguousarray(pixels[:, left : left + 64]) for left in range(0, 16, 2)]
+    return encoded(tmp_path_factory.mktemp("movie") / "pan.mp4", frames, Fraction(10))
 
 
 def test_a_video_becomes_a_longer_one(view, movie):

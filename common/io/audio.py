@@ -93,10 +93,10 @@ def caption_packets(
             for side in ("start", "end"):
                 chapter[side] = max(0, chapter[side] - round(start / (chapter["time_base"] or 1)))
         output.set_chapters(chapters)
-        packets = _copied(source, streams, targets, start) if streams else None
-        if packets is not None:
-            stack.callback(packets.close)
-        yield [_until(packets, end)] if packets is not None else []
+        parts = [_copied(source, streams, targets, start)] if streams else []
+        for part in parts:
+            stack.callback(part.close)
+        yield [_until(part, end) for part in parts]
 
 
 def dts_seconds(packet: Packet) -> Fraction:

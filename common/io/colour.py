@@ -27,7 +27,6 @@ from jaxtyping import Float, UInt16
 from common.io.images import to_uint8
 
 LIMITED, FULL = 1, 2
-UNSPECIFIED = 2
 SHIFTED_WHITE = 255 << 8
 MATRICES = {  # MatrixCoefficients of H.273 that swscale knows
     1: Colorspace.ITU709,

@@ -208,7 +208,8 @@ def workspace(path: str | Path, job: str = "", resume: bool = False) -> Iterator
         with _plain_errors(target):
             file = note.open("a+")
         with file:
-            _lock(file.fileno(), target)
+            if not try_lock(file.fileno()):
+                raise FileExistsError(f"{target} is being written by another process; wait, or give another name")
             file.seek(0)
             earlier = file.read()
             if resume and earlier and earlier != job:
@@ -227,6 +228,19 @@ def workspace(path: str | Path, job: str = "", resume: bool = False) -> Iterator
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Whether this process now holds the open file, until it is closed; another that holds it makes this False."""
+    try:
+        import fcntl  # there is none on Windows
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # a file system without locks
+        pass
+    return True
 
 
 def unfinished_job(path: str | Path) -> str:
@@ -276,19 +290,6 @@ def _workspace(target: Path) -> Path:
     if len(os.fsencode(name)) > 255:
         name = f".{hashlib.sha256(os.fsencode(name)).hexdigest()}.part"
     return target.parent / name
-
-
-def _lock(descriptor: int, target: Path) -> None:
-    try:
-        import fcntl  # there is none on Windows
-    except ImportError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise FileExistsError(f"{target} is being written by another process; wait, or give another name") from None
-    except OSError:  # a file system without locks
-        return
 
 
 def _check_file(target: Path, overwrite: bool) -> None:

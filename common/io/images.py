@@ -26,9 +26,9 @@ from typing import Any, BinaryIO
 
 import cv2
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from natsort import natsorted
-from PIL import Image, ImageDraw, ImageFile, ImageFont
+from PIL import ExifTags, Image, ImageDraw, ImageFile, ImageFont
 
 from common.io.files import atomic_output, require_file
 from common.io.srgb import deep_to_srgb, to_srgb
@@ -42,7 +42,6 @@ PIXELS_AT_ONCE = 2 * PLAIN_PIXELS
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "AVIF")
 _HDR_CURVES = {16: "PQ", 18: "HLG"}  # transfer characteristics of ITU-T H.273
-_ORIENTATION = 0x0112  # EXIF tag
 _QUALITY = 95
 _OPENING = threading.RLock()
 _DECODING, _pixels_now = threading.Condition(), [0]
@@ -210,8 +209,8 @@ def check_same_size(sizes: Sequence[tuple[int, int]], names: Sequence[str | Path
             raise ValueError(f"{names[0]} is {first}, {name} is {other}; resize or crop them to one size")
 
 
-def shrink(image: Float[np.ndarray, "h w 3"], longest: int) -> Float[np.ndarray, "h2 w2 3"]:
-    """The image with its longer side reduced to `longest` pixels by averaging areas; smaller images stay."""
+def shrink(image: Shaped[np.ndarray, "h w 3"], longest: int) -> Shaped[np.ndarray, "h2 w2 3"]:
+    """The image, in its type, with its longer side averaged down to `longest` pixels; smaller images stay."""
     height, width = image.shape[:2]
     scale = longest / max(height, width)
     if scale >= 1:
@@ -344,7 +343,7 @@ def _no_limit() -> Iterator[None]:
 def _orientation(picture: Image.Image) -> int:
     """The EXIF tag Orientation; 1, upright, if there is none."""
     with _no_warnings():
-        orientation = picture.getexif().get(0x0112, 1)
+        orientation = picture.getexif().get(ExifTags.Base.Orientation, 1)
     return orientation if isinstance(orientation, int) else 1
 
 

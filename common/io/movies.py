@@ -38,8 +38,6 @@ PATIENCE = 1  # seconds for an unfinished segment after Ctrl-C
 class Movie:
     """The segments in `folder`; `count` is the number of frames written, at first of those found there."""
 
-    suffix = ".mp4"
-
     def __init__(self, folder: Path, size: tuple[int, int], rate: Fraction, encoding: Encoding, colour: Colour) -> None:
         self.folder, self.size, self.rate, self.encoding, self.colour = folder, size, rate, encoding, colour
         self.pixel_format = f"yuv{encoding.chroma}p" + ("10le" if encoding.bits == 10 else "")

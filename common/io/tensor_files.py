@@ -82,11 +82,7 @@ class TensorFiles(Mapping[str, np.ndarray]):
     def check(self) -> None:
         """Raises ValueError for a file whose tensors are not of the SHA-256 in its header, if that has one."""
         for path in self._sizes:
-            digest = (_open(path).metadata() or {}).get("sha256", "")
-            if digest and digest != digest_of(path):
-                raise ValueError(
-                    f"{path}: damaged: its tensors have not the sha256 of its header; copy or download it again"
-                )
+            check_digest(path, (_open(path).metadata() or {}).get("sha256", ""))
 
     def _handle(self, path: Path) -> Any:
         if (found := path.stat().st_size) != self._sizes[path]:  # reading past its end would end the process (SIGBUS)
@@ -120,6 +116,12 @@ def digest_of(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(struct.unpack("<Q", file.read(8))[0], os.SEEK_CUR)
         return file_digest(file, "sha256").hexdigest()
+
+
+def check_digest(path: Path, digest: str) -> None:
+    """Raises ValueError unless `digest` is that of the file, or empty."""
+    if digest and digest != digest_of(path):
+        raise ValueError(f"{path}: damaged: its tensors have not the sha256 of its header; copy or download it again")
 
 
 def find_weights(folder: Path, stem: str, variant: str | None = None) -> list[Path]:

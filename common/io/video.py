@@ -25,7 +25,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 
-import cv2
 import numpy as np
 from av.error import FFmpegError
 from jaxtyping import Float
@@ -227,15 +226,7 @@ class Pictures:
             self.count += 1
 
     def add(self, image: Frame) -> None:
-        path = self._frame(self.count)
-        if self.bits == 8:
-            write_image(path, image, overwrite=True)
-        else:
-            codes = np.rint(np.clip(image, 0, 1) * np.float32(65535)).astype(np.uint16)
-            _, data = cv2.imencode(".png", codes[..., ::-1])  # OpenCV has blue first
-            temporary = self.folder / ".open.png"
-            temporary.write_bytes(data.tobytes())
-            temporary.replace(path)
+        write_image(self._frame(self.count), image, overwrite=True, bits=self.bits)
         self.count += 1
 
     def finish(self, path: str | Path, overwrite: bool) -> None:

@@ -35,18 +35,18 @@ class JsonConfig:
         fields = [field for field in dataclasses.fields(cls) if field.name in mapping]  # type: ignore[arg-type]
         hints = typing.get_type_hints(cls)
         for field in fields:
-            if field.type in (int, "int") and not positive(mapping[field.name], several=False):
-                raise ValueError(f"{field.name} is {mapping[field.name]!r}; supported is a positive whole number")
-            counts = mapping[field.name] if isinstance(mapping[field.name], list | tuple) else [mapping[field.name]]
-            stacked = "layers" in field.name or "blocks" in field.name
+            name, value = field.name, mapping[field.name]
+            if field.type in (int, "int") and not positive(value, several=False):
+                raise ValueError(f"{name} is {value!r}; supported is a positive whole number")
+            is_list = isinstance(value, list | tuple)
+            stacked = "layers" in name or "blocks" in name
+            counts = value if is_list else [value]
             if stacked and any(isinstance(count, int) and count > MOST_LAYERS for count in counts):
-                raise ValueError(f"{field.name} is {mapping[field.name]!r}; supported are {MOST_LAYERS} at most")
-            of_lists = "Sequence" in str(field.type)  # of which beartype looks at one entry
-            one_by_one = [[count] for count in counts] if isinstance(mapping[field.name], list | tuple) else counts
-            if (of_lists and isinstance(mapping[field.name], str)) or not all(
-                is_bearable(value, hints[field.name], conf=NUMBERS) for value in one_by_one
-            ):
-                raise ValueError(f"{field.name} is {mapping[field.name]!r}; supported is {field.type}")
+                raise ValueError(f"{name} is {value!r}; supported are {MOST_LAYERS} at most")
+            one_by_one = [[entry] for entry in value] if is_list else [value]  # beartype looks at one entry of a list
+            text = isinstance(value, str) and "Sequence" in str(field.type)  # a text is a sequence too
+            if text or not all(is_bearable(one, hints[name], conf=NUMBERS) for one in one_by_one):
+                raise ValueError(f"{name} is {value!r}; supported is {field.type}")
         return cls(**{field.name: mapping[field.name] for field in fields})
 
     def to_json(self) -> dict[str, Any]:

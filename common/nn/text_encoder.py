@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from common.nn import json_config
 from common.nn.layers import Embedding, LayerNorm, Linear
-from common.nn.transformer import ACTIVATIONS, Encoder
+from common.nn.transformer import Encoder, check_encoder
 
 MODEL_TYPE = "clip_text_model"
 PROJECTED = "CLIPTextModelWithProjection"
@@ -59,11 +59,7 @@ class TextConfig(json_config.JsonConfig):
     def __post_init__(self):
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
         json_config.check_positive(self, (*sizes, "max_position_embeddings", "eos_token_id", "projection_dim"))
-        rules = [
-            (self.hidden_size % self.num_attention_heads == 0, "num_attention_heads divides hidden_size"),
-            (self.hidden_act in ACTIVATIONS, f"hidden_act is {' or '.join(ACTIVATIONS)}"),
-        ]
-        json_config.check(self, rules)
+        check_encoder(self)
 
     @classmethod
     def clip_l(cls) -> TextConfig:

@@ -101,7 +101,8 @@ def read_onnx(path: Path) -> Read:
     try:
         tensors = onnx.load(str(path), load_external_data=False).graph.initializer
     except DecodeError as error:
-        raise ValueError(f"{path}: damaged or not ONNX ({_first_line(error)})") from error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path}: damaged or not ONNX ({reason})") from error
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors):
         raise ValueError(f"{path}: keeps its weights in other files; save it as one file")
     source = {str(tensor.name): onnx.numpy_helper.to_array(tensor) for tensor in tensors}  # bytes, if they are no UTF-8
@@ -162,7 +163,3 @@ def _import(package: str) -> Any:
     except ImportError as error:
         install = 'pip install "film-plugins-reveal[vgg]"'
         raise ValueError(f"reading this file needs {package}: {install} ({error})") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__

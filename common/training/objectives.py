@@ -140,17 +140,23 @@ class Term(Protocol):
     def __call__(self, scope: Scope) -> Float[Array, ""]: ...
 
 
+class Weighted:
+    """Base of terms: their `weight` becomes a schedule."""
+
+    weight: Weight
+
+    def __post_init__(self):
+        object.__setattr__(self, "weight", as_schedule(self.weight, f"weight of {type(self).__name__}"))
+
+
 @dataclasses.dataclass(frozen=True)
-class Pair:
+class Pair(Weighted):
     """Compares the values at two paths by `function`; the subclasses are the functions of `common.losses`."""
 
     function: ClassVar[Callable]
     prediction: str = "output.image"
     target: str = "batch.y"
     weight: Weight = 1.0
-
-    def __post_init__(self):
-        object.__setattr__(self, "weight", as_schedule(self.weight, f"weight of {type(self).__name__}"))
 
     def __call__(self, scope: Scope) -> Float[Array, ""]:
         return type(self).function(scope[self.prediction], scope[self.target])

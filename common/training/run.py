@@ -31,7 +31,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 import configs
-from common.io.files import atomic_output
+from common.io.files import atomic_output, try_lock
 from common.runtime import setup
 from common.training import distributed, renamed
 from common.training.config import instantiate, name_of, packages_of
@@ -161,15 +161,9 @@ def _values(config: DictConfig, fixed_length: bool, packages: Collection[str]) -
 def lock(folder: Path) -> Iterator[None]:
     """Holds the folder, made if missing, for this process. Raises ValueError while another process trains in it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as lock:
-        try:
-            import fcntl  # there is none on Windows
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"{folder}: another process trains there; stop it, or choose a new name=...") from error
-        except (ImportError, OSError):  # a file system without locks
-            pass
+    with (folder / ".lock").open("a") as file:
+        if not try_lock(file.fileno()):
+            raise ValueError(f"{folder}: another process trains there; stop it, or choose a new name=...")
         yield
 
 

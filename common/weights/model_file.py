@@ -33,7 +33,7 @@ import safetensors
 
 from common.io.files import atomic_output, check_output_file, require_file
 from common.io.json_text import parse_json
-from common.io.tensor_files import TensorFiles, digest_of, write_tensors
+from common.io.tensor_files import TensorFiles, check_digest, write_tensors
 from common.weights.porting import Tree, all_finite, flatten, is_float
 
 FORMAT_VERSION = 1
@@ -147,8 +147,7 @@ def verify_weights(path: Path) -> Iterator[Verified]:
 
 
 def _check_tensors(path: Path, digest: str, tensors: Mapping[str, np.ndarray]) -> None:
-    if digest and digest != digest_of(path):
-        raise ValueError(f"{path}: damaged: its tensors have not the sha256 of its header; copy or download it again")
+    check_digest(path, digest)
     for name, value in tensors.items():
         if not all_finite(value):
             raise ValueError(f"{path}: {name} holds NaN or infinity; copy or download it again")

@@ -31,7 +31,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-CELL = 4  # pixels per flow cell, as `film.data.cutting` writes it
+CELL = 4  # pixels per flow cell
 BORDERS = {"black": cv2.BORDER_CONSTANT, "reflect": cv2.BORDER_REFLECT_101, "inside": cv2.BORDER_REPLICATE}
 Example = dict[str, np.ndarray]
 

@@ -39,9 +39,9 @@ from tqdm import tqdm
 
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder
+from film.data.augment import CELL
 from film.data.teacher_flow import FlowTeacher, MiddleFlow, half_luma
 
-STRIDE = 4  # pixels per flow cell
 STILL = 1.5  # px of p95 outer motion below which a patch counts as standing still
 ERROR_LIMIT = 14.0  # mean warp error, levels of 255, above which two frames show different scenes
 FLAT = 4.0  # standard deviation, levels: below it there is no texture to learn from or to judge by
@@ -76,8 +76,8 @@ class TrainingCut:
     def __post_init__(self) -> None:
         if not self.gaps or min(self.gaps) < 1:
             raise ValueError(f"gaps {self.gaps} must be one or more frame distances of at least 1")
-        if self.size < STRIDE or self.size % STRIDE or self.candidates < 1:
-            raise ValueError(f"size {self.size}, candidates {self.candidates}: need a multiple of {STRIDE}, and >= 1")
+        if self.size < CELL or self.size % CELL or self.candidates < 1:
+            raise ValueError(f"size {self.size}, candidates {self.candidates}: need a multiple of {CELL}, and >= 1")
 
     @property
     def centres(self) -> list[int]:
@@ -128,7 +128,7 @@ def cut_training(
     centres, reach = cut.centres, max(cut.gaps)
     rng, teacher, histogram = np.random.default_rng(cut.seed), FlowTeacher(), np.zeros(len(BINS) + 1)
     index = []
-    size, cells = cut.size, cut.size // STRIDE
+    size, cells = cut.size, cut.size // CELL
     shapes = dict(images=(3, size, size, 3), flows=(2, cells, cells, 2), valid=(2, cells, cells))
     types = dict(images=np.uint8, flows=np.float16, valid=np.uint8)
     with atomic_folder(folder) as part:
@@ -230,8 +230,8 @@ def _choose_patch(
     height, width = middle.image.shape[:2]
     if min(height, width) < cut.size:
         raise ValueError(f"size {cut.size} does not fit in {width}x{height} frames: choose a smaller one")
-    ys = STRIDE * rng.integers(0, (height - cut.size) // STRIDE + 1, cut.candidates)
-    xs = STRIDE * rng.integers(0, (width - cut.size) // STRIDE + 1, cut.candidates)
+    ys = CELL * rng.integers(0, (height - cut.size) // CELL + 1, cut.candidates)
+    xs = CELL * rng.integers(0, (width - cut.size) // CELL + 1, cut.candidates)
     motion_map, half = flow.motion(), cut.size // 2
     patches = [np.s_[y // 2 : y // 2 + half, x // 2 : x // 2 + half] for y, x in zip(ys, xs, strict=True)]
     motions = np.array([np.percentile(motion_map[patch][::2, ::2], 95) for patch in patches])
@@ -252,7 +252,7 @@ def _flow_cells(
 ) -> tuple[Float[np.ndarray, "2 s s 2"], UInt8[np.ndarray, "2 s s"]]:
     """A patch's mean flow, and whether all of it is valid, over each 2x2 block of the half-size maps."""
     patch = np.s_[:, y // 2 : (y + size) // 2, x // 2 : (x + size) // 2]
-    cells = size // STRIDE
+    cells = size // CELL
     flows = flow.flows[patch].reshape(2, cells, 2, cells, 2, 2).mean(axis=(2, 4))
     valid = flow.valid[patch].reshape(2, cells, 2, cells, 2).all(axis=(2, 4))
     return flows.astype(np.float16), np.asarray(valid, np.uint8)

@@ -24,10 +24,9 @@ from common.io.video_reader import VideoInfo, probe
 from film.config import MOST_TIMES
 from film.io.options import Options, PhotoOptions, VideoOptions, parse_factor, parse_memory, parse_scale, refuse
 from film.io.sources import Movie, Name, Photos, find_inputs, read_photos
-from film.photos import Preparation, parse_size, prepare
+from film.photos import SMALLEST, Preparation, parse_size, prepare
 from film.timeline import Timeline, of_movie, snapped
 
-SMALLEST = 2  # pixels a side
 PHOTOS_RATE, PHOTOS_BETWEEN = Fraction(30), 31
 
 

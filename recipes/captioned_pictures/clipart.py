@@ -111,11 +111,8 @@ def pictures(archive: Path, metadata: Mapping[str, Metadata], known: set[str], s
         image = decode(content, size, trim=True)
         if image is not None:
             stem = path.removeprefix(PNG_ROOT).removesuffix(".png")
-            style = COLOURLESS_STYLE if is_colourless(image) else STYLE
-            tags = tuple(
-                word for word in dict.fromkeys(metadata[stem].keywords) if word in known and word != named[stem]
-            )
-            label = named[stem]
+            label, style = named[stem], COLOURLESS_STYLE if is_colourless(image) else STYLE
+            tags = tuple(word for word in dict.fromkeys(metadata[stem].keywords) if word in known and word != label)
             yield Picture(image, label, style, tags, stem.split("/", 1)[0], PIXELS.name, not is_sided(label))
 
 

@@ -29,27 +29,20 @@ GREY = (0.25, 0.75)
 BLANK = 0.5  # grey of a question without an image
 BLUR, NOISE = 0.9, 0.05  # largest standard deviations: pixels, brightness
 GRAINS = 2**18  # offsets into the noise
+SQUARE = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float32)
 
 
 def augment(flag: UInt8[np.ndarray, "fh fw 3"], size: int, rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
     """A photograph of the flag; `rng` decides all of it."""
-    height, width = flag.shape[:2]
     full = rng.random() < FULL
     u, v = _positions(size, _corners(rng, full))
     u, v, shade = _waved(u, v, rng)
-    at = (u + 1) * np.float32(width / 2) - np.float32(0.5), (v + 1) * np.float32(height / 2) - np.float32(0.5)
-    shown = cv2.remap(flag, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    shown, edge = _look_up(flag, u, v)
     shown = _lit(shown.astype(np.float32) if shade is None else shown * shade[..., None], rng)
     pixels = np.float32(size / 2 * (1.0 if full else 0.85))
-    edge = np.maximum(np.abs(u), 1 + (np.abs(v) - 1) * np.float32(height / width))
     inside = np.clip((1 - edge) * pixels + np.float32(0.5), 0, 1)[..., None]
     ground = _ground(size, rng)
-    picture = ground + inside * (shown - ground)
-    if (blur := rng.uniform(0, BLUR)) > 0.3:
-        picture = cv2.GaussianBlur(picture, (0, 0), blur)
-    start = int(rng.integers(GRAINS))
-    grain = _grain(size)[start : start + picture.size].reshape(picture.shape)
-    return np.clip(picture + np.float32(rng.uniform(0, NOISE)) * grain, 0, 1)
+    return _lens(ground + inside * (shown - ground), rng)
 
 
 def blank_image(size: int) -> Float[np.ndarray, "{size} {size} 3"]:
@@ -59,22 +52,25 @@ def blank_image(size: int) -> Float[np.ndarray, "{size} {size} 3"]:
 
 def _corners(rng: np.random.Generator, full: bool) -> Float[np.ndarray, "4 2"]:
     """The flag's corners, in halves of the picture's side."""
-    square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float32)
     if full:
-        return (square * rng.uniform(1.0, 1.1, 2) + rng.uniform(-0.03, 0.03, (4, 2))).astype(np.float32)
+        return (SQUARE * rng.uniform(1.0, 1.1, 2) + rng.uniform(-0.03, 0.03, (4, 2))).astype(np.float32)
     wide = rng.uniform(*SCALE)
     high = min(wide / rng.uniform(*ASPECT), 1.05)
-    corners = square * [wide, high] + rng.uniform(-PERSPECTIVE, PERSPECTIVE, (4, 2)) * wide
-    angle = np.radians(rng.uniform(-ROTATION, ROTATION))
-    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    corners = SQUARE * [wide, high] + rng.uniform(-PERSPECTIVE, PERSPECTIVE, (4, 2)) * wide
+    turned = _turned(corners, rng.uniform(-ROTATION, ROTATION))
     room = np.maximum(1 - np.array([wide, high]), 0) + CROP
-    return (corners @ turn + rng.uniform(-room, room)).astype(np.float32)
+    return (turned + rng.uniform(-room, room)).astype(np.float32)
+
+
+def _turned(corners: Float[np.ndarray, "4 2"], degrees: float) -> Float[np.ndarray, "4 2"]:
+    angle = np.radians(degrees)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return corners @ np.array([[cos, sin], [-sin, cos]])
 
 
 def _positions(size: int, corners: Float[np.ndarray, "4 2"]) -> tuple[np.ndarray, np.ndarray]:
     """The position of each pixel on the flag, from -1 to 1 along both axes."""
-    square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float32)
-    back = cv2.getPerspectiveTransform(corners, square).astype(np.float32)
+    back = cv2.getPerspectiveTransform(corners, SQUARE).astype(np.float32)
     x, y, w = (back @ _grid(size)).reshape(3, size, size)
     return x / w, y / w
 
@@ -84,6 +80,14 @@ def _grid(size: int) -> Float[np.ndarray, "3 n"]:
     line = (2 * np.arange(size, dtype=np.float32) + 1) / size - 1
     across, down = np.meshgrid(line, line)
     return np.stack([across.ravel(), down.ravel(), np.ones(size * size, np.float32)])
+
+
+def _look_up(flag: UInt8[np.ndarray, "fh fw c"], u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The flag at these positions, and how far out they are: 1 at its edge, in halves of its width."""
+    height, width = flag.shape[:2]
+    at = (u + 1) * np.float32(width / 2) - np.float32(0.5), (v + 1) * np.float32(height / 2) - np.float32(0.5)
+    seen = cv2.remap(flag, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    return seen, np.maximum(np.abs(u), 1 + (np.abs(v) - 1) * np.float32(height / width))
 
 
 @functools.lru_cache(maxsize=4)
@@ -141,10 +145,8 @@ def photograph(
         shown = _outlined(shown, rng)
     u, v = _positions(side, _placed(rng, filled, aspect, scale, plain))
     u, v, shade = _waved(u, v, rng)
-    height, width = drawing.shape[:2]
-    at = (u + 1) * np.float32(width / 2) - np.float32(0.5), (v + 1) * np.float32(height / 2) - np.float32(0.5)
-    seen = cv2.remap(shown, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE).astype(np.float32)
-    edge = np.maximum(np.abs(u), 1 + (np.abs(v) - 1) * np.float32(height / width))
+    seen, edge = _look_up(shown, u, v)
+    seen = seen.astype(np.float32)
     inside = np.clip((1 - edge) * side / 2 * np.float32(0.8) + np.float32(0.5), 0, 1) * seen[..., 3] / 255
     colours = seen[..., :3] if shade is None else seen[..., :3] * shade[..., None]
     if not plain and rng.random() < 0.2:  # gloss, as on a button
@@ -167,18 +169,16 @@ def _placed(
     rng: np.random.Generator, filled: bool, aspect: float, scale: tuple[float, float], plain: bool
 ) -> Float[np.ndarray, "4 2"]:
     """`_corners` for a drawing of its own aspect."""
-    square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float32)
     if filled:
-        return (square * rng.uniform(0.97, 1.1, 2) + rng.uniform(-0.03, 0.03, (4, 2))).astype(np.float32)
+        return (SQUARE * rng.uniform(0.97, 1.1, 2) + rng.uniform(-0.03, 0.03, (4, 2))).astype(np.float32)
     wide = rng.uniform(*scale)
     high = wide / (aspect if plain or rng.random() < 0.6 else rng.uniform(*ASPECT))
     wide, high = np.array([wide, high]) * min(1, 1.05 / high)
     slant = PERSPECTIVE * rng.random() * wide
-    corners = square * [wide, high] + rng.uniform(-slant, slant, (4, 2))
-    angle = np.radians(rng.uniform(-ROTATION, ROTATION) * rng.random())
-    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    corners = SQUARE * [wide, high] + rng.uniform(-slant, slant, (4, 2))
+    turned = _turned(corners, rng.uniform(-ROTATION, ROTATION) * rng.random())
     room = np.maximum(1 - np.array([wide, high]), 0) + (0 if plain else CROP / 2)
-    return (corners @ turn + rng.uniform(-room, room)).astype(np.float32)
+    return (turned + rng.uniform(-room, room)).astype(np.float32)
 
 
 def _outlined(drawing: UInt8[np.ndarray, "h w 4"], rng: np.random.Generator) -> UInt8[np.ndarray, "h w 4"]:
@@ -205,9 +205,8 @@ def _behind(
     if ground is None:
         if rng.random() < 0.4:
             return np.full((side, side, 3), rng.choice([1.0, 1.0, 0.0, BLANK]), np.float32)
-        return np.repeat(np.broadcast_to(_ground(side, rng), (side, side, 1)), 3, 2) * rng.uniform(0.6, 1.4, 3).astype(
-            np.float32
-        ).clip(0, 1)
+        gradient = np.repeat(np.broadcast_to(_ground(side, rng), (side, side, 1)), 3, 2)
+        return gradient * rng.uniform(0.6, 1.4, 3).astype(np.float32).clip(0, 1)
     height, width = ground.shape[:2]
     piece = max(8, int(min(height, width) * rng.uniform(0.3, 1.0)))
     top, left = int(rng.integers(height - piece + 1)), int(rng.integers(width - piece + 1))
@@ -216,14 +215,18 @@ def _behind(
     return cv2.resize(cut, (side, side), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
 
 
-def _camera(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
-    """Blur, noise and JPEG."""
-    size = len(picture)
+def _lens(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
+    """Blur and noise."""
     if (blur := rng.uniform(0, BLUR)) > 0.3:
         picture = cv2.GaussianBlur(picture, (0, 0), blur)
     start = int(rng.integers(GRAINS))
-    grain = _grain(size)[start : start + picture.size].reshape(picture.shape)
-    picture = np.clip(picture + np.float32(rng.uniform(0, NOISE)) * grain, 0, 1)
+    grain = _grain(len(picture))[start : start + picture.size].reshape(picture.shape)
+    return np.clip(picture + np.float32(rng.uniform(0, NOISE)) * grain, 0, 1)
+
+
+def _camera(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
+    """Blur, noise and JPEG."""
+    picture = _lens(picture, rng)
     if rng.random() < 0.3:
         coded = cv2.imencode(".jpg", (255 * picture[..., ::-1]).astype(np.uint8), [1, int(rng.uniform(25, 95))])[1]
         picture = np.asarray(cv2.imdecode(coded, cv2.IMREAD_COLOR), np.float32)[..., ::-1] / 255

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from recipes.countries.augmentation import photograph
 from recipes.countries.data import CountriesConfig
 from recipes.countries.drawn_evaluation import SIDE, DrawnEvaluation, Picture, as_file
 from recipes.countries.facts import RELATIONS
+from recipes.countries.invented import pick
 from recipes.countries.pairs import FlagPairs
 from recipes.countries.phrases import BY_FLAG, QUESTIONS
 from reveal.metrics.calibration import calibration_error
@@ -103,10 +103,6 @@ def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture], li
         pictures.append(ground[top : top + height, left : left + width])
         texts.append(pick(QUESTIONS[by_flag[rng.integers(len(by_flag))]], rng))
     return pictures, texts, subjects, relations
-
-
-def pick(texts: Sequence[str], rng: np.random.Generator) -> str:
-    return texts[int(rng.integers(len(texts)))]
 
 
 def main(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,8 @@ class CountriesConfig(Questions):
     answer_length: int = 12
 
     def __post_init__(self) -> None:
-        positive = ("batch_size", "repeats", "text_length", "item_length", "threads", "buffer")
+        super().__post_init__()
+        positive = ("repeats", "text_length", "item_length")
         small = [f"{name} {getattr(self, name)}" for name in positive if getattr(self, name) < 1]
         if small or self.size < 16 or self.answer_length < 2 or min(self.own, self.near, self.invented) < 0:
             raise ValueError(
@@ -226,7 +227,8 @@ def _atlas(seed: int, held_out: int, others: int, folder: str | Path | None) -> 
     if not others:
         return atlas
     made = invented.invent(atlas.countries, others, np.random.default_rng([seed, INVENTED]))
-    return atlas.with_others(made, drawing.flags(others, seed))
+    flags = np.concatenate([atlas.flags, drawing.flags(others, seed)])
+    return replace(atlas, countries=(*atlas.countries, *made), flags=flags)
 
 
 @functools.lru_cache(maxsize=2)

@@ -79,11 +79,11 @@ def flag(part_seeds: Sequence[Sequence[int]]) -> UInt8[np.ndarray, "48 64 3"]:
     return cv2.resize(canvas, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
 
 
-def pick_colours(rng: np.random.Generator, count: int = 5) -> Colours:
-    """`count` different colours; frequent ones tend to come first."""
+def pick_colours(rng: np.random.Generator) -> Colours:
+    """Five different colours; frequent ones tend to come first."""
     shares = np.array(list(COLOURS.values()))
-    chosen = rng.choice(len(COLOURS), count, replace=False, p=shares / shares.sum())
-    colours = np.array(list(COLOURS))[chosen] + rng.normal(0, JITTER, (count, 3))
+    chosen = rng.choice(len(COLOURS), 5, replace=False, p=shares / shares.sum())
+    colours = np.array(list(COLOURS))[chosen] + rng.normal(0, JITTER, (5, 3))
     return [(int(r), int(g), int(b)) for r, g, b in np.clip(colours, 0, 255)]
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -41,7 +41,7 @@ from recipes.countries.facts import DATA
 from recipes.downloads.archives import Package, read_packages
 from recipes.downloads.svg import render
 
-WIDTH, HEIGHT, RENDERED = 96, 72, 288
+WIDTH, HEIGHT, COLUMNS, RENDERED = 96, 72, 10, 288
 INDEX = "drawings.json"
 FILES = r"drawings\.json|[a-z-]+\.webp"
 OPAQUE = 24  # alpha from which a pixel counts as drawn
@@ -117,23 +117,20 @@ def fetch_drawings(folder: Path, archives: Path | None = None, overwrite: bool =
         wanted.setdefault(one.package, []).extend(paths)
     counts, index, origins, names = {}, {}, {}, {}
     with atomic_folder(folder, overwrite, FILES) as part:
-        for package, about, files in sorted_first(read_packages(wanted, archives), OPEN):
+        # OpenMoji comes first: it knows the names of emoji.
+        for package, about, files in sorted(read_packages(wanted, archives), key=lambda entry: entry[0] != OPEN):
             origins[package.name] = about
             if package == OPEN:
                 names = json.loads(files[CHARACTERS].content)
             for one in (one for one in SETS if one.package == package):
                 drawn = draw(one, codes, {path: file.content for path, file in files.items()}, names)
-                sheet(drawn.pictures).save(part / f"{one.name}.webp", lossless=True, quality=40, method=4, exact=True)
+                sheet = Image.fromarray(fetch.stack_flags(drawn.pictures, COLUMNS))
+                sheet.save(part / f"{one.name}.webp", lossless=True, quality=40, method=4, exact=True)
                 index[one.name] = [round(float(aspect), 3) for aspect in drawn.aspects]
                 counts[one.name] = int((drawn.aspects > 0).sum())
         text = json.dumps({"codes": codes, "aspects": index, "packages": origins}, ensure_ascii=False)
         (part / INDEX).write_text(text, "utf-8")
     return counts
-
-
-def sorted_first(packages: Any, first: Package) -> list[Any]:
-    """The named package before the others: it knows the names of emoji."""
-    return sorted(packages, key=lambda entry: entry[0] != first)
 
 
 def place(path: str, code: str) -> str:
@@ -154,10 +151,11 @@ def draw(one: IconSet, codes: Sequence[str], files: Mapping[str, bytes], names: 
 
         def drawing(code: str) -> bytes | None:
             name = own.get(emoji_of(code), "")
-            choices = [code.lower()] if one.name in ("circle", "flagpack", "coreui") else [name]
-            if one.name == "emojione":
-                choices = [name.replace("flag-", "flag-for-", 1)]
-            icon = next((table["icons"][choice] for choice in choices if choice in table["icons"]), None)
+            if one.name in ("circle", "flagpack", "coreui"):
+                name = code.lower()
+            elif one.name == "emojione":
+                name = name.replace("flag-", "flag-for-", 1)
+            icon = table["icons"].get(name)
             if icon is None:
                 return None
             box = [icon.get(key, table.get(key, 0)) for key in ("left", "top", "width", "height")]
@@ -174,11 +172,9 @@ def draw(one: IconSet, codes: Sequence[str], files: Mapping[str, bytes], names: 
 
     pictures, aspects = np.zeros((len(codes), HEIGHT, WIDTH, 4), np.uint8), np.zeros(len(codes), np.float32)
     for number, code in enumerate(codes):
-        content = drawing(code)
-        if content is None:
-            continue
-        png = content if content.startswith(b"\x89PNG") else render(content, RENDERED)
-        pictures[number], aspects[number] = cut(png)
+        if content := drawing(code):
+            png = content if content.startswith(b"\x89PNG") else render(content, RENDERED)
+            pictures[number], aspects[number] = cut(png)
     return Drawings(pictures, aspects)
 
 
@@ -191,21 +187,11 @@ def cut(png: bytes) -> tuple[UInt8[np.ndarray, "72 96 4"], float]:
         pixels = np.dstack([pixels, np.full(pixels.shape[:2], 255, np.uint8)])
     rows, columns = (np.flatnonzero((pixels[..., 3] > OPAQUE).any(axis)) for axis in (1, 0))
     pixels = pixels[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    height, width = pixels.shape[:2]
     alpha = pixels[..., 3:].astype(np.float32) / 255
     scaled = cv2.resize(np.dstack([pixels[..., 2::-1] * alpha, alpha]), (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
     colours = scaled[..., :3] / np.maximum(scaled[..., 3:], 1 / 255)
-    return np.rint(np.dstack([colours.clip(0, 255), 255 * scaled[..., 3:]])).astype(np.uint8), pixels.shape[
-        1
-    ] / pixels.shape[0]
-
-
-def sheet(pictures: Pictures) -> Image.Image:
-    """All pictures below each other, ten in a row."""
-    rows = -(-len(pictures) // 10)
-    grid = np.zeros((rows * 10, HEIGHT, WIDTH, 4), np.uint8)
-    grid[: len(pictures)] = pictures
-    grid = grid.reshape(rows, 10, HEIGHT, WIDTH, 4).transpose(0, 2, 1, 3, 4)
-    return Image.fromarray(grid.reshape(rows * HEIGHT, 10 * WIDTH, 4))
+    return np.rint(np.dstack([colours.clip(0, 255), 255 * scaled[..., 3:]])).astype(np.uint8), width / height
 
 
 def load(folder: str | Path, name: str) -> Drawings:
@@ -215,9 +201,8 @@ def load(folder: str | Path, name: str) -> Drawings:
         raise ValueError(f"{folder} has no drawings {name!r}: choose {', '.join(index)}")
     with Image.open(require_file(Path(folder) / f"{name}.webp")) as image:
         pixels = np.asarray(image.convert("RGBA"))
-    grid = pixels.reshape(-1, HEIGHT, 10, WIDTH, 4).transpose(0, 2, 1, 3, 4).reshape(-1, HEIGHT, WIDTH, 4)
     aspects = np.array(index[name], np.float32)
-    return Drawings(grid[: len(aspects)].copy(), aspects)
+    return Drawings(fetch.unstack_flags(pixels, len(aspects), (WIDTH, HEIGHT), COLUMNS), aspects)
 
 
 def main(

@@ -34,7 +34,7 @@ import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -65,14 +65,14 @@ NEVER_SEEN = "country-flag-icons"
 Picture = UInt8[np.ndarray, "h w 3"]
 
 
-class Asked:
-    """Questions, the pictures that they show, and what was answered."""
+class Asked(NamedTuple):
+    """Questions, the pictures that they show, what was answered and whether it was right."""
 
-    def __init__(
-        self, subjects: Sequence[int], relations: Sequence[str], pictures: Sequence[int], output: ReaderOutput
-    ):
-        self.subjects, self.relations, self.pictures, self.output = subjects, relations, pictures, output
-        self.right = np.zeros(len(subjects), bool)
+    subjects: Sequence[int]
+    relations: Sequence[str]
+    pictures: Sequence[int]
+    output: ReaderOutput
+    right: Bool[np.ndarray, " n"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,9 +160,8 @@ class DrawnEvaluation(Evaluation):
     ) -> Asked:
         subjects, relations, index, asked = self.questions(texts)
         seen = np.stack([windows(picture, views, self.data.size) for picture in pictures])
-        result = Asked(subjects, relations, index, self.ask(reader, asked, seen[index], views, k))
-        result.right = self.correct(result.output, subjects, relations)
-        return result
+        output = self.ask(reader, asked, seen[index], views, k)
+        return Asked(subjects, relations, index, output, self.correct(output, subjects, relations))
 
     def correct(
         self, output: ReaderOutput, subjects: Sequence[int], relations: Sequence[str], facts: Any = None
@@ -305,6 +304,8 @@ class DrawnEvaluation(Evaluation):
         doubt: Doubt | None,
         output: Output,
     ) -> dict[str, Any]:
+        if doubt is None:
+            return {"text": "The weights carry no calibration.", "numbers": {}}
         photographs = self.test_photographs(COUNT)
         relations = [relation for relation in RELATIONS if relation in BY_FLAG]
         texts = [QUESTIONS[relations[n % len(relations)]][n // 5 % 4] for n in range(COUNT)]
@@ -313,8 +314,6 @@ class DrawnEvaluation(Evaluation):
         texts = wordings.unanswerable_for_tests()
         seen = np.stack([windows(bundled[n % len(bundled)], views, self.data.size) for n in range(len(texts))])
         unanswerable = self.ask(reader, texts, seen, views)
-        if doubt is None:
-            return {"text": "The weights carry no calibration.", "numbers": {}}
         probability = {name: self.probability(doubt, asked.output) for name, asked in answered.items()}
         right = {name: asked.right for name, asked in answered.items()}
         for name, found in (("photographs", unrelated), ("unanswerable", unanswerable)):
@@ -324,24 +323,14 @@ class DrawnEvaluation(Evaluation):
             doubted = values < doubt.threshold
             of_right = float(doubted[right[name]].mean()) if right[name].any() else None
             numbers[name] = {"questions": len(values), "doubted": float(doubted.mean()), "right_doubted": of_right}
-            rows.append(
-                [
-                    name,
-                    f"{len(values)}",
-                    f"{100 * doubted.mean():.1f}",
-                    "" if of_right is None else f"{100 * of_right:.1f}",
-                ]
-            )
+            lost = "" if of_right is None else f"{100 * of_right:.1f}"
+            rows.append([name, f"{len(values)}", f"{100 * doubted.mean():.1f}", lost])
         p, r = (np.concatenate(list(parts.values())) for parts in (probability, right))
-        error, lost = calibration_error(p, r), float((p[r] < doubt.threshold).mean())
-        numbers["all"] = {
-            "questions": len(p),
-            "calibration_error": error,
-            "right_doubted": lost,
-            "threshold": doubt.threshold,
-        }
+        error, of_right = calibration_error(p, r), float((p[r] < doubt.threshold).mean())
+        measured = {"calibration_error": error, "right_doubted": of_right, "threshold": doubt.threshold}
+        numbers["all"] = {"questions": len(p), **measured}
         output.write_image("reliability.png", diagram(reliability(p, r)))
-        rows.append(["all", f"{len(p)}", f"{100 * (p < doubt.threshold).mean():.1f}", f"{100 * lost:.1f}"])
+        rows.append(["all", f"{len(p)}", f"{100 * (p < doubt.threshold).mean():.1f}", f"{100 * of_right:.1f}"])
         text = markdown(("row", "questions", "doubted", "of right answers"), rows, 1)
         return {"text": f"{text}\n\nCalibration error {error:.3f}, threshold {doubt.threshold:.3f}", "numbers": numbers}
 
@@ -350,10 +339,7 @@ class DrawnEvaluation(Evaluation):
         cells = []
         for pictures in shown.values():
             for picture in pictures[::6][:8]:
-                side = max(picture.shape[:2])
-                square = np.full((side, side, 3), 255, np.uint8)
-                top, left = (side - picture.shape[0]) // 2, (side - picture.shape[1]) // 2
-                square[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+                square = on_white(picture, max(picture.shape[:2]))
                 cells.append(from_uint8(cv2.resize(square, (120, 120), interpolation=cv2.INTER_AREA)))
         return contact_sheet(cells, columns=8)
 
@@ -369,17 +355,20 @@ def as_file(drawing: UInt8[np.ndarray, "72 96 4"], aspect: float, emoji: bool) -
     scaled = cv2.resize(drawing, (SIDE, high), interpolation=cv2.INTER_LINEAR).astype(np.float32)
     alpha = scaled[..., 3:] / 255
     picture = np.rint(scaled[..., :3] * alpha + 255 * (1 - alpha)).astype(np.uint8)
-    if not emoji:
-        return picture
-    side = max(round(1.06 * SIDE), high)
-    square = np.full((side, side, 3), 255, np.uint8)
-    top, left = (side - high) // 2, (side - SIDE) // 2
-    square[top : top + high, left : left + SIDE] = picture
+    return on_white(picture, max(round(1.06 * SIDE), high)) if emoji else picture
+
+
+def on_white(picture: Picture, side: int) -> Picture:
+    """The picture in the middle of a square."""
+    (high, wide), square = picture.shape[:2], np.full((side, side, 3), 255, np.uint8)
+    top, left = (side - high) // 2, (side - wide) // 2
+    square[top : top + high, left : left + wide] = picture
     return square
 
 
-def diagram(groups: Sequence[tuple[float, float, int]], side: int = 320) -> Float[np.ndarray, "s s 3"]:
+def diagram(groups: Sequence[tuple[float, float, int]]) -> Float[np.ndarray, "s s 3"]:
     """The reliability diagram: share of right answers (bars) by probability (the line), as wide as they are many."""
+    side = 320
     page = Image.new("RGB", (side, side), "white")
     draw = ImageDraw.Draw(page)
     total, left = sum(count for *_, count in groups), 0.0

@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +87,6 @@ class Atlas:
         chosen = np.random.default_rng([seed, SPLIT]).permutation(unique)[:held_out]
         return cls(seed, tuple(countries), flags, len(countries), np.sort(chosen))
 
-    def with_others(self, countries: Sequence[Country], flags: UInt8[np.ndarray, "m 48 64 3"]) -> Atlas:
-        """These (invented) countries appended."""
-        together = np.concatenate([self.flags, flags])
-        return dataclasses.replace(self, countries=(*self.countries, *countries), flags=together)
-
     def edited(self, seed: int) -> Atlas:
         """The held-out countries exchange all their facts but names: for edits of the memory."""
         rng, facts = np.random.default_rng([self.seed, EDITS, seed]), [dict(one.facts) for one in self.countries]
@@ -117,11 +112,6 @@ class Atlas:
     @functools.cached_property
     def unique_flag(self) -> Bool[np.ndarray, " n"]:
         return unique_flags(self.grid_colours)
-
-    @functools.cached_property
-    def number_of(self) -> dict[str, int]:
-        """By name."""
-        return {country.name: number for number, country in enumerate(self.countries)}
 
     def answers(self, number: Number, relation: str) -> tuple[str, ...]:
         """All right answers."""

@@ -124,22 +124,24 @@ def thumbnail(png: bytes) -> UInt8[np.ndarray, "48 64 3"]:
     return np.rint(cv2.resize(colours, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)).astype(np.uint8)
 
 
-def stack_flags(flags: Flags) -> UInt8[np.ndarray, "h 1024 3"]:
+def stack_flags(flags: UInt8[np.ndarray, "n h w c"], columns: int = COLUMNS) -> UInt8[np.ndarray, "h2 w2 c"]:
     """All flags in one picture; `unstack_flags` is the inverse."""
-    rows = -(-len(flags) // COLUMNS)
-    grid = np.zeros((rows * COLUMNS, HEIGHT, WIDTH, 3), np.uint8)
-    grid[: len(flags)] = flags
-    grid = grid.reshape(rows, COLUMNS, HEIGHT, WIDTH, 3).transpose(0, 2, 1, 3, 4)
-    return grid.reshape(rows * HEIGHT, COLUMNS * WIDTH, 3)
+    count, height, width, channels = flags.shape
+    grid = np.concatenate([flags, np.zeros((-count % columns, height, width, channels), np.uint8)])
+    rows = grid.reshape(-1, columns, height, width, channels).transpose(0, 2, 1, 3, 4)
+    return rows.reshape(-1, columns * width, channels)
 
 
-def unstack_flags(sheet: UInt8[np.ndarray, "h w 3"], count: int) -> Flags:
-    """Raises ValueError for a picture of another size."""
-    rows = -(-count // COLUMNS)
-    if sheet.shape != (rows * HEIGHT, COLUMNS * WIDTH, 3):
-        raise ValueError(f"a sheet of {count} flags is {rows * HEIGHT} high and {COLUMNS * WIDTH} wide: fetch it anew")
-    grid = sheet.reshape(rows, HEIGHT, COLUMNS, WIDTH, 3).transpose(0, 2, 1, 3, 4)
-    return grid.reshape(-1, HEIGHT, WIDTH, 3)[:count].copy()
+def unstack_flags(
+    sheet: UInt8[np.ndarray, "h2 w2 c"], count: int, size: tuple[int, int] = (WIDTH, HEIGHT), columns: int = COLUMNS
+) -> UInt8[np.ndarray, "{count} h w c"]:
+    """`count` flags of this (width, height). Raises ValueError for a picture of another size."""
+    width, height = size
+    rows = -(-count // columns)
+    if sheet.shape[:2] != (rows * height, columns * width):
+        raise ValueError(f"a sheet of {count} flags is {rows * height} high and {columns * width} wide: fetch it anew")
+    grid = sheet.reshape(rows, height, columns, width, -1).transpose(0, 2, 1, 3, 4)
+    return grid.reshape(rows * columns, height, width, -1)[:count].copy()
 
 
 def main(

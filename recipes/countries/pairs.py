@@ -120,12 +120,7 @@ class FlagPairs(Batched):
 
     @functools.cached_property
     def grounds(self) -> list[UInt8[np.ndarray, "h w 3"]]:
-        """The photographs of the split `train`."""
+        """The photographs of the split `train`, at most `LARGEST` pixels a side."""
         index = json.loads(require_file(Path(self.photographs) / "index.json").read_text("utf-8"))["photographs"]
         files = [Path(self.photographs) / entry["file"] for entry in index if entry["split"] == "train"]
-        return [reduced(file) for file in files]
-
-
-def reduced(file: Path) -> UInt8[np.ndarray, "h w 3"]:
-    """A photograph of at most `LARGEST` pixels a side."""
-    return to_uint8(shrink(read_image(file), LARGEST))
+        return [to_uint8(shrink(read_image(file), LARGEST)) for file in files]

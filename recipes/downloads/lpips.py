@@ -32,6 +32,7 @@ LPIPS = {
         KIND,
         "Shift-tolerant LPIPS weights: Copyright (c) 2022, Abhijay Ghildyal, Feng Liu, BSD 2-Clause License.",
         licence="stlpips_pytorch-0.0.2.dist-info/licenses/LICENSE",
+        convert=lambda source, target, metadata: save_lpips(target, *load_lpips(source), metadata),
     )
     for network, sha256 in (
         ("alex", "b356b382f96010f77d085ee8343ecd9fd322d0a56e8de2b2d0549fafcad8b9ee"),
@@ -40,15 +41,10 @@ LPIPS = {
 }
 
 
-def fetch_lpips(folder: str | Path = "data", weights: PublishedWeights = LPIPS["alex"]) -> Path:
-    """Raises as `PublishedWeights.fetch`."""
-    return weights.fetch(folder, lambda source, target, metadata: save_lpips(target, *load_lpips(source), metadata))
-
-
 def main(folder: Path = Path("data"), network: Literal["alex", "vgg"] = "alex") -> None:
     """Download shift-tolerant LPIPS (BSD 2-Clause) to FOLDER/lpips_NETWORK.safetensors, unless it is there."""
     weights = LPIPS[network]
-    terminal.say(f"{fetch_lpips(folder, weights)}\n{weights.notice}")
+    terminal.say(f"{weights.fetch(folder)}\n{weights.notice}")
 
 
 if __name__ == "__main__":

@@ -36,17 +36,13 @@ VGG16 = PublishedWeights(
     " under CC-BY-4.0 (https://creativecommons.org/licenses/by/4.0/). Changed: classifier removed, axes and input"
     " channels reordered.",
     licence="CC-BY-4.0",
+    convert=lambda source, target, metadata: save_vgg(target, load_vgg(source), metadata),
 )
-
-
-def fetch_vgg(folder: str | Path = "data", weights: PublishedWeights = VGG16) -> Path:
-    """Raises as `PublishedWeights.fetch`, and ValueError without the package `onnx`."""
-    return weights.fetch(folder, lambda source, target, metadata: save_vgg(target, load_vgg(source), metadata))
 
 
 def main(folder: Path = Path("data")) -> None:
     """Download VGG-16 (CC-BY-4.0, Visual Geometry Group, Oxford) to FOLDER/vgg16.safetensors, unless it is there."""
-    terminal.say(f"{fetch_vgg(folder, VGG16)}\n{VGG16.notice}")
+    terminal.say(f"{VGG16.fetch(folder)}\n{VGG16.notice}")
 
 
 if __name__ == "__main__":

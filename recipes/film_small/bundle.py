@@ -75,8 +75,9 @@ def pack(
         wheels = [f"{name}=={metadata.version(name)}" for name in WHEELS]
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(part / "wheels"), *wheels]
         subprocess.run(command, check=True)
-    sizes = {path.name: _size(path) / MEGABYTE for path in sorted(output.iterdir())}
-    terminal.say(", ".join(f"{name} {size:.1f} MB" for name, size in sizes.items()))
+    parts = {path.name: [path, *path.rglob("*")] for path in sorted(output.iterdir())}
+    sizes = {name: sum(file.stat().st_size for file in files if file.is_file()) for name, files in parts.items()}
+    terminal.say(", ".join(f"{name} {size / MEGABYTE:.1f} MB" for name, size in sizes.items()))
 
 
 def pack_photographs(album: Album, folder: Path, size: float) -> None:
@@ -101,19 +102,19 @@ def shrunken(picture: Picture) -> Picture:
     return np.asarray(cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA))
 
 
-def read_runs(film: Path, first: int = FIRST, last: int = LAST) -> list[Picture]:
+def read_runs(film: Path) -> list[Picture]:
     """RUN frames in a row, again and again from EVERY frames later on."""
     frames: list[Picture] = []
     with av.open(str(film)) as container:
         for number, frame in enumerate(container.decode(video=0)):
-            if number > last:
+            if number > LAST:
                 break
-            if number >= first and (number - first) % EVERY < RUN:
+            if number >= FIRST and (number - FIRST) % EVERY < RUN:
                 picture = frame.to_ndarray(format="rgb24")
                 frames.append(np.asarray(cv2.resize(picture, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)))
     frames = frames[: len(frames) // RUN * RUN]
     if not frames:
-        raise ValueError(f"{film}: has no {RUN} frames from frame {first} on: fetch it anew")
+        raise ValueError(f"{film}: has no {RUN} frames from frame {FIRST} on: fetch it anew")
     return frames
 
 
@@ -131,12 +132,6 @@ def pack_film(frames: list[Picture], path: Path, size: float) -> None:
         if path.stat().st_size <= size:
             return
     raise ValueError(f"{len(frames)} frames do not fit {size / MEGABYTE:g} MB: give them more")
-
-
-def _size(path: Path) -> int:
-    return (
-        sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else path.stat().st_size
-    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 The scenes are those of `moving_photographs.py`: layers of photographs that move as in `motions.py`, cut out along
 `outlines.py`, with the exact frame at any time and the exact flow to both ends. There OpenCV draws one scene after the
 other, which a CPU does best; here every pixel of every layer of every scene is a lookup of its own, which suits an
-accelerator: host and disk have no part in a step. For a batch of b crops of c pixels (`film.data.triplet_batches`):
+accelerator: host and disk have no part in a step. For a batch of b crops of c pixels (`film.data.triplet_batches`), by
+the functions of `drawn_layers.py`:
 
 1. `draw_layers`   random numbers: for each of n layers poses, waves, texture and outline
 2. `trace`         pixels p at times 0, t and 1 -> points u of each layer, the inverse of its motion
@@ -27,14 +28,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import cv2
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float, PRNGKeyArray, UInt8
 
 from common import terminal
 from common.io.files import require_file
@@ -42,51 +43,28 @@ from common.io.images import contact_sheet, write_image
 from common.training.task import IDS, Batch
 from film.data.augment import CELL
 from film.visualization import flow_picture
+from recipes.film_small.drawn_layers import (
+    MIPMAPS,
+    OUTLINE_SIDE,
+    Layers,
+    Textures,
+    front_cells,
+    grid,
+    mipmaps,
+    sample,
+    trace,
+    visible,
+)
 from recipes.film_small.motions import SHEAR, SHORTEST, STEEPEST, TILT, TURN, ZOOM
 from recipes.film_small.outlines import outline
 from recipes.film_small.photograph_cache import Album
-from recipes.film_small.textures import COARSEST, PSF
+from recipes.film_small.textures import COARSEST
 
 STEPS = 16  # y is at a multiple of 1 / 16, or half-way
-OUTLINES, OUTLINE_SIDE = 384, 160  # their number, and px
-MIPMAPS = 3
-WAVES, INVERSIONS = 3, 6
-OPAQUE, CLEAR = 0.98, 0.02
+OUTLINES = 384  # to choose from
+WAVES = 3
 CANDIDATES = 4  # triplets of the film's crops, of which one is taken
 CUT = 24.0  # mean difference of neighbouring frames, of 255, from which on they are of different shots
-Points = Float[Array, "*n 2"]
-
-
-class Textures(NamedTuple):
-    """What scenes are made of."""
-
-    photographs: UInt8[Array, "n s s2 3"]  # square, mirrored to it, with smaller and smaller copies at the right
-    outlines: UInt8[Array, "m o o"]
-    film: UInt8[Array, "f h w 3"]  # frames in a row
-    shots: Int[Array, " f"]  # the number of each frame's shot
-
-
-class Layers(NamedTuple):
-    """Layers of a scene, back to front; a first axis of n. Lengths in px, angles in radians."""
-
-    centre: Float[Array, "n 2"]
-    shift: Float[Array, "n 3 2"]  # of the camera (scaled by nearness), of the layer that this one hangs on, its own
-    turn: Float[Array, "n 3"]
-    zoom: Float[Array, "n 3"]
-    shear: Float[Array, "n 3"]
-    tilt: Float[Array, "n 3 2"]
-    pivot: Float[Array, "n 3 2"]  # about which each of the three turns, zooms, shears and tilts
-    bend: Float[Array, " n"]
-    heights: Float[Array, "n k 2"]  # of the waves
-    waves: Float[Array, "n k 2"]
-    phases: Float[Array, "n k"]
-    photograph: Int[Array, " n"]
-    origin: Float[Array, "n 2"]  # of the texture, pixels of the photograph
-    density: Float[Array, " n"]  # pixels of the photograph per px
-    period: Float[Array, "n 2"]  # of a repeated pattern, px; 0: none
-    angle: Float[Array, " n"]  # of the pattern
-    outline: Int[Array, " n"]
-    side: Float[Array, " n"]  # of the outline; 0: no outline, as the background; negative: there is no such layer
 
 
 @dataclass(frozen=True)
@@ -200,21 +178,6 @@ def load_textures(config: DrawnScenes) -> Textures:
     )
 
 
-def mipmaps(photograph: UInt8[np.ndarray, "h w 3"], side: int) -> UInt8[np.ndarray, "s s2 3"]:
-    """The photograph, mirrored to a square; at its right the same at half the size, and so on, each blurred a little
-    (`textures.PSF`), so that a lookup at one to two of its pixels per pixel does not alias."""
-    height, width = photograph.shape[:2]
-    level = np.pad(photograph, ((0, side - height), (0, side - width), (0, 0)), mode="symmetric")
-    atlas = np.zeros((side, side + side // 2, 3), np.uint8)
-    left, top = 0, 0
-    for _ in range(MIPMAPS):
-        size = len(level)
-        atlas[top : top + size, left : left + size] = cv2.GaussianBlur(level, (5, 5), PSF)
-        left, top = (side, 0) if left == 0 else (left, top + size)
-        level = cv2.resize(level, (size // 2, size // 2), interpolation=cv2.INTER_AREA)
-    return atlas
-
-
 def read_film(path: str | Path) -> UInt8[np.ndarray, "f h w 3"]:
     video, frames = cv2.VideoCapture(str(require_file(path))), []
     while (found := video.read())[0]:
@@ -242,7 +205,7 @@ def draw_scene(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Ba
     layers = draw_layers(config, keys[0], textures.photographs.shape)
     sixteenth = jax.random.randint(keys[1], (), 1, STEPS) / STEPS
     time = jnp.where(jax.random.uniform(keys[2]) < config.any_time, sixteenth, 0.5)
-    pixels = _grid(size, 1)
+    pixels = grid(size, 1)
 
     def view(time: Array) -> tuple[Array, Array]:
         """Image, and the opacity of each layer."""
@@ -256,7 +219,7 @@ def draw_scene(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Ba
 
     # Loops, so that all of it is compiled once and one frame's positions are in memory.
     images, opacities = jax.lax.map(view, jnp.stack([jnp.zeros(()), time, jnp.ones(())]))
-    front = _cells(opacities[1])
+    front = front_cells(opacities[1])
     flows, valid = jax.lax.map(lambda end: visible(textures, layers, front, time, end, size), jnp.array([0.0, 1.0]))
     x0, y, x1 = _finish(config, keys[3], images, time)
     flow = dict(flow0=flows[0], flow1=flows[1], valid0=valid[0], valid1=valid[1])
@@ -345,88 +308,6 @@ def draw_layers(config: DrawnScenes, key: PRNGKeyArray, atlas: tuple[int, ...]) 
     )
 
 
-def matrix(layer: Layers, time: Array) -> Float[Array, "3 3"]:
-    """The homography of one layer at `time`: `motions.Pose.matrix` of its three poses, the own one applied first."""
-    s = time - 0.5 + layer.bend * time * (time - 1)
-
-    def pose(i: int) -> Array:
-        (x, y), (dx, dy), (gx, gy) = layer.pivot[i], s * layer.shift[i], s * layer.tilt[i]
-        size, k, one = jnp.exp(s * layer.zoom[i]), s * layer.shear[i], jnp.ones(())
-        cos, sin, zero = size * jnp.cos(s * layer.turn[i]), size * jnp.sin(s * layer.turn[i]), jnp.zeros(())
-        there = jnp.array([[one, zero, x + dx], [zero, one, y + dy], [zero, zero, one]])
-        about = jnp.array([[cos, k * cos - sin, zero], [sin, k * sin + cos, zero], [gx, gy, one]])
-        return there @ about @ jnp.array([[one, zero, -x], [zero, one, -y], [zero, zero, one]])
-
-    return pose(0) @ pose(1) @ pose(2)
-
-
-def place(layer: Layers, points: Points, time: Array) -> Points:
-    """Positions of the layer's points in the picture; px."""
-    s = time - 0.5 + layer.bend * time * (time - 1)
-    return _project(matrix(layer, time), points + s * _waves(layer, points))
-
-
-def trace(layer: Layers, places: Points, time: Array) -> Points:
-    """The inverse of `place`."""
-    s = time - 0.5 + layer.bend * time * (time - 1)
-    rigid = _project(jnp.linalg.inv(matrix(layer, time)), places)
-    points = rigid
-    for _ in range(INVERSIONS):
-        points = rigid - s * _waves(layer, points)
-    return points
-
-
-def sample(textures: Textures, layer: Layers, points: Points) -> tuple[Float[Array, "*n 3"], Float[Array, "*n"]]:
-    """Colours in [0, 1] and opacities of a layer at its points."""
-    side, density = textures.photographs.shape[1], jnp.abs(layer.density)
-    u = points - layer.centre
-    cos, sin = jnp.cos(layer.angle), jnp.sin(layer.angle)
-    turned = jnp.stack([cos * u[..., 0] + sin * u[..., 1], cos * u[..., 1] - sin * u[..., 0]], axis=-1)
-    period = jnp.maximum(layer.period, 1.0)
-    u = jnp.where(layer.period > 0, turned % period, u)
-    texel = u * jnp.stack([layer.density, density]) + layer.origin
-    texel = (side - 1) - jnp.abs(texel % (2 * side - 2) - (side - 1))  # mirrored at the photograph's border
-    level = jnp.floor(jnp.log2(density)).astype(jnp.int32)
-    # Of `mipmaps`: the square itself, and from its upper right corner downwards those of half, a quarter, ...
-    left = jnp.where(level > 0, side, 0)
-    top = jnp.where(level > 1, side // 2, 0)
-    size = side >> level
-    texel = jnp.clip((texel + 0.5) / 2.0**level - 0.5, 0, size - 1.001) + jnp.stack([left, top])
-    colour = _lookup(textures.photographs[layer.photograph], texel) / 255
-    # So that no two cells of a pattern are quite alike.
-    colour = colour * (1 + 0.15 * jnp.sin(0.03 * turned.sum(-1, keepdims=True)) * (layer.period.sum() > 0))
-
-    reach = jnp.maximum(layer.side, 1.0)
-    place = ((points - layer.centre) / reach + 0.5) * OUTLINE_SIDE - 0.5
-    inside = jnp.all((place >= 0) & (place <= OUTLINE_SIDE - 1.001), axis=-1)
-    mask = textures.outlines[layer.outline][..., None]
-    opacity = inside * _lookup(mask, jnp.clip(place, 0, OUTLINE_SIDE - 1.001))[..., 0] / 255
-    return colour, jnp.where(layer.side == 0, 1.0, jnp.where(layer.side < 0, 0.0, opacity))
-
-
-def visible(
-    textures: Textures, layers: Layers, front: tuple[Array, Array], time: Array, end: Array, size: int
-) -> tuple[Float[Array, "c c 2"], Float[Array, "c c"]]:
-    """Flow of the front-most layer of each cell from `time` to `end`, px; 1 where its end is seen, else 0."""
-    number, clean = front
-    centres = _grid(size // CELL, CELL)
-
-    def move(layer: Layers) -> Array:
-        return place(layer, trace(layer, centres, time), end)
-
-    ends = jnp.take_along_axis(jax.lax.map(move, layers), number[None, ..., None], axis=0)[0]
-
-    def covered(_: None, layer_and_number: tuple[Layers, Array]) -> tuple[None, Array]:
-        layer, own = layer_and_number
-        opacity = sample(textures, layer, trace(layer, ends, end))[1]
-        return None, jnp.where(own > number, opacity > CLEAR, jnp.where(own == number, opacity < OPAQUE, False))
-
-    _, hidden = jax.lax.scan(covered, None, (layers, jnp.arange(len(layers.side))))
-    margin = (CELL - 1) / 2
-    inside = jnp.all((ends >= margin) & (ends <= size - 1 - margin), axis=-1)
-    return ends - centres, (inside & clean & ~hidden.any(axis=0)).astype(jnp.float32)
-
-
 def draw_film(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Batch:
     """One example of the film; its flow is unknown."""
     frames, height, width, _ = textures.film.shape
@@ -474,41 +355,6 @@ def _tint(key: PRNGKeyArray, images: Float[Array, "3 c c 3"]) -> Array:
     gamma = jnp.exp(jax.random.uniform(keys[1], minval=-0.14, maxval=0.14))
     order = jnp.where(jax.random.uniform(keys[2]) < 0.1, jax.random.permutation(keys[3], 3), jnp.arange(3))
     return jnp.clip(gain * jnp.maximum(images, 1e-6) ** gamma, 0, 1)[..., order]
-
-
-def _cells(opacities: Float[Array, "n c c"]) -> tuple[Int[Array, "d d"], Array]:
-    """Per cell of CELL px: the front-most layer at its centre, and whether it is all that the cell shows."""
-    numbers = jnp.arange(len(opacities))[:, None, None]
-    front = jnp.max(jnp.where(opacities > 0.5, numbers, 0), axis=0)
-    soft = jnp.any((opacities > CLEAR) & (opacities < OPAQUE) & (numbers >= front), axis=0)
-    cells = len(front) // CELL
-    blocks = front.reshape(cells, CELL, cells, CELL)
-    clean = ~soft.reshape(blocks.shape).any(axis=(1, 3)) & (blocks.max(axis=(1, 3)) == blocks.min(axis=(1, 3)))
-    return blocks[:, CELL // 2, :, CELL // 2], clean
-
-
-def _grid(cells: int, stride: int) -> Float[Array, "c c 2"]:
-    """Centres (x, y) of cells of `stride` px."""
-    places = stride * jnp.arange(cells, dtype=jnp.float32) + (stride - 1) / 2
-    return jnp.stack(jnp.meshgrid(places, places), axis=-1)
-
-
-def _project(matrix: Float[Array, "3 3"], points: Points) -> Points:
-    mapped = points @ matrix[:2, :2].T + matrix[:2, 2]
-    return mapped / (points @ matrix[2, :2] + matrix[2, 2])[..., None]
-
-
-def _waves(layer: Layers, points: Points) -> Points:
-    return jnp.sin(points @ layer.waves.T + layer.phases) @ layer.heights
-
-
-def _lookup(image: UInt8[Array, "h w c"], places: Points) -> Float[Array, "*n c"]:
-    """Bilinear, at places inside the image."""
-    corner = jnp.floor(places).astype(jnp.int32)
-    (x, y), (fx, fy) = jnp.moveaxis(corner, -1, 0), jnp.moveaxis(places - corner, -1, 0)[..., None]
-    taps = [[image[y + dy, x + dx].astype(jnp.float32) for dx in (0, 1)] for dy in (0, 1)]
-    above, below = (left + fx * (right - left) for left, right in taps)
-    return above + fy * (below - above)
 
 
 def main(

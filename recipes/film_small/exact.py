@@ -19,9 +19,8 @@ Regions of the true frame half-way (`film.data.triplet.Triplet.regions`):
 * "occluded": ground that is seen there and hidden in x0 or in x1, behind the mover or outside the picture;
 * "path": the mover's way from x0 to x1, and `RING` px around it; of a pan all that both frames see.
 
-A scene depends on its seed, kind, size and number; the distance changes the way, and
-the place as far as it takes to stay in the picture. Scenes and
-kinds have the photographs as grounds in turn.
+A scene depends on its seed, kind, size and number; the distance changes the way, and the place as far as it takes to
+stay in the picture. Scenes and kinds have the photographs as grounds in turn.
 """
 
 from __future__ import annotations
@@ -169,19 +168,17 @@ class ExactScenes(Sequence[Triplet]):
         first = (number + KINDS.index(self.kind)) % len(self.album)
         second = (first + int(rng.integers(1, max(2, len(self.album))))) % len(self.album)
         reach = np.abs(ground_way) + self.size
-        ground = _fitted(self._photograph(first), (int(reach[0]), int(reach[1])))
+        ground = _fitted(read_image(self.album.paths[first]), (int(reach[0]), int(reach[1])))
         mover, corner = None, (0, 0)
         if self.kind != "pan":
             side = 2 * RADIUS + 8
-            mover = self._mover(rng, _fitted(self._photograph(second), (3 * side, 2 * side)), side)
+            texture = _fitted(read_image(self.album.paths[second]), (3 * side, 2 * side))
+            mover = self._mover(rng, texture, side)
             free = np.array(self.size) - side - np.abs(way)
             x, y = np.abs(way) // 2 + rng.uniform(0.1, 0.9, 2) * np.maximum(free, 0)
             corner = (int(x), int(y))
         whole = [(int(x), int(y)) for x, y in (ground_way, way)]
         return Scene(self.size, ground, whole[0], mover, corner, whole[1])
-
-    def _photograph(self, number: int) -> Image:
-        return read_image(self.album.paths[number])
 
     def _mover(self, rng: np.random.Generator, texture: Image, side: int) -> Float[np.ndarray, "s s 4"]:
         y, x = (int(rng.integers(0, length - side + 1)) for length in texture.shape[:2])
@@ -199,11 +196,7 @@ def _fitted(photograph: Image, size: tuple[int, int]) -> Float[np.ndarray, "h2 w
     height, width = photograph.shape[:2]
     scale = max(size[0] / width, size[1] / height)
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
-    whole = cv2.resize(
-        photograph,
-        (max(size[0], round(width * scale)), max(size[1], round(height * scale))),
-        None,
-        interpolation=method,
-    )
+    sides = max(size[0], round(width * scale)), max(size[1], round(height * scale))
+    whole = cv2.resize(photograph, sides, interpolation=method)
     top, left = ((have - want) // 2 for have, want in zip(whole.shape[:2], size[::-1], strict=True))
     return np.clip(whole[top : top + size[1], left : left + size[0]], 0, 1)

@@ -89,7 +89,8 @@ class ExactEvaluation(Evaluation):
         models |= {short_name(other): load(other) for other in self.compare_with}
         methods: dict[str, Method] = {name: network(model, DIRECT) for name, model in models.items()} | METHODS
         rows, drawn = [], []
-        sets = [self._set(kind, size, far) for size in self.scenes for kind in self.kinds for far in self._distances()]
+        distances = list(self.distances)[: self.limit or None]
+        sets = [self._set(kind, size, far) for size in self.scenes for kind in self.kinds for far in distances]
         for scenes in tqdm(sets, unit="set", disable=None if self.progress else True):
             for number, triplet in enumerate(scenes):
                 made = {name: method(triplet.x0, triplet.x1)(0.5) for name, method in methods.items()}
@@ -120,9 +121,6 @@ class ExactEvaluation(Evaluation):
         if self.steady_distance:
             output.write_csv(FLICKER, flickers)
         return "\n\n".join([distance_table(summary), *([flicker_table(flickers)] if flickers else [])])
-
-    def _distances(self) -> list[int]:
-        return list(self.distances)[: self.limit or None]
 
     def _set(self, kind: str, size: str, distance: int) -> ExactScenes:
         width, height = map(int, size.split("x"))

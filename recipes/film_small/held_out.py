@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,12 +57,7 @@ class Pair(NamedTuple):
     disparity: str
 
 
-def _cut(
-    first: int, last: int, gap: int, spacing: int, motion: tuple[float, float] = MOTION, quarters: bool = False
-) -> EvaluationCut:
-    return EvaluationCut(first, last, gap, spacing, motion, quarters)
-
-
+_cut = partial(EvaluationCut, motion=MOTION)
 CUTS: Cuts = {
     "film_1": (FILM, _cut(9000, 11600, gap=1, spacing=100)),
     "film": (FILM, _cut(9000, 11600, gap=3, spacing=100)),

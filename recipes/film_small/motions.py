@@ -143,8 +143,9 @@ def draw_pose(
     )
 
 
-def draw_waves(rng: np.random.Generator, radius: float, budget: float, count: int = 3) -> Waves:
-    """`count` waves of `SHORTEST` px up to four radii that move no point further than `budget` px."""
+def draw_waves(rng: np.random.Generator, radius: float, budget: float) -> Waves:
+    """Three waves of `SHORTEST` px up to four radii that move no point further than `budget` px."""
+    count = 3
     lengths = np.exp(rng.uniform(np.log(SHORTEST), np.log(max(4 * radius, 2 * SHORTEST)), count))
     angles, sides = rng.uniform(0, 2 * np.pi, (2, count))
     waves = (2 * np.pi / lengths)[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=-1)

@@ -35,7 +35,7 @@ from jaxtyping import Float, UInt8
 
 from common import terminal
 from common.io.images import contact_sheet, write_image
-from film.data.cutting import STRIDE
+from film.data.augment import CELL
 from film.data.triplet import Encoded, Frames, Source, as_png
 from film.visualization import flow_picture
 from recipes.film_small.motions import Motion, draw_pose, draw_waves
@@ -93,8 +93,8 @@ class MovingPhotographs(Source):
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(int(number) for number in self.layers))
         object.__setattr__(self, "motion", tuple(float(pixels) for pixels in self.motion))
-        if self.size < 32 or self.size % STRIDE or self.count < 1:
-            raise ValueError(f"size {self.size} must be a multiple of {STRIDE} from 32 on, count {self.count} >= 1")
+        if self.size < 32 or self.size % CELL or self.count < 1:
+            raise ValueError(f"size {self.size} must be a multiple of {CELL} from 32 on, count {self.count} >= 1")
         if len(self.layers) != 2 or not 0 <= self.layers[0] <= self.layers[1] <= 20:
             raise ValueError(f"layers {self.layers} must be the fewest and the most, from 0 to 20")
         if len(self.motion) != 2 or not 0 < self.motion[0] <= self.motion[1] <= self.size:
@@ -133,9 +133,9 @@ class MovingPhotographs(Source):
         return int(np.random.default_rng([self.seed, index, 1]).integers(1, STEPS)) / STEPS
 
     def example(self, index: int) -> Example:
-        """Like `film.data.triplet_batches.TripletPatches`: images uint8 [3 S S 3] (x0, y, x1), flows float16 [2 s s 2],
-        valid uint8 [2 s s] (from y to x0, to x1; s = S / 4, in pixels of the pictures), motion (px, 95th percentile
-        between the outer frames), id; and the time of y."""
+        """As an item of `film.data.record_sources.CutTriplets`, with the time of y: images uint8 [3 S S 3] (x0, y, x1),
+        flows float16 [2 s s 2], valid uint8 [2 s s] (from y to x0, to x1; s = S / 4, in pixels of the pictures), motion
+        (px, 95th percentile between the outer frames), id."""
         scene, time = self.scene(index), self.moment(index)
         views = self._views(scene, time)
         there = [scene.flow(time, end, views[1], view) for end, view in ((0.0, views[0]), (1.0, views[2]))]
@@ -224,7 +224,7 @@ def sheet(source: MovingPhotographs, indices: Sequence[int]) -> Float[np.ndarray
     pictures = []
     for index in indices:
         scene, time = source.scene(index), source.moment(index)
-        views = [scene.view(moment) for moment in (0.0, time, 1.0)]
+        views = source._views(scene, time)
         images = [np.asarray(image, np.float32) / 255 for image in source._pictures(index, views)]
         shown, errors = [], []
         for end in (0, 1):

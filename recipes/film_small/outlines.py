@@ -81,9 +81,9 @@ def _corners(rng: np.random.Generator) -> Corners:
     return rng.uniform(0.35, 1, count)[:, None] * np.stack([np.cos(angles), np.sin(angles)], -1)
 
 
-def _rounded(corners: Corners, steps: int = 12) -> Float[np.ndarray, "m 2"]:
+def _rounded(corners: Corners) -> Float[np.ndarray, "m 2"]:
     """The closed uniform cubic B-spline of these corners: smooth, and inside their hull."""
-    t = np.linspace(0, 1, steps, endpoint=False)[:, None, None]
+    t = np.linspace(0, 1, 12, endpoint=False)[:, None, None]
     weights = ((1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3)
     curve = sum(w * np.roll(corners, 1 - k, axis=0) for k, w in enumerate(weights)) / 6
     return np.swapaxes(curve, 0, 1).reshape(-1, 2) / np.linalg.norm(curve, axis=-1).max()

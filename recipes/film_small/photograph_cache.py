@@ -15,11 +15,11 @@ import functools
 import json
 from pathlib import Path
 
-import cv2
 import numpy as np
 from jaxtyping import UInt8
 from natsort import natsorted
 
+from common.io.images import shrink
 from film.data.triplet import decode
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
@@ -70,10 +70,4 @@ def _paths(folder: Path, split: str) -> list[Path]:
 
 @functools.lru_cache(maxsize=CACHED)
 def _read(path: Path) -> UInt8[np.ndarray, "h w 3"]:
-    photograph = decode(path.read_bytes(), str(path))
-    height, width = photograph.shape[:2]
-    if max(height, width) <= MAX_SIDE:
-        return photograph
-    scale = MAX_SIDE / max(height, width)
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return np.asarray(cv2.resize(photograph, size, interpolation=cv2.INTER_AREA))
+    return shrink(decode(path.read_bytes(), str(path)), MAX_SIDE)

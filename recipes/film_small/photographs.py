@@ -64,8 +64,9 @@ class Photograph(NamedTuple):
     member: str
 
 
-def read_list(path: Path = Path(__file__).parent / "photographs.csv") -> list[Photograph]:
-    with path.open(encoding="utf-8", newline="") as file:
+def read_list() -> list[Photograph]:
+    """Of photographs.csv, beside this module."""
+    with Path(__file__).with_name("photographs.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     packages = {name: Package("deb", name, "", licence) for name, licence in PACKAGES.items()}
     return [Photograph(**{**row, "package": packages[row["package"]]}) for row in rows]

@@ -1,7 +1,7 @@
 """A scene: flat textured layers, rendered at any time, and the exact flow from any time to any other.
 
 Frames. Each is sampled once from the textures, back to front, so all are equally sharp and occlusions exact. Texture
-positions are computed exactly on a grid of `STRIDE` pixels and interpolated to pixels by Catmull-Rom splines, with an
+positions are computed exactly on a grid of `CELL` pixels and interpolated to pixels by Catmull-Rom splines, with an
 error below 0.01 px even for the shortest waves of `motions.py`. Textures have about two of their pixels per picture
 pixel and nothing finer than the picture can show (`moving_photographs.py`), so cubic sampling does not alias.
 
@@ -21,7 +21,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-from film.data.cutting import STRIDE
+from film.data.augment import CELL
 from recipes.film_small.motions import Motion
 
 OPAQUE = 250  # of 255: below it a pixel is on the layer's edge
@@ -48,19 +48,19 @@ class Layer:
     def cells(self, time: float, size: int) -> tuple[int, int, int, int]:
         """The visible cells (left, top, right, bottom) of the layer; may be empty."""
         if self.texture.shape[2] == 3:
-            return 0, 0, size // STRIDE, size // STRIDE
+            return 0, 0, size // CELL, size // CELL
         extent = np.array(self.texture.shape[1::-1]) / self.density
         steps = np.linspace(0, 1, 9)
         box = np.stack(np.meshgrid(steps, steps), axis=-1) * extent + self.corner
         places = self.motion.place(box, time).reshape(-1, 2)
-        low = np.clip((places.min(axis=0) - PAD) // STRIDE, 0, size // STRIDE)
-        high = np.clip((places.max(axis=0) + PAD) // STRIDE + 1, 0, size // STRIDE)
+        low = np.clip((places.min(axis=0) - PAD) // CELL, 0, size // CELL)
+        high = np.clip((places.max(axis=0) + PAD) // CELL + 1, 0, size // CELL)
         return int(low[0]), int(low[1]), int(high[0]), int(high[1])
 
     def draw(self, time: float, cells: tuple[int, int, int, int]) -> UInt8[np.ndarray, "h w c"]:
         """The layer in these cells at `time`."""
         left, top, right, bottom = cells
-        places = grid((right - left + 2 * EDGE, bottom - top + 2 * EDGE), STRIDE, (left - EDGE, top - EDGE))
+        places = grid((right - left + 2 * EDGE, bottom - top + 2 * EDGE), CELL, (left - EDGE, top - EDGE))
         nodes = (self.motion.trace(places, time) - self.corner) * self.density - 0.5
         where = _to_pixels(nodes.astype(np.float32))
         where = np.ascontiguousarray(_to_pixels(where.swapaxes(0, 1)).swapaxes(0, 1))
@@ -105,7 +105,7 @@ class Scene:
         return View(image.astype(np.float32), covers)
 
     def flow(
-        self, start: float, end: float, here: View, there: View, stride: int = STRIDE
+        self, start: float, end: float, here: View, there: View, stride: int = CELL
     ) -> tuple[Float[np.ndarray, "c c 2"], Bool[np.ndarray, "c c"]]:
         """From time `start`, viewed as `here`, to `end`, viewed as `there`: px per cell, and where it is valid."""
         front, clean = _front(here.covers, stride)
@@ -134,7 +134,7 @@ class Scene:
             cells = left, top, right, bottom = layer.cells(time, self.size)
             if left >= right or top >= bottom:
                 continue
-            box = np.s_[STRIDE * top : STRIDE * bottom, STRIDE * left : STRIDE * right]
+            box = np.s_[CELL * top : CELL * bottom, CELL * left : CELL * right]
             drawn = layer.draw(time, cells)
             cover[box] = drawn[..., 3]
             share = cv2.merge([drawn[..., 3]] * 3).astype(np.float32) * np.float32(1 / 255)
@@ -185,16 +185,16 @@ def _to_pixels(nodes: Float[np.ndarray, "n m 2"]) -> Float[np.ndarray, "p m 2"]:
             for start, weights in TAPS
         ],
         axis=1,
-    ).reshape(STRIDE * cells, *nodes.shape[1:])
+    ).reshape(CELL * cells, *nodes.shape[1:])
 
 
 def _taps(pixel: int) -> tuple[int, Float[np.ndarray, " 4"]]:
     """The first of the four nodes of a cell's pixel, relative to the cell's own minus `EDGE`, and their weights."""
-    place = (pixel - (STRIDE - 1) / 2) / STRIDE + EDGE
+    place = (pixel - (CELL - 1) / 2) / CELL + EDGE
     first = int(np.floor(place))
     f = place - first
     weights = [-f + 2 * f**2 - f**3, 2 - 5 * f**2 + 3 * f**3, f + 4 * f**2 - 3 * f**3, -(f**2) + f**3]
     return first - 1, np.array(weights, np.float32) / 2
 
 
-TAPS = [_taps(pixel) for pixel in range(STRIDE)]
+TAPS = [_taps(pixel) for pixel in range(CELL)]

@@ -52,11 +52,9 @@ class WorldConfig(Questions):
     near: int = 4
 
     def __post_init__(self) -> None:
-        if min(self.batch_size, self.threads, self.buffer) < 1 or self.size < 16 or self.near < 0:
-            raise ValueError(
-                f"batch_size {self.batch_size}, threads {self.threads}, buffer {self.buffer} must be 1 or more,"
-                f" size {self.size} 16 or more, near {self.near} not negative"
-            )
+        super().__post_init__()
+        if self.size < 16 or self.near < 0:
+            raise ValueError(f"size {self.size} must be 16 or more, near {self.near} not negative")
         least = min(len(self.world.near[entity]) for entity in self.splits["train"])
         if self.near > least:
             raise ValueError(

@@ -23,3 +23,10 @@ def read_frames(path) -> Iterator[np.ndarray]:
         for frame in container.decode(video=0):
             colours = options if frame.format.name.startswith("yuv") else {}
             yield frame.to_ndarray(format="rgb24", interpolation=exact, **colours).astype(np.float32) / 255
+
+
+def packets(path, kind="video") -> list[tuple]:
+    """(pts, dts, duration, whether a key frame, data) of each packet of the first stream of this kind."""
+    with av.open(str(path)) as container:
+        stream = getattr(container.streams, kind)[0]
+        return [(p.pts, p.dts, p.duration, p.is_keyframe, bytes(p)) for p in container.demux(stream) if p.size]

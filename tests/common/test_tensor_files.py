@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-from networks import one_line
+from refusal import refused
 
 from common.io import tensor_files
 from common.io.tensor_files import TensorFiles, find_weights, listing, read_json
@@ -36,8 +36,8 @@ def test_several_files_are_one_mapping(tmp_path):
     b = write(tmp_path / "b.safetensors", z=[3.0])
     files = TensorFiles(a, b)
     assert dict(files) == {"x": [1.0], "y": [2.0], "z": [3.0]} and len(files) == 3
-    with pytest.raises(ValueError, match=r"a\.safetensors: 2 keys.* x first"):
-        TensorFiles(b, a, a)
+    message = refused(ValueError, TensorFiles, b, a, a)
+    assert "a.safetensors: 2 keys" in message and " x first" in message
 
 
 def test_nothing_is_read_before_it_is_asked_for(tmp_path, monkeypatch):
@@ -59,9 +59,8 @@ def test_the_file_and_its_variants(tmp_path):
     write(tmp_path / "model.safetensors", x=[1.0])
     assert names(find_weights(tmp_path, STEM)) == ["model.safetensors"]
     assert names(find_weights(tmp_path, STEM, "fp16")) == ["model.fp16.safetensors"]
-    with pytest.raises(FileNotFoundError) as error:
-        find_weights(tmp_path, STEM, "ema")
-    assert "model.ema.safetensors" in one_line(error) and "model.fp16.safetensors" in one_line(error)
+    message = refused(FileNotFoundError, find_weights, tmp_path, STEM, "ema")
+    assert "model.ema.safetensors" in message and "model.fp16.safetensors" in message
 
 
 @pytest.mark.parametrize("tag", ["", ".fp16"])
@@ -74,31 +73,25 @@ def test_shards_are_found_by_their_index(tmp_path, tag):
     found = find_weights(tmp_path, STEM)
     assert names(found) == shards and set(TensorFiles(*found)) == {"x", "y"}
     (tmp_path / shards[1]).unlink()
-    with pytest.raises(FileNotFoundError) as error:
-        find_weights(tmp_path, STEM)
-    assert f"1 missing: {shards[1]}" in one_line(error)
+    assert f"1 missing: {shards[1]}" in refused(FileNotFoundError, find_weights, tmp_path, STEM)
 
 
 @pytest.mark.parametrize("text, found", [
-    ("{", r"index\.json"),
+    ("{", "index.json"),
     ("[]", "list"),
     ("{}", "weight_map"),
-    ('{"weight_map": {"x": "../s.safetensors"}}', r"'\.\./s"),
+    ('{"weight_map": {"x": "../s.safetensors"}}', "'../s"),
 ])  # fmt: skip
 def test_a_broken_index_is_refused(tmp_path, text, found):
     (tmp_path / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(ValueError, match=found) as error:
-        find_weights(tmp_path, STEM)
-    one_line(error)
+    assert found in refused(ValueError, find_weights, tmp_path, STEM)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "v1-5.ckpt", "weights.PT"])
 def test_pickles_are_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x80\x02}.")
-    for read in (lambda: TensorFiles(tmp_path / name), lambda: find_weights(tmp_path, STEM)):
-        with pytest.raises(ValueError, match=f"pickle {name}") as error:
-            read()
-        one_line(error)
+    for read, arguments in ((TensorFiles, [tmp_path / name]), (find_weights, [tmp_path, STEM])):
+        assert f"pickle {name}" in refused(ValueError, read, *arguments)
 
 
 def test_files_that_are_no_safetensors(tmp_path):
@@ -106,11 +99,9 @@ def test_files_that_are_no_safetensors(tmp_path):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3438167540\n"
     for data, found in ((whole[:-1], "cut short"), (b"<html>" * 9, "another format"), (pointer, "git lfs pull")):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match=found) as error:
-            TensorFiles(path)
-        assert "bad.safetensors" in one_line(error)
-    with pytest.raises(FileNotFoundError, match=r"none\.safetensors"):
-        TensorFiles(tmp_path / "none.safetensors")
+        message = refused(ValueError, TensorFiles, path)
+        assert found in message and "bad.safetensors" in message
+    assert "none.safetensors" in refused(FileNotFoundError, TensorFiles, tmp_path / "none.safetensors")
 
 
 def test_listings_and_json(tmp_path):
@@ -120,7 +111,6 @@ def test_listings_and_json(tmp_path):
         (tmp_path / f"a{i}").touch()
     assert listing(tmp_path) == "a0, a1, a2, b/" and listing(tmp_path, 2) == "a0, a1 and 2 more"
     (tmp_path / "c.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"c\.json"):
-        read_json(tmp_path / "c.json")
+    assert "c.json" in refused(ValueError, read_json, tmp_path / "c.json")
     (tmp_path / "c.json").write_text('{"a": 1}')
     assert read_json(tmp_path / "c.json") == {"a": 1}

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from published import fields, folder, outputs, tensors
-from weight_files import Storage, Tensor, archive, pickled
+from weight_files import write_torch
 
 from common.io.image_preparation import ImagePreparation
 from common.nn.two_towers import TwoTowerConfig
@@ -44,13 +44,7 @@ def test_a_torch_file_in_a_folder_is_read(tmp_path):
     weights = {**tensors("siglip"), "text_model.embeddings.position_ids": np.arange(10)[None]}
     place = folder("siglip", tmp_path)
     (place / "model.safetensors").unlink()
-    kinds = {np.dtype(np.float32): "FloatStorage", np.dtype(np.int64): "LongStorage"}
-    strides = {name: [int(np.prod(x.shape[i + 1 :])) for i in range(x.ndim)] for name, x in weights.items()}
-    graph = {
-        name: Tensor(Storage(str(n), x.size, kinds[x.dtype]), 0, x.shape, tuple(strides[name]))
-        for n, (name, x) in enumerate(weights.items())
-    }
-    archive(place / "pytorch_model.bin", pickled(graph), **{str(n): x for n, x in enumerate(weights.values())})
+    write_torch(place / "pytorch_model.bin", weights)
     expected = outputs("siglip")
     np.testing.assert_allclose(load_two_towers(place).embed_text(expected["ids"]), unit(expected["text"]), atol=1e-5)
 

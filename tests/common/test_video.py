@@ -1,10 +1,8 @@
 """Clips are decoded again and compared: images, colours, rates, counts; failures leave nothing behind."""
 
 import itertools
-import shutil
 import tracemalloc
 import weakref
-from collections import namedtuple
 from fractions import Fraction
 from unittest import mock
 
@@ -12,32 +10,21 @@ import av
 import numpy as np
 import pytest
 from av.video.reformatter import ColorRange
-from decoded_clips import probe, read_frames
+from decoded_clips import packets, probe, read_frames
+from drawn_clips import BLACK, NTSC, filmed, moving
 from PIL import Image
 from refusal import refused
 
-from common.io import movies, video_reader
+from common.io import video_reader
 from common.io.clip_limits import Encoding, check_output, parse_fps
 from common.io.colour import Colour
-from common.io.files import finished_parts, unfinished_job
 from common.io.images import read_image, to_uint8
 from common.io.movies import SEGMENT
 from common.io.video import Audio, open_clip, write_clip, write_gif
 from common.io.video_reader import read_video
 
-NTSC = Fraction(24000, 1001)
 PRIMARIES = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)]
 COLOURS = np.array([*PRIMARIES, (128, 128, 128), (200, 120, 40), (20, 90, 180)], np.float32)
-BLACK = np.zeros((8, 8, 3), np.float32)
-
-
-def moving(count, height=48, width=64):
-    """A red square that moves 3 pixels a frame over a gradient."""
-    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
-    for index in range(count):
-        frame = np.stack([x / width, y / height, np.full_like(x, 0.5)], axis=-1)
-        frame[10:30, 3 * index : 3 * index + 20] = (1, 0.2, 0.1)
-        yield frame
 
 
 def patches(height=64, tile=32):
@@ -262,34 +249,6 @@ def test_bad_settings(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def packets(path, kind="video"):
-    with av.open(str(path)) as container:
-        stream = getattr(container.streams, kind)[0]
-        return [(p.pts, p.dts, p.duration, p.is_keyframe, bytes(p)) for p in container.demux(stream) if p.size]
-
-
-def filmed(path, count=60, rate=NTSC, codec="aac"):
-    """A clip with sound that starts two frames before the pictures."""
-    with av.open(str(path), "w") as container:
-        video = container.add_stream("libx264", rate=rate)
-        audio = container.add_stream(codec, rate=48000, layout="mono")
-        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
-        for start in range(0, int(48000 * (count + 2) / rate), 960):
-            wave = np.sin(np.arange(start, start + 960) / 20).astype(np.float32)[None] / 2
-            frame = av.AudioFrame.from_ndarray(wave, "fltp", "mono")
-            frame.rate, frame.pts = 48000, start
-            if audio.format.name != "fltp":
-                frame = av.AudioResampler(audio.format.name, "mono", 48000).resample(frame)[0]
-            container.mux(audio.encode(frame))
-        container.mux(audio.encode())
-        for index, image in enumerate(moving(count)):
-            frame = av.VideoFrame.from_ndarray(to_uint8(image), "rgb24")
-            frame.pts, frame.time_base = index + 2, 1 / rate
-            container.mux(video.encode(frame))
-        container.mux(video.encode())
-    return path
-
-
 def test_a_doubled_clip_keeps_its_sound_bit_for_bit(tmp_path):
     source, path = filmed(tmp_path / "source.mp4"), tmp_path / "double.mp4"
     with open_clip(path, (64, 48), 2 * NTSC, audio=Audio(source)) as clip:
@@ -325,7 +284,7 @@ def test_sound_that_cannot_be_kept_is_refused_before_a_frame_is_drawn(tmp_path):
     for name in ("a.webm", "a.gif", "frames"):
         with pytest.raises(ValueError, match=name), open_clip(tmp_path / name, (8, 8), NTSC, audio=Audio(source)):
             pytest.fail("it was opened")
-    opus = Audio(filmed(tmp_path / "opus.mkv", 3, codec="libopus"))
+    opus = Audio(filmed(tmp_path / "opus.mkv", 3, tone="libopus"))
     with open_clip(tmp_path / "a.webm", (8, 8), NTSC, audio=opus) as clip:
         clip.write(BLACK)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -395,142 +354,6 @@ def test_animated_pictures_are_decoded_again(tmp_path, name):
         assert length == pytest.approx(float(7000 / NTSC), abs=1)
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.webm", "frames"])
-def test_a_resumed_job_gives_the_same_as_an_uninterrupted_one(tmp_path, name):
-    """A kill is what the hidden folder looks like after some frames."""
-    images = list(moving(2 * SEGMENT + 5, 48, 250))
-    write_clip(tmp_path / "whole" / name, images, NTSC)
-    path, hidden, saved = tmp_path / name, tmp_path / f".{name}.part", tmp_path / "saved"
-    with open_clip(path, (250, 48), NTSC, job="key") as clip:
-        for image in images[: SEGMENT + 9]:
-            clip.write(image)
-        clip._flush()
-        shutil.copytree(hidden, saved)
-    assert not hidden.exists()
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    saved.rename(hidden)
-
-    with pytest.raises(ValueError, match=name), open_clip(path, (250, 48), NTSC, resume=True, job="another"):
-        pytest.fail("it was opened")
-    with open_clip(path, (250, 48), NTSC, resume=True, job="key") as clip:
-        assert clip.done == (SEGMENT + 9 if name == "frames" else SEGMENT)
-        for image in images[clip.done :]:
-            clip.write(image)
-    if name == "frames":
-        whole = {file.name: file.read_bytes() for file in (tmp_path / "whole" / name).iterdir()}
-        assert {file.name: file.read_bytes() for file in path.iterdir()} == whole
-    else:
-        assert packets(path) == packets(tmp_path / "whole" / name)
-    assert not hidden.exists()
-
-
-@pytest.mark.parametrize("name", ["a.mp4", "frames", "a.gif", "a.webp"])
-def test_ctrl_c_leaves_a_playable_clip(tmp_path, name):
-    path, source = tmp_path / name, filmed(tmp_path / "source.mp4")
-    audio = Audio(source) if name == "a.mp4" else None
-    with pytest.raises(KeyboardInterrupt) as stop, open_clip(path, (250, 48), NTSC, audio=audio, job="key") as clip:
-        for index, image in enumerate(moving(60, 48, 250)):
-            clip.write(image)
-            if index == 35:
-                raise KeyboardInterrupt(15)
-    assert stop.value.args[0] == 15 and name in stop.value.args[1]
-    if name == "frames":
-        assert 34 <= len(list(path.iterdir())) <= 36
-    elif name == "a.mp4":
-        frames = list(read_video(path))
-        assert 34 <= len(frames) <= 36
-        sound = packets(path, "audio")
-        assert sound[-1][0] / 48000 < len(frames) / NTSC <= (sound[-1][0] + 1024) / 48000 + Fraction(1, 10)
-    else:
-        with Image.open(path) as picture:
-            assert 33 <= picture.n_frames <= 36
-        with pytest.raises(ValueError, match=name), open_clip(path, (250, 48), NTSC, resume=True, job="key"):
-            pytest.fail("it was opened")
-        return
-    check_output(path, resume=True)
-    refused(FileExistsError, check_output, path)
-    with open_clip(path, (250, 48), NTSC, audio=audio, resume=True, job="key") as clip:
-        assert 0 < clip.done <= 36
-        for image in list(moving(60, 48, 250))[clip.done :]:
-            clip.write(image)
-    assert clip.count == 60 and [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
-    refused(FileExistsError, check_output, path, resume=True)
-
-
-@pytest.mark.parametrize("name", ["a.mp4", "frames"])
-def test_a_stop_while_the_output_is_put_together_keeps_the_parts(tmp_path, monkeypatch, name):
-    """The line does not say that nothing is left."""
-    path, images = tmp_path / name, list(moving(SEGMENT + 2))
-
-    def stopped(*_):
-        raise KeyboardInterrupt(15)
-
-    kind = "common.io.movies.Movie" if name == "a.mp4" else "common.io.video.Pictures"
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as stop:
-        patch.setattr(f"{kind}.finish", stopped)
-        with open_clip(path, (64, 48), NTSC, job="key") as clip:
-            for image in images:
-                clip.write(image)
-    assert stop.value.args[0] == 15 and name in stop.value.args[1] and not path.exists()
-    assert unfinished_job(path).startswith("key\n") and finished_parts(path) >= 1
-    with open_clip(path, (64, 48), NTSC, job="key", resume=True) as clip:
-        for image in images[clip.done :]:
-            clip.write(image)
-    assert clip.count == len(images) and unfinished_job(path) == "" and finished_parts(path) == 0
-
-
-def test_pictures_that_are_there_need_no_more_space(tmp_path, monkeypatch):
-    needed = 30 * 64 * 48 * 3 // 4
-    usage = namedtuple("Usage", "total used free")(10**9, 0, needed // 2)
-    monkeypatch.setattr("common.io.clip_limits.shutil.disk_usage", lambda _: usage)
-    with pytest.raises(MemoryError), open_clip(tmp_path / "frames", (64, 48), NTSC, job="key") as clip:
-        for image in moving(20):
-            clip.write(image)
-        clip._flush()
-        raise MemoryError
-    check_output(tmp_path / "frames", size=(64, 48), frames=30, resume=True)
-    refused(ValueError, check_output, tmp_path / "frames", size=(64, 48), frames=30)
-
-
-def test_what_an_earlier_run_left_is_removed_unless_it_is_resumed(tmp_path):
-    path, hidden = tmp_path / "a.mp4", tmp_path / ".a.mp4.part"
-    for _ in range(2):
-        with pytest.raises(MemoryError), open_clip(path, (8, 8), NTSC, job="key") as clip:
-            assert clip.done == 0
-            for _ in range(SEGMENT + 5):
-                clip.write(BLACK)
-            clip._flush()
-            raise MemoryError
-        assert hidden.is_dir() and not path.exists()
-    first, second = (open_clip(path, (8, 8), NTSC, resume=True, job="key") for _ in range(2))
-    with pytest.raises(FileExistsError), first, second:
-        pytest.fail("two at once")
-    write_clip(path, [BLACK], NTSC)
-    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
-    hidden.mkdir()
-    (hidden / "mine").touch()
-    assert "a.mp4" in refused(FileExistsError, write_clip, path, [BLACK], NTSC, overwrite=True)
-    assert (hidden / "mine").exists()
-
-
-def test_a_frame_that_fails_is_not_replaced_by_the_next(tmp_path, monkeypatch):
-    """The parts that stay for `resume` hold the first frames, without a gap."""
-    add, calls = movies.Movie.add, []
-
-    def failing(movie, image):
-        calls.append(1)
-        if len(calls) == SEGMENT + 2:
-            raise av.error.ExternalError(1, "no space")
-        add(movie, image)
-
-    monkeypatch.setattr(movies.Movie, "add", failing)
-    with pytest.raises(OSError, match="no space"), open_clip(tmp_path / "a.mp4", (8, 8), NTSC, job="key") as clip:
-        for _ in range(3 * SEGMENT):
-            clip.write(BLACK)
-    assert len(calls) == SEGMENT + 2
-    assert [p.name for p in (tmp_path / ".a.mp4.part").iterdir() if p.name[0] != "."] == ["000000.mp4"]
-
-
 @pytest.mark.parametrize(
     ("name", "encoding", "value"),
     [
@@ -568,19 +391,3 @@ def test_memory_does_not_grow_with_length(tmp_path):
 
     peak(5)
     assert peak(300) < peak(60) + 20 * image.nbytes
-
-
-def test_a_slow_encoder_is_not_waited_for(tmp_path, monkeypatch):
-    """After Ctrl-C the open segment is dropped, unless there is no other."""
-    monkeypatch.setattr(movies, "PATIENCE", -1)
-    for written, kept in ((2 * SEGMENT + 5, 2 * SEGMENT), (5, 5)):
-        path = tmp_path / f"{written}.mp4"
-        with (
-            pytest.raises(KeyboardInterrupt, match=f"first {kept} frames"),
-            open_clip(path, (64, 48), NTSC, job="key") as clip,
-        ):
-            for image in moving(written):
-                clip.write(image)
-            clip._flush()
-            raise KeyboardInterrupt
-        assert len(list(read_video(path))) == kept

@@ -9,53 +9,22 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from av.video.frame import VideoFrame
+from drawn_clips import NTSC, SOURCE, encoded, gradient
 from refusal import refused
 
 from common.io.colour import Colour
 from common.io.video_reader import prefetch, probe, read_video
 
-NTSC = Fraction(24000, 1001)
-SOURCE = {"crf": "1", "preset": "ultrafast"}
 
-
-def gradient(index=0, height=48, width=64):
-    """Red to the right, green downwards, blue with time; uint8."""
-    y, x = np.mgrid[0:height, 0:width]
-    return np.stack([x * 255 // width, y * 255 // height, np.full_like(x, 10 * index % 256)], -1).astype(np.uint8)
-
-
-def make(
-    path, images, rate=Fraction(25), codec="libx264", pix_fmt="yuv420p", times=None, sound=0, prepare=None, **tags
-):
-    """A clip of uint8 (or uint16) images; `times` are ticks of `rate`; `sound` seconds of AAC."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=rate, options=SOURCE if codec == "libx264" else {})
-        stream.height, stream.width = images[0].shape[:2]
-        stream.pix_fmt = pix_fmt
-        for name, value in {"colorspace": 1, **tags}.items():
-            setattr(stream.codec_context, name, value)
-        if prepare:
-            prepare(stream)
-        if sound:
-            audio = container.add_stream("aac", rate=44100, layout="mono")
-            for start in range(0, int(44100 * sound), 1024):
-                wave = np.sin(np.arange(start, start + 1024) / 20).astype(np.float32)[None]
-                frame = av.AudioFrame.from_ndarray(wave, "fltp", "mono")
-                frame.rate, frame.pts = 44100, start
-                container.mux(audio.encode(frame))
-            container.mux(audio.encode())
-        for index, image in enumerate(images):
-            source = "rgb48le" if image.dtype == np.uint16 else ("rgba" if image.shape[-1] == 4 else "rgb24")
-            frame = VideoFrame.from_ndarray(image, source)
-            frame = frame.reformat(
-                format=pix_fmt,
-                dst_colorspace={6: "ITU601", 9: "BT2020"}.get(tags.get("colorspace", 1), "ITU709"),
-                dst_color_range=tags.get("color_range", 1),
-            )
-            frame.pts, frame.time_base = (times or range(len(images)))[index], 1 / rate
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+def remuxed(source, path, kind, **options):
+    """The first stream of this kind, alone and as it is."""
+    with av.open(str(source)) as whole, av.open(str(path), "w", **options) as target:
+        origin = getattr(whole.streams, kind)[0]
+        stream = target.add_stream_from_template(origin, opaque=True)
+        for packet in whole.demux(origin):
+            if packet.size:
+                packet.stream = stream
+                target.mux(packet)
     return path
 
 
@@ -64,7 +33,7 @@ def error(image, expected):
 
 
 def test_times_and_lengths_are_exact(tmp_path):
-    path = make(tmp_path / "a.mp4", [gradient(i) for i in range(9)], NTSC)
+    path = encoded(tmp_path / "a.mp4", [gradient(i) for i in range(9)], NTSC)
     info, frames = probe(path), list(read_video(path))
     assert (info.width, info.height, info.rate, info.frames) == (64, 48, NTSC, 9)
     assert (info.duration, info.bits, info.audio, info.variable) == (9 / NTSC, 8, (), False)
@@ -77,7 +46,7 @@ def test_times_and_lengths_are_exact(tmp_path):
 @pytest.mark.parametrize("name", ["a.mkv", "a.webm"])
 def test_coarse_times_are_kept_and_the_rate_is_named(tmp_path, name):
     codec = "libx264" if name == "a.mkv" else "libvpx-vp9"
-    path = make(tmp_path / name, [gradient(i) for i in range(9)], 2 * NTSC, codec)
+    path = encoded(tmp_path / name, [gradient(i) for i in range(9)], 2 * NTSC, codec)
     frames = list(read_video(path))
     assert probe(path).rate == 2 * NTSC
     assert [frame.time for frame in frames] == [Fraction(round(1000 * i / (2 * NTSC)), 1000) for i in range(9)]
@@ -86,7 +55,7 @@ def test_coarse_times_are_kept_and_the_rate_is_named(tmp_path, name):
 
 def test_variable_rate(tmp_path):
     times = [0, 1, 2, 6, 7, 20]
-    path = make(tmp_path / "a.mp4", [gradient(i) for i in range(6)], Fraction(30), times=times)
+    path = encoded(tmp_path / "a.mp4", [gradient(i) for i in range(6)], Fraction(30), times=times)
     frames = list(read_video(path))
     assert probe(path).variable
     assert [frame.time * 30 for frame in frames] == times
@@ -98,7 +67,7 @@ def test_a_start_skips_and_changes_nothing(tmp_path, start):
     def groups(stream):
         stream.codec_context.gop_size = 12
 
-    path = make(tmp_path / "a.mp4", [gradient(i) for i in range(75)], prepare=groups)
+    path = encoded(tmp_path / "a.mp4", [gradient(i) for i in range(75)], prepare=groups)
     wanted = [frame for frame in read_video(path) if frame.time >= start]
     found = list(read_video(path, start))
     assert [(f.time, f.duration) for f in found] == [(f.time, f.duration) for f in wanted]
@@ -109,8 +78,8 @@ def test_a_start_skips_and_changes_nothing(tmp_path, start):
 @pytest.mark.parametrize(("degrees", "flip"), [(90, False), (180, False), (-90, False), (0, True), (90, True)])
 def test_rotation_and_mirroring(tmp_path, degrees, flip):
     prepare = lambda stream: stream.set_display_rotation(degrees, hflip=flip)  # noqa: E731
-    path = make(tmp_path / "a.mp4", [gradient()] * 2, prepare=prepare)
-    plain = next(read_video(make(tmp_path / "b.mp4", [gradient()] * 2))).image
+    path = encoded(tmp_path / "a.mp4", [gradient()] * 2, prepare=prepare)
+    plain = next(read_video(encoded(tmp_path / "b.mp4", [gradient()] * 2))).image
     image = next(read_video(path)).image
     turned = np.rot90(plain, degrees // 90)  # counterclockwise
     np.testing.assert_array_equal(image, turned[:, ::-1] if flip else turned)
@@ -119,7 +88,7 @@ def test_rotation_and_mirroring(tmp_path, degrees, flip):
 
 
 def test_pixels_become_square(tmp_path):
-    path = make(tmp_path / "a.mp4", [gradient()] * 2, sample_aspect_ratio=Fraction(4, 3))
+    path = encoded(tmp_path / "a.mp4", [gradient()] * 2, sample_aspect_ratio=Fraction(4, 3))
     info = probe(path)
     assert (info.width, info.height) == (85, 48) and next(read_video(path)).image.shape == (48, 85, 3)
 
@@ -127,7 +96,7 @@ def test_pixels_become_square(tmp_path):
 def test_odd_sides_and_full_colour_resolution(tmp_path):
     image = gradient(3, 47, 63)
     image[10:20, 30:31] = (255, 0, 0)  # 4:2:0 would smear it
-    path = make(tmp_path / "a.mp4", [image] * 2, pix_fmt="yuv444p")
+    path = encoded(tmp_path / "a.mp4", [image] * 2, pixels="yuv444p")
     decoded = next(read_video(path)).image
     assert decoded.shape == (47, 63, 3) and np.abs(decoded * 255 - image).max() < 12
 
@@ -136,7 +105,7 @@ def test_odd_sides_and_full_colour_resolution(tmp_path):
 def test_matrix_and_range_of_the_tags(tmp_path, matrix, limits):
     colours = np.array([(255, 255, 255), (0, 0, 0), (255, 0, 0), (0, 255, 0), (0, 0, 255), (200, 120, 40)], np.uint8)
     image = colours.repeat(16, 0)[None].repeat(32, 0)
-    path = make(tmp_path / "a.mp4", [image] * 2, colorspace=matrix, color_range=limits)
+    path = encoded(tmp_path / "a.mp4", [image] * 2, colorspace=matrix, color_range=limits)
     decoded = next(read_video(path)).image[16, 8::16] * 255
     assert np.abs(decoded - colours).max() < 4
     assert probe(path).colour == Colour(matrix, limits, 2, 2)
@@ -145,7 +114,7 @@ def test_matrix_and_range_of_the_tags(tmp_path, matrix, limits):
 def test_untagged_video_is_taken_as_players_take_it(tmp_path):
     images = [np.full((height, width, 3), (200, 30, 30), np.uint8) for height, width in ((64, 64), (64, 1280))]
     for image, matrix in zip(images, (6, 1), strict=True):
-        path = make(tmp_path / f"{matrix}.mp4", [image], colorspace=matrix)
+        path = encoded(tmp_path / f"{matrix}.mp4", [image], colorspace=matrix)
         with av.open(str(path)) as source, av.open(str(tmp_path / "raw.mkv"), "w") as target:
             frame = next(source.decode(video=0))
             stream = target.add_stream("ffv1", rate=25)
@@ -159,7 +128,7 @@ def test_untagged_video_is_taken_as_players_take_it(tmp_path):
 
 def test_ten_bits_are_kept(tmp_path):
     ramp = np.linspace(20000, 24000, 64).astype(np.uint16)[None, :, None].repeat(16, 0).repeat(3, 2)
-    path = make(tmp_path / "a.mp4", [ramp] * 2, pix_fmt="yuv444p10le")
+    path = encoded(tmp_path / "a.mp4", [ramp] * 2, pixels="yuv444p10le")
     image = next(read_video(path)).image
     assert probe(path).bits == 10
     assert len(np.unique(image[8, :, 0])) > 40  # 16 in 8 bits
@@ -170,7 +139,7 @@ def test_alpha_is_over_white(tmp_path):
     image = np.zeros((16, 16, 4), np.uint8)
     image[:, :8] = (255, 0, 0, 255)
     image[:, 8:, 3] = 128
-    path = make(tmp_path / "a.mov", [image] * 2, codec="qtrle", pix_fmt="argb")
+    path = encoded(tmp_path / "a.mov", [image] * 2, codec="qtrle", pixels="argb")
     decoded = next(read_video(path)).image
     assert decoded.shape == (16, 16, 3)
     np.testing.assert_allclose(decoded[8, 4], (1, 0, 0), atol=0.005)
@@ -190,7 +159,7 @@ def test_fields_become_frames(tmp_path):
     def interlace(stream):
         stream.options = {**SOURCE, "flags": "+ildct+ilme", "x264-params": "tff=1"}
 
-    path = make(tmp_path / "a.mp4", images, prepare=interlace)
+    path = encoded(tmp_path / "a.mp4", images, prepare=interlace)
     frames = list(read_video(path))
     assert [frame.time for frame in frames] == [Fraction(i, 25) for i in range(6)]
     assert frames[-1].duration == Fraction(1, 25)
@@ -199,22 +168,22 @@ def test_fields_become_frames(tmp_path):
 
 
 def test_one_frame(tmp_path):
-    path = make(tmp_path / "a.mp4", [gradient(1)], NTSC)
+    path = encoded(tmp_path / "a.mp4", [gradient(1)], NTSC)
     (frame,) = read_video(path)
     assert frame.time == 0 and frame.duration == 1 / NTSC == probe(path).duration
     assert error(frame.image, gradient(1)) < 3
 
 
 def test_sound_is_named_and_its_clock_is_known(tmp_path):
-    path = make(tmp_path / "a.mp4", [gradient(i) for i in range(5)], times=range(10, 15), sound=1)
+    path = encoded(tmp_path / "a.mp4", [gradient(i) for i in range(5)], times=range(10, 15), sound=1)
     info = probe(path)
     assert info.audio == ("aac",) and info.start == Fraction(10, 25) and info.duration == Fraction(5, 25)
     assert [frame.time for frame in read_video(path)] == [Fraction(i, 25) for i in range(5)]
 
 
-@pytest.mark.parametrize(("name", "codec", "pix_fmt"), [("a.gif", "gif", "rgb8"), ("a.apng", "apng", "rgb24")])
-def test_animations(tmp_path, name, codec, pix_fmt):
-    path = make(tmp_path / name, [gradient(i) for i in range(6)], Fraction(15), codec, pix_fmt)
+@pytest.mark.parametrize(("name", "codec", "pixels"), [("a.gif", "gif", "rgb8"), ("a.apng", "apng", "rgb24")])
+def test_animations(tmp_path, name, codec, pixels):
+    path = encoded(tmp_path / name, [gradient(i) for i in range(6)], Fraction(15), codec, pixels)
     info, frames = probe(path), list(read_video(path))
     assert (info.rate, info.frames, len(frames)) == (15, 6, 6)
     assert float(info.duration) == pytest.approx(0.4, abs=1e-3)
@@ -226,15 +195,8 @@ def test_animations(tmp_path, name, codec, pix_fmt):
 def test_a_file_that_is_cut_short_gives_what_it_has_and_one_line(tmp_path, name):
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 255, (48, 64, 3), np.uint8) for _ in range(50)]
-    path = make(tmp_path / "whole.mkv", images, prepare=lambda stream: setattr(stream, "gop_size", 10))
-    with av.open(str(path)) as source:
-        options = {"movflags": "+faststart"} if name == "a.mp4" else {}
-        with av.open(str(tmp_path / name), "w", options=options) as target:
-            stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
-            for packet in source.demux(video=0):
-                if packet.size:
-                    packet.stream = stream
-                    target.mux(packet)
+    path = encoded(tmp_path / "whole.mkv", images, prepare=lambda stream: setattr(stream, "gop_size", 10))
+    remuxed(path, tmp_path / name, "video", options={"movflags": "+faststart"} if name == "a.mp4" else {})
     whole = list(read_video(tmp_path / name))
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(data[: len(data) * 6 // 10])
@@ -248,22 +210,17 @@ def test_a_file_that_is_cut_short_gives_what_it_has_and_one_line(tmp_path, name)
 
 
 def test_what_is_no_video(tmp_path):
-    make(tmp_path / "tail.mp4", [gradient(i) for i in range(9)])
+    encoded(tmp_path / "tail.mp4", [gradient(i) for i in range(9)])
     data = (tmp_path / "tail.mp4").read_bytes()
     (tmp_path / "tail.mp4").write_bytes(data[: data.index(b"moov") - 4])
     assert "moov" in refused(ValueError, probe, tmp_path / "tail.mp4")
-    make(tmp_path / "both.mp4", [gradient()], sound=0.2)
-    with av.open(str(tmp_path / "both.mp4")) as source, av.open(str(tmp_path / "a.m4a"), "w", format="mp4") as target:
-        stream = target.add_stream_from_template(source.streams.audio[0])
-        for packet in source.demux(audio=0):
-            if packet.size:
-                packet.stream = stream
-                target.mux(packet)
-    assert "sound" in refused(ValueError, probe, tmp_path / "a.m4a")
+    encoded(tmp_path / "both.mp4", [gradient()], sound=0.2)
+    alone = remuxed(tmp_path / "both.mp4", tmp_path / "a.m4a", "audio", format="mp4")
+    assert "sound" in refused(ValueError, probe, alone)
     (tmp_path / "text.mp4").write_text("no video" * 100)
     (tmp_path / "text.txt").write_text("no video" * 100)
     (tmp_path / "empty.mp4").touch()
-    make(tmp_path / "still.png", [gradient()], codec="png", pix_fmt="rgb24")
+    encoded(tmp_path / "still.png", [gradient()], codec="png", pixels="rgb24")
     for name in ("text.mp4", "text.txt", "empty.mp4", "still.png"):
         assert name in refused(ValueError, probe, tmp_path / name)
         assert name in refused(ValueError, list, read_video(tmp_path / name))
@@ -298,7 +255,7 @@ def test_decoded_frames_are_freed_at_once(tmp_path):
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
-    path = make(tmp_path / "a.mp4", [gradient(1, 240, 320)] * 240)
+    path = encoded(tmp_path / "a.mp4", [gradient(1, 240, 320)] * 240)
     gc.collect()
     gc.disable()
     try:

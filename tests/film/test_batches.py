@@ -2,24 +2,19 @@
 
 import json
 import logging
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from tiny_triplets import damage, picture, write_all, write_cut, write_vimeo
 
+from common.training.config import instantiate
 from film.data.augment import ReferenceAugment
 from film.data.datasets import FolderTriplets, Vimeo90K, XTest
 from film.data.record_sources import CutTriplets, TFRecordTriplets
 from film.data.triplet import decode
 from film.data.triplet_batches import PATIENCE, MixtureConfig, Readable, TripletConfig, choose_scale
-
-with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
-    warnings.simplefilter("ignore")
-    from omegaconf import OmegaConf
-
-    from common.training.config import instantiate
 
 ROOT = Path(__file__).parents[2]
 SHARDS = ROOT / "tests" / "data" / "film" / "tiny_triplets.tfrecord@2"

@@ -11,7 +11,8 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from test_video_reader import make
+from decoded_clips import packets
+from drawn_clips import NTSC, encoded
 from toy import toy
 
 import film
@@ -20,7 +21,6 @@ from common.io.video_reader import probe, read_video
 from film.cli import main
 from film.interpolator import Interpolator
 
-NTSC = Fraction(24000, 1001)
 HEIGHT, WIDTH = 48, 64
 CODEC_ERROR = 0.02  # mean absolute difference of a frame that was encoded twice
 
@@ -59,14 +59,7 @@ def values(path) -> np.ndarray:
 def brightening(path: str, count: int = 13, rate: Fraction = NTSC, **options) -> Path:
     """A clip whose brightness is its time, from 0 at the first frame to 1 at the last."""
     times = options.get("times", range(count))
-    return make(Path(path), [ramp(time / times[-1]) for time in times], rate, **options)
-
-
-def packets(path) -> list[tuple[bytes, Fraction]]:
-    """Data and time of the packets of the sound."""
-    with av.open(str(path)) as container:
-        found = container.demux(audio=0)
-        return [(bytes(packet), packet.pts * packet.time_base) for packet in found if packet.size]
+    return encoded(Path(path), [ramp(time / times[-1]) for time in times], rate, **options)
 
 
 def test_a_clip_with_sound_is_doubled_exactly(network, tmp_path):
@@ -75,7 +68,8 @@ def test_a_clip_with_sound_is_doubled_exactly(network, tmp_path):
     before, after = probe(source), probe(tmp_path / "b.mp4")
     assert (after.frames, after.rate, after.variable) == (120, 2 * NTSC, False)
     assert after.duration == before.duration == 60 / NTSC
-    assert packets(source) == packets(tmp_path / "b.mp4") and len(packets(source)) > 100
+    heard = packets(source, "audio")
+    assert packets(tmp_path / "b.mp4", "audio") == heard and len(heard) > 100
     frames = [frame.image for frame in read_video(tmp_path / "b.mp4")]
     for number, frame in enumerate(read_video(source)):
         assert np.abs(frames[2 * number] - frame.image).mean() < CODEC_ERROR
@@ -124,7 +118,7 @@ def scene(seed: int) -> np.ndarray:
 def test_a_hard_cut_is_not_morphed(network, fades, factor):
     """Every frame equals one of the two sides; the one before the cut is held."""
     a, b = scene(0), scene(1)
-    make(Path("a.mp4"), [a] * 5 + [b] * 5)
+    encoded(Path("a.mp4"), [a] * 5 + [b] * 5)
     film.convert("a.mp4", "b.mp4", network, factor=factor)
     sides = [next(iter(read_video("a.mp4"))).image, list(read_video("a.mp4"))[-1].image]
     nearest = []
@@ -137,7 +131,7 @@ def test_a_hard_cut_is_not_morphed(network, fades, factor):
 
 def test_motion_goes_on_through_repeated_frames(network, fades):
     images = [ramp(number // 2 / 6) for number in range(14)]  # drawn on twos
-    make(Path("a.mp4"), images)
+    encoded(Path("a.mp4"), images)
     film.convert("a.mp4", "plain.mp4", network)
     film.convert("a.mp4", "b.mp4", network, retime=True)
     plain, found = values("plain.mp4"), values("b.mp4")
@@ -236,16 +230,9 @@ def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fade
     assert 0 < sum(made) < 80 - 24 * 2 // 3  # at least one segment was not computed again
     assert starts == [2]  # 48 of 120 frames were there: 4 seconds, less those before
     for stream in ("video", "audio"):
-        assert same_packets("whole.mp4", "b.mp4", stream)
+        found = packets("b.mp4", stream)
+        assert found == packets("whole.mp4", stream) and len(found) > 10
     assert not Path(".b.mp4.part").exists()
-
-
-def same_packets(one: str, other: str, stream: str) -> bool:
-    with av.open(one) as a, av.open(other) as b:
-        first, second = (
-            [(bytes(packet), packet.pts) for packet in container.demux(**{stream: 0})] for container in (a, b)
-        )
-    return first == second and len(first) > 10
 
 
 def captioned(path: Path, source: Path) -> Path:
@@ -305,10 +292,10 @@ def test_odd_sizes_depth_alpha_and_rotation(fades, network):
         stream.set_display_rotation(90)
 
     for source, size, bits in (
-        (make(Path("odd.mkv"), images, codec="ffv1", pix_fmt="yuv444p"), (64, 48), 8),
-        (make(Path("alpha.mov"), rgba, codec="qtrle", pix_fmt="argb"), (64, 48), 8),
-        (make(Path("deep.mp4"), deep, pix_fmt="yuv420p10le"), (64, 48), 10),
-        (make(Path("turned.mp4"), [ramp(number / 3) for number in range(4)], prepare=turn), (48, 64), 8),
+        (encoded(Path("odd.mkv"), images, codec="ffv1", pixels="yuv444p"), (64, 48), 8),
+        (encoded(Path("alpha.mov"), rgba, codec="qtrle", pixels="argb"), (64, 48), 8),
+        (encoded(Path("deep.mp4"), deep, pixels="yuv420p10le"), (64, 48), 10),
+        (encoded(Path("turned.mp4"), [ramp(number / 3) for number in range(4)], prepare=turn), (48, 64), 8),
     ):
         film.convert(source, "b.mp4", network, overwrite=True)
         info = probe("b.mp4")
@@ -320,7 +307,7 @@ def test_a_clip_that_was_cut_short(fades, network, capsys):
     """Of an mp4 without its index nothing can be read; of a mkv what is there, with a line."""
     sizes = [ramp(number / 99) + np.random.default_rng(number).integers(0, 9, (48, 64, 3)) for number in range(100)]
     for name in ("a.mp4", "a.mkv"):
-        make(Path(name), [image.astype(np.uint8) for image in sizes], Fraction(25))
+        encoded(Path(name), [image.astype(np.uint8) for image in sizes], Fraction(25))
         Path(name).write_bytes(Path(name).read_bytes()[: Path(name).stat().st_size // 2])
     before = sorted(Path().iterdir())
     with pytest.raises(ValueError, match=r"a\.mp4"):

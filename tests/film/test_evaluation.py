@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import json
 import types
-import warnings
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from translation import moved
 import film
 from common.evaluation.metrics import L1, Psnr, Ssim, psnr, ssim
 from common.io.images import read_image, write_image
+from common.training.run import evaluate_from_config
 from film.data.datasets import FolderTriplets
 from film.data.triplet import Triplet
 from film.evaluation.baselines import average, dis, dis_flow, true_flow
@@ -23,10 +23,6 @@ from film.evaluation.regions import estimated
 from film.evaluation.triplet_evaluation import FilmEvaluation, best_moment, nearest, network
 from film.model import _interpolate
 from film.visualization import spread
-
-with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
-    warnings.simplefilter("ignore")
-    from common.training.run import evaluate_from_config
 
 HEIGHT, WIDTH = 64, 96
 METRICS = {"psnr": Psnr(), "l1": L1()}

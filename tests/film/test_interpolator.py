@@ -87,6 +87,20 @@ def encodings(monkeypatch):
     return record
 
 
+@pytest.fixture
+def compilations(encodings):
+    """(event, seconds, frames encoded before it) of each event of the compiler."""
+    events = []
+
+    def listen(event: str, seconds: float, **more) -> None:
+        if event.startswith("/jax/core/compile"):
+            events.append((event, seconds, len(encodings.frames)))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
 @pytest.mark.parametrize("batch", [1, 4])
 def test_nine_frames_equal_the_reference(tiny, inference, batch):
     given = np.stack([recipe.scene(64, 64, 0), recipe.scene(64, 64, 1), recipe.scene(64, 64, 0)[::-1]])
@@ -246,40 +260,26 @@ def test_inputs_are_consumed_as_needed_up_to_a_bad_one(halving):
         next(frames)
 
 
-def test_other_sizes_of_a_bucket_compile_nothing(direct):
-    compiled, listening = [], True
-
-    def listen(event: str, seconds: float, **more) -> None:
-        if listening and event.startswith("/jax/core/compile"):
-            compiled.append(event)
-
+def test_other_sizes_of_a_bucket_compile_nothing(direct, compilations):
     def run(height: int, width: int) -> np.ndarray:
         quality, pair = Quality(ensemble=True), photos(2, (height, width))
         interpolator = Interpolator(direct, (height, width), quality=quality, devices=single())
         (frame,) = interpolator.between(*pair, [THIRD])
         return frame
 
-    jax.monitoring.register_event_duration_secs_listener(listen)  # for good: `listening` ends its work
-    assert run(68, 96).shape == (68, 96, 3) and compiled
-    compiled.clear()
-    assert run(67, 95).shape == (67, 95, 3) and not compiled
-    listening = False
+    assert run(68, 96).shape == (68, 96, 3) and compilations
+    compilations.clear()
+    assert run(67, 95).shape == (67, 95, 3) and not compilations
 
 
 @pytest.mark.parametrize(("kept", "scale"), [(0, 1), (2, 2)])
-def test_the_functions_are_compiled_before_a_frame_is_encoded(direct, encodings, kept, scale):
+def test_the_functions_are_compiled_before_a_frame_is_encoded(direct, encodings, compilations, kept, scale):
     """The compiler's memory would come on top of theirs."""
-    size, compiled, listening = (40, 48 + 8 * kept), [], True
-
-    def listen(event: str, seconds: float, **more) -> None:
-        if listening and event == "/jax/core/compile/backend_compile_duration":
-            compiled.append((seconds, len(encodings.frames)))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)  # for good: `listening` ends its work
+    size = (40, 48 + 8 * kept)
     interpolator = Interpolator(direct, size, plan=whole(kept, size, scale), devices=single())
     next(interpolator.between(*photos(2, size), [THIRD]))
-    listening = False
-    assert len(encodings.frames) == 2 and [frames for _, frames in sorted(compiled)[-3:]] == [0, 0, 0]
+    compiled = sorted(found[1:] for found in compilations if found[0].endswith("backend_compile_duration"))
+    assert len(encodings.frames) == 2 and [frames for _, frames in compiled[-3:]] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("config", [CONFIG, DIRECT], ids=["halving", "direct"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_clips import NTSC, encoded, gradient
 from refusal import refused
-from test_video_reader import gradient, make
 
 import film.io.sources
 from common.io.images import read_image, write_image
@@ -18,7 +18,6 @@ from film.io.plan import make_plan
 from film.io.sources import find_inputs
 
 Usage = namedtuple("Usage", "total used free")
-NTSC = Fraction(24000, 1001)
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def photos(tmp_path, monkeypatch) -> list[str]:
 def video(tmp_path, monkeypatch) -> Path:
     """Six frames of 64x48 with sound."""
     monkeypatch.chdir(tmp_path)
-    return make(Path("a.mkv"), [gradient(i) for i in range(6)], NTSC, sound=0.25)
+    return encoded(Path("a.mkv"), [gradient(i) for i in range(6)], NTSC, sound=0.25)
 
 
 def test_a_plan_counts_and_leaves_no_trace(photos):
@@ -77,7 +76,7 @@ def test_default_names(photos, video):
     for name in photos:
         Path(name).rename(f"photos/{name}")
     assert make_plan(["photos"]).output == Path("photos/0_film.mp4")
-    make(Path("b.avi"), [gradient()] * 2)
+    encoded(Path("b.avi"), [gradient()] * 2)
     assert make_plan(["b.avi"]).output == Path("b_film.mp4")
 
 
@@ -91,6 +90,7 @@ CONTRADICTIONS = [
     ({"factor": 2, "fps": 60}, "--slow-motion"),
     ({"factor": "fast"}, "fast"),
     ({"factor": 0}, "--factor 0"),
+    ({"factor": 1001}, "--factor 1001"),
     ({"factor": 4, "slow_motion": True, "audio": "keep"}, "--audio keep"),
     ({"quality": 99}, "99"),
     ({"chroma": "444", "codec": "av1"}, "444"),
@@ -104,8 +104,8 @@ def test_contradictory_options_of_a_video_are_one_line(video, options, value):
 
 
 def test_what_a_video_cannot_be(video):
-    make(Path("one.mp4"), [gradient()])
-    make(Path("raw.h264"), [gradient()] * 3)
+    encoded(Path("one.mp4"), [gradient()])
+    encoded(Path("raw.h264"), [gradient()] * 3)
     assert "one frame" in refused(ValueError, make_plan, ["one.mp4"])
     assert "--sheet" in refused(ValueError, make_plan, ["raw.h264"], None, Options(sheet="sheet.png"))
     assert "nowhere.mp4" in refused(FileNotFoundError, make_plan, ["nowhere.mp4"])

@@ -4,40 +4,10 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from refusal import refused
 
 from film.timeline import Timeline, of_movie, smoothstep, snapped
 
 NTSC = Fraction(24000, 1001)
-
-
-@pytest.mark.parametrize(
-    ("options", "rate", "stretch"),
-    [
-        ({}, 2 * NTSC, 1),
-        ({"factor": Fraction(5, 2)}, NTSC * Fraction(5, 2), 1),
-        ({"fps": Fraction(60)}, 60, 1),
-        ({"factor": Fraction(4), "slow_motion": True}, NTSC, 4),
-        ({"factor": Fraction(4), "slow_motion": True, "fps": Fraction(30)}, 30, 4),
-    ],
-)
-def test_what_is_asked_gives_rate_and_stretch(options, rate, stretch):
-    timeline = of_movie(NTSC, **options)
-    assert (timeline.rate, timeline.stretch) == (rate, stretch)
-    assert timeline.step * rate * stretch == 1
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"factor": Fraction(0)},
-        {"factor": Fraction(1001)},
-        {"slow_motion": True},
-        {"factor": Fraction(2), "fps": Fraction(60)},
-    ],
-)
-def test_contradictions_are_one_line(options):
-    assert "--" in refused(ValueError, of_movie, NTSC, **options)
 
 
 @pytest.mark.parametrize("factor", ["2", "5/2", "1/3", "1", "7/4"])

@@ -10,7 +10,8 @@ import pytest
 from flax import nnx
 from networks import DATA, assert_near, network
 
-from common.nn.text_encoder import ACTIVATIONS, TextConfig, TextEncoder
+from common.nn.text_encoder import TextConfig, TextEncoder
+from common.nn.transformer import ACTIVATIONS
 
 TINY = TextConfig(50, 16, 32, 2, 2, 8, eos_token_id=49)
 

@@ -7,7 +7,7 @@ import re
 import cv2
 import numpy as np
 import pytest
-from little_worlds import COUNTRIES, COUNTRIES_NETWORK
+from little_worlds import COUNTRIES, COUNTRIES_NETWORK, number_of
 from made_archives import write_npm
 
 from recipes.countries import fetch, phrases
@@ -171,7 +171,7 @@ def test_syllables():
 
 
 def test_each_relation_is_in_one_item():
-    facts, rng = ATLAS.countries[ATLAS.number_of["Peru"]].facts, np.random.default_rng(0)
+    facts, rng = ATLAS.countries[number_of(ATLAS, "Peru")].facts, np.random.default_rng(0)
     for kind in range(len(phrases.ITEM_KINDS)):
         text = phrases.item_text(facts, kind, rng)
         for relation in RELATIONS:

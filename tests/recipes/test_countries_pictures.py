@@ -1,7 +1,5 @@
 """Invented flags, augmentation, and the exported network with its memory."""
 
-import warnings
-
 import numpy as np
 import pytest
 from flax import nnx
@@ -12,13 +10,10 @@ from recipes.countries.augmentation import augment, blank_image
 from recipes.countries.charges import CHARGES, SHARES
 from recipes.countries.drawing import GROUND_SHARES, GROUNDS, PARTS, flags, seeds
 from recipes.countries.facts import Atlas, grid_colours, nearest, unique_flags
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from recipes.countries.ship import ship
-    from reveal.assistant import Assistant
-    from reveal.network import weights
-    from reveal.network.model import Reveal
+from recipes.countries.ship import ship
+from reveal.assistant import Assistant
+from reveal.network import weights
+from reveal.network.model import Reveal
 
 REAL = Atlas.create().flags
 MADE = flags(120)

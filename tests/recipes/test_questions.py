@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_worlds import COUNTRIES, COUNTRIES_NETWORK
+from little_worlds import COUNTRIES, COUNTRIES_NETWORK, number_of
 
 from common.training.task import Context
 from recipes.countries import facts as countries
@@ -247,7 +247,7 @@ def test_edited_facts_change_the_answers_and_the_items(data):
     for gold, answer in zip(after["gold"], after["answer"], strict=True):
         assert data.vocabulary.decode(answer) in texts[gold]
     assert WORLD.names([37 * 5 + 1]) == ["food of de nu ro (entity 37, striped orange ring)"]
-    number = COUNTRIES.atlas.number_of["Peru"]
+    number = number_of(COUNTRIES.atlas, "Peru")
     assert COUNTRIES.names([number * 7 + 5]) == [f"capital of Peru (country {number})"]
 
 

@@ -1,7 +1,6 @@
 """Shapes: pictures that their captions describe, at places that no caption tells; the proof of control."""
 
 import json
-import warnings
 
 import numpy as np
 import pytest
@@ -9,12 +8,9 @@ from named_colours import dominant_colour
 
 from plugins.conditions.mask import foreground
 from plugins.data.captioned_batches import CaptionedConfig
+from plugins.metrics.anchors import WITH, WITHOUT, WRONG
 from recipes.shapes.pictures import COLOURS, CORNERS, TOKENS, Settings, draw, polygon, prepare
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from plugins.metrics.anchors import WITH, WITHOUT, WRONG
-    from recipes.shapes.proof import Proof, prove, table
+from recipes.shapes.proof import Proof, prove, table
 
 
 def test_a_folder_is_read_like_any_other(tmp_path):

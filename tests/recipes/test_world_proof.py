@@ -1,15 +1,12 @@
 """The proof of the small world: its stages compose and run in order; a short training, which is slow."""
 
 import os
-import warnings
 
 import hydra
 import pytest
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from recipes.small_world.evaluation import RandomEngine
-    from recipes.small_world.proof import Proof, Stage, percent, plan, prove, run_stages, table
+from recipes.small_world.evaluation import RandomEngine
+from recipes.small_world.proof import Proof, Stage, percent, plan, prove, run_stages, table
 
 
 def test_rows_of_one_shape_share_the_first_stage(tmp_path, monkeypatch):
