@@ -42,9 +42,10 @@ from jaxtyping import Array, Float, Int
 from common.io.files import require_file
 from common.nn.two_towers import TwoTowers
 from common.weights.porting import unflatten_like
+from common.weights.torch_names import blank
 from common.weights.two_tower_files import load_two_towers
 from reveal.assistant import MOST_FOUND, MOST_READ, Assistant, Evidence, Picture, RetrievedItem, items_to_find
-from reveal.memory.items import Item, is_text
+from reveal.memory.items import Item
 from reveal.memory.keywords import MOST, Keywords
 from reveal.memory.manifest import Layout, check_encoder, fingerprint
 from reveal.memory.memory import Memory
@@ -73,9 +74,8 @@ class T5Reader:
         folder = Path(folder)
         self.tokenizer = Pieces(require_file(folder / "spiece.model"))
         found = read_t5(folder)
-        graph, state = nnx.split(nnx.eval_shape(lambda: T5(found.config, rngs=nnx.Rngs(0))))
-        shapes = nnx.to_pure_dict(state)
-        self.model = nnx.merge(graph, unflatten_like(dict(found.params), shapes))
+        graph, shapes = blank(T5, found.config)
+        self.model = nnx.merge(graph, unflatten_like(found.params, shapes))
 
     def answer(
         self, question: str, passages: Sequence[str], decoding: Decoding
@@ -180,7 +180,7 @@ class TwoTowerAssistant:
         memory, k = self._memory(), items_to_find(self.memory, k, MOST_READ, sources)
         ids, scores = self._found(memory, image, question, k, sources)
         items = memory.items(ids)
-        passages = [_passage(item) for item in items]
+        passages = [". ".join(item.texts()) for item in items]
         if self.t5 is not None and any(passages):
             decoding = decoding or Decoding(self.processor.answer_length)
             answer, likely, effects = self.t5.answer(question.strip() or DESCRIBE, passages, decoding)
@@ -200,7 +200,7 @@ class TwoTowerAssistant:
         place = next((n for n, item in enumerate(items) if item.fields.get("text")), None)
         if place is None:
             origin = items[0].fields.get("from")
-            return (str(origin["file"]) if isinstance(origin, Mapping) else _passage(items[0])), 0.0, 0
+            return (str(origin["file"]) if isinstance(origin, Mapping) else ". ".join(items[0].texts())), 0.0, 0
         sentences = [one for one in SENTENCE.split(str(items[place].fields["text"])) if one.strip()]
         asked = self._query(image if not question.strip() else None, question)
         rows = np.stack([self.processor.tokenizer(one)[0] for one in sentences])
@@ -306,9 +306,3 @@ def _embed(graph: Any, method: str, params: Any, rows: Array) -> Array:
 @partial(jax.jit, static_argnums=0)
 def _t5_logits(graph: Any, params: Any, tokens: Array, inputs: Array) -> Array:
     return nnx.merge(graph, params).logits(tokens, inputs)
-
-
-def _passage(item: Item) -> str:
-    """An item's text for a reader."""
-    values = (value for value in item.fields.values() if is_text(value))
-    return ". ".join(value if isinstance(value, str) else ", ".join(value) for value in values)

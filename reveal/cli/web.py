@@ -15,9 +15,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import UInt8
 from PIL import Image
 
-from common.data.stored import decode_picture
 from common.web import BAR, EXAMPLES, QUEUE, cancel, folder, gr, job, serve
 from reveal import pretrained
 from reveal.assistant import Evidence, RetrievedItem, short, text_of
@@ -137,7 +138,8 @@ def cards(evidence: Evidence) -> str:
 
 def _card(one: RetrievedItem) -> str:
     item = one.item
-    picture = "" if item.picture is None else f'<img alt="" src="{_data_url(item.picture, f"item {item.id}")}">'
+    pixels = item.pixels()
+    picture = "" if pixels is None else f'<img alt="" src="{_data_url(pixels)}">'
     did = "supports the answer" if one.effect < 0 else "speaks against it" if one.effect > 0 else "changes nothing"
     return (
         f'<div class="card">{picture}<div>{escape(short(text_of(item), 200))}<br>'
@@ -147,8 +149,8 @@ def _card(one: RetrievedItem) -> str:
     )
 
 
-def _data_url(picture: Any, name: str) -> str:
-    image = Image.fromarray(decode_picture(picture, name) if isinstance(picture, bytes) else picture)
+def _data_url(pixels: UInt8[np.ndarray, "h w 3"]) -> str:
+    image = Image.fromarray(pixels)
     image.thumbnail((THUMBNAIL, THUMBNAIL))
     file = io.BytesIO()
     image.save(file, "PNG")

@@ -39,6 +39,19 @@ class Item:
     picture: bytes | UInt8[np.ndarray, "h w 3"] | None = None  # bytes of an image file, or RGB
     id: int | None = None  # for life; None: the memory gives it the next one
 
+    def texts(self) -> list[str]:
+        """The fields that the network reads, in their order; a list of texts as one text, with commas."""
+        values = [value for value in self.fields.values() if is_text(value)]
+        return [value if isinstance(value, str) else ", ".join(value) for value in values]
+
+    def pixels(self) -> UInt8[np.ndarray, "h w 3"] | None:
+        """The image, decoded; None: there is none. Raises ValueError for a damaged one."""
+        if not isinstance(self.picture, bytes):
+            return self.picture
+        from common.data.stored import decode_picture  # needs OpenCV, which nothing else about a memory does
+
+        return decode_picture(self.picture, f"item {self.id} of {self.source}")
+
 
 def ids_of(ids: Sequence[int] | Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
     """As an array. Raises ValueError for a number too large for an id; those below 0 are for the caller to refuse."""

@@ -2,7 +2,7 @@
 
     infoseek.exact_match("The Alps", ["alps", "alpine arc"])          # True
     infoseek.relaxed("about 60 m", (54.9, 67.1))                      # True
-    infoseek.scores(correct, splits, kinds).score                       # harmonic mean of the two splits
+    infoseek.scores(correct, splits, kinds).score                     # harmonic mean of the two splits
 
 | kind of question | correct if |
 | --- | --- |

@@ -23,7 +23,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from reveal.network.config import PAD, check
+from common.nn.json_config import check
+from reveal.network.config import PAD
 from reveal.network.t5 import Cache
 
 Step = Callable[[Int[Array, " r"], Cache], tuple[Float[Array, "r v"], Cache]]

@@ -31,11 +31,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.training.objectives import Scope, Term, total
 from common.training.task import Batch, Context, Metrics, Params
+from common.weights.torch_names import blank
 from reveal.network import weights
 from reveal.network.config import RevealConfig
 from reveal.network.fusion import Fused
 from reveal.network.heads import scores
-from reveal.network.model import Item, Query, Reveal, States, abstract
+from reveal.network.model import Item, Query, Reveal, States
 from reveal.training import device_memory, losses
 from reveal.training.augment import Augment
 from reveal.training.device_memory import Contents
@@ -95,7 +96,7 @@ class RevealTask:
 
     @property
     def graph(self) -> nnx.GraphDef[Reveal]:
-        return abstract(self.config)[0]
+        return blank(Reveal, self.config)[0]
 
     def model(self, params: Params) -> Reveal:
         """The network, in the type that it computes in."""
