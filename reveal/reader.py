@@ -87,7 +87,7 @@ class Reader:
             fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
             answers = np.asarray(self.model.generate(fused, decoding).tokens)
             shares = np.zeros(scores.shape, np.float32) if fused.shares is None else fused.shares
-            sureness = likelihoods(self.model, fused, answers)
+            sureness = _likelihoods(self._graph, self._params, fused, answers)
             others = map(np.asarray, (fused.prior, shares, query.log_gate, *sureness))
             outputs.append(ReaderOutput(answers, retrieved, *others))
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
@@ -168,14 +168,6 @@ def retrieve(
     return result, np.asarray(memory.values(result.ids), np.float32), scores
 
 
-def likelihoods(
-    model: Reveal, fused: Fused, tokens: Int[np.ndarray, "b o"]
-) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
-    """Of each answer its log-probability per token, and the log-odds of an empty one."""
-    graph, params = nnx.split(model)
-    return _likelihoods(graph, nnx.to_pure_dict(params), fused, tokens)
-
-
 @partial(jax.jit, static_argnums=0)
 def _likelihoods(graph: nnx.GraphDef, params: Any, fused: Fused, tokens: Array) -> Any:
     model = nnx.merge(graph, params)
@@ -186,7 +178,8 @@ def _likelihoods(graph: nnx.GraphDef, params: Any, fused: Fused, tokens: Array) 
 def sureness(
     log_probabilities: Float[Array, "b o v"], tokens: Int[Array, "b o"], eos: int
 ) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
-    """`likelihoods`, from the log-probabilities of each token after those before it."""
+    """Of each answer its log-probability per token, and the log-odds of an empty one; `log_probabilities` are of each
+    token after those before it."""
     per_token = jnp.take_along_axis(log_probabilities, tokens[..., None], axis=-1)[..., 0]
     written = tokens != PAD
     empty = log_probabilities[:, 0, eos]

@@ -26,7 +26,7 @@ from common.data.stored import decode_picture
 from common.io.images import from_uint8, shrink, to_uint8
 from reveal.memory.items import Item
 from reveal.sources import Items, Skips
-from reveal.sources.folder import groups
+from reveal.sources.folder import TEXT, groups
 from reveal.sources.jsonl import objects
 
 UNORDERED = ("vqa", "coco")
@@ -53,7 +53,7 @@ def numbered(sources: Sequence[Items], skips: Skips, renumber: bool = False) -> 
 def expected(source: Items, renumber: bool = False) -> int | None:
     """About how many items a source has, where that is soon known; looks ahead for ids that do not rise."""
     if source.reader == "folder":
-        return len(groups(Path(source.path)))
+        return len(groups(Path(source.path), (TEXT,), Skips()))
     if source.reader != "jsonl":
         return None
     count, last = 0, -1

@@ -191,9 +191,8 @@ class WarmStart(RevealTask):
 
         An answer is a word or two of an item; its text is all of them. The generator learns to read from it in a
         fraction of the steps, and values keep what no question has asked for yet (autoencoding, as in Ge et al., ICLR
-        2024). Tokens
-        count less the more often items have them: common phrases are soon memorised, and generating them well without
-        reading delays learning to read."""
+        2024). Tokens count less the more often items have them: common phrases are soon memorised, and generating them
+        well without reading delays learning to read."""
         text = device_memory.permuted(tokens, batch.get("permutation")).reshape(-1, tokens.shape[-1])
         values = output.values.reshape(len(text), 1, *output.values.shape[2:])
         no_query = States(jnp.zeros((len(text), 1, self.config.width), values.dtype), jnp.zeros((len(text), 1), bool))
