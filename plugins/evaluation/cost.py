@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from plugins.control import contract, plug_and_play
 from plugins.control.contract import ControlNetwork, StaticNetwork
 from plugins.control.plug_and_play import Injection, PlugAndPlay, reconstruct
-from plugins.diffusion.compiled import encode_image
+from plugins.diffusion.compiled import encode_image, split
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.request import GUIDANCE
@@ -146,12 +146,6 @@ def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
 def overhead(value: int | float, base: int | float) -> float:
     """How far `value` exceeds the base, in percent."""
     return 100 * (value / base - 1)
-
-
-def split(network: nnx.Module) -> tuple[Any, Any]:
-    """Graph, and parameters as a pure nested dict."""
-    graph, state = nnx.split(network)
-    return graph, nnx.to_pure_dict(state)
 
 
 def shape(*sides: int) -> Any:
