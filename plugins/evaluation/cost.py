@@ -6,7 +6,7 @@ A run calls the model `calls` times, and each call has a row for both halves of 
     call       in every call: a ControlNet, sums in the UNet, a third row for Plug-and-Play
 
 so its run takes once + calls x call, where `call` is the work of the steered model (`steering.py`): base, control and
-guidance together. Both are counted on shapes (`common/arithmetic.py`) without computing. Text encoder, decoder and the
+guidance together. Both are counted on shapes (`flops.py`) without computing. Text encoder, decoder and the
 sampler's own sums are left out, as they are the same for all methods.
 """
 
@@ -67,7 +67,7 @@ class Setting(NamedTuple):
         return Conditioning(shape(1, self.tokens, self.unet.config.cross_attention_dim))
 
     def branches(self, prompt_only: bool) -> tuple[str, ...]:
-        """The rows of a call that a control static on."""
+        """The rows of a call that a control acts on."""
         return (UNCOND, COND) if self.guided and not prompt_only else (COND,)
 
 
