@@ -81,8 +81,8 @@ class Reader:
           sources: names of those to search; None: all.
         """
         rows, outputs = {"tokens": tokens} | ({} if image is None else {"image": image}), []
-        for batch in _batches(rows, self._batch):
-            query = _encode_query(self._graph, self._params, batch)
+        for batch in batches(rows, self._batch):
+            query = call(self._graph, "encode_query", self._params, **batch)
             retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
             fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
             answers = np.asarray(self.model.generate(fused, decoding).tokens)
@@ -99,11 +99,11 @@ class Reader:
         if self.memory is None or views.shape[1] == 1:
             return views[:, 0]
         chosen, start = [], 0
-        for batch in _batches({"tokens": tokens, "image": views[:, 0]}, self._batch):
-            queries = _encode_query(self._graph, self._params, batch)
+        for batch in batches({"tokens": tokens, "image": views[:, 0]}, self._batch):
+            queries = call(self._graph, "encode_query", self._params, **batch)
             for row, own in enumerate(views[start : start + self._batch]):
                 query = jax.tree.map(lambda x, row=row: x[row : row + 1], queries)
-                vectors = _view_vectors(self._graph, self._params, query, own)
+                vectors = call(self._graph, "view_vectors", self._params, query, own)
                 best = best_view(self.memory, np.asarray(vectors), np.asarray(query.log_gate), costs, None)
                 chosen.append(own[best])
             start += self._batch
@@ -116,7 +116,7 @@ class Reader:
         return self.encode_rows(self.read_item(items))
 
     def encode_rows(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        encoded = [_encode_item(self._graph, self._params, batch) for batch in _batches(rows, self._batch)]
+        encoded = [call(self._graph, "encode_item", self._params, **batch) for batch in batches(rows, self._batch)]
         count = len(rows["tokens"])
         keys, values = (np.concatenate([np.asarray(x[i], np.float32) for x in encoded])[:count] for i in (0, 1))
         return keys, values
@@ -210,27 +210,18 @@ def layout_of(model: Reveal, sources: Sequence[str]) -> Layout:
     return Layout(reader_fingerprint(model), tuple(sources), config.vector_dim, (config.value_tokens, config.width))
 
 
-def _batches(rows: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, np.ndarray]]:
+def batches(rows: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, np.ndarray]]:
     """Rows, `size` at a time; the last batch is filled up with its first row."""
-    count = len(rows["tokens"])
+    count = len(next(iter(rows.values())))
     for start in range(0, count, size):
         at = np.arange(start, start + size)
         yield {name: array[np.where(at < count, at, start)] for name, array in rows.items()}
 
 
-@partial(jax.jit, static_argnums=0)
-def _encode_query(graph: nnx.GraphDef, params: Any, rows: Mapping[str, Array]) -> Query:
-    return nnx.merge(graph, params).encode_query(**rows)
-
-
-@partial(jax.jit, static_argnums=0)
-def _view_vectors(graph: nnx.GraphDef, params: Any, query: Query, views: Array) -> Array:
-    return nnx.merge(graph, params).view_vectors(query, views)
-
-
-@partial(jax.jit, static_argnums=0)
-def _encode_item(graph: nnx.GraphDef, params: Any, rows: Mapping[str, Array]) -> Any:
-    return nnx.merge(graph, params).encode_item(**rows)
+@partial(jax.jit, static_argnums=(0, 1))
+def call(graph: nnx.GraphDef, method: str, params: Any, *arrays: Any, **named: Any) -> Any:
+    """A method of a network, compiled."""
+    return getattr(nnx.merge(graph, params), method)(*arrays, **named)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -30,14 +30,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from common.io.files import require_file
 from common.nn.two_towers import TwoTowers
@@ -55,6 +53,7 @@ from reveal.network.published import read_t5
 from reveal.network.t5_model import T5
 from reveal.processing.tokenizers import Pieces
 from reveal.processing.two_tower_processor import TwoTowerProcessor
+from reveal.reader import batches, call
 from reveal.sources.records import Skips
 
 LIFT = 4.0  # above twice the largest cosine
@@ -86,7 +85,7 @@ class T5Reader:
         tokens = np.asarray(self.model.generate(rows[:1], decoding).tokens)
         inputs = np.concatenate([np.full((1, 1), PAD, np.int32), tokens[:, :-1]], axis=1)
         graph, state = nnx.split(self.model)
-        logits = _t5_logits(graph, nnx.to_pure_dict(state), rows, np.repeat(inputs, len(rows), axis=0))
+        logits = call(graph, "logits", nnx.to_pure_dict(state), rows, np.repeat(inputs, len(rows), axis=0))
         per_token = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), tokens[:, :, None], axis=2)[..., 0]
         likely = np.where(tokens == PAD, 0, per_token).sum(axis=1)
         return self.tokenizer.decode(tokens[0]), float(likely[0]), likely[1:] - likely[0]
@@ -261,14 +260,13 @@ class TwoTowerAssistant:
     def vectors(self, rows: Mapping[str, np.ndarray], batch: int) -> dict[str, Float[np.ndarray, "n e"]]:
         """Unit vectors "text" of `tokens` and "image" of `image`, `batch` rows at a time, compiled once for it."""
         found = {}
-        for name, given, method in (("text", "tokens", "embed_text"), ("image", "image", "embed_image")):
+        for name, given in (("text", "tokens"), ("image", "image")):
             if given in rows:
-                array, parts = rows[given], []
-                for start in range(0, len(array), batch):
-                    at = np.arange(start, start + batch)
-                    part = array[np.where(at < len(array), at, start)]
-                    parts.append(np.asarray(_embed(self._graph, method, self._params, part)))
-                found[name] = np.concatenate(parts)[: len(array)]
+                parts = [
+                    np.asarray(call(self._graph, f"embed_{name}", self._params, part[given]))
+                    for part in batches({given: rows[given]}, batch)
+                ]
+                found[name] = np.concatenate(parts)[: len(rows[given])]
         return found
 
 
@@ -296,13 +294,3 @@ class _Encoder:
                 vectors = self._assistant.vectors({given: rows[given][there]}, self._batch)[name]
                 keys[there, place * dim : (place + 1) * dim], keys[there, 2 * dim + place] = vectors, 1
         return keys, np.zeros((n, 1, 1), np.float32)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _embed(graph: Any, method: str, params: Any, rows: Array) -> Array:
-    return getattr(nnx.merge(graph, params), method)(rows)
-
-
-@partial(jax.jit, static_argnums=0)
-def _t5_logits(graph: Any, params: Any, tokens: Array, inputs: Array) -> Array:
-    return nnx.merge(graph, params).logits(tokens, inputs)
