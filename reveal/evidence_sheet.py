@@ -93,7 +93,7 @@ def _bar(draw: ImageDraw.ImageDraw, top: int, name: str, value: float, label: st
 
 
 def _paste(page: Image.Image, image: Float[np.ndarray, "_ _ 3"], at: Sequence[int], side: int) -> None:
-    """Into the middle of a square; small pictures are enlarged by whole factors, so that their pixels show."""
+    """Pastes an image into the middle of a square; a small one is enlarged by a whole factor: its pixels show."""
     small = Image.fromarray(to_uint8(shrink(image, side)))
     factor = max(1, side // max(small.size))
     small = small.resize((small.width * factor, small.height * factor), Image.Resampling.NEAREST)
@@ -101,5 +101,5 @@ def _paste(page: Image.Image, image: Float[np.ndarray, "_ _ 3"], at: Sequence[in
 
 
 def bare(text: str) -> str:
-    """Without accents: "Yaounde"."""
+    """The text without its accents: "Yaounde"."""
     return "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))

@@ -73,7 +73,7 @@ class Reader:
         sources: Sequence[str] | None = None,
         decoding: Decoding = EIGHT_TOKENS,
     ) -> ReaderOutput:
-        """Answers. Raises ValueError as `Memory.search`, and for k above 0 without a memory.
+        """Answers questions. Raises ValueError as `Memory.search`, and for k above 0 without a memory.
 
         Args:
           tokens, image: as `Reveal.encode_query`.
@@ -178,7 +178,7 @@ def _likelihoods(graph: nnx.GraphDef, params: Any, fused: Fused, tokens: Array) 
 def sureness(
     log_probabilities: Float[Array, "b o v"], tokens: Int[Array, "b o"], eos: int
 ) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
-    """Of each answer its log-probability per token, and the log-odds of an empty one; `log_probabilities` are of each
+    """Each answer's log-probability per token, and the log-odds of an empty one; `log_probabilities` are of each
     token after those before it."""
     per_token = jnp.take_along_axis(log_probabilities, tokens[..., None], axis=-1)[..., 0]
     written = tokens != PAD

@@ -36,7 +36,7 @@ JPEG = b"\xff\xd8"  # what one begins with
 
 
 def numbered(sources: Sequence[Items], skips: Skips, renumber: bool = False) -> Iterator[Item]:
-    """All items with their ids. Raises ValueError where a source's do not rise."""
+    """All items with their ids. Raises ValueError for a source whose ids do not rise."""
     last = -1
     for source in sources:
         shift = None
@@ -51,7 +51,7 @@ def numbered(sources: Sequence[Items], skips: Skips, renumber: bool = False) -> 
 
 
 def expected(source: Items, renumber: bool = False) -> int | None:
-    """About how many items a source has, where that is soon known; looks ahead for ids that do not rise."""
+    """About how many items a source has; None where counting takes long. Raises ValueError for ids that do not rise."""
     if source.reader == "folder":
         return len(groups(Path(source.path), (TEXT,), Skips()))
     if source.reader != "jsonl":

@@ -206,7 +206,7 @@ def _single_item(command: commands.Add, memory: Memory) -> Item:
 
 @contextlib.contextmanager
 def _room(folder: str | Path, way_out: str) -> Iterator[None]:
-    """The error of a full disk, with what follows from it."""
+    """Adds to the error of a full disk what the user can do."""
     try:
         yield
     except OSError as error:
@@ -216,7 +216,7 @@ def _room(folder: str | Path, way_out: str) -> Iterator[None]:
 
 
 def _beside(folder: Path) -> Path:
-    """The folder in which a memory is built that is to take this one's place."""
+    """The folder in which the memory is built that will replace the one in `folder`."""
     if folder.name in ("", ".."):
         raise ValueError(f"-o {folder} is to be replaced: go out of it, and give the folder by its name")
     return folder.with_name(folder.name + BUILDING)

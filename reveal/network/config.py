@@ -114,7 +114,7 @@ class RevealConfig:
 
     @property
     def vector_dim(self) -> int:
-        """Of queries and keys: the heads' embedding, and the tower's where there is one."""
+        """Length of queries and keys: the heads' embedding, and the tower's where there is one."""
         return self.key_dim + (0 if self.tower is None else self.tower.key_dim)
 
     @classmethod

@@ -87,7 +87,7 @@ def generate(step: Step, cache: Cache, decoding: Decoding, *, bos: int, eos: int
         )
 
     def unfinished(now: _Beams) -> Bool[Array, ""]:
-        """Without a penalty nothing overtakes an ended text that is best."""
+        """Whether to go on; without a penalty nothing overtakes an ended text that is best."""
         ended = now.ended if penalty else now.ended[:, 0]
         return (now.cache.position < length) & ~ended.all()
 

@@ -190,7 +190,7 @@ class Reveal(nnx.Module):
         return self.fusion(query.states, query.mask, values, mask, prior, shares=shares, remat=remat)
 
     def logits(self, fused: Fused, tokens: Int[Array, "b o"], *, remat: bool = False) -> Float[Array, "b o v"]:
-        """Of what follows each of `tokens`, which begin with `config.bos`."""
+        """Logits of the token that follows each of `tokens`, which begin with `config.bos`."""
         return self.decoder(self.embedding, tokens, fused.states, fused.mask, remat=remat)
 
     def generate(self, fused: Fused, decoding: Decoding) -> Generated:

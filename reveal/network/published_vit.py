@@ -104,8 +104,8 @@ def read_vit(path: str | Path) -> PublishedVit:
 
 
 def _big_vision(arrays: Arrays) -> tuple[VitConfig, Arrays, Callable[[str], Entry]]:
-    """Of big_vision or vision_transformer, a two-tower file included; the heads of classifiers and of pooling, and the
-    text tower, are left out."""
+    """A ViT of big_vision or vision_transformer, also from a file of two towers; the text tower and the heads of
+    classifiers and of pooling are left out."""
     prefix = "img/" if any(name.startswith("img/") for name in arrays) else ""
     found: Arrays = {}
     for name, array in arrays.items():
@@ -134,7 +134,7 @@ def _big_vision(arrays: Arrays) -> tuple[VitConfig, Arrays, Callable[[str], Entr
 def _transformers_vit(
     fields: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> tuple[VitConfig, Arrays, Callable[[str], Entry]]:
-    """Of a ViT, or of the vision tower of a CLIP or SigLIP; classifiers, pooling and text towers are left out."""
+    """A ViT of transformers, or the vision tower of its CLIP or SigLIP, without classifier, pooling and text tower."""
     kind = str(fields.get("model_type")).removesuffix("_vision_model")
     check_supported("model_type", kind, ("vit", "clip", "siglip"))
     vision = fields.get("vision_config") or fields

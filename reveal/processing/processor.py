@@ -71,7 +71,7 @@ class Hops(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Processor:
-    """From texts and images to network inputs."""
+    """Turns texts and images into network inputs."""
 
     tokenizer: Tokenizer
     sources: tuple[str, ...]  # names, in order of the network's gate
@@ -86,7 +86,7 @@ class Processor:
     doubt: Doubt | None = None  # how far to trust an answer
 
     def question(self, text: str) -> Int[np.ndarray, " n"]:
-        """Tokens. Raises ValueError for a question longer than `question_length`."""
+        """The tokens of a question. Raises ValueError for one longer than `question_length`."""
         question = prompted(text.strip(), self.prompt)
         tokens = self.tokenizer.encode(question, PROBE * self.question_length)
         count = int((tokens != self.tokenizer.pad).sum())
@@ -311,6 +311,6 @@ def windows(
 
 
 def view_costs(views: Sequence[tuple[float, int]]) -> Float[np.ndarray, " v"]:
-    """What the score of each view of `windows` has to exceed that of the whole image by: a piece of a flag is often a
+    """How much each view of `windows` has to score above the whole image: a piece of a flag is often a
     flag of its own, so a smaller piece has to match better."""
     return np.concatenate([[0.0], *(np.full(count * count, VIEW_COST * (1 - share)) for share, count in views)])

@@ -125,7 +125,7 @@ class TwoTowerProcessor:
         return row
 
     def unknown(self, text: str) -> list[str]:
-        """None: pieces of words spell everything."""
+        """No words are unknown: pieces spell everything."""
         return []
 
     def image(self, image: str | Path | Float[np.ndarray, "_h _w 3"]) -> Float[np.ndarray, "s s 3"]:

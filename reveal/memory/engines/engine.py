@@ -56,7 +56,7 @@ class Rows:
         keys: Float[np.ndarray, "n k"],
         versions: Integer[np.ndarray, " n"] | None = None,
     ) -> Rows:
-        """Of arrays, in any order. Raises ValueError if an id is there twice."""
+        """Rows of arrays in any order. Raises ValueError if an id is there twice."""
         order = np.argsort(ids, kind="stable")
         twice = ids[order][1:][np.diff(ids[order]) == 0]
         if len(twice):
