@@ -74,7 +74,7 @@ class IPAdapterConfig:
 
 
 class ImageProjection(nnx.Module):
-    """The base form's: an image embedding to tokens."""
+    """The projection of the base form: an image embedding to tokens."""
 
     def __init__(self, config: IPAdapterConfig, *, rngs: nnx.Rngs):
         self.tokens = config.tokens
@@ -102,7 +102,7 @@ class PerceiverAttention(nnx.Module):
 
 
 class Resampler(nnx.Module):
-    """The plus form's: states of the tower to as many tokens as there are `latents`."""
+    """The projection of the plus form: states of the tower to as many tokens as there are `latents`."""
 
     def __init__(self, config: IPAdapterConfig, *, rngs: nnx.Rngs):
         assert config.hidden is not None, "the base form has no resampler"
@@ -127,7 +127,7 @@ class Resampler(nnx.Module):
 
 
 class KeysAndValues(nnx.Module):
-    """Of the tokens, for one cross-attention."""
+    """Keys and values of the tokens, for one cross-attention."""
 
     def __init__(self, context: int, width: int, *, rngs: nnx.Rngs):
         self.to_k_ip = Linear(context, width, bias=False, rngs=rngs)
@@ -289,7 +289,7 @@ def cross_attentions(unet: UNetConfig) -> list[tuple[str, int, int]]:
 
 
 def load_ip_adapter(path: str | Path, image_encoder: str | Path | None = None, dtype: Any = jnp.float32) -> IPAdapter:
-    """From its file (.safetensors, or .bin by the restricted reader) and its tower's folder; None: `image_encoder/`
+    """Reads its file (.safetensors, or .bin by the restricted reader) and its tower's folder; None: `image_encoder/`
     beside the file.
 
     Raises FileNotFoundError, and ValueError for other files, or a tower of another adapter."""

@@ -33,7 +33,7 @@ from plugins.evaluation.flops import Work, count
 
 
 class Cost(NamedTuple):
-    """Of one image."""
+    """The cost of one image."""
 
     parameters: int  # the method's own
     once: Work
@@ -76,7 +76,7 @@ def base_cost(setting: Setting) -> Cost:
 
 
 def network_cost(setting: Setting, network: ControlNetwork) -> Cost:
-    """With a ControlNet, a T2I-Adapter or a plugin."""
+    """The cost with a ControlNet, a T2I-Adapter or a plugin."""
     graph, params = split(network)
     once = count(lambda params, picture: nnx.merge(graph, params).encode(picture), params, setting.picture)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -84,7 +84,7 @@ def network_cost(setting: Setting, network: ControlNetwork) -> Cost:
 
 
 def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, steps: int) -> Cost:
-    """With Plug-and-Play; `once` encodes its image, inverts it to noise, and takes `steps` back from there."""
+    """The cost with Plug-and-Play; `once` encodes its image, inverts it to noise, and takes `steps` back from there."""
     graph, params = split(setting.unet)
     encoder, weights = (None, {}) if setting.vae is None else split(setting.vae)
 
@@ -107,7 +107,7 @@ def network_parts(setting: Setting, network: ControlNetwork) -> tuple[StaticCont
 def plug_and_play_parts(
     setting: Setting, control: PlugAndPlay, steps: int
 ) -> tuple[StaticControl, plug_and_play.Arrays]:
-    """The same of Plug-and-Play; all of its arrays are shapes."""
+    """As `network_parts`, for Plug-and-Play; all of its arrays are shapes."""
     layers = control.injection_layers(setting.unet.config)
     static = Injection(tuple(layer.names for layer in layers), setting.branches(control.prompt_only))
     trajectory = shape(steps + 1, *setting.latents.shape)

@@ -163,7 +163,7 @@ class ControlTask:
         return nnx.to_pure_dict(nnx.state(KINDS[self.kind](self.config, rngs=nnx.Rngs(key))))
 
     def start(self) -> Params | None:
-        """From a file, or for a ControlNet from the base's encoder."""
+        """Parameters from a file, or for a ControlNet from the base's encoder; None: new ones."""
         if self.start_from is not None:
             found = load(self.start_from)
             if found.config != self.config:
