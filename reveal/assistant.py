@@ -79,7 +79,7 @@ class Evidence:
     view: int = 0  # which view of the image was asked about; 0: the whole
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; of an image only whether there is one."""
+        """The evidence in plain values, for JSON; of an image, only whether there is one."""
         numbers = ("score", "prior", "attention", "effect")
         items = [as_json(one.item) | {name: getattr(one, name) for name in numbers} for one in self.items]
         kept = ("question", "answer", "log_probability", "version", "probability", "doubted", "view")
@@ -239,7 +239,7 @@ class Assistant:
         return layout_of(self.model, self.processor.sources)
 
     def _items(self, found: SearchResult) -> list[Item]:
-        """The items of one query."""
+        """The items that the search for one query has found."""
         return [] if self.memory is None else self.memory.items(found.ids[found.present])
 
 
@@ -322,17 +322,17 @@ def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any, Any]:
 
 
 def as_json(item: Item) -> dict[str, Any]:
-    """An item in plain values."""
+    """An item in plain values, for JSON."""
     return {"id": item.id, "source": item.source, "fields": dict(item.fields), "picture": item.picture is not None}
 
 
 def text_of(item: Item) -> str:
-    """All fields, for people."""
+    """The values of all fields on one line, for people."""
     return " | ".join(map(str, item.fields.values()))
 
 
 def short(text: str, longest: int = LONGEST) -> str:
-    """The beginning, on one line."""
+    """The beginning of a text, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 

@@ -74,7 +74,7 @@ class Reader:
         decoding: Decoding = EIGHT_TOKENS,
         answers: Int[np.ndarray, "b o"] | None = None,
     ) -> ReaderOutput:
-        """Answers. Raises ValueError as `Memory.search`, and for k above 0 without a memory.
+        """Answers questions. Raises ValueError as `Memory.search`, and for k above 0 without a memory.
 
         Args:
           tokens, image: as `Reveal.encode_query`.
@@ -83,14 +83,14 @@ class Reader:
           answers: to be scored instead of decoded ones.
         """
         rows, outputs = {"tokens": tokens, "image": image, "answers": answers}, []
-        for batch in _batches({name: row for name, row in rows.items() if row is not None}, self._batch):
+        for batch in batches({name: row for name, row in rows.items() if row is not None}, self._batch):
             given = batch.pop("answers", None)
-            query = _encode_query(self._graph, self._params, batch)
+            query = call(self._graph, "encode_query", self._params, **batch)
             retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
             fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
             written = np.asarray(self.model.generate(fused, decoding).tokens) if given is None else given
             shares = np.zeros(scores.shape, np.float32) if fused.shares is None else fused.shares
-            sureness = likelihoods(self.model, fused, written)
+            sureness = _likelihoods(self._graph, self._params, fused, written)
             others = map(np.asarray, (fused.prior, shares, query.log_gate, *sureness))
             outputs.append(ReaderOutput(written, retrieved, *others))
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
@@ -102,11 +102,11 @@ class Reader:
         if self.memory is None or views.shape[1] == 1:
             return views[:, 0]
         chosen, start = [], 0
-        for batch in _batches({"tokens": tokens, "image": views[:, 0]}, self._batch):
-            queries = _encode_query(self._graph, self._params, batch)
+        for batch in batches({"tokens": tokens, "image": views[:, 0]}, self._batch):
+            queries = call(self._graph, "encode_query", self._params, **batch)
             for row, own in enumerate(views[start : start + self._batch]):
                 query = jax.tree.map(lambda x, row=row: x[row : row + 1], queries)
-                vectors = _view_vectors(self._graph, self._params, query, own)
+                vectors = call(self._graph, "view_vectors", self._params, query, own)
                 best = best_view(self.memory, np.asarray(vectors), np.asarray(query.log_gate), costs, None)
                 chosen.append(own[best])
             start += self._batch
@@ -119,7 +119,7 @@ class Reader:
         return self.encode_rows(self.read_item(items))
 
     def encode_rows(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        encoded = [_encode_item(self._graph, self._params, batch) for batch in _batches(rows, self._batch)]
+        encoded = [call(self._graph, "encode_item", self._params, **batch) for batch in batches(rows, self._batch)]
         count = len(rows["tokens"])
         keys, values = (np.concatenate([np.asarray(x[i], np.float32) for x in encoded])[:count] for i in (0, 1))
         return keys, values
@@ -171,14 +171,6 @@ def retrieve(
     return result, np.asarray(memory.values(result.ids), np.float32), scores
 
 
-def likelihoods(
-    model: Reveal, fused: Fused, tokens: Int[np.ndarray, "b o"]
-) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
-    """Of each answer its log-probability per token, and the log-odds of an empty one."""
-    graph, params = nnx.split(model)
-    return _likelihoods(graph, nnx.to_pure_dict(params), fused, tokens)
-
-
 @partial(jax.jit, static_argnums=0)
 def _likelihoods(graph: nnx.GraphDef, params: Any, fused: Fused, tokens: Array) -> Any:
     model = nnx.merge(graph, params)
@@ -189,7 +181,8 @@ def _likelihoods(graph: nnx.GraphDef, params: Any, fused: Fused, tokens: Array) 
 def sureness(
     log_probabilities: Float[Array, "b o v"], tokens: Int[Array, "b o"], eos: int
 ) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
-    """`likelihoods`, from the log-probabilities of each token after those before it."""
+    """Each answer's log-probability per token, and the log-odds of an empty one; `log_probabilities` are of each
+    token after those before it."""
     per_token = jnp.take_along_axis(log_probabilities, tokens[..., None], axis=-1)[..., 0]
     written = tokens != PAD
     empty = log_probabilities[:, 0, eos]
@@ -220,27 +213,18 @@ def layout_of(model: Reveal, sources: Sequence[str]) -> Layout:
     return Layout(reader_fingerprint(model), tuple(sources), config.vector_dim, (config.value_tokens, config.width))
 
 
-def _batches(rows: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, np.ndarray]]:
+def batches(rows: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, np.ndarray]]:
     """Rows, `size` at a time; the last batch is filled up with its first row."""
-    count = len(rows["tokens"])
+    count = len(next(iter(rows.values())))
     for start in range(0, count, size):
         at = np.arange(start, start + size)
         yield {name: array[np.where(at < count, at, start)] for name, array in rows.items()}
 
 
-@partial(jax.jit, static_argnums=0)
-def _encode_query(graph: nnx.GraphDef, params: Any, rows: Mapping[str, Array]) -> Query:
-    return nnx.merge(graph, params).encode_query(**rows)
-
-
-@partial(jax.jit, static_argnums=0)
-def _view_vectors(graph: nnx.GraphDef, params: Any, query: Query, views: Array) -> Array:
-    return nnx.merge(graph, params).view_vectors(query, views)
-
-
-@partial(jax.jit, static_argnums=0)
-def _encode_item(graph: nnx.GraphDef, params: Any, rows: Mapping[str, Array]) -> Any:
-    return nnx.merge(graph, params).encode_item(**rows)
+@partial(jax.jit, static_argnums=(0, 1))
+def call(graph: nnx.GraphDef, method: str, params: Any, *arrays: Any, **named: Any) -> Any:
+    """A method of a network, compiled."""
+    return getattr(nnx.merge(graph, params), method)(*arrays, **named)
 
 
 @partial(jax.jit, static_argnums=0)

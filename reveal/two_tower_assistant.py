@@ -30,21 +30,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from common.io.files import require_file
 from common.nn.two_towers import TwoTowers
 from common.weights.porting import unflatten_like
+from common.weights.torch_names import blank
 from common.weights.two_tower_files import load_two_towers
 from reveal.assistant import MOST_FOUND, MOST_READ, Assistant, Evidence, Picture, RetrievedItem, items_to_find
-from reveal.memory.items import Item, is_text
+from reveal.memory.items import Item
 from reveal.memory.keywords import MOST, Keywords
 from reveal.memory.manifest import Layout, check_encoder, fingerprint
 from reveal.memory.memory import Memory
@@ -54,6 +53,7 @@ from reveal.network.published import read_t5
 from reveal.network.t5_model import T5
 from reveal.processing.tokenizers import Pieces
 from reveal.processing.two_tower_processor import TwoTowerProcessor
+from reveal.reader import batches, call
 from reveal.sources.records import Skips
 
 LIFT = 4.0  # above twice the largest cosine
@@ -73,9 +73,8 @@ class T5Reader:
         folder = Path(folder)
         self.tokenizer = Pieces(require_file(folder / "spiece.model"))
         found = read_t5(folder)
-        graph, state = nnx.split(nnx.eval_shape(lambda: T5(found.config, rngs=nnx.Rngs(0))))
-        shapes = nnx.to_pure_dict(state)
-        self.model = nnx.merge(graph, unflatten_like(dict(found.params), shapes))
+        graph, shapes = blank(T5, found.config)
+        self.model = nnx.merge(graph, unflatten_like(found.params, shapes))
 
     def answer(
         self, question: str, passages: Sequence[str], decoding: Decoding
@@ -86,7 +85,7 @@ class T5Reader:
         tokens = np.asarray(self.model.generate(rows[:1], decoding).tokens)
         inputs = np.concatenate([np.full((1, 1), PAD, np.int32), tokens[:, :-1]], axis=1)
         graph, state = nnx.split(self.model)
-        logits = _t5_logits(graph, nnx.to_pure_dict(state), rows, np.repeat(inputs, len(rows), axis=0))
+        logits = call(graph, "logits", nnx.to_pure_dict(state), rows, np.repeat(inputs, len(rows), axis=0))
         per_token = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), tokens[:, :, None], axis=2)[..., 0]
         likely = np.where(tokens == PAD, 0, per_token).sum(axis=1)
         return self.tokenizer.decode(tokens[0]), float(likely[0]), likely[1:] - likely[0]
@@ -180,7 +179,7 @@ class TwoTowerAssistant:
         memory, k = self._memory(), items_to_find(self.memory, k, MOST_READ, sources)
         ids, scores = self._found(memory, image, question, k, sources)
         items = memory.items(ids)
-        passages = [_passage(item) for item in items]
+        passages = [". ".join(item.texts()) for item in items]
         if self.t5 is not None and any(passages):
             decoding = decoding or Decoding(self.processor.answer_length)
             answer, likely, effects = self.t5.answer(question.strip() or DESCRIBE, passages, decoding)
@@ -200,7 +199,7 @@ class TwoTowerAssistant:
         place = next((n for n, item in enumerate(items) if item.fields.get("text")), None)
         if place is None:
             origin = items[0].fields.get("from")
-            return (str(origin["file"]) if isinstance(origin, Mapping) else _passage(items[0])), 0.0, 0
+            return (str(origin["file"]) if isinstance(origin, Mapping) else ". ".join(items[0].texts())), 0.0, 0
         sentences = [one for one in SENTENCE.split(str(items[place].fields["text"])) if one.strip()]
         asked = self._query(image if not question.strip() else None, question)
         rows = np.stack([self.processor.tokenizer(one)[0] for one in sentences])
@@ -261,14 +260,13 @@ class TwoTowerAssistant:
     def vectors(self, rows: Mapping[str, np.ndarray], batch: int) -> dict[str, Float[np.ndarray, "n e"]]:
         """Unit vectors "text" of `tokens` and "image" of `image`, `batch` rows at a time, compiled once for it."""
         found = {}
-        for name, given, method in (("text", "tokens", "embed_text"), ("image", "image", "embed_image")):
+        for name, given in (("text", "tokens"), ("image", "image")):
             if given in rows:
-                array, parts = rows[given], []
-                for start in range(0, len(array), batch):
-                    at = np.arange(start, start + batch)
-                    part = array[np.where(at < len(array), at, start)]
-                    parts.append(np.asarray(_embed(self._graph, method, self._params, part)))
-                found[name] = np.concatenate(parts)[: len(array)]
+                parts = [
+                    np.asarray(call(self._graph, f"embed_{name}", self._params, part[given]))
+                    for part in batches({given: rows[given]}, batch)
+                ]
+                found[name] = np.concatenate(parts)[: len(rows[given])]
         return found
 
 
@@ -296,19 +294,3 @@ class _Encoder:
                 vectors = self._assistant.vectors({given: rows[given][there]}, self._batch)[name]
                 keys[there, place * dim : (place + 1) * dim], keys[there, 2 * dim + place] = vectors, 1
         return keys, np.zeros((n, 1, 1), np.float32)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _embed(graph: Any, method: str, params: Any, rows: Array) -> Array:
-    return getattr(nnx.merge(graph, params), method)(rows)
-
-
-@partial(jax.jit, static_argnums=0)
-def _t5_logits(graph: Any, params: Any, tokens: Array, inputs: Array) -> Array:
-    return nnx.merge(graph, params).logits(tokens, inputs)
-
-
-def _passage(item: Item) -> str:
-    """An item's text for a reader."""
-    values = (value for value in item.fields.values() if is_text(value))
-    return ". ".join(value if isinstance(value, str) else ", ".join(value) for value in values)

@@ -108,7 +108,7 @@ def shipped_plugin(kind: str) -> str:
 
 
 def cover(image: Float[np.ndarray, "_ _ 3"], height: int, width: int) -> Float[np.ndarray, "h w 3"]:
-    """Resized to cover height x width, and cropped at its centre."""
+    """The image, resized to cover height x width and cropped at its centre."""
     h, w, _ = image.shape
     scale = max(height / h, width / w)
     size = max(width, round(w * scale)), max(height, round(h * scale))

@@ -32,27 +32,30 @@ APPLE = str(EXAMPLES / "apple.png")
 Image = Float[np.ndarray, "h w 3"]
 
 
-def page(command: Web) -> gr.Blocks:
-    """The page of a base and its plugins. Raises as `plugins generate`."""
-    files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae)
-    base = files.base
-    pipeline = from_files(files, command.dtype)
-    side = base.side
-    networks = networks_of(command)
-    methods = [PROMPT_ALONE, *networks, PLUG_AND_PLAY]
+class Studio:
+    """A base with its plugins, and what the page computes with them. Raises as `plugins generate`."""
 
-    def conditions(drawing: Mapping[str, Any] | None) -> list[tuple[Any, str]]:
+    def __init__(self, command: Web):
+        files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae)
+        self.base, self.side, self.stepwise = files.base, files.base.side, files.parameters > SMALL
+        self.pipeline = from_files(files, command.dtype)
+        self.networks = networks_of(command)
+        self.methods = [PROMPT_ALONE, *self.networks, PLUG_AND_PLAY]
+        self.about = f"{files.path.name}, {files.parameters / 1e6:,.1f} M parameters, {self.side}x{self.side} pixels"
+
+    def conditions(self, drawing: Mapping[str, Any] | None) -> list[tuple[Any, str]]:
         """The condition images of a drawing, for all plugins."""
         source = picture_of(drawing)
         if source is None:
             return []
         try:
-            source = cover(source, side, side)
-            return [(to_uint8(make(kind, source)), kind) for kind in networks]
+            source = cover(source, self.side, self.side)
+            return [(to_uint8(make(kind, source)), kind) for kind in self.networks]
         except (ValueError, ImportError) as error:
             raise one_line(error) from error
 
     def generate(
+        self,
         drawing: Mapping[str, Any] | None,
         prompt: str,
         chosen: list[str],
@@ -65,24 +68,24 @@ def page(command: Web) -> gr.Blocks:
         request: gr.Request,
         progress: gr.Progress = BAR,
     ) -> tuple[Any, str]:
+        """The images of all chosen controls, a row each, and what they were made with."""
         with job(request, progress) as step:
             source = picture_of(drawing)
             if not chosen:
                 raise ValueError("no control is chosen: choose one or more, or the prompt alone")
             if source is None and chosen != [PROMPT_ALONE]:
                 raise ValueError("a control needs an image: draw or upload one, or choose the prompt alone")
-            source = None if source is None else cover(source, side, side)
+            source = None if source is None else cover(source, self.side, self.side)
             seeds_of_all = range(int(seed), int(seed) + int(seeds))
             images = []
-            chosen = [method for method in methods if method in chosen]
+            chosen = [method for method in self.methods if method in chosen]
             for number, method in enumerate(chosen):
-                controls = [] if source is None else control_of(method, source, strength)
                 checked = make_request(
-                    base,
+                    self.base,
                     prompt,
                     negative=negative,
                     seeds=seeds_of_all,
-                    controls=controls,
+                    controls=[] if source is None else self.controls(method, source, strength),
                     steps=int(steps),
                     guidance=guidance,
                     sampler="ddim" if method == PLUG_AND_PLAY else None,  # the only one with an inversion
@@ -93,14 +96,14 @@ def page(command: Web) -> gr.Blocks:
                 def show(done: int, total: int, number: int = number) -> None:
                     step(number * total + done, len(chosen) * total)
 
-                batches = pipeline.run(checked, progress=show, stepwise=files.parameters > SMALL)
-                rows = np.concatenate(list(batches))
+                rows = np.concatenate(list(self.pipeline.run(checked, progress=show, stepwise=self.stepwise)))
                 images += [
                     (to_uint8(row), f"{method}, seed {one}") for row, one in zip(rows, seeds_of_all, strict=True)
                 ]
-        return gr.Gallery(images, columns=int(seeds)), f"{base_line}, {int(steps)} steps"
+        return gr.Gallery(images, columns=int(seeds)), f"{self.about}, {int(steps)} steps"
 
-    def control_of(method: str, source: Image, strength: float) -> list[Any]:
+    def controls(self, method: str, source: Image, strength: float) -> list[Any]:
+        """The control of a method, none for the prompt alone."""
         if method == PROMPT_ALONE:
             return []
         if method == PLUG_AND_PLAY:
@@ -108,9 +111,12 @@ def page(command: Web) -> gr.Blocks:
         condition = make(method, source)
         if warning := emptiness(method, condition):
             gr.Warning(warning)
-        return [networks[method].on(condition, strength=strength)]
+        return [self.networks[method].on(condition, strength=strength)]
 
-    base_line = f"{files.path.name}, {files.parameters / 1e6:,.1f} M parameters, {side}x{side} pixels"
+
+def page(command: Web) -> gr.Blocks:
+    """The page of a base and its plugins. Raises as `Studio`."""
+    studio = Studio(command)
     with gr.Blocks() as blocks:
         gr.Markdown("# Control plugins\nA drawing or a photo steers a text-to-image model.")
         with gr.Row():
@@ -130,10 +136,12 @@ def page(command: Web) -> gr.Blocks:
                     height=240,
                     object_fit="contain",
                     buttons=[],
-                    visible=bool(networks),
+                    visible=bool(studio.networks),
                 )
                 prompt = gr.Textbox("green apple, 3d emoji", label="Prompt", max_length=1000)
-                chosen = gr.CheckboxGroup(methods, value=[*networks][:1] or methods[:1], label="Controls, to compare")
+                chosen = gr.CheckboxGroup(
+                    studio.methods, value=[*studio.networks, PROMPT_ALONE][:1], label="Controls, to compare"
+                )
                 strength = gr.Slider(0, 1.5, 1, step=0.05, label="Strength")
                 seeds = gr.Slider(1, MOST_SEEDS, 2, step=1, label="Images of each")
                 with gr.Accordion("More", open=False):
@@ -146,13 +154,13 @@ def page(command: Web) -> gr.Blocks:
                     stop = gr.Button("Cancel", min_width=90)
             with gr.Column(scale=3, min_width=320):
                 results = gr.Gallery(label="Images", height="auto", object_fit="contain")
-                about = gr.Markdown(base_line, elem_classes="hint")
+                about = gr.Markdown(studio.about, elem_classes="hint")
                 if (EXAMPLES / "apple.png").is_file():
                     gr.Examples([[APPLE, "green apple, 3d emoji"]], [drawing, prompt], label="An example")
         inputs = [drawing, prompt, chosen, strength, seeds, negative, guidance, steps, seed]
         for event in (drawing.change, drawing.upload):
-            event(conditions, drawing, condition, show_progress="hidden", trigger_mode="always_last")
-        work = start.click(generate, inputs, [results, about], concurrency_id=QUEUE, show_progress_on=results)
+            event(studio.conditions, drawing, condition, show_progress="hidden", trigger_mode="always_last")
+        work = start.click(studio.generate, inputs, [results, about], concurrency_id=QUEUE, show_progress_on=results)
         stop.click(cancel, cancels=[work], queue=False)
     return blocks
 

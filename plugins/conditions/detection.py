@@ -136,7 +136,7 @@ def _process(graph: Any, pixels: UInt8[np.ndarray, "h w 3"]) -> Any:
 
 @functools.cache
 def _face_mesh(confidence: float) -> Any:
-    """Kept, as starting it takes ten times as long as using it."""
+    """MediaPipe's face mesh, kept: to start it takes ten times as long as to use it."""
     return require_mediapipe().solutions.face_mesh.FaceMesh(
         static_image_mode=True, refine_landmarks=True, max_num_faces=MAX_FACES, min_detection_confidence=confidence
     )

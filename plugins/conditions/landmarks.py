@@ -58,7 +58,7 @@ class Landmarks:
         return not len(self.faces) and self.pose is None and self.left_hand is None and self.right_hand is None
 
     def largest(self, most: int) -> Landmarks:
-        """With only the `most` largest faces."""
+        """These landmarks with only the `most` largest faces."""
         return dataclasses.replace(self, faces=by_size(self.faces)[:most])
 
     def mirrored(self) -> Landmarks:
@@ -87,7 +87,7 @@ def read_landmarks(path: str | Path) -> Landmarks:
 
 
 def write_landmarks(path: str | Path, landmarks: Landmarks, overwrite: bool = False) -> None:
-    """As JSON or npz, by the suffix. Raises ValueError for another suffix; FileExistsError, other OSErrors."""
+    """Writes JSON or npz, by the suffix. Raises ValueError for another suffix; FileExistsError, other OSErrors."""
     path = _with_suffix(Path(path))
     fields = {name: getattr(landmarks, name) for name in SHAPES}
     with atomic_output(path, overwrite) as temporary:

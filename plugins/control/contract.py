@@ -154,14 +154,11 @@ class Control:
         """For these images of a run: the static and the array arguments of its compiled function."""
         branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, IMAGE, COND)
         graph, params = run.placed(self.network)
-        dtype = jax.tree.leaves(params)[0].dtype
-        if len(self.picture) > 1:
-            encoded = encode(graph, params, run.shared(jnp.asarray(self.picture[indices], dtype)))
-        elif self._cache.get("params") is params:
-            encoded = self._cache["encoded"]
-        else:  # one condition for all images is encoded once, as long as `params` is the same tree
-            encoded = encode(graph, params, jnp.asarray(self.picture, dtype))
-            self._cache.update(params=params, encoded=encoded)
+        if len(self.picture) == 1:
+            encoded = encode_once(self._cache, graph, params, self.picture)
+        else:
+            pictures = jnp.asarray(self.picture[indices], jax.tree.leaves(params)[0].dtype)
+            encoded = encode(graph, params, run.shared(pictures))
         gains = jnp.asarray([self.strength * level for level in self.levels], jnp.float32)
         arrays = Arrays(params, encoded, gains, *map(jnp.float32, self.steps))
         return StaticNetwork(graph, branches, self.steps == (0.0, 1.0)), arrays
@@ -267,5 +264,13 @@ def check_condition(image: Float[np.ndarray, "b h w 3"], request: Any) -> None:
 
 @functools.partial(jax.jit, static_argnums=0)
 def encode(graph: Any, params: Any, image: Float[Array, "b h w 3"]) -> Any:
-    """`ControlNetwork.encode`, compiled."""
+    """`encode` of a network, compiled."""
     return nnx.merge(graph, params).encode(image)
+
+
+def encode_once(cache: dict[str, Any], graph: Any, params: Any, picture: Float[np.ndarray, "1 h w 3"]) -> Any:
+    """The encoded picture of all images, cached as long as `params` is the same tree."""
+    if cache.get("params") is not params:
+        pixels = jnp.asarray(picture, jax.tree.leaves(params)[0].dtype)
+        cache.update(params=params, encoded=encode(graph, params, pixels))
+    return cache["encoded"]

@@ -26,7 +26,6 @@ ViT-bigG/14. FaceID and the "full face" form read other networks and are refused
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,7 +44,7 @@ from common.nn.layers import LayerNorm, Linear
 from common.nn.vision_transformer import ImageEncoder
 from common.weights.torch_names import fill
 from common.weights.two_tower_files import load_image_encoder
-from plugins.control.contract import check_settings
+from plugins.control.contract import check_settings, encode, encode_once
 from plugins.diffusion.io.porting import Origin, Renamed
 from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
 from plugins.diffusion.request import check_images
@@ -75,7 +74,7 @@ class IPAdapterConfig:
 
 
 class ImageProjection(nnx.Module):
-    """The base form's: an image embedding to tokens."""
+    """The projection of the base form: an image embedding to tokens."""
 
     def __init__(self, config: IPAdapterConfig, *, rngs: nnx.Rngs):
         self.tokens = config.tokens
@@ -103,7 +102,7 @@ class PerceiverAttention(nnx.Module):
 
 
 class Resampler(nnx.Module):
-    """The plus form's: states of the tower to as many tokens as there are `latents`."""
+    """The projection of the plus form: states of the tower to as many tokens as there are `latents`."""
 
     def __init__(self, config: IPAdapterConfig, *, rngs: nnx.Rngs):
         assert config.hidden is not None, "the base form has no resampler"
@@ -128,7 +127,7 @@ class Resampler(nnx.Module):
 
 
 class KeysAndValues(nnx.Module):
-    """Of the tokens, for one cross-attention."""
+    """Keys and values of the tokens, for one cross-attention."""
 
     def __init__(self, context: int, width: int, *, rngs: nnx.Rngs):
         self.to_k_ip = Linear(context, width, bias=False, rngs=rngs)
@@ -214,14 +213,11 @@ class ImagePrompt:
     def prepare(self, run: Any, indices: np.ndarray) -> tuple[CrossAttention, Arrays]:
         """For these images of a run: the static and the array arguments of its compiled function."""
         graph, params = run.placed(self.adapter)
-        dtype = jax.tree.leaves(params)[0].dtype
-        if len(self.prepared) > 1:
-            encoded = encode(graph, params, jnp.asarray(self.prepared[indices], dtype))
-        elif self._cache.get("params") is params:
-            encoded = self._cache["encoded"]
+        if len(self.prepared) == 1:
+            encoded = encode_once(self._cache, graph, params, self.prepared)
         else:
-            encoded = encode(graph, params, jnp.asarray(self.prepared, dtype))
-            self._cache.update(params=params, encoded=encoded)
+            pictures = jnp.asarray(self.prepared[indices], jax.tree.leaves(params)[0].dtype)
+            encoded = encode(graph, params, pictures)
         layers = tuple((name, heads) for name, _, heads in cross_attentions(run.pipeline.base.unet))
         return CrossAttention(layers), Arrays(encoded, jnp.float32(self.strength), *map(jnp.float32, self.steps))
 
@@ -292,14 +288,8 @@ def cross_attentions(unet: UNetConfig) -> list[tuple[str, int, int]]:
     return found
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def encode(graph: Any, params: Any, pictures: Float[Array, "b s s 3"]) -> list[tuple[Array, Array]]:
-    """`IPAdapter.encode`, compiled."""
-    return nnx.merge(graph, params).encode(pictures)
-
-
 def load_ip_adapter(path: str | Path, image_encoder: str | Path | None = None, dtype: Any = jnp.float32) -> IPAdapter:
-    """From its file (.safetensors, or .bin by the restricted reader) and its tower's folder; None: `image_encoder/`
+    """Reads its file (.safetensors, or .bin by the restricted reader) and its tower's folder; None: `image_encoder/`
     beside the file.
 
     Raises FileNotFoundError, and ValueError for other files, or a tower of another adapter."""

@@ -81,7 +81,7 @@ class MediaPipeConfig(ControlConfig):
 
     @property
     def halvings(self) -> int:
-        """From the image to the latents."""
+        """How often the resolution is halved from the image to the latents."""
         return self.reduction.bit_length() - 1
 
     @classmethod

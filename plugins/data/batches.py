@@ -142,5 +142,5 @@ class PictureBatches(ABC):
 
 
 def as_float(image: UInt8[np.ndarray, "h w 3"], flip: bool) -> Float[np.ndarray, "h w 3"]:
-    """In [0, 1], flipped left to right or not."""
+    """The image in [0, 1], flipped left to right if `flip`."""
     return (image[:, ::-1] if flip else image).astype(np.float32) / 255

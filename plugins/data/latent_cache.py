@@ -135,7 +135,7 @@ class Cache:
 
     @functools.cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """By file name."""
+        """The arrays of the folder, by file name."""
         return {path.name: mapped(path) for path in self.folder.glob("*.npy")}
 
     def latents(self, number: int, flip: bool) -> dict[str, np.ndarray]:

@@ -116,7 +116,7 @@ class OwnPicturesConfig(PictureBatches):
             raise ValueError(f"picture {record.key}: {error}") from error
 
     def _stored_condition(self, record: Record, kind: str) -> Stored | None:
-        """None: make it. Raises ValueError when it has to be stored."""
+        """The record's condition image; None: make it. Raises ValueError if it has to be stored, and is not."""
         found = None if self.stored is False else record.condition(kind)
         if found is None and self.stored:
             kinds = ", ".join(record.conditions) or "none"

@@ -196,7 +196,7 @@ class CompiledFunctions:
         self._own: dict[str, Tree] = {}
         self.graphs = graphs = {}
         for name, network in networks.items():
-            graphs[name], self._own[name] = (None, {}) if network is None else _split(network)
+            graphs[name], self._own[name] = (None, {}) if network is None else split(network)
         self._callback: Callable[[int], None] | None = None
         self._shown: Callable[[int, np.ndarray], None] | None = None
         self._placed: tuple[Any, dict[str, Tree]] | None = None
@@ -222,7 +222,7 @@ class CompiledFunctions:
 
     def control(self, network: nnx.Module, dtype: Any, mesh: Mesh | None) -> tuple[Any, Tree]:
         """A control network's graph and parameters, in the type and on the devices of a run; cached."""
-        graph, own = _split(network)
+        graph, own = split(network)
         key = (id(network), dtype, mesh)
         cached = self._controls.get(key)
         if cached is None or not _identical(cached[0], own):  # it may have been trained since
@@ -255,7 +255,8 @@ class CompiledFunctions:
             self._shown(int(index), np.asarray(images))
 
 
-def _split(network: nnx.Module) -> tuple[Any, Tree]:
+def split(network: nnx.Module) -> tuple[Any, Tree]:
+    """Graph, and parameters as a pure nested dict."""
     graph, state = nnx.split(network)
     return graph, nnx.to_pure_dict(state)
 

@@ -127,7 +127,7 @@ class Pipeline:
 
     @property
     def networks(self) -> dict[str, Any]:
-        """By kind; None: there is none of that kind."""
+        """The networks by kind; None: there is none of that kind."""
         return {kind: getattr(self, kind) for kind in KINDS}
 
     @functools.cached_property

@@ -6,7 +6,7 @@ A run calls the model `calls` times, and each call has a row for both halves of 
     call       in every call: a ControlNet, sums in the UNet, a third row for Plug-and-Play
 
 so its run takes once + calls x call, where `call` is the work of the steered model (`steering.py`): base, control and
-guidance together. Both are counted on shapes (`common/arithmetic.py`) without computing. Text encoder, decoder and the
+guidance together. Both are counted on shapes (`flops.py`) without computing. Text encoder, decoder and the
 sampler's own sums are left out, as they are the same for all methods.
 """
 
@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from plugins.control import contract, plug_and_play
 from plugins.control.contract import ControlNetwork, StaticNetwork
 from plugins.control.plug_and_play import Injection, PlugAndPlay, reconstruct
-from plugins.diffusion.compiled import encode_image
+from plugins.diffusion.compiled import encode_image, split
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.request import GUIDANCE
@@ -33,7 +33,7 @@ from plugins.evaluation.flops import Work, count
 
 
 class Cost(NamedTuple):
-    """Of one image."""
+    """The cost of one image."""
 
     parameters: int  # the method's own
     once: Work
@@ -67,7 +67,7 @@ class Setting(NamedTuple):
         return Conditioning(shape(1, self.tokens, self.unet.config.cross_attention_dim))
 
     def branches(self, prompt_only: bool) -> tuple[str, ...]:
-        """The rows of a call that a control static on."""
+        """The rows of a call that a control acts on."""
         return (UNCOND, COND) if self.guided and not prompt_only else (COND,)
 
 
@@ -76,7 +76,7 @@ def base_cost(setting: Setting) -> Cost:
 
 
 def network_cost(setting: Setting, network: ControlNetwork) -> Cost:
-    """With a ControlNet, a T2I-Adapter or a plugin."""
+    """The cost with a ControlNet, a T2I-Adapter or a plugin."""
     graph, params = split(network)
     once = count(lambda params, picture: nnx.merge(graph, params).encode(picture), params, setting.picture)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -84,7 +84,7 @@ def network_cost(setting: Setting, network: ControlNetwork) -> Cost:
 
 
 def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, steps: int) -> Cost:
-    """With Plug-and-Play; `once` encodes its image, inverts it to noise, and takes `steps` back from there."""
+    """The cost with Plug-and-Play; `once` encodes its image, inverts it to noise, and takes `steps` back from there."""
     graph, params = split(setting.unet)
     encoder, weights = (None, {}) if setting.vae is None else split(setting.vae)
 
@@ -107,7 +107,7 @@ def network_parts(setting: Setting, network: ControlNetwork) -> tuple[StaticCont
 def plug_and_play_parts(
     setting: Setting, control: PlugAndPlay, steps: int
 ) -> tuple[StaticControl, plug_and_play.Arrays]:
-    """The same of Plug-and-Play; all of its arrays are shapes."""
+    """As `network_parts`, for Plug-and-Play; all of its arrays are shapes."""
     layers = control.injection_layers(setting.unet.config)
     static = Injection(tuple(layer.names for layer in layers), setting.branches(control.prompt_only))
     trajectory = shape(steps + 1, *setting.latents.shape)
@@ -146,12 +146,6 @@ def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
 def overhead(value: int | float, base: int | float) -> float:
     """How far `value` exceeds the base, in percent."""
     return 100 * (value / base - 1)
-
-
-def split(network: nnx.Module) -> tuple[Any, Any]:
-    """Graph, and parameters as a pure nested dict."""
-    graph, state = nnx.split(network)
-    return graph, nnx.to_pure_dict(state)
 
 
 def shape(*sides: int) -> Any:

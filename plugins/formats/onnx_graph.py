@@ -138,7 +138,7 @@ class Graph:
         return value.value if there else self.turned(value, TO_FIRST)
 
     def reshaped(self, value: Any, shape: Sequence[Any]) -> Any:
-        """The batch, where it is in the shape, is what is left."""
+        """The value in another shape, in which the batch, where there is one, takes what the other sides leave."""
         if isinstance(value, np.ndarray):
             return np.reshape(value, shape)
         return self.add("Reshape", value, np.array([side if isinstance(side, int) else -1 for side in shape], np.int64))
@@ -215,7 +215,7 @@ class Graph:
 
 
 def _broadcast(graph: Graph, equation: Any, inputs: list[Any]) -> Any:
-    """Axes of length 1 are put in; copies are left to the operator that needs them."""
+    """Inserts axes of length 1; the operator that needs copies makes them."""
     shape, sides = equation.params["shape"], [1] * len(equation.params["shape"])
     before = equation.invars[0].aval.shape
     for axis, side in zip(equation.params["broadcast_dimensions"], before, strict=True):

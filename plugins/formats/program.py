@@ -1,12 +1,11 @@
 """A function of JAX with named inputs and outputs, and its StableHLO file.
 
-    program = Program(network.encode, {"picture": shape("b", 64, 64, 3)}, ("feature_0", "feature_1"))
+    program = Program(network.encode, {"picture": Input((64, 64, 3))}, ("feature_0", "feature_1"))
     stablehlo(program, rows=1)          # this module;   onnx_graph.onnx(program), litert.litert(program): the others
 
 A `Program` is what all three formats are made from. Its function takes its inputs by name and closes over its weights,
-which become constants of the file. The first axis of an input that is called `rows` is the batch: free in StableHLO
-and ONNX, fixed in LiteRT. Images are `b h w c` here; ONNX, whose runtimes have kernels for channels first, gets the
-axes that `channels_first` names turned.
+which become constants of the file. The number of rows of its batched inputs is free in StableHLO and ONNX, fixed in
+LiteRT. Images are `b h w c` here; ONNX, whose runtimes have kernels for channels first, gets them as `b c h w`.
 
 **StableHLO.** The file is `jax.export`'s: portable StableHLO (in `.mlir_module_serialized`, for readers other than JAX)
 with its shapes and its platforms.

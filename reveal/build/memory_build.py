@@ -145,8 +145,8 @@ def add(
 
 
 def add_one(memory: Memory, item: Item, assistant: AnyAssistant, edit: bool, side: int | None = None) -> Report:
-    """One item, in the place of the one with its id if `edit`. Raises ValueError for an id that is there, without, and
-    for an item that cannot be used."""
+    """Adds an item; with `edit`, in the place of the one with its id. Raises ValueError for an id that is there without
+    `edit`, and for an item that cannot be used."""
     started = time.perf_counter()
     if item.id is not None and not edit and item.id in memory.rows().ids:
         raise ValueError(f"id {item.id} is in {memory.folder} already: --edit puts this item in its place")
@@ -160,7 +160,7 @@ def add_one(memory: Memory, item: Item, assistant: AnyAssistant, edit: bool, sid
 
 
 def refresh(memory: Memory, assistant: AnyAssistant, progress: bool = False) -> Report:
-    """Keys and values of all items anew, by this network, in one change. Raises ValueError if the memory has items of
+    """Encodes all items anew with this network, in one change. Raises ValueError if the memory has items of
     a source that the network does not know."""
     started, layout, reader = time.perf_counter(), assistant.layout(), assistant.reader(BATCH)
     with tqdm(total=len(memory), unit="item", disable=None if progress else True) as bar:

@@ -33,7 +33,7 @@ class Report:
 
     @classmethod
     def of(cls, memory: Memory, started: float, **run: Any) -> Report:
-        """Of a memory as it is now; `started` is of `time.perf_counter`, `run` has the fields from `added` on."""
+        """The report on a memory as it is now; `started`: a `time.perf_counter`; `run`: the fields from `added` on."""
         state = len(memory), memory.sources, memory.version, memory.manifest.hash()
         return cls(str(memory.folder), *state, time.perf_counter() - started, **run)
 

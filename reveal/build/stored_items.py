@@ -26,7 +26,7 @@ from common.data.stored import decode_picture
 from common.io.images import from_uint8, shrink, to_uint8
 from reveal.memory.items import Item
 from reveal.sources import Items, Skips
-from reveal.sources.folder import groups
+from reveal.sources.folder import TEXT, groups
 from reveal.sources.jsonl import objects
 
 UNORDERED = ("vqa", "coco")
@@ -36,7 +36,7 @@ JPEG = b"\xff\xd8"  # what one begins with
 
 
 def numbered(sources: Sequence[Items], skips: Skips, renumber: bool = False) -> Iterator[Item]:
-    """All items with their ids. Raises ValueError where a source's do not rise."""
+    """All items with their ids. Raises ValueError for a source whose ids do not rise."""
     last = -1
     for source in sources:
         shift = None
@@ -51,9 +51,9 @@ def numbered(sources: Sequence[Items], skips: Skips, renumber: bool = False) -> 
 
 
 def expected(source: Items, renumber: bool = False) -> int | None:
-    """About how many items a source has, where that is soon known; looks ahead for ids that do not rise."""
+    """About how many items a source has; None where counting takes long. Raises ValueError for ids that do not rise."""
     if source.reader == "folder":
-        return len(groups(Path(source.path)))
+        return len(groups(Path(source.path), (TEXT,), Skips()))
     if source.reader != "jsonl":
         return None
     count, last = 0, -1

@@ -34,10 +34,7 @@ def build(command: commands.Build) -> None:
     if not command.inputs:
         raise ValueError("nothing to build of: give a folder, an items.jsonl, or READER:PATH")
     encoder, reader = published_networks(command, None)
-    if encoder is None:
-        sources = [items_of(argument, command.source) for argument in command.inputs]
-    else:
-        sources = _own_sources(command.inputs, command.source, passage_words(Path(encoder)))
+    sources = _sources(command.inputs, command.source, encoder)
     folder = target = Path(command.output)
     if not folder.exists() and (_beside(folder) / NAME).exists():  # killed when it was about to take its place
         _beside(folder).rename(folder)
@@ -86,10 +83,7 @@ def add(command: commands.Add) -> None:
         raise ValueError("--edit needs --id: which item to put this in the place of")
     memory = Memory(command.memory, wait=command.wait)
     encoder, _ = published_networks(command, memory.folder)
-    if encoder is None:
-        sources = [items_of(argument, command.source) for argument in command.inputs]
-    else:
-        sources = _own_sources(command.inputs, command.source, passage_words(Path(encoder)))
+    sources = _sources(command.inputs, command.source, encoder)
     item = _single_item(command, memory) if single else None
     assistant = load_assistant(command, memory)
 
@@ -110,7 +104,7 @@ def watch(command: commands.Watch) -> None:
     encoder, _ = published_networks(command, memory.folder)
     if encoder is None or not command.inputs:
         raise ValueError("give the folders, and a memory that was built with --encoder: others have no such items")
-    sources = _own_sources(command.inputs, None, passage_words(Path(encoder)))
+    sources = _sources(command.inputs, None, encoder)
     for source in sources:
         memory.layout.number(str(source.options["source"]))
     assistant = load_assistant(command, memory)
@@ -135,18 +129,17 @@ def _remember(memory: Path, encoder: str | None, reader: str | None) -> None:
         temporary.write_text(json.dumps(where) + "\n", "utf-8")
 
 
-def passage_words(encoder: Path) -> int:
-    """Words of a passage that the encoder's text tower reads whole, about: 1.6 tokens each, with a title."""
-    from common.nn.two_towers import TwoTowerConfig
+def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) -> list[Items]:
+    """What the arguments name. For an encoder folders are documents in passages that its text tower reads whole, each
+    a source with the folder's name."""
+    words, found = 0, []
+    if encoder is not None:
+        from common.nn.two_towers import TwoTowerConfig
 
-    return max(int(TwoTowerConfig.from_json(read_json(encoder / "config.json")).text_length / 1.6), 4)
-
-
-def _own_sources(arguments: Sequence[str], source: str | None, words: int) -> list[Items]:
-    """Folders as documents in passages of so many words, each a source with the folder's name."""
-    found = []
+        length = TwoTowerConfig.from_json(read_json(Path(encoder) / "config.json")).text_length
+        words = max(int(length / 1.6), 4)  # 1.6 tokens each, with a title
     for one in (items_of(argument, source) for argument in arguments):
-        if one.reader in ("folder", "documents"):
+        if words and one.reader in ("folder", "documents"):
             name = source or Path(one.path).resolve().name
             options = {"words": words, "overlap": words // 5, "source": name, **one.options}
             one = dataclasses.replace(one, reader="documents", options=options)
@@ -213,7 +206,7 @@ def _single_item(command: commands.Add, memory: Memory) -> Item:
 
 @contextlib.contextmanager
 def _room(folder: str | Path, way_out: str) -> Iterator[None]:
-    """The error of a full disk, with what follows from it."""
+    """Adds to the error of a full disk what the user can do."""
     try:
         yield
     except OSError as error:
@@ -223,7 +216,7 @@ def _room(folder: str | Path, way_out: str) -> Iterator[None]:
 
 
 def _beside(folder: Path) -> Path:
-    """The folder in which a memory is built that is to take this one's place."""
+    """The folder in which the memory is built that will replace the one in `folder`."""
     if folder.name in ("", ".."):
         raise ValueError(f"-o {folder} is to be replaced: go out of it, and give the folder by its name")
     return folder.with_name(folder.name + BUILDING)

@@ -64,7 +64,3 @@ def main(arguments: list[str] | None = None) -> None:
         out_of_memory="give a smaller network, or fewer items with -k",
         others={TOKENIZER: "Train or show the tokenizer of a network of your own."},
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -15,9 +15,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import UInt8
 from PIL import Image
 
-from common.data.stored import decode_picture
 from common.web import BAR, EXAMPLES, QUEUE, cancel, folder, gr, job, serve
 from reveal import pretrained
 from reveal.assistant import Evidence, RetrievedItem, short, text_of
@@ -43,13 +44,16 @@ CARDS = """
 """
 
 
-def page(command: Web) -> gr.Blocks:
-    """The page of a network and its memory. Raises as `reveal ask`."""
-    original = command.memory or str(pretrained.memory())
-    assistant = load_assistant(command, original)
-    assistants: dict[str, AnyAssistant] = {original: assistant}  # by folder of the memory, of which some are copies
+class Assistants:
+    """The assistant of a memory, and those of the copies that browsers have edited. Raises as `reveal ask`."""
+
+    def __init__(self, command: Web):
+        self.original = command.memory or str(pretrained.memory())
+        self.first = load_assistant(command, self.original)
+        self.of: dict[str, AnyAssistant] = {self.original: self.first}  # by folder of the memory
 
     def ask(
+        self,
         image: str | None,
         question: str,
         k: int,
@@ -57,11 +61,12 @@ def page(command: Web) -> gr.Blocks:
         request: gr.Request,
         progress: gr.Progress = BAR,
     ) -> list[Any]:
+        """The answer with its items, the facts that can be edited, and the text of the first."""
         with job(request, progress):
             if image is None and not question.strip():
                 raise ValueError("neither a picture nor a question: give one, or both")
-            evidence = assistants[memory].ask(image, question, int(k))
-            if unknown := assistant.processor.unknown(question):
+            evidence = self.of[memory].ask(image, question, int(k))
+            if unknown := self.first.processor.unknown(question):
                 gr.Warning(f"not in the network's vocabulary: {', '.join(unknown)}")
         facts: dict[str, Any] = {f"{one.item.id}  {short(text_of(one.item))}": one.item.id for one in evidence.items}
         first = next(iter(facts.values()), None)
@@ -72,37 +77,43 @@ def page(command: Web) -> gr.Blocks:
             text_of_fact(first, memory),
         ]
 
-    def text_of_fact(number: int | None, memory: str) -> str:
-        if number is None:
-            return ""
-        (item,) = Memory(memory).items([number])
-        return "\n".join(str(value) for value in item.fields.values() if is_text(value))
-
-    def edit(number: int | None, text: str, memory: str, request: gr.Request, progress: gr.Progress = BAR) -> str:
+    def edit(self, number: int | None, text: str, memory: str, request: gr.Request, progress: gr.Progress = BAR) -> str:
         """Puts a text in the place of an item's texts, as `reveal add --edit`, and returns the memory's folder."""
         with job(request, progress):
             if number is None or not text.strip():
                 raise ValueError("no text: write what is to be known in place of this item")
-            if memory == original:
-                memory = str(shutil.copytree(original, folder(request) / "memory"))
-                mine = assistants[memory] = copy.copy(assistant)
-                mine.memory = Memory(memory)
-            mine, opened = assistants[memory], assistants[memory].memory
-            assert opened is not None
-            (item,) = opened.items([number])
+            if memory == self.original:
+                memory = str(shutil.copytree(self.original, folder(request) / "memory"))
+                self.of[memory] = copy.copy(self.first)
+                self.of[memory].memory = Memory(memory)
+            mine = self.of[memory]
+            assert mine.memory is not None
+            (item,) = mine.memory.items([number])
             fields = {name: value for name, value in item.fields.items() if not is_text(value)} | {"text": text}
-            add_one(opened, dataclasses.replace(item, fields=fields), mine, edit=True)
+            add_one(mine.memory, dataclasses.replace(item, fields=fields), mine, edit=True)
         return memory
 
+
+def text_of_fact(number: int | None, memory: str) -> str:
+    """The texts of an item, a line each."""
+    if number is None:
+        return ""
+    (item,) = Memory(memory).items([number])
+    return "\n".join(str(value) for value in item.fields.values() if is_text(value))
+
+
+def page(command: Web) -> gr.Blocks:
+    """The page of a network and its memory. Raises as `Assistants`."""
+    assistants = Assistants(command)
     with gr.Blocks() as blocks:
         gr.Markdown("# REVEAL\nQuestions about images, answered from a memory that you can read and change.")
-        memory = gr.State(original)
+        memory = gr.State(assistants.original)
         with gr.Row():
             with gr.Column(scale=2, min_width=320):
                 image = gr.Image(label="Picture", type="filepath", sources=["upload", "clipboard"], height=260)
                 question = gr.Textbox(label="Question", max_length=1000, placeholder="What is the capital?")
                 with gr.Accordion("More", open=False):
-                    most = min(MOST_ITEMS, len(Memory(original)))
+                    most = min(MOST_ITEMS, len(Memory(assistants.original)))
                     k = gr.Slider(1, most, min(4, most), step=1, label="Items to read")
                 with gr.Row():
                     start = gr.Button("Ask", variant="primary", min_width=140)
@@ -116,10 +127,10 @@ def page(command: Web) -> gr.Blocks:
                     fact = gr.Dropdown([], label="Change what is known")
                     text = gr.Textbox(label="It says", lines=2, max_length=10_000)
                     save = gr.Button("Save, and ask again")
-        asked = {"fn": ask, "inputs": [image, question, k, memory], "outputs": [answer, fact, editor, text]}
+        asked = {"fn": assistants.ask, "inputs": [image, question, k, memory], "outputs": [answer, fact, editor, text]}
         shared: dict[str, Any] = {"concurrency_id": QUEUE, "show_progress_on": answer}
         works: Any = [start.click(**asked, **shared), question.submit(**asked, **shared)]
-        saved = save.click(edit, [fact, text, memory], memory, **shared)
+        saved = save.click(assistants.edit, [fact, text, memory], memory, **shared)
         works += [saved, saved.success(**asked, **shared)]
         fact.input(text_of_fact, [fact, memory], text, show_progress="hidden")
         stop.click(cancel, cancels=works, queue=False)
@@ -137,7 +148,8 @@ def cards(evidence: Evidence) -> str:
 
 def _card(one: RetrievedItem) -> str:
     item = one.item
-    picture = "" if item.picture is None else f'<img alt="" src="{_data_url(item.picture, f"item {item.id}")}">'
+    pixels = item.pixels()
+    picture = "" if pixels is None else f'<img alt="" src="{_data_url(pixels)}">'
     did = "supports the answer" if one.effect < 0 else "speaks against it" if one.effect > 0 else "changes nothing"
     return (
         f'<div class="card">{picture}<div>{escape(short(text_of(item), 200))}<br>'
@@ -147,8 +159,8 @@ def _card(one: RetrievedItem) -> str:
     )
 
 
-def _data_url(picture: Any, name: str) -> str:
-    image = Image.fromarray(decode_picture(picture, name) if isinstance(picture, bytes) else picture)
+def _data_url(pixels: UInt8[np.ndarray, "h w 3"]) -> str:
+    image = Image.fromarray(pixels)
     image.thumbnail((THUMBNAIL, THUMBNAIL))
     file = io.BytesIO()
     image.save(file, "PNG")

@@ -48,7 +48,7 @@ class Example(NamedTuple):
 
 
 class Score(NamedTuple):
-    """Of a benchmark; papers print all scores times 100."""
+    """The score of a benchmark; papers print it times 100."""
 
     metric: str  # the name of `value`
     value: float
@@ -86,7 +86,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
-        """Of one prediction per example, at least one."""
+        """The score of one prediction per example; there is one or more."""
 
 
 @dataclass(frozen=True, kw_only=True)

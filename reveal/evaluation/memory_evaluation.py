@@ -131,7 +131,7 @@ def read_input(processor: Processor, example: Example) -> Input | str:
 
 
 def weights_provenance(file: Path, header: Metadata, encoder: str) -> tuple[dict[str, Any], str]:
-    """What the header says of weights, as a record, with None for what it does not, and as a line."""
+    """What the header says about weights, as a record, with None for what it leaves open, and as a line."""
 
     def known(values: Any, name: str, kind: type) -> Any:
         value = values.get(name) if isinstance(values, Mapping) else None
@@ -166,7 +166,7 @@ def memory_provenance(folder: str, memory: Memory) -> tuple[dict[str, Any], str]
 
 @dataclasses.dataclass(frozen=True)
 class SetsEvaluation(Evaluation):
-    """Benchmarks and settings."""
+    """Scores a network and its memory on benchmarks; the fields are its settings."""
 
     sets: Mapping[str, Benchmark]  # by name
     memory: str | None = None  # a folder built with these weights (`reveal build`); None: answers without one
@@ -244,7 +244,7 @@ class SetsEvaluation(Evaluation):
         return assistant, k, record, about
 
     def _score_set(self, name: str, benchmark: Benchmark, answering: Answering, output: Output) -> Row:
-        """The row of a benchmark; writes its predictions."""
+        """Scores a benchmark: writes its predictions, and returns its row of the results."""
         skips = Skips(self.strict)
         examples = list(itertools.islice(once(benchmark.examples(skips), skips), self.limit or None))
         bar = tqdm(answering(examples, skips), name, total=len(examples), disable=not self.progress)
@@ -298,7 +298,7 @@ def retrieval(memory: Memory, answered: Sequence[tuple[Example, Prediction]], k:
 
 
 def once(examples: Iterator[Example], skips: Skips) -> Iterator[Example]:
-    """Without examples whose id came before."""
+    """The examples without those whose id came before, which are counted."""
     ids: set[int | str] = set()
     for example in examples:
         if example.id in ids:

@@ -141,10 +141,9 @@ def _begin(folder: Path, recipe: dict) -> Lock:
     lock = Lock(folder, "building")
     try:
         _refuse_memory(folder)
+        # A build that was killed before it had a shard leaves nothing to resume.
         if path.read_text("utf-8") != text and not (folder / shard_name(1, 0) / INFO).is_file():
-            with atomic_output(
-                path, overwrite=True, durable=True
-            ) as temporary:  # of a build that was killed before it had a shard
+            with atomic_output(path, overwrite=True, durable=True) as temporary:
                 temporary.write_text(text, "utf-8")
         if path.read_text("utf-8") != text:
             raise FileExistsError(

@@ -76,7 +76,7 @@ class Lock:
         self._file = -1
 
     def remove(self) -> None:
-        """Closes it, and leaves no file."""
+        """Closes the lock and removes its file."""
         if self._file >= 0:
             self._path.unlink(missing_ok=True)
         self.close()
@@ -92,12 +92,12 @@ class Lock:
 
 
 def bytes_on_disk(folder: Path) -> int:
-    """Of all files in the folder and below."""
+    """The size of all files in the folder and below."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def remove(folder: Path, *prefixes: str) -> None:
-    """Removes all files and folders whose names begin so."""
+    """Removes all files and folders whose names begin with one of the prefixes."""
     for entry in os.scandir(folder):
         if entry.name.startswith(prefixes):
             shutil.rmtree(entry) if entry.is_dir() else Path(entry).unlink()

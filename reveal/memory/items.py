@@ -32,16 +32,29 @@ MOST_IDS = 2**62
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """One item."""
+    """An item of a memory: texts, an image, or both."""
 
     source: str  # name, one of the memory's
     fields: Mapping[str, Any] = field(default_factory=dict)  # texts by name; JSON
     picture: bytes | UInt8[np.ndarray, "h w 3"] | None = None  # bytes of an image file, or RGB
     id: int | None = None  # for life; None: the memory gives it the next one
 
+    def texts(self) -> list[str]:
+        """The fields that the network reads, in their order; a list of texts as one text, with commas."""
+        values = [value for value in self.fields.values() if is_text(value)]
+        return [value if isinstance(value, str) else ", ".join(value) for value in values]
+
+    def pixels(self) -> UInt8[np.ndarray, "h w 3"] | None:
+        """The image, decoded; None: there is none. Raises ValueError for a damaged one."""
+        if not isinstance(self.picture, bytes):
+            return self.picture
+        from common.data.stored import decode_picture  # needs OpenCV, which nothing else about a memory does
+
+        return decode_picture(self.picture, f"item {self.id} of {self.source}")
+
 
 def ids_of(ids: Sequence[int] | Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
-    """As an array. Raises ValueError for a number too large for an id; those below 0 are for the caller to refuse."""
+    """Ids as an array. Raises ValueError for a number too large for an id; callers refuse those below 0."""
     if not isinstance(ids, np.ndarray) and (wrong := [number for number in ids if not -MOST_IDS < number < MOST_IDS]):
         raise ValueError(f"id {wrong[0]} is no item's: ids are 0 to 2^62 - 1")
     return np.asarray(ids, np.int64)
@@ -75,7 +88,7 @@ def pack(item: Item) -> bytes:
 
 
 def unpack(payload: bytes, source: str, number: int) -> Item:
-    """The item again. Raises ValueError if the bytes are damaged."""
+    """The item of a payload. Raises ValueError if the bytes are damaged."""
     try:
         (length,) = LENGTH.unpack_from(payload)
         header = parse_json(payload[LENGTH.size : LENGTH.size + length].decode("utf-8", "surrogatepass"))

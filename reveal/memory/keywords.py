@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from reveal.memory.items import is_text
 from reveal.memory.memory import Memory
 
 MOST = 200_000  # items
@@ -26,11 +25,8 @@ class Keywords:
 
         rows = memory.rows()
         self.version, self._ids, self._sources = memory.version, rows.ids, rows.source
-        texts = []
-        for start in range(0, len(rows), BATCH):
-            for item in memory.items(rows.ids[start : start + BATCH]):
-                values = (one for one in item.fields.values() if is_text(one))
-                texts.append(" ".join(one if isinstance(one, str) else " ".join(one) for one in values))
+        starts = range(0, len(rows), BATCH)
+        texts = [" ".join(one.texts()) for start in starts for one in memory.items(rows.ids[start : start + BATCH])]
         tokens: Any = bm25s.tokenize(texts, stopwords="en", show_progress=False)
         self._index = bm25s.BM25() if tokens.vocab else None
         if self._index is not None:

@@ -62,7 +62,7 @@ class Layout:
                 raise ValueError(f"dtype {dtype} is not one for a memory; choose one of {', '.join(DTYPES)}")
 
     def number(self, source: str) -> int:
-        """The number of a source. Raises ValueError for one that the memory has not."""
+        """The number of a source. Raises ValueError for one that the memory does not have."""
         if source not in self.sources:
             raise ValueError(f"source {source!r} is not in this memory; it has {', '.join(self.sources)}")
         return self.sources.index(source)
@@ -98,7 +98,7 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The fields of the module's table."""
+    """A manifest, with the fields of the module's table."""
 
     layout: Layout
     version: int
@@ -113,7 +113,7 @@ class Manifest:
         return dict(zip(self.layout.sources, counts, strict=True))
 
     def hash(self) -> str:
-        """Of the contents: equal for equal items in equal shards, wherever and whenever they were written."""
+        """A hash of the contents: equal for equal items in equal shards, wherever and whenever they were written."""
         text = json.dumps(self, default=vars, indent=1, sort_keys=True) + "\n"
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -68,7 +68,7 @@ class Memory(Snapshot):
 
     @classmethod
     def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> Memory:
-        """An empty one in a new folder; for many items, see `Builder`. Raises FileExistsError."""
+        """An empty memory in a new folder; for many items, see `Builder`. Raises FileExistsError."""
         from reveal.memory.builder import Builder
 
         Builder(folder, layout).finish()
@@ -107,7 +107,7 @@ class Memory(Snapshot):
         return self._again(super().values, ids)
 
     def reopen(self) -> bool:
-        """Opens the version that is there now; whether another program has changed it. Raises as the constructor."""
+        """Opens the version on the disk; returns whether another program has changed it. Raises as the constructor."""
         found = read_manifest(self.folder)
         if found == self.manifest:
             return False
@@ -123,24 +123,24 @@ class Memory(Snapshot):
             return read(*arguments)
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
-        """New items, one version more; their ids. Raises as `Change.add`."""
+        """Adds items in a new version, and returns their ids. Raises as `Change.add`."""
         with self.changing() as change:
             return change.add(items, keys, values)
 
     def edit(self, items: Sequence[Item], keys: Any, values: Any) -> None:
-        """Items in the place of those with their ids, one version more. Raises as `Change.edit`."""
+        """Puts items in the place of those with their ids, in a new version. Raises as `Change.edit`."""
         with self.changing() as change:
             change.edit(items, keys, values)
 
     def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
-        """Deletes items, one version more. Raises as `Change.delete`."""
+        """Deletes items, in a new version. Raises as `Change.delete`."""
         with self.changing() as change:
             change.delete(ids)
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Change]:
-        """For many items: what the body adds, edits and deletes is one version more when it has ended well, and else
-        nothing. Raises ValueError if another program has changed the memory, or is changing it."""
+        """For many items: what the body adds, edits and deletes becomes one new version, or nothing if the body raises.
+        Raises ValueError if another program has changed the memory, or is changing it."""
         with self._next_version() as version:
             change = Change(self, version)
             yield change
@@ -152,11 +152,11 @@ class Memory(Snapshot):
                     shutil.rmtree(shard.folder, ignore_errors=True)
 
     def compact(self) -> None:
-        """Writes the live items anew, in the order of their ids, and removes all other files; one version more."""
+        """Writes the live items anew, in the order of their ids, as a new version, and removes all other files."""
         self._renew(self.layout, None)
 
     def refresh(self, encode: Encode, encoder: str, **shape: Any) -> None:
-        """Encodes every item again with a network of that fingerprint, one version more; as `compact` otherwise.
+        """Encodes every item anew with a network of that fingerprint; otherwise as `compact`.
 
         `shape` has the fields of `Layout` that differ in that network. Raises ValueError, before anything is encoded,
         for `sources` that lack one of the items'."""

@@ -127,7 +127,7 @@ class Shard:
         return shard
 
     def damaged(self) -> list[Path]:
-        """Reads every file; those whose bytes have changed."""
+        """Reads every file; returns those whose bytes have changed."""
         found = []
         for name, expected in self.info.files.items():
             with (self.folder / name).open("rb") as file:
@@ -137,11 +137,11 @@ class Shard:
 
     @property
     def checks_blocks(self) -> bool:
-        """Whether all that is read is compared with checksums; else `damaged` tells."""
+        """Whether every read is compared with checksums; if not, `damaged` finds changed files."""
         return all(self._expected(name) is not None for name in self.info.files)
 
     def _read(self, name: str, start: Any = None, length: Any = 0) -> mmap.mmap:
-        """A file, mapped, after the blocks that these parts lie in were compared; `start` None: all."""
+        """A mapped file. Compares the blocks of these parts with their checksums first; `start` None: all blocks."""
         size = self.info.files[name][0]
         with (self.folder / name).open("rb") as file:  # `np.memmap` takes three times as long
             if (found := os.fstat(file.fileno()).st_size) != size:
@@ -216,7 +216,7 @@ def stored_rows(
 
 
 class ShardWriter:
-    """Appends rows to the empty files of a new shard, by their names."""
+    """Appends rows to the files of a new shard, given empty by their names."""
 
     def __init__(self, files: Mapping[str, BinaryIO], layout: Layout):
         self._files, self._layout, self.rows = files, layout, 0
@@ -225,7 +225,7 @@ class ShardWriter:
         self._files["offsets.npy"].write(np.zeros(1, np.int64).tobytes())
 
     def append(self, rows: StoredRows) -> None:
-        """Ids rise, also from call to call."""
+        """Appends rows; their ids rise, also from call to call."""
         ids, lengths = rows.ids, [len(payload) for payload in rows.payloads]
         assert len(ids) and self._last < ids[0] and (np.diff(ids) > 0).all()
         arrays = rows._asdict() | {"offsets": self._blob + np.cumsum(lengths, dtype=np.int64)}
@@ -249,7 +249,7 @@ class ShardWriter:
         self.info = ShardInfo(name, self.rows, self._first, self._last, tuple(self._counts.tolist()), None, files)
 
     def _write_headers(self) -> None:
-        """At the beginning of the files; NumPy leaves room for any length, so that they can be written twice."""
+        """Writes the headers of the arrays, twice: NumPy leaves room in them for any length."""
         for name, (dtype, shape) in _file_types(self._layout, self.rows).items():
             fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
             self._files[f"{name}.npy"].seek(0)
@@ -258,7 +258,7 @@ class ShardWriter:
 
 @contextlib.contextmanager
 def new_shard(folder: Path, name: str, layout: Layout) -> Iterator[ShardWriter]:
-    """A writer; the shard appears as `folder / name`, with its `shard.json`, when the body has ended well, and the
+    """A writer. When the body has ended well, the shard appears as `folder / name` with its `shard.json`, and the
     writer has its `info`."""
     with atomic_folder(folder / name, durable=True) as temporary, contextlib.ExitStack() as stack:
         names = *WRITTEN, CHECKSUMS

@@ -191,7 +191,7 @@ class Change:
         return [next(new) if item.id is None else item.id for item in items]
 
     def _write(self, items: Sequence[Item], ids: list[int], keys: Any, values: Any) -> None:
-        """A shard, in the order of ids."""
+        """Writes a shard of items, in the order of ids."""
         if not items:
             return
         before, numbers = self._before, ids_of(ids)

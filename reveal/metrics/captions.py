@@ -58,7 +58,7 @@ class SetScore(NamedTuple):
 
 
 def cider_d(candidates: Captions, references: References) -> SetScore:
-    """As the module says. Raises ValueError unless each image has a caption and a list of references."""
+    """CIDEr-D. Raises ValueError unless each image has a caption and a list of references."""
     _check(candidates, references)
     counts = [[_ngrams(words(reference)) for reference in group] for group in references]
     images_with = Counter(gram for group in counts for gram in set().union(*group))
@@ -93,7 +93,7 @@ def bleu(candidates: Captions, references: References) -> tuple[float, float, fl
 
 
 def rouge_l(candidates: Captions, references: References) -> SetScore:
-    """As the module says. Raises as `cider_d`."""
+    """ROUGE-L. Raises as `cider_d`."""
     _check(candidates, references)
     each = []
     for candidate, group in zip(candidates, references, strict=True):

@@ -48,19 +48,19 @@ def exact_match(prediction: str, references: Sequence[str], kind: str) -> bool:
 
 
 def list_match(prediction: str, reference: str) -> bool:
-    """Whether intersection over union of two lists is `MIN_IOU` or more."""
+    """Whether the intersection over union of two lists is `MIN_IOU` or more."""
     wanted = _parts(reference.split("&&"))
     predicted = _parts(prediction.replace(" and ", ",").replace(" & ", ",").split(","))
     return len(wanted & predicted) / len(wanted | predicted) >= MIN_IOU
 
 
 def says_something(reference: str) -> bool:
-    """Whether normalising leaves anything of a reference: of "The" and "..." it does not."""
+    """Whether anything of a reference is left after normalising; nothing is of "The" and "..."."""
     return bool(_parts(reference.split("&&")))
 
 
 def normalise(text: str) -> str:
-    """What is compared."""
+    """A text as it is compared."""
     text = text.lower().replace("\n", " ").replace("\t", " ").strip()
     text = text.replace(_SPAN, "") if text.startswith(_SPAN) else text
     words = [WORDS.get(word, word) for word in _IGNORED.sub(" ", text.translate(_PUNCTUATION)).split()]

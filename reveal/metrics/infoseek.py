@@ -2,7 +2,7 @@
 
     infoseek.exact_match("The Alps", ["alps", "alpine arc"])          # True
     infoseek.relaxed("about 60 m", (54.9, 67.1))                      # True
-    infoseek.scores(correct, splits, kinds).score                       # harmonic mean of the two splits
+    infoseek.scores(correct, splits, kinds).score                     # harmonic mean of the two splits
 
 | kind of question | correct if |
 | --- | --- |
@@ -42,7 +42,7 @@ Span = tuple[float, float]
 
 
 class InfoSeekScores(NamedTuple):
-    """Of a set."""
+    """The scores of a set."""
 
     score: float | None  # the harmonic mean; None: one of the splits is missing
     accuracy: float  # of all questions
@@ -83,7 +83,7 @@ def overlap(one: Span, other: Span) -> float:
 
 
 def scores(correct: Sequence[bool], splits: Sequence[str], kinds: Sequence[str]) -> InfoSeekScores:
-    """Of each answer: whether it is correct, its question's split, its kind. Raises ValueError unless all are given."""
+    """From each answer's correctness, split and kind. Raises ValueError unless each answer has all three."""
     if not correct or not len(correct) == len(splits) == len(kinds):
         counts = f"{len(correct)} questions, {len(splits)} splits and {len(kinds)} kinds"
         raise ValueError(f"{counts}: give one of each, and at least one question")
@@ -94,7 +94,7 @@ def scores(correct: Sequence[bool], splits: Sequence[str], kinds: Sequence[str])
 
 
 def normalise(text: str) -> str:
-    """What is compared."""
+    """A text as it is compared."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 

@@ -44,7 +44,7 @@ def fraction_recall_at_k(ranked: Ranked, relevant: Relevant, k: int) -> float:
 
 
 def mrr(ranked: Ranked, relevant: Relevant) -> float:
-    """Over the whole lists. Raises as `recall_at_k`."""
+    """The mean reciprocal rank, over the whole lists. Raises as `recall_at_k`."""
     _check(ranked, relevant)
     pairs = zip(ranked, map(_as_set, relevant), strict=True)
     return statistics.fmean(

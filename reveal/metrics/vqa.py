@@ -68,7 +68,7 @@ CONTRACTIONS = {"somebody'd": "somebodyd"} | {
 
 
 def vqa_accuracy(prediction: str, answers: Sequence[str], evaluator: Evaluator = "current") -> float:
-    """Of one question, in [0, 1]. Raises ValueError for an unknown evaluator and for too few answers to reach 1."""
+    """Accuracy of a prediction, in [0, 1]. Raises ValueError for an unknown evaluator or too few answers to reach 1."""
     if evaluator not in get_args(Evaluator):
         raise ValueError(f"evaluator={evaluator!r}: choose {', '.join(get_args(Evaluator))}")
     least = ENOUGH + (evaluator != "short")
@@ -96,7 +96,7 @@ def group_means(values: Iterable[float | bool], groups: Iterable[Iterable[str]])
 
 
 def normalise(text: str) -> str:
-    """What the evaluator compares, unless all answers are the same."""
+    """A text as the evaluator compares it, unless all answers are the same."""
     return digits_and_articles(strip_punctuation(trim(text)))
 
 

@@ -15,20 +15,14 @@ query, key and value heads are stacks of the same depth.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from common.nn.json_config import MOST_LAYERS
+from common.nn.json_config import MOST_LAYERS, check
 
 PRIORS = ("multiply", "logits", "off")  # how the retrieval score enters attention (`fusion.py`)
 PAD = 0  # token id of padding, masked everywhere
 T5_LARGE = dict(width=1024, heads=16, mlp=2816, encoder_layers=24, decoder_layers=24, fusion_layers=8)
-
-
-def check(config: Any, rules: Sequence[tuple[bool, str]]) -> None:
-    """Raises one ValueError that lists the rules which do not hold."""
-    if broken := [rule for holds, rule in rules if not holds]:
-        raise ValueError(f"{config} breaks: {'; '.join(broken)}")
 
 
 def _positive_integers(config: Any) -> list[tuple[bool, str]]:
@@ -49,7 +43,7 @@ class VitConfig:
     mlp: int = 3072  # hidden width
     patch: int = 16  # side, in pixels
     image_size: int = 224  # side, in pixels; fixed by the position table
-    # Of other published ViTs (`published.py`), whose tokens are used without the class token:
+    # Of other published ViTs (`published_vit.py`), whose tokens are used without the class token:
     activation: str = "gelu_pytorch_tanh"  # of the mlp, a name of `common.nn.transformer.ACTIVATIONS`
     norm_eps: float = 1e-6
     class_token: bool = False  # that the patches attend to
@@ -120,7 +114,7 @@ class RevealConfig:
 
     @property
     def vector_dim(self) -> int:
-        """Of queries and keys: the heads' embedding, and the tower's where there is one."""
+        """Length of queries and keys: the heads' embedding, and the tower's where there is one."""
         return self.key_dim + (0 if self.tower is None else self.tower.key_dim)
 
     @classmethod

@@ -23,7 +23,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from reveal.network.config import PAD, check
+from common.nn.json_config import check
+from reveal.network.config import PAD
 from reveal.network.t5 import Cache
 
 Step = Callable[[Int[Array, " r"], Cache], tuple[Float[Array, "r v"], Cache]]
@@ -86,7 +87,7 @@ def generate(step: Step, cache: Cache, decoding: Decoding, *, bos: int, eos: int
         )
 
     def unfinished(now: _Beams) -> Bool[Array, ""]:
-        """Without a penalty nothing overtakes an ended text that is best."""
+        """Whether to go on; without a penalty nothing overtakes an ended text that is best."""
         ended = now.ended if penalty else now.ended[:, 0]
         return (now.cache.position < length) & ~ended.all()
 

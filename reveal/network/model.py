@@ -22,10 +22,8 @@ keeps only what passes between layers and recomputes the rest for the gradient: 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -192,29 +190,13 @@ class Reveal(nnx.Module):
         return self.fusion(query.states, query.mask, values, mask, prior, shares=shares, remat=remat)
 
     def logits(self, fused: Fused, tokens: Int[Array, "b o"], *, remat: bool = False) -> Float[Array, "b o v"]:
-        """Of what follows each of `tokens`, which begin with `config.bos`."""
+        """Logits of the token that follows each of `tokens`, which begin with `config.bos`."""
         return self.decoder(self.embedding, tokens, fused.states, fused.mask, remat=remat)
 
     def generate(self, fused: Fused, decoding: Decoding) -> Generated:
         """The answers; compiled once per shape and `decoding`."""
         graph, params = nnx.split(self)
         return _generate(graph, nnx.to_pure_dict(params), fused.states, fused.mask, decoding)
-
-
-@functools.lru_cache(maxsize=8)
-def abstract(config: RevealConfig) -> tuple[nnx.GraphDef[Reveal], Mapping[str, Any]]:
-    """The network without its parameters, and their shapes as a pure nested dict."""
-    key = jax.random.key(0)
-    graph, shapes = nnx.split(nnx.eval_shape(lambda: Reveal(config, rngs=_OneKey(key))))
-    return graph, nnx.to_pure_dict(shapes)
-
-
-class _OneKey(nnx.Rngs):
-    """The same key for every parameter: shapes need no randomness, and a key per kernel is most of a trace."""
-
-    def __init__(self, key: jax.Array):
-        super().__init__()
-        self.params = nnx.static(lambda: key)
 
 
 @partial(jax.jit, static_argnums=(0, 4))

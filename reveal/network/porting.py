@@ -18,8 +18,9 @@ import numpy as np
 from flax import nnx
 
 from common.weights import porting
+from common.weights.torch_names import blank
 from reveal.network.config import RevealConfig, VitConfig
-from reveal.network.model import Reveal, abstract
+from reveal.network.model import Reveal
 
 # Per layer: our module -> theirs, which have the same leaves.
 QKVO = ("query", "key", "value", "out")
@@ -104,7 +105,7 @@ def from_scenic(variables: Mapping[str, np.ndarray], config: RevealConfig) -> Re
 
     A checkpoint without a source gate (those of warm start have none) gets a uniform one. Raises ValueError that lists
     every parameter that is missing, left over, or of another size."""
-    graph, shapes = abstract(config)
+    graph, shapes = blank(Reveal, config)
     if not any(name.startswith(f"{MODULES['gate.map']}/") for name in variables):
         kernel, bias = (np.zeros(shape, np.float32) for shape in ((config.key_dim, config.sources), (config.sources,)))
         gate = MODULES["gate.map"]

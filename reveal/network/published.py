@@ -10,47 +10,38 @@
 | REVEAL | a checkpoint of scenic's `knowledge_visual_language`, with or without a source gate |
 
 Each is held to the three checks of `common/weights/porting.py` on its own: `read_t5` fills a whole T5 (`t5_model.py`),
-`read_vit` a whole `Vit` but its head. Then tensors only move. The text encoder has T5's lower layers; fusion, query
-head and key head have its upper ones (scenic's `load_text_params` names the same four). What no published network has
-stays at random: the ViT's head to T5's width, the projection of keys, the value head, the gate.
-
-A class token has its position added, and CLIP's normalisation of images is folded into the patches' kernel, so that
-every network takes images in [-1, 1].
+`read_vit` a whole `Vit` but its head (`published_vit.py`). Then tensors only move. The text encoder has T5's lower
+layers; fusion, query head and key head have its upper ones (scenic's `load_text_params` names the same four). What no
+published network has stays at random: the ViT's head to T5's width, the projection of keys, the value head, the gate.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from common.io.flax_files import INDEX, read_flax
-from common.io.image_preparation import CLIP_MEAN, CLIP_STD
 from common.io.tensor_files import about, open_folder, read_json
 from common.nn.json_config import check_supported
 from common.weights import porting
 from common.weights.porting import IDENTITY, OI_TO_IO, Entry, Tree
 from common.weights.remote import local
+from common.weights.torch_names import blank
 from reveal.network import weights
-from reveal.network.config import RevealConfig, VitConfig
+from reveal.network.config import RevealConfig
 from reveal.network.model import Reveal
-from reveal.network.porting import DECODER, ENCODER, from_scenic, merged, scenic_config, source_name
+from reveal.network.porting import DECODER, ENCODER, from_scenic, scenic_config
+from reveal.network.published_vit import CONFIG, Arrays, PublishedVit, read_vit
 from reveal.network.t5_model import T5
-from reveal.network.vit import Vit
 
-CONFIG = "config.json"
 VISION_TYPES = ("vit", "clip", "siglip", "clip_vision_model", "siglip_vision_model")
 Flat = Mapping[str, Any]  # by our dotted names
-Arrays = dict[str, np.ndarray]
 
 HF_LAYER = {
     "attention.query": "layer.0.SelfAttention.q",
@@ -90,61 +81,12 @@ T5X = {
     "decoder.norm.scale": "decoder/decoder_norm/scale",
     "decoder.logits.kernel": "decoder/logits_dense/kernel",
 }
-VIT_LAYER = {
-    "query": "attention.attention.query",
-    "key": "attention.attention.key",
-    "value": "attention.attention.value",
-    "out": "attention.output.dense",
-    "mlp_in": "intermediate.dense",
-    "mlp_out": "output.dense",
-    "attention_norm": "layernorm_before",
-    "mlp_norm": "layernorm_after",
-}
-VIT_NAMES = {
-    "patches.kernel": "embeddings.patch_embeddings.projection.weight",
-    "patches.bias": "embeddings.patch_embeddings.projection.bias",
-    "positions": "embeddings.position_embeddings",
-    "class_token": "embeddings.cls_token",
-    "norm": "layernorm",
-}
-CLIP_LAYER = {
-    "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj",
-    "value": "self_attn.v_proj",
-    "out": "self_attn.out_proj",
-    "mlp_in": "mlp.fc1",
-    "mlp_out": "mlp.fc2",
-    "attention_norm": "layer_norm1",
-    "mlp_norm": "layer_norm2",
-}
-CLIP_NAMES = {
-    "patches.kernel": "embeddings.patch_embedding.weight",
-    "patches.bias": "embeddings.patch_embedding.bias",
-    "positions": "embeddings.position_embedding.weight",
-    "class_token": "embeddings.class_embedding",
-    "pre_norm": "pre_layrnorm",
-    "norm": "post_layernorm",
-}
-UNUSED = re.compile(r"classifier\.|pooler\.|head\.|embeddings\.position_ids")  # of transformers' vision networks
-OLD_NAMES = {  # of vision_transformer -> big_vision's
-    "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
-    "LayerNorm_2": "LayerNorm_1",
-    "MlpBlock_3": "MlpBlock_0",
-    "Transformer/posembed_input/pos_embedding": "pos_embedding",
-}
 
 
 class PublishedT5(NamedTuple):
     """A T5's architecture, as the text part of a config, and its parameters by `T5`'s names."""
 
     config: RevealConfig
-    params: Flat
-
-
-class PublishedVit(NamedTuple):
-    """A ViT's architecture and its parameters by `Vit`'s names, without the head."""
-
-    config: VitConfig
     params: Flat
 
 
@@ -187,7 +129,7 @@ def read_t5(path: str | Path) -> PublishedT5:
         else:
             stored, name_of, transposed = read_flax(path), t5x_name, False
         config = _t5_config(stored, name_of, transposed)
-        target = _shapes(T5, config)
+        target = blank(T5, config)[1]
         table = {
             ours: Entry(
                 name_of(ours), OI_TO_IO if transposed and ours.endswith(("kernel", "rel_embedding")) else IDENTITY
@@ -249,118 +191,6 @@ def _t5_config(stored: Arrays, name_of: Callable[[str], str], transposed: bool) 
     )
 
 
-def read_vit(path: str | Path) -> PublishedVit:
-    """A ViT, or the vision tower of a CLIP or SigLIP. Raises as `read_t5`."""
-    path = Path(path)
-    with about(path):
-        if path.suffix == ".npz":
-            config, stored, name_of = _big_vision(read_flax(path))
-        else:
-            config, stored, name_of = _transformers_vit(read_json(path / CONFIG), open_folder(path))
-        leaves = porting.flatten(_shapes(Vit, config, 1))
-        target = {ours: leaf for ours, leaf in leaves.items() if not ours.startswith("head.")}
-        table = {ours: name_of(ours) for ours in target}
-        for ours, entry in table.items():
-            if entry.source in stored:
-                stored[entry.source] = merged(stored[entry.source], target[ours].shape)
-        return PublishedVit(config, porting.port(stored, table, target))
-
-
-def _big_vision(arrays: Arrays) -> tuple[VitConfig, Arrays, Callable[[str], Entry]]:
-    """Of big_vision or vision_transformer, a two-tower file included; the heads of classifiers and of pooling, and the
-    text tower, are left out."""
-    prefix = "img/" if any(name.startswith("img/") for name in arrays) else ""
-    found: Arrays = {}
-    for name, array in arrays.items():
-        name = name.removeprefix(prefix)
-        for old, new in OLD_NAMES.items():
-            name = name.replace(old, new)
-        if name.startswith("Transformer/encoderblock/"):  # layers stacked by a scan
-            found |= {name.replace("block/", f"block_{i}/", 1): layer for i, layer in enumerate(array)}
-        elif not re.match(r"(head|pre_logits|MAPHead_\d+|txt)/|[tb]$", name):
-            found[name] = array
-    query = "Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"
-    hidden = "Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel"
-    _check_there(found, (query, hidden, "embedding/kernel", "pos_embedding"))
-    _split_class_token(found, "cls", "pos_embedding")
-    (width, heads, _), patch = found[query].shape, found["embedding/kernel"].shape[0]
-    depth = sum(name.endswith("query/kernel") for name in found)
-    side = patch * math.isqrt(found["pos_embedding"].shape[1])
-    config = VitConfig(width, depth, heads, found[hidden].shape[1], patch, side, class_token="cls" in found)
-
-    def name_of(ours: str) -> Entry:
-        return Entry("cls" if ours == "class_token" else source_name(f"vit.{ours}").removeprefix("img_encoder/"))
-
-    return config, found, name_of
-
-
-def _transformers_vit(
-    fields: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
-) -> tuple[VitConfig, Arrays, Callable[[str], Entry]]:
-    """Of a ViT, or of the vision tower of a CLIP or SigLIP; classifiers, pooling and text towers are left out."""
-    kind = str(fields.get("model_type")).removesuffix("_vision_model")
-    check_supported("model_type", kind, ("vit", "clip", "siglip"))
-    vision = fields.get("vision_config") or fields
-    if kind == "vit":
-        prefix, names, layer, layers = "vit.", VIT_NAMES, VIT_LAYER, "encoder.layer"
-    else:
-        prefix, names, layer, layers = "vision_model.", CLIP_NAMES, CLIP_LAYER, "encoder.layers"
-    found = {name.removeprefix(prefix): tensors[name] for name in tensors if kind == "vit" or name.startswith(prefix)}
-    found = {name: array for name, array in found.items() if not UNUSED.match(name)}
-    patch, position, token = names["patches.kernel"], names["positions"], names["class_token"]
-    _check_there(found, (patch, position))
-    found[position] = found[position].reshape(1, -1, found[position].shape[-1])
-    if found[patch].ndim == 4:
-        found[patch] = found[patch].transpose(2, 3, 1, 0)
-    if kind == "clip":  # (pixels - mean) / std of pixels in [0, 1] = gain * (2 pixels - 1) + shift
-        std = np.array(CLIP_STD, np.float32)[:, None]
-        shift = ((0.5 - np.array(CLIP_MEAN, np.float32)[:, None]) / std * found[patch]).sum((0, 1, 2))
-        found[patch] = found[patch] / (2 * std)
-        found[names["patches.bias"]] = shift
-    if token in found:
-        found[token] = found[token].reshape(1, 1, -1)
-        _split_class_token(found, token, position)
-    defaults = {"vit": ("gelu", 1e-12, 16), "clip": ("quick_gelu", 1e-5, 32), "siglip": ("gelu_pytorch_tanh", 1e-6, 16)}
-    activation, eps, size = defaults[kind]
-    check_supported("qkv_bias", vision.get("qkv_bias", True), (True,))
-    config = VitConfig(
-        width=vision.get("hidden_size", 768),
-        depth=vision.get("num_hidden_layers", 12),
-        heads=vision.get("num_attention_heads", 12),
-        mlp=vision.get("intermediate_size", 3072),
-        patch=vision.get("patch_size", size),
-        image_size=vision.get("image_size", 224),
-        activation=vision.get("hidden_act", activation),
-        norm_eps=float(vision.get("layer_norm_eps", eps)),
-        class_token=kind != "siglip",
-        pre_norm=kind == "clip",
-    )
-
-    def name_of(ours: str) -> Entry:
-        if ours in names:
-            return Entry(names[ours])
-        match = re.fullmatch(r"layers\.(\d+)\.(\w+)\.(kernel|scale|bias)", ours)
-        if match:
-            leaf = "bias" if match[3] == "bias" else "weight"
-            layout = OI_TO_IO if match[3] == "kernel" else IDENTITY
-            return Entry(f"{layers}.{match[1]}.{layer[match[2]]}.{leaf}", layout)
-        return Entry(f"{names[ours.rpartition('.')[0]]}.{'bias' if ours.endswith('bias') else 'weight'}")
-
-    return config, found, name_of
-
-
-def _check_there(found: Arrays, names: Sequence[str]) -> None:
-    if missing := [name for name in names if name not in found]:
-        raise ValueError(f"no {', '.join(missing)} among {len(found)} tensors: expected a ViT")
-
-
-def _split_class_token(found: Arrays, token: str, position: str) -> None:
-    """Adds the class token's position to it, where it has one: the table is then that of the patches, a square."""
-    table = found[position]
-    if token in found and math.isqrt(table.shape[1]) ** 2 != table.shape[1]:
-        found[token], found[position] = found[token] + table[:, :1], table[:, 1:]
-
-
 class Published(NamedTuple):
     """What some paths hold: a T5, a ViT or both, or a whole REVEAL."""
 
@@ -393,8 +223,8 @@ def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
                 f"{path} does not exist: an earlier stage writes it, or `reveal convert T5 VIT {path}` makes it from"
                 " published weights"
             )
-    if len(paths) == 1 and (weights.file_of(paths[0]).suffix == ".safetensors") and weights.file_of(paths[0]).is_file():
-        return weights.load_params(paths[0], config)
+    if len(paths) == 1 and (own := weights.file_of(paths[0])).suffix == ".safetensors" and own.is_file():
+        return weights.load_params(own, config)
     found = read_published(paths)
     if found.reveal is None:
         return assemble(config, found.t5, found.vit)
@@ -424,12 +254,8 @@ def assemble(config: RevealConfig, t5: PublishedT5 | None, vit: PublishedVit | N
     if t5 is not None:
         flat |= dict(_moved(t5.params, config))
     params = nnx.to_pure_dict(nnx.state(Reveal(config, rngs=nnx.Rngs(seed))))
-    drawn = porting.flatten(params)
-    shapes = {
-        name: f"{np.shape(x)} for {drawn[name].shape}" for name, x in flat.items() if x.shape != drawn[name].shape
-    }
-    assert not shapes, shapes  # of equal architectures
-    return porting.unflatten_like({**drawn, **{name: jnp.asarray(x) for name, x in flat.items()}}, params)
+    published = {name: jnp.asarray(array) for name, array in flat.items()}
+    return porting.unflatten_like(porting.flatten(params) | published, params)
 
 
 def drawn_parts(t5: PublishedT5 | None, vit: PublishedVit | None) -> list[str]:
@@ -473,10 +299,3 @@ def read_scenic(path: str | Path, prior: str = "multiply") -> Reveal:
     with about(path):
         stored = read_flax(path)
         return from_scenic(stored, scenic_config(stored, prior))
-
-
-@functools.lru_cache(maxsize=8)
-def _shapes(network: type, config: Any, *arguments: Any) -> Tree:
-    """A network's parameters, as shapes."""
-    key = jax.random.key(0)
-    return nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: network(config, *arguments, rngs=nnx.Rngs(key)))))

@@ -162,7 +162,7 @@ class DecoderLayer(_Layer):
         position_bias: Float[Array, "1 h n n"],
         context_bias: Float[Array, "b 1 1 m"],
     ) -> Float[Array, "b n c"]:
-        """All tokens at once."""
+        """The new states of all tokens at once."""
         y = self.attention_norm(x)
         x = x + self.attention(y, self.attention.keys_values(y), position_bias)[0]
         return self._after_self_attention(x, self.cross_attention.keys_values(context), context_bias)

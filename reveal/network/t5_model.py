@@ -39,7 +39,7 @@ class T5(nnx.Module):
     def logits(
         self, tokens: Int[Array | np.ndarray, "b n"], answer: Int[Array | np.ndarray, "b o"]
     ) -> Float[Array, "b o v"]:
-        """Of what follows each token of `answer`, which begins with 0."""
+        """Logits of the token that follows each one of `answer`, which begins with 0."""
         return self.decoder(self.embedding, jnp.asarray(answer), *self.encode(tokens))
 
     def generate(self, tokens: Int[Array | np.ndarray, "b n"], decoding: Decoding) -> Generated:

@@ -13,8 +13,9 @@ from flax import nnx
 
 from common.weights import model_file
 from common.weights.porting import Tree, unflatten_like
+from common.weights.torch_names import blank
 from reveal.network.config import RevealConfig
-from reveal.network.model import Reveal, abstract
+from reveal.network.model import Reveal
 from reveal.network.tower import Tower
 
 KIND = "reveal"
@@ -43,7 +44,7 @@ def load(path: str | Path) -> Reveal:
 def load_with_metadata(path: str | Path) -> tuple[Reveal, model_file.Metadata]:
     """The network and the file's header; raises as `load`."""
     flat, header = model_file.load_weights(file_of(path), expect_kind=KIND)
-    graph, shapes = abstract(RevealConfig.from_json(header.config))
+    graph, shapes = blank(Reveal, RevealConfig.from_json(header.config))
     return nnx.merge(graph, _fill(flat, shapes, path)), header
 
 
@@ -54,7 +55,7 @@ def load_params(path: str | Path, config: RevealConfig) -> Tree:
     found = RevealConfig.from_json(header.config)
     if dataclasses.replace(found, prior=config.prior, tower=found.tower or config.tower) != config:
         raise ValueError(f"{path} holds {found}, the task asks for {config}: set task.network to the file's")
-    params = _fill(flat, abstract(found)[1], path)
+    params = _fill(flat, blank(Reveal, found)[1], path)
     if found.tower is None and config.tower is not None:
         tower = Tower(config.tower, config.vit.image_size, rngs=nnx.Rngs(0))
         params = {**params, "tower": nnx.to_pure_dict(nnx.state(tower))}

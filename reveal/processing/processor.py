@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from common.io.images import check_image, read_image, to_uint8
 from common.io.tensor_files import read_json
 from common.weights.model_file import Metadata
-from reveal.memory.items import Item, is_text
+from reveal.memory.items import Item
 from reveal.network.config import RevealConfig
 from reveal.processing import tokenizers
 from reveal.processing.doubt import Doubt
@@ -71,7 +71,7 @@ class Hops(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Processor:
-    """From texts and images to network inputs."""
+    """Turns texts and images into network inputs."""
 
     tokenizer: Tokenizer
     sources: tuple[str, ...]  # names, in order of the network's gate
@@ -86,7 +86,7 @@ class Processor:
     doubt: Doubt | None = None  # how far to trust an answer
 
     def question(self, text: str) -> Int[np.ndarray, " n"]:
-        """Tokens. Raises ValueError for a question longer than `question_length`."""
+        """The tokens of a question. Raises ValueError for one longer than `question_length`."""
         question = prompted(text.strip(), self.prompt)
         tokens = self.tokenizer.encode(question, PROBE * self.question_length)
         count = int((tokens != self.tokenizer.pad).sum())
@@ -245,10 +245,9 @@ def row_of(
 
 def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:
     """tokens, image and has_image, as `Reveal.encode_item` takes them. Raises ValueError for a damaged image."""
-    texts = [tokenizer.encode(text_of(item, tokenizer.separator), length) for item in items]
-    return stacked_input(
-        [Row(text, image_of(item, size)) for text, item in zip(texts, items, strict=True)], length, size
-    )
+    texts = (tokenizer.encode(text_of(item, tokenizer.separator), length) for item in items)
+    rows = [Row(text, image_of(item, size)) for text, item in zip(texts, items, strict=True)]
+    return stacked_input(rows, length, size)
 
 
 def stacked_input(rows: Sequence[Row], length: int, size: int) -> Mapping[str, np.ndarray]:
@@ -269,23 +268,16 @@ def stacked(
 
 
 def text_of(item: Item, separator: str) -> str:
-    """The fields that are texts or lists of texts."""
-    texts = [value if isinstance(value, str) else ", ".join(value) for value in item.fields.values() if is_text(value)]
-    return f" {separator} ".join(text for text in texts if text)
+    """All texts of an item that are not empty."""
+    return f" {separator} ".join(filter(None, item.texts()))
 
 
 def image_of(
     item: Item, size: int, rng: np.random.Generator | None = None, crop: Sequence[float | int] = WHOLE
 ) -> UInt8[np.ndarray, "{size} {size} 3"] | None:
     """The image as a square, or None. Raises ValueError for a damaged one."""
-    if item.picture is None:
-        return None
-    image = item.picture
-    if isinstance(image, bytes):
-        from common.data.stored import decode_picture
-
-        image = decode_picture(image, f"item {item.id} of {item.source}")
-    return resized(image, size, rng, crop)
+    image = item.pixels()
+    return None if image is None else resized(image, size, rng, crop)
 
 
 def resized(
@@ -319,6 +311,6 @@ def windows(
 
 
 def view_costs(views: Sequence[tuple[float, int]]) -> Float[np.ndarray, " v"]:
-    """What the score of each view of `windows` has to exceed that of the whole image by: a piece of a flag is often a
+    """How much each view of `windows` has to score above the whole image: a piece of a flag is often a
     flag of its own, so a smaller piece has to match better."""
     return np.concatenate([[0.0], *(np.full(count * count, VIEW_COST * (1 - share)) for share, count in views)])

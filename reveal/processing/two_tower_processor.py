@@ -21,7 +21,6 @@ import sentencepiece
 import tokenizers
 from jaxtyping import Float, Int
 
-from common.data.stored import decode_picture
 from common.io.clip_tokenizer import Tokenizer as ClipTokenizer
 from common.io.image_preparation import HALF, ImagePreparation
 from common.io.images import check_image, read_image, to_uint8
@@ -126,7 +125,7 @@ class TwoTowerProcessor:
         return row
 
     def unknown(self, text: str) -> list[str]:
-        """None: pieces of words spell everything."""
+        """No words are unknown: pieces spell everything."""
         return []
 
     def image(self, image: str | Path | Float[np.ndarray, "_h _w 3"]) -> Float[np.ndarray, "s s 3"]:
@@ -143,17 +142,14 @@ class TwoTowerProcessor:
         tokens, count = self.tokenizer(text_of(item, SEPARATOR))
         if count > len(tokens):
             skips.note(f"{CUT} {len(tokens)} tokens to find it by", name)
-        image = None
-        if item.picture is not None:
-            try:
-                stored = item.picture
-                image = decode_picture(stored, name) if isinstance(stored, bytes) else stored
-                image = self.preparation.resized(image)
-            except (ValueError, OSError) as error:
-                if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
-                    raise
-                skips.add("whose picture is damaged", f"{name} ({error})")
-                return None
+        try:
+            pixels = item.pixels()
+            image = None if pixels is None else self.preparation.resized(pixels)
+        except (ValueError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
+                raise
+            skips.add("whose picture is damaged", f"{name} ({error})")
+            return None
         if image is None and not count:
             skips.add("with neither text nor picture", name)
             return None

@@ -23,11 +23,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from natsort import natsorted
-
-from common.data.files import walk
 from common.io.images import READABLE
 from reveal.memory.engines.engine import optional
+from reveal.sources.folder import groups
 from reveal.sources.records import NO_HANDLES, Record, Skips
 
 TEXTS = (".txt", ".md", ".markdown", ".html", ".htm", ".pdf")
@@ -42,25 +40,10 @@ def records(path: str | Path, words: int = 100, overlap: int = 20, *, skips: Ski
     if not 0 <= overlap < words:
         raise ValueError(f"words={words}, overlap={overlap}: passages are longer than what they share")
     number, folder = 0, Path(path)
-    for files in groups(folder, skips):
+    for files in groups(folder, TEXTS, skips):
         for record in records_of(folder, files, words, overlap, skips):
             yield record._replace(number=number)
             number += 1
-
-
-def groups(folder: Path, skips: Skips) -> list[list[Path]]:
-    """The files of each name, in order. Raises FileNotFoundError without the folder, and if there are none."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder; check the name")
-    found: dict[Path, list[Path]] = {}
-    for file in walk(folder, ("",)):
-        if file.suffix.lower() in (*TEXTS, *READABLE):
-            found.setdefault(file.with_suffix(""), []).append(file)
-        else:
-            skips.note("of a kind that is not read", str(file))
-    if not found:
-        raise FileNotFoundError(f"{folder} has no {' '.join(TEXTS)} and no {' '.join(READABLE)}; name another folder")
-    return [found[name] for name in natsorted(found, key=str)]
 
 
 def records_of(folder: Path, files: list[Path], words: int, overlap: int, skips: Skips) -> Iterator[Record]:

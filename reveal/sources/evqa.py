@@ -30,10 +30,10 @@ from typing import Any
 
 from common.data.text import open_text
 from common.io.files import require_file
+from reveal.metrics.evqa import KINDS
 from reveal.sources.coco import read_json
 from reveal.sources.records import Record, Skips
 
-KINDS = ("templated", "automatic", "multi_answer", "2_hop")
 NEEDED = ("question", "answer", "question_type", "dataset_image_ids")
 MOST = 10  # images of a row
 LARGEST = 1 << 24  # bytes of a cell; Python's own limit is 128 KiB

@@ -10,7 +10,7 @@ names (`a2` before `a10`), and have `first_id` and the numbers after it, those t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from natsort import natsorted
@@ -23,11 +23,8 @@ TEXT = ".txt"
 
 
 def records(path: str | Path, *, skips: Skips) -> Iterator[Record]:
-    """The items of a folder; files of other kinds are counted. Raises as `groups`."""
-    for file in walk(Path(path), ("",)):
-        if file.suffix.lower() not in (TEXT, *READABLE):
-            skips.note("of a kind that is not read", str(file))
-    for number, files in enumerate(groups(Path(path))):
+    """The items of a folder. Raises as `groups`."""
+    for number, files in enumerate(groups(Path(path), (TEXT,), skips)):
         images = [file for file in files if file.suffix.lower() != TEXT]
         for spare in images[1:]:
             skips.add("that share their name with another picture", str(spare))
@@ -46,13 +43,17 @@ def records(path: str | Path, *, skips: Skips) -> Iterator[Record]:
         yield Record(number, str(files[0]), image, names=(files[0].name,), fault=fault, fields=fields)
 
 
-def groups(folder: Path) -> list[list[Path]]:
-    """The files of each item, in order. Raises FileNotFoundError without the folder, and if there is no item in it."""
+def groups(folder: Path, texts: Sequence[str], skips: Skips) -> list[list[Path]]:
+    """The images and texts of each name, in order; files of other kinds are counted. `texts` are suffixes. Raises
+    FileNotFoundError without the folder, and if there are none."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; check the name")
     found: dict[Path, list[Path]] = {}
-    for file in walk(folder, (TEXT, *READABLE)):
-        found.setdefault(file.with_suffix(""), []).append(file)
+    for file in walk(folder, ("",)):
+        if file.suffix.lower() in (*texts, *READABLE):
+            found.setdefault(file.with_suffix(""), []).append(file)
+        else:
+            skips.note("of a kind that is not read", str(file))
     if not found:
-        raise FileNotFoundError(f"{folder} has no {TEXT} and no {' '.join(READABLE)}; name another folder")
+        raise FileNotFoundError(f"{folder} has no {' '.join(texts)} and no {' '.join(READABLE)}; name another folder")
     return [found[name] for name in natsorted(found, key=str)]

@@ -24,14 +24,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from reveal.metrics.infoseek import SPLITS, Span
 from reveal.sources.jsonl import objects
 from reveal.sources.records import Record, Skips
 
 KINDS = ("string", "time", "numerical")
 TOLERANCE = 0.1  # of a number that has no range
-SPLITS = ("unseen_question", "unseen_entity")
-
-Span = tuple[float, float]
 
 
 def records(

@@ -118,7 +118,7 @@ def entities(
 
 
 def facts_of(entity: Mapping[str, Any], languages: Sequence[str], wanted: Sequence[str]) -> list[Fact]:
-    """Of its claims, those of rank "preferred" first within a relation."""
+    """The facts that an entity's claims state; within a relation those of rank "preferred" come first."""
     found: list[Fact] = []
     for relation, claims in mapping(entity.get("claims")).items():
         if not is_kept(relation, wanted) or not isinstance(claims, list):
@@ -154,7 +154,7 @@ def value_of(snak: Mapping[str, Any], languages: Sequence[str]) -> str:
 
 
 def in_words(thing: str, named: Mapping[str, str]) -> str:
-    """An entity, or an amount with its unit, by the label."""
+    """An entity by its label, or an amount with its unit's label."""
     amount, _, unit = thing.rpartition(" ")
     return f"{amount} {named[unit]}" if amount and unit in named else named.get(thing, thing)
 
@@ -181,7 +181,7 @@ def image_name(entity: Mapping[str, Any]) -> str:
 
 
 def label_of(texts: Any, languages: Sequence[str]) -> str:
-    """Of {"en": {"value": ...}} the first language's that there is."""
+    """The text of {"en": {"value": ...}} in the first of the languages that it has; "" for none."""
     values = (mapping(mapping(texts).get(language)).get("value") for language in languages)
     return next((" ".join(value.split()) for value in values if isinstance(value, str) and value.strip()), "")
 

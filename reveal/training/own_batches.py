@@ -186,7 +186,7 @@ class OwnDataConfig:
         return self.vocabulary.encode(prompted(question), self.text_length)
 
     def _usable(self, question: Question, ids: set[int], skips: Skips) -> Question | None:
-        """With its non-empty answers and its known negatives; None, and counted, if it cannot be used."""
+        """The question with its non-empty answers and its known negatives; None, and counted, if it cannot be used."""
         answers = tuple(answer.strip() for answer in question.answers if answer.strip())
         vqa = self.objective == "vqa"
         if vqa and not question.text.strip():
@@ -227,7 +227,7 @@ class OwnDataConfig:
         return example | {"tokens": _padded(tokens, self.text_length), "answer": answer}
 
     def _ended(self, answer: Int[np.ndarray, " o"]) -> Int[np.ndarray, " o"]:
-        """With the end token after its last token, or in its place."""
+        """The tokens with the end token after the last one, or in its place."""
         length = min(int((answer != self.vocabulary.pad).sum()), len(answer) - 1)
         answer[length] = self.vocabulary.eos
         return answer

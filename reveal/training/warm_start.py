@@ -32,11 +32,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.training.objectives import Scope, Term, total
 from common.training.task import Batch, Context, Metrics, Params
+from common.weights.torch_names import blank
 from reveal.network import weights
 from reveal.network.config import RevealConfig
 from reveal.network.fusion import Fused
 from reveal.network.heads import scores
-from reveal.network.model import Item, Query, Reveal, States, abstract
+from reveal.network.model import Item, Query, Reveal, States
 from reveal.training import device_memory, losses
 from reveal.training.augment import Augment
 from reveal.training.device_memory import Contents
@@ -97,7 +98,7 @@ class RevealTask:
 
     @property
     def graph(self) -> nnx.GraphDef[Reveal]:
-        return abstract(self.config)[0]
+        return blank(Reveal, self.config)[0]
 
     def model(self, params: Params) -> Reveal:
         """The network, in the type that it computes in."""
@@ -192,9 +193,8 @@ class WarmStart(RevealTask):
 
         An answer is a word or two of an item; its text is all of them. The generator learns to read from it in a
         fraction of the steps, and values keep what no question has asked for yet (autoencoding, as in Ge et al., ICLR
-        2024). Tokens
-        count less the more often items have them: common phrases are soon memorised, and generating them well without
-        reading delays learning to read."""
+        2024). Tokens count less the more often items have them: common phrases are soon memorised, and generating them
+        well without reading delays learning to read."""
         text = device_memory.permuted(tokens, batch.get("permutation")).reshape(-1, tokens.shape[-1])
         values = output.values.reshape(len(text), 1, *output.values.shape[2:])
         no_query = States(jnp.zeros((len(text), 1, self.config.width), values.dtype), jnp.zeros((len(text), 1), bool))

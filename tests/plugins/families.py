@@ -11,10 +11,9 @@ from typing import Any
 import drawn
 import numpy as np
 import safetensors.numpy
+from networks import stored_shapes
 
 from common.nn.vision_transformer import ImageEncoder, VisionConfig
-from common.weights import porting
-from common.weights.torch_names import blank, table
 from plugins.control import ControlNet, T2IAdapter, load_ip_adapter
 from plugins.control import load as load_control
 from plugins.control.loading import STEM
@@ -49,13 +48,8 @@ def config(name: str, kind: str) -> Any:
 
 def tensors(kind: str, config: Any) -> dict[str, np.ndarray]:
     """{the library's name: array} of a network, drawn."""
-    _, abstract = blank(CONTROLS.get(kind) or MODULES.get(type(config), ImageEncoder), config)
-    shapes, arrays = {path: leaf.shape for path, leaf in porting.flatten(abstract).items()}, {}
-    for path, entry in table(abstract).items():
-        axes = entry.layout.axes
-        shape = shapes[path] if axes is None else tuple(shapes[path][axis] for axis in np.argsort(axes))
-        arrays[entry.source] = drawn.tensor(f"{kind}/{entry.source}", shape)
-    return arrays
+    network = CONTROLS.get(kind) or MODULES.get(type(config), ImageEncoder)
+    return {name: drawn.tensor(f"{kind}/{name}", shape) for name, shape in stored_shapes(network, config).items()}
 
 
 @functools.cache

@@ -4,7 +4,6 @@ import functools
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import safetensors.numpy
 from flax import nnx
 
 from common.weights import porting
+from common.weights.torch_names import blank, table
 from plugins.diffusion.io.components import load_component
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 
@@ -75,11 +75,6 @@ def assert_same(module, other):
         np.testing.assert_array_equal(value, theirs[path], path)
 
 
-def one_line(error) -> str:
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 def copy(kind, place: Path) -> Path:
     return Path(shutil.copytree(folder(kind), place, dirs_exist_ok=True))
 
@@ -103,9 +98,14 @@ def stored_json(kind) -> dict:
     return json.loads((DATA / kind / "config.json").read_text())
 
 
-def abstract(make):
-    """The network of `make` with shapes for parameters: nothing is allocated."""
-    return nnx.eval_shape(make)
+def stored_shapes(network: type, config: Any) -> dict[str, tuple[int, ...]]:
+    """{the library's name: shape in its files} of a network's tensors; nothing is allocated."""
+    params = blank(network, config)[1]
+    leaves, shapes = porting.flatten(params), {}
+    for path, entry in table(params).items():
+        shape, axes = leaves[path].shape, entry.layout.axes
+        shapes[entry.source] = shape if axes is None else tuple(shape[axis] for axis in np.argsort(axes))
+    return shapes
 
 
 def small_unet() -> UNet:
@@ -113,9 +113,9 @@ def small_unet() -> UNet:
     return random(UNet, SMALL)
 
 
-def random(network: Callable[..., nnx.Module], config: Any) -> Any:
+def random(network: type, config: Any) -> Any:
     """Parameters as random as they come, so that every term matters: scales of norms near 1, biases of deviation 1."""
-    graph, state = nnx.split(abstract(lambda: network(config, rngs=nnx.Rngs(0))))
+    graph, params = blank(network, config)
     rng = np.random.default_rng(7)
 
     def draw(path: tuple, leaf: Any) -> jax.Array:
@@ -126,7 +126,7 @@ def random(network: Callable[..., nnx.Module], config: Any) -> Any:
             value = 1 + 0.1 * value
         return jax.device_put(value)
 
-    return nnx.merge(graph, jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state)))
+    return nnx.merge(graph, jax.tree_util.tree_map_with_path(draw, params))
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from networks import one_line
 
 
 def refused(kind: type[Exception] | tuple[type[Exception], ...], value: str, call: Callable, *arguments: Any) -> str:
     """The error of a call; the pattern `value` is in it."""
     with pytest.raises(kind, match=value) as error:
         call(*arguments)
-    return one_line(error)
+    assert "\n" not in str(error.value)
+    return str(error.value)

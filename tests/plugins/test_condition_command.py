@@ -5,6 +5,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import astronaut
+import commands
 import numpy as np
 import pytest
 
@@ -28,22 +29,12 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def tree(folder: str = ".") -> dict[str, bytes | None]:
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in Path(folder).rglob("*")}
-
-
 def run(words: str) -> None:
     main(["condition", *words.split()])
 
 
 def refused(words: str, capsys) -> str:
-    """The error of a refused command; one line, and nothing is written."""
-    before = tree()
-    with pytest.raises(SystemExit) as stop:
-        run(words)
-    message = capsys.readouterr().err
-    assert stop.value.code == 2 and message.count("\n") == 1 and tree() == before, message
-    return message
+    return commands.refused(f"condition {words}", capsys)
 
 
 def test_edges_of_one_image(here, capsys):
@@ -60,7 +51,7 @@ def test_edges_of_one_image(here, capsys):
 def test_a_folder_and_the_rest_of_it_later(here, capsys):
     run("canny in -o out")
     assert capsys.readouterr().out == "3 made, 0 failed -> out\n"
-    assert sorted(tree("out")) == ["a.png", "b.png", "sub", "sub/c.v2.png"]
+    assert sorted(commands.tree("out")) == ["a.png", "b.png", "sub", "sub/c.v2.png"]
     for name, source in (("a.png", "a.jpg"), ("sub/c.v2.png", "sub/c.v2.webp")):
         expected = conditions.make("canny", read_image(Path("in") / source))
         np.testing.assert_array_equal(read_image(Path("out") / name), expected)
@@ -121,7 +112,8 @@ def test_failures_are_reported_and_the_others_made(here, capsys):
     Path("none/a.png").touch()
     with pytest.raises(SystemExit, match=r"^2$"):  # if all fail, so does the command
         run("canny none -o out2")
-    assert capsys.readouterr().out.endswith("0 made, 1 failed -> out2\n") and [*tree("out2")] == ["failures.txt"]
+    assert capsys.readouterr().out.endswith("0 made, 1 failed -> out2\n")
+    assert [*commands.tree("out2")] == ["failures.txt"]
 
 
 def test_a_foreign_report_and_a_full_disk_end_the_run(here, capsys, monkeypatch):
@@ -194,7 +186,7 @@ def test_a_depth_model_is_loaded_once(here, monkeypatch):
     for _ in range(2):  # the second run has nothing to do, so nothing to load
         run("depth in -o out --model midas.onnx")
         load.assert_called_once_with("midas.onnx")
-        assert len(tree("out")) == 4
+        assert len(commands.tree("out")) == 4
 
 
 MISTAKES = {  # words -> a value in the error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_plugins_cli import APPLE, GENERATE, generate, leave_the_process_alone, refused, saved  # noqa: F401
+from commands import APPLE, GENERATE, generate, refused
 from tiny_base import diffusion_base, random
 
 from common.io.images import read_image, write_image
@@ -22,7 +22,7 @@ def network() -> MediaPipePlugin:
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, saved, network) -> Path:  # noqa: F811
+def here(tmp_path, monkeypatch, saved, network) -> Path:
     """A base, a plugin for it, a photo larger than the base's images, and edges of their size."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(saved, "base")

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from networks import SMALL, WEIGHTS, assert_same, folder, parameters, stored_json
+from networks import SMALL, WEIGHTS, assert_same, folder, parameters, stored_json, stored_shapes
 from tiny_base import random
 
 from common.io.tensor_files import digest_of
-from common.weights import porting
-from common.weights.torch_names import blank, table
 from plugins.control import ControlNetwork, single_file
 from plugins.control.controlnet import ControlNet, ControlNetConfig
 from plugins.control.loading import find, load, save, shipped_names
@@ -138,11 +136,7 @@ def test_a_t2i_adapter_in_both_names_without_a_config(tmp_path):
     ],
 )
 def test_names_sizes_and_architecture_of_the_published_files(network, config, release, size):
-    leaves = porting.flatten(blank(network, config)[1])
-    shapes = {}
-    for path, entry in table(leaves).items():
-        axes = entry.layout.axes or range(len(leaves[path].shape))
-        shapes[entry.source] = tuple(np.array(leaves[path].shape)[np.argsort(axes)].tolist())
+    shapes = stored_shapes(network, config)
     rows = {theirs: (ours, shape) for theirs, ours, shape in release()}
     assert shapes == dict(rows.values()) and sum(map(math.prod, shapes.values())) == size
     class_name = single_file.class_name(rows)

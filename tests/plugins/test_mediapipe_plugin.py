@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import SMALL, abstract
+from networks import SMALL
 from tiny_base import diffusion_base, random
 
+from common.weights.torch_names import blank
 from plugins.control import MediaPipeConfig, MediaPipePlugin
 from plugins.control.mediapipe import grouped_conv, shifted_sum
 from plugins.diffusion.networks.unet_config import UNetConfig
@@ -21,7 +22,7 @@ SD15 = UNetConfig.sd15()
 )
 def test_features_have_the_shapes_of_the_unets_levels(unet, reduction, latents):
     """Nothing is allocated; odd numbers of latent pixels included."""
-    plugin = abstract(lambda: MediaPipePlugin.for_unet(unet, reduction, rngs=nnx.Rngs(0)))
+    plugin = nnx.eval_shape(lambda: MediaPipePlugin.for_unet(unet, reduction, rngs=nnx.Rngs(0)))
     image = jax.ShapeDtypeStruct((2, *(side * reduction for side in latents), 3), jnp.float32)
     features = nnx.eval_shape(MediaPipePlugin.encode, plugin, image)
     assert [f.shape[1:] for f in features] == unet.level_shapes(*latents)
@@ -54,7 +55,7 @@ def test_gradients_reach_every_parameter():
     keys = jax.random.split(jax.random.key(0), 3)
     x, context = jax.random.normal(keys[0], (2, 8, 8, 4)), jax.random.normal(keys[1], (2, 5, 16))
     image = jax.random.uniform(keys[2], (2, 32, 32, 3))
-    graph = nnx.graphdef(abstract(lambda: MediaPipePlugin(TINY, rngs=nnx.Rngs(0))))
+    graph, _ = blank(MediaPipePlugin, TINY)
 
     @jax.jit
     @jax.grad

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flax import nnx
-from networks import assert_same, one_line, parameters, random
+from networks import assert_same, parameters, random
 from refusals import refused
 from tiny_base import SCHEDULE, TEXT, VAE, diffusion_base, pixel_base, unet_config
 
@@ -120,9 +120,7 @@ def test_a_base_is_saved_and_read_again(tmp_path, apples):
     np.testing.assert_array_equal(again(APPLE, seeds=[5, 6], **QUICK), apples)
     index = json.loads((folder / "model_index.json").read_text())
     assert index["_class_name"] == "StableDiffusionPipeline" and index["scheduler"] == ["diffusers", "DDIMScheduler"]
-    with pytest.raises(FileExistsError, match="base") as error:
-        pipeline.save(folder)
-    one_line(error)
+    refused(FileExistsError, "base", pipeline.save, folder)
     pipeline.save(folder, "float16", overwrite=True)
     halves = load(folder, "float16")
     assert parameters(halves.unet)["conv_in.kernel"].dtype == np.float16
@@ -176,9 +174,7 @@ def test_errors_come_before_anything_is_computed(settings, message):
     meshes = {"two": make_mesh(), "explicit": jax.make_mesh((2,), ("data",))}
     settings = {"steps": 3, **settings, "mesh": meshes.get(settings.get("mesh"))}
     before = compiled()
-    with pytest.raises(ValueError, match=message) as error:
-        diffusion_base()(APPLE, **settings)
-    one_line(error)
+    refused(ValueError, message, lambda: diffusion_base()(APPLE, **settings))
     assert compiled() == before
 
 
@@ -190,9 +186,7 @@ def test_errors_come_before_anything_is_computed(settings, message):
     ({"vae": dataclasses.replace(VAE, in_channels=1)}, "1 channels"),
 ])  # fmt: skip
 def test_components_that_do_not_fit_are_refused(change, message):
-    with pytest.raises(ValueError, match=message) as error:
-        dataclasses.replace(diffusion_base().base, **change)
-    one_line(error)
+    refused(ValueError, message, lambda: dataclasses.replace(diffusion_base().base, **change))
 
 
 def test_a_lora_is_merged_into_another_pipeline(tmp_path):
@@ -222,9 +216,7 @@ def test_batches_are_even_and_padded():
 def test_prediction_and_tokenizer_may_be_given(tmp_path):
     folder = diffusion_base().save(tmp_path / "base")
     shutil.move(folder / "tokenizer", tmp_path / "other")
-    with pytest.raises(FileNotFoundError, match=r"vocab\.json and merges\.txt") as error:
-        read_base(folder)
-    one_line(error)
+    refused(FileNotFoundError, r"vocab\.json and merges\.txt", read_base, folder)
     files = read_base(folder, tokenizer=tmp_path / "other", prediction="v_prediction")
     assert files.base.schedule == dataclasses.replace(SCHEDULE, prediction_type="v_prediction")
     assert isinstance(files.base.schedule, Schedule) and files.components["unet"].dtype == "float32"

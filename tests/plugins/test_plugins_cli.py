@@ -1,7 +1,6 @@
 """The `plugins` command: written images are read again, an error is one line and no file."""
 
 import json
-import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import ldm
 import numpy as np
 import pytest
 import safetensors.numpy
+from commands import APPLE, GENERATE, generate, refused
 from networks import folder, lora
 from tiny_base import diffusion_base
 
@@ -18,44 +18,12 @@ from common.io.images import image_size, read_image, write_image
 from plugins.cli.generate import read_lora
 from plugins.cli.main import main
 
-APPLE = "a red apple"
-GENERATE = f"generate --prompt '{APPLE}' --base base --steps 3"
-
-
-@pytest.fixture(autouse=True)
-def leave_the_process_alone(monkeypatch):
-    """`setup` changes the allocator and turns on a cache in the user's home; neither ends with a test."""
-    monkeypatch.setattr("plugins.cli.generate.setup", lambda: None)
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> Path:
-    return diffusion_base().save(tmp_path_factory.mktemp("bases") / "base")
-
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, saved) -> Path:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(saved, "base")
     return tmp_path
-
-
-def tree(folder: Path) -> dict[str, bytes | None]:
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
-
-
-def refused(words: str, capsys) -> str:
-    """The error of a command: exit code 2, one line, and nothing written."""
-    before = tree(Path())
-    with pytest.raises(SystemExit) as stop:
-        main(shlex.split(words))
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and error.count("\n") == 1 and tree(Path()) == before
-    return error
-
-
-def generate(words: str) -> None:
-    main(shlex.split(f"{GENERATE} {words}"))
 
 
 def test_one_image_and_one_from_it(here, capsys):

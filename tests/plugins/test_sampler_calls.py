@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 
 from plugins.diffusion import samplers
 from plugins.diffusion.samplers.sampler import clip_x0, image_keys
@@ -265,6 +266,4 @@ X, KEY = jnp.ones((2, 3)), jax.random.key(0)
     (lambda: samplers.by_name("dpm2m"), "'dpm2m'.*dpm_karras"),
 ])  # fmt: skip
 def test_bad_arguments(call, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        call()
-    assert "\n" not in str(caught.value)
+    refused(ValueError, message, call)

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 
 from plugins.diffusion import samplers
 from plugins.diffusion.samplers.scheduler_config import CLASSES, from_json, read_schedule, to_json
@@ -105,9 +106,7 @@ def test_a_missing_key_has_the_default_of_its_class():
     ({"use_karras_sigmas": True, "use_exponential_sigmas": True}, "use_karras_sigmas"),
 ])  # fmt: skip
 def test_unsupported_files_are_refused(change, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        from_json({**SD15, **change})
-    assert "\n" not in str(caught.value)
+    refused(ValueError, message, from_json, {**SD15, **change})
 
 
 def test_every_sampler_with_a_class_is_written_as_it_is_read():

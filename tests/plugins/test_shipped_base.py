@@ -1,7 +1,6 @@
 """The base that ships: small, whole, the default of the command, and it draws what it is asked for."""
 
 import numpy as np
-import pytest
 from named_colours import dominant_colour
 
 from common.io.images import read_image
@@ -9,11 +8,6 @@ from plugins import diffusion
 from plugins.cli.main import main
 from plugins.conditions.mask import foreground
 from plugins.diffusion.io.base import DEFAULT, WEIGHTS, names
-
-
-@pytest.fixture(autouse=True)
-def leave_the_process_alone(monkeypatch):
-    monkeypatch.setattr("plugins.cli.generate.setup", lambda: None)
 
 
 def test_it_is_small_and_has_a_card():

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_plugins_cli import leave_the_process_alone  # noqa: F401
 
 from common.io.images import read_image
 from plugins import diffusion

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import SMALL, abstract, assert_near, fixture, folder, network
+from networks import SMALL, assert_near, fixture, folder, network
 from tiny_base import random
 
 from plugins.control import T2IAdapter, T2IAdapterConfig, contract, load
@@ -72,7 +72,7 @@ def test_features_enter_the_unet(io, features, unet):
 def test_an_xl_adapter_halves_at_the_third_level_alone():
     """So it fits no Stable Diffusion, whose first level has 8 pixels. Nothing is allocated."""
     config = T2IAdapterConfig(downscale_factor=16, adapter_type="full_adapter_xl")
-    whole = abstract(lambda: T2IAdapter(config, rngs=nnx.Rngs(0)))
+    whole = nnx.eval_shape(lambda: T2IAdapter(config, rngs=nnx.Rngs(0)))
     features = nnx.eval_shape(T2IAdapter.encode, whole, jax.ShapeDtypeStruct((1, 1024, 1024, 3), jnp.float32))
     assert [f.shape[1:] for f in features] == [(64, 64, 320), (64, 64, 640), (32, 32, 1280), (32, 32, 1280)]
     with pytest.raises(ValueError, match=r"\(320, 16\)"):

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import SMALL, assert_near, fixture, network, normal, one_line, small_unet, stored_json
+from networks import SMALL, assert_near, fixture, network, normal, small_unet, stored_json
+from refusals import refused
 
 from common.nn.text_encoder import TextConfig
 from plugins.diffusion.networks.unet import UNetConfig
@@ -145,9 +146,8 @@ def test_bfloat16_all_the_way(small):
 ])  # fmt: skip
 def test_inputs_that_do_not_fit(small, change, message):
     call, params, inputs = small
-    with pytest.raises(ValueError, match=re.escape(message)) as error:
-        call(params, {name: inputs[name] for name in ("x", "t", "context")} | change)
-    one_line(error)
+    inputs = {name: inputs[name] for name in ("x", "t", "context")} | change
+    refused(ValueError, re.escape(message), call, params, inputs)
 
 
 CONFIGS = {"unet": UNetConfig, "vae": VAEConfig, "text_encoder": TextConfig}
@@ -196,6 +196,4 @@ def test_old_files_omit_keys():
     ("text_encoder", {"num_hidden_layers": 0}, "num_hidden_layers is 0"),
 ])  # fmt: skip
 def test_other_configurations_are_refused(name, change, message):
-    with pytest.raises(ValueError, match=message) as error:
-        CONFIGS[name].from_json(stored_json(name) | change)
-    one_line(error)
+    refused(ValueError, message, CONFIGS[name].from_json, stored_json(name) | change)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from networks import abstract, assert_near, fixture, network
+from networks import assert_near, fixture, network
 
 from plugins.diffusion.networks.vae import AutoencoderKL, Posterior, VAEConfig
 
@@ -41,7 +41,7 @@ def test_posterior():
 
 def test_shift_and_scale_are_undone():
     config = VAEConfig(block_out_channels=(8, 8), norm_num_groups=4, scaling_factor=0.5, shift_factor=0.25)
-    vae, z = abstract(lambda: AutoencoderKL(config, rngs=nnx.Rngs(0))), jnp.full((1, 1, 1, 4), 2.25)
+    vae, z = nnx.eval_shape(lambda: AutoencoderKL(config, rngs=nnx.Rngs(0))), jnp.full((1, 1, 1, 4), 2.25)
     np.testing.assert_allclose(vae.to_latents(z), 1.0)
     np.testing.assert_allclose(vae.from_latents(vae.to_latents(z)), z)
 

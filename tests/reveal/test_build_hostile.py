@@ -42,12 +42,6 @@ main(sys.argv[1:])
 """
 
 
-@pytest.fixture(autouse=True)
-def leave_the_process_alone(monkeypatch):
-    """`setup` changes the allocator and turns on a cache in the user's home; neither ends with a test."""
-    monkeypatch.setattr("common.runtime.setup", lambda: None)
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     return workplace(tmp_path_factory.mktemp("build") / "made")

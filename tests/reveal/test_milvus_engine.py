@@ -14,7 +14,7 @@ from memories import rows as drawn
 
 from common.training.mesh import make_mesh
 from reveal.memory import ExactEngine, MilvusEngine, Rows
-from reveal.memory.engines.engine import milvus as milvus_of
+from reveal.memory.engines.engine import engine_of
 from reveal.memory.engines.milvus_engine import ABANDONED, digest
 
 QUERIES = drawn(4, seed=9)[2]
@@ -125,7 +125,7 @@ def test_collections_of_two_hosts_are_two(monkeypatch):
     monkeypatch.setattr(engine, lambda uri, name, token, reuse: names.append(name) or ExactEngine(make_mesh(1)))
     for host in ("a", "b", "a"):
         monkeypatch.setattr("platform.node", lambda host=host: host)
-        milvus_of("keys.db", "facts")
+        engine_of("keys.db", "facts")
     assert names[0] != names[1] and names[0] == names[2]
 
 

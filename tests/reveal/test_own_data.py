@@ -28,8 +28,9 @@ with warnings.catch_warnings():
     from common.training.optimizer import check_expressions, factors, parameter_paths, read_multipliers
     from common.training.run import train_from_config
     from common.training.task import Data
+    from common.weights.torch_names import blank
     from reveal.network.config import RevealConfig
-    from reveal.network.model import abstract
+    from reveal.network.model import Reveal
     from reveal.training.warm_start import Knowledge, WarmStart
 
 ROOT = Path(__file__).parents[2]
@@ -256,7 +257,7 @@ def test_both_stages_train_on_your_own_files(files, tmp_path, monkeypatch):
 def test_recipes_train_the_published_parts_of_the_published_network(name):
     recipe = OmegaConf.load(ROOT / f"configs/experiment/reveal/{name}.yaml")
     multipliers = read_multipliers(OmegaConf.to_container(recipe.optim).get("multipliers", []))
-    shapes = abstract(RevealConfig.tiny())[1]
+    shapes = blank(Reveal, RevealConfig.tiny())[1]
     check_expressions(multipliers, (), shapes)
     leaves = [jax.tree.leaves(tree) for tree in (parameter_paths(shapes), factors(multipliers, shapes))]
     moves = {path.split("/")[0] for path, on in zip(*leaves, strict=True) if on}

@@ -27,11 +27,6 @@ PHOTOS, NOTES = 200, 50
 COLOURS = ["red", "green", "blue", "grey", "black"]
 
 
-@pytest.fixture(autouse=True)
-def leave_the_process_alone(monkeypatch):
-    monkeypatch.setattr("common.runtime.setup", lambda: None)
-
-
 def drawn_files(place: Path) -> None:
     """200 photographs of noise and shapes, every tenth with a caption, and 50 notes in four formats."""
     pillow_heif.register_heif_opener()

@@ -22,11 +22,6 @@ BUILD, SEARCH = ["build", "-o", "m"], ["search", "facts"]
 ASK = ["ask", "asked.png", "food ?", "--memory", "facts"]
 
 
-@pytest.fixture(autouse=True)
-def leave_the_process_alone(monkeypatch):
-    monkeypatch.setattr("common.runtime.setup", lambda: None)
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     return with_memory(tmp_path_factory.mktemp("cli") / "made", 20)

@@ -8,8 +8,9 @@ import jax
 import pytest
 from reveal_networks import REFERENCE
 
+from common.weights.torch_names import blank
 from reveal.network.config import RevealConfig, VitConfig
-from reveal.network.model import abstract
+from reveal.network.model import Reveal
 
 PRESETS = {"tiny": 1_061_894, "base": 475_978_757, "large": 1_429_956_101, "full": 2_138_249_349}
 
@@ -36,7 +37,7 @@ def test_sizes(name):
     config, count = getattr(RevealConfig, name)(), PRESETS[name]
     assert by_hand(config) == count and f"{count:,} parameters" in (getattr(RevealConfig, name).__doc__ or "")
     if name == "tiny":  # the others differ in numbers only
-        assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract(config)[1])) == count
+        assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(blank(Reveal, config)[1])) == count
 
 
 def test_json():

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from assistants import output_of
 from safetensors import safe_open
 
@@ -27,11 +26,6 @@ main(sys.argv[1:])
 training_only = ("common.training", "reveal.training", "reveal.sources", "reveal.build", "recipes")
 assert not [name for name in sys.modules if name.startswith(training_only)]
 """
-
-
-@pytest.fixture(autouse=True)
-def leave_the_process_alone(monkeypatch):
-    monkeypatch.setattr("common.runtime.setup", lambda: None)
 
 
 def test_the_capital_of_a_flag_in_a_process_of_its_own_without_connections(tmp_path):

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +30,6 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from common.io.files import atomic_output
 from common.io.images import contact_sheet
 from common.training.objectives import Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
@@ -44,7 +42,14 @@ from plugins.diffusion import pipeline as bases
 from plugins.diffusion.io.base import TEXT_TO_IMAGE
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers.schedules import Schedule
-from plugins.diffusion.training.denoising_task import DTYPES, Denoised, DenoisingTask, latents_of, spread_timesteps
+from plugins.diffusion.training.denoising_task import (
+    DTYPES,
+    Denoised,
+    DenoisingTask,
+    latents_of,
+    spread_timesteps,
+    write_metadata,
+)
 from plugins.diffusion.training.losses import Denoising, add_noise, training_target
 
 KINDS: dict[str, type[ControlNetwork]] = {
@@ -158,7 +163,7 @@ class ControlTask:
         return nnx.to_pure_dict(nnx.state(KINDS[self.kind](self.config, rngs=nnx.Rngs(key))))
 
     def start(self) -> Params | None:
-        """From a file, or for a ControlNet from the base's encoder."""
+        """Parameters from a file, or for a ControlNet from the base's encoder; None: new ones."""
         if self.start_from is not None:
             found = load(self.start_from)
             if found.config != self.config:
@@ -208,8 +213,7 @@ class ControlTask:
         """A folder that `plugins.control.load` reads."""
         target = path.with_suffix("")
         save(self.network(params), target, overwrite=True)
-        with atomic_output(target / "training.json", overwrite=True) as file:
-            file.write_text(json.dumps(dict(metadata), indent=2, sort_keys=True) + "\n")
+        write_metadata(target, metadata)
         return target
 
 

@@ -80,13 +80,10 @@ class TimeEmbeddings(nnx.Module):
     add_embedding: TimeEmbedding | None
 
     def make_time_layers(self, config: UNetConfig, *, rngs: nnx.Rngs) -> None:
-        first, width, added = (
-            config.block_out_channels[0],
-            config.time_width,
-            config.projection_class_embeddings_input_dim,
-        )
+        first, width = config.block_out_channels[0], config.time_width
         self.time_embedding = TimeEmbedding(first, width, config.time_cond_proj_dim, rngs=rngs)
-        self.add_embedding = None if config.addition_embed_type is None else TimeEmbedding(added or 0, width, rngs=rngs)
+        added = config.projection_class_embeddings_input_dim or 0
+        self.add_embedding = None if config.addition_embed_type is None else TimeEmbedding(added, width, rngs=rngs)
 
     def embedded_time(
         self,
@@ -214,12 +211,12 @@ def check_inputs(
     found = None if pooled is None or sizes is None else (pooled.shape, sizes.shape)
     if config.addition_embed_type is None:
         fits = pooled is None and sizes is None
-    else:
-        width = (config.projection_class_embeddings_input_dim or 0), (config.addition_time_embed_dim or 0)
+    elif found is None:
         fits = False
-        if found is not None:
-            (rows, wide), (other, count) = found
-            fits = wide + width[1] * count == width[0] and rows == other == batch
+    else:
+        (rows, width), (other, count) = found
+        width += count * (config.addition_time_embed_dim or 0)
+        fits = width == config.projection_class_embeddings_input_dim and rows == other == batch
     if not fits:
         kind = f"addition_embed_type {config.addition_embed_type}"
         raise ValueError(f"pooled and sizes have shapes {found}; a network of {kind} reads others (see UNet.__call__)")

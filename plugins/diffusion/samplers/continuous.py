@@ -106,7 +106,7 @@ def lms_update(x: Sample, prediction: Prediction, row: Row, history: History, no
 
 
 def ancestral_plan(schedule: Schedule, steps: int, start: int = 0, *, sigma_spacing: str | None = None) -> Plan:
-    """The step down, and the noise up: down^2 + up^2 = s'^2, with the up of DDPM's posterior."""
+    """The step down and the noise up: down^2 + up^2 = s'^2, with the `up` of DDPM's posterior."""
     t, s = levels(schedule, steps, start, sigma_spacing)
     up = (s[1:] ** 2 * (s[:-1] ** 2 - s[1:] ** 2) / s[:-1] ** 2) ** 0.5
     down = np.maximum(s[1:] ** 2 - up**2, 0) ** 0.5

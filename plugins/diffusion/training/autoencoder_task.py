@@ -9,7 +9,6 @@ which this task omits.
 
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from common.io.files import atomic_output
 from common.io.images import contact_sheet
 from common.perceptual.vgg_weights import load_vgg
 from common.training.objectives import L1, Psnr, Scope, Term, report, total
@@ -28,6 +26,7 @@ from common.training.task import Batch, Context, Metrics, Params
 from common.weights.torch_names import blank
 from plugins.diffusion.io.components import save_component
 from plugins.diffusion.networks.vae import AutoencoderKL, Posterior, VAEConfig
+from plugins.diffusion.training.denoising_task import write_metadata
 from plugins.diffusion.training.losses import Kl, LatentStd
 
 PREDICTION = "output.image"
@@ -93,6 +92,5 @@ class AutoencoderTask:
         """A diffusers folder that holds `vae`, with the config's scaling factor (measured by `latent_cache.py`)."""
         folder = path.with_suffix("")
         save_component(folder / "vae", nnx.merge(self.graphdef, params["vae"]), overwrite=True)
-        with atomic_output(folder / "training.json", overwrite=True) as file:
-            file.write_text(json.dumps(dict(metadata), indent=2, sort_keys=True) + "\n")
+        write_metadata(folder, metadata)
         return folder

@@ -127,7 +127,7 @@ class DenoisingTask:
 
     @functools.cached_property
     def autoencoder(self) -> Autoencoder | None:
-        """Loaded on first use."""
+        """The frozen autoencoder, loaded on first use."""
         vae = None if self.vae is None else load_vae(self.vae)
         if vae is not None and vae.config.latent_channels != self.unet.in_channels:
             found, expected = vae.config.latent_channels, self.unet.in_channels
@@ -202,9 +202,14 @@ class DenoisingTask:
             save_component(folder / "unet", networks["unet"], overwrite=True)
         else:
             dataclasses.replace(self.pipeline, **networks).save(folder, overwrite=True)
-        with atomic_output(folder / "training.json", overwrite=True) as file:
-            file.write_text(json.dumps(dict(metadata), indent=2, sort_keys=True) + "\n")
+        write_metadata(folder, metadata)
         return folder
+
+
+def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
+    """Writes `training.json` beside the weights that a task has exported."""
+    with atomic_output(folder / "training.json", overwrite=True) as file:
+        file.write_text(json.dumps(dict(metadata), indent=2, sort_keys=True) + "\n")
 
 
 def latents_of(

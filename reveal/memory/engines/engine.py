@@ -56,7 +56,7 @@ class Rows:
         keys: Float[np.ndarray, "n k"],
         versions: Integer[np.ndarray, " n"] | None = None,
     ) -> Rows:
-        """Of arrays, in any order. Raises ValueError if an id is there twice."""
+        """Rows of arrays in any order. Raises ValueError if an id is there twice."""
         order = np.argsort(ids, kind="stable")
         twice = ids[order][1:][np.diff(ids[order]) == 0]
         if len(twice):
@@ -116,17 +116,12 @@ def engine_of(name: str, memory: str | Path, token: str = "") -> Engine | None:
 
         return FaissEngine(kind or "flat")
     if name.endswith(".db") or "://" in name:
-        return milvus(name, memory, token)
+        from reveal.memory.engines.milvus_engine import MilvusEngine
+
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # its tracebacks come back as errors of one line
+        place = hashlib.sha256(f"{platform.node()}:{Path(memory).resolve()}".encode()).hexdigest()[:12]
+        return MilvusEngine(name, f"reveal_{place}", token=token, reuse=True)
     raise ValueError(f"engine is {name!r}: choose exact, faiss, or Milvus by its file (x.db) or address (http://...)")
-
-
-def milvus(uri: str, memory: str | Path, token: str = "") -> Engine:
-    """Milvus at a file or an address, with a collection for the memory in a folder. Raises as `engine_of`."""
-    from reveal.memory.engines.milvus_engine import MilvusEngine
-
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # its tracebacks come back as errors of one line
-    place = hashlib.sha256(f"{platform.node()}:{Path(memory).resolve()}".encode()).hexdigest()[:12]
-    return MilvusEngine(uri, f"reveal_{place}", token=token, reuse=True)
 
 
 def check_search(

@@ -146,7 +146,7 @@ class ExactEngine:
         self._version = 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
-        """As `Engine`. Where items have only gone they are masked; else it takes as long as copying the keys."""
+        """As `Engine.update`. If items were only deleted, they are masked; otherwise all keys are copied."""
         kept = np.isin(self.ids, rows.ids, assume_unique=True)
         same = (rows.memory, sources, rows.key_dim) == (self._memory, self._sources, self.index.keys.shape[1])
         if same and np.array_equal(self.ids[kept], rows.ids) and np.array_equal(self._made[kept], rows.versions):
@@ -160,7 +160,7 @@ class ExactEngine:
     def search(
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
-        """As `Engine`."""
+        """As `Engine.search`."""
         width = self.index.keys.shape[1]
         queries, chosen, gate = check_search(queries, k, sources, log_gate, width, self._sources)
         b = len(queries)
@@ -192,7 +192,7 @@ def _padded(count: int, mesh: Mesh) -> int:
 
 
 def _of_each_device(keys: Array, source: Array, queries: Array, log_gate: Array, *, k, axes, split) -> tuple:
-    """What one device does; its share of keys, and of queries if `split`."""
+    """The search on one device, which has its share of the keys and, if `split`, of the queries."""
     if split:
         queries, log_gate = (lax.all_gather(x, axes, tiled=True) for x in (queries, log_gate))
     scores, rows = _best_of_blocks(keys, source, queries, log_gate, k)
@@ -237,7 +237,7 @@ def _best_of_blocks(keys: Array, source: Array, queries: Array, log_gate: Array,
 
 
 def _top_k_of_groups(scores: Float[Array, "b n"], k: int) -> tuple[Float[Array, "b _"], Int[Array, "b _"]]:
-    """The best k, or all there are, and where they are."""
+    """The k best scores, or all there are, and their columns."""
     b, n = scores.shape
     size = 1
     while size < LARGEST_GROUP and 4 * size * size * k <= n and n % (2 * size) == 0:

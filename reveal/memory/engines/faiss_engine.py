@@ -55,7 +55,7 @@ class FaissEngine:
         self._memory, self._sources, self._version, self._width = "", 0, 0, 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
-        """As `Engine`."""
+        """As `Engine.update`."""
         parts, known = {}, self._parts if rows.memory == self._memory else {}
         for number in range(sources):
             at = np.flatnonzero(rows.source == number)
@@ -71,7 +71,7 @@ class FaissEngine:
     def search(
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
-        """As `Engine`."""
+        """As `Engine.search`."""
         queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
         ids, scores, origins = [np.zeros((len(queries), 0), np.int64)], [np.zeros((len(queries), 0), np.float32)], []
         for number in chosen:
@@ -85,7 +85,7 @@ class FaissEngine:
         return merge(np.concatenate(ids, axis=1), np.concatenate(scores, axis=1), origins, k, self._version)
 
     def _build(self, rows: Rows, at: np.ndarray) -> Any:
-        """The index of the rows `at`, that is of one source."""
+        """The index of the rows `at`, which are those of one source."""
         faiss, width, config = self._faiss, rows.key_dim, self.config
         kind = self.kind if len(at) >= FEWEST[self.kind] else "flat"
         if kind == "flat":
@@ -100,7 +100,7 @@ class FaissEngine:
         return index
 
     def _ivfpq(self, rows: Rows, at: np.ndarray) -> Any:
-        """Trained on a share of the keys, empty."""
+        """An empty IVF-PQ index, trained on a share of the keys."""
         faiss, lists = self._faiss, max(16, len(at) // PER_LIST)
         codes = rows.key_dim // 2 if rows.key_dim % 2 == 0 else rows.key_dim  # two numbers in 4 bits, or one
         index = faiss.index_factory(rows.key_dim, f"IVF{lists},PQ{codes}x4fsr,RFlat", faiss.METRIC_INNER_PRODUCT)

@@ -81,7 +81,7 @@ class MilvusEngine:
         self._rows: Rows | None = None
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
-        """As `Engine`; only differences are sent."""
+        """As `Engine.update`; only differences are sent."""
         with self._plain_errors():
             if self._reuse:
                 self._attach(rows)
@@ -116,7 +116,7 @@ class MilvusEngine:
                 self._call("upsert", self.collection, data)
 
     def _attach(self, rows: Rows) -> None:
-        """The collection that holds these rows, made if it is not there whole."""
+        """Takes the collection that holds these rows; makes it if it is not there, or not complete."""
         self.collection = whole = f"{self._name}_{digest(rows)}"
         if self._call("has_collection", whole):
             # A server that was started again has it on its disk only, and cannot count it there.
@@ -129,7 +129,7 @@ class MilvusEngine:
             self._call("load_collection", whole, timeout=LOADING)
 
     def _fill(self, rows: Rows, whole: str) -> None:
-        """A collection of these rows, called `whole` when all are there, unless another program was quicker."""
+        """Makes a collection of these rows, and calls it `whole` when it is, unless another program was quicker."""
         self.collection = f"{self._name}_filling_{int(time.time())}_{secrets.token_hex(4)}"
         try:
             self._create(rows)
@@ -147,7 +147,7 @@ class MilvusEngine:
     def search(
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
-        """As `Engine`; raises ValueError also for k above `MOST`."""
+        """As `Engine.search`; raises ValueError also for k above `MOST`."""
         queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
         if k > MOST:
             raise ValueError(f"k is {k}: Milvus gives at most {MOST} items")
@@ -165,7 +165,7 @@ class MilvusEngine:
         return merge(ids, scores, origins, k, self._version)
 
     def _best(self, queries: list[np.ndarray], k: int, number: int) -> Any:
-        """Of one source; a collection that another program has dropped is made again."""
+        """The best keys of one source; a collection that another program has dropped is made again."""
         options = {
             "data": queries,
             "limit": k,
@@ -186,7 +186,7 @@ class MilvusEngine:
         self._client.close()
 
     def _call(self, name: str, *args: Any, timeout: int = DEADLINE, **options: Any) -> Any:
-        """A request; without a deadline the client goes on asking a server that has gone for minutes."""
+        """Sends a request with a deadline; without one the client asks a server that is gone for minutes."""
         return getattr(self._client, name)(*args, timeout=timeout, **options)
 
     @contextlib.contextmanager
@@ -200,7 +200,7 @@ class MilvusEngine:
             ) from error
 
     def _create(self, rows: Rows) -> None:
-        """An empty collection for the keys of such rows, in the place of one of that name."""
+        """Makes an empty collection for keys like these, in the place of one of its name."""
         if self._call("has_collection", self.collection):
             self._call("drop_collection", self.collection)
         kinds = self._milvus.DataType
@@ -216,7 +216,7 @@ class MilvusEngine:
 
 
 def digest(rows: Rows) -> str:
-    """Of ids, sources and keys."""
+    """A hash of ids, sources and keys."""
     found, chunk = hashlib.sha256(), max(1, CHUNK_BYTES // (4 * rows.key_dim))
     found.update(np.ascontiguousarray(rows.ids).tobytes() + np.asarray(rows.source, np.int64).tobytes())
     for start in range(0, len(rows), chunk):
