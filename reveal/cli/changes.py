@@ -107,6 +107,8 @@ def watch(command: commands.Watch) -> None:
     sources = _sources(command.inputs, None, encoder)
     for source in sources:
         memory.layout.number(str(source.options["source"]))
+        if Path(source.path).is_file():
+            raise ValueError(f"{source.path} is a file, and folders are followed: add it with `reveal add`")
     assistant = load_assistant(command, memory)
 
     from reveal.build import folder_sync

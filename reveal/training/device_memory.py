@@ -194,7 +194,7 @@ def _encode_chunk(
 ) -> Encoded:
     """`encoded` with the rows of one chunk of each device."""
 
-    def of_each_device(params: Any, encoded: Encoded, inputs: tuple[Array, ...], start: Array) -> Encoded:
+    def of_each_device(params: Any, encoded: Encoded, inputs: tuple[Any, ...], start: Array) -> Encoded:
         rows = [lax.dynamic_slice_in_dim(x, start, chunk) for x in inputs]
         put = partial(lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
         return Encoded(*map(put, encoded, _encode_rows(graph, params, *rows)))

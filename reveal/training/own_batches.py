@@ -233,7 +233,8 @@ class OwnDataConfig:
         return answer
 
     def _negatives(self, question: Question, rng: np.random.Generator) -> Int[np.ndarray, " h"]:
-        """In a time that does not grow with the items."""
+        """In a time that does not grow with the items; for a question that names its gold item."""
+        assert question.gold is not None
         named = rng.permutation(np.array(question.negatives, np.int32))[: self.negatives]
         drawn = np.zeros(0, np.int64)
         if self.negatives > len(named):

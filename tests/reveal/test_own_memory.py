@@ -185,6 +185,7 @@ def test_keys_keep_modalities_apart(assistant):
         (["build", "notes", "--reader", "t5", "-o", "x"], "--reader"),
         (["build", "notes", "--encoder", "clip", "--weights", "w", "-o", "x"], "--weights"),
         (["watch", "elsewhere", "--memory", "m"], "elsewhere"),
+        (["watch", "jsonl:m/encoder.json", "--memory", "m"], "m/encoder.json is a file"),
         (["search", "m", "a", "--text", "b"], "--text"),
         (["search", "m"], "text"),
         (["search", "m", "x" * 400], "shorten"),
