@@ -57,7 +57,7 @@ def items_of(count: int) -> ItemArrays:
 def row(count: int, steps: int) -> dict[str, Any]:
     vit = VitConfig(width=16, depth=1, heads=2, mlp=16, patch=8, image_size=SIDE)
     network = RevealConfig(
-        vit, WORDS, 16, 2, 8, 16, 1, 1, fusion_layers=1, key_dim=8, value_tokens=2, sources=SOURCES, bos=2
+        vit, WORDS, 16, 2, 8, 16, 2, 1, fusion_layers=1, key_dim=8, value_tokens=2, sources=SOURCES, bos=2
     )
     knowledge = types.SimpleNamespace(items=items_of(count), vocabulary=Vocabulary())
     task = Joint(knowledge, network, k=4, reencode=4, weights=Weights(contrastive=0, gate=0, disentangle=0, gap=0))

@@ -106,9 +106,9 @@ def watch(command: commands.Watch) -> None:
         raise ValueError("give the folders, and a memory that was built with --encoder: others have no such items")
     sources = _sources(command.inputs, None, encoder)
     for source in sources:
-        memory.layout.number(str(source.options["source"]))
         if Path(source.path).is_file():
             raise ValueError(f"{source.path} is a file, and folders are followed: add it with `reveal add`")
+        memory.layout.number(str(source.options["source"]))
     assistant = load_assistant(command, memory)
 
     from reveal.build import folder_sync
