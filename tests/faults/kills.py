@@ -218,14 +218,14 @@ def photos(folder: Path) -> None:
 def film_command(path: Path) -> None:
     from film.cli import main  # after the fork
 
-    with contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         main([*map(str, sorted(path.parent.glob("photo?.png"))), "-o", str(path), "--frames", "1"])
 
 
 def generate_command(path: Path) -> None:
     from plugins.cli.main import main  # after the fork
 
-    with contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         main(["generate", "--prompt", "red apple", "--steps", "2", "-o", str(path)])
 
 
