@@ -129,7 +129,7 @@ def test_a_video_becomes_a_longer_one(view, movie):
     assert view.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
-def test_the_server_ends_at_once_while_it_makes_a_clip(browser, movie, tmp_path):
+def test_ctrl_c_ends_the_server_while_it_makes_a_clip(browser, movie, tmp_path):
     with serving(tmp_path) as address:
         page = browser.new_page()
         page.goto(address)

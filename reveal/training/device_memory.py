@@ -95,20 +95,20 @@ def gather(arrays: Any, rows: Int[Array, "b ..."], mesh: Mesh | None = None) -> 
     count = len(jax.tree.leaves(arrays)[0])
     if mesh is None or mesh.devices.size == 1 or count % mesh.devices.size:
         return jax.tree.map(lambda array: lax.stop_gradient(array[rows]), arrays)
-    axes, split = mesh.axis_names, len(rows) % mesh.devices.size == 0
+    axes, split, share = mesh.axis_names, len(rows) % mesh.devices.size == 0, count // mesh.devices.size
 
     def of_each_device(shares: Any, rows: Array) -> Any:
         if split:
             rows = lax.all_gather(rows, axes, tiled=True)
-        here = rows - lax.axis_index(axes) * (count // mesh.devices.size)
-        own = (here >= 0) & (here < count // mesh.devices.size)
+        here = rows - lax.axis_index(axes) * share
+        own = (here >= 0) & (here < share)
 
-        def look_up(share: Array) -> Array:
-            found = share[jnp.where(own, here, 0)]
+        def look_up(array: Array) -> Array:
+            found = array[jnp.where(own, here, 0)]
             mine = own.reshape(own.shape + (1,) * (found.ndim - own.ndim))
             found = jnp.where(mine, found, 0)  # of booleans: integers, which can be summed
             total = lax.psum_scatter(found, axes, tiled=True) if split else lax.psum(found, axes)
-            return total.astype(share.dtype)
+            return total.astype(array.dtype)
 
         return jax.tree.map(look_up, shares)
 
