@@ -176,7 +176,7 @@ def write_sdxl(folder: str, small: bool) -> dict[str, Any]:
 
     config = diffusion.UNetConfig.sdxl()
     if small:
-        sizes = {"block_out_channels": (32, 64, 64), "attention_head_dim": (1, 2, 2), "cross_attention_dim": 64}
+        sizes = {"block_out_channels": (64, 128, 128), "attention_head_dim": (1, 2, 2), "cross_attention_dim": 64}
         config = dataclasses.replace(config, **sizes)
     block = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float16)
     graph, params = blank(diffusion.UNet, config)
@@ -213,7 +213,7 @@ def run_steps(steps: int, repeats: int) -> dict[str, Any]:
 
     keep_freed_memory()
     unet = diffusion.UNet(unet_config(True), rngs=nnx.Rngs(0))
-    programs = diffusion.compiled.CompiledFunctions({"unet": unet})
+    programs = diffusion.compiled.CompiledFunctions({"unet": unet, "vae": None})
     keys, states = diffusion.samplers.keys_of_seeds([0]), jnp.zeros((1, TOKENS, 768))
     branches = dict.fromkeys((UNCOND, COND), Conditioning(states))
     arrays = (programs.params()["unet"], keys, branches, None, jnp.float32(7.5))
