@@ -16,10 +16,13 @@ queue, and writes into one temporary folder, which it removes at its end. No req
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
 import shutil
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -136,6 +139,9 @@ def serve(page: Callable[[], gr.Blocks], serving: terminal.Serving, name: str) -
         end = time.monotonic() + PATIENCE
         while _stops and time.monotonic() < end:
             time.sleep(0.05)
+        if _stops and isinstance(why := sys.exception(), KeyboardInterrupt):
+            # Inside of a compilation, which nothing ends, a thread would abort the process at the end of Python.
+            atexit.register(os._exit, 128 + (why.args or (signal.SIGINT,))[0])
         tempfile.tempdir = before
         os.environ.pop("GRADIO_TEMP_DIR")
         shutil.rmtree(temporary, ignore_errors=True)
