@@ -56,7 +56,7 @@ THEME = themes.Base(
 STYLE = """
 .gradio-container > main { max-width: 1120px !important; width: 100% !important; margin: 0 auto; }
 .grid-wrap.fixed-height { max-height: none !important; }
-.hint p { color: var(--body-text-color-subdued); margin: 0; }
+.hint p { color: var(--neutral-500); margin: 0; }
 """
 
 

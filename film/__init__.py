@@ -1,9 +1,9 @@
 """FILM frame interpolation: two photos in, the frames between them out.
 
-import film
-model = film.load()                                           # the default weights
-frames = list(film.interpolate(model, [x0, x1], times=3))     # 9 frames, RGB float32 in [0, 1]
-middle = model(x0[None], x1[None]).image                      # one call on batches
+    import film
+    model = film.load()                                         # the default weights
+    frames = list(film.interpolate(model, [x0, x1], times=3))   # 9 frames, RGB float32 in [0, 1]
+    middle = model(x0[None], x1[None]).image                    # one call on batches
 """
 
 import lazy_loader

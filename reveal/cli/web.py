@@ -29,15 +29,16 @@ from reveal.memory.memory import Memory
 from reveal.two_tower_assistant import AnyAssistant
 
 MOST_ITEMS = 10
+NEGLIGIBLE = 0.2  # effect of an item on the answer's log-probability
 THUMBNAIL = 160  # longer side of an item's image in pixels
 FLAG = str(EXAMPLES / "estonia.png")
 CARDS = """
 <style>
 .cards { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); }
 .card { border: 1px solid var(--border-color-primary); border-radius: 8px; padding: 12px; display: flex; gap: 12px; }
-.card img { width: 72px; height: 72px; object-fit: contain; flex: none; }
+.card img { width: 72px; flex: none; align-self: start; border: 1px solid var(--border-color-primary); }
 .card div { min-width: 0; flex: 1; overflow-wrap: anywhere; }
-.card small { color: var(--body-text-color-subdued); }
+.card small { color: var(--neutral-500); }
 .card meter { width: 100%; height: 8px; }
 .answer { font-size: 1.9rem; line-height: 1.3; margin: 0 0 4px; overflow-wrap: anywhere; }
 </style>
@@ -150,7 +151,9 @@ def _card(one: RetrievedItem) -> str:
     item = one.item
     pixels = item.pixels()
     picture = "" if pixels is None else f'<img alt="" src="{_data_url(pixels)}">'
-    did = "supports the answer" if one.effect < 0 else "speaks against it" if one.effect > 0 else "changes nothing"
+    did = "hardly changes the answer"
+    if abs(one.effect) > NEGLIGIBLE:
+        did = "supports the answer" if one.effect < 0 else "speaks against it"
     return (
         f'<div class="card">{picture}<div>{escape(short(text_of(item), 200))}<br>'
         f"<small>{item.id}, {escape(item.source)}; score {one.score:.2f}</small>"
