@@ -32,7 +32,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from reveal.network.config import RevealConfig
-from reveal.network.layers import MASKED, RMSNorm
+from reveal.network.layers import MASKED, PLAIN, Mode, RMSNorm
 from reveal.network.t5 import Encoder
 
 MAX_SCALE = 5  # of scores
@@ -78,7 +78,7 @@ class AttentiveFusion(nnx.Module):
         prior: Float[Array, "b k"],
         *,
         shares: bool = False,
-        remat: bool = False,
+        mode: Mode = PLAIN,
     ) -> Fused:
         """Fuses the states of `b` queries with `k` items of `c` tokens each, k = 0 included; the prior has mean 1.
         `shares` measures attention per item."""
@@ -89,8 +89,9 @@ class AttentiveFusion(nnx.Module):
         factor = per_token[..., None] if self.mode == "multiply" else None
         bias = jnp.log(jnp.maximum(per_token, MIN_PRIOR))[:, None, None] if self.mode == "logits" else None
         weights: list[Array] | None = [] if shares else None
-        x = self.norm(self.encoder(x, mask, prior=factor, bias=bias, remat=remat, weights=weights))
+        x = self.norm(self.encoder(x, mask, prior=factor, bias=bias, mode=mode, weights=weights))
         x = x if factor is None else x * factor.astype(x.dtype)
+        x = mode.drop(x, len(self.encoder.layers))
         return Fused(x, mask, prior, None if weights is None else attention_shares(weights, mask[:, :n], k, c))
 
 

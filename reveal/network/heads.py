@@ -25,7 +25,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Integer
 
 from reveal.network.config import RevealConfig
-from reveal.network.layers import Linear, RMSNorm, mask_bias, rematerialised
+from reveal.network.layers import PLAIN, Linear, Mode, RMSNorm, mask_bias
 from reveal.network.t5 import DecoderLayer, Encoder, RelativePositionBias
 from reveal.network.vit import TOKEN_SCALE
 
@@ -46,10 +46,10 @@ class EmbeddingHead(nnx.Module):
         self.norm = RMSNorm(config.width)
 
     def __call__(
-        self, states: Float[Array, "b n d"], mask: Bool[Array, "b n"], projection: Linear, *, remat: bool = False
+        self, states: Float[Array, "b n d"], mask: Bool[Array, "b n"], projection: Linear, *, mode: Mode = PLAIN
     ) -> Float[Array, "b k"]:
         """Unit vectors, float32."""
-        first = self.encoder(states, mask, remat=remat, only=jnp.argmax(mask, axis=1))[:, 0]
+        first = self.encoder(states, mask, mode=mode, only=jnp.argmax(mask, axis=1))[:, 0]
         return unit(projection(self.norm(first)))
 
 
@@ -63,14 +63,14 @@ class ValueHead(nnx.Module):
         self.positions = RelativePositionBias(config.heads, bidirectional=False, rngs=rngs)
 
     def __call__(
-        self, states: Float[Array, "b n d"], mask: Bool[Array, "b n"], *, remat: bool = False
+        self, states: Float[Array, "b n d"], mask: Bool[Array, "b n"], *, mode: Mode = PLAIN
     ) -> Float[Array, "b c d"]:
         latents = self.latents[...].astype(states.dtype)
         x, context = jnp.broadcast_to(latents, (len(states), *latents.shape[1:])), self.norm(states)
         biases = {"position_bias": self.positions(x.shape[1]), "context_bias": mask_bias(mask)}
-        for layer in self.layers:
-            call = partial(layer, **biases)
-            x = rematerialised(call, remat)(x, context)
+        for i, layer in enumerate(self.layers):
+            call = partial(layer, **biases, mode=mode.fold(i))
+            x = mode.wrap(call)(x, context)
         return TOKEN_SCALE * x
 
 

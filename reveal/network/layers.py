@@ -11,17 +11,49 @@ a padded position averages over everything, missing images included.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 MASKED = -1e10  # finite: a query without any key averages them all instead of becoming NaN
 NORM_EPS = 1e-6
 lecun_normal = jax.nn.initializers.lecun_normal()
+
+
+class Mode(NamedTuple):
+    """What is done for a gradient only: activations that are not kept, and dropout in T5's layers."""
+
+    remat: bool = False  # recompute the activations of a layer: less memory, more time
+    dropout: float = 0.0  # probability of a zero
+    key: PRNGKeyArray | None = None  # of the dropout; None: no dropout
+
+    def fold(self, number: int) -> Mode:
+        """The same for one of several parts: its zeros are its own."""
+        return self if self.key is None else self._replace(key=jax.random.fold_in(self.key, number))
+
+    def drop(self, x: Float[Array, "*b n c"], number: int) -> Float[Array, "*b n c"]:
+        """Dropout, as t5x's: channel by channel, all `n` tokens alike; what stays is divided by the share that stays.
+        `number` tells the places of a part apart."""
+        if self.key is None:
+            return x
+        shape = (*x.shape[:-2], 1, x.shape[-1])
+        keep = jax.random.bernoulli(jax.random.fold_in(self.key, number), 1 - self.dropout, shape)
+        return jnp.where(keep, x / (1 - self.dropout), 0)
+
+    def wrap(self, layer: Callable[..., Any]) -> Callable[..., Any]:
+        """The layer, with its activations recomputed where this is asked for."""
+        if not self.remat:
+            return layer
+        from common.nn.remat import remat  # for training only
+
+        return remat(layer)
+
+
+PLAIN = Mode()
 
 
 class Linear(nnx.Module):
@@ -64,22 +96,14 @@ def attend(
     v: Float[Array, "b m h d"],
     *biases: Float[Array, "#b #h #n m"],
     scale: int | float = 1,
+    mode: Mode = PLAIN,
 ) -> tuple[Float[Array, "b n h d"], Float[Array, "b h n m"]]:
-    """softmax(scale * q k' + biases) v, and the softmax itself in float32."""
+    """softmax(scale * q k' + biases) v, and the softmax itself in float32, before dropout."""
     logits = scale * jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=jnp.float32)
     for bias in biases:
         logits = logits + bias
     weights = jax.nn.softmax(logits)
-    return jnp.einsum("bhnm,bmhd->bnhd", weights.astype(v.dtype), v), weights
-
-
-def rematerialised(layer: Callable[..., Any], remat: bool) -> Callable[..., Any]:
-    """The layer; with `remat` its activations are recomputed for the gradient."""
-    if not remat:
-        return layer
-    from common.nn.remat import remat as wrap  # for training only
-
-    return wrap(layer)
+    return jnp.einsum("bhnm,bmhd->bnhd", mode.drop(weights, 0).astype(v.dtype), v), weights
 
 
 def mask_bias(mask: Bool[Array, "b m"]) -> Float[Array, "b 1 1 m"]:

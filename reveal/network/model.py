@@ -16,8 +16,8 @@ d width, k items, c value tokens. Tokens are int32 with 0 for padding; images RG
 leave the argument out and nothing is computed for it: keys and values are the same, but in the fusion the items' tokens
 are closer to the query's, which T5's positions see.
 
-The network computes in the type of its parameters. Keys, queries, scores and logits are float32. `remat` of a method
-keeps only what passes between layers and recomputes the rest for the gradient: less memory, more time.
+The network computes in the type of its parameters. Keys, queries, scores and logits are float32. `mode` of a method
+is for training (`layers.Mode`): activations that are recomputed for the gradient, dropout.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from reveal.network.config import PAD, RevealConfig
 from reveal.network.fusion import AttentiveFusion, Fused
 from reveal.network.generator import Decoding, Generated, generate
 from reveal.network.heads import EmbeddingHead, SourceGate, ValueHead, unit
-from reveal.network.layers import Embedding, Linear
+from reveal.network.layers import PLAIN, Embedding, Linear, Mode
 from reveal.network.t5 import Decoder, Encoder
 from reveal.network.tower import Tower
 from reveal.network.vit import Vit
@@ -87,7 +87,7 @@ class Reveal(nnx.Module):
         image: Float[Array | np.ndarray, "b h w 3"] | None = None,
         has_image: Bool[Array | np.ndarray, " b"] | None = None,
         *,
-        remat: bool = False,
+        mode: Mode = PLAIN,
     ) -> States:
         """Both encoders; `has_image` None means all rows. Raises ValueError for neither tokens nor image, or another
         size."""
@@ -100,11 +100,11 @@ class Reveal(nnx.Module):
         if tokens is not None:
             tokens = jnp.asarray(tokens)
             masks.append(tokens != PAD)
-            states.append(self.text(self.embedding(tokens), masks[-1], remat=remat))
+            states.append(self.text(mode.drop(self.embedding(tokens), 0), masks[-1], mode=mode.fold(1)))
         if image is not None:
             present = jnp.ones(len(image), bool) if has_image is None else jnp.asarray(has_image)
             pixels = jnp.where(present[:, None, None, None], 2 * jnp.asarray(image) - 1, 0)  # NaN would reach gradients
-            encoded = self.vit(pixels, remat=remat)
+            encoded = self.vit(pixels, mode=mode)
             masks.append(jnp.broadcast_to(present[:, None], encoded.shape[:2]))
             states.append(jnp.where(present[:, None, None], encoded, 0))
         return States(jnp.concatenate(states, axis=1), jnp.concatenate(masks, axis=1))
@@ -115,11 +115,11 @@ class Reveal(nnx.Module):
         image: Float[Array | np.ndarray, "b h w 3"] | None = None,
         has_image: Bool[Array | np.ndarray, " b"] | None = None,
         *,
-        remat: bool = False,
+        mode: Mode = PLAIN,
     ) -> Query:
         """Questions; arguments as in `encode`."""
-        states, mask = self.encode(tokens, image, has_image, remat=remat)
-        vector = self.query_head(states, mask, self.projection, remat=remat)
+        states, mask = self.encode(tokens, image, has_image, mode=mode.fold(0))
+        vector = self.query_head(states, mask, self.projection, mode=mode.fold(1))
         return Query(states, mask, self._with_picture(vector, image, has_image), self.gate(vector))
 
     def encode_item(
@@ -128,12 +128,12 @@ class Reveal(nnx.Module):
         image: Float[Array | np.ndarray, "b h w 3"] | None = None,
         has_image: Bool[Array | np.ndarray, " b"] | None = None,
         *,
-        remat: bool = False,
+        mode: Mode = PLAIN,
     ) -> Item:
         """Keys and values of items; arguments as in `encode`."""
-        states, mask = self.encode(tokens, image, has_image, remat=remat)
-        key = self._with_picture(self.key_head(states, mask, self.projection, remat=remat), image, has_image)
-        return Item(key, self.value_head(states, mask, remat=remat))
+        states, mask = self.encode(tokens, image, has_image, mode=mode.fold(0))
+        key = self._with_picture(self.key_head(states, mask, self.projection, mode=mode.fold(1)), image, has_image)
+        return Item(key, self.value_head(states, mask, mode=mode.fold(2)))
 
     def embed_pictures(self, image: Float[Array | np.ndarray, "b h w 3"]) -> Float[Array, "b e"]:
         """The tower's unit vectors of images in [0, 1], for networks that have a tower."""
@@ -177,7 +177,7 @@ class Reveal(nnx.Module):
         present: Bool[Array, "b k"] | None = None,
         *,
         shares: bool = False,
-        remat: bool = False,
+        mode: Mode = PLAIN,
     ) -> Fused:
         """The query with its k items; without `values`, the query alone. `scores` (`heads.scores`) are equal by
         default, `present` is False where fewer than k were found, and `shares` measures attention per item."""
@@ -187,11 +187,11 @@ class Reveal(nnx.Module):
         prior = self.fusion.prior(jnp.zeros(values.shape[:2]) if scores is None else scores, present)
         mask = jnp.broadcast_to(present[..., None], values.shape[:3])
         values = jnp.where(mask[..., None], values, 0)
-        return self.fusion(query.states, query.mask, values, mask, prior, shares=shares, remat=remat)
+        return self.fusion(query.states, query.mask, values, mask, prior, shares=shares, mode=mode)
 
-    def logits(self, fused: Fused, tokens: Int[Array, "b o"], *, remat: bool = False) -> Float[Array, "b o v"]:
+    def logits(self, fused: Fused, tokens: Int[Array, "b o"], *, mode: Mode = PLAIN) -> Float[Array, "b o v"]:
         """Logits of the token that follows each of `tokens`, which begin with `config.bos`."""
-        return self.decoder(self.embedding, tokens, fused.states, fused.mask, remat=remat)
+        return self.decoder(self.embedding, tokens, fused.states, fused.mask, mode=mode)
 
     def generate(self, fused: Fused, decoding: Decoding) -> Generated:
         """The answers; compiled once per shape and `decoding`."""

@@ -33,7 +33,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from reveal.network.config import RevealConfig
-from reveal.network.layers import MASKED, Embedding, Linear, RMSNorm, attend, mask_bias, rematerialised
+from reveal.network.layers import MASKED, PLAIN, Embedding, Linear, Mode, RMSNorm, attend, mask_bias
 
 BUCKETS, MAX_DISTANCE = 32, 128
 KeysValues = tuple[Float[Array, "_ _ h d"], Float[Array, "_ _ h d"]]
@@ -85,11 +85,15 @@ class Attention(nnx.Module):
         self.out = Linear(inner, width, rngs=rngs)
 
     def __call__(
-        self, x: Float[Array, "b n c"], keys_values: KeysValues, *biases: Float[Array, "#b #h #n m"]
+        self,
+        x: Float[Array, "b n c"],
+        keys_values: KeysValues,
+        *biases: Float[Array, "#b #h #n m"],
+        mode: Mode = PLAIN,
     ) -> tuple[Float[Array, "b n c"], Float[Array, "b h n m"]]:
         """The output, and the attention weights."""
-        read, weights = attend(self._split(self.query(x)), *keys_values, *biases)
-        return self.out(read.reshape(*x.shape[:2], -1)), weights
+        read, weights = attend(self._split(self.query(x)), *keys_values, *biases, mode=mode)
+        return mode.drop(self.out(read.reshape(*x.shape[:2], -1)), 1), weights
 
     def keys_values(self, context: Float[Array, "b m c"]) -> KeysValues:
         return self._split(self.key(context)), self._split(self.value(context))
@@ -109,8 +113,9 @@ class GatedMlp(nnx.Module):
         self.wi_0, self.wi_1 = (Linear(config.width, config.mlp, rngs=rngs) for _ in range(2))
         self.wo = Linear(config.mlp, config.width, rngs=rngs)
 
-    def __call__(self, x: Float[Array, "b n c"]) -> Float[Array, "b n c"]:
-        return self.wo(jax.nn.gelu(self.wi_0(x), approximate=True) * self.wi_1(x))
+    def __call__(self, x: Float[Array, "b n c"], mode: Mode = PLAIN) -> Float[Array, "b n c"]:
+        hidden = jax.nn.gelu(self.wi_0(x), approximate=True) * self.wi_1(x)
+        return mode.drop(self.wo(mode.drop(hidden, 2)), 3)
 
 
 class _Layer(nnx.Module):
@@ -130,6 +135,7 @@ class EncoderLayer(_Layer):
         *biases: Float[Array, "#b #h #n n"],
         prior: Float[Array, "b n 1"] | None = None,
         only: Int[Array, " b"] | None = None,
+        mode: Mode = PLAIN,
     ) -> tuple[Float[Array, "b _ c"], Float[Array, "b h _ n"]]:
         """The new states and the attention weights; with `only`, of that one token in each row."""
         y = self.attention_norm(x)
@@ -138,9 +144,9 @@ class EncoderLayer(_Layer):
         if only is not None:
             x, queries = (jnp.take_along_axis(states, only[:, None, None], axis=1) for states in (x, y))
             biases = tuple(bias if bias.shape[2] == 1 else _bias_of_query(bias, only) for bias in biases)
-        read, weights = self.attention(queries, self.attention.keys_values(y), *biases)
+        read, weights = self.attention(queries, self.attention.keys_values(y), *biases, mode=mode)
         x = x + read
-        return x + self.mlp(self.mlp_norm(x)), weights
+        return x + self.mlp(self.mlp_norm(x), mode), weights
 
 
 def _bias_of_query(bias: Float[Array, "#b h n m"], query: Int[Array, " b"]) -> Float[Array, "b h 1 m"]:
@@ -161,11 +167,12 @@ class DecoderLayer(_Layer):
         *,
         position_bias: Float[Array, "1 h n n"],
         context_bias: Float[Array, "b 1 1 m"],
+        mode: Mode = PLAIN,
     ) -> Float[Array, "b n c"]:
         """The new states of all tokens at once."""
         y = self.attention_norm(x)
-        x = x + self.attention(y, self.attention.keys_values(y), position_bias)[0]
-        return self._after_self_attention(x, self.cross_attention.keys_values(context), context_bias)
+        x = x + self.attention(y, self.attention.keys_values(y), position_bias, mode=mode)[0]
+        return self._after_self_attention(x, self.cross_attention.keys_values(context), context_bias, mode.fold(4))
 
     def step(
         self,
@@ -190,10 +197,10 @@ class DecoderLayer(_Layer):
         return self._after_self_attention(grouped, context, context_bias).reshape(x.shape), (keys, values)
 
     def _after_self_attention(
-        self, x: Float[Array, "b n c"], context: KeysValues, context_bias: Float[Array, "b 1 1 m"]
+        self, x: Float[Array, "b n c"], context: KeysValues, context_bias: Float[Array, "b 1 1 m"], mode: Mode = PLAIN
     ) -> Float[Array, "b n c"]:
-        x = x + self.cross_attention(self.cross_norm(x), context, context_bias)[0]
-        return x + self.mlp(self.mlp_norm(x))
+        x = x + self.cross_attention(self.cross_norm(x), context, context_bias, mode=mode)[0]
+        return x + self.mlp(self.mlp_norm(x), mode)
 
 
 class Encoder(nnx.Module):
@@ -210,7 +217,7 @@ class Encoder(nnx.Module):
         *,
         prior: Float[Array, "b n 1"] | None = None,
         bias: Float[Array, "b 1 1 n"] | None = None,
-        remat: bool = False,
+        mode: Mode = PLAIN,
         weights: list | None = None,
         only: Int[Array, " b"] | None = None,
     ) -> Float[Array, "b _ c"]:
@@ -219,13 +226,13 @@ class Encoder(nnx.Module):
         `only` the last layer computes this one token of each row, and the result holds no other."""
         biases = self.positions(x.shape[1]), mask_bias(mask) if bias is None else mask_bias(mask) + bias
 
-        def run(layer: EncoderLayer, only: Array | None, x: Array) -> Any:
-            x, attention = layer(x, *biases, prior=prior, only=only)
+        def run(layer: EncoderLayer, only: Array | None, mode: Mode, x: Array) -> Any:
+            x, attention = layer(x, *biases, prior=prior, only=only, mode=mode)
             return x, None if weights is None else attention
 
         for i, layer in enumerate(self.layers):
-            call = partial(run, layer, only if i + 1 == len(self.layers) else None)
-            x, attention = rematerialised(call, remat)(x)
+            call = partial(run, layer, only if i + 1 == len(self.layers) else None, mode.fold(i))
+            x, attention = mode.wrap(call)(x)
             if weights is not None:
                 weights.append(attention)
         return x
@@ -262,15 +269,15 @@ class Decoder(nnx.Module):
         context: Float[Array, "b m c"],
         mask: Bool[Array, "b m"],
         *,
-        remat: bool = False,
+        mode: Mode = PLAIN,
     ) -> Float[Array, "b n v"]:
         """Logits of what follows each token, float32. `tokens` begin with `bos`."""
-        x = embedding(tokens).astype(context.dtype)
+        x = mode.drop(embedding(tokens).astype(context.dtype), 0)
         position_bias = self.positions(x.shape[1]) + causal_bias(x.shape[1])
-        for layer in self.layers:
-            call = partial(layer, position_bias=position_bias, context_bias=mask_bias(mask))
-            x = rematerialised(call, remat)(x, context)
-        return self._predict(embedding, x)
+        for i, layer in enumerate(self.layers):
+            call = partial(layer, position_bias=position_bias, context_bias=mask_bias(mask), mode=mode.fold(1 + i))
+            x = mode.wrap(call)(x, context)
+        return self._predict(embedding, mode.drop(self.norm(x), len(self.layers) + 1))
 
     def start(self, context: Float[Array, "b m c"], mask: Bool[Array, "b m"], *, length: int, rows: int = 1) -> Cache:
         """An empty cache for `length` tokens of `rows` rows per context."""
@@ -290,11 +297,11 @@ class Decoder(nnx.Module):
         for layer, before, context in zip(self.layers, cache.past, cache.context, strict=True):
             x, keys_values = layer.step(x, before, context, cache.position, **biases)
             past.append(keys_values)
-        return self._predict(embedding, x)[:, 0], cache._replace(past=tuple(past), position=cache.position + 1)
+        logits = self._predict(embedding, self.norm(x))[:, 0]
+        return logits, cache._replace(past=tuple(past), position=cache.position + 1)
 
     def _predict(self, embedding: Embedding, x: Float[Array, "b n c"]) -> Float[Array, "b n v"]:
-        """Float32 from here on, as in T5: sums over the vocabulary follow."""
-        x = self.norm(x)
+        """From normed states. Float32 from here on, as in T5: sums over the vocabulary follow."""
         if self.logits is None:
             x, kernel = x * x.shape[-1] ** -0.5, embedding.embedding[...].T
         else:

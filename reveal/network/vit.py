@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from common.nn.layers import LayerNorm
 from common.nn.transformer import ACTIVATIONS
 from reveal.network.config import VitConfig
-from reveal.network.layers import Linear, attend, rematerialised
+from reveal.network.layers import PLAIN, Linear, Mode, attend
 
 TOKEN_SCALE = 4  # of image tokens and of value tokens
 
@@ -55,7 +55,7 @@ class Vit(nnx.Module):
         self.norm = LayerNorm(config.width, config.norm_eps)
         self.head = Linear(config.width, outputs, bias=True, rngs=rngs)
 
-    def __call__(self, image: Float[Array, "b h w 3"], *, remat: bool = False) -> Float[Array, "b n d"]:
+    def __call__(self, image: Float[Array, "b h w 3"], *, mode: Mode = PLAIN) -> Float[Array, "b n d"]:
         """Tokens of square images in [-1, 1], as big_vision's networks take them."""
         x = self.patches(patches(image, self.config.patch).astype(self.patches.kernel.dtype))
         x = x + self.positions[...].astype(x.dtype)
@@ -64,7 +64,7 @@ class Vit(nnx.Module):
             x = jnp.concatenate([token, x], axis=1)
         x = x if self.pre_norm is None else self.pre_norm(x)
         for layer in self.layers:
-            x = rematerialised(layer, remat)(x)
+            x = mode.wrap(layer)(x)
         x = x if self.class_token is None else x[:, 1:]
         return TOKEN_SCALE * self.head(self.norm(x))
 

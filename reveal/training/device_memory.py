@@ -31,6 +31,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Integer, UInt8
 
 from reveal.memory.engines.exact import UNIT
+from reveal.network.layers import PLAIN, Mode
 from reveal.network.model import Item, Reveal
 
 ROWS = 8 * UNIT  # rows come in multiples of this: eight devices have whole blocks each
@@ -140,13 +141,13 @@ def permuted(
 
 
 def encode(
-    model: Reveal, contents: Contents, permutation: Int[Array | np.ndarray, "b v"] | None = None, remat: bool = False
+    model: Reveal, contents: Contents, permutation: Int[Array | np.ndarray, "b v"] | None = None, mode: Mode = PLAIN
 ) -> Item:
     """Keys and values of items [b k ...] as [b k ...], their texts `permuted`."""
     b, k = contents.source.shape
     tokens = permuted(jnp.asarray(contents.tokens), permutation)
     flat = [x.reshape(b * k, *x.shape[2:]) for x in (tokens, contents.image, contents.has_image)]
-    key, value = model.encode_item(flat[0], flat[1] / 255, flat[2], remat=remat)
+    key, value = model.encode_item(flat[0], flat[1] / 255, flat[2], mode=mode)
     return Item(key.reshape(b, k, -1), value.reshape(b, k, *value.shape[1:]))
 
 

@@ -99,11 +99,11 @@ class Joint(RevealTask):
             )
         model, contents = self.model(params), Contents(*context.frozen["contents"])
         encoded = Encoded(**context.refreshed)
-        query = self.query(model, batch)
+        query = self.query(model, batch, context.key)
         hits = self.search(query, contents, encoded, context)
         values, score = self.read(model, query, hits, contents, encoded, batch, context)
-        fused = model.fuse(query, values, score, hits.rows >= 0, remat=self.remat)
-        output = Output(query, values, self.predict(model, fused, batch["answer"]))
+        mode = self.mode(context.key, 2)
+        output = Output(query, values, self.predict(model, query, values, batch["answer"], mode, score, hits.rows >= 0))
         weights = dataclasses.replace(self.weights, reconstruct=0)  # of the warm start
         if "gold" not in batch:
             weights = dataclasses.replace(weights, contrastive=0, gate=0)

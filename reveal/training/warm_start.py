@@ -28,15 +28,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from common.training.objectives import Scope, Term, total
 from common.training.task import Batch, Context, Metrics, Params
 from common.weights.torch_names import blank
 from reveal.network import weights
 from reveal.network.config import RevealConfig
-from reveal.network.fusion import Fused
 from reveal.network.heads import scores
+from reveal.network.layers import Mode
 from reveal.network.model import Item, Query, Reveal, States
 from reveal.training import device_memory, losses
 from reveal.training.augment import Augment
@@ -44,6 +44,7 @@ from reveal.training.device_memory import Contents
 from reveal.training.losses import Output, Weights
 
 DTYPES = ("float32", "bfloat16")
+DROPOUT = 1 << 20  # tells the key of dropout from the others of a step
 RARE = 20  # token counts below this are not distinguished
 
 
@@ -75,6 +76,7 @@ class RevealTask:
     copying: bool = False  # initialise cross-attention of value head and generator by `Attention.init_as_copy`
     dtype: str = "float32"  # of the computation, or bfloat16; parameters and losses stay float32
     remat: bool = False  # recompute activations for the gradient: less memory, more time
+    dropout: float = 0.0  # probability of a zero in T5's layers; the reference has 0.1 in fine-tuning, 0 before
     # Further named terms (`common.training.objectives`), of a `losses.Output`.
     losses: Mapping[str, Term] = dataclasses.field(default_factory=dict, kw_only=True)
     frozen_rules: ClassVar = device_memory.SPLIT
@@ -84,6 +86,8 @@ class RevealTask:
             raise ValueError(f"task.k is {self.k}: read 0 items or more")
         if self.dtype not in DTYPES:
             raise ValueError(f"task.dtype is {self.dtype!r}: choose {' or '.join(DTYPES)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"task.dropout is {self.dropout}: a probability from 0 to below 1")
 
     @functools.cached_property
     def config(self) -> RevealConfig:
@@ -121,13 +125,17 @@ class RevealTask:
     def frozen(self) -> dict[str, Any]:
         return {"contents": device_memory.contents_of(self.knowledge.items, self.config.sources)}
 
-    def query(self, model: Reveal, batch: Batch) -> Query:
-        return model.encode_query(batch["tokens"], batch["image"], remat=self.remat)
+    def mode(self, key: PRNGKeyArray, call: int) -> Mode:
+        """Of one of a step's calls of the network."""
+        return Mode(self.remat, self.dropout, jax.random.fold_in(key, DROPOUT) if self.dropout else None).fold(call)
+
+    def query(self, model: Reveal, batch: Batch, key: PRNGKeyArray) -> Query:
+        return model.encode_query(batch["tokens"], batch["image"], mode=self.mode(key, 0))
 
     def encode(self, model: Reveal, items: Contents, batch: Batch, key: PRNGKeyArray) -> Item:
         """Keys and values of items [b k ...] with gradients, augmented."""
         items = items if self.augment is None else self.augment(key, items)
-        return device_memory.encode(model, items, batch.get("permutation"), self.remat)
+        return device_memory.encode(model, items, batch.get("permutation"), self.mode(key, 1))
 
     def candidates(
         self, model: Reveal, contents: Contents, batch: Batch, key: PRNGKeyArray, mesh: Mesh | None
@@ -137,11 +145,21 @@ class RevealTask:
         items = device_memory.take(contents, device_memory.rows_of(contents, ids), mesh)
         return ids, items, self.encode(model, items, batch, key)
 
-    def predict(self, model: Reveal, fused: Fused, text: Int[Array | np.ndarray, "b o"]) -> Float[Array, "b o v"]:
-        """The logits of each token of `text`, after those before it."""
+    def predict(
+        self,
+        model: Reveal,
+        query: Query | States,
+        values: Float[Array, "b k c d"],
+        text: Int[Array | np.ndarray, "b o"],
+        mode: Mode,
+        score: Float[Array, "b k"] | None = None,
+        present: Bool[Array, "b k"] | None = None,
+    ) -> Float[Array, "b o v"]:
+        """The logits of each token of `text`, after those before it; query and items as in `Reveal.fuse`."""
+        fused = model.fuse(query, values, score, present, mode=mode.fold(0))
         text = jnp.asarray(text)
         inputs = jnp.concatenate([jnp.full_like(text[:, :1], self.config.bos), text[:, :-1]], axis=1)
-        return model.logits(fused, inputs, remat=self.remat)
+        return model.logits(fused, inputs, mode=mode.fold(1))
 
     def total(
         self, weights: Weights, output: Output, batch: Batch, context: Context
@@ -171,24 +189,24 @@ class WarmStart(RevealTask):
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         model, contents = self.model(params), Contents(*context.frozen["contents"])
         slots_key, augment_key = jax.random.split(context.key)
-        query = self.query(model, batch)
+        query = self.query(model, batch, context.key)
         ids, items, encoded = self.candidates(model, contents, batch, augment_key, context.mesh)
         slots = self.slots(slots_key, ids)
         keys, values, sources, read_ids = (
             self.select(x, slots) for x in (encoded.key, encoded.value, items.source, items.id)
         )
         score = scores(query.vector, keys, query.log_gate, sources)
-        fused = model.fuse(query, values, score, read_ids >= 0, remat=self.remat)
-        output = Output(
-            query, values, self.predict(model, fused, batch["answer"]), encoded.key, ids, items.source[:, 0]
-        )
+        logits = self.predict(model, query, values, batch["answer"], self.mode(context.key, 2), score, read_ids >= 0)
+        output = Output(query, values, logits, encoded.key, ids, items.source[:, 0])
         if self.weights.reconstruct:
-            output = self.reconstruction(model, output, self.select(items.tokens, slots), batch)
+            output = self.reconstruction(model, output, self.select(items.tokens, slots), batch, context.key)
         loss, metrics = self.total(self.weights, output, batch, context)
         contrast = losses.contrastive(query.vector, encoded.key, ids, self.temperature)
         return loss, metrics | {"nearest": contrast.accuracy}
 
-    def reconstruction(self, model: Reveal, output: Output, tokens: Int[Array, "b k l"], batch: Batch) -> Output:
+    def reconstruction(
+        self, model: Reveal, output: Output, tokens: Int[Array, "b k l"], batch: Batch, key: PRNGKeyArray
+    ) -> Output:
         """`output` with the items' own texts, each generated from its value alone, without a query.
 
         An answer is a word or two of an item; its text is all of them. The generator learns to read from it in a
@@ -198,7 +216,7 @@ class WarmStart(RevealTask):
         text = device_memory.permuted(tokens, batch.get("permutation")).reshape(-1, tokens.shape[-1])
         values = output.values.reshape(len(text), 1, *output.values.shape[2:])
         no_query = States(jnp.zeros((len(text), 1, self.config.width), values.dtype), jnp.zeros((len(text), 1), bool))
-        logits = self.predict(model, model.fuse(no_query, values, remat=self.remat), text)
+        logits = self.predict(model, no_query, values, text, self.mode(key, 3))
         rarity = jnp.asarray(self.rarity)[tokens].reshape(text.shape)
         return output._replace(text=text, text_logits=logits, text_weights=rarity)
 

@@ -13,6 +13,7 @@ from reveal_networks import REFERENCE, close, parameters, shallow, small
 from reveal.network.config import PRIORS
 from reveal.network.generator import Decoding
 from reveal.network.heads import scores
+from reveal.network.layers import Mode
 from reveal.network.porting import from_scenic
 from reveal.training.losses import generation
 
@@ -85,25 +86,40 @@ def test_the_prior_shifts_attention(answers):
 
 @pytest.mark.parametrize("prior", ["logits", "off"])  # that of "multiply": test_reveal_tasks.py
 def test_the_loss_on_the_text_reaches_the_retriever(prior):
-    """With finite gradients and none from missing images; recomputation does not change them."""
+    """With finite gradients and none from missing images; recomputation leaves them as they are, dropout does not."""
     graph, params = nnx.split(shallow(prior=prior))
     keys = jax.random.normal(jax.random.key(2), (3, 2, 7))
 
-    def loss(params, remat):
+    def loss(params, mode, key):
+        mode = mode._replace(key=key if mode.dropout else None)
         model = nnx.merge(graph, params)
-        query = model.encode_query(TEXT, SPOILED, HAS_IMAGE & (prior == "off"), remat=remat)
+        query = model.encode_query(TEXT, SPOILED, HAS_IMAGE & (prior == "off"), mode=mode)
         ranked = scores(query.vector, keys, query.log_gate, jnp.array([[0, 1]] * 3))
-        fused = model.fuse(query, VALUES[:, :2], ranked, remat=remat)
-        return generation(model.logits(fused, jnp.array([[2, 5, 6]] * 3), remat=remat), jnp.array([[5, 6, 1]] * 3))
+        fused = model.fuse(query, VALUES[:, :2], ranked, mode=mode)
+        return generation(model.logits(fused, jnp.array([[2, 5, 6]] * 3), mode=mode), jnp.array([[5, 6, 1]] * 3))
 
     gradient = jax.jit(jax.grad(loss), static_argnums=1)
-    found = gradient(nnx.to_pure_dict(params), False)
+    params, one = nnx.to_pure_dict(params), jax.random.key(1)
+    found = gradient(params, Mode(), one)
     largest = {name: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree)) for name, tree in found.items()}
     assert np.isfinite(list(largest.values())).all() and (largest["vit"] > 0) == (prior == "off")
     for part in ("query_head", "gate", "projection"):
         assert (largest[part] > 1e-9) == (prior != "off"), part
     if prior == "logits":
-        jax.tree.map(partial(close, atol=1e-5), gradient(nnx.to_pure_dict(params), True), found)
+        jax.tree.map(partial(close, atol=1e-5), gradient(params, Mode(remat=True), one), found)
+        dropped = gradient(params, Mode(dropout=0.1), one)
+        jax.tree.map(partial(close, atol=1e-5), gradient(params, Mode(remat=True, dropout=0.1), one), dropped)
+        for other in (found, gradient(params, Mode(dropout=0.1), jax.random.key(2))):
+            assert np.abs(dropped["gate"]["map"]["kernel"] - other["gate"]["map"]["kernel"]).max() > 0
+
+
+def test_dropout_zeroes_channels_and_keeps_the_mean():
+    """The same ones of all tokens, others in another part."""
+    mode = Mode(dropout=0.25, key=jax.random.key(0))
+    first, again, other = (np.asarray(one.drop(jnp.ones((64, 3, 50)), 0)) for one in (mode, mode, mode.fold(1)))
+    np.testing.assert_allclose(np.unique(first), [0, 4 / 3], rtol=1e-6)
+    assert abs(first.mean() - 1) < 0.05 and (first == first[:, :1]).all()
+    assert (first == again).all() and (first != other).any()
 
 
 def test_a_query_without_items():
