@@ -120,11 +120,6 @@ class UNetConfig(json_config.JsonConfig):
             addition_embed_type=TEXT_TIME, addition_time_embed_dim=256, projection_class_embeddings_input_dim=2560,
         )  # fmt: skip
 
-    @classmethod
-    def bk_sdm_small(cls) -> UNetConfig:
-        """BK-SDM-Small (Kim et al., 2305.15798): Stable Diffusion 1.x with a block less per level, and no middle."""
-        return cls(layers_per_block=1, mid_block_type=None)
-
     @property
     def levels(self) -> int:
         return len(self.block_out_channels)

@@ -8,22 +8,19 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from common.training.objectives import Scope, Weight, as_schedule
+from common.training.objectives import Scope, Weight, Weighted
 from plugins.diffusion.samplers.sampler import KINDS
 from plugins.diffusion.samplers.schedules import Schedule, check_choice
 
 
 @dataclasses.dataclass(frozen=True)
-class Denoising:
+class Denoising(Weighted):
     """Squared error of the prediction, averaged over each example's latents, times the weight of its timestep.
 
     With weights of 1 this is the simple loss of DDPM (2006.11239, equation 14).
     """
 
     weight: Weight = 1.0
-
-    def __post_init__(self):
-        object.__setattr__(self, "weight", as_schedule(self.weight, "weight of Denoising"))
 
     def __call__(self, scope: Scope) -> Float[Array, ""]:
         return jnp.mean(scope["output.weight"] * per_example(scope["output.prediction"], scope["output.target"]))
@@ -52,13 +49,10 @@ class ErrorBetween:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kl:
+class Kl(Weighted):
     """KL divergence of the latents to the standard normal distribution, nats per latent value."""
 
     weight: Weight = 1e-6
-
-    def __post_init__(self):
-        object.__setattr__(self, "weight", as_schedule(self.weight, "weight of Kl"))
 
     def __call__(self, scope: Scope) -> Float[Array, ""]:
         posterior = scope["output.posterior"]
