@@ -10,11 +10,12 @@ and a short text. Items are drawn in batches of 4,096, each from a seed of its o
 - build: `builder s` in `add` and `finish`, without drawing the items; `early MB`, `peak MB`: the most the process held
   beyond its start, when the first shard was written and at the end: the same, if RAM does not grow with the memory.
 - open: `Memory.load`, the median of `--processes` fresh processes; imports are not counted.
-- search: `keys s` to give `ExactEngine` the keys; `first s`, the first search, with compiling; `ms`, the median of the
-  later ones; `held MB` after them, beyond what was before `Memory.load`; `peak MB`, the most.
+- search: `first s`, the first search, which reads the keys and compiles; `ms`, the median of the later ones; `held MB`
+  after them, beyond what was before `Memory.load`; `peak MB`, the most.
+- change: one item edited, added, deleted, and the search after it; the second change of each kind counts.
 
-Then 64 items spread over the memory, first and last among them, are drawn again: each is to be the nearest to its own
-key, with its id, source, text and value. The program ends with an error where one is not.
+Before the changes 64 items spread over the memory, first and last among them, are drawn again: each is to be the
+nearest to its own key, with its id, source, text and value. The program ends with an error where one is not.
 
 Each table is measured in processes of its own. The files have just been written: they come from the system's cache, no
 disk is measured. Memory is read from /proc (Linux); mapped pages of files count. Megabytes are 2^20 bytes.
@@ -22,6 +23,7 @@ disk is measured. Memory is read from /proc (Linux); mapped pages of files count
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import statistics
 import tempfile
@@ -39,6 +41,7 @@ import tyro
 from benchmarks.diffusion import forget_peak, heading, line, memory, timed
 from benchmarks.memory_search import held
 from reveal.memory import Builder, ExactEngine, Item, Layout, Memory
+from reveal.memory.engines.engine import NOTHING
 
 LAYOUT = Layout("drawn", ("kg", "wit", "vqa"), key_dim=128, value_shape=(1, 8), value_dtype="bfloat16")
 BATCH = 4096  # items of a seed
@@ -47,7 +50,8 @@ MEGABYTE = 2**20
 # Columns and the formats of their numbers.
 BUILD = {"items": ",", "builder s": ".1f", "items/s": ",.0f", "disk MB": ",.0f", "early MB": ",.1f", "peak MB": ",.1f"}
 OPEN = {"open s": ".4f", "slowest s": ".4f", "held MB": ",.1f"}
-SEARCH = {"keys s": ".2f", "first s": ".2f", "ms": ",.1f", "held MB": ",.0f", "peak MB": ",.0f"}
+SEARCH = {"first s": ".2f", "ms": ",.1f", "held MB": ",.0f", "peak MB": ",.0f"}
+CHANGE = {"change": "", "s": ".2f", "next search s": ".2f"}
 
 
 @dataclass
@@ -109,8 +113,9 @@ def opened(folder: Path) -> dict[str, float]:
     return {"open s": seconds, "held MB": held() - before, "items": len(memory)}
 
 
-def searched(folder: Path, count: int, k: int, repeats: int) -> dict[str, float]:
-    """Searches for known items, in this process; raises ValueError where one is not found, or is another."""
+def searched(folder: Path, count: int, k: int, repeats: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Searches for known items, in this process, and changes some; raises ValueError where one is not found, or is
+    another."""
     import jax
 
     from common.runtime import keep_freed_memory
@@ -120,15 +125,41 @@ def searched(folder: Path, count: int, k: int, repeats: int) -> dict[str, float]
     known, queries, values = drawn_again(np.unique(np.linspace(0, count - 1, KNOWN).astype(np.int64)), count)
     held()
     before = forget_peak()
-    engine = ExactEngine()
-    stored = Memory.load(folder, engine)
-    _, copying, _ = timed(lambda: jax.block_until_ready((stored.engine, engine.index)[1]))
+    stored = Memory.load(folder, ExactEngine())
     found, first, _ = timed(lambda: stored.search(queries, min(k, count)))
     later = [timed(lambda: stored.search(queries, min(k, count)))[1] for _ in range(repeats)]
-    row = {"keys s": copying, "first s": first, "ms": 1000 * statistics.median(later)}
+    row = {"first s": first, "ms": 1000 * statistics.median(later)}
     row |= {"peak MB": memory("VmHWM") - before, "held MB": held() - before}
     check(stored, known, values, found)
-    return row | {"checked": len(known)}
+    return row | {"checked": len(known)}, changed(stored, known, queries, values)
+
+
+def changed(stored: Memory, known: list[Item], keys: np.ndarray, values: np.ndarray) -> list[dict[str, Any]]:
+    """Seconds of changes of one item, and of the search after each, which is to find what is there now."""
+
+    def edit(number: int) -> int:
+        stored.edit([known[number]], keys[number][None], values[number][None])
+        return known[number].id
+
+    def add(number: int) -> int:
+        (added,) = stored.add([dataclasses.replace(known[number], id=None)], -keys[number][None], values[number][None])
+        return added
+
+    def delete(number: int) -> int:
+        stored.delete([known[number].id])
+        return NOTHING
+
+    rows = []
+    for name, change in {"edit": edit, "add": add, "delete": delete}.items():
+        row: dict[str, Any] = {"change": name}
+        for number in (0, 1):
+            there, row["s"], _ = timed(lambda change=change, number=number: change(number))
+            query = (-1 if name == "add" else 1) * keys[number][None]
+            found, row["next search s"], _ = timed(lambda query=query: stored.search(query, 1))
+            if (found.ids[0, 0] == known[number].id) if name == "delete" else (found.ids[0, 0] != there):
+                raise ValueError(f"after the change {name!r} item {found.ids[0, 0]} was found, not {there}")
+        rows.append(row)
+    return rows
 
 
 def drawn_again(ids: np.ndarray, count: int) -> Batch:
@@ -168,10 +199,13 @@ def tables(options: Options, folder: Path) -> None:
     held_after = statistics.median(row["held MB"] for row in rows)
     heading(f"\nopen, {options.processes} processes", OPEN)
     line(OPEN, {"open s": statistics.median(seconds), "slowest s": max(seconds), "held MB": held_after})
-    row = in_process(searched, folder, options.items, options.k, options.repeats)
+    row, changes = in_process(searched, folder, options.items, options.k, options.repeats)
     heading(f"\nsearch, {KNOWN} queries, k = {options.k}", SEARCH)
     line(SEARCH, row)
     print(f"\n{row['checked']} of {row['checked']} known items were found, with their ids, sources, texts and values")
+    heading("\none item changed", CHANGE)
+    for change in changes:
+        line(CHANGE, change)
 
 
 def main(options: Options) -> None:

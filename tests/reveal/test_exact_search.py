@@ -80,7 +80,7 @@ def test_fewer_than_k_items():
     assert not found.present.any() and found.ids.shape == (2, 3)
 
 
-def test_deleted_items_are_masked_and_added_ones_found():
+def test_deleted_items_are_masked():
     engine, (ids, source, keys), queries, gate = engine_of()
     before = engine.index.keys
     gone = np.isin(ids, engine.search(queries, 20, log_gate=gate).ids)
@@ -89,11 +89,25 @@ def test_deleted_items_are_masked_and_added_ones_found():
         engine.update(Rows.of(*rows), SOURCES, version=6)
         compare(engine.search(queries, 30, log_gate=gate), by_numpy(*rows, queries, 30, gate))
         assert engine.index.keys is before
-    added = 2**40 + np.arange(9), [2] * 9, eighths(np.random.default_rng(8), 9, WIDTH)  # ids beyond 32 bits
-    ids, source, keys = (np.append(old, new, 0) for old, new in zip((ids, source, keys), added, strict=True))
-    keys[5] *= -1
-    engine.update(Rows.of(ids, source, keys, np.where(np.arange(209) == 5, 7, 0)), SOURCES, version=7)
-    compare(engine.search(queries, 30), by_numpy(ids, source, keys, queries, 30))
+
+
+@pytest.mark.parametrize(
+    ("first", "few"), [(2**40, 1024), (2**40, 8), (-(10**6), 1024)]
+)  # ids beyond 32 bits, or before
+def test_edited_and_added_items_are_found(monkeypatch, first, few):
+    """Put in place while they are few and the last, with all others copied else; twice, with a deletion between."""
+    monkeypatch.setattr(exact, "FEW", few)
+    engine, (ids, source, keys), queries, _ = engine_of()
+    placed, rng, versions = [], np.random.default_rng(8), np.zeros(len(ids), np.int32)
+    monkeypatch.setattr(exact, "place", lambda *given, place=exact.place: placed.append(0) or place(*given))
+    for version in (7, 8):
+        added = first + version * 100 + np.arange(9), [2] * 9, eighths(rng, 9, WIDTH)
+        ids, source, keys = (np.append(old, new, 0)[1:] for old, new in zip((ids, source, keys), added, strict=True))
+        versions = np.append(versions, [version] * 9)[1:]
+        keys[5], versions[5] = -keys[5], version
+        engine.update(Rows.of(ids, source, keys, versions), SOURCES, version)
+        compare(engine.search(queries, 30), by_numpy(ids, source, keys, queries, 30))
+    assert len(placed) == (0 if few > 9 and first > 0 else 2)
 
 
 def test_half_precision_keys():

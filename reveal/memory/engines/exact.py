@@ -44,6 +44,7 @@ UNIT = 128  # each device's rows are a multiple of it, so that blocks fall into 
 BUDGET = 4 * 2**20  # numbers in a block of scores and keys
 LARGEST_GROUP = 128
 CHUNK = 65536  # keys that are fetched at a time
+FEW = 1024  # changed keys that are put in place
 
 
 class Index(NamedTuple):
@@ -146,13 +147,18 @@ class ExactEngine:
         self._version = 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
-        """As `Engine.update`. If items were only deleted, they are masked; otherwise all keys are copied."""
-        kept = np.isin(self.ids, rows.ids, assume_unique=True)
+        """As `Engine.update`. Deleted items are masked, and the keys of a few edited or added ones are put in place;
+        else all keys are copied."""
+        at = np.searchsorted(self.ids, rows.ids)
+        added = np.append(self.ids, NOTHING)[at] != rows.ids
+        at[added] += np.arange(added.sum())
+        changed = np.flatnonzero(
+            added | (np.append(self._made, NOTHING)[np.minimum(at, len(self.ids))] != rows.versions)
+        )
         same = (rows.memory, sources, rows.key_dim) == (self._memory, self._sources, self.index.keys.shape[1])
-        if same and np.array_equal(self.ids[kept], rows.ids) and np.array_equal(self._made[kept], rows.versions):
-            source = np.full(len(self.ids), sources)
-            source[kept] = rows.source
-            self.index = self.index._replace(source=place_source(source, sources, self.mesh))
+        behind = (at[added] >= len(self.ids)).all() and at.max(initial=0) < len(self.index.keys)
+        if same and behind and len(changed) <= FEW:
+            self._put(rows, at, changed, added)
         else:
             self._place(rows, sources)
         self._version = version
@@ -175,6 +181,34 @@ class ExactEngine:
     def _place(self, rows: Rows, sources: int) -> None:
         self.index = place(rows, sources, self.mesh, self._dtype)
         self.ids, self._made, self._memory, self._sources = rows.ids, rows.versions, rows.memory, sources
+
+    def _put(self, rows: Rows, at: np.ndarray, changed: np.ndarray, added: np.ndarray) -> None:
+        """Items into the index' rows `at`, those that are `added` behind the last, and the keys of the `changed`."""
+        keys = self.index.keys
+        if len(changed):
+            missing = (1 << (len(changed) - 1).bit_length()) - len(changed)
+            new = np.concatenate([np.asarray(rows.keys(i, i + 1), np.float32) for i in changed.tolist()])
+            where = np.pad(at[changed].astype(np.int32), (0, missing), constant_values=len(keys))
+            keys = _with_rows(keys, where, np.pad(new, ((0, missing), (0, 0))), self.mesh)
+        self.ids, self._made = np.append(self.ids, rows.ids[added]), np.append(self._made, rows.versions[added])
+        self._made[at] = rows.versions
+        source = np.full(len(self.ids), self._sources)
+        source[at] = rows.source
+        self.index = Index(keys, place_source(source, self._sources, self.mesh))
+
+
+@partial(jax.jit, static_argnums=3, donate_argnums=0)
+def _with_rows(keys: Array, at: Array, new: Array, mesh: Mesh) -> Array:
+    """The keys with new ones at some rows, in the same memory; a row beyond the last has none."""
+
+    def of_each_device(keys: Array, at: Array, new: Array) -> Array:
+        here = at - lax.axis_index(mesh.axis_names) * len(keys)
+        here = jnp.where((here >= 0) & (here < len(keys)), here, len(keys))
+        return keys.at[here].set(new.astype(keys.dtype), mode="drop")
+
+    rows, whole = PartitionSpec(mesh.axis_names), PartitionSpec()
+    specs = {"in_specs": (rows, whole, whole), "out_specs": rows}
+    return jax.shard_map(of_each_device, mesh=mesh, check_vma=False, **specs)(keys, at, new)
 
 
 @partial(jax.jit, static_argnums=(3, 4))
