@@ -137,16 +137,16 @@ def searched(folder: Path, count: int, k: int, repeats: int) -> tuple[dict[str, 
 def changed(stored: Memory, known: list[Item], keys: np.ndarray, values: np.ndarray) -> list[dict[str, Any]]:
     """Seconds of changes of one item, and of the search after each, which is to find what is there now."""
 
-    def edit(number: int) -> int:
+    def edit(number: int) -> Any:
         stored.edit([known[number]], keys[number][None], values[number][None])
         return known[number].id
 
-    def add(number: int) -> int:
+    def add(number: int) -> Any:
         (added,) = stored.add([dataclasses.replace(known[number], id=None)], -keys[number][None], values[number][None])
         return added
 
-    def delete(number: int) -> int:
-        stored.delete([known[number].id])
+    def delete(number: int) -> Any:
+        stored.delete(np.array([known[number].id]))
         return NOTHING
 
     rows = []
