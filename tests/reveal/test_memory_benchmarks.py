@@ -1,6 +1,7 @@
 """The memory's benchmarks at the size of a test: their rules, and that they tell right from wrong."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -84,12 +85,14 @@ def built(tmp_path_factory):
         yield folder, memory_build.build(folder, 700, 200)
 
 
-def test_a_memory_is_built_opened_and_searched(built, plain_memory):
+def test_a_memory_is_built_opened_searched_and_changed(built, plain_memory, tmp_path):
     folder, row = built
     assert row["items"] == 700 and row["items/s"] > 0 and row["early MB"] <= row["peak MB"]
     assert len(list(folder.glob("v00001-*"))) == 4 and memory_build.opened(folder)["items"] == 700
-    row = memory_build.searched(folder, 700, 5, 1)
+    folder = shutil.copytree(folder, tmp_path / "memory")
+    row, changes = memory_build.searched(folder, 700, 5, 1)
     assert row["checked"] == 64 and row["ms"] > 0
+    assert [change["change"] for change in changes] == ["edit", "add", "delete"] and len(Memory.load(folder)) == 700
 
 
 def test_an_item_that_is_another_is_noticed(built):

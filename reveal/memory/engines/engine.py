@@ -8,7 +8,7 @@ the query, those of the source that is trusted least (both are what the referenc
 
 | engine | name | what for |
 | --- | --- | --- |
-| `ExactEngine` | exact | the default: in JAX, keys split over the devices; a few changes are put in place, else all keys are copied |
+| `ExactEngine` | exact | the default: in JAX, keys split over the devices; few changes copy few keys, many copy all |
 | `FaissEngine` | faiss, faiss:ivfpq, faiss:hnsw | the host's RAM: approximate, for millions of items (extra `faiss`) |
 | `MilvusEngine` | keys.db, http://host:19530 | a file or a server: beyond a machine's RAM (extra `milvus`) |
 
