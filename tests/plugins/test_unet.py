@@ -110,7 +110,7 @@ def test_taps_replace_and_batches_of_one_are_broadcast(small):
     twice = np.array([0, 0])
     same = {**inputs, "x": inputs["x"][twice], "t": inputs["t"][0], "context": inputs["context"][twice]}
     same["skip_residuals"] = [r[:1] for r in inputs["skip_residuals"]]
-    names = ("up_blocks.0.resnets.0", "up_blocks.0.attentions.1.transformer_blocks.1.attn1.to_q")
+    names = ("up_blocks.0.resnets.0", "up_blocks.0.attentions.1.transformer_blocks.0.attn1.to_q")
 
     @jax.jit
     def replaced(gains):
