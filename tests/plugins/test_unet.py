@@ -35,16 +35,16 @@ def test_output_and_everything_inside():
     io, (graphdef, state) = fixture("unet_io"), nnx.split(network("unet"))
 
     @jax.jit
-    def call(t):
+    def call(state, t):
         seen = {}
         tap = lambda name, value: seen.setdefault(name, value)  # noqa: E731
         return nnx.merge(graphdef, state)(io["x"], t, io["ctx"], tap=tap), seen
 
-    out, seen = call(io["t"])
+    out, seen = call(state, io["t"])
     assert_near(out, io["out"], atol=PARITY)
     for key, ours in NAMES.items():
         assert_near(seen[ours], io[key], key, atol=PARITY)
-    assert_near(call(jnp.array([500, 500]))[0], io["out_t500"], atol=PARITY)
+    assert_near(call(state, jnp.array([500, 500]))[0], io["out_t500"], atol=PARITY)
 
 
 def test_plain_call_on_a_wide_picture():
