@@ -92,19 +92,22 @@ class ForgettingEvaluation(CountriesEvaluation):
 
     def rows(self, reader: Reader) -> dict[str, Scores]:
         groups, rows = self.groups(), {}
+        asked = {name: self.questions(name, countries) for name, countries in groups.items()}
         for state in ("in the memory", "deleted"):
             if state == "deleted":
                 about = np.concatenate([groups["held out"], groups["training"]])
                 reader.delete([item.id for item in self.data.memory_items(about) if item.id is not None])
-            seen = {name: self.observe(reader, name, countries) for name, countries in groups.items()}
+            seen = {name: self.observe(reader, questions) for name, questions in asked.items()}
             for name in ("held out", "training"):
                 rows[f"{name}, {state}"] = self.attacked(seen[name], seen["never seen"])
         return rows
 
-    def observe(self, reader: Reader, group: str, countries: Int[np.ndarray, " n"]) -> Observations:
-        """Asks about all of a group's countries."""
+    def questions(self, group: str, countries: Int[np.ndarray, " n"]) -> Example:
+        """About all of a group's countries."""
         questions = self.data.evaluation("train" if group == "training" else "held_out", self.renderings)
-        questions = select(questions, np.isin(questions["id"] // len(RELATIONS), countries))
+        return select(questions, np.isin(questions["id"] // len(RELATIONS), countries))
+
+    def observe(self, reader: Reader, questions: Example) -> Observations:
         output = self.answer(reader, questions)
         scored = self.answer(reader, questions, answers=questions["answer"])
         numbers = np.stack([self.correct(output, questions), scored.likelihood, output.likelihood])

@@ -44,7 +44,7 @@ class WorldEvaluation(MemoryEvaluation):
         data, splits = self.data, self.data.splits
         held_out = data.evaluation("held_out", self.renderings)
         rows = {"held out": self.ask(reader, held_out)}
-        rows["training entities"] = self.ask(reader, data.evaluation("train", 4))
+        rows["training entities"] = self.ask(reader, data.evaluation("train", self.renderings))
         rows["no memory"] = self.ask(reader, held_out, k=0)
         rows |= self.without_each_source(reader, held_out)
         if len(splits["newcomers"]):

@@ -27,7 +27,7 @@ FILES = {"unet": WEIGHTS, "vae": WEIGHTS, "text_encoder": "model.safetensors"}  
 SMALL = UNetConfig(
     in_channels=3, out_channels=5, block_out_channels=(8, 12), layers_per_block=1, norm_num_groups=4,
     down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-    cross_attention_dim=6, attention_head_dim=(1, 3), use_linear_projection=True, transformer_layers_per_block=2,
+    cross_attention_dim=6, attention_head_dim=(1, 3), use_linear_projection=True,
 )  # fmt: skip
 
 

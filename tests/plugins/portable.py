@@ -20,9 +20,8 @@ UNETS = {
         down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
         attention_head_dim=(1, 3, 3),
-        transformer_layers_per_block=1,
     ),
-    "other": SMALL,
+    "other": dataclasses.replace(SMALL, transformer_layers_per_block=2),
 }
 
 

@@ -146,11 +146,21 @@ def test_a_row_for_each_method(made, tmp_path):
     refused(FileExistsError, str(tmp_path), comparison(made).run, "", tmp_path)
 
 
-def test_clips_columns(made, tmp_path):
+NOISE = np.random.default_rng(0).random((5, SIDE, SIDE, 3), np.float32)
+
+
+@pytest.fixture
+def generated(monkeypatch):
+    """Images and seconds without any run of a network."""
+    monkeypatch.setattr(ControlComparison, "_generate", lambda *arguments: NOISE[: len(arguments[-1].prompts)])
+    monkeypatch.setattr(tables, "interleaved", lambda runs, rounds: {name: [1.0] for name in runs})
+
+
+def test_clips_columns(made, generated, tmp_path):
     """Of features by hand: images by their corners, prompts by their length."""
     embed = lambda texts: np.array([[len(text)] + [1] * 11 for text in texts], np.float32)  # noqa: E731
     clip = Clip(FeatureExtractor("corners", lambda images: 1 + CORNERS(images)), FeatureExtractor("corners", embed))
-    shown = comparison(made, clip=clip, quality=None, rounds=1).run("", tmp_path)
+    shown = comparison(made, clip=clip, quality=None).run("", tmp_path)
     header, _, base = shown.splitlines()[:3]
     titles = ["CMMD corners", "CLIP score corners"]
     assert [cell.strip() for cell in header.split("|")[-3:-1]] == titles
@@ -221,15 +231,12 @@ def test_a_control_for_another_base_is_named(made, tmp_path):
     refused(ValueError, r"Base \+ plugin: .*\(16,\)", evaluation.run, "", tmp_path / "out")
 
 
-def test_quality_is_shown_under_the_name_of_its_features(made, monkeypatch):
-    """Generation is replaced by noise; only Inception's distance is called FID."""
-    noise = np.random.default_rng(0).random((5, SIDE, SIDE, 3), np.float32)
-    monkeypatch.setattr(ControlComparison, "_generate", lambda *_: noise[:1])
-    monkeypatch.setattr(tables, "interleaved", lambda runs, rounds: {name: [1.0] for name in runs})
+def test_quality_is_shown_under_the_name_of_its_features(made, generated):
+    """Only Inception's distance is called FID."""
     for name, distance in (("corners", "Fréchet corners"), (INCEPTION, "FID")):
         evaluation = comparison(made, quality=FeatureExtractor(name, CORNERS.embed))
         held = evaluation.held_out(4)
-        images = {"Base": held.images, "Base + noise": noise[:4]}
+        images = {"Base": held.images, "Base + noise": NOISE[:4]}
         rows = evaluation._rows(diffusion_base(), [tables.Method(title) for title in images], held, images, None)
         base, other = (row["quality"] for row in rows)
         assert next(iter(base)) == distance and base[distance] < 1e-6 < other[distance]

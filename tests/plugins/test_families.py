@@ -4,7 +4,7 @@ import families
 import numpy as np
 import pytest
 from families import FAMILIES, IMAGES
-from networks import parameters
+from networks import assert_same
 
 from plugins.diffusion.io.lora import Lora
 from plugins.diffusion.pipeline import load
@@ -23,7 +23,6 @@ def test_images_of_the_library(name):
     if "lora" in FAMILIES[name]:
         peft = load(families.folder(name)).with_loras([(Lora.load(families.lora("peft")), 1.0)])
         for kind, network in pipeline.networks.items():
-            for path, value in parameters(network).items():
-                np.testing.assert_array_equal(value, parameters(peft.networks[kind])[path])
+            assert_same(network, peft.networks[kind])
     image = pipeline(**families.arguments(name))[0]
     np.testing.assert_allclose(image, IMAGES[name], atol=PARITY)

@@ -21,8 +21,15 @@ STEPS = 10
 
 
 @pytest.fixture(scope="module")
-def pipeline():
-    return diffusion.load()
+def draw():
+    """Images of all prompts under controls."""
+    pipeline = diffusion.load()
+    return lambda *controls: pipeline(PROMPTS, seeds=range(len(PROMPTS)), steps=STEPS, controls=list(controls))
+
+
+@pytest.fixture(scope="module")
+def alone(draw):
+    return draw()
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +47,18 @@ def test_they_are_small_and_have_model_cards():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_outputs_have_the_layout_of_the_condition(kind, pipeline, picture):
+def test_outputs_have_the_layout_of_the_condition(kind, draw, alone, picture):
     """More than the base alone, and than with another condition, whose outputs have that one's layout."""
     score, network = KINDS[kind], load(f"{kind}-small")
     shown = {"own": picture, "other": picture[::-1].copy()}
 
-    def mean(target, *controls):
-        images = pipeline(PROMPTS, seeds=range(len(PROMPTS)), steps=STEPS, controls=list(controls))
+    def mean(images, target):
         return np.mean([score(image, shown[target]) for image in images])
 
-    own, other = (network.on(make(kind, image)) for image in shown.values())
-    alone, controlled, wrong = mean("own"), mean("own", own), mean("own", other)
-    assert controlled > max(alone, wrong) + 0.15, (alone, controlled, wrong)
-    assert mean("other", other) > wrong + 0.15
+    own, other = (draw(network.on(make(kind, image))) for image in shown.values())
+    none, controlled, wrong = (mean(images, "own") for images in (alone, own, other))
+    assert controlled > max(none, wrong) + 0.15, (none, controlled, wrong)
+    assert mean(other, "other") > wrong + 0.15
 
 
 def test_the_command_uses_the_shipped_plugin_of_a_kind(tmp_path, monkeypatch, picture):

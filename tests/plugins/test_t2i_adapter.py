@@ -39,13 +39,13 @@ def unet(io):
     residuals = fixture("controlnet_io")
 
     @jax.jit
-    def call(features, scale=0.0):
+    def call(state, features, scale):
         seen = {}
         tap = lambda name, value: seen.setdefault(name, value)  # noqa: E731
         skips, middle = [scale * residuals[f"down_{i:02}"] for i in range(12)], scale * residuals["mid"]
         return nnx.merge(graph, state)(io["x"], io["t"], io["ctx"], features, skips, middle, tap=tap), seen
 
-    return call
+    return lambda features, scale=0.0: call(state, features, scale)
 
 
 def test_features(io, features):

@@ -56,7 +56,7 @@ def pixel_base() -> Pipeline:
 
 def train(task: Any, batch: Mapping[str, Any], steps: int) -> tuple[Any, list[dict[str, float]]]:
     """Parameters after `steps` of Adam on one batch, and the metrics of each step."""
-    params, optimiser = jax.jit(task.init)(jax.random.key(1)), optax.adam(3e-3)
+    params, optimiser = task.init(jax.random.key(1)), optax.adam(3e-3)
 
     @jax.jit
     def step(params, state, number):

@@ -1,5 +1,6 @@
 """Both worlds' evaluations with untrained networks: right answers, scores, changes of the memory, search engines."""
 
+import dataclasses
 import json
 import types
 
@@ -24,6 +25,7 @@ from reveal.reader import Reader, ReaderOutput
 
 COUNTRIES = CountriesConfig(size=16, invented=0)
 EVALUATION = CountriesEvaluation(COUNTRIES, renderings=1, beams=1)
+FEW = dataclasses.replace(EVALUATION, data=dataclasses.replace(COUNTRIES, held_out=10))
 HELD_OUT = COUNTRIES.evaluation("held_out", 1)
 
 
@@ -112,7 +114,7 @@ def test_scores_by_relation_and_their_table():
 @pytest.mark.parametrize(
     ("evaluation", "network", "zero"),
     [
-        (EVALUATION, COUNTRIES_NETWORK, [("without vqa", "recall_1_vqa")]),
+        (FEW, COUNTRIES_NETWORK, [("without vqa", "recall_1_vqa")]),
         (
             WorldEvaluation(WORLD, renderings=1),
             WORLD_NETWORK,
@@ -130,7 +132,7 @@ def test_every_row_is_written(evaluation, network, zero, tmp_path):
     assert {path.name for path in out.iterdir()} == set(evaluation.files())
     assert "recall_1" not in rows["no memory"] and all(rows[row][score] == 0 for row, score in zero)
     assert rows["held out"]["gate"] == rows["without vqa"]["gate"]
-    if evaluation is EVALUATION:
+    if evaluation is FEW:
         assert rows["held out"]["recall_4"] == rows["shuffled memory"]["recall_4"]
         width, height = image_size(out / "answers.png")
         assert width > 4 * 192 and height > 5 * 192
