@@ -229,7 +229,7 @@ def run_of(name: str, files, task: dict, **data):
         seed=0,
         data=own,
         task=dict(knowledge=own, network=NETWORK, **task),
-        optim=dict(_target_="common.training.optimizer.OptimConfig", name="adafactor", lr=1e-2, clip=1.0),
+        optim=dict(_target_="common.training.optimizer.OptimConfig", lr=1e-2, multipliers=[["query_head", 1], ["", 0]]),
         trainer=dict(_target_="common.training.trainer.TrainerConfig", **trainer),
         logger=dict(_target_="common.training.logger.LoggerConfig"),
         cluster=dict(_target_="common.training.distributed.ClusterConfig"),
