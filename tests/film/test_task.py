@@ -51,7 +51,8 @@ def params_of(config: FilmConfig):
 
 
 def test_the_flow_error_is_zero_for_exact_flows_alone():
-    compiled, truth, still = jax.jit(flow_error), batch(), (4 + 2) / 2  # mean of |dx|, |dy|, in full-size pixels, at every level
+    compiled, truth = jax.jit(flow_error), batch()
+    still = (4 + 2) / 2  # mean of |dx|, |dy|, in full-size pixels, at every level
     swapped = truth | dict(flow0=truth["flow1"], flow1=truth["flow0"])
     for motion, data, error in ((MOTION, truth, 0), ((0, 0), truth, still), ((-4, 2), truth, 2 * still)):
         assert compiled(exact_output(motion), data) == pytest.approx(error, abs=1e-6)

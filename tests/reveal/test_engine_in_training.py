@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
+from reveal_networks import drawn
 
 from reveal.memory import ExactEngine
 from reveal.memory.engines.engine import SearchResult, merge
 from reveal.network.model import Query
+from reveal.network.weights import save
 from reveal.training.device_memory import Contents
 from reveal.training.losses import Weights
 
@@ -25,6 +28,9 @@ with warnings.catch_warnings():
     from common.training.task import RefreshConfig, Version
     from common.training.trainer import TrainerConfig, train
     from reveal.training.joint import Joint
+
+LM = Weights(contrastive=0, disentangle=0, gap=0)
+
 
 class NumpyEngine:
     """Brute force."""
@@ -56,11 +62,10 @@ class Recorded:
         return self.engine.search(queries, k, **how)
 
 
-def losses(folder: Path, engine) -> list[float]:
-    """Of a run of six steps, which train the heads of queries and keys alone: the whole network compiles for longer. Ids
-    have gaps, and each batch permutes tokens: all items are encoded anew, from their rows."""
-    weights = Weights(contrastive=0, disentangle=0, gap=0)
-    task = Joint(WORLD, NETWORK, k=3, weights=weights, engine=engine, refresh=RefreshConfig(2, 1))
+def losses(folder: Path, engine, weights: str) -> list[float]:
+    """Of a run of six steps, which train the heads of queries and keys alone: all would compile for three times as
+    long. Ids have gaps, and each batch permutes tokens, so that all items are encoded anew, from their rows."""
+    task = Joint(WORLD, NETWORK, k=3, weights=LM, engine=engine, refresh=RefreshConfig(2, 1), start_from=weights)
     config = TrainerConfig(6, 1, picture_every=100, checkpoint_every=3, progress=False, devices=1)
     optim = OptimConfig(lr=1e-2, multipliers=[("query_head|key_head", 1), ("", 0)])
     train(task, WORLD, optim, config, folder, 3)
@@ -68,16 +73,22 @@ def losses(folder: Path, engine) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def exact(tmp_path_factory):
-    return losses(tmp_path_factory.mktemp("exact"), None)
+def weights(tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "weights.safetensors"
+    return str(save(path, nnx.to_pure_dict(nnx.state(drawn(NETWORK))), NETWORK))
 
 
 @pytest.fixture(scope="module")
-def failed(tmp_path_factory):
+def exact(tmp_path_factory, weights):
+    return losses(tmp_path_factory.mktemp("exact"), None, weights)
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory, weights):
     """A run whose engine was gone after three steps."""
     folder, engine = tmp_path_factory.mktemp("failed"), Recorded(NumpyEngine(), searches=3)
     with pytest.raises(ConnectionError, match=r"^http://host:19530$"):
-        losses(folder, engine)
+        losses(folder, engine, weights)
     assert set(engine.searched) == {0}
     return folder
 
@@ -87,13 +98,13 @@ def test_a_failing_engine_ends_the_run_without_a_checkpoint(failed):
 
 
 @pytest.mark.parametrize("name", ["numpy", "milvus"])
-def test_an_engine_resumes_a_run_and_searches_the_keys_of_the_step(name, tmp_path, exact, failed):
+def test_an_engine_resumes_a_run_and_searches_the_keys_of_the_step(name, tmp_path, exact, failed, weights):
     if name == "milvus":
         pytest.importorskip("pymilvus")
         from reveal.memory import MilvusEngine
     engine = Recorded(NumpyEngine() if name == "numpy" else MilvusEngine(str(tmp_path / "keys.db")))
     shutil.copytree(failed, tmp_path / "run")
-    np.testing.assert_allclose(losses(tmp_path / "run", engine), exact, rtol=1e-5)
+    np.testing.assert_allclose(losses(tmp_path / "run", engine, weights), exact, rtol=1e-5)
     # Versions are those of steps 0, 2 and 4, each in use a step later: that of step 2 was in use after step 3.
     assert engine.updates == [1, 2] and engine.searched == sorted(engine.searched) and set(engine.searched) == {1, 2}
 
