@@ -340,7 +340,7 @@ def test_flow_from_a_lower_scale_in_any_size(direct, size, scale, quality):
 @pytest.mark.slow
 def test_flow_from_a_lower_scale_is_the_same_motion():
     """Of the shipped weights, also of an ensemble, which mirrors it and exchanges its directions."""
-    model, size = film.load(), (192, 256)
+    model, size = film.load(), (128, 192)
     pair = [recipe.scene(*size, time) for time in (0, 1)]
 
     def frame(scale: int, ensemble: bool) -> np.ndarray:
@@ -348,7 +348,7 @@ def test_flow_from_a_lower_scale_is_the_same_motion():
         return next(interpolator.between(*pair, [Fraction(1, 4)]))
 
     expected = recipe.scene(*size, 0.25)
-    errors = [float(np.abs(frame(*how) - expected).mean()) for how in ((1, False), (2, False), (2, True), (4, True))]
+    errors = [float(np.abs(frame(*how) - expected).mean()) for how in ((1, False), (2, False), (4, True))]
     assert max(errors) < 2 * errors[0] < 0.25 * np.abs(pair[0] - expected).mean()
 
 
