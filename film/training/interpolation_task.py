@@ -81,7 +81,9 @@ class FilmTask:
         model = load(self.start_from)
         if model.config != replace(self.model, **{name: getattr(model.config, name) for name in ADDED}):
             raise ValueError(f"start_from={self.start_from} holds {model.config}, the task asks for {self.model}")
-        found, whole = flatten(nnx.to_pure_dict(nnx.state(model))), self.init(jax.random.key(0))
+        found, whole = flatten(nnx.to_pure_dict(nnx.state(model))), jax.eval_shape(self.init, jax.random.key(0))
+        if flatten(whole).keys() - found.keys():
+            whole = jax.jit(self.init)(jax.random.key(0))
         if dropped := sorted(found.keys() - flatten(whole).keys()):
             raise ValueError(f"start_from={self.start_from} has parts that task.model lacks: {', '.join(dropped)}")
         return unflatten_like({**flatten(whole), **found}, whole)

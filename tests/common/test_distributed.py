@@ -63,15 +63,11 @@ def test_killed_three_times_it_ends_in_the_same_weights_bit_for_bit(tmp_path, al
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_of_two_killed_ends_the_other_and_both_resume(tmp_path, alone, victim):
     """After the checkpoint of step 3, as batch 5 is drawn."""
-    members = [
-        run(tmp_path, 2, cluster=one, kill=5 if one["process"] == victim else 0, trainer=dict(steps=6))
-        for one in two_processes()
-    ]
+    members = [run(tmp_path, 2, cluster=one, kill=5 if one["process"] == victim else 0) for one in two_processes()]
     outputs = [member.communicate(timeout=300)[0] for member in members]
     assert members[victim].returncode == -9 and members[1 - victim].returncode not in (0, -9), outputs[1 - victim]
     assert not (tmp_path / "weights.safetensors").exists()
-    finish(*[run(tmp_path, 2, cluster=one, trainer=dict(steps=6)) for one in two_processes()])
-    finish(run(tmp_path))
+    finish(*[run(tmp_path, 2, cluster=one) for one in two_processes()])
     np.testing.assert_allclose(losses(tmp_path), losses(alone), rtol=1e-5)
 
 

@@ -1,6 +1,7 @@
 """The smallest thing to train, a line through points, with and without refreshed arrays; also run as a program."""
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -167,6 +168,8 @@ def main(folder: str, settings: str) -> None:
     """A run with these settings: "trainer", "stages" (changes of those, one after the other), "cluster", "refresh",
     "kill" (a step), "stuck" (a refresh that never ends) and "smallest_split" (bytes)."""
     chosen = json.loads(settings)
+    # Seconds until a killed process is missed; JAX's 100 would all be waited for.
+    jax.distributed.initialize = functools.partial(jax.distributed.initialize, heartbeat_timeout_seconds=20)
     distributed.join(distributed.ClusterConfig(**chosen.get("cluster", {})))
     mesh.SMALLEST_SPLIT = chosen.get("smallest_split", mesh.SMALLEST_SPLIT)
     refresh.PATIENCE = 0.1

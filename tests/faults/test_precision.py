@@ -11,7 +11,7 @@ import pytest
 from assistants import network as reveal
 from flax import nnx
 from little_worlds import WORLD
-from networks import folder
+from networks import SMALL, UNet, folder, random
 from networks import network as diffusers
 from tiny_base import diffusion_base
 from toy import toy
@@ -27,9 +27,9 @@ def film():
 
 
 def unet():
-    x, context = drawn.given("x").transpose(0, 2, 3, 1), drawn.given("ctx")
+    x, context = drawn.normal("x", (2, 8, 8, 3)), drawn.normal("context", (2, 7, 6))
     t = jnp.array([981, 20], jnp.int32)
-    return diffusers("unet"), lambda model, x, context: model(x, t, context), (x, context)
+    return random(UNet, SMALL), lambda model, x, context: model(x, t, context), (x, context)
 
 
 def vae():

@@ -214,7 +214,8 @@ def test_no_frame_is_made_twice(halving, monkeypatch):
 
 
 @pytest.mark.parametrize(("kept", "count"), [(0, 30), (1, 16), (2, 16), (4, 10)])
-def test_no_more_is_kept_than_planned_and_the_frames_are_the_same(halving, encodings, kept, count):
+def test_no_more_is_kept_than_planned_and_the_frames_are_the_same(halving, encodings, monkeypatch, kept, count):
+    monkeypatch.setattr(film.interpolator, "return_freed_memory", lambda: None)  # the heap of the tests is large
     frames = frames_at(halving, *moments.even(15), plan=whole(kept))
     gc.collect()
     assert encodings.most <= max(2, kept) and encodings.alive == 0
@@ -339,7 +340,7 @@ def test_flow_from_a_lower_scale_in_any_size(direct, size, scale, quality):
 @pytest.mark.slow
 def test_flow_from_a_lower_scale_is_the_same_motion():
     """Of the shipped weights, also of an ensemble, which mirrors it and exchanges its directions."""
-    model, size = film.load(), (192, 256)
+    model, size = film.load(), (128, 192)
     pair = [recipe.scene(*size, time) for time in (0, 1)]
 
     def frame(scale: int, ensemble: bool) -> np.ndarray:
@@ -347,7 +348,7 @@ def test_flow_from_a_lower_scale_is_the_same_motion():
         return next(interpolator.between(*pair, [Fraction(1, 4)]))
 
     expected = recipe.scene(*size, 0.25)
-    errors = [float(np.abs(frame(*how) - expected).mean()) for how in ((1, False), (2, False), (2, True), (4, True))]
+    errors = [float(np.abs(frame(*how) - expected).mean()) for how in ((1, False), (2, False), (4, True))]
     assert max(errors) < 2 * errors[0] < 0.25 * np.abs(pair[0] - expected).mean()
 
 

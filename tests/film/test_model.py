@@ -47,8 +47,13 @@ def test_a_batch_equals_the_reference(tiny):
 
 def test_flow_residuals_equal_the_reference(tiny):
     data = np.load(DATA / "tiny_128x192.npz")
-    (p0, e0), (p1, e1) = (tiny.encode(jnp.asarray(x)) for x in pair(128, 192))
-    flows = tiny.flow([p0, *e0.packs, *e0.features], [p1, *e1.packs, *e1.features])
+
+    @jax.jit
+    def flow(*frames):
+        (p0, e0), (p1, e1) = map(tiny.encode, frames)
+        return tiny.flow([p0, *e0.packs, *e0.features], [p1, *e1.packs, *e1.features])
+
+    flows = flow(*pair(128, 192))
     assert len(flows) == tiny.config.pyramid_levels
     for level, flow in enumerate(flows):
         residual = flow if level + 1 == len(flows) else flow - resize_bilinear(2 * flows[level + 1], flow.shape[1:3])
@@ -66,14 +71,17 @@ def test_three_adam_steps_equal_the_reference(tiny):
     def loss(params):
         return l1(nnx.merge(graphdef, params).forward(x0, x1, jnp.full((2, 1), 0.5)).image, y)
 
-    step = jax.jit(jax.value_and_grad(loss))
+    @jax.jit
+    def step(params, opt_state):
+        value, grads = jax.value_and_grad(loss)(params)
+        updates, opt_state = tx.update(grads, opt_state)
+        return value, grads, optax.apply_updates(params, updates), opt_state
+
     opt_state, losses, gradients = tx.init(params), [], None
     for _ in range(3):
-        value, grads = step(params)
+        value, grads, params, opt_state = step(params, opt_state)
         gradients = gradients or grads
         losses.append(float(value))
-        updates, opt_state = tx.update(grads, opt_state)
-        params = optax.apply_updates(params, updates)
     np.testing.assert_allclose(losses, data["losses"], rtol=1e-5)
     gradients, weights = flatten(gradients), flatten(params)
     for path, entry in key_table(tiny.config, "variables").items():

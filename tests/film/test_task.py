@@ -24,8 +24,8 @@ from film.training.interpolation_task import FilmTask
 from film.visualization import FlowPyramid, TripletSheet
 from recipes.film_small.flow_pretraining import FlowTask
 
-START = FilmConfig(4, 3, 2, 2, (2, 2, 2), (16, 16, 16), 8)
-SMALL_START = dataclasses.replace(START, correlation_radius=(1, 1, 2), bilateral=True, blend=True)
+START = FilmConfig(3, 2, 1, 2, (2, 2), (16, 16), 8)
+SMALL_START = dataclasses.replace(START, correlation_radius=(1, 2), bilateral=True, blend=True)
 LEAST = FilmConfig(2, 2, 1, 1, (1, 1), (8, 8), 4)  # gradients: every kind of layer once, since compiling takes longest
 BILATERAL = dataclasses.replace(LEAST, correlation_radius=(1, 0), bilateral=True, blend=True)
 HELPED = {"l1": L1(), "warped": WarpedL1(weight=[[0, 0.0], [10, 1.0]]), "flow": TeacherFlow(weight=0.5)}
@@ -51,12 +51,13 @@ def params_of(config: FilmConfig):
 
 
 def test_the_flow_error_is_zero_for_exact_flows_alone():
-    truth, still = batch(), (4 + 2) / 2  # mean of |dx|, |dy|, in full-size pixels, at every level
+    compiled, truth = jax.jit(flow_error), batch()
+    still = (4 + 2) / 2  # mean of |dx|, |dy|, in full-size pixels, at every level
     swapped = truth | dict(flow0=truth["flow1"], flow1=truth["flow0"])
     for motion, data, error in ((MOTION, truth, 0), ((0, 0), truth, still), ((-4, 2), truth, 2 * still)):
-        assert float(flow_error(exact_output(motion), data)) == pytest.approx(error, abs=1e-6)
-    assert float(flow_error(exact_output(MOTION), swapped)) > 5
-    assert float(flow_error(exact_output(MOTION, levels=5), partly_valid())) == pytest.approx(0, abs=1e-6)
+        assert compiled(exact_output(motion), data) == pytest.approx(error, abs=1e-6)
+    assert compiled(exact_output(MOTION), swapped) > 5
+    assert compiled(exact_output(MOTION, levels=5), partly_valid()) == pytest.approx(0, abs=1e-6)
 
 
 def test_the_loss_is_the_weighted_sum_of_its_terms():
@@ -98,18 +99,10 @@ def alone(name: str):
     return gradient_of(TASKS[name])
 
 
-def test_rematerialised_and_bfloat16_gradients():
-    def gradient(run):
-        return flatten(jax.device_get(run(params_of(LEAST), uneven())[1]))
-
-    task = TASKS["paper"]
-    plain = gradient(alone("paper"))
-    again, half = (
-        gradient(gradient_of(dataclasses.replace(task, **x))) for x in ({"remat": True}, {"dtype": "bfloat16"})
-    )
-    for path, value in plain.items():
-        np.testing.assert_allclose(again[path], value, rtol=1e-3, atol=1e-5, err_msg=path)
-    one, other = (np.concatenate([np.ravel(x) for x in grads.values()]) for grads in (plain, half))
+def test_the_gradient_of_bfloat16_is_near():
+    runs = alone("paper"), gradient_of(dataclasses.replace(TASKS["paper"], dtype="bfloat16"))
+    trees = [jax.tree.leaves(jax.device_get(run(params_of(LEAST), uneven())[1])) for run in runs]
+    one, other = (np.concatenate([np.ravel(x) for x in leaves]) for leaves in trees)
     assert other.dtype == np.float32
     assert np.corrcoef(one, other)[0, 1] > 0.98 and not np.array_equal(one, other)
 
@@ -125,12 +118,12 @@ def test_the_loss_falls(name):
     assert losses[-1] < 0.9 * losses[0] and all(np.isfinite(losses))
 
 
-@pytest.mark.parametrize("name", ["paper", "flow"])
-def test_two_devices_give_the_same_gradient(name):
-    """They communicate only for the gradient."""
+@pytest.mark.parametrize(("name", "changes"), [("paper", {"remat": True}), ("flow", {})])
+def test_two_devices_give_the_same_gradient(name, changes):
+    """With activations computed again, too. The devices communicate only for the gradient."""
     start, data, mesh = params_of(TASKS[name].model), uneven(), make_mesh(2)
     shared = shard_batch(mesh, data)
-    split = gradient_of(TASKS[name], mesh).lower(start, shared).compile()
+    split = gradient_of(dataclasses.replace(TASKS[name], **changes), mesh).lower(start, shared).compile()
     one, other = (jax.tree.leaves(jax.device_get(x)) for x in (alone(name)(start, data), split(start, shared)))
     for a, b in zip(one, other, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-3, atol=2e-6)
@@ -166,8 +159,8 @@ def test_training_starts_from_given_weights_with_fewer_levels(tmp_path):
     assert FilmTask(CONFIG).start() is None
     with pytest.raises(ValueError, match="start_from"):
         FilmTask(START, start_from=task.start_from).start()
-    fewer = FilmTask(START, levels=3)
-    assert len(jax.eval_shape(fewer.forward, params_of(START), batch()).forward_flow) == 3
+    fewer = FilmTask(START, levels=2)
+    assert len(jax.eval_shape(fewer.forward, params_of(START), batch()).forward_flow) == 2
 
 
 def test_added_parts_change_nothing_until_they_are_trained(tmp_path):
@@ -216,8 +209,9 @@ def test_the_laplacian_weighs_coarse_differences_more():
     y, data = batch()["y"], batch()
     checks = 0.1 * (jnp.indices((SIDE, SIDE)).sum(0) % 2 - 0.5)[..., None]
 
+    @jax.jit
     def loss(image):
-        return float(Laplacian()(Scope(exact_output(MOTION)._replace(image=image), data, context())))
+        return Laplacian()(Scope(exact_output(MOTION)._replace(image=image), data, context()))
 
     assert loss(y) == 0
     assert loss(y + 0.05) > 5 * loss(y + checks) > 0  # the same L1: in the coarsest band, and in the finest

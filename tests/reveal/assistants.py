@@ -14,6 +14,7 @@ import pytest
 from flax import nnx
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
+from reveal_networks import drawn
 
 from common.io.images import from_uint8, write_image
 from recipes.small_world.facts import SOURCES
@@ -28,7 +29,7 @@ WEIGHTS = ("--weights", "weights.safetensors")
 
 def network(seed: int = 0, **changes) -> Reveal:
     """At random."""
-    return Reveal(dataclasses.replace(NETWORK, **changes), rngs=nnx.Rngs(seed))
+    return drawn(dataclasses.replace(NETWORK, **changes), seed)
 
 
 def save(folder: Path, model: Reveal, data: dict | None = None, more: dict | None = None) -> Path:

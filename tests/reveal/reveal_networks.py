@@ -76,10 +76,26 @@ def filled(name: str, modules: dict[str, nnx.Module], prefix: str = "") -> dict[
     return arrays(name)
 
 
+def drawn(config: RevealConfig, seed: int = 0) -> Reveal:
+    """Nearly as `Reveal(config, rngs=...)`, drawn by NumPy: JAX would compile a program for each shape."""
+
+    def draw(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        name = path[-1].key
+        if name in ("scale", "bias"):
+            return jnp.full(leaf.shape, name == "scale", jnp.float32)
+        variance = {"embedding": 1, "latents": 1, "kernel": 1 / np.prod(leaf.shape[:-1])}.get(name, 0.06)
+        return jnp.asarray(rng.standard_normal(leaf.shape) * np.sqrt(variance), jnp.float32)
+
+    rng = np.random.default_rng(seed)
+    model = nnx.eval_shape(lambda: Reveal(config, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(model)
+    return nnx.merge(graph, jax.tree.map_with_path(draw, nnx.to_pure_dict(state)))
+
+
 @functools.cache
 def small(**changes) -> Reveal:
     """A network at random."""
-    return Reveal(dataclasses.replace(SMALL, **changes), rngs=nnx.Rngs(3))
+    return drawn(dataclasses.replace(SMALL, **changes), 3)
 
 
 def shallow(**changes) -> Reveal:

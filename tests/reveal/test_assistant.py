@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assistants import RECIPE, network, save, vocabulary, workplace
-from flax import nnx
 from little_worlds import COUNTRIES as LAND
 from little_worlds import COUNTRIES_NETWORK as READS_LAND
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
+from reveal_networks import drawn
 
 from common.io.images import read_image
 from recipes.countries.augmentation import blank_image
@@ -28,7 +28,6 @@ from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
 from reveal.memory.items import Item
 from reveal.network import weights
 from reveal.network.generator import Decoding
-from reveal.network.model import Reveal
 from reveal.processing.processor import DESCRIBE, Hops, Processor, network_input, processor_of
 from reveal.processing.tokenizers import Pieces, Words
 from reveal.reader import Reader
@@ -154,7 +153,7 @@ def test_a_recipe_says_how_to_read(tmp_path):
 
 def test_a_question_of_two_hops_is_asked_as_two_questions(tmp_path):
     """First about the image, then about none, which is a grey one; the items are of the second hop."""
-    model = Reveal(READS_LAND, rngs=nnx.Rngs(0))
+    model = drawn(READS_LAND)
     reader = Reader(model, read_item=LAND.read_item)
     reader.build(tmp_path / "memory", LAND.memory_items(range(3)), SOURCES_OF_LAND)
     questions = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops()}

@@ -1,7 +1,7 @@
 """Training with a search engine on the host: it finds what the exact search finds, in the keys that the step reads."""
 
-import dataclasses
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
+from reveal_networks import drawn
 
 from reveal.memory import ExactEngine
 from reveal.memory.engines.engine import SearchResult, merge
 from reveal.network.model import Query
+from reveal.network.weights import save
 from reveal.training.device_memory import Contents
 from reveal.training.losses import Weights
 
@@ -26,63 +29,84 @@ with warnings.catch_warnings():
     from common.training.trainer import TrainerConfig, train
     from reveal.training.joint import Joint
 
-PLAIN = dataclasses.replace(WORLD, shuffle=False)
 LM = Weights(contrastive=0, disentangle=0, gap=0)
 
 
 class NumpyEngine:
-    """Brute force. Records its updates and the version of each search."""
-
-    def __init__(self):
-        self.searched, self.updates = [], []
+    """Brute force."""
 
     def update(self, rows, sources, version):
         self.rows, self.keys, self.version = rows, rows.keys(0, len(rows)), version
-        self.updates.append(version)
 
     def search(self, queries, k, *, sources=None, log_gate=None) -> SearchResult:
-        self.searched.append(self.version)
         scores = queries @ self.keys.T + log_gate[:, self.rows.source]
         allowed = np.isin(self.rows.source, range(4) if sources is None else sources)
         ids, source = (np.broadcast_to(x, scores.shape) for x in (self.rows.ids, self.rows.source))
         return merge(ids, np.where(allowed, scores, -np.inf), source, k, self.version)
 
 
-def losses(folder: Path, engine, steps: int = 6, data=PLAIN, **fields) -> list[float]:
-    """Of a run of so many steps."""
-    task = Joint(data, NETWORK, k=3, weights=LM, engine=engine, refresh=RefreshConfig(2, 1), **fields)
-    options = dict(log_every=1, picture_every=100, checkpoint_every=100, progress=False, devices=1)
-    train(task, data, OptimConfig(lr=1e-2), TrainerConfig(steps=steps, **options), folder, 3)
+class Recorded:
+    """An engine, the versions of its updates and searches; it is gone after so many of these."""
+
+    def __init__(self, engine, searches: int = 100):
+        self.engine, self.most, self.updates, self.searched = engine, searches, [], []
+
+    def update(self, rows, sources, version):
+        self.engine.update(rows, sources, version)
+        self.updates.append(version)
+
+    def search(self, queries, k, **how) -> SearchResult:
+        if len(self.searched) == self.most:
+            raise ConnectionError("http://host:19530")
+        self.searched.append(self.updates[-1])
+        return self.engine.search(queries, k, **how)
+
+
+def losses(folder: Path, engine, weights: str) -> list[float]:
+    """Of a run of six steps, which train the heads of queries and keys alone: all would compile for three times as
+    long. Ids have gaps, and each batch permutes tokens, so that all items are encoded anew, from their rows."""
+    task = Joint(WORLD, NETWORK, k=3, weights=LM, engine=engine, refresh=RefreshConfig(2, 1), start_from=weights)
+    config = TrainerConfig(6, 1, picture_every=100, checkpoint_every=3, progress=False, devices=1)
+    optim = OptimConfig(lr=1e-2, multipliers=[("query_head|key_head", 1), ("", 0)])
+    train(task, WORLD, optim, config, folder, 3)
     return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
-def exact(tmp_path_factory):
-    return losses(tmp_path_factory.mktemp("exact"), None)
+def weights(tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "weights.safetensors"
+    return str(save(path, nnx.to_pure_dict(nnx.state(drawn(NETWORK))), NETWORK))
 
 
-def test_an_engine_searches_the_keys_of_the_step_and_so_does_a_resumed_run(tmp_path, exact):
-    first, second = NumpyEngine(), NumpyEngine()
-    losses(tmp_path, first, steps=3)
-    np.testing.assert_allclose(losses(tmp_path, second), exact, rtol=1e-5)
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory, weights):
+    return losses(tmp_path_factory.mktemp("exact"), None, weights)
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory, weights):
+    """A run whose engine was gone after three steps."""
+    folder, engine = tmp_path_factory.mktemp("failed"), Recorded(NumpyEngine(), searches=3)
+    with pytest.raises(ConnectionError, match=r"^http://host:19530$"):
+        losses(folder, engine, weights)
+    assert set(engine.searched) == {0}
+    return folder
+
+
+def test_a_failing_engine_ends_the_run_without_a_checkpoint(failed):
+    assert [path.name for path in (failed / "checkpoints").glob("[0-9]*")] == ["3"]
+
+
+@pytest.mark.parametrize("name", ["numpy", "milvus"])
+def test_an_engine_resumes_a_run_and_searches_the_keys_of_the_step(name, tmp_path, exact, failed, weights):
+    if name == "milvus":
+        pytest.importorskip("pymilvus")
+        from reveal.memory import MilvusEngine
+    engine = Recorded(NumpyEngine() if name == "numpy" else MilvusEngine(str(tmp_path / "keys.db")))
+    shutil.copytree(failed, tmp_path / "run")
+    np.testing.assert_allclose(losses(tmp_path / "run", engine, weights), exact, rtol=1e-5)
     # Versions are those of steps 0, 2 and 4, each in use a step later: that of step 2 was in use after step 3.
-    assert [*first.updates[:1], *second.updates] == [0, 1, 2]
-    assert set(first.searched) == {0} and second.searched == sorted(second.searched) and set(second.searched) == {1, 2}
-
-
-def test_milvus_finds_the_same_and_resumes(tmp_path, exact):
-    pytest.importorskip("pymilvus")
-    from reveal.memory import MilvusEngine
-
-    for steps in (3, 6):
-        found = losses(tmp_path / "run", MilvusEngine(str(tmp_path / "keys.db"), overwrite=True), steps=steps)
-    np.testing.assert_allclose(found, exact, rtol=1e-5)
-
-
-def test_ids_with_gaps_are_mapped_to_rows(tmp_path):
-    """With a permutation of tokens in each batch, so that all items are re-encoded from their rows."""
-    wanted, found = (losses(tmp_path / str(n), e, 3, WORLD) for n, e in enumerate((None, NumpyEngine())))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert engine.updates == [1, 2] and engine.searched == sorted(engine.searched) and set(engine.searched) == {1, 2}
 
 
 def test_refusals(monkeypatch):
@@ -93,19 +117,9 @@ def test_refusals(monkeypatch):
         Joint(WORLD, NETWORK, engine=NumpyEngine())
 
 
-def test_a_failing_engine_ends_the_run_without_a_checkpoint(tmp_path):
-    class Gone(NumpyEngine):
-        def search(self, queries, k, **how):
-            raise ConnectionError("http://host:19530")
-
-    with pytest.raises(ConnectionError, match=r"^http://host:19530$"):
-        losses(tmp_path, Gone())
-    assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
-
-
 def test_a_query_that_is_not_finite_finds_nothing():
     """The loss is NaN then, and the trainer reports its questions. A failure waits for `check`."""
-    task = Joint(PLAIN, NETWORK, k=3, engine=NumpyEngine())
+    task = Joint(WORLD, NETWORK, k=3, engine=NumpyEngine())
     contents = task.frozen()["contents"]
     keys = np.random.default_rng(0).normal(size=(len(contents.id), 8)).astype(np.float32)
     task.on_refresh(Version(0, 0, 0.0, {"keys": keys}), {"contents": contents}, {})

@@ -385,11 +385,11 @@ def test_a_memory_is_replaced_when_no_program_changes_it(folder, monkeypatch):
 
 
 def test_small_changes_are_merged(tmp_path):
-    """300 single additions, edits and deletions among them: few shards, and the same items as in one change."""
+    """100 single additions, edits and deletions among them: few shards, and the same items as in one change."""
     build(tmp_path / "m", 20, shard=100)
     memory = Memory(tmp_path / "m")
-    items, keys, values = drawn(300, seed=1)
-    for number in range(300):
+    items, keys, values = drawn(100, seed=1)
+    for number in range(100):
         memory.add(items[number : number + 1], keys[number : number + 1], values[number : number + 1])
         if number % 50 == 49:
             memory.edit([Item("kg", {"text": f"edited {number}"}, id=20 + number)], keys[:1], values[:1])
@@ -398,8 +398,8 @@ def test_small_changes_are_merged(tmp_path):
     assert len(opened.shards) <= 3 * 16 and len(list((tmp_path / "m").glob("v*"))) == len(opened.shards)
     opened.verify()
     ids = opened.rows().ids
-    assert len(ids) == 314 and len(opened) == 314 and opened.version == 1 + 300 + 12
-    for number in (0, 47, 299):
+    assert len(ids) == 118 and len(opened) == 118 and opened.version == 1 + 100 + 4
+    for number in (0, 47, 99):
         there = opened.items([20 + number])[0]
         assert there.fields["text"] == (f"edited {number}" if number % 50 == 49 else items[number].fields["text"])
         if number % 50 != 49:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flax import nnx
 from own_files import json_lines, world
+from reveal_networks import drawn
 
 from reveal.memory.items import Item
 from reveal.processing.item_arrays import ItemArrays
@@ -31,6 +33,7 @@ with warnings.catch_warnings():
     from common.weights.torch_names import blank
     from reveal.network.config import RevealConfig
     from reveal.network.model import Reveal
+    from reveal.network.weights import save
     from reveal.training.warm_start import Knowledge, WarmStart
 
 ROOT = Path(__file__).parents[2]
@@ -229,7 +232,7 @@ def run_of(name: str, files, task: dict, **data):
         seed=0,
         data=own,
         task=dict(knowledge=own, network=NETWORK, **task),
-        optim=dict(_target_="common.training.optimizer.OptimConfig", name="adafactor", lr=1e-2, clip=1.0),
+        optim=dict(_target_="common.training.optimizer.OptimConfig", lr=1e-2, multipliers=[["query_head", 1], ["", 0]]),
         trainer=dict(_target_="common.training.trainer.TrainerConfig", **trainer),
         logger=dict(_target_="common.training.logger.LoggerConfig"),
         cluster=dict(_target_="common.training.distributed.ClusterConfig"),
@@ -242,7 +245,9 @@ def test_both_stages_train_on_your_own_files(files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("common.training.run.setup", lambda: None)
     weights = dict(_target_="reveal.training.losses.Weights", contrastive=0.5, gate=0.1)
-    task = dict(_target_="reveal.training.warm_start.WarmStart", k=2, weights=weights)
+    start = instantiate(NETWORK)
+    save("start.safetensors", nnx.to_pure_dict(nnx.state(drawn(start))), start)
+    task = dict(_target_="reveal.training.warm_start.WarmStart", k=2, weights=weights, start_from="start.safetensors")
     train_from_config(run_of("warm", files, task))
     task = dict(_target_="reveal.training.joint.Joint", k=3, reencode=1, start_from="runs/warm/weights.safetensors")
     task["refresh"] = dict(_target_="common.training.task.RefreshConfig", every=1, lag=0)

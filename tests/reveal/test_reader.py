@@ -3,14 +3,13 @@
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
+from reveal_networks import drawn
 
 from recipes.small_world.facts import SOURCES
 from reveal.memory.items import Item
 from reveal.network.generator import Decoding
-from reveal.network.model import Reveal
 from reveal.reader import Reader
 
 BATCH = 8
@@ -20,7 +19,7 @@ QUESTIONS = WORLD.evaluation("held_out", 1)
 
 @pytest.fixture(scope="module")
 def model():
-    return Reveal(NETWORK, rngs=nnx.Rngs(0))
+    return drawn(NETWORK)
 
 
 @pytest.fixture(scope="module")

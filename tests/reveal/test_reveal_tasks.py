@@ -42,8 +42,15 @@ def batch():
 
 
 @pytest.fixture(scope="module")
-def params():
-    return jax.jit(Joint(WORLD, NETWORK).init)(jax.random.key(0))
+def initial():
+    """Parameters without and with `copying`."""
+    tasks = [WarmStart(WORLD, NETWORK, copying=copying) for copying in (False, True)]
+    return jax.jit(lambda key: [task.init(key) for task in tasks])(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def params(initial):
+    return initial[0]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +69,7 @@ def gradient(task, params, batch, encoded=None):
 
 def trained(grads) -> set[str]:
     """The parts with a gradient above rounding."""
-    return {name for name, tree in grads.items() if sum(float(jnp.abs(x).sum()) for x in jax.tree.leaves(tree)) > 1e-6}
+    return {name for name, tree in grads.items() if sum(np.abs(x).sum() for x in jax.tree.leaves(tree)) > 1e-6}
 
 
 def of_three_sources(*_):
@@ -84,30 +91,43 @@ def test_rows_are_in_order_of_ids_and_padded():
     np.testing.assert_array_equal(contents.id[rows[:, 0]], ids[:, 0])
 
 
-@pytest.mark.parametrize("fsdp", [1, 2])
-def test_each_device_holds_and_encodes_its_rows(fsdp, params, encoded, batch):
-    """And a step reads, finds and learns the same."""
-    mesh, devices, task = make_mesh(2, fsdp), 2, Joint(WORLD, NETWORK, k=3, reencode=2, weights=LM)
-    whole = task.frozen()
+@pytest.fixture(scope="module")
+def whole():
+    return Joint(WORLD, NETWORK).frozen()
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def split(request, whole, params):
+    """Mesh, contents and encoded contents of two devices."""
+    mesh, task = make_mesh(2, request.param), Joint(WORLD, NETWORK)
     frozen = place(whole, shardings(mesh, whole, task.frozen_rules))
+    return mesh, frozen, task.refresh_arrays(params, frozen)
+
+
+def test_each_device_holds_and_encodes_its_rows(split, whole, encoded):
+    mesh, frozen, found = split
     contents = frozen["contents"]
     for name in ("tokens", "image", "has_image"):
         array = getattr(contents, name)
-        assert {len(shard.data) for shard in array.addressable_shards} == {len(array) // devices}
-    found = task.refresh_arrays(params, frozen)
+        assert {len(shard.data) for shard in array.addressable_shards} == {len(array) // 2}
     for name, array in encoded.items():
-        assert len(found[name].addressable_shards[0].data) == len(array) // devices
+        assert len(found[name].addressable_shards[0].data) == len(array) // 2
         np.testing.assert_allclose(found[name], array, atol=1e-5)
     rows = jnp.asarray(np.random.default_rng(0).integers(-1, 300, (8, 3)))
     for part in (rows, rows[:3]):  # what the devices divide, and what they do not
-        split, plain = device_memory.take(contents, part, mesh), device_memory.take(whole["contents"], part)
-        assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(split, plain, strict=True))
+        both = device_memory.take(contents, part, mesh), device_memory.take(whole["contents"], part)
+        assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(*both, strict=True))
 
-    doubled = {name: jnp.concatenate([x, x]) for name, x in batch.items() if name != "permutation"}
+
+@pytest.mark.parametrize("split", [2], indirect=True)
+def test_a_step_on_two_devices_reads_finds_and_learns_the_same(split, whole, params, encoded, batch):
+    mesh, frozen, found = split
+    task = Joint(WORLD, NETWORK, k=3, reencode=2, weights=LM)
+    plain = {name: array for name, array in batch.items() if name != "permutation"}
 
     def step(*memory):
         given = Context(jnp.zeros((), jnp.int32), jax.random.key(1), *memory)
-        return jax.jit(jax.value_and_grad(lambda p: task.loss(p, doubled, given), has_aux=True))(params)
+        return jax.jit(jax.value_and_grad(lambda p: task.loss(p, plain, given), has_aux=True))(params)
 
     results = step(frozen, found, mesh), step(whole, encoded, None)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *results)
@@ -130,15 +150,16 @@ def test_reconstruction_generates_items_from_their_values_alone(params, batch):
     """Neither the question nor other items matter."""
     task = WarmStart(WORLD, NETWORK, k=1, weights=dataclasses.replace(LM, reconstruct=1))
 
+    @jax.jit
+    @jax.value_and_grad
     def loss(params, batch):
         return task.loss(params, batch, context(task))[1]["reconstruct"]
 
-    value, grads = jax.jit(jax.value_and_grad(loss))(params, batch)
+    value, grads = loss(params, batch)
     assert trained(grads) >= {"value_head", "fusion", "decoder", "text"} and not trained(grads) & RETRIEVER
     others = {name: np.roll(batch[name], 1, axis=0) for name in ("negatives", "answer")}
-    run = jax.jit(loss)
-    assert run(params, batch | others | {"image": 1 - batch["image"]}) == value
-    assert run(params, batch | {"gold": np.full_like(batch["gold"], batch["gold"][0])}) != value
+    assert loss(params, batch | others | {"image": 1 - batch["image"]})[0] == value
+    assert loss(params, batch | {"gold": np.full_like(batch["gold"], batch["gold"][0])})[0] != value
 
 
 def test_reconstruction_permutes_tokens_and_weighs_rare_ones(params, batch):
@@ -163,8 +184,8 @@ def test_reconstruction_permutes_tokens_and_weighs_rare_ones(params, batch):
     assert (task.rarity[known[counts <= 20]] == 1).all()
 
 
-def test_copying_initialises_cross_attention_alone(params):
-    copying = jax.jit(WarmStart(WORLD, NETWORK, copying=True).init)(jax.random.key(0))
+def test_copying_initialises_cross_attention_alone(initial):
+    params, copying = jax.device_get(initial)
     kernels = []
     for part in ("value_head", "decoder"):
         for layer in copying[part]["layers"].values():
@@ -172,7 +193,7 @@ def test_copying_initialises_cross_attention_alone(params):
             np.testing.assert_allclose(value @ out, np.eye(16), atol=1e-5)
             kernels.append(np.asarray(value))
     assert len({kernel.tobytes() for kernel in kernels}) == len(kernels) == 2
-    differs = jax.tree.map(lambda a, b: bool((a != b).any()), copying, params)
+    differs = jax.tree.map(lambda a, b: (a != b).any(), copying, params)
     paths = [".".join(str(step.key) for step in path) for path, new in jax.tree.leaves_with_path(differs) if new]
     assert len(paths) == 4 and all(".cross_attention." in path for path in paths)
 
@@ -187,15 +208,16 @@ def test_the_loss_on_the_answer_trains_the_retriever(params, batch, encoded, mon
     """And its gradients are the finite differences, with the hits held fast."""
     task = Joint(WORLD, NETWORK, k=3, weights=LM)
     monkeypatch.setattr(Joint, "search", of_three_sources)
-    loss = jax.jit(lambda p: task.loss(p, batch, context(task, encoded)))
-    grads, metrics = gradient(task, params, batch, encoded)
+    loss = jax.jit(jax.value_and_grad(lambda p: task.loss(p, batch, context(task, encoded)), has_aux=True))
+    (_, metrics), grads = jax.device_get(loss(params))
+    params = jax.device_get(params)
     assert set(metrics) == {"generation", "accuracy", "recall_1", "recall_3"} and trained(grads) >= RETRIEVER | READER
     for part in (*RETRIEVER, "value_head"):
-        direction = jax.tree.map(jnp.zeros_like, params) | {part: grads[part]}  # the steepest, well above noise
-        length = float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(direction))))
+        direction = jax.tree.map(np.zeros_like, params) | {part: grads[part]}  # the steepest, well above noise
+        length = np.sqrt(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(direction)))
         step = 0.02 / length
         ahead, behind = (jax.tree.map(lambda p, d, s=s: p + s * d, params, direction) for s in (step, -step))
-        difference = float(loss(ahead)[0] - loss(behind)[0]) / 0.04
+        difference = float(loss(ahead)[0][0] - loss(behind)[0][0]) / 0.04
         assert difference == pytest.approx(length, rel=0.05), part
 
 
@@ -203,11 +225,15 @@ def test_stored_keys_are_constants(params, batch, encoded, monkeypatch):
     """Without re-encoding; contrastive loss and gate have their own gradients, and need gold items."""
     monkeypatch.setattr(Joint, "search", of_three_sources)
     plain = {name: array for name, array in batch.items() if name != "permutation"}
-    parts = trained(gradient(Joint(WORLD, NETWORK, k=3, reencode=0, weights=LM), params, plain, encoded)[0])
-    assert {"query_head", "gate"} <= parts and not {"key_head", "value_head"} & parts
     task = Joint(WORLD, NETWORK, k=3, reencode=0, weights=Weights(0.5, gate=0.1, reconstruct=1))
-    grads, metrics = gradient(task, params, plain, encoded)
-    assert {"contrastive", "gate", "gap"} <= set(metrics) and {"key_head", "gate"} <= trained(grads)
+
+    def terms(params):
+        metrics = task.loss(params, plain, context(task, encoded))[1]
+        return {name: metrics[name] for name in ("generation", "contrastive", "gate", "gap")}
+
+    grads = {name: trained(tree) for name, tree in jax.jit(jax.jacrev(terms))(params).items()}
+    assert {"query_head", "gate"} <= grads["generation"] and not {"key_head", "value_head"} & grads["generation"]
+    assert "key_head" in grads["contrastive"] and "gate" in grads["gate"]
     without = {name: plain[name] for name in ("image", "tokens", "answer")}
     metrics = jax.eval_shape(lambda: task.loss(params, without, context(task, encoded))[1])
     assert set(metrics) == {"generation", "disentangle", "gap", "accuracy"}
