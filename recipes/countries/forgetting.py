@@ -38,6 +38,7 @@ from common.evaluation.score_table import markdown
 from recipes.countries.evaluation import CountriesEvaluation
 from recipes.countries.facts import RELATIONS
 from recipes.memory_evaluation import Scores, select
+from recipes.questions import Example
 from reveal.network.model import Reveal
 from reveal.reader import Reader
 
