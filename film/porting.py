@@ -31,6 +31,7 @@ from common.io.tf_checkpoint import read_tf_checkpoint
 from common.io.torch_file import read_torch
 from common.weights import porting
 from common.weights.porting import OIHW_TO_HWIO, Entry
+from common.weights.torch_names import blank
 from film.config import FilmConfig
 from film.model import Film
 
@@ -143,15 +144,16 @@ def to_torch(model: Film) -> dict[str, np.ndarray]:
 
 def from_params(params: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
     """A network from our own flat parameters, as `common.weights.model_file.load_weights` gives them."""
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0))))
+    graphdef, shapes = blank(Film, config)
     on_device = {path: jnp.asarray(value) for path, value in params.items()}  # once, not at each call
-    return nnx.merge(graphdef, porting.unflatten_like(on_device, nnx.to_pure_dict(state)))
+    return nnx.merge(graphdef, porting.unflatten_like(on_device, shapes))
 
 
 def _port(source: Mapping[str, np.ndarray], vocabulary: str, config: FilmConfig) -> Film:
-    target = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0)))))
     table = key_table(config, vocabulary)
-    return from_params(porting.port(source, table, target, lambda key: bool(NOT_WEIGHTS.search(key))), config)
+    return from_params(
+        porting.port(source, table, blank(Film, config)[1], lambda key: bool(NOT_WEIGHTS.search(key))), config
+    )
 
 
 def _renumber(variables: Mapping[str, np.ndarray], config: FilmConfig) -> Mapping[str, np.ndarray]:

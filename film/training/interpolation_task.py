@@ -25,6 +25,7 @@ from common.training.mesh import by_share
 from common.training.objectives import L1, Psnr, Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
 from common.weights.porting import flatten, unflatten_like
+from common.weights.torch_names import blank
 from film.config import FilmConfig
 from film.io.weights import load, save
 from film.model import Film, FilmOutput
@@ -69,7 +70,7 @@ class FilmTask:
 
     @functools.cached_property
     def graphdef(self) -> nnx.GraphDef[Film]:
-        return nnx.graphdef(nnx.eval_shape(lambda: Film(self.shape, rngs=nnx.Rngs(0))))
+        return blank(Film, self.shape)[0]
 
     def init(self, key: PRNGKeyArray) -> Params:
         model = Film(self.model, rngs=nnx.Rngs(key))

@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from common.losses import masked_l1
 from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
+from common.weights.torch_names import blank
 from film.flow import bilateral_residual, both_ways
 from film.io.weights import save
 from film.losses import TEACHER_LEVEL, resize_valid
@@ -59,7 +60,7 @@ class FlowTask:
 
     @functools.cached_property
     def graphdef(self) -> nnx.GraphDef[Film]:
-        return nnx.graphdef(nnx.eval_shape(lambda: Film(self.model, rngs=nnx.Rngs(0))))
+        return blank(Film, self.model)[0]
 
     def init(self, key: PRNGKeyArray) -> Params:
         return nnx.to_pure_dict(nnx.state(initialize(Film(self.model, rngs=nnx.Rngs(key)))))

@@ -170,8 +170,8 @@ def test_reconstruction_permutes_tokens_and_weighs_rare_ones(params, batch):
     @jax.jit
     def run():
         model, values = task.model(params), jnp.ones((*tokens.shape[:2], NETWORK.value_tokens, NETWORK.width))
-        output = Output(task.query(model, batch), values, jnp.zeros((4, 2, NETWORK.vocab_size)))
-        found = task.reconstruction(model, output, tokens, batch)
+        output = Output(task.query(model, batch, jax.random.key(0)), values, jnp.zeros((4, 2, NETWORK.vocab_size)))
+        found = task.reconstruction(model, output, tokens, batch, jax.random.key(0))
         return found.text, found.text_weights
 
     text, weights_of_tokens = run()
@@ -248,7 +248,7 @@ def test_hits_are_read_with_their_scores(find, params, batch, encoded):
     @jax.jit
     def run():
         model = task.model(params)
-        query = task.query(model, batch)
+        query = task.query(model, batch, jax.random.key(0))
         hits = task.search(query, contents, stored, how)
         return query, hits, task.read(model, query, hits, contents, stored, {}, how)
 
@@ -269,7 +269,7 @@ def test_sources_may_be_left_out_and_so_may_the_memory(params, batch, encoded):
 
     @jax.jit
     def found():
-        query = task.query(task.model(params), batch)
+        query = task.query(task.model(params), batch, jax.random.key(0))
         return task.search(query, Contents(*how.frozen["contents"]), Encoded(**encoded), how).sources
 
     assert set(np.asarray(found()).ravel().tolist()) <= {1, 3}

@@ -33,6 +33,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from common.io.images import contact_sheet
 from common.training.objectives import Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
+from common.weights.torch_names import blank
 from plugins.control.contract import ControlNetwork
 from plugins.control.controlnet import ControlNet
 from plugins.control.loading import load, save
@@ -152,9 +153,9 @@ class ControlTask:
     @functools.cached_property
     def graph(self) -> nnx.GraphDef:
         """The network without parameters, checked against the base."""
-        network = nnx.eval_shape(lambda: KINDS[self.kind](self.config, rngs=nnx.Rngs(0)))
-        network.check(self.pipeline.base.unet, self.pipeline.base.unit)
-        return nnx.graphdef(network)
+        graph, shapes = blank(KINDS[self.kind], self.config)
+        nnx.merge(graph, shapes).check(self.pipeline.base.unet, self.pipeline.base.unit)
+        return graph
 
     def network(self, params: Params) -> ControlNetwork:
         return nnx.merge(self.graph, params)
