@@ -12,7 +12,7 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo web browser test slow faults supply lint format docs data held-out pictures flags clean
+.PHONY: help demo web browser test slow proofs faults supply lint format docs data held-out pictures flags clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -21,7 +21,8 @@ help:
 	@echo "make web      serve a page in the browser: FILM, control plugins and REVEAL, a tab each"
 	@echo "make browser  make a static page that draws pictures in the browser, out/browser (needs npm)"
 	@echo "make test     run the quick tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
-	@echo "make slow     run the tests that take long: trainings, several processes, gradients"
+	@echo "make slow     run the tests that take long: several processes, browsers, the README's commands"
+	@echo "make proofs   run the tests that train for minutes: a memory is learned, a control steers a base"
 	@echo "make faults   read ten thousand damaged files with each reader, kill writers, run for long, and print what came of it (hours)"
 	@echo "make supply   check the packages: licences, versions that fit together (pip check); hashes into out/constraints-hashes.txt"
 	@echo "make lint     ruff, pyright and the import contract; make format repairs what ruff can"
@@ -50,7 +51,10 @@ test: $(DEV)
 	$(BIN)/python -m pytest --nbmake -m "not slow" $(PYTEST_ARGS) $(TESTS)
 
 slow: $(DEV)
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) $(TESTS)
+	$(BIN)/python -m pytest -m "slow and not proof" $(PYTEST_ARGS) $(TESTS)
+
+proofs: $(DEV)
+	$(BIN)/python -m pytest -m proof $(PYTEST_ARGS) $(TESTS)
 
 faults: $(DEV)
 	$(BIN)/python tests/faults/mutations.py --count 10000

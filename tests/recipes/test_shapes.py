@@ -50,6 +50,7 @@ def test_an_unknown_kind_is_refused_before_the_work(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_a_control_learns_to_steer_a_frozen_base(tmp_path, monkeypatch):
     """The proof at a third of its length: shapes follow the edges; those of another picture do not help."""
     monkeypatch.chdir(tmp_path)

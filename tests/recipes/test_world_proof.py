@@ -58,6 +58,7 @@ def test_the_table_has_means_and_ranges():
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_held_out_facts_are_retrieved(tmp_path, monkeypatch):
     """300 + 100 steps, ten minutes of processor time. Chance is 3 %; measured were recall@1 0.86, accuracy 29 %, and
     80 % on the relation `friend`; the bounds leave room for other processors' rounding."""
