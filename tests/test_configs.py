@@ -274,6 +274,7 @@ def test_any_experiment_takes_any_optimiser(name):
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_the_papers_recipe_runs_anywhere_and_its_weights_interpolate(tmp_path):
     """No data, no VGG file, no GPU: `debug=cpu` brings what it needs."""
     done = program(tmp_path, "train.py", "experiment=film_style", "debug=cpu")
