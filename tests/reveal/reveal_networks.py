@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 
 from common.weights import porting
+from common.weights.torch_names import blank
 from reveal.network.config import RevealConfig, VitConfig
 from reveal.network.model import Reveal
 from reveal.network.porting import merged, source_name
@@ -87,9 +88,8 @@ def drawn(config: RevealConfig, seed: int = 0) -> Reveal:
         return jnp.asarray(rng.standard_normal(leaf.shape) * np.sqrt(variance), jnp.float32)
 
     rng = np.random.default_rng(seed)
-    model = nnx.eval_shape(lambda: Reveal(config, rngs=nnx.Rngs(0)))
-    graph, state = nnx.split(model)
-    return nnx.merge(graph, jax.tree.map_with_path(draw, nnx.to_pure_dict(state)))
+    graph, shapes = blank(Reveal, config)
+    return nnx.merge(graph, jax.tree.map_with_path(draw, shapes))
 
 
 @functools.cache

@@ -183,18 +183,18 @@ class ExactEngine:
         self.ids, self._made, self._memory, self._sources = rows.ids, rows.versions, rows.memory, sources
 
     def _put(self, rows: Rows, at: np.ndarray, changed: np.ndarray, added: np.ndarray) -> None:
-        """Items into the index' rows `at`, those that are `added` behind the last, and the keys of the `changed`."""
-        keys = self.index.keys
+        """Items into the index' rows `at`, those that are `added` behind the last, and the keys of the `changed`. What
+        may fail comes before the old keys' memory is written to."""
+        ids, made = np.append(self.ids, rows.ids[added]), np.append(self._made, rows.versions[added])
+        source = np.full(len(ids), self._sources)
+        made[at], source[at] = rows.versions, rows.source
+        keys, placed = self.index.keys, place_source(source, self._sources, self.mesh)
         if len(changed):
             missing = (1 << (len(changed) - 1).bit_length()) - len(changed)
             new = np.concatenate([np.asarray(rows.keys(i, i + 1), np.float32) for i in changed.tolist()])
             where = np.pad(at[changed].astype(np.int32), (0, missing), constant_values=len(keys))
             keys = _with_rows(keys, where, np.pad(new, ((0, missing), (0, 0))), self.mesh)
-        self.ids, self._made = np.append(self.ids, rows.ids[added]), np.append(self._made, rows.versions[added])
-        self._made[at] = rows.versions
-        source = np.full(len(self.ids), self._sources)
-        source[at] = rows.source
-        self.index = Index(keys, place_source(source, self._sources, self.mesh))
+        self.ids, self._made, self.index = ids, made, Index(keys, placed)
 
 
 @partial(jax.jit, static_argnums=3, donate_argnums=0)
