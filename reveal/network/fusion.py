@@ -91,7 +91,7 @@ class AttentiveFusion(nnx.Module):
         weights: list[Array] | None = [] if shares else None
         x = self.norm(self.encoder(x, mask, prior=factor, bias=bias, mode=mode, weights=weights))
         x = x if factor is None else x * factor.astype(x.dtype)
-        x = mode.drop(x, len(self.encoder.layers))
+        x = mode.drop(x[:, :, None], len(self.encoder.layers))[:, :, 0]  # here each token has zeros of its own
         return Fused(x, mask, prior, None if weights is None else attention_shares(weights, mask[:, :n], k, c))
 
 
