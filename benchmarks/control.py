@@ -41,8 +41,8 @@ import tyro
 from flax import nnx
 
 from benchmarks.diffusion import TOKENS, heading, line, unet_config
+from common.nn.init import blank
 from common.runtime import keep_freed_memory, return_compilers_memory
-from common.weights.torch_names import blank
 from plugins import control, diffusion
 from plugins.control import contract
 from plugins.control.plug_and_play import INVERSION

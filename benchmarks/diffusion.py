@@ -167,8 +167,9 @@ def write_sdxl(folder: str, small: bool) -> dict[str, Any]:
     import safetensors.numpy
     from flax import nnx
 
+    from common.nn.init import blank
     from common.weights.porting import flatten, unflatten_like
-    from common.weights.torch_names import blank, state_dict
+    from common.weights.torch_names import state_dict
     from plugins.diffusion.io import single_file
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "plugins"))
@@ -263,7 +264,7 @@ def run_gpu(batch: int, small: bool, repeats: int) -> dict[str, Any]:
     import jax
     from flax import nnx
 
-    from common.weights.torch_names import blank
+    from common.nn.init import blank
 
     if jax.default_backend() == "cpu":
         return {}

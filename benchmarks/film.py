@@ -87,6 +87,7 @@ def serve_case(name: str, width: int, height: int, times: int, untiled: bool) ->
     import numpy as np
     from flax import nnx
 
+    from common.nn.init import blank
     from common.runtime import setup
     from common.weights.porting import flatten, unflatten_like
     from film import interpolator, moments
@@ -101,8 +102,7 @@ def serve_case(name: str, width: int, height: int, times: int, untiled: bool) ->
     if untiled:
         row_tiling.FEWEST = sys.maxsize
     config = getattr(FilmConfig, name)()
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0))))
-    shapes = nnx.to_pure_dict(state)
+    graphdef, shapes = blank(Film, config)
     names = {path: entry.source for path, entry in key_table(config, "variables").items()}
     # Drawn by NumPy: JAX would compile some sixty programs, which stay in memory.
     drawn = {path: jnp.asarray(variable(names.get(path, path), x.shape)) for path, x in flatten(shapes).items()}
@@ -138,14 +138,15 @@ def serve_case(name: str, width: int, height: int, times: int, untiled: bool) ->
     def report() -> dict[str, Any]:
         device = jax.devices()[0]
         used = device.memory_stats()["peak_bytes_in_use"] / 2**30 if device.platform != "cpu" else peak()
+        timed = dict(calls)
+        mean = float(np.mean(next(network.between(*frames, [Fraction(1, 2)]))))
         row_tiling.FEWEST = sys.maxsize  # XLA counts the body of a loop once
         convolution.is_faster = lambda *_: False
         jax.clear_caches()
         total = sum(
             count * functions[variant[0]].lower(*arguments[variant]).cost_analysis()["flops"]
-            for variant, count in calls.items()
+            for variant, count in timed.items()
         )
-        mean = float(np.mean(next(network.between(*frames, [Fraction(1, 2)]))))
         kind = device.device_kind if device.platform != "cpu" else ""
         return {"peak": used, "mean": mean, "flops": total / runs, "device": kind, "windows": plan.tiled}
 

@@ -28,6 +28,7 @@ import jax
 import numpy as np
 import tyro
 
+from common.nn.init import COMPILE_FAST
 from common.runtime import keep_freed_memory
 from common.training.optimizer import OptimConfig, make_optimizer
 from common.training.state import init_state, train_step
@@ -70,7 +71,7 @@ class Step:
 
     def fresh_state(self) -> Any:
         task, tx, optim = self._parts()
-        return jax.jit(partial(init_state, task, tx, optim, 0))()
+        return jax.jit(partial(init_state, task, tx, optim, 0), compiler_options=COMPILE_FAST)()
 
     def batch_of_noise(self) -> Batch:
         rng = np.random.default_rng(0)

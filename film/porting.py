@@ -29,9 +29,9 @@ from flax import nnx
 from common.io.files import require_file
 from common.io.tf_checkpoint import read_tf_checkpoint
 from common.io.torch_file import read_torch
+from common.nn.init import blank
 from common.weights import porting
 from common.weights.porting import OIHW_TO_HWIO, Entry
-from common.weights.torch_names import blank
 from film.config import FilmConfig
 from film.model import Film
 

@@ -38,9 +38,9 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from common.io.files import require_file
+from common.nn.init import blank
 from common.nn.two_towers import TwoTowers
 from common.weights.porting import unflatten_like
-from common.weights.torch_names import blank
 from common.weights.two_tower_files import load_two_towers
 from reveal.assistant import MOST_FOUND, MOST_READ, Assistant, Evidence, Picture, RetrievedItem, items_to_find
 from reveal.memory.items import Item

@@ -27,7 +27,7 @@ if TWO_DEVICES not in os.environ.get("XLA_FLAGS", ""):
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Compiled programs are kept for the next run. One folder per worker: JAX 0.10 does not write entries atomically.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / "jax" / os.environ.get("PYTEST_XDIST_WORKER", "single"))
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -26,6 +26,7 @@ import optax
 from tqdm import tqdm
 
 from common.evaluation.evaluation import Evaluation
+from common.nn.init import COMPILE_FAST
 from common.training import distributed
 from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger, LoggerConfig, MetricWindow
@@ -120,7 +121,8 @@ def train(
     if (resumed := checkpoints.newest_whole(resume)) is not None:
         start, state = resumed
     else:
-        init = jax.jit(partial(init_state, task, tx, optim), out_shardings=state_sharding)
+        pure = partial(init_state, task, tx, optim)
+        init = jax.jit(pure, out_shardings=state_sharding, compiler_options=COMPILE_FAST)
         start, state = 0, init(traced_seed, task.start())
         refresh.start(start, state.params, checkpoints)
 

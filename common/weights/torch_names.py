@@ -14,7 +14,6 @@ builds a network abstractly and fills it tensor by tensor, so that the memory ne
 tensor; `state_dict` is the inverse. Both are held to the three checks of `porting.py`.
 """
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from common.nn.init import blank
 from common.weights import porting
 from common.weights.porting import IDENTITY, OI_TO_IO, OIHW_TO_HWIO, Entry
 
@@ -58,15 +58,6 @@ def fill(network: type, config: Any, source: Mapping[str, np.ndarray], dtype: An
     return nnx.merge(graphdef, porting.unflatten_like(values, abstract))
 
 
-@functools.lru_cache(maxsize=8)
-def blank(network: type, config: Any) -> tuple[Any, dict[Any, Any]]:
-    """The network without values: its graph, and its parameters' shapes as a pure nested dict. Cached, because tracing
-    a UNet's initial values takes longer than reading a small one."""
-    key = jax.random.key(0)
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=_OneKey(key))))
-    return graphdef, nnx.to_pure_dict(state)
-
-
 def state_dict(module: nnx.Module, dtype: Any = jnp.float32) -> dict[str, np.ndarray]:
     """The inverse of `fill`: {diffusers name: array in PyTorch's layout}, floats as `dtype`, all finite."""
     target = jnp.dtype(dtype_name(dtype))
@@ -85,11 +76,3 @@ def dtype_name(dtype: Any) -> str:
     if name not in DTYPES:
         raise ValueError(f"dtype {name} is not one for weights; choose one of {', '.join(DTYPES)}")
     return name
-
-
-class _OneKey(nnx.Rngs):
-    """The same key for every parameter: shapes need no randomness, and a key per kernel is most of a trace."""
-
-    def __init__(self, key: jax.Array):
-        super().__init__()
-        self.params = nnx.static(lambda: key)

@@ -20,12 +20,12 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from common.nn.init import COMPILE_FAST, Keys, blank
 from common.perceptual.vgg_weights import load_vgg
 from common.training.mesh import by_share
 from common.training.objectives import L1, Psnr, Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
 from common.weights.porting import flatten, unflatten_like
-from common.weights.torch_names import blank
 from film.config import FilmConfig
 from film.io.weights import load, save
 from film.model import Film, FilmOutput
@@ -73,7 +73,7 @@ class FilmTask:
         return blank(Film, self.shape)[0]
 
     def init(self, key: PRNGKeyArray) -> Params:
-        model = Film(self.model, rngs=nnx.Rngs(key))
+        model = Film(self.model, rngs=Keys(key))
         return nnx.to_pure_dict(nnx.state(model if self.random_init else initialize(model)))
 
     def start(self) -> Params | None:
@@ -84,7 +84,7 @@ class FilmTask:
             raise ValueError(f"start_from={self.start_from} holds {model.config}, the task asks for {self.model}")
         found, whole = flatten(nnx.to_pure_dict(nnx.state(model))), jax.eval_shape(self.init, jax.random.key(0))
         if flatten(whole).keys() - found.keys():
-            whole = jax.jit(self.init)(jax.random.key(0))
+            whole = jax.jit(self.init, compiler_options=COMPILE_FAST)(jax.random.key(0))
         if dropped := sorted(found.keys() - flatten(whole).keys()):
             raise ValueError(f"start_from={self.start_from} has parts that task.model lacks: {', '.join(dropped)}")
         return unflatten_like({**flatten(whole), **found}, whole)

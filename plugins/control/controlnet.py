@@ -34,9 +34,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Num
 
 from common.nn import json_config
+from common.nn.init import COMPILE_FAST, blank, init_params
 from common.nn.json_config import positive
 from common.nn.remat import remat as rematerialised
-from common.weights.torch_names import blank
 from plugins.control.contract import ControlConfig, ControlNetwork, ControlOutput, check_fit, zero_conv
 from plugins.diffusion.networks import unet_config
 from plugins.diffusion.networks.layers import Conv, silu
@@ -223,8 +223,8 @@ def _shared_fields(config: Any, other: type) -> dict[str, Any]:
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in names}
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
+@functools.partial(jax.jit, static_argnums=(1, 2), compiler_options=COMPILE_FAST)
 def _init_hint_encoder(key: jax.Array, config: ControlNetConfig, dtype: Any) -> dict[Any, Any]:
     """Parameters of a new hint encoder; one compilation for all keys."""
-    params = nnx.to_pure_dict(nnx.state(HintEncoder(config, rngs=nnx.Rngs(key))))
+    params = init_params(HintEncoder, config, key)
     return jax.tree.map(lambda leaf: leaf.astype(dtype), params)

@@ -46,7 +46,7 @@ class Cost(NamedTuple):
 class Setting(NamedTuple):
     """A request to a base: an image of `height` x `width` latents, `tokens` of text, with guidance or without."""
 
-    unet: UNet  # the networks may be abstract (`torch_names.blank`)
+    unet: UNet  # the networks may be abstract (`common.nn.init.blank`)
     vae: Autoencoder | None  # None: latents are pixels
     height: int
     width: int

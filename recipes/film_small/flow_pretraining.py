@@ -25,9 +25,9 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from common.losses import masked_l1
+from common.nn.init import Keys, blank
 from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
-from common.weights.torch_names import blank
 from film.flow import bilateral_residual, both_ways
 from film.io.weights import save
 from film.losses import TEACHER_LEVEL, resize_valid
@@ -63,7 +63,7 @@ class FlowTask:
         return blank(Film, self.model)[0]
 
     def init(self, key: PRNGKeyArray) -> Params:
-        return nnx.to_pure_dict(nnx.state(initialize(Film(self.model, rngs=nnx.Rngs(key)))))
+        return nnx.to_pure_dict(nnx.state(initialize(Film(self.model, rngs=Keys(key)))))
 
     def start(self) -> None:
         return None

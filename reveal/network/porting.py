@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from common.nn.init import blank
 from common.weights import porting
-from common.weights.torch_names import blank
 from reveal.network.config import RevealConfig, VitConfig
 from reveal.network.model import Reveal
 

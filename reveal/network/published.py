@@ -28,11 +28,11 @@ from flax import nnx
 
 from common.io.flax_files import INDEX, read_flax
 from common.io.tensor_files import about, open_folder, read_json
+from common.nn.init import blank, init_params
 from common.nn.json_config import check_supported
 from common.weights import porting
 from common.weights.porting import IDENTITY, OI_TO_IO, Entry, Tree
 from common.weights.remote import local
-from common.weights.torch_names import blank
 from reveal.network import weights
 from reveal.network.config import RevealConfig
 from reveal.network.model import Reveal
@@ -253,7 +253,7 @@ def assemble(config: RevealConfig, t5: PublishedT5 | None, vit: PublishedVit | N
     flat: dict[str, Any] = {} if vit is None else {f"vit.{name}": array for name, array in vit.params.items()}
     if t5 is not None:
         flat |= dict(_moved(t5.params, config))
-    params = nnx.to_pure_dict(nnx.state(Reveal(config, rngs=nnx.Rngs(seed))))
+    params = init_params(Reveal, config, jax.random.key(seed))
     published = {name: jnp.asarray(array) for name, array in flat.items()}
     return porting.unflatten_like(porting.flatten(params) | published, params)
 

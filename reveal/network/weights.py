@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from common.nn.init import blank
 from common.weights import model_file
 from common.weights.porting import Tree, unflatten_like
-from common.weights.torch_names import blank
 from reveal.network.config import RevealConfig
 from reveal.network.model import Reveal
 from reveal.network.tower import Tower

@@ -30,9 +30,9 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from common.nn.init import Keys, blank
 from common.training.objectives import Scope, Term, total
 from common.training.task import Batch, Context, Metrics, Params
-from common.weights.torch_names import blank
 from reveal.network import weights
 from reveal.network.config import RevealConfig
 from reveal.network.heads import scores
@@ -109,7 +109,7 @@ class RevealTask:
         return nnx.merge(self.graph, jax.tree.map(lambda x: x.astype(self.dtype), params))
 
     def init(self, key: PRNGKeyArray) -> Params:
-        model = Reveal(self.config, rngs=nnx.Rngs(key))
+        model = Reveal(self.config, rngs=Keys(key))
         if self.copying:
             for number, layer in enumerate([*model.value_head.layers, *model.decoder.layers]):
                 layer.cross_attention.init_as_copy(jax.random.fold_in(key, number))

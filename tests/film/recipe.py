@@ -12,8 +12,8 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from flax import nnx
 
+from common.nn.init import blank
 from common.weights.porting import flatten
 from film.model import Film, FilmConfig
 from film.porting import from_tf_variables, key_table
@@ -48,7 +48,7 @@ def model(name: str) -> Film:
 def narrow() -> Film:
     """The network in the PyTorch files: "tiny" with a quarter of its channels."""
     narrower = dataclasses.replace(config("tiny"), filters=2, flow_filters=(2, 4, 4))
-    shapes = flatten(nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: Film(narrower, rngs=nnx.Rngs(0))))))
+    shapes = flatten(blank(Film, narrower)[1])
     names = {path: entry.source for path, entry in key_table(narrower, "variables").items()}
     return from_tf_variables({names[path]: variable(names[path], shapes[path].shape) for path in names}, narrower)
 

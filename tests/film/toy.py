@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from common.nn.init import blank
 from common.weights.porting import flatten
 from film.model import Film, FilmConfig
 from film.porting import from_params
@@ -27,8 +28,8 @@ def toy(config: FilmConfig = CONFIG, seed: int = 0) -> Film:
         return (scale * rng.standard_normal(shape)).astype(np.float32)
 
     rng = np.random.default_rng(seed)
-    shapes = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: Film(config, rngs=nnx.Rngs(0)))))
-    return from_params({path: draw(leaf.shape) for path, leaf in flatten(shapes).items()}, config)
+    shapes = flatten(blank(Film, config)[1])
+    return from_params({path: draw(leaf.shape) for path, leaf in shapes.items()}, config)
 
 
 def parameters(model: Film) -> dict[str, np.ndarray]:

@@ -14,8 +14,9 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
+from common.nn.init import blank
 from common.weights import porting
-from common.weights.torch_names import blank, table
+from common.weights.torch_names import table
 from plugins.diffusion.io.components import load_component
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 

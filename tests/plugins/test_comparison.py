@@ -15,7 +15,7 @@ from prepared import dark_squares, write_prepared
 from refusals import refused
 from tiny_base import TEXT, diffusion_base, pixel_base, random
 
-from common.weights.torch_names import blank
+from common.nn.init import blank
 from plugins.control import ControlNet, MediaPipePlugin, PlugAndPlay, T2IAdapter, save
 from plugins.control.controlnet import ControlNetConfig
 from plugins.control.mediapipe import MediaPipeConfig

@@ -15,8 +15,9 @@ from tiny_base import WIDTH, diffusion_base
 
 from common.io.image_preparation import ImagePreparation
 from common.io.images import read_image, write_image
+from common.nn.init import blank
 from common.nn.vision_transformer import ImageEncoder, VisionConfig
-from common.weights.torch_names import blank, state_dict
+from common.weights.torch_names import state_dict
 from plugins.cli.main import main
 from plugins.control.ip_adapter import (
     AdapterWeights,

@@ -8,7 +8,7 @@ from flax import nnx
 from networks import SMALL
 from tiny_base import diffusion_base, random
 
-from common.weights.torch_names import blank
+from common.nn.init import blank
 from plugins.control import MediaPipeConfig, MediaPipePlugin
 from plugins.control.mediapipe import grouped_conv, shifted_sum
 from plugins.diffusion.networks.unet_config import UNetConfig

@@ -84,12 +84,12 @@ def peak():  # of this program since it began
 
 import cv2  # which loading imports
 import jax
-from common.weights import torch_names
+from common.nn.init import blank
 from plugins.diffusion.io.components import load_unet
 from plugins.diffusion.networks.unet import UNet, UNetConfig
 folder = Path(sys.argv[1])
 config = UNetConfig.from_json(json.loads((folder / "config.json").read_text()))
-torch_names.blank(UNet, config)  # tracing and the device's start have a price that does not grow with the network
+blank(UNet, config)  # tracing and the device's start have a price that does not grow with the network
 jax.block_until_ready(jax.numpy.ones(3))
 before = peak()
 unet = load_unet(folder)

@@ -26,11 +26,11 @@ with warnings.catch_warnings():
     import jax
     from omegaconf import OmegaConf
 
+    from common.nn.init import blank
     from common.training.config import instantiate
     from common.training.optimizer import check_expressions, factors, parameter_paths, read_multipliers
     from common.training.run import train_from_config
     from common.training.task import Data
-    from common.weights.torch_names import blank
     from reveal.network.config import RevealConfig
     from reveal.network.model import Reveal
     from reveal.network.weights import save

@@ -8,7 +8,7 @@ import jax
 import pytest
 from reveal_networks import REFERENCE
 
-from common.weights.torch_names import blank
+from common.nn.init import blank
 from reveal.network.config import RevealConfig, VitConfig
 from reveal.network.model import Reveal
 

@@ -31,9 +31,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.io.images import contact_sheet
+from common.nn.init import blank, init_params
 from common.training.objectives import Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
-from common.weights.torch_names import blank
 from plugins.control.contract import ControlNetwork
 from plugins.control.controlnet import ControlNet
 from plugins.control.loading import load, save
@@ -161,7 +161,7 @@ class ControlTask:
         return nnx.merge(self.graph, params)
 
     def init(self, key: PRNGKeyArray) -> Params:
-        return nnx.to_pure_dict(nnx.state(KINDS[self.kind](self.config, rngs=nnx.Rngs(key))))
+        return init_params(KINDS[self.kind], self.config, key)
 
     def start(self) -> Params | None:
         """Parameters from a file, or for a ControlNet from the base's encoder; None: new ones."""

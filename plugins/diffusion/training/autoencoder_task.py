@@ -20,10 +20,10 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from common.io.images import contact_sheet
+from common.nn.init import blank, init_params
 from common.perceptual.vgg_weights import load_vgg
 from common.training.objectives import L1, Psnr, Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
-from common.weights.torch_names import blank
 from plugins.diffusion.io.components import save_component
 from plugins.diffusion.networks.vae import AutoencoderKL, Posterior, VAEConfig
 from plugins.diffusion.training.denoising_task import write_metadata
@@ -60,7 +60,7 @@ class AutoencoderTask:
         return blank(AutoencoderKL, self.vae)[0]
 
     def init(self, key: PRNGKeyArray) -> Params:
-        return {"vae": nnx.to_pure_dict(nnx.state(AutoencoderKL(self.vae, rngs=nnx.Rngs(key))))}
+        return {"vae": init_params(AutoencoderKL, self.vae, key)}
 
     def start(self) -> None:
         return None

@@ -33,10 +33,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.io.files import atomic_output
 from common.io.images import contact_sheet
+from common.nn.init import blank, init_params
 from common.nn.text_encoder import TextConfig
 from common.training.objectives import Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
-from common.weights.torch_names import blank
 from plugins.diffusion.io.components import KINDS, load_component, load_tokenizer, load_vae, save_component
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.networks.vae import Autoencoder, Posterior
@@ -145,8 +145,7 @@ class DenoisingTask:
 
     def init(self, key: PRNGKeyArray) -> Params:
         keys = dict(zip(self._configs, jax.random.split(key, len(self._configs)), strict=True))
-        made = {name: KINDS[name].module(config, rngs=nnx.Rngs(keys[name])) for name, config in self._configs.items()}
-        return {name: nnx.to_pure_dict(nnx.state(module)) for name, module in made.items()}
+        return {name: init_params(KINDS[name].module, config, keys[name]) for name, config in self._configs.items()}
 
     def start(self) -> Params | None:
         if self.start_from is None:

@@ -1,0 +1,44 @@
+"""A network's parameters before training, and a network without values.
+
+    params = init_params(Film, config, key)       # pure nested dict of arrays
+    graph, shapes = blank(Film, config)    # the same dict of shapes; nothing is computed
+    model = nnx.merge(graph, params)
+
+A network draws each parameter with a key of its own from `rngs`. `nnx.Rngs` counts them in a variable. Under `jax.jit`
+that variable is a tracer, and each access to it walks the program traced so far, which takes most of the time of
+tracing an initialisation. `Keys` counts in Python and gives the same keys.
+"""
+
+import functools
+import itertools
+from typing import Any
+
+import jax
+from flax import nnx
+from jaxtyping import PRNGKeyArray
+
+# For `jax.jit` of an initialisation. It runs once, and each parameter has a random generator of its own: LLVM would
+# optimise them for four fifths of the time.
+COMPILE_FAST = {"xla_backend_optimization_level": 0}
+
+
+class Keys(nnx.Rngs):
+    """The keys for parameters of `nnx.Rngs(key)`, in the same order."""
+
+    def __init__(self, key: PRNGKeyArray):
+        super().__init__()
+        count = itertools.count()
+        self.params = nnx.static(lambda: jax.random.fold_in(key, next(count)))
+
+
+def init_params(network: type, config: Any, key: PRNGKeyArray) -> dict[Any, Any]:
+    """Parameters of `network(config)`, drawn by `key`."""
+    return nnx.to_pure_dict(nnx.state(network(config, rngs=Keys(key))))
+
+
+@functools.lru_cache(maxsize=8)
+def blank(network: type, config: Any) -> tuple[Any, dict[Any, Any]]:
+    """The network without values: its graph, and its parameters' shapes as a pure nested dict. Cached, because tracing
+    a UNet's initial values takes longer than reading a small one."""
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=Keys(jax.random.key(0)))))
+    return graphdef, nnx.to_pure_dict(state)
