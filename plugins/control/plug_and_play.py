@@ -7,12 +7,13 @@
 3. *Generation* from the same noise with the new prompt. In each call the image's latents are a row of their own, the
    source, whose values on the UNet's way up replace those of the other rows:
 
-       features of one residual block       in the first 80 % of the steps: the layout
+       a residual block's last convolution  in the first 80 % of the steps: the layout
        queries and keys of self-attention   in the first 50 %: which regions belong together
 
-The release takes features of the fifth of twelve residual blocks on the way up, and attention from there on; in Stable
-Diffusion 1.x that is `up_blocks.1.resnets.1` and `attn1` of `up_blocks.1.attentions.1` to `up_blocks.3.attentions.2`.
-In other networks it is the block a third of the way up.
+The release takes the fifth of twelve residual blocks on the way up, and attention from there on; in Stable Diffusion
+1.x that is `up_blocks.1.resnets.1` and `attn1` of `up_blocks.1.attentions.1` to `up_blocks.3.attentions.2`. In other
+networks it is the block a third of the way up. What the block adds to its input is replaced (`conv2`); each row keeps
+its own input, which the block's shortcut passes on.
 
     image = pipeline("a silver horse", controls=[PlugAndPlay(photo)], sampler="ddim")
 
@@ -53,7 +54,7 @@ class PlugAndPlay:
     """A source image whose layout the output keeps. Raises ValueError for settings out of range."""
 
     picture: Any  # the source, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1]
-    features: int | float = 0.8  # share of the run in which the residual block's features are replaced
+    features: int | float = 0.8  # share of the run in which the residual block's convolution is replaced
     attention: int | float = 0.5  # share of the run in which queries and keys are replaced
     inversion: int = INVERSION  # steps from the image to its noise, up to 1000
     strength: int | float = 1.0  # 1 replaces values, 0 keeps them, in between they are mixed
@@ -78,7 +79,7 @@ class PlugAndPlay:
         blocks = [(level, i) for level in range(unet.levels) for i in range(unet.layers_per_block + 1)]
         blocks = blocks[len(blocks) // 3 :]
         level, i = blocks[0]
-        layers = [InjectionLayer((f"up_blocks.{level}.resnets.{i}",), self.features)]
+        layers = [InjectionLayer((f"up_blocks.{level}.resnets.{i}.conv2",), self.features)]
         for level, i in blocks:
             if unet.up_block_types[level] == UP_TYPES[0]:
                 for depth in range(unet.depths[::-1][level]):

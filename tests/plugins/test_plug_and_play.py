@@ -46,7 +46,7 @@ def trajectory() -> jax.Array:
 def test_the_layers_are_the_releases():
     """output_blocks 4 and 4 to 11 of LDM, by diffusers' names: n is up_blocks[n // 3].{resnets, attentions}[n % 3]."""
     layers = PlugAndPlay(np.zeros((8, 8, 3), np.float32)).injection_layers(UNetConfig.sd15())
-    assert layers[0] == (("up_blocks.1.resnets.1",), 0.8)
+    assert layers[0] == (("up_blocks.1.resnets.1.conv2",), 0.8)
     blocks = [f"up_blocks.{n // 3}.attentions.{n % 3}.transformer_blocks.0.attn1" for n in range(4, 12)]
     assert layers[1:] == [((f"{block}.to_q", f"{block}.to_k"), 0.5) for block in blocks]
 
@@ -85,9 +85,13 @@ def test_a_call_with_a_source_row_is_two_runs_of_the_network(trajectory):
     names = {name for layer in control.injection_layers(base.unet.config) for name in layer.names}
     assert len(names) == 5 and names <= set(seen)
     replace = lambda name, value: jnp.broadcast_to(seen[name][:1], value.shape) if name in names else value  # noqa: E731
-    replaced, _ = call(rows.x[0, 1:], context[1:], replace)
+    replaced, injected = call(rows.x[0, 1:], context[1:], replace)
     np.testing.assert_allclose(together, jnp.concatenate([free[:1], replaced]), atol=2e-5)
     assert np.abs(replaced - free[1:]).max() > 0.05
+    block = control.injection_layers(base.unet.config)[0].names[0].removesuffix(".conv2")  # its input is the row's own
+    shortcut = injected[block] - injected[f"{block}.conv2"]
+    np.testing.assert_allclose(shortcut, (seen[block] - seen[f"{block}.conv2"])[1:], atol=2e-5)
+    assert np.abs(shortcut - (seen[block] - seen[f"{block}.conv2"])[:1]).max() > 0.05
 
 
 def test_with_its_own_prompt_the_image_comes_back(trajectory):
