@@ -104,9 +104,10 @@ class ControlComparison(HeldOutEvaluation):
     def evaluate(self, weights: str, output: Output) -> str:
         """Writes all rows; `weights` is one of `methods`, by interpolation in the config."""
         paths = self._paths()
-        bases.read_base(self.base)
+        base = bases.read_base(self.base).base
         self.prepare_metrics()
         held = self.held_out(self.count)
+        self.check_side(base, held)
         for name, fewest in {"quality": NEIGHBOURS + 1, "clip": 2}.items():
             if getattr(self, name) is not None and len(held.prompts) < fewest:
                 rule = f"{name} takes {fewest} or more; raise evaluation.count, or set evaluation.{name}=null"

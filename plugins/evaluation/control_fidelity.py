@@ -44,6 +44,7 @@ class ControlEvaluation(HeldOutEvaluation):
         """Scores a control at each strength, and the anchors."""
         network, pipeline = load(weights), bases.load(self.base)
         held = self.held_out(self.count)
+        self.check_side(pipeline.base, held)
         images = self._generate(pipeline, network, held, {f"{WITH}, strength {s:g}": s for s in self.strengths})
         images = {name: images.pop(name) for name in (WITHOUT, WRONG)} | images
         rows = score_rows(self.metrics, held.images, images)

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from common import terminal
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Metric
 from plugins.control.training.control_task import column_sheet
 from plugins.data.batches import PictureBatches
+from plugins.diffusion.io.base import Base
 
 Images = Float[np.ndarray, "n h w 3"]
 
@@ -42,6 +44,14 @@ class HeldOutEvaluation(Evaluation):
         images = np.stack([example.image for example in examples]).astype(np.float32) / 255
         conditions = np.stack([self.data.conditioned(example) for example in examples])
         return HeldOut(images, [next(iter(example.record.captions), "") for example in examples], conditions)
+
+    def check_side(self, base: Base, held: HeldOut) -> None:
+        """Warns of images of another side than the base was trained at."""
+        if (side := held.images.shape[1]) != base.side:
+            advice = "images are generated at their size; evaluation.data names others"
+            terminal.complain(
+                f"warning: the held-out images are {side} pixels a side, the base was trained at {base.side}: {advice}"
+            )
 
     def prepare_metrics(self) -> None:
         """Opens the metrics' files."""

@@ -224,6 +224,15 @@ def test_settings_that_are_refused_before_any_work(made, tmp_path, monkeypatch, 
     assert not list(tmp_path.iterdir())
 
 
+def test_images_of_another_side_than_the_bases_are_a_warning(made, tmp_path, capsys):
+    write_prepared(tmp_path / "pictures", dark_squares(2, 2 * SIDE))
+    fits = comparison(made)
+    for data, warned in ((fits.data, False), (dataclasses.replace(fits.data, folder=str(tmp_path / "pictures")), True)):
+        changed = dataclasses.replace(fits, data=data)
+        changed.check_side(diffusion_base().base, changed.held_out(1))
+        assert ("32 pixels" in capsys.readouterr().err) == warned
+
+
 def test_a_control_for_another_base_is_named(made, tmp_path):
     other = MediaPipeConfig.for_unet(dataclasses.replace(diffusion_base().base.unet, block_out_channels=(16,)), UNIT)
     save(random(MediaPipePlugin, other), tmp_path / "other")
