@@ -116,14 +116,16 @@ class ControlComparison(HeldOutEvaluation):
         for name, path in paths.items():
             title = PLUS + TITLES.get(name, name)
             methods.append(Method(title, inversion=self.inversion) if path is None else Method(title, load(path)))
+        costs = {}
         for method in methods:
             try:
                 make_request(pipeline.base, **self._request(held), controls=method.controls(held))
+                costs[method.title] = self._cost(pipeline, method, held)
             except ValueError as error:
                 raise ValueError(f"{method.title}: {error}") from error
         images = {method.title: self._generate(pipeline, method, held) for method in methods}
         known = None if self.clip is None else (self.clip.images(held.images), self.clip.texts(held.prompts))
-        rows = self._rows(pipeline, methods, held, images, known)
+        rows = self._rows(pipeline, methods, costs, held, images, known)
         device, quality = jax.devices()[0].device_kind, None if self.quality is None else self.quality.name
         notes = [
             f"{len(held.images)} images of the split {self.data.split}, {self.steps} steps of DDIM, guidance"
@@ -166,10 +168,17 @@ class ControlComparison(HeldOutEvaluation):
     def _generate(self, pipeline: Pipeline, method: Method, held: HeldOut) -> Images:
         return pipeline(**self._request(held), controls=method.controls(held))
 
+    def _cost(self, pipeline: Pipeline, method: Method, held: HeldOut) -> Cost:
+        base, (_, height, width, _) = pipeline.base, held.images.shape
+        sides, guided = (height // base.unit, width // base.unit), self.guidance != 1 and not base.distilled
+        setting = Setting(pipeline.unet, pipeline.vae, *sides, base.length, guided, base.sizes)
+        return method.cost(setting, pipeline.schedule, self.steps)
+
     def _rows(
         self,
         pipeline: Pipeline,
         methods: Sequence[Method],
+        costs: Mapping[str, Cost],
         held: HeldOut,
         images: Mapping[str, Images],
         known: tuple[np.ndarray, np.ndarray] | None,
@@ -182,14 +191,11 @@ class ControlComparison(HeldOutEvaluation):
         one = HeldOut(held.images[:1], held.prompts[:1], held.conditions[:1])
         runs = {method.title: functools.partial(self._generate, pipeline, method, one) for method in methods}
         timings = interleaved(runs, self.rounds)
-        base, (_, height, width, _) = pipeline.base, held.images.shape
-        sides = height // base.unit, width // base.unit
-        setting = Setting(pipeline.unet, pipeline.vae, *sides, base.length, self.guidance != 1)
         fidelity = score_rows(self.metrics, held.images, images)
         truth: Any = None if self.quality is None else self.quality(held.images)
         rows: list[Row] = []
         for method in methods:
-            cost = method.cost(setting, pipeline.schedule, self.steps)
+            cost = costs[method.title]
             seconds, gflop = statistics.median(timings[method.title]), cost.run(self.steps).total / 1e9
             first = rows[0] if rows else {"seconds": seconds, "gflop": gflop}
             row = {

@@ -6,6 +6,7 @@ import json
 import warnings
 from pathlib import Path
 
+import families
 import hydra
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ from plugins.control.mediapipe import MediaPipeConfig
 from plugins.control.t2i_adapter import T2IAdapterConfig
 from plugins.data.captioned_batches import CaptionedConfig
 from plugins.diffusion.networks.unet import UNet, UNetConfig
+from plugins.diffusion.pipeline import load
 from plugins.evaluation import comparison as tables
 from plugins.evaluation.comparison import ControlComparison
 from plugins.evaluation.cost import Setting, base_cost, interleaved, network_cost, plug_and_play_cost, split
@@ -170,6 +172,18 @@ def test_clips_columns(made, generated, tmp_path):
     refused(ValueError, "1 held-out", comparison(made, clip=clip, quality=None, count=1).run, "", tmp_path / "other")
 
 
+@pytest.mark.parametrize(("family", "rows"), [("sdxl", 2), ("lcm", 1)])
+def test_bases_that_read_more_than_text(made, generated, tmp_path, family, rows):
+    """SDXL reads pooled text and sizes, LCM the guidance scale, in one row."""
+    base = load(families.folder(family))
+    save(random(MediaPipePlugin, MediaPipeConfig.for_unet(base.base.unet, base.base.unit)), tmp_path / "plugin")
+    methods = {"plugin": str(tmp_path / "plugin"), "plug_and_play": family == "sdxl"}
+    evaluation = comparison(made, base=str(families.folder(family)), methods=methods, quality=None)
+    evaluation.run("", tmp_path / "out")
+    alone, *others = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+    assert len(others) == rows and all(row["gflop"] > alone["gflop"] > 0 for row in others)
+
+
 def test_the_command(made, tmp_path, monkeypatch, caplog):
     """`python eval.py evaluation=control_methods weights=PLUGIN`, also by its old name, with small networks."""
     monkeypatch.chdir(tmp_path)
@@ -246,7 +260,9 @@ def test_quality_is_shown_under_the_name_of_its_features(made, generated):
         evaluation = comparison(made, quality=FeatureExtractor(name, CORNERS.embed))
         held = evaluation.held_out(4)
         images = {"Base": held.images, "Base + noise": NOISE[:4]}
-        rows = evaluation._rows(diffusion_base(), [tables.Method(title) for title in images], held, images, None)
+        base, methods = diffusion_base(), [tables.Method(title) for title in images]
+        costs = {method.title: evaluation._cost(base, method, held) for method in methods}
+        rows = evaluation._rows(base, methods, costs, held, images, None)
         base, other = (row["quality"] for row in rows)
         assert next(iter(base)) == distance and base[distance] < 1e-6 < other[distance]
         assert f"| {distance} |" in tables.table(rows) and {*base} <= {*tables.flat_row(rows[0])}
