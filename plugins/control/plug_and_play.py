@@ -120,15 +120,16 @@ class PlugAndPlay:
     def _trajectory(self, run: Any, indices: np.ndarray) -> Float[Array, "steps b h w c"]:
         """The source's latents before each step and after the last; cached as long as the networks are the same."""
         indices = np.zeros(1, int) if len(self.picture) == 1 else indices
-        networks = [run.params[name] for name in ("unet", "vae", "text_encoder")]
-        if any(a is not b for a, b in zip(networks, self._cache.get("networks", [None] * 3), strict=True)):
+        networks, cached, request = list(run.params.values()), self._cache.get("networks", []), run.request
+        if len(networks) != len(cached) or any(a is not b for a, b in zip(networks, cached, strict=True)):
             self._cache.clear()
             self._cache["networks"] = networks
-        key = (run.pipeline.schedule, run.request.steps, run.request.clip_skip, tuple(map(int, indices)))
+        read = (request.clip_skip, request.original, request.crop)  # with the empty prompt
+        key = (run.pipeline.schedule, request.steps, *read, tuple(map(int, indices)))
         if key not in self._cache:
             compiled = run.pipeline.compiled
             latents = compiled.encode_image(run.params["vae"], jnp.asarray(self.picture[indices]))
-            settings = {"schedule": run.pipeline.schedule, "inversion": self.inversion, "steps": run.request.steps}
+            settings = {"schedule": run.pipeline.schedule, "inversion": self.inversion, "steps": request.steps}
             unet = compiled.graphs["unet"], run.params["unet"]
             self._cache[key] = reconstruct(*unet, latents, run.conditioning([""]), **settings)
         return self._cache[key]

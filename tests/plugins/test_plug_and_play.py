@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import families
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ from plugins.control.plug_and_play import PlugAndPlay, inject, reconstruct
 from plugins.diffusion import samplers
 from plugins.diffusion.compiled import make_layout
 from plugins.diffusion.networks.unet_config import UNetConfig
-from plugins.diffusion.pipeline import Run
+from plugins.diffusion.pipeline import Pipeline, Run, load
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers import Step
 from plugins.diffusion.steering import COND, SOURCE, UNCOND, Conditioning, Rows, _joined
@@ -29,10 +30,10 @@ def run(prompt="a red apple", **options) -> np.ndarray:
     return diffusion_base()(prompt, steps=STEPS, sampler="ddim", controls=[control], **call)
 
 
-def plan_of(control: PlugAndPlay) -> Run:
+def plan_of(control: PlugAndPlay, base: Pipeline | None = None, **options) -> Run:
     """A run of the base with this control."""
-    base = diffusion_base()
-    request = make_request(base.base, "a red apple", steps=STEPS, sampler="ddim", controls=[control])
+    base = base or diffusion_base()
+    request = make_request(base.base, "a red apple", steps=STEPS, sampler="ddim", controls=[control], **options)
     return Run(base, request, base.compiled.params(), make_layout(1, 16, 16, 2, None, None), None, None)
 
 
@@ -121,6 +122,17 @@ def test_one_inversion_serves_all_prompts(monkeypatch):
     apart = [diffusion_base()(prompt, **settings)[0] for prompt in prompts]
     np.testing.assert_allclose(diffusion_base()(prompts, **settings), apart, atol=1e-5)  # rounding of sums
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("family", ["sdxl", "sdxl_refiner"])
+def test_an_inversion_is_cached_for_what_sdxl_reads(family, monkeypatch):
+    """Its sizes enter the inversion; the refiner has no first text encoder."""
+    control, base, seen = PlugAndPlay(IMAGE, inversion=INVERSION), load(families.folder(family)), []
+    invert = lambda graph, params, latents, empty, **_: seen.append(empty.sizes) or latents[None]  # noqa: E731
+    monkeypatch.setattr(plug_and_play, "reconstruct", invert)
+    for options in ({}, {"crop": (8, 0)}, {"original": (32, 32)}, {}):
+        control.prepare(plan_of(control, base, **options), np.array([0]))
+    assert [tuple(sizes[0, :4].tolist()) for sizes in seen] == [(16, 16, 0, 0), (16, 16, 8, 0), (32, 32, 0, 0)]
 
 
 @pytest.mark.parametrize(
