@@ -40,7 +40,7 @@ from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
 from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost
 from plugins.evaluation.held_out import HeldOut, HeldOutEvaluation, Images
-from plugins.metrics.anchors import Mean, score_rows
+from plugins.metrics.anchors import Mean
 from plugins.metrics.quality import NEIGHBOURS, PrecisionRecall, clip_score, compare, compare_with_texts
 
 SAMPLER = "ddim"
@@ -191,7 +191,7 @@ class ControlComparison(HeldOutEvaluation):
         one = HeldOut(held.images[:1], held.prompts[:1], held.conditions[:1])
         runs = {method.title: functools.partial(self._generate, pipeline, method, one) for method in methods}
         timings = interleaved(runs, self.rounds)
-        fidelity = score_rows(self.metrics, held.images, images)
+        fidelity = self.scored(held, images)
         truth: Any = None if self.quality is None else self.quality(held.images)
         rows: list[Row] = []
         for method in methods:

@@ -19,7 +19,7 @@ from plugins.control.training.control_task import draw
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.evaluation.held_out import HeldOut, HeldOutEvaluation, Images
-from plugins.metrics.anchors import WITH, WITHOUT, WRONG, derangement, flat, score_rows, table
+from plugins.metrics.anchors import WITH, WITHOUT, WRONG, derangement, flat, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ControlEvaluation(HeldOutEvaluation):
         self.check_side(pipeline.base, held)
         images = self._generate(pipeline, network, held, {f"{WITH}, strength {s:g}": s for s in self.strengths})
         images = {name: images.pop(name) for name in (WITHOUT, WRONG)} | images
-        rows = score_rows(self.metrics, held.images, images)
+        rows = self.scored(held, images)
         self.write_sheet(output, held, {name.removeprefix(f"{WITH}, "): each for name, each in images.items()})
         scores = {row: {name: mean._asdict() for name, mean in means.items()} for row, means in rows.items()}
         output.write_json("results.json", self.about(weights, held, "strengths") | {"scores": scores})
@@ -63,7 +63,7 @@ class ControlEvaluation(HeldOutEvaluation):
         """Means of the three rows, as "edges/with control"."""
         held = self.held_out(self.training_count)
         images = self._generate(task.pipeline, task.network(params), held, {WITH: 1.0})
-        return flat(score_rows(self.metrics, held.images, images))
+        return flat(self.scored(held, images))
 
     def _generate(
         self, pipeline: Pipeline, network: ControlNetwork, held: HeldOut, strengths: Mapping[str, float]

@@ -13,6 +13,7 @@ from common.evaluation.metrics import Metric
 from plugins.control.training.control_task import column_sheet
 from plugins.data.batches import PictureBatches
 from plugins.diffusion.io.base import Base
+from plugins.metrics.anchors import Rows, score_rows
 
 Images = Float[np.ndarray, "n h w 3"]
 
@@ -57,6 +58,15 @@ class HeldOutEvaluation(Evaluation):
         """Opens the metrics' files."""
         for metric in self.metrics.values():
             metric.prepare()
+
+    def scored(self, held: HeldOut, images: Mapping[str, Images]) -> Rows:
+        """Means of the metrics for each row of images; with `target` "condition" they compare with those."""
+        rows: Rows = {name: {} for name in images}
+        for key, metric in self.metrics.items():
+            targets = held.conditions if getattr(metric, "target", None) == "condition" else held.images
+            for name, means in score_rows({key: metric}, targets, images).items():
+                rows[name] |= means
+        return rows
 
     def write_sheet(self, output: Output, held: HeldOut, generated: Mapping[str, Images]) -> None:
         """`sheet.png`: the first held-out images, their conditions and what was generated, a column each."""

@@ -29,7 +29,7 @@ from plugins.evaluation.comparison import ControlComparison
 from plugins.evaluation.cost import Setting, base_cost, interleaved, network_cost, plug_and_play_cost, split
 from plugins.evaluation.flops import Work
 from plugins.metrics.features import INCEPTION, Clip, FeatureExtractor
-from plugins.metrics.fidelity import EdgeF1, MaskIou
+from plugins.metrics.fidelity import EdgeF1, MaskIou, edges
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
@@ -236,6 +236,16 @@ def test_settings_that_are_refused_before_any_work(made, tmp_path, monkeypatch, 
     monkeypatch.setattr("plugins.evaluation.comparison.bases.load", lambda *_: pytest.fail("loaded"))
     refused(error, value, lambda: comparison(made, **changes).run("", tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_metric_of_conditions_compares_with_them(made):
+    evaluation = dataclasses.replace(comparison(made), metrics={"edges": EdgeF1(), "map": EdgeF1(target="condition")})
+    held = evaluation.held_out(3)
+    maps = np.stack([np.repeat(edges(image)[..., None], 3, -1) for image in held.images]).astype(np.float32)
+    held, rows = held._replace(conditions=maps), {"real": held.images, "swapped": held.images[[1, 2, 0]]}
+    found = evaluation.scored(held, rows)
+    assert list(found) == list(rows) and [mean.value for mean in found["real"].values()] == [1, 1]
+    assert found["swapped"]["edges"] == found["swapped"]["map"] and found["swapped"]["map"].value < 1
 
 
 def test_images_of_another_side_than_the_bases_are_a_warning(made, tmp_path, capsys):
