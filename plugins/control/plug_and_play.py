@@ -35,6 +35,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from plugins.control.contract import check_condition, check_settings
+from plugins.diffusion.compiled import in_tiles
 from plugins.diffusion.networks.unet_config import UP_TYPES, UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
@@ -125,10 +126,13 @@ class PlugAndPlay:
             self._cache.clear()
             self._cache["networks"] = networks
         read = (request.clip_skip, request.original, request.crop)  # with the empty prompt
-        key = (run.pipeline.schedule, request.steps, *read, tuple(map(int, indices)))
+        key = (run.pipeline.schedule, request.steps, request.tile, *read, tuple(map(int, indices)))
         if key not in self._cache:
-            compiled = run.pipeline.compiled
-            latents = compiled.encode_image(run.params["vae"], jnp.asarray(self.picture[indices]))
+            compiled, unit = run.pipeline.compiled, run.pipeline.base.unit
+            encode = functools.partial(compiled.encode_image, run.params["vae"])
+            size = (request.height // unit, request.width // unit)
+            latents = jnp.asarray(in_tiles(encode, self.picture[indices], run.layout, unit, size))
+            latents = latents if len(self.picture) == 1 else run.shared(latents)
             settings = {"schedule": run.pipeline.schedule, "inversion": self.inversion, "steps": request.steps}
             unet = compiled.graphs["unet"], run.params["unet"]
             self._cache[key] = reconstruct(*unet, latents, run.conditioning([""]), **settings)

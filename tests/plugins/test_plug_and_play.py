@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 from tiny_base import diffusion_base
 
+from common.training.mesh import make_mesh
 from plugins.control import plug_and_play
 from plugins.control.plug_and_play import PlugAndPlay, inject, reconstruct
 from plugins.diffusion import samplers
@@ -30,11 +32,13 @@ def run(prompt="a red apple", **options) -> np.ndarray:
     return diffusion_base()(prompt, steps=STEPS, sampler="ddim", controls=[control], **call)
 
 
-def plan_of(control: PlugAndPlay, base: Pipeline | None = None, **options) -> Run:
+def plan_of(control: PlugAndPlay, base: Pipeline | None = None, mesh: Mesh | None = None, **options) -> Run:
     """A run of the base with this control."""
     base = base or diffusion_base()
     request = make_request(base.base, "a red apple", steps=STEPS, sampler="ddim", controls=[control], **options)
-    return Run(base, request, base.compiled.params(), make_layout(1, 16, 16, 2, None, None), None, None)
+    count, tile = len(request.seeds), options.get("tile")
+    layout = make_layout(count, request.height, request.width, 2, None, mesh, tile)
+    return Run(base, request, base.compiled.params(None, mesh), layout, None, mesh)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +126,27 @@ def test_one_inversion_serves_all_prompts(monkeypatch):
     apart = [diffusion_base()(prompt, **settings)[0] for prompt in prompts]
     np.testing.assert_allclose(diffusion_base()(prompts, **settings), apart, atol=1e-5)  # rounding of sums
     assert len(calls) == 1
+
+
+def test_each_device_inverts_its_own_images():
+    pictures = np.stack([IMAGE, IMAGE[::-1]])
+    found = []
+    for mesh in (None, make_mesh()):
+        control = PlugAndPlay(pictures, inversion=INVERSION)
+        found.append(control.prepare(plan_of(control, mesh=mesh, seeds=[1, 2]), np.arange(2))[1].trajectory)
+    np.testing.assert_allclose(*found, atol=1e-4)
+    assert {shard.data.shape[1] for shard in found[1].addressable_shards} == {1}
+
+
+def test_a_large_image_is_inverted_from_tiles(monkeypatch):
+    control, sides = PlugAndPlay(np.tile(IMAGE, (6, 6, 1)), inversion=INVERSION), []
+    compiled, encode = diffusion_base().compiled, diffusion_base().compiled.encode_image
+    monkeypatch.setattr(
+        compiled, "encode_image", lambda params, image: sides.append(image.shape) or encode(params, image)
+    )
+    monkeypatch.setattr(plug_and_play, "reconstruct", lambda graph, params, latents, empty, **_: latents[None])
+    (latents,) = control.prepare(plan_of(control, tile=72), np.array([0]))[1].trajectory
+    assert latents.shape == (1, 48, 48, 4) and set(sides) == {(1, 72, 72, 3)} and len(sides) == 4
 
 
 @pytest.mark.parametrize("family", ["sdxl", "sdxl_refiner"])
