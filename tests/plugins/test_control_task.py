@@ -15,7 +15,7 @@ from tiny_base import WIDTH, diffusion_base, random
 
 from common.training.task import Context
 from plugins.control import load
-from plugins.control.training.control_task import KINDS, ControlTask
+from plugins.control.training.control_task import KINDS, ControlSheet, ControlTask
 from plugins.data.captioned_batches import CaptionedConfig
 from plugins.evaluation.control_fidelity import ControlEvaluation
 from plugins.metrics.fidelity import MaskIou
@@ -86,9 +86,20 @@ def test_a_new_controlnet_is_the_bases_encoder_and_changes_no_prediction(base):
     seen = forward(start, batch, context(task, 0))
     other = forward(start, batch | {"condition": 0 * batch["condition"]}, context(task, 0))
     np.testing.assert_array_equal(seen.prediction, other.prediction)
-    half = jax.jit(dataclasses.replace(task, dtype="bfloat16").forward)(start, batch, context(task, 0))
+    cheap = dataclasses.replace(task, dtype="bfloat16")
+    jax.tree.map(np.testing.assert_array_equal, cheap.start(), start)  # not rounded
+    half = jax.jit(cheap.forward)(start, batch, context(cheap, 0))
     assert half.prediction.dtype == jnp.float32
     np.testing.assert_allclose(seen.prediction, half.prediction, atol=0.3)
+
+
+def test_a_frozen_base_has_the_type_of_the_computation(base):
+    """All but the autoencoder, whose latents are the training's data; the image summary too."""
+    task = task_of(base, dtype="bfloat16")
+    found = {kind: {str(leaf.dtype) for leaf in jax.tree.leaves(tree)} for kind, tree in task.frozen().items()}
+    assert found == {"unet": {"bfloat16"}, "text_encoder": {"bfloat16"}, "vae": {"float32"}}
+    sheet = dataclasses.replace(task, samples=ControlSheet(rows=1, steps=2)).pictures(trained(task), batch_of(1))
+    assert np.isfinite(sheet["samples"]).all()
 
 
 def test_remat_of_a_controlnet_changes_no_gradient_and_saves_memory(base):

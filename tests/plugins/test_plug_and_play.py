@@ -1,6 +1,7 @@
 """Plug-and-Play: the right layers, the right values in them, and an image that comes back from its own noise."""
 
 import dataclasses
+from typing import Any
 
 import families
 import jax
@@ -155,7 +156,8 @@ def test_an_inversion_is_cached_for_what_sdxl_reads(family, monkeypatch):
     control, base, seen = PlugAndPlay(IMAGE, inversion=INVERSION), load(families.folder(family)), []
     invert = lambda graph, params, latents, empty, **_: seen.append(empty.sizes) or latents[None]  # noqa: E731
     monkeypatch.setattr(plug_and_play, "reconstruct", invert)
-    for options in ({}, {"crop": (8, 0)}, {"original": (32, 32)}, {}):
+    calls: list[dict[str, Any]] = [{}, {"crop": (8, 0)}, {"original": (32, 32)}, {}]
+    for options in calls:
         control.prepare(plan_of(control, base, **options), np.array([0]))
     assert [tuple(sizes[0, :4].tolist()) for sizes in seen] == [(16, 16, 0, 0), (16, 16, 8, 0), (32, 32, 0, 0)]
 
