@@ -29,9 +29,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from common.evaluation.evaluation import Output
 from common.evaluation.score_table import markdown
+from common.training.mesh import make_mesh
 from plugins.control.contract import ControlNetwork
 from plugins.control.loading import find, load
 from plugins.control.plug_and_play import INVERSION, PlugAndPlay
@@ -123,7 +125,7 @@ class ControlComparison(HeldOutEvaluation):
                 costs[method.title] = self._cost(pipeline, method, held)
             except ValueError as error:
                 raise ValueError(f"{method.title}: {error}") from error
-        images = {method.title: self._generate(pipeline, method, held) for method in methods}
+        images = {method.title: self._generate(pipeline, method, held, make_mesh()) for method in methods}
         known = None if self.clip is None else (self.clip.images(held.images), self.clip.texts(held.prompts))
         rows = self._rows(pipeline, methods, costs, held, images, known)
         device, quality = jax.devices()[0].device_kind, None if self.quality is None else self.quality.name
@@ -165,8 +167,8 @@ class ControlComparison(HeldOutEvaluation):
         size = {"height": height, "width": width, "seeds": range(self.seed, self.seed + len(held.prompts))}
         return {"prompts": held.prompts, "steps": self.steps, "guidance": self.guidance, "sampler": SAMPLER, **size}
 
-    def _generate(self, pipeline: Pipeline, method: Method, held: HeldOut) -> Images:
-        return pipeline(**self._request(held), controls=method.controls(held))
+    def _generate(self, pipeline: Pipeline, method: Method, held: HeldOut, mesh: Mesh | None = None) -> Images:
+        return pipeline(**self._request(held), controls=method.controls(held), mesh=mesh)
 
     def _cost(self, pipeline: Pipeline, method: Method, held: HeldOut) -> Cost:
         base, (_, height, width, _) = pipeline.base, held.images.shape

@@ -11,7 +11,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+from jax.sharding import Mesh
+
 from common.evaluation.evaluation import Output
+from common.training.mesh import make_mesh
 from common.training.task import Params
 from plugins.control.contract import ControlNetwork
 from plugins.control.loading import load
@@ -45,7 +49,8 @@ class ControlEvaluation(HeldOutEvaluation):
         network, pipeline = load(weights), bases.load(self.base)
         held = self.held_out(self.count)
         self.check_side(pipeline.base, held)
-        images = self._generate(pipeline, network, held, {f"{WITH}, strength {s:g}": s for s in self.strengths})
+        strengths = {f"{WITH}, strength {s:g}": s for s in self.strengths}
+        images = self._generate(pipeline, network, held, strengths, make_mesh())
         images = {name: images.pop(name) for name in (WITHOUT, WRONG)} | images
         rows = self.scored(held, images)
         self.write_sheet(output, held, {name.removeprefix(f"{WITH}, "): each for name, each in images.items()})
@@ -62,15 +67,24 @@ class ControlEvaluation(HeldOutEvaluation):
     def score(self, task: Any, params: Params) -> Mapping[str, float]:
         """Means of the three rows, as "edges/with control"."""
         held = self.held_out(self.training_count)
-        images = self._generate(task.pipeline, task.network(params), held, {WITH: 1.0})
+        images = self._generate(task.pipeline, task.network(jax.device_put(params)), held, {WITH: 1.0})
         return flat(self.scored(held, images))
 
     def _generate(
-        self, pipeline: Pipeline, network: ControlNetwork, held: HeldOut, strengths: Mapping[str, float]
+        self,
+        pipeline: Pipeline,
+        network: ControlNetwork,
+        held: HeldOut,
+        strengths: Mapping[str, float],
+        mesh: Mesh | None = None,
     ) -> dict[str, Images]:
         """Images by row: with control at each of the named strengths, and the two anchors."""
+
+        def images_of(network: ControlNetwork | None, conditions: Images, strength: float = 1.0) -> Images:
+            return draw(pipeline, held.prompts, network, conditions, self, strength, mesh)
+
         conditions, wrong = held.conditions, held.conditions[derangement(len(held.conditions))]
         if self._without[:2] != [pipeline, len(conditions)]:  # the base does not learn: once is enough
-            self._without[:] = [pipeline, len(conditions), draw(pipeline, held.prompts, None, conditions, self)]
-        images = {name: draw(pipeline, held.prompts, network, conditions, self, s) for name, s in strengths.items()}
-        return images | {WITHOUT: self._without[2], WRONG: draw(pipeline, held.prompts, network, wrong, self)}
+            self._without[:] = [pipeline, len(conditions), images_of(None, conditions)]
+        images = {name: images_of(network, conditions, strength) for name, strength in strengths.items()}
+        return images | {WITHOUT: self._without[2], WRONG: images_of(network, wrong)}

@@ -153,9 +153,18 @@ NOISE = np.random.default_rng(0).random((5, SIDE, SIDE, 3), np.float32)
 
 @pytest.fixture
 def generated(monkeypatch):
-    """Images and seconds without any run of a network."""
-    monkeypatch.setattr(ControlComparison, "_generate", lambda *arguments: NOISE[: len(arguments[-1].prompts)])
-    monkeypatch.setattr(tables, "interleaved", lambda runs, rounds: {name: [1.0] for name in runs})
+    """Images and seconds without any run of a network; the devices of each generation."""
+    devices: list[int] = []
+
+    def generate(self, pipeline, method, held, mesh=None):
+        devices.append(1 if mesh is None else mesh.size)
+        return NOISE[: len(held.prompts)]
+
+    monkeypatch.setattr(ControlComparison, "_generate", generate)
+    monkeypatch.setattr(
+        tables, "interleaved", lambda runs, rounds: {name: [1.0 + 0 * len(run())] for name, run in runs.items()}
+    )
+    return devices
 
 
 def test_clips_columns(made, generated, tmp_path):
@@ -169,6 +178,7 @@ def test_clips_columns(made, generated, tmp_path):
     row = json.loads((tmp_path / "results.json").read_text())["rows"][0]["quality"]
     assert list(row) == titles and base.split("|")[-2].strip() == f"{row[titles[1]]:.3f}"
     assert -1 <= row[titles[1]] <= 1 and row[titles[0]] >= 0
+    assert generated == [2] * 4 + [1] * 4, "images on all devices, what is timed on one"
     refused(ValueError, "1 held-out", comparison(made, clip=clip, quality=None, count=1).run, "", tmp_path / "other")
 
 

@@ -15,7 +15,7 @@ from tiny_base import WIDTH, diffusion_base, random
 
 from common.training.task import Context
 from plugins.control import load
-from plugins.control.training.control_task import KINDS, ControlSheet, ControlTask
+from plugins.control.training.control_task import KINDS, ControlSheet, ControlTask, draw
 from plugins.data.captioned_batches import CaptionedConfig
 from plugins.evaluation.control_fidelity import ControlEvaluation
 from plugins.metrics.fidelity import MaskIou
@@ -181,18 +181,31 @@ def test_batches_have_the_condition_of_their_image(pictures):
     CaptionedConfig(pictures, condition="face", options={"most": 2})  # mediapipe is not imported yet
 
 
-def test_the_evaluation_has_two_anchors(base, pictures, tmp_path):
+def test_the_evaluation_has_two_anchors(base, pictures, tmp_path, monkeypatch):
+    """A command draws on all devices, a training on one, with parameters that are on it."""
+    devices, places = [], []
+
+    def spied(pipeline, prompts, network, conditions, settings, strength, mesh):
+        devices.append(1 if mesh is None else mesh.size)
+        if network is not None:
+            places.append({isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(nnx.state(network))})
+        return draw(pipeline, prompts, network, conditions, settings, strength, mesh)
+
+    monkeypatch.setattr("plugins.evaluation.control_fidelity.draw", spied)
     data = CaptionedConfig(pictures, split="unseen", batch_size=2, length=16, condition="canny")
     evaluation = ControlEvaluation(data, {"area": MaskIou()}, base, 4, 4, (0.0, 1.0), steps=2, rows=2)
     names = evaluation.prepare()
     assert names == ["area/with control", "area/no control", "area/wrong control"]
     task = task_of(base)
-    params = trained(task)
+    params = jax.device_get(trained(task))
     scores = evaluation.score(task, params)
+    assert set(devices) == {1} and places == [{True}] * 2
     assert list(scores) == names and len(set(scores.values())) == 3
     assert evaluation.score(task, params) == scores
     weights = task.export(tmp_path / "weights", params, {})
+    devices.clear()
     table = evaluation.run(str(weights), tmp_path / "out")
+    assert set(devices) == {2}
     assert "with control, strength 1" in table and (tmp_path / "out" / "sheet.png").is_file()
     report = json.loads((tmp_path / "out" / "results.json").read_text())["scores"]
     assert report["with control, strength 0"]["area"] == report["no control"]["area"]

@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.io.images import contact_sheet
@@ -233,10 +234,11 @@ def draw(
     conditions: Float[np.ndarray, "n h w 3"],
     settings: Any,
     strength: float = 1.0,
+    mesh: Mesh | None = None,
 ) -> Float[np.ndarray, "n h w 3"]:
     """An image of each prompt with its condition, or without control; seeds are 0, 1, ...; `settings` has `steps` and
-    `guidance`."""
+    `guidance`. Without `mesh` on one device, as a training whose others hold what it needs."""
     controls = [] if network is None else [network.on(conditions, strength=strength)]
     _, height, width, _ = conditions.shape
     options: dict[str, Any] = {"steps": settings.steps, "guidance": settings.guidance, "height": height, "width": width}
-    return pipeline(prompts, seeds=range(len(prompts)), controls=controls, **options)
+    return pipeline(prompts, seeds=range(len(prompts)), controls=controls, mesh=mesh, **options)

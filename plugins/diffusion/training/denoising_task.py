@@ -191,7 +191,7 @@ class DenoisingTask:
         return loss, values | report(self.metrics, scope)
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
-        return {} if self.pipeline is None else {"samples": self.samples(self.pipeline, params)}
+        return {} if self.pipeline is None else {"samples": self.samples(self.pipeline, jax.device_put(params))}
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
         """A diffusers folder: the whole base, or without text encoder and tokenizer the UNet alone."""
