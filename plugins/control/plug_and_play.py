@@ -7,12 +7,13 @@
 3. *Generation* from the same noise with the new prompt. In each call the image's latents are a row of their own, the
    source, whose values on the UNet's way up replace those of the other rows:
 
-       features of one residual block       in the first 80 % of the steps: the layout
+       a residual block's last convolution  in the first 80 % of the steps: the layout
        queries and keys of self-attention   in the first 50 %: which regions belong together
 
-The release takes features of the fifth of twelve residual blocks on the way up, and attention from there on; in Stable
-Diffusion 1.x that is `up_blocks.1.resnets.1` and `attn1` of `up_blocks.1.attentions.1` to `up_blocks.3.attentions.2`.
-In other networks it is the block a third of the way up.
+The release takes the fifth of twelve residual blocks on the way up, and attention from there on; in Stable Diffusion
+1.x that is `up_blocks.1.resnets.1` and `attn1` of `up_blocks.1.attentions.1` to `up_blocks.3.attentions.2`. In other
+networks it is the block a third of the way up. What the block adds to its input is replaced (`conv2`); each row keeps
+its own input, which the block's shortcut passes on.
 
     image = pipeline("a silver horse", controls=[PlugAndPlay(photo)], sampler="ddim")
 
@@ -34,6 +35,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from plugins.control.contract import check_condition, check_settings
+from plugins.diffusion.compiled import in_tiles
 from plugins.diffusion.networks.unet_config import UP_TYPES, UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
@@ -53,7 +55,7 @@ class PlugAndPlay:
     """A source image whose layout the output keeps. Raises ValueError for settings out of range."""
 
     picture: Any  # the source, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1]
-    features: int | float = 0.8  # share of the run in which the residual block's features are replaced
+    features: int | float = 0.8  # share of the run in which the residual block's convolution is replaced
     attention: int | float = 0.5  # share of the run in which queries and keys are replaced
     inversion: int = INVERSION  # steps from the image to its noise, up to 1000
     strength: int | float = 1.0  # 1 replaces values, 0 keeps them, in between they are mixed
@@ -78,7 +80,7 @@ class PlugAndPlay:
         blocks = [(level, i) for level in range(unet.levels) for i in range(unet.layers_per_block + 1)]
         blocks = blocks[len(blocks) // 3 :]
         level, i = blocks[0]
-        layers = [InjectionLayer((f"up_blocks.{level}.resnets.{i}",), self.features)]
+        layers = [InjectionLayer((f"up_blocks.{level}.resnets.{i}.conv2",), self.features)]
         for level, i in blocks:
             if unet.up_block_types[level] == UP_TYPES[0]:
                 for depth in range(unet.depths[::-1][level]):
@@ -119,15 +121,19 @@ class PlugAndPlay:
     def _trajectory(self, run: Any, indices: np.ndarray) -> Float[Array, "steps b h w c"]:
         """The source's latents before each step and after the last; cached as long as the networks are the same."""
         indices = np.zeros(1, int) if len(self.picture) == 1 else indices
-        networks = [run.params[name] for name in ("unet", "vae", "text_encoder")]
-        if any(a is not b for a, b in zip(networks, self._cache.get("networks", [None] * 3), strict=True)):
+        networks, cached, request = list(run.params.values()), self._cache.get("networks", []), run.request
+        if len(networks) != len(cached) or any(a is not b for a, b in zip(networks, cached, strict=True)):
             self._cache.clear()
             self._cache["networks"] = networks
-        key = (run.pipeline.schedule, run.request.steps, run.request.clip_skip, tuple(map(int, indices)))
+        read = (request.clip_skip, request.original, request.crop)  # with the empty prompt
+        key = (run.pipeline.schedule, request.steps, request.tile, *read, tuple(map(int, indices)))
         if key not in self._cache:
-            compiled = run.pipeline.compiled
-            latents = compiled.encode_image(run.params["vae"], jnp.asarray(self.picture[indices]))
-            settings = {"schedule": run.pipeline.schedule, "inversion": self.inversion, "steps": run.request.steps}
+            compiled, unit = run.pipeline.compiled, run.pipeline.base.unit
+            encode = functools.partial(compiled.encode_image, run.params["vae"])
+            size = (request.height // unit, request.width // unit)
+            latents = jnp.asarray(in_tiles(encode, self.picture[indices], run.layout, unit, size))
+            latents = latents if len(self.picture) == 1 else run.shared(latents)
+            settings = {"schedule": run.pipeline.schedule, "inversion": self.inversion, "steps": request.steps}
             unet = compiled.graphs["unet"], run.params["unet"]
             self._cache[key] = reconstruct(*unet, latents, run.conditioning([""]), **settings)
         return self._cache[key]

@@ -5,6 +5,7 @@ A folder holds `images.npy` uint8 [n s s 3] and `index.json`, {"pictures": [{lab
 """
 
 import functools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from common.io.tensor_files import read_json
 from plugins.data.record import Record, Source
 
 INDEX, IMAGES = "index.json", "images.npy"
-SIDED = {"left", "right", "leftwards", "rightwards", "east", "west", "clockwise", "counterclockwise", "anticlockwise"}
+SIDED = {"left", "right", "leftward", "rightward", "leftwards", "rightwards", "east", "west"}
+SIDED |= {"clockwise", "counterclockwise", "anticlockwise"}
 
 
 @dataclass(frozen=True)
@@ -88,4 +90,4 @@ def caption(label: str, style: str = "", tag: str = "") -> str:
 
 def is_sided(text: str) -> bool:
     """Whether a label distinguishes left and right."""
-    return not SIDED.isdisjoint(text.lower().replace("-", " ").split())
+    return not SIDED.isdisjoint(re.findall("[a-z]+", text.lower()))

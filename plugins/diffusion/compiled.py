@@ -13,6 +13,7 @@ tiles` measures by how much.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -200,7 +201,7 @@ class CompiledFunctions:
         self._callback: Callable[[int], None] | None = None
         self._shown: Callable[[int, np.ndarray], None] | None = None
         self._placed: tuple[Any, dict[str, Tree]] | None = None
-        self._controls: dict[tuple, tuple[Tree, Tree]] = {}
+        self._controls: weakref.WeakKeyDictionary[nnx.Module, tuple[tuple, Tree, Tree]] = weakref.WeakKeyDictionary()
         texts = [name for name in graphs if name.startswith("text_encoder") and graphs[name] is not None]
         self.encode_text = {name: _jitted(encode_text, graphs[name], "skip", "penultimate") for name in texts}
         self.encode_image = _jitted(encode_image, graphs["vae"])
@@ -221,17 +222,17 @@ class CompiledFunctions:
         return self._placed[1]
 
     def control(self, network: nnx.Module, dtype: Any, mesh: Mesh | None) -> tuple[Any, Tree]:
-        """A control network's graph and parameters, in the type and on the devices of a run; cached."""
+        """A control network's graph and parameters, in the type and on the devices of a run; cached while the network
+        lives, for the last type and mesh."""
         graph, own = split(network)
-        key = (id(network), dtype, mesh)
-        cached = self._controls.get(key)
-        if cached is None or not _identical(cached[0], own):  # it may have been trained since
-            self._controls.pop(key, None)
+        wanted = (None if dtype is None else dtype_name(dtype), mesh)
+        cached = self._controls.get(network)
+        if cached is None or cached[0] != wanted or not _identical(cached[1], own):  # it may have been trained since
+            self._controls.pop(network, None)
             while len(self._controls) >= MAX_CONTROLS:
                 self._controls.pop(next(iter(self._controls)))
-            placed = _place("control", own, None if dtype is None else dtype_name(dtype), mesh)
-            cached = self._controls[key] = (own, placed)
-        return graph, cached[1]
+            cached = self._controls[network] = (wanted, own, _place("control", own, *wanted))
+        return graph, cached[2]
 
     @contextmanager
     def reporting(

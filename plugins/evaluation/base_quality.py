@@ -45,6 +45,7 @@ from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown
 from common.io.images import contact_sheet, from_uint8, shrink, to_uint8
 from common.perceptual.efficientnet import EfficientNet, load_efficientnet
+from common.training.mesh import make_mesh
 from plugins.data.captioned import CaptionedPictures, caption
 from plugins.diffusion.compiled import chunk_size, in_chunks, make_layout
 from plugins.diffusion.io.base import read_base
@@ -110,7 +111,7 @@ class BaseQuality(Evaluation):
         captions = [held.captions[i % len(held.captions)] for i in range(count)]
         settings = {"steps": self.steps, "guidance": self.guidance, "sampler": self.sampler}
         request = make_request(base, captions, seeds=range(self.seed, self.seed + count), **settings)
-        make_layout(count, request.height, request.width, base.unit, self.batch, None)  # checks `batch`
+        make_layout(count, request.height, request.width, base.unit, self.batch, make_mesh())  # checks `batch`
         if request.truncated:
             long, first = len(request.truncated), request.truncated[0]
             terminal.complain(f"warning: {long} captions are too long; the first: {first}")
@@ -131,7 +132,7 @@ def generate(pipeline: Pipeline, request: Request, side: int, batch: int | None 
     """The images of a request, downscaled to `side`."""
     images: list[Any] = []
     with tqdm(total=len(request.seeds), unit="picture", desc="base", disable=None) as bar:
-        for some in pipeline.run(request, batch=batch, stepwise=False):
+        for some in pipeline.run(request, batch=batch, stepwise=False, mesh=make_mesh()):
             images += [to_uint8(shrink(image, side)) for image in some]
             bar.update(len(some))
     return np.stack(images)

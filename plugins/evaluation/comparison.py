@@ -29,9 +29,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from common.evaluation.evaluation import Output
 from common.evaluation.score_table import markdown
+from common.training.mesh import make_mesh
 from plugins.control.contract import ControlNetwork
 from plugins.control.loading import find, load
 from plugins.control.plug_and_play import INVERSION, PlugAndPlay
@@ -40,7 +42,7 @@ from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
 from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost
 from plugins.evaluation.held_out import HeldOut, HeldOutEvaluation, Images
-from plugins.metrics.anchors import Mean, score_rows
+from plugins.metrics.anchors import Mean
 from plugins.metrics.quality import NEIGHBOURS, PrecisionRecall, clip_score, compare, compare_with_texts
 
 SAMPLER = "ddim"
@@ -104,9 +106,10 @@ class ControlComparison(HeldOutEvaluation):
     def evaluate(self, weights: str, output: Output) -> str:
         """Writes all rows; `weights` is one of `methods`, by interpolation in the config."""
         paths = self._paths()
-        bases.read_base(self.base)
+        base = bases.read_base(self.base).base
         self.prepare_metrics()
         held = self.held_out(self.count)
+        self.check_side(base, held)
         for name, fewest in {"quality": NEIGHBOURS + 1, "clip": 2}.items():
             if getattr(self, name) is not None and len(held.prompts) < fewest:
                 rule = f"{name} takes {fewest} or more; raise evaluation.count, or set evaluation.{name}=null"
@@ -115,14 +118,16 @@ class ControlComparison(HeldOutEvaluation):
         for name, path in paths.items():
             title = PLUS + TITLES.get(name, name)
             methods.append(Method(title, inversion=self.inversion) if path is None else Method(title, load(path)))
+        costs = {}
         for method in methods:
             try:
                 make_request(pipeline.base, **self._request(held), controls=method.controls(held))
+                costs[method.title] = self._cost(pipeline, method, held)
             except ValueError as error:
                 raise ValueError(f"{method.title}: {error}") from error
-        images = {method.title: self._generate(pipeline, method, held) for method in methods}
+        images = {method.title: self._generate(pipeline, method, held, make_mesh()) for method in methods}
         known = None if self.clip is None else (self.clip.images(held.images), self.clip.texts(held.prompts))
-        rows = self._rows(pipeline, methods, held, images, known)
+        rows = self._rows(pipeline, methods, costs, held, images, known)
         device, quality = jax.devices()[0].device_kind, None if self.quality is None else self.quality.name
         notes = [
             f"{len(held.images)} images of the split {self.data.split}, {self.steps} steps of DDIM, guidance"
@@ -162,13 +167,20 @@ class ControlComparison(HeldOutEvaluation):
         size = {"height": height, "width": width, "seeds": range(self.seed, self.seed + len(held.prompts))}
         return {"prompts": held.prompts, "steps": self.steps, "guidance": self.guidance, "sampler": SAMPLER, **size}
 
-    def _generate(self, pipeline: Pipeline, method: Method, held: HeldOut) -> Images:
-        return pipeline(**self._request(held), controls=method.controls(held))
+    def _generate(self, pipeline: Pipeline, method: Method, held: HeldOut, mesh: Mesh | None = None) -> Images:
+        return pipeline(**self._request(held), controls=method.controls(held), mesh=mesh)
+
+    def _cost(self, pipeline: Pipeline, method: Method, held: HeldOut) -> Cost:
+        base, (_, height, width, _) = pipeline.base, held.images.shape
+        sides, guided = (height // base.unit, width // base.unit), self.guidance != 1 and not base.distilled
+        setting = Setting(pipeline.unet, pipeline.vae, *sides, base.length, guided, base.sizes)
+        return method.cost(setting, pipeline.schedule, self.steps)
 
     def _rows(
         self,
         pipeline: Pipeline,
         methods: Sequence[Method],
+        costs: Mapping[str, Cost],
         held: HeldOut,
         images: Mapping[str, Images],
         known: tuple[np.ndarray, np.ndarray] | None,
@@ -181,14 +193,11 @@ class ControlComparison(HeldOutEvaluation):
         one = HeldOut(held.images[:1], held.prompts[:1], held.conditions[:1])
         runs = {method.title: functools.partial(self._generate, pipeline, method, one) for method in methods}
         timings = interleaved(runs, self.rounds)
-        base, (_, height, width, _) = pipeline.base, held.images.shape
-        sides = height // base.unit, width // base.unit
-        setting = Setting(pipeline.unet, pipeline.vae, *sides, base.length, self.guidance != 1)
-        fidelity = score_rows(self.metrics, held.images, images)
+        fidelity = self.scored(held, images)
         truth: Any = None if self.quality is None else self.quality(held.images)
         rows: list[Row] = []
         for method in methods:
-            cost = method.cost(setting, pipeline.schedule, self.steps)
+            cost = costs[method.title]
             seconds, gflop = statistics.median(timings[method.title]), cost.run(self.steps).total / 1e9
             first = rows[0] if rows else {"seconds": seconds, "gflop": gflop}
             row = {

@@ -11,7 +11,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+from jax.sharding import Mesh
+
 from common.evaluation.evaluation import Output
+from common.training.mesh import make_mesh
 from common.training.task import Params
 from plugins.control.contract import ControlNetwork
 from plugins.control.loading import load
@@ -19,7 +23,7 @@ from plugins.control.training.control_task import draw
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.evaluation.held_out import HeldOut, HeldOutEvaluation, Images
-from plugins.metrics.anchors import WITH, WITHOUT, WRONG, derangement, flat, score_rows, table
+from plugins.metrics.anchors import WITH, WITHOUT, WRONG, derangement, flat, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +48,11 @@ class ControlEvaluation(HeldOutEvaluation):
         """Scores a control at each strength, and the anchors."""
         network, pipeline = load(weights), bases.load(self.base)
         held = self.held_out(self.count)
-        images = self._generate(pipeline, network, held, {f"{WITH}, strength {s:g}": s for s in self.strengths})
+        self.check_side(pipeline.base, held)
+        strengths = {f"{WITH}, strength {s:g}": s for s in self.strengths}
+        images = self._generate(pipeline, network, held, strengths, make_mesh())
         images = {name: images.pop(name) for name in (WITHOUT, WRONG)} | images
-        rows = score_rows(self.metrics, held.images, images)
+        rows = self.scored(held, images)
         self.write_sheet(output, held, {name.removeprefix(f"{WITH}, "): each for name, each in images.items()})
         scores = {row: {name: mean._asdict() for name, mean in means.items()} for row, means in rows.items()}
         output.write_json("results.json", self.about(weights, held, "strengths") | {"scores": scores})
@@ -61,15 +67,24 @@ class ControlEvaluation(HeldOutEvaluation):
     def score(self, task: Any, params: Params) -> Mapping[str, float]:
         """Means of the three rows, as "edges/with control"."""
         held = self.held_out(self.training_count)
-        images = self._generate(task.pipeline, task.network(params), held, {WITH: 1.0})
-        return flat(score_rows(self.metrics, held.images, images))
+        images = self._generate(task.pipeline, task.network(jax.device_put(params)), held, {WITH: 1.0})
+        return flat(self.scored(held, images))
 
     def _generate(
-        self, pipeline: Pipeline, network: ControlNetwork, held: HeldOut, strengths: Mapping[str, float]
+        self,
+        pipeline: Pipeline,
+        network: ControlNetwork,
+        held: HeldOut,
+        strengths: Mapping[str, float],
+        mesh: Mesh | None = None,
     ) -> dict[str, Images]:
         """Images by row: with control at each of the named strengths, and the two anchors."""
+
+        def images_of(network: ControlNetwork | None, conditions: Images, strength: float = 1.0) -> Images:
+            return draw(pipeline, held.prompts, network, conditions, self, strength, mesh)
+
         conditions, wrong = held.conditions, held.conditions[derangement(len(held.conditions))]
         if self._without[:2] != [pipeline, len(conditions)]:  # the base does not learn: once is enough
-            self._without[:] = [pipeline, len(conditions), draw(pipeline, held.prompts, None, conditions, self)]
-        images = {name: draw(pipeline, held.prompts, network, conditions, self, s) for name, s in strengths.items()}
-        return images | {WITHOUT: self._without[2], WRONG: draw(pipeline, held.prompts, network, wrong, self)}
+            self._without[:] = [pipeline, len(conditions), images_of(None, conditions)]
+        images = {name: images_of(network, conditions, strength) for name, strength in strengths.items()}
+        return images | {WITHOUT: self._without[2], WRONG: images_of(network, wrong)}

@@ -52,6 +52,7 @@ class Setting(NamedTuple):
     width: int
     tokens: int
     guided: bool
+    sizes: int = 0  # numbers that SDXL's networks read beside the pooled text (`Base.sizes`)
 
     @property
     def latents(self) -> Any:
@@ -64,7 +65,13 @@ class Setting(NamedTuple):
 
     @property
     def states(self) -> Conditioning:
-        return Conditioning(shape(1, self.tokens, self.unet.config.cross_attention_dim))
+        config = self.unet.config
+        context = shape(1, self.tokens, config.cross_attention_dim)
+        if not self.sizes:
+            return Conditioning(context)
+        pooled = config.projection_class_embeddings_input_dim or 0
+        pooled -= self.sizes * (config.addition_time_embed_dim or 0)
+        return Conditioning(context, shape(1, pooled), shape(1, self.sizes))
 
     def branches(self, prompt_only: bool) -> tuple[str, ...]:
         """The rows of a call that a control acts on."""
@@ -125,7 +132,10 @@ def one_call(
 ) -> Float[Array, "b h w c"]:
     """One call of the model of a run, in the type of `x`: counted here, timed by a benchmark."""
     controls = list(zip(static_controls, control_arrays, strict=True))
-    model = steered(nnx.merge(graph, params), x.dtype, branches, jnp.float32(GUIDANCE), 0.0, controls)
+    network: UNet = nnx.merge(graph, params)
+    scale = jnp.float32(GUIDANCE)
+    unet = network if network.config.time_cond_proj_dim is None else functools.partial(network, guidance=scale)
+    model = steered(unet, x.dtype, branches, scale, 0.0, controls)
     return model(x, Step(jnp.float32(500), jnp.int32(0), jnp.float32(0), jnp.float32(0.02)))
 
 

@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from common import terminal
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Metric
 from plugins.control.training.control_task import column_sheet
 from plugins.data.batches import PictureBatches
+from plugins.diffusion.io.base import Base
+from plugins.metrics.anchors import Rows, score_rows
 
 Images = Float[np.ndarray, "n h w 3"]
 
@@ -43,10 +46,27 @@ class HeldOutEvaluation(Evaluation):
         conditions = np.stack([self.data.conditioned(example) for example in examples])
         return HeldOut(images, [next(iter(example.record.captions), "") for example in examples], conditions)
 
+    def check_side(self, base: Base, held: HeldOut) -> None:
+        """Warns of images of another side than the base was trained at."""
+        if (side := held.images.shape[1]) != base.side:
+            advice = "images are generated at their size; evaluation.data names others"
+            terminal.complain(
+                f"warning: the held-out images are {side} pixels a side, the base was trained at {base.side}: {advice}"
+            )
+
     def prepare_metrics(self) -> None:
         """Opens the metrics' files."""
         for metric in self.metrics.values():
             metric.prepare()
+
+    def scored(self, held: HeldOut, images: Mapping[str, Images]) -> Rows:
+        """Means of the metrics for each row of images; with `target` "condition" they compare with those."""
+        rows: Rows = {name: {} for name in images}
+        for key, metric in self.metrics.items():
+            targets = held.conditions if getattr(metric, "target", None) == "condition" else held.images
+            for name, means in score_rows({key: metric}, targets, images).items():
+                rows[name] |= means
+        return rows
 
     def write_sheet(self, output: Output, held: HeldOut, generated: Mapping[str, Images]) -> None:
         """`sheet.png`: the first held-out images, their conditions and what was generated, a column each."""

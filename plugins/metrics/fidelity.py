@@ -11,10 +11,10 @@
 | `MaskIou` | higher, to 1 | intersection over union of the foregrounds (`plugins.conditions.mask.foreground`) |
 
 An object compares a generated image with the real one that its condition was made of, both RGB in [0, 1]. Where only
-the condition exists, `EdgeF1(target="condition")` reads it as an edge map, bright on dark; even the real image then
-stays below 1, as the extractors differ (with Canny 100/200, unblurred: 0.74 on the held-out images of
-data/captioned64). An image with NaN scores NaN. `estimated` has metrics of depth and landmarks; `anchors` explains how
-to read any of these numbers.
+the condition exists, `EdgeF1(target="condition")` reads it as an edge map, bright on dark, and evaluations give it the
+condition; even the real image then stays below 1, as the extractors differ (with Canny 100/200, unblurred: 0.74 on the
+held-out images of data/captioned64). An image with NaN scores NaN. `estimated` has metrics of depth and landmarks;
+`anchors` explains how to read any of these numbers.
 
 **Edges** are binary maps of one extractor: grey, a Gaussian blur of 1.5 px, Canny with thresholds 120 and 240. The
 tolerance is along rows and columns: one map is dilated by a square of side 2 x tolerance + 1. Without the blur Canny

@@ -32,7 +32,7 @@ def pictures(archive: Path, size: int) -> list[Picture]:
         sentence = straight(texts.get((stem, "txt"), "").split("\n", 1)[0])
         if image is not None and sentence:
             folders = tuple(PurePosixPath(stem).parent.parts)
-            mirror = "nomirror" not in texts.get((stem, "dat"), "") and not is_sided(sentence.rstrip("."))
+            mirror = "nomirror" not in texts.get((stem, "dat"), "") and not is_sided(sentence)
             tags = tuple(folder for folder in folders[1:] if folder.isalpha())
             found.append(Picture(image, sentence, "", tags, folders[0], STAMPS.name, mirror))
     if not found:

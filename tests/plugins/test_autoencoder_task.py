@@ -1,5 +1,7 @@
 """Training an autoencoder: it reconstructs images, and its export is a folder that loads."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,6 +50,15 @@ def test_the_kl_term_is_the_mean_per_latent(params, batch):
     expected = 0.5 * np.mean(mean**2 + np.exp(logvar) - 1 - logvar)
     _, metrics = jax.jit(TASK.loss)(params, batch, Context(jnp.int32(0), jax.random.key(0), {}))
     assert float(metrics["kl"]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_image_summaries_compile_once(params, batch, monkeypatch):
+    traced, forward = [], AutoencoderTask.forward
+    monkeypatch.setattr(AutoencoderTask, "forward", lambda *arguments: traced.append(1) or forward(*arguments))
+    task = dataclasses.replace(TASK)
+    for _ in range(2):
+        task.pictures(params, batch)
+    assert len(traced) == 1
 
 
 def test_the_export_loads_and_the_image_summary_shows_pairs(params, batch, tmp_path):

@@ -6,6 +6,7 @@ import json
 import warnings
 from pathlib import Path
 
+import families
 import hydra
 import jax
 import numpy as np
@@ -22,12 +23,13 @@ from plugins.control.mediapipe import MediaPipeConfig
 from plugins.control.t2i_adapter import T2IAdapterConfig
 from plugins.data.captioned_batches import CaptionedConfig
 from plugins.diffusion.networks.unet import UNet, UNetConfig
+from plugins.diffusion.pipeline import load
 from plugins.evaluation import comparison as tables
 from plugins.evaluation.comparison import ControlComparison
 from plugins.evaluation.cost import Setting, base_cost, interleaved, network_cost, plug_and_play_cost, split
 from plugins.evaluation.flops import Work
 from plugins.metrics.features import INCEPTION, Clip, FeatureExtractor
-from plugins.metrics.fidelity import EdgeF1, MaskIou
+from plugins.metrics.fidelity import EdgeF1, MaskIou, edges
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
@@ -151,9 +153,18 @@ NOISE = np.random.default_rng(0).random((5, SIDE, SIDE, 3), np.float32)
 
 @pytest.fixture
 def generated(monkeypatch):
-    """Images and seconds without any run of a network."""
-    monkeypatch.setattr(ControlComparison, "_generate", lambda *arguments: NOISE[: len(arguments[-1].prompts)])
-    monkeypatch.setattr(tables, "interleaved", lambda runs, rounds: {name: [1.0] for name in runs})
+    """Images and seconds without any run of a network; the devices of each generation."""
+    devices: list[int] = []
+
+    def generate(self, pipeline, method, held, mesh=None):
+        devices.append(1 if mesh is None else mesh.size)
+        return NOISE[: len(held.prompts)]
+
+    monkeypatch.setattr(ControlComparison, "_generate", generate)
+    monkeypatch.setattr(
+        tables, "interleaved", lambda runs, rounds: {name: [1.0 + 0 * len(run())] for name, run in runs.items()}
+    )
+    return devices
 
 
 def test_clips_columns(made, generated, tmp_path):
@@ -167,7 +178,20 @@ def test_clips_columns(made, generated, tmp_path):
     row = json.loads((tmp_path / "results.json").read_text())["rows"][0]["quality"]
     assert list(row) == titles and base.split("|")[-2].strip() == f"{row[titles[1]]:.3f}"
     assert -1 <= row[titles[1]] <= 1 and row[titles[0]] >= 0
+    assert generated == [2] * 4 + [1] * 4, "images on all devices, what is timed on one"
     refused(ValueError, "1 held-out", comparison(made, clip=clip, quality=None, count=1).run, "", tmp_path / "other")
+
+
+@pytest.mark.parametrize(("family", "rows"), [("sdxl", 2), ("lcm", 1)])
+def test_bases_that_read_more_than_text(made, generated, tmp_path, family, rows):
+    """SDXL reads pooled text and sizes, LCM the guidance scale, in one row."""
+    base = load(families.folder(family))
+    save(random(MediaPipePlugin, MediaPipeConfig.for_unet(base.base.unet, base.base.unit)), tmp_path / "plugin")
+    methods = {"plugin": str(tmp_path / "plugin"), "plug_and_play": family == "sdxl"}
+    evaluation = comparison(made, base=str(families.folder(family)), methods=methods, quality=None)
+    evaluation.run("", tmp_path / "out")
+    alone, *others = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+    assert len(others) == rows and all(row["gflop"] > alone["gflop"] > 0 for row in others)
 
 
 def test_the_command(made, tmp_path, monkeypatch, caplog):
@@ -224,6 +248,25 @@ def test_settings_that_are_refused_before_any_work(made, tmp_path, monkeypatch, 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_metric_of_conditions_compares_with_them(made):
+    evaluation = dataclasses.replace(comparison(made), metrics={"edges": EdgeF1(), "map": EdgeF1(target="condition")})
+    held = evaluation.held_out(3)
+    maps = np.stack([np.repeat(edges(image)[..., None], 3, -1) for image in held.images]).astype(np.float32)
+    held, rows = held._replace(conditions=maps), {"real": held.images, "swapped": held.images[[1, 2, 0]]}
+    found = evaluation.scored(held, rows)
+    assert list(found) == list(rows) and [mean.value for mean in found["real"].values()] == [1, 1]
+    assert found["swapped"]["edges"] == found["swapped"]["map"] and found["swapped"]["map"].value < 1
+
+
+def test_images_of_another_side_than_the_bases_are_a_warning(made, tmp_path, capsys):
+    write_prepared(tmp_path / "pictures", dark_squares(2, 2 * SIDE))
+    fits = comparison(made)
+    for data, warned in ((fits.data, False), (dataclasses.replace(fits.data, folder=str(tmp_path / "pictures")), True)):
+        changed = dataclasses.replace(fits, data=data)
+        changed.check_side(diffusion_base().base, changed.held_out(1))
+        assert ("32 pixels" in capsys.readouterr().err) == warned
+
+
 def test_a_control_for_another_base_is_named(made, tmp_path):
     other = MediaPipeConfig.for_unet(dataclasses.replace(diffusion_base().base.unet, block_out_channels=(16,)), UNIT)
     save(random(MediaPipePlugin, other), tmp_path / "other")
@@ -237,7 +280,9 @@ def test_quality_is_shown_under_the_name_of_its_features(made, generated):
         evaluation = comparison(made, quality=FeatureExtractor(name, CORNERS.embed))
         held = evaluation.held_out(4)
         images = {"Base": held.images, "Base + noise": NOISE[:4]}
-        rows = evaluation._rows(diffusion_base(), [tables.Method(title) for title in images], held, images, None)
+        base, methods = diffusion_base(), [tables.Method(title) for title in images]
+        costs = {method.title: evaluation._cost(base, method, held) for method in methods}
+        rows = evaluation._rows(base, methods, costs, held, images, None)
         base, other = (row["quality"] for row in rows)
         assert next(iter(base)) == distance and base[distance] < 1e-6 < other[distance]
         assert f"| {distance} |" in tables.table(rows) and {*base} <= {*tables.flat_row(rows[0])}

@@ -1,10 +1,14 @@
 """The contract of all control networks (`plugins/control/contract.py`), in runs of a tiny base of one level."""
 
+import gc
 import re
+import weakref
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 from tiny_base import diffusion_base, random, unet_config
 
 from common.training.mesh import make_mesh
@@ -84,6 +88,19 @@ def test_the_condition_is_encoded_once(network, full, monkeypatch):
     np.testing.assert_array_equal(run(control), full)
     assert difference(run(control, prompt="a blue car", seeds=[7, 8, 9])[:2], full) > 0.01
     assert len(calls) == 1
+
+
+def test_the_pipeline_keeps_parameters_while_their_network_lives():
+    """A training makes a new network for each of its sheets and scores."""
+    placed, compiled = [], diffusion_base().compiled
+    for dtype in (None, "bfloat16"):
+        network = random(MediaPipePlugin, MediaPipePlugin.config_class.for_unet(BASE, REDUCTION))
+        parameters = jax.tree.leaves(nnx.state(network)) + jax.tree.leaves(compiled.control(network, dtype, None)[1])
+        assert compiled.control(network, dtype, None)[1] is compiled.control(network, dtype, None)[1]
+        placed += [weakref.ref(leaf) for leaf in parameters]
+        del network, parameters
+    gc.collect()
+    assert len(placed) > 10 and not any(ref() is not None for ref in placed)
 
 
 def test_conditions_of_each_image_on_any_number_of_devices(network, full):

@@ -15,7 +15,7 @@ from tiny_base import WIDTH, diffusion_base, random
 
 from common.training.task import Context
 from plugins.control import load
-from plugins.control.training.control_task import KINDS, ControlTask
+from plugins.control.training.control_task import KINDS, ControlSheet, ControlTask, draw
 from plugins.data.captioned_batches import CaptionedConfig
 from plugins.evaluation.control_fidelity import ControlEvaluation
 from plugins.metrics.fidelity import MaskIou
@@ -86,9 +86,20 @@ def test_a_new_controlnet_is_the_bases_encoder_and_changes_no_prediction(base):
     seen = forward(start, batch, context(task, 0))
     other = forward(start, batch | {"condition": 0 * batch["condition"]}, context(task, 0))
     np.testing.assert_array_equal(seen.prediction, other.prediction)
-    half = jax.jit(dataclasses.replace(task, dtype="bfloat16").forward)(start, batch, context(task, 0))
+    cheap = dataclasses.replace(task, dtype="bfloat16")
+    jax.tree.map(np.testing.assert_array_equal, cheap.start(), start)  # not rounded
+    half = jax.jit(cheap.forward)(start, batch, context(cheap, 0))
     assert half.prediction.dtype == jnp.float32
     np.testing.assert_allclose(seen.prediction, half.prediction, atol=0.3)
+
+
+def test_a_frozen_base_has_the_type_of_the_computation(base):
+    """All but the autoencoder, whose latents are the training's data; the image summary too."""
+    task = task_of(base, dtype="bfloat16")
+    found = {kind: {str(leaf.dtype) for leaf in jax.tree.leaves(tree)} for kind, tree in task.frozen().items()}
+    assert found == {"unet": {"bfloat16"}, "text_encoder": {"bfloat16"}, "vae": {"float32"}}
+    sheet = dataclasses.replace(task, samples=ControlSheet(rows=1, steps=2)).pictures(trained(task), batch_of(1))
+    assert np.isfinite(sheet["samples"]).all()
 
 
 def test_remat_of_a_controlnet_changes_no_gradient_and_saves_memory(base):
@@ -170,18 +181,31 @@ def test_batches_have_the_condition_of_their_image(pictures):
     CaptionedConfig(pictures, condition="face", options={"most": 2})  # mediapipe is not imported yet
 
 
-def test_the_evaluation_has_two_anchors(base, pictures, tmp_path):
+def test_the_evaluation_has_two_anchors(base, pictures, tmp_path, monkeypatch):
+    """A command draws on all devices, a training on one, with parameters that are on it."""
+    devices, places = [], []
+
+    def spied(pipeline, prompts, network, conditions, settings, strength, mesh):
+        devices.append(1 if mesh is None else mesh.size)
+        if network is not None:
+            places.append({isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(nnx.state(network))})
+        return draw(pipeline, prompts, network, conditions, settings, strength, mesh)
+
+    monkeypatch.setattr("plugins.evaluation.control_fidelity.draw", spied)
     data = CaptionedConfig(pictures, split="unseen", batch_size=2, length=16, condition="canny")
     evaluation = ControlEvaluation(data, {"area": MaskIou()}, base, 4, 4, (0.0, 1.0), steps=2, rows=2)
     names = evaluation.prepare()
     assert names == ["area/with control", "area/no control", "area/wrong control"]
     task = task_of(base)
-    params = trained(task)
+    params = jax.device_get(trained(task))
     scores = evaluation.score(task, params)
+    assert set(devices) == {1} and places == [{True}] * 2
     assert list(scores) == names and len(set(scores.values())) == 3
     assert evaluation.score(task, params) == scores
     weights = task.export(tmp_path / "weights", params, {})
+    devices.clear()
     table = evaluation.run(str(weights), tmp_path / "out")
+    assert set(devices) == {2}
     assert "with control, strength 1" in table and (tmp_path / "out" / "sheet.png").is_file()
     report = json.loads((tmp_path / "out" / "results.json").read_text())["scores"]
     assert report["with control, strength 0"]["area"] == report["no control"]["area"]

@@ -174,8 +174,15 @@ def test_the_documented_commands_compose():
     words = ["experiment=control_canny", "data=own_pictures", "data.path=my/pictures"]
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         made = compose("eval", [*words, "evaluation=own_pictures"])
+        fitting = compose("train", [*words, "evaluation=own_pictures", "task.shape=null"])
+        own = "{_target_: plugins.data.own_batches.OwnPicturesConfig, path: my/pictures, split: unseen}"
+        others = [f"+evaluation.data={own}", "+evaluation.data.size=512", "+evaluation.data.condition=canny"]
+        methods = compose("eval", ["evaluation=control_methods", "weights=A", "~evaluation.data", *others])
     data, evaluation = instantiate(made.data, "data"), instantiate(made.evaluation, "evaluation")
     assert (data.path, data.condition, data.tokenizer, data.split) == ("my/pictures", "canny", made.task.base, "train")
     assert dataclasses.replace(evaluation.data, vary={}) == OwnPicturesConfig(
         "my/pictures", split="unseen", condition="canny", tokenizer=made.task.base
     )
+    assert instantiate(fitting.task, "task").shape is None  # the default for the base
+    data = instantiate(methods.evaluation.data, "evaluation.data")
+    assert data == OwnPicturesConfig("my/pictures", split="unseen", size=512, condition="canny")

@@ -1,19 +1,23 @@
 """Plug-and-Play: the right layers, the right values in them, and an image that comes back from its own noise."""
 
 import dataclasses
+from typing import Any
 
+import families
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 from tiny_base import diffusion_base
 
+from common.training.mesh import make_mesh
 from plugins.control import plug_and_play
 from plugins.control.plug_and_play import PlugAndPlay, inject, reconstruct
 from plugins.diffusion import samplers
 from plugins.diffusion.compiled import make_layout
 from plugins.diffusion.networks.unet_config import UNetConfig
-from plugins.diffusion.pipeline import Run
+from plugins.diffusion.pipeline import Pipeline, Run, load
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers import Step
 from plugins.diffusion.steering import COND, SOURCE, UNCOND, Conditioning, Rows, _joined
@@ -29,11 +33,13 @@ def run(prompt="a red apple", **options) -> np.ndarray:
     return diffusion_base()(prompt, steps=STEPS, sampler="ddim", controls=[control], **call)
 
 
-def plan_of(control: PlugAndPlay) -> Run:
+def plan_of(control: PlugAndPlay, base: Pipeline | None = None, mesh: Mesh | None = None, **options) -> Run:
     """A run of the base with this control."""
-    base = diffusion_base()
-    request = make_request(base.base, "a red apple", steps=STEPS, sampler="ddim", controls=[control])
-    return Run(base, request, base.compiled.params(), make_layout(1, 16, 16, 2, None, None), None, None)
+    base = base or diffusion_base()
+    request = make_request(base.base, "a red apple", steps=STEPS, sampler="ddim", controls=[control], **options)
+    count, tile = len(request.seeds), options.get("tile")
+    layout = make_layout(count, request.height, request.width, 2, None, mesh, tile)
+    return Run(base, request, base.compiled.params(None, mesh), layout, None, mesh)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +52,7 @@ def trajectory() -> jax.Array:
 def test_the_layers_are_the_releases():
     """output_blocks 4 and 4 to 11 of LDM, by diffusers' names: n is up_blocks[n // 3].{resnets, attentions}[n % 3]."""
     layers = PlugAndPlay(np.zeros((8, 8, 3), np.float32)).injection_layers(UNetConfig.sd15())
-    assert layers[0] == (("up_blocks.1.resnets.1",), 0.8)
+    assert layers[0] == (("up_blocks.1.resnets.1.conv2",), 0.8)
     blocks = [f"up_blocks.{n // 3}.attentions.{n % 3}.transformer_blocks.0.attn1" for n in range(4, 12)]
     assert layers[1:] == [((f"{block}.to_q", f"{block}.to_k"), 0.5) for block in blocks]
 
@@ -85,9 +91,13 @@ def test_a_call_with_a_source_row_is_two_runs_of_the_network(trajectory):
     names = {name for layer in control.injection_layers(base.unet.config) for name in layer.names}
     assert len(names) == 5 and names <= set(seen)
     replace = lambda name, value: jnp.broadcast_to(seen[name][:1], value.shape) if name in names else value  # noqa: E731
-    replaced, _ = call(rows.x[0, 1:], context[1:], replace)
+    replaced, injected = call(rows.x[0, 1:], context[1:], replace)
     np.testing.assert_allclose(together, jnp.concatenate([free[:1], replaced]), atol=2e-5)
     assert np.abs(replaced - free[1:]).max() > 0.05
+    block = control.injection_layers(base.unet.config)[0].names[0].removesuffix(".conv2")  # its input is the row's own
+    shortcut = injected[block] - injected[f"{block}.conv2"]
+    np.testing.assert_allclose(shortcut, (seen[block] - seen[f"{block}.conv2"])[1:], atol=2e-5)
+    assert np.abs(shortcut - (seen[block] - seen[f"{block}.conv2"])[:1]).max() > 0.05
 
 
 def test_with_its_own_prompt_the_image_comes_back(trajectory):
@@ -117,6 +127,39 @@ def test_one_inversion_serves_all_prompts(monkeypatch):
     apart = [diffusion_base()(prompt, **settings)[0] for prompt in prompts]
     np.testing.assert_allclose(diffusion_base()(prompts, **settings), apart, atol=1e-5)  # rounding of sums
     assert len(calls) == 1
+
+
+def test_each_device_inverts_its_own_images():
+    pictures = np.stack([IMAGE, IMAGE[::-1]])
+    found = []
+    for mesh in (None, make_mesh()):
+        control = PlugAndPlay(pictures, inversion=INVERSION)
+        found.append(control.prepare(plan_of(control, mesh=mesh, seeds=[1, 2]), np.arange(2))[1].trajectory)
+    np.testing.assert_allclose(*found, atol=1e-4)
+    assert {shard.data.shape[1] for shard in found[1].addressable_shards} == {1}
+
+
+def test_a_large_image_is_inverted_from_tiles(monkeypatch):
+    control, sides = PlugAndPlay(np.tile(IMAGE, (6, 6, 1)), inversion=INVERSION), []
+    compiled, encode = diffusion_base().compiled, diffusion_base().compiled.encode_image
+    monkeypatch.setattr(
+        compiled, "encode_image", lambda params, image: sides.append(image.shape) or encode(params, image)
+    )
+    monkeypatch.setattr(plug_and_play, "reconstruct", lambda graph, params, latents, empty, **_: latents[None])
+    (latents,) = control.prepare(plan_of(control, tile=72), np.array([0]))[1].trajectory
+    assert latents.shape == (1, 48, 48, 4) and set(sides) == {(1, 72, 72, 3)} and len(sides) == 4
+
+
+@pytest.mark.parametrize("family", ["sdxl", "sdxl_refiner"])
+def test_an_inversion_is_cached_for_what_sdxl_reads(family, monkeypatch):
+    """Its sizes enter the inversion; the refiner has no first text encoder."""
+    control, base, seen = PlugAndPlay(IMAGE, inversion=INVERSION), load(families.folder(family)), []
+    invert = lambda graph, params, latents, empty, **_: seen.append(empty.sizes) or latents[None]  # noqa: E731
+    monkeypatch.setattr(plug_and_play, "reconstruct", invert)
+    calls: list[dict[str, Any]] = [{}, {"crop": (8, 0)}, {"original": (32, 32)}, {}]
+    for options in calls:
+        control.prepare(plan_of(control, base, **options), np.array([0]))
+    assert [tuple(sizes[0, :4].tolist()) for sizes in seen] == [(16, 16, 0, 0), (16, 16, 8, 0), (32, 32, 0, 0)]
 
 
 @pytest.mark.parametrize(

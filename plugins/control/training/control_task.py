@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.io.images import contact_sheet
@@ -40,6 +41,7 @@ from plugins.control.loading import load, save
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.t2i_adapter import T2IAdapter
 from plugins.diffusion import pipeline as bases
+from plugins.diffusion.compiled import split
 from plugins.diffusion.io.base import TEXT_TO_IMAGE
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers.schedules import Schedule
@@ -47,6 +49,7 @@ from plugins.diffusion.training.denoising_task import (
     DTYPES,
     Denoised,
     DenoisingTask,
+    cast,
     latents_of,
     spread_timesteps,
     write_metadata,
@@ -107,7 +110,7 @@ class ControlTask:
     metrics: Mapping[str, Term] = dataclasses.field(default_factory=dict)
     min_snr: float = 0.0  # gamma of min-SNR weights (2303.09556); 0 weights all timesteps alike
     start_from: str | None = None  # weights to train further; None: new ones, a ControlNet from the base's encoder
-    dtype: str = "float32"  # of the computation, or bfloat16; parameters and losses stay float32
+    dtype: str = "float32"  # of the computation and the base, or bfloat16; what learns and losses stay float32
     remat: bool = False  # a gradient keeps only the inputs of each block: less memory, more time
     samples: ControlSheet = dataclasses.field(default_factory=ControlSheet)
 
@@ -121,9 +124,14 @@ class ControlTask:
 
     @functools.cached_property
     def pipeline(self) -> Pipeline:
-        """The base, read on first use, which may be while a function is traced."""
+        """The base, all but its autoencoder in `dtype`; read on first use, which may be while a function is traced."""
         with jax.ensure_compile_time_eval():
-            return bases.load(self.base)
+            base = bases.load(self.base)
+            if self.dtype == "float32":
+                return base
+            parts = {kind: split(network) for kind, network in base.networks.items() if network and kind != "vae"}
+            cheap = {kind: nnx.merge(graph, cast(params, self.dtype)) for kind, (graph, params) in parts.items()}
+            return dataclasses.replace(base, **cheap)
 
     @property
     def schedule(self) -> Schedule:
@@ -171,7 +179,8 @@ class ControlTask:
                 raise ValueError(f"start_from={self.start_from} holds {found.config}, the task asks for {self.config}")
         elif self.kind == "controlnet":
             unit = self.pipeline.base.unit
-            found = ControlNet.from_unet(self.pipeline.unet, unit, config=self.config, rngs=nnx.Rngs(0))
+            own = self.pipeline if self.dtype == "float32" else bases.load(self.base)  # without rounding
+            found = ControlNet.from_unet(own.unet, unit, config=self.config, rngs=nnx.Rngs(0))
         else:
             return None
         return nnx.to_pure_dict(nnx.state(found))
@@ -225,10 +234,11 @@ def draw(
     conditions: Float[np.ndarray, "n h w 3"],
     settings: Any,
     strength: float = 1.0,
+    mesh: Mesh | None = None,
 ) -> Float[np.ndarray, "n h w 3"]:
     """An image of each prompt with its condition, or without control; seeds are 0, 1, ...; `settings` has `steps` and
-    `guidance`."""
+    `guidance`. Without `mesh` on one device, as a training whose others hold what it needs."""
     controls = [] if network is None else [network.on(conditions, strength=strength)]
     _, height, width, _ = conditions.shape
     options: dict[str, Any] = {"steps": settings.steps, "guidance": settings.guidance, "height": height, "width": width}
-    return pipeline(prompts, seeds=range(len(prompts)), controls=controls, **options)
+    return pipeline(prompts, seeds=range(len(prompts)), controls=controls, mesh=mesh, **options)

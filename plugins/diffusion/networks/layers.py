@@ -11,6 +11,8 @@ values (a group of 10 channels at 64x64) would keep about two digits.
 Initial values are PyTorch's (uniform, variance 1 / (3 fan_in)), except that biases start at zero.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -20,9 +22,15 @@ from jaxtyping import Array, Float
 from common.nn.layers import Linear, uniform
 
 silu = jax.nn.silu
+Tap = Callable[[str, Array], Array]  # reads or replaces named values (`unet_blocks.py`)
 Sides = tuple[tuple[int, int], tuple[int, int]]  # zeros added (above, below), (left, right)
 AROUND: Sides = ((1, 1), (1, 1))  # padding of the UNet's strided convolutions
 AFTER: Sides = ((0, 1), (0, 1))  # padding of the autoencoder's strided convolutions
+
+
+def untouched(name: str, value: Array) -> Array:
+    """The `Tap` that changes nothing."""
+    return value
 
 
 class Conv(nnx.Module):
@@ -86,12 +94,14 @@ class ResnetBlock(nnx.Module):
         self.conv2 = Conv(outputs, outputs, padding=1, rngs=rngs)
         self.conv_shortcut = Conv(inputs, outputs, 1, rngs=rngs) if inputs != outputs else None
 
-    def __call__(self, x: Float[Array, "b h w i"], time: Float[Array, "b e"] | None = None) -> Float[Array, "b h w o"]:
+    def __call__(
+        self, x: Float[Array, "b h w i"], time: Float[Array, "b e"] | None = None, tap: Tap = untouched
+    ) -> Float[Array, "b h w o"]:
         y = self.conv1(silu(self.norm1(x)))
         if self.time_emb_proj is not None:
             assert time is not None, "a block with a time projection needs the time embedding"
             y = y + self.time_emb_proj(silu(time))[:, None, None]
-        y = self.conv2(silu(self.norm2(y)))
+        y = tap("conv2", self.conv2(silu(self.norm2(y))))
         return y + (x if self.conv_shortcut is None else self.conv_shortcut(x))
 
 

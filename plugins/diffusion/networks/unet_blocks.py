@@ -19,7 +19,7 @@ returns an array, called on the output of each module with the module's name in 
 
     seen = {}
     unet(x, t, context, tap=lambda name, value: seen.setdefault(name, value))
-    seen["up_blocks.1.resnets.1"], seen["up_blocks.1.attentions.1.transformer_blocks.0.attn1.to_q"]
+    seen["up_blocks.1.resnets.1.conv2"], seen["up_blocks.1.attentions.1.transformer_blocks.0.attn1.to_q"]
 
 Those two are what Plug-and-Play (Tumanyan et al., 2023) copies from one image's run to another's. An attention's
 "attended", before its output map, is where IP-Adapter adds that of a picture. Inside `jax.jit` a
@@ -39,23 +39,17 @@ from jaxtyping import Array, Float
 from common.nn.attention import attend
 from common.nn.layers import LayerNorm, Linear
 from plugins.diffusion.networks import layers
-from plugins.diffusion.networks.layers import Conv, Downsample, GroupNorm, ResnetBlock, Upsample
+from plugins.diffusion.networks.layers import Conv, Downsample, GroupNorm, ResnetBlock, Tap, Upsample, untouched
 from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
 
 TRANSFORMER_NORM_EPS = 1e-6
 Stage = Callable[[Callable[..., Any]], Callable[..., Any]]
-Tap = Callable[[str, Array], Array]
 Map = Float[Array, "_b _h _w _c"]
 
 
 def whole(block: Callable[..., Any]) -> Callable[..., Any]:
     """The `Stage` that changes nothing."""
     return block
-
-
-def untouched(name: str, value: Array) -> Array:
-    """The `Tap` that changes nothing."""
-    return value
 
 
 def within(tap: Tap, module: str) -> Tap:
@@ -150,9 +144,15 @@ class Level(nnx.Module):
     resnets: nnx.List
     attentions: nnx.List
 
+    def resnet(self, i: int, x: Map, time: Array, stage: Stage, tap: Tap) -> Map:
+        """Residual block i."""
+        name = f"resnets.{i}"
+        inside = within(tap, name)
+        return tap(name, stage(lambda x, time: self.resnets[i](x, time, inside))(x, time))
+
     def pair(self, i: int, x: Map, time: Array, context: Array, stage: Stage, tap: Tap) -> Map:
         """Residual block i and, where there are any, transformer i."""
-        x = tap(f"resnets.{i}", stage(self.resnets[i])(x, time))
+        x = self.resnet(i, x, time, stage, tap)
         if not self.attentions:
             return x
         name = f"attentions.{i}"
@@ -202,7 +202,7 @@ class MidLevel(Level):
 
     def __call__(self, x: Map, time: Array, context: Array, stage: Stage = whole, tap: Tap = untouched) -> Map:
         x = self.pair(0, x, time, context, stage, tap)
-        return tap("resnets.1", stage(self.resnets[1])(x, time))
+        return self.resnet(1, x, time, stage, tap)
 
 
 class UpLevel(Level):

@@ -59,6 +59,11 @@ class AutoencoderTask:
     def graphdef(self) -> nnx.GraphDef[AutoencoderKL]:
         return blank(AutoencoderKL, self.vae)[0]
 
+    @functools.cached_property
+    def reconstruct(self) -> Any:
+        """`forward`, compiled once for all image summaries."""
+        return jax.jit(self.forward, static_argnums=2)
+
     def init(self, key: PRNGKeyArray) -> Params:
         return {"vae": init_params(AutoencoderKL, self.vae, key)}
 
@@ -84,7 +89,7 @@ class AutoencoderTask:
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         image = np.asarray(batch["image"][: self.rows], np.float32)
-        output = np.asarray(jax.jit(self.forward, static_argnums=2)(params, image, None).image)
+        output = np.asarray(self.reconstruct(params, image, None).image)
         pairs = [one for pair in zip(image, np.clip(output, 0, 1), strict=True) for one in pair]
         return {"reconstructions": contact_sheet(pairs, columns=8)}
 

@@ -165,7 +165,7 @@ class DenoisingTask:
             if "states" not in batch:
                 raise ValueError("batches hold no text states: give task.text, a text encoder to train with the UNet")
             return jnp.asarray(batch["states"], self.dtype)
-        encoder = nnx.merge(self.graphs["text_encoder"], _cast(params["text_encoder"], self.dtype))
+        encoder = nnx.merge(self.graphs["text_encoder"], cast(params["text_encoder"], self.dtype))
         return encoder(batch["tokens"]).last
 
     def forward(self, params: Params, batch: Batch, context: Context) -> Denoised:
@@ -191,7 +191,7 @@ class DenoisingTask:
         return loss, values | report(self.metrics, scope)
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
-        return {} if self.pipeline is None else {"samples": self.samples(self.pipeline, params)}
+        return {} if self.pipeline is None else {"samples": self.samples(self.pipeline, jax.device_put(params))}
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
         """A diffusers folder: the whole base, or without text encoder and tokenizer the UNet alone."""
@@ -235,5 +235,6 @@ def spread_timesteps(key: PRNGKeyArray, count: int, steps: int) -> Int[Array, " 
     return jax.random.permutation(order, jnp.minimum((fractions * steps).astype(jnp.int32), steps - 1))
 
 
-def _cast(params: Params, dtype: str) -> Params:
+def cast(params: Params, dtype: str) -> Params:
+    """Parameters as `dtype`; integers stay."""
     return jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, params)
