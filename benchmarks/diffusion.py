@@ -219,7 +219,7 @@ def run_steps(steps: int, repeats: int) -> dict[str, Any]:
     branches = dict.fromkeys((UNCOND, COND), Conditioning(states))
     arrays = (programs.params()["unet"], keys, branches, None, jnp.float32(7.5))
     settings = {"sampler": diffusion.samplers.ddim, "schedule": diffusion.samplers.schedules.Schedule(), "steps": steps}
-    settings |= {"strength": 1.0, "rescale": 0.0, "shape": (SMALL_SIDE, SMALL_SIDE, 4), "progress": None}
+    settings |= {"strength": 1.0, "rescale": 0.0, "shape": (SMALL_SIDE, SMALL_SIDE, 4), "progress": False}
     alone, rows = jax.jit(lambda *inputs: unet(*inputs)), []
     latents, pair = jnp.zeros((2, SMALL_SIDE, SMALL_SIDE, 4)), jnp.concatenate(2 * [states])
     for _ in range(repeats):

@@ -13,6 +13,7 @@ tiles` measures by how much.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -155,6 +156,7 @@ def denoise(
     begin: Float[Array, "b h w c"] | None = None,
     image_scale: Float[Array, ""] | None = None,
     preview_params: Tree | None = None,
+    number: Int[Array, ""] | int = 0,
     *,
     sampler: Sampler,
     schedule: Any,
@@ -162,20 +164,23 @@ def denoise(
     strength: float,
     rescale: float,
     shape: tuple[int, int, int],
-    progress: Callable[[Any], None] | None,
+    progress: bool,
     static_controls: tuple[StaticControl, ...] = (),
     preview_graph: Any = None,
-    show: Callable[[Any, Any], None] | None = None,
+    previews: bool = False,
 ) -> Float[Array, "b h w c"]:
     """A whole run, from each image's key (and latents of `image`) to its latents; float32.
 
     `branches`, scales and controls (`static_controls` with `control_arrays`) as `steering.steered`; `begin` is an
-    initial sample in place of noise. `show` is called on the host with each call's index and images of what it
-    predicts, by the decoder of `preview_graph` (as `decode`'s)."""
+    initial sample in place of noise. `progress` and `previews`: the callbacks that `reporting` gave this `number` to
+    are called on the host, with each call's index; `show` also with images of what the call predicts, by the decoder of
+    `preview_graph` (as `decode`'s)."""
 
     def observe(index: Int[Array, ""], x0: Float[Array, "b h w c"]) -> None:
-        if show is not None:
-            jax.debug.callback(show, index, decode(preview_graph, preview_params or {}, x0))
+        if progress:
+            jax.debug.callback(_report, number, index)
+        if previews:
+            jax.debug.callback(_show, number, index, decode(preview_graph, preview_params or {}, x0))
 
     if begin is None:
         noise = starting_noise(keys, (len(keys), *shape))
@@ -185,7 +190,39 @@ def denoise(
     unet = functools.partial(network, guidance=scale) if distilled else network
     controls = list(zip(static_controls, control_arrays, strict=True))
     model = steered(unet, _dtype(params), branches, scale, rescale, controls, image_scale)
-    return sampler(model, begin, schedule, steps=steps, strength=strength, key=keys, progress=progress, observe=observe)
+    return sampler(model, begin, schedule, steps=steps, strength=strength, key=keys, observe=observe)
+
+
+# What runs in progress call on the host, by the run's number: `report(index)`, and `show(index, images)`.
+_CALLBACKS: dict[int, tuple[Callable[[int], None] | None, Callable[[int, np.ndarray], None] | None]] = {}
+_NUMBERS = itertools.count()
+
+
+@contextmanager
+def reporting(
+    report: Callable[[int], None] | None, show: Callable[[int, np.ndarray], None] | None
+) -> Iterator[dict[str, Any]]:
+    """The arguments of `denoise` by which it calls these. It is compiled with the run's number as an array: JAX keeps
+    static arguments, and all that they hold, and compiles anew for others."""
+    number = next(_NUMBERS)
+    _CALLBACKS[number] = report, show
+    try:
+        yield {"number": np.int32(number), "progress": report is not None, "previews": show is not None}
+        jax.effects_barrier()  # calls may still be pending
+    finally:
+        del _CALLBACKS[number]
+
+
+def _report(number: Any, index: Any) -> None:
+    report, _ = _CALLBACKS.get(int(number), (None, None))
+    if report is not None:
+        report(int(index))
+
+
+def _show(number: Any, index: Any, images: Any) -> None:
+    _, show = _CALLBACKS.get(int(number), (None, None))
+    if show is not None:
+        show(int(index), np.asarray(images))
 
 
 class CompiledFunctions:
@@ -197,8 +234,6 @@ class CompiledFunctions:
         self.graphs = graphs = {}
         for name, network in networks.items():
             graphs[name], self._own[name] = (None, {}) if network is None else split(network)
-        self._callback: Callable[[int], None] | None = None
-        self._shown: Callable[[int, np.ndarray], None] | None = None
         self._placed: tuple[Any, dict[str, Tree]] | None = None
         self._controls: dict[tuple, tuple[Tree, Tree]] = {}
         texts = [name for name in graphs if name.startswith("text_encoder") and graphs[name] is not None]
@@ -206,7 +241,7 @@ class CompiledFunctions:
         self.encode_image = _jitted(encode_image, graphs["vae"])
         self.decode = _jitted(decode, graphs["vae"])
         static = ("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress", "static_controls")
-        self.denoise = _jitted(denoise, graphs["unet"], *static, "preview_graph", "show")
+        self.denoise = _jitted(denoise, graphs["unet"], *static, "preview_graph", "previews")
 
     def params(self, dtype: Any = None, mesh: Mesh | None = None) -> dict[str, Tree]:
         """Parameters by network, as `dtype` (None: their own), on every device of the mesh.
@@ -232,27 +267,6 @@ class CompiledFunctions:
             placed = _place("control", own, None if dtype is None else dtype_name(dtype), mesh)
             cached = self._controls[key] = (own, placed)
         return graph, cached[1]
-
-    @contextmanager
-    def reporting(
-        self, callback: Callable[[int], None] | None, show: Callable[[int, np.ndarray], None] | None = None
-    ) -> Iterator[dict[str, Callable | None]]:
-        """`progress` and `show` to give to `denoise`: the same functions for all callbacks, so that nothing is
-        recompiled."""
-        self._callback, self._shown = callback, show
-        try:
-            yield {"progress": callback and self._report, "show": show and self._show}
-            jax.effects_barrier()  # calls may still be pending
-        finally:
-            self._callback = self._shown = None
-
-    def _report(self, index: Any) -> None:
-        if self._callback is not None:
-            self._callback(int(index))
-
-    def _show(self, index: Any, images: Any) -> None:
-        if self._shown is not None:
-            self._shown(int(index), np.asarray(images))
 
 
 def split(network: nnx.Module) -> tuple[Any, Tree]:

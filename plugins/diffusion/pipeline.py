@@ -34,7 +34,7 @@ from jaxtyping import Float, Int
 
 from common.io.clip_tokenizer import Tokenizer
 from common.nn.text_encoder import TextEncoder
-from plugins.diffusion.compiled import CompiledFunctions, Layout, in_tiles, make_layout
+from plugins.diffusion.compiled import CompiledFunctions, Layout, in_tiles, make_layout, reporting
 from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, load_networks, read_base, save_base
 from plugins.diffusion.io.components import KINDS
 from plugins.diffusion.io.prompts import chunks
@@ -310,7 +310,7 @@ class Pipeline:
             branches = {name: row._replace(channels=jnp.asarray(beside[name])) for name, row in branches.items()}
         arrays = (keys_of_seeds([request.seeds[i] for i in rows]), branches, None if image is None else of(image))
         graph, params = (None, None) if decoder is None else self.compiled.control(decoder, jnp.float32, run.mesh)
-        with self.compiled.reporting(report, show) as callbacks:
+        with reporting(report, show) as callbacks:
             latents = self.compiled.denoise(
                 run.params["unet"],
                 *jax.tree.map(lambda array: jax.device_put(array, split), arrays),

@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import gc
 import json
 import shutil
+import weakref
 from typing import Any
 
 import jax
@@ -74,6 +76,16 @@ def test_two_devices_make_the_images_of_one(apples):
         np.testing.assert_allclose(images[0], apples[0], atol=1e-4)
         assert calls[-1] == (3 * batches, 3 * batches) and sorted(calls) == calls
     assert compiled() == before + 1, "another callback does not recompile"
+
+
+def test_a_pipeline_that_reported_its_progress_is_freed(apples):
+    """JAX keeps static arguments of compiled functions."""
+    fresh, calls = dataclasses.replace(diffusion_base()), []
+    fresh(APPLE, seeds=[5, 6], progress=lambda *done: calls.append(done), **QUICK)
+    compiled = weakref.ref(fresh.compiled)
+    del fresh
+    gc.collect()
+    assert calls == [(1, 3), (2, 3), (3, 3)] and compiled() is None
 
 
 def test_guidance_1_leaves_the_negative_prompt_out(apples):
