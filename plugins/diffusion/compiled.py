@@ -1,7 +1,8 @@
 """The compiled functions of a pipeline: text -> states, image -> latents, noise -> latents, latents -> image.
 
-Each is a plain function of parameters and arrays under `jax.jit`, compiled once per shape. `CompiledFunctions` holds
-them with the networks' graphs, and with the parameters in the type and on the devices of the last call.
+Each is a function of a network's graph, parameters and arrays under `jax.jit`, compiled once per graph and shape, for
+all pipelines of these networks. `CompiledFunctions` holds them with the graphs of one pipeline, and with its parameters
+in the type and on the devices of the last call.
 
 `Layout` splits a request into batches of the UNet and chunks of the autoencoder that fit into memory. All batches have
 one size, so that one compilation serves them; the last one is padded with its last image, whose copies are dropped.
@@ -120,6 +121,7 @@ def _padded(start: int, size: int, total: int) -> Int[np.ndarray, " size"]:
     return np.minimum(np.arange(start, start + size), total - 1)
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("skip", "penultimate"))
 def encode_text(
     graph: Any, params: Tree, tokens: Int[Array, "b n"], *, skip: int, penultimate: bool = False
 ) -> tuple[Float[Array, "b n d"], Float[Array, "b p"]]:
@@ -128,6 +130,7 @@ def encode_text(
     return states.hidden[-2 - skip] if penultimate else states.last, states.pooled
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def encode_image(graph: Any, params: Tree, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
     """Images in [0, 1] to scaled latents: the mode of the encoder's distribution. No graph: pixels."""
     pixels = 2 * image - 1
@@ -137,6 +140,7 @@ def encode_image(graph: Any, params: Tree, image: Float[Array, "b h w 3"]) -> Fl
     return vae.to_latents(vae.encode(pixels.astype(_dtype(params))).mode.astype(jnp.float32))
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def decode(graph: Any, params: Tree, latents: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 3"]:
     """Scaled latents to images in [0, 1], clipped. No graph: pixels."""
     if graph is not None:
@@ -145,6 +149,14 @@ def decode(graph: Any, params: Tree, latents: Float[Array, "b h w c"]) -> Float[
     return jnp.clip((latents + 1) / 2, 0, 1)
 
 
+@functools.partial(
+    jax.jit,
+    static_argnums=0,
+    static_argnames=(
+        *("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress"),
+        *("static_controls", "preview_graph", "previews"),
+    ),
+)
 def denoise(
     graph: Any,
     params: Tree,
@@ -226,7 +238,7 @@ def _show(number: Any, index: Any, images: Any) -> None:
 
 
 class CompiledFunctions:
-    """The four functions for one pipeline's networks, jitted."""
+    """The four functions with one pipeline's networks."""
 
     def __init__(self, networks: Mapping[str, nnx.Module | None]):
         """`networks` by kind; None: there is none of that kind."""
@@ -237,11 +249,10 @@ class CompiledFunctions:
         self._placed: tuple[Any, dict[str, Tree]] | None = None
         self._controls: dict[tuple, tuple[Tree, Tree]] = {}
         texts = [name for name in graphs if name.startswith("text_encoder") and graphs[name] is not None]
-        self.encode_text = {name: _jitted(encode_text, graphs[name], "skip", "penultimate") for name in texts}
-        self.encode_image = _jitted(encode_image, graphs["vae"])
-        self.decode = _jitted(decode, graphs["vae"])
-        static = ("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress", "static_controls")
-        self.denoise = _jitted(denoise, graphs["unet"], *static, "preview_graph", "previews")
+        self.encode_text = {name: functools.partial(encode_text, graphs[name]) for name in texts}
+        self.encode_image = functools.partial(encode_image, graphs["vae"])
+        self.decode = functools.partial(decode, graphs["vae"])
+        self.denoise = functools.partial(denoise, graphs["unet"])
 
     def params(self, dtype: Any = None, mesh: Mesh | None = None) -> dict[str, Tree]:
         """Parameters by network, as `dtype` (None: their own), on every device of the mesh.
@@ -273,12 +284,6 @@ def split(network: nnx.Module) -> tuple[Any, Tree]:
     """Graph, and parameters as a pure nested dict."""
     graph, state = nnx.split(network)
     return graph, nnx.to_pure_dict(state)
-
-
-def _jitted(function: Callable, graph: Any, *static: str) -> Any:
-    bound: Any = functools.partial(function, graph)
-    bound.__name__ = function.__name__  # for logs of compilation
-    return jax.jit(bound, static_argnames=static)
 
 
 def _identical(a: Tree, b: Tree) -> bool:

@@ -42,7 +42,7 @@ from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.preview import LinearDecoder, Preview, fit_linear_decoder
 from plugins.diffusion.request import Request, make_request
-from plugins.diffusion.samplers import Sampler, keys_of_seeds
+from plugins.diffusion.samplers import Sampler, keys_of_seeds, steps_of
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 from plugins.diffusion.steering import COND, IMAGE, SOURCE, UNCOND, Conditioning
 
@@ -323,7 +323,7 @@ class Pipeline:
                 sampler=request.sampler,
                 schedule=self.schedule,
                 steps=request.steps,
-                strength=request.strength,
+                strength=steps_of(request.steps, request.strength) / request.steps,  # one for all of as many steps
                 rescale=request.rescale,
                 shape=(request.height // base.unit, request.width // base.unit, base.channels),
                 preview_graph=graph,
