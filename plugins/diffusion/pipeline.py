@@ -97,8 +97,9 @@ class Run:
         return Conditioning(context, pooled, jnp.float32([[*(request.original or size), *request.crop, *last]]))
 
     def placed(self, network: nnx.Module) -> tuple[Any, Any]:
-        """A control network's graph and parameters, in the type and on the devices of this run."""
-        return self.pipeline.compiled.control(network, self.dtype, self.mesh)
+        """A control network's graph and parameters, in the type (None: the UNet's) and on the devices of this run."""
+        dtype = jax.tree.leaves(self.params["unet"])[0].dtype if self.dtype is None else self.dtype
+        return self.pipeline.compiled.control(network, dtype, self.mesh)
 
     def shared(self, array: Any) -> Any:
         """The array with its rows sharded over the devices of this run."""

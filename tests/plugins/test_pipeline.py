@@ -23,7 +23,7 @@ from plugins.diffusion.compiled import chunk_size, denoise, in_tiles, make_layou
 from plugins.diffusion.io.base import read_base
 from plugins.diffusion.io.lora import Lora
 from plugins.diffusion.networks.tiny_vae import AutoencoderTiny, TinyVAEConfig
-from plugins.diffusion.pipeline import load
+from plugins.diffusion.pipeline import Run, load
 from plugins.diffusion.preview import Preview, fit_linear_decoder
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers.schedules import Schedule
@@ -116,6 +116,16 @@ def test_parameters_are_cast_once():
     assert {leaf.dtype for leaf in jax.tree.leaves(cast)} == {jnp.dtype("bfloat16")}
     by_network = {k: {leaf.dtype.name for leaf in jax.tree.leaves(t)} for k, t in functions.params("float16").items()}
     assert by_network == {"unet": {"float16"}, "vae": {"float32"}, "text_encoder": {"float16"}}
+
+
+def test_a_control_has_the_type_of_the_unet():
+    """Of one that was loaded as bfloat16 too, in a run that names no type."""
+    pipeline, layout = diffusion_base(), make_layout(1, 16, 16, 2, None, None)
+    request = make_request(pipeline.base, APPLE)
+    for dtype in ("bfloat16", "float32"):
+        run = Run(pipeline, request, pipeline.compiled.params(dtype), layout, None, None)
+        _, params = run.placed(pipeline.vae)  # any network
+        assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(dtype)}
 
 
 def test_a_base_is_saved_and_read_again(tmp_path, apples):
