@@ -13,6 +13,7 @@ prompt's there.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -27,8 +28,9 @@ PIECES = re.compile(r"\\[()\[\]\\]|\(|\[|:\s*([+-]?\d*\.?\d+)\s*\)|\)|\]|[^\\()\
 
 
 def weighted_parts(prompt: str) -> list[tuple[str, float]]:
-    """The prompt's text in parts with their weights. Raises ValueError for a weight outside [0, 5]; a bracket without
-    its partner is closed at the end, or is text."""
+    """The prompt's text in parts with their weights, as long as can be, for each is encoded by itself.
+
+    Raises ValueError for a weight outside [0, 5]; a bracket without its partner is closed at the end, or is text."""
     parts: list[tuple[str, float]] = []
     opened: list[tuple[str, int]] = []  # brackets, and the number of parts before each
 
@@ -51,7 +53,8 @@ def weighted_parts(prompt: str) -> list[tuple[str, float]]:
         close(bracket, STRONGER if bracket == "(" else 1 / STRONGER)
     if wrong := [weight for _, weight in parts if not (math.isfinite(weight) and 0 <= weight <= LARGEST)]:
         raise ValueError(f"weight {wrong[0]:g} in {prompt[:40]!r} has to lie in [0, {LARGEST:g}]; 1 is without weight")
-    return parts
+    alike = (list(group) for _, group in itertools.groupby(parts, lambda part: part[1]))
+    return [("".join(text for text, _ in group), group[0][1]) for group in alike]
 
 
 def chunks(
