@@ -81,13 +81,14 @@ class Run:
                 context, pooled = states(kind, tokenizer(text, base.length))
             else:
                 empty, _ = states(kind, tokenizer("", base.length))
-                tokens, weights = chunks(text, tokenizer, base.length, request.chunks)
+                tokens, weights = chunks(text, tokenizer, base.length)
                 rows = [states(kind, row[None]) for row in tokens]
                 stacked, factors = jnp.concatenate([z for z, _ in rows]), weights[..., None].astype(empty.dtype)
                 moved = empty + factors * (stacked - empty)
                 context, pooled = moved.reshape(1, -1, moved.shape[-1]), rows[0][1]
             contexts.append(context)
         context = jnp.concatenate(contexts, -1)
+        context = jnp.tile(context, (1, request.chunks * base.length // context.shape[1], 1))
         if pooled is None or not base.sizes:
             return Conditioning(context)
         if negative and not text and base.zero_empty:
