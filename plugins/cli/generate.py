@@ -36,7 +36,6 @@ from plugins.diffusion.preview import Preview
 from plugins.diffusion.request import Request, make_request
 
 PATTERN = r"seed_\d+\.png"
-DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 SHEET_SIDE = 512  # longest side of an image on the sheet
 SLOW = 1e13  # operations of a batch that take a CPU longer than compiling
 
@@ -176,7 +175,7 @@ def images(
     """Loads the weights, then generates one image after the other."""
     setup()
     preview = None if command.preview is None else make_preview(command, request)
-    pipeline = from_files(files, DTYPES[command.dtype]).with_loras(loras).with_embeddings(embeddings)
+    pipeline = from_files(files, command.dtype).with_loras(loras).with_embeddings(embeddings)
     devices, count = len(jax.devices()), len(request.seeds)
     divides = devices <= count if command.batch is None else command.batch % devices == 0
     mesh = None

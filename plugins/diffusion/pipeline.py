@@ -34,7 +34,7 @@ from jaxtyping import Float, Int
 
 from common.io.clip_tokenizer import Tokenizer
 from common.nn.text_encoder import TextEncoder
-from plugins.diffusion.compiled import CompiledFunctions, Layout, in_tiles, make_layout
+from plugins.diffusion.compiled import CompiledFunctions, Layout, in_tiles, make_layout, reporting
 from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, load_networks, read_base, save_base
 from plugins.diffusion.io.components import KINDS
 from plugins.diffusion.io.prompts import chunks
@@ -42,7 +42,7 @@ from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.preview import LinearDecoder, Preview, fit_linear_decoder
 from plugins.diffusion.request import Request, make_request
-from plugins.diffusion.samplers import Sampler, keys_of_seeds
+from plugins.diffusion.samplers import Sampler, keys_of_seeds, steps_of
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 from plugins.diffusion.steering import COND, IMAGE, SOURCE, UNCOND, Conditioning
 
@@ -81,13 +81,14 @@ class Run:
                 context, pooled = states(kind, tokenizer(text, base.length))
             else:
                 empty, _ = states(kind, tokenizer("", base.length))
-                tokens, weights = chunks(text, tokenizer, base.length, request.chunks)
+                tokens, weights = chunks(text, tokenizer, base.length)
                 rows = [states(kind, row[None]) for row in tokens]
                 stacked, factors = jnp.concatenate([z for z, _ in rows]), weights[..., None].astype(empty.dtype)
                 moved = empty + factors * (stacked - empty)
                 context, pooled = moved.reshape(1, -1, moved.shape[-1]), rows[0][1]
             contexts.append(context)
         context = jnp.concatenate(contexts, -1)
+        context = jnp.tile(context, (1, request.chunks * base.length // context.shape[1], 1))
         if pooled is None or not base.sizes:
             return Conditioning(context)
         if negative and not text and base.zero_empty:
@@ -97,8 +98,9 @@ class Run:
         return Conditioning(context, pooled, jnp.float32([[*(request.original or size), *request.crop, *last]]))
 
     def placed(self, network: nnx.Module) -> tuple[Any, Any]:
-        """A control network's graph and parameters, in the type and on the devices of this run."""
-        return self.pipeline.compiled.control(network, self.dtype, self.mesh)
+        """A control network's graph and parameters, in the type (None: the UNet's) and on the devices of this run."""
+        dtype = jax.tree.leaves(self.params["unet"])[0].dtype if self.dtype is None else self.dtype
+        return self.pipeline.compiled.control(network, dtype, self.mesh)
 
     def shared(self, array: Any) -> Any:
         """The array with its rows sharded over the devices of this run."""
@@ -310,7 +312,7 @@ class Pipeline:
             branches = {name: row._replace(channels=jnp.asarray(beside[name])) for name, row in branches.items()}
         arrays = (keys_of_seeds([request.seeds[i] for i in rows]), branches, None if image is None else of(image))
         graph, params = (None, None) if decoder is None else self.compiled.control(decoder, jnp.float32, run.mesh)
-        with self.compiled.reporting(report, show) as callbacks:
+        with reporting(report, show) as callbacks:
             latents = self.compiled.denoise(
                 run.params["unet"],
                 *jax.tree.map(lambda array: jax.device_put(array, split), arrays),
@@ -323,7 +325,7 @@ class Pipeline:
                 sampler=request.sampler,
                 schedule=self.schedule,
                 steps=request.steps,
-                strength=request.strength,
+                strength=steps_of(request.steps, request.strength) / request.steps,  # one for all of as many steps
                 rescale=request.rescale,
                 shape=(request.height // base.unit, request.width // base.unit, base.channels),
                 preview_graph=graph,

@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch, saved) -> Path:
 def test_one_image_and_one_from_it(here, capsys):
     generate("--seed 5 --batch 2 -o apple.png")
     printed = capsys.readouterr()
-    for value in ("16x16", "seed 5", "3 steps of ddim", "guidance 7.5", "0.1 M parameters, f32", "apple.png"):
+    for value in ("16x16", "seed 5", "3 steps of ddim", "guidance 7.5", "0.1 M parameters, float32", "apple.png"):
         assert value in printed.out
     assert printed.out.count("\n") == 1 and printed.err == ""  # no bar outside of a terminal
     expected = diffusion_base()(APPLE, seeds=5, steps=3, batch=2)[0]
