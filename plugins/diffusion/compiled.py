@@ -191,7 +191,7 @@ def denoise(
 
     def observe(index: Int[Array, ""], x0: Float[Array, "b h w c"]) -> None:
         if progress:
-            jax.debug.callback(_report, number, index)
+            jax.debug.callback(report_call, number, index)
         if previews:
             jax.debug.callback(_show, number, index, decode(preview_graph, preview_params or {}, x0))
 
@@ -226,7 +226,8 @@ def reporting(
         del _CALLBACKS[number]
 
 
-def _report(number: Any, index: Any) -> None:
+def report_call(number: Any, index: Any) -> None:
+    """On the host: tells the run with this number that its call of this index is done."""
     report, _ = _CALLBACKS.get(int(number), (None, None))
     if report is not None:
         report(int(index))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -61,6 +62,8 @@ class Run:
     layout: Layout
     dtype: Any
     mesh: Mesh | None
+    # Called with the index of each finished call of the UNet: below 0 for a control's own, before the sampler's.
+    report: Callable[[int], None] | None = None
 
     def conditioning(self, texts: Sequence[str], *, negative: bool = False) -> Conditioning:
         """What the UNet reads of texts, each computed by itself: independent of the others, with one compilation.
@@ -182,7 +185,7 @@ class Pipeline:
             are cached. The sampler's state is always float32, and so is the VAE with "float16".
           batch: batch size, the last batch padded: one compilation for any number of images. None: even batches that
             fit a usual accelerator.
-          progress: called on the host with (calls of the UNet done, all of them).
+          progress: called on the host with (calls of the UNet done, all of them, Plug-and-Play's inversion included).
           preview: shows images of what each step predicts (`preview.py`).
           mesh: devices to shard each batch over, axes of type Auto (`common.training.mesh.make_mesh()`).
           options: fields of `GenerationConfig`: steps, sampler (a name or a `Sampler`), guidance, rescale, height,
@@ -241,13 +244,16 @@ class Pipeline:
         decoder = None
         if preview is not None:
             decoder = preview.decoder or self.linear_decoder
-        done = 0
+        done, source = 0, next((control for control in request.controls if control.has_source), None)
+        before = [0] * len(layout.batches) if source is None else source.calls_before(run, layout.batches)
+        ends = list(itertools.accumulate(own + request.calls for own in before))
 
         def report(batch: int, index: int) -> None:  # calls finish out of order at times
             nonlocal done
-            if progress is not None and batch * request.calls + index >= done:
-                done = batch * request.calls + index + 1
-                progress(done, len(layout.batches) * request.calls)
+            reached = ends[batch] - request.calls + index + 1
+            if progress is not None and reached > done:
+                done = reached
+                progress(done, ends[-1])
 
         latest = 0
 
@@ -261,7 +267,8 @@ class Pipeline:
             count = int(rows[-1] - rows[0]) + 1  # without padding
             callback = functools.partial(report, i) if stepwise and progress is not None else None
             shown = None if preview is None else functools.partial(show, i, count)
-            latents = self._denoised(run, rows, image, channels, callback, shown, decoder)
+            reported = dataclasses.replace(run, report=callback)
+            latents = self._denoised(reported, rows, image, channels, shown, decoder)
             report(i, request.calls - 1)
             yield in_tiles(decode, latents[:count], layout, unit, size)
 
@@ -286,7 +293,6 @@ class Pipeline:
         rows: Int[np.ndarray, " b"],
         image: Float[np.ndarray, "_ h w c"] | None,
         channels: Float[np.ndarray, "_ h w e"] | None,
-        report: Callable[[int], None] | None,
         show: Callable[[int, np.ndarray], None] | None,
         decoder: nnx.Module | None,
     ) -> Float[np.ndarray, "b h w c"]:
@@ -312,7 +318,7 @@ class Pipeline:
             branches = {name: row._replace(channels=jnp.asarray(beside[name])) for name, row in branches.items()}
         arrays = (keys_of_seeds([request.seeds[i] for i in rows]), branches, None if image is None else of(image))
         graph, params = (None, None) if decoder is None else self.compiled.control(decoder, jnp.float32, run.mesh)
-        with reporting(report, show) as callbacks:
+        with reporting(run.report, show) as callbacks:
             latents = self.compiled.denoise(
                 run.params["unet"],
                 *jax.tree.map(lambda array: jax.device_put(array, split), arrays),
