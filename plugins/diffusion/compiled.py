@@ -18,7 +18,6 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
@@ -103,17 +102,24 @@ def in_tiles(
 ) -> Float[np.ndarray, "n h2 w2 c2"]:
     """`function`, the autoencoder's one way or the other, of all rows, tile by tile; `size` is the output's height and
     width, in pixels or (encoding) in latent pixels."""
-    ratio = Fraction(rows.shape[1], size[0])
-    scale = unit if ratio < 1 else 1  # output pixels per latent pixel
-    height, width = (side * scale // unit for side in layout.window)
-    if (height, width) == size:
+    decoding = rows.shape[1] < size[0]
+    grid = unit if decoding else 1  # output pixels per latent pixel
+    window = (layout.window[0] * grid // unit, layout.window[1] * grid // unit)
+    if window == size:
         return in_chunks(function, rows, layout.chunk, layout.split)
-    output: Any = 0
-    for down, across, weights in Tiling(size, (height, width), OVERLAP * scale, MARGIN * scale, scale).windows():
-        source = (slice(int(side.start * ratio), int(side.stop * ratio)) for side in (down, across))
-        tile = in_chunks(function, rows[:, *source], layout.chunk, layout.split)
-        output = output if isinstance(output, np.ndarray) else np.zeros((len(rows), *size, tile.shape[-1]), tile.dtype)
+
+    def source(side: slice) -> slice:
+        if decoding:
+            return slice(side.start // unit, side.stop // unit)
+        return slice(side.start * unit, side.stop * unit)
+
+    output = None
+    for down, across, weights in Tiling(size, window, OVERLAP * grid, MARGIN * grid, grid).windows():
+        tile = in_chunks(function, rows[:, source(down), source(across)], layout.chunk, layout.split)
+        if output is None:
+            output = np.zeros((len(rows), *size, tile.shape[-1]), tile.dtype)
         output[:, down, across] += weights * tile
+    assert output is not None, "an image has one window or more"
     return output
 
 
