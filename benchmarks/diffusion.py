@@ -214,17 +214,17 @@ def run_steps(steps: int, repeats: int) -> dict[str, Any]:
 
     keep_freed_memory()
     unet = diffusion.UNet(unet_config(True), rngs=nnx.Rngs(0))
-    programs = diffusion.compiled.CompiledFunctions({"unet": unet, "vae": None})
+    graph, params = diffusion.compiled.split(unet)
     keys, states = diffusion.samplers.keys_of_seeds([0]), jnp.zeros((1, TOKENS, 768))
     branches = dict.fromkeys((UNCOND, COND), Conditioning(states))
-    arrays = (programs.params()["unet"], keys, branches, None, jnp.float32(7.5))
+    arrays = (params, keys, branches, None, jnp.float32(7.5))
     settings = {"sampler": diffusion.samplers.ddim, "schedule": diffusion.samplers.schedules.Schedule(), "steps": steps}
-    settings |= {"strength": 1.0, "rescale": 0.0, "shape": (SMALL_SIDE, SMALL_SIDE, 4), "progress": None}
+    settings |= {"strength": 1.0, "rescale": 0.0, "shape": (SMALL_SIDE, SMALL_SIDE, 4), "progress": False}
     alone, rows = jax.jit(lambda *inputs: unet(*inputs)), []
     latents, pair = jnp.zeros((2, SMALL_SIDE, SMALL_SIDE, 4)), jnp.concatenate(2 * [states])
     for _ in range(repeats):
         jax.clear_caches()
-        program, compiling, work = timed(lambda: programs.denoise.lower(*arrays, **settings).compile())
+        program, compiling, work = timed(lambda: diffusion.compiled.denoise.lower(graph, *arrays, **settings).compile())
         _, running = [timed(lambda program=program: np.asarray(program(*arrays)))[1] for _ in range(2)]
         np.asarray(alone(latents, TIMESTEP, pair))
         calling = timed(lambda: [np.asarray(alone(latents, TIMESTEP, pair)) for _ in range(steps)])[1]

@@ -227,13 +227,24 @@ def stoppable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def plain_memory_errors(text: str = "") -> Iterator[None]:
+    """A full device raises MemoryError(text) inside; JAX has no error class of its own for it, just a RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise MemoryError(text) from error
+
+
+@contextlib.contextmanager
 def exits(program: str, out_of_memory: str) -> Iterator[None]:
     """Errors inside become a line on stderr, `program: ...`, and SystemExit.
 
     Exit codes: 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
-    `out_of_memory` is the advice for a MemoryError without text."""
+    `out_of_memory` is the advice for a MemoryError without text, and for a full device."""
     try:
-        with stoppable():
+        with stoppable(), plain_memory_errors():
             yield
             say(end="")  # raises for a closed pipe here, not at Python's exit
     except BrokenPipeError:

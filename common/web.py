@@ -70,7 +70,8 @@ _stops: dict[str | None, threading.Event] = {}  # by the browser's session: of t
 @contextlib.contextmanager
 def job(request: gr.Request, progress: gr.Progress) -> Iterator[Callable[[int, int], None]]:
     """Inside, `step(done, total)` moves the bar, and raises `Stopped` once Cancel was pressed. ValueError, OSError,
-    ImportError and MemoryError become a line on the page, in which an upload has its own name, not that of its copy."""
+    ImportError, MemoryError and a full device become a line on the page, in which an upload has its own name, not that
+    of its copy."""
     stop = _stops[request.session_hash] = threading.Event()
 
     def step(done: int, total: int) -> None:
@@ -79,7 +80,8 @@ def job(request: gr.Request, progress: gr.Progress) -> Iterator[Callable[[int, i
         progress((done, total), unit="done")
 
     try:
-        yield step
+        with terminal.plain_memory_errors():
+            yield step
     except Exception as error:
         if stop.is_set():  # JAX wraps what is raised inside of a compiled function
             raise gr.Error("stopped", title="Cancelled", duration=3, print_exception=False) from None

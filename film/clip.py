@@ -31,6 +31,7 @@ from common.io.images import contact_sheet, shrink, write_image
 from common.io.video import open_clip
 from common.io.video_reader import TimedFrame, prefetch
 from common.nn.tiling import Tiling
+from common.terminal import plain_memory_errors
 from film.interpolator import Frame, Interpolator, Quality, device_memory
 from film.io.options import Options
 from film.io.plan import Plan, make_plan
@@ -112,7 +113,8 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = F
         resume=options.resume,
         job=f"{_job(model, plan)}{dataclasses.astuple(compute)}",
     )
-    with clip as writer, _plain_memory_errors(plan):
+    size = f"images of {width}x{height} need more memory than this device has"
+    with clip as writer, plain_memory_errors(f"{size}; give --memory or --size, or --batch 1"):
         first = 0 if sampled else writer.done
         total = None if plan.frames is None else plan.in_betweens(plan.frames)
         bar = tqdm(
@@ -234,16 +236,3 @@ def _job(model: Film, plan: Plan) -> str:
     for leaf in jax.tree.leaves(nnx.state(model)):
         digest.update(np.asarray(leaf).tobytes())
     return f"{plan.job} {digest.hexdigest()} "
-
-
-@contextlib.contextmanager
-def _plain_memory_errors(plan: Plan) -> Iterator[None]:
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:  # JAX has no error class of its own for a full device
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        width, height = plan.size
-        raise MemoryError(
-            f"images of {width}x{height} need more memory than this device has; give --memory or --size, or --batch 1"
-        ) from error

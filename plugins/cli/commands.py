@@ -27,18 +27,24 @@ class BaseOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WeightOptions(BaseOptions):
-    """Which networks generate, and how they compute."""
+class LoadOptions(BaseOptions):
+    """Which base generates, and how it computes."""
 
     base: str | None = None
     """A folder of diffusers, a single safetensors file, an address (hf:OWNER/NAME, https://...), or a shipped name.
     None: diffusion-small."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type to compute in; bfloat16 is faster on accelerators and takes half the memory."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WeightOptions(LoadOptions):
+    """Which networks generate."""
+
     lora: tuple[str, ...] = ()
     """LoRA files or addresses, each with an optional weight, as in style.safetensors:0.8"""
     embedding: tuple[str, ...] = ()
     """Textual inversions, each a word for prompts: FILE, whose word is its own or its name, or WORD=FILE."""
-    dtype: Literal["f32", "bf16"] = "f32"
-    """Type to compute in; bf16 is faster on accelerators and takes half the memory."""
     batch: int | None = None
     """Images computed at once. None: by size and devices."""
 
@@ -199,21 +205,17 @@ class Export(Printing):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Web(BaseOptions):
+class Web(LoadOptions):
     """Serve a page in the browser that draws, conditions and generates (needs the `demo` extra)."""
 
-    base: str | None = None
-    """As of generate; None: diffusion-small."""
     plugin: tuple[str, ...] = ()
     """Plugins by kind of condition, as in canny=controlnet-canny/; None: those of the shipped base."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type to compute in."""
     serving: Annotated[terminal.Serving, tyro.conf.arg(name="")] = dataclasses.field(default_factory=terminal.Serving)
 
 
 GROUPS = {  # sections of the help
     "sampling": (GenerationConfig,),
-    "base": (BaseOptions, WeightOptions),
+    "base": (BaseOptions, LoadOptions, WeightOptions),
     "control": (ControlOptions,),
     "image_prompt": (ImagePromptOptions,),
     "inspection": (InspectionOptions,),

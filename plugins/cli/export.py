@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
+from flax import nnx
+
 from common.io.files import atomic_output, check_output_file
 from common.io.images import read_image
 from plugins.cli.commands import Export
@@ -23,10 +26,11 @@ from plugins.diffusion.io.components import load_component
 from plugins.diffusion.programs import decoder_program, text_program, unet_program
 from plugins.formats.litert import litert
 from plugins.formats.onnx_graph import onnx
-from plugins.formats.program import Program, stablehlo
+from plugins.formats.program import Program, Weights, stablehlo
 
 SUFFIXES = {".stablehlo": "stablehlo", ".onnx": "onnx", ".tflite": "litert", ".safetensors": "features"}
 SIDE = 512  # default of --size: Stable Diffusion's, and the article's
+LARGEST = 2**31  # bytes of a file: flatbuffers (StableHLO, LiteRT) and protobuf (ONNX) count in 32 bits
 PARTS = {"unet": "unet", "decoder": "vae", "text_encoder": "text_encoder"}  # of --part -> the base's component
 
 
@@ -37,10 +41,12 @@ def export(command: Export) -> None:
     check_output_file(target, command.overwrite)
     picture = None if command.picture is None else read_image(command.picture)
     if command.plugin is None:
-        name, network, program = f"{command.part} of {command.base}", None, base_program(command, size)
+        name, network, program = f"{command.part} of {command.base}", None, base_program(command, kind, size)
     else:
         network = load(command.plugin)
         name = type(network).__name__
+        if kind != "features":
+            check_bytes(name, sum(leaf.size for leaf in jax.tree.leaves(nnx.state(network))), kind, command.weights)
         program = None if picture is not None else control_program(network, *(size or (SIDE, SIDE)))
     if network is not None and picture is not None:
         picture = picture if size is None else cover(picture, *size)
@@ -59,8 +65,9 @@ def export(command: Export) -> None:
         command.write(f"{name} as {kind}, {size / 1e6:,.2f} MB -> {target}", facts)
 
 
-def base_program(command: Export, size: tuple[int, int] | None) -> Program:
-    """The program of --part, for images of that size (None: the base's). Raises as `read_base`; ValueError."""
+def base_program(command: Export, form: str, size: tuple[int, int] | None) -> Program:
+    """The program of --part for that format, for images of that size (None: the base's). Raises as `read_base`;
+    ValueError."""
     files = read_base(command.base, tokenizer=command.tokenizer)
     base: Base = files.base
     height, width = size or (base.side, base.side)
@@ -72,6 +79,7 @@ def base_program(command: Export, size: tuple[int, int] | None) -> Program:
         raise ValueError(f"--part {command.part}: {files.path} has none; it has {', '.join(files.components)}")
     if command.part == "text_encoder" and base.sizes:
         raise ValueError("--part text_encoder: SDXL's two text encoders are one input together; export the unet alone")
+    check_bytes(f"--part {command.part}", files.components[kind].parameters, form, command.weights)
     network = load_component(kind, files.path)
     if command.part == "unet":
         return unet_program(network, *latents, base.length, sizes=base.sizes, features=command.with_features)
@@ -106,3 +114,13 @@ def check_options(command: Export) -> tuple[str, tuple[int, int] | None]:
     if len(command.size) not in (1, 2) or min(command.size) < 1:
         raise ValueError(f"--size {' '.join(map(str, command.size))}: give one side in pixels, or WIDTH HEIGHT")
     return kind, (command.size[-1], command.size[0])
+
+
+def check_bytes(name: str, parameters: int, form: str, weights: Weights) -> None:
+    """Raises ValueError for so many parameters that no file of that format holds them.
+
+    LiteRT's are float32 on their way, whatever type is stored at the end."""
+    size = parameters * (2 if (form, weights) == ("onnx", "float16") else 4)
+    if size >= LARGEST:
+        fits = "write .onnx with --weights float16" if 2 * parameters < LARGEST else "no format here holds it"
+        raise ValueError(f"{name} has {size / 1e9:.1f} GB of weights, and {form} holds {LARGEST / 1e9:.1f}: {fits}")

@@ -2,7 +2,8 @@
 
 Cheap checks come first (output names, the base's configs, images, controls, LoRA files), so that a mistake is reported
 before gigabytes are read; then the weights; then the images, each batch written as it is made, into a folder that
-appears when it is complete.
+appears when it is complete, or when the command is stopped: an image depends on its own seed alone, so the others can
+be made later.
 
 The progress bar moves with each step where steps are slow. A program that reports its steps calls the host, and JAX
 does not keep such programs in its compilation cache; where compiling takes longer, the bar moves batch by batch.
@@ -36,7 +37,6 @@ from plugins.diffusion.preview import Preview
 from plugins.diffusion.request import Request, make_request
 
 PATTERN = r"seed_\d+\.png"
-DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 SHEET_SIDE = 512  # longest side of an image on the sheet
 SLOW = 1e13  # operations of a batch that take a CPU longer than compiling
 
@@ -176,7 +176,7 @@ def images(
     """Loads the weights, then generates one image after the other."""
     setup()
     preview = None if command.preview is None else make_preview(command, request)
-    pipeline = from_files(files, DTYPES[command.dtype]).with_loras(loras).with_embeddings(embeddings)
+    pipeline = from_files(files, command.dtype).with_loras(loras).with_embeddings(embeddings)
     devices, count = len(jax.devices()), len(request.seeds)
     divides = devices <= count if command.batch is None else command.batch % devices == 0
     mesh = None
@@ -200,7 +200,9 @@ def images(
 
 
 def write(command: Generate, request: Request, images: Images) -> list[Path]:
-    """Writes images as they come, then the contact sheet. Returns the images' paths."""
+    """Writes images as they come, then the contact sheet. Returns the images' paths.
+
+    A stop leaves a new folder with the images so far, and one that is to be replaced as it was."""
     thumbnails, paths = [], [Path(command.output)]
 
     def kept(images: Images) -> Iterator[Float[np.ndarray, "h w 3"]]:
@@ -214,10 +216,22 @@ def write(command: Generate, request: Request, images: Images) -> list[Path]:
         write_image(command.output, image, command.overwrite)
     else:
         digits = max(4, len(str(request.seeds[-1])))
-        paths = [Path(command.output) / f"seed_{seed:0{digits}d}.png" for seed in request.seeds]
-        with atomic_folder(command.output, command.overwrite, PATTERN) as folder:
-            for path, image in zip(paths, kept(images), strict=True):
-                write_image(folder / path.name, image)
+        output = Path(command.output)
+        paths = [output / f"seed_{seed:0{digits}d}.png" for seed in request.seeds]
+        stop = None
+        with atomic_folder(output, command.overwrite, PATTERN) as folder:
+            try:
+                for path, image in zip(paths, kept(images), strict=True):
+                    write_image(folder / path.name, image)
+            except KeyboardInterrupt as error:
+                made = sum((folder / path.name).exists() for path in paths)
+                if made == 0 or (output.exists() and any(output.iterdir())):
+                    raise
+                stop = error
+        if stop is not None:
+            rest = f"--seed {command.seed + made} --count {command.count - made}, to another folder, makes the others"
+            with terminal.stopping(f"{output} has the first {made} of {command.count} images; {rest}"):
+                raise stop
     if command.sheet is not None:
         sheet = contact_sheet(thumbnails, labels=[f"seed {seed}" for seed in request.seeds])
         write_image(command.sheet, sheet, command.overwrite)

@@ -32,10 +32,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from plugins.control.contract import check_condition, check_settings
-from plugins.diffusion.compiled import in_tiles
+from plugins.diffusion.compiled import in_tiles, report_call, reporting
 from plugins.diffusion.networks.unet_config import UP_TYPES, UNetConfig
 from plugins.diffusion.request import check_images
 from plugins.diffusion.samplers import Step
@@ -118,24 +118,39 @@ class PlugAndPlay:
         noise = self._trajectory(run, indices)[0]
         return jnp.broadcast_to(noise, (len(indices), *noise.shape[1:]))
 
-    def _trajectory(self, run: Any, indices: np.ndarray) -> Float[Array, "steps b h w c"]:
-        """The source's latents before each step and after the last; cached as long as the networks are the same."""
+    def calls_before(self, run: Any, batches: Sequence[np.ndarray]) -> list[int]:
+        """Calls of the UNet that `prepare` makes for each of these batches: inversion and reconstruction, if it is not
+        cached."""
+        keys = [self._key(run, indices) for indices in batches]
+        new = [key not in self._cache and key not in keys[:i] for i, key in enumerate(keys)]
+        return [each * (self.inversion + run.request.steps) for each in new]
+
+    def _key(self, run: Any, indices: np.ndarray) -> tuple:
+        """What a trajectory is cached by, as long as the networks are the same."""
         indices = np.zeros(1, int) if len(self.picture) == 1 else indices
         networks, cached, request = list(run.params.values()), self._cache.get("networks", []), run.request
         if len(networks) != len(cached) or any(a is not b for a, b in zip(networks, cached, strict=True)):
             self._cache.clear()
             self._cache["networks"] = networks
         read = (request.clip_skip, request.original, request.crop)  # with the empty prompt
-        key = (run.pipeline.schedule, request.steps, request.tile, *read, tuple(map(int, indices)))
+        return (run.pipeline.schedule, request.steps, request.tile, *read, tuple(map(int, indices)))
+
+    def _trajectory(self, run: Any, indices: np.ndarray) -> Float[Array, "steps b h w c"]:
+        """The source's latents before each step and after the last; cached."""
+        key, request = self._key(run, indices), run.request
         if key not in self._cache:
             compiled, unit = run.pipeline.compiled, run.pipeline.base.unit
             encode = functools.partial(compiled.encode_image, run.params["vae"])
             size = (request.height // unit, request.width // unit)
-            latents = jnp.asarray(in_tiles(encode, self.picture[indices], run.layout, unit, size))
+            latents = jnp.asarray(in_tiles(encode, self.picture[list(key[-1])], run.layout, unit, size))
             latents = latents if len(self.picture) == 1 else run.shared(latents)
             settings = {"schedule": run.pipeline.schedule, "inversion": self.inversion, "steps": request.steps}
             unet = compiled.graphs["unet"], run.params["unet"]
-            self._cache[key] = reconstruct(*unet, latents, run.conditioning([""]), **settings)
+            first = self.inversion + request.steps  # the sampler's calls follow
+            report = None if run.report is None else lambda index: run.report(index - first)
+            with reporting(report, None) as callbacks:
+                settings |= {name: callbacks[name] for name in ("number", "progress")}
+                self._cache[key] = reconstruct(*unet, latents, run.conditioning([""]), **settings)
         return self._cache[key]
 
 
@@ -178,7 +193,7 @@ def inject(value: Float[Array, "rows ..."], gain: Float[Array, ""], targets: np.
     return (share * grouped[:, :1] + (1 - share) * grouped).reshape(value.shape)
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("schedule", "inversion", "steps"))
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("schedule", "inversion", "steps", "progress"))
 def reconstruct(
     graph: Any,
     params: Any,
@@ -188,13 +203,22 @@ def reconstruct(
     schedule: Any,
     inversion: int,
     steps: int,
+    number: Int[Array, ""] | int = 0,
+    progress: bool = False,
 ) -> Float[Array, "steps b h w c"]:
     """Latents to their noise in `inversion` steps and back in `steps`: the samples before each step and after the last.
 
-    `empty`: one row, of the empty prompt."""
+    `empty`: one row, of the empty prompt. `progress`: the run of this `number` (`reporting`) hears of each call.
+    """
+
+    def observe(start: int, index: Int[Array, ""], x0: Any) -> None:
+        if progress:
+            jax.debug.callback(report_call, number, start + index)
+
     dtype = jax.tree.leaves(params)[0].dtype
     rows = jax.tree.map(lambda array: jnp.broadcast_to(array, (len(latents), *array.shape[1:])), empty)
     model = steered(nnx.merge(graph, params), dtype, {COND: rows}, jnp.float32(1))
-    noise = ddim_inversion(model, latents, schedule, steps=inversion)
-    _, samples = ddim(model, noise, schedule, steps=steps, trajectory=True)
+    noise = ddim_inversion(model, latents, schedule, steps=inversion, observe=functools.partial(observe, 0))
+    back = functools.partial(observe, inversion)
+    _, samples = ddim(model, noise, schedule, steps=steps, observe=back, trajectory=True)
     return samples

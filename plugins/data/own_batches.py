@@ -26,7 +26,7 @@ from plugins.data.captioned import is_sided
 from plugins.data.crop import cut, square
 from plugins.data.latent_cache import Cache
 from plugins.data.record import Record, Source
-from plugins.diffusion.io.base import find
+from plugins.diffusion.io.base import read_tokenizer
 
 Split = Literal["train", "unseen", "all"]
 
@@ -42,7 +42,7 @@ class OwnPicturesConfig(PictureBatches):
     size: int = 64  # side of the squares, in pixels
     crop: Literal["centre", "random"] = "centre"  # random: along the longer side. Latents are of the centre
     stored: bool | None = None  # True: the stored condition images, False: made of the images, None: stored if there
-    tokenizer: str | None = None  # folder of a CLIP vocabulary, a base, or a shipped base's name; None: the shipped one
+    tokenizer: str | None = None  # a base (folder, file, shipped name), or a vocabulary's folder; None: the shipped one
     threads: int = field(default=2, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class OwnPicturesConfig(PictureBatches):
 
     @functools.cached_property
     def text(self) -> Tokenizer:
-        return Tokenizer.from_folder(find(self.tokenizer))
+        return read_tokenizer(self.tokenizer)
 
     @functools.cached_property
     def cache(self) -> Cache | None:

@@ -1,7 +1,8 @@
 """The compiled functions of a pipeline: text -> states, image -> latents, noise -> latents, latents -> image.
 
-Each is a plain function of parameters and arrays under `jax.jit`, compiled once per shape. `CompiledFunctions` holds
-them with the networks' graphs, and with the parameters in the type and on the devices of the last call.
+Each is a function of a network's graph, parameters and arrays under `jax.jit`, compiled once per graph and shape, for
+all pipelines of these networks. `CompiledFunctions` holds them with the graphs of one pipeline, and with its parameters
+in the type and on the devices of the last call.
 
 `Layout` splits a request into batches of the UNet and chunks of the autoencoder that fit into memory. All batches have
 one size, so that one compilation serves them; the last one is padded with its last image, whose copies are dropped.
@@ -13,10 +14,10 @@ tiles` measures by how much.
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
@@ -101,17 +102,24 @@ def in_tiles(
 ) -> Float[np.ndarray, "n h2 w2 c2"]:
     """`function`, the autoencoder's one way or the other, of all rows, tile by tile; `size` is the output's height and
     width, in pixels or (encoding) in latent pixels."""
-    ratio = Fraction(rows.shape[1], size[0])
-    scale = unit if ratio < 1 else 1  # output pixels per latent pixel
-    height, width = (side * scale // unit for side in layout.window)
-    if (height, width) == size:
+    decoding = rows.shape[1] < size[0]
+    grid = unit if decoding else 1  # output pixels per latent pixel
+    window = (layout.window[0] * grid // unit, layout.window[1] * grid // unit)
+    if window == size:
         return in_chunks(function, rows, layout.chunk, layout.split)
-    output: Any = 0
-    for down, across, weights in Tiling(size, (height, width), OVERLAP * scale, MARGIN * scale, scale).windows():
-        source = (slice(int(side.start * ratio), int(side.stop * ratio)) for side in (down, across))
-        tile = in_chunks(function, rows[:, *source], layout.chunk, layout.split)
-        output = output if isinstance(output, np.ndarray) else np.zeros((len(rows), *size, tile.shape[-1]), tile.dtype)
+
+    def source(side: slice) -> slice:
+        if decoding:
+            return slice(side.start // unit, side.stop // unit)
+        return slice(side.start * unit, side.stop * unit)
+
+    output = None
+    for down, across, weights in Tiling(size, window, OVERLAP * grid, MARGIN * grid, grid).windows():
+        tile = in_chunks(function, rows[:, source(down), source(across)], layout.chunk, layout.split)
+        if output is None:
+            output = np.zeros((len(rows), *size, tile.shape[-1]), tile.dtype)
         output[:, down, across] += weights * tile
+    assert output is not None, "an image has one window or more"
     return output
 
 
@@ -120,6 +128,7 @@ def _padded(start: int, size: int, total: int) -> Int[np.ndarray, " size"]:
     return np.minimum(np.arange(start, start + size), total - 1)
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("skip", "penultimate"))
 def encode_text(
     graph: Any, params: Tree, tokens: Int[Array, "b n"], *, skip: int, penultimate: bool = False
 ) -> tuple[Float[Array, "b n d"], Float[Array, "b p"]]:
@@ -128,6 +137,7 @@ def encode_text(
     return states.hidden[-2 - skip] if penultimate else states.last, states.pooled
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def encode_image(graph: Any, params: Tree, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
     """Images in [0, 1] to scaled latents: the mode of the encoder's distribution. No graph: pixels."""
     pixels = 2 * image - 1
@@ -137,6 +147,7 @@ def encode_image(graph: Any, params: Tree, image: Float[Array, "b h w 3"]) -> Fl
     return vae.to_latents(vae.encode(pixels.astype(_dtype(params))).mode.astype(jnp.float32))
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def decode(graph: Any, params: Tree, latents: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 3"]:
     """Scaled latents to images in [0, 1], clipped. No graph: pixels."""
     if graph is not None:
@@ -145,6 +156,14 @@ def decode(graph: Any, params: Tree, latents: Float[Array, "b h w c"]) -> Float[
     return jnp.clip((latents + 1) / 2, 0, 1)
 
 
+@functools.partial(
+    jax.jit,
+    static_argnums=0,
+    static_argnames=(
+        *("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress"),
+        *("static_controls", "preview_graph", "previews"),
+    ),
+)
 def denoise(
     graph: Any,
     params: Tree,
@@ -156,6 +175,7 @@ def denoise(
     begin: Float[Array, "b h w c"] | None = None,
     image_scale: Float[Array, ""] | None = None,
     preview_params: Tree | None = None,
+    number: Int[Array, ""] | int = 0,
     *,
     sampler: Sampler,
     schedule: Any,
@@ -163,20 +183,23 @@ def denoise(
     strength: float,
     rescale: float,
     shape: tuple[int, int, int],
-    progress: Callable[[Any], None] | None,
+    progress: bool,
     static_controls: tuple[StaticControl, ...] = (),
     preview_graph: Any = None,
-    show: Callable[[Any, Any], None] | None = None,
+    previews: bool = False,
 ) -> Float[Array, "b h w c"]:
     """A whole run, from each image's key (and latents of `image`) to its latents; float32.
 
     `branches`, scales and controls (`static_controls` with `control_arrays`) as `steering.steered`; `begin` is an
-    initial sample in place of noise. `show` is called on the host with each call's index and images of what it
-    predicts, by the decoder of `preview_graph` (as `decode`'s)."""
+    initial sample in place of noise. `progress` and `previews`: the callbacks that `reporting` gave this `number` to
+    are called on the host, with each call's index; `show` also with images of what the call predicts, by the decoder of
+    `preview_graph` (as `decode`'s)."""
 
     def observe(index: Int[Array, ""], x0: Float[Array, "b h w c"]) -> None:
-        if show is not None:
-            jax.debug.callback(show, index, decode(preview_graph, preview_params or {}, x0))
+        if progress:
+            jax.debug.callback(report_call, number, index)
+        if previews:
+            jax.debug.callback(_show, number, index, decode(preview_graph, preview_params or {}, x0))
 
     if begin is None:
         noise = starting_noise(keys, (len(keys), *shape))
@@ -186,11 +209,44 @@ def denoise(
     unet = functools.partial(network, guidance=scale) if distilled else network
     controls = list(zip(static_controls, control_arrays, strict=True))
     model = steered(unet, _dtype(params), branches, scale, rescale, controls, image_scale)
-    return sampler(model, begin, schedule, steps=steps, strength=strength, key=keys, progress=progress, observe=observe)
+    return sampler(model, begin, schedule, steps=steps, strength=strength, key=keys, observe=observe)
+
+
+# What runs in progress call on the host, by the run's number: `report(index)`, and `show(index, images)`.
+_CALLBACKS: dict[int, tuple[Callable[[int], None] | None, Callable[[int, np.ndarray], None] | None]] = {}
+_NUMBERS = itertools.count()
+
+
+@contextmanager
+def reporting(
+    report: Callable[[int], None] | None, show: Callable[[int, np.ndarray], None] | None
+) -> Iterator[dict[str, Any]]:
+    """The arguments of `denoise` by which it calls these. It is compiled with the run's number as an array: JAX keeps
+    static arguments, and all that they hold, and compiles anew for others."""
+    number = next(_NUMBERS)
+    _CALLBACKS[number] = report, show
+    try:
+        yield {"number": np.int32(number), "progress": report is not None, "previews": show is not None}
+        jax.effects_barrier()  # calls may still be pending
+    finally:
+        del _CALLBACKS[number]
+
+
+def report_call(number: Any, index: Any) -> None:
+    """On the host: tells the run with this number that its call of this index is done."""
+    report, _ = _CALLBACKS.get(int(number), (None, None))
+    if report is not None:
+        report(int(index))
+
+
+def _show(number: Any, index: Any, images: Any) -> None:
+    _, show = _CALLBACKS.get(int(number), (None, None))
+    if show is not None:
+        show(int(index), np.asarray(images))
 
 
 class CompiledFunctions:
-    """The four functions for one pipeline's networks, jitted."""
+    """The four functions with one pipeline's networks."""
 
     def __init__(self, networks: Mapping[str, nnx.Module | None]):
         """`networks` by kind; None: there is none of that kind."""
@@ -198,16 +254,13 @@ class CompiledFunctions:
         self.graphs = graphs = {}
         for name, network in networks.items():
             graphs[name], self._own[name] = (None, {}) if network is None else split(network)
-        self._callback: Callable[[int], None] | None = None
-        self._shown: Callable[[int, np.ndarray], None] | None = None
         self._placed: tuple[Any, dict[str, Tree]] | None = None
         self._controls: weakref.WeakKeyDictionary[nnx.Module, tuple[tuple, Tree, Tree]] = weakref.WeakKeyDictionary()
         texts = [name for name in graphs if name.startswith("text_encoder") and graphs[name] is not None]
-        self.encode_text = {name: _jitted(encode_text, graphs[name], "skip", "penultimate") for name in texts}
-        self.encode_image = _jitted(encode_image, graphs["vae"])
-        self.decode = _jitted(decode, graphs["vae"])
-        static = ("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress", "static_controls")
-        self.denoise = _jitted(denoise, graphs["unet"], *static, "preview_graph", "show")
+        self.encode_text = {name: functools.partial(encode_text, graphs[name]) for name in texts}
+        self.encode_image = functools.partial(encode_image, graphs["vae"])
+        self.decode = functools.partial(decode, graphs["vae"])
+        self.denoise = functools.partial(denoise, graphs["unet"])
 
     def params(self, dtype: Any = None, mesh: Mesh | None = None) -> dict[str, Tree]:
         """Parameters by network, as `dtype` (None: their own), on every device of the mesh.
@@ -234,38 +287,11 @@ class CompiledFunctions:
             cached = self._controls[network] = (wanted, own, _place("control", own, *wanted))
         return graph, cached[2]
 
-    @contextmanager
-    def reporting(
-        self, callback: Callable[[int], None] | None, show: Callable[[int, np.ndarray], None] | None = None
-    ) -> Iterator[dict[str, Callable | None]]:
-        """`progress` and `show` to give to `denoise`: the same functions for all callbacks, so that nothing is
-        recompiled."""
-        self._callback, self._shown = callback, show
-        try:
-            yield {"progress": callback and self._report, "show": show and self._show}
-            jax.effects_barrier()  # calls may still be pending
-        finally:
-            self._callback = self._shown = None
-
-    def _report(self, index: Any) -> None:
-        if self._callback is not None:
-            self._callback(int(index))
-
-    def _show(self, index: Any, images: Any) -> None:
-        if self._shown is not None:
-            self._shown(int(index), np.asarray(images))
-
 
 def split(network: nnx.Module) -> tuple[Any, Tree]:
     """Graph, and parameters as a pure nested dict."""
     graph, state = nnx.split(network)
     return graph, nnx.to_pure_dict(state)
-
-
-def _jitted(function: Callable, graph: Any, *static: str) -> Any:
-    bound: Any = functools.partial(function, graph)
-    bound.__name__ = function.__name__  # for logs of compilation
-    return jax.jit(bound, static_argnames=static)
 
 
 def _identical(a: Tree, b: Tree) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ from jaxtyping import Float, Int
 
 from common.io.clip_tokenizer import Tokenizer
 from common.nn.text_encoder import TextEncoder
-from plugins.diffusion.compiled import CompiledFunctions, Layout, in_tiles, make_layout
+from plugins.diffusion.compiled import CompiledFunctions, Layout, in_tiles, make_layout, reporting
 from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, load_networks, read_base, save_base
 from plugins.diffusion.io.components import KINDS
 from plugins.diffusion.io.prompts import chunks
@@ -42,7 +43,7 @@ from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.preview import LinearDecoder, Preview, fit_linear_decoder
 from plugins.diffusion.request import Request, make_request
-from plugins.diffusion.samplers import Sampler, keys_of_seeds
+from plugins.diffusion.samplers import Sampler, keys_of_seeds, steps_of
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 from plugins.diffusion.steering import COND, IMAGE, SOURCE, UNCOND, Conditioning
 
@@ -61,6 +62,8 @@ class Run:
     layout: Layout
     dtype: Any
     mesh: Mesh | None
+    # Called with the index of each finished call of the UNet: below 0 for a control's own, before the sampler's.
+    report: Callable[[int], None] | None = None
 
     def conditioning(self, texts: Sequence[str], *, negative: bool = False) -> Conditioning:
         """What the UNet reads of texts, each computed by itself: independent of the others, with one compilation.
@@ -81,13 +84,14 @@ class Run:
                 context, pooled = states(kind, tokenizer(text, base.length))
             else:
                 empty, _ = states(kind, tokenizer("", base.length))
-                tokens, weights = chunks(text, tokenizer, base.length, request.chunks)
+                tokens, weights = chunks(text, tokenizer, base.length)
                 rows = [states(kind, row[None]) for row in tokens]
                 stacked, factors = jnp.concatenate([z for z, _ in rows]), weights[..., None].astype(empty.dtype)
                 moved = empty + factors * (stacked - empty)
                 context, pooled = moved.reshape(1, -1, moved.shape[-1]), rows[0][1]
             contexts.append(context)
         context = jnp.concatenate(contexts, -1)
+        context = jnp.tile(context, (1, request.chunks * base.length // context.shape[1], 1))
         if pooled is None or not base.sizes:
             return Conditioning(context)
         if negative and not text and base.zero_empty:
@@ -97,8 +101,9 @@ class Run:
         return Conditioning(context, pooled, jnp.float32([[*(request.original or size), *request.crop, *last]]))
 
     def placed(self, network: nnx.Module) -> tuple[Any, Any]:
-        """A control network's graph and parameters, in the type and on the devices of this run."""
-        return self.pipeline.compiled.control(network, self.dtype, self.mesh)
+        """A control network's graph and parameters, in the type (None: the UNet's) and on the devices of this run."""
+        dtype = jax.tree.leaves(self.params["unet"])[0].dtype if self.dtype is None else self.dtype
+        return self.pipeline.compiled.control(network, dtype, self.mesh)
 
     def shared(self, array: Any) -> Any:
         """The array with its rows sharded over the devices of this run."""
@@ -180,7 +185,7 @@ class Pipeline:
             are cached. The sampler's state is always float32, and so is the VAE with "float16".
           batch: batch size, the last batch padded: one compilation for any number of images. None: even batches that
             fit a usual accelerator.
-          progress: called on the host with (calls of the UNet done, all of them).
+          progress: called on the host with (calls of the UNet done, all of them, Plug-and-Play's inversion included).
           preview: shows images of what each step predicts (`preview.py`).
           mesh: devices to shard each batch over, axes of type Auto (`common.training.mesh.make_mesh()`).
           options: fields of `GenerationConfig`: steps, sampler (a name or a `Sampler`), guidance, rescale, height,
@@ -239,13 +244,16 @@ class Pipeline:
         decoder = None
         if preview is not None:
             decoder = preview.decoder or self.linear_decoder
-        done = 0
+        done, source = 0, next((control for control in request.controls if control.has_source), None)
+        before = [0] * len(layout.batches) if source is None else source.calls_before(run, layout.batches)
+        ends = list(itertools.accumulate(own + request.calls for own in before))
 
         def report(batch: int, index: int) -> None:  # calls finish out of order at times
             nonlocal done
-            if progress is not None and batch * request.calls + index >= done:
-                done = batch * request.calls + index + 1
-                progress(done, len(layout.batches) * request.calls)
+            reached = ends[batch] - request.calls + index + 1
+            if progress is not None and reached > done:
+                done = reached
+                progress(done, ends[-1])
 
         latest = 0
 
@@ -259,7 +267,8 @@ class Pipeline:
             count = int(rows[-1] - rows[0]) + 1  # without padding
             callback = functools.partial(report, i) if stepwise and progress is not None else None
             shown = None if preview is None else functools.partial(show, i, count)
-            latents = self._denoised(run, rows, image, channels, callback, shown, decoder)
+            reported = dataclasses.replace(run, report=callback)
+            latents = self._denoised(reported, rows, image, channels, shown, decoder)
             report(i, request.calls - 1)
             yield in_tiles(decode, latents[:count], layout, unit, size)
 
@@ -284,7 +293,6 @@ class Pipeline:
         rows: Int[np.ndarray, " b"],
         image: Float[np.ndarray, "_ h w c"] | None,
         channels: Float[np.ndarray, "_ h w e"] | None,
-        report: Callable[[int], None] | None,
         show: Callable[[int, np.ndarray], None] | None,
         decoder: nnx.Module | None,
     ) -> Float[np.ndarray, "b h w c"]:
@@ -310,7 +318,7 @@ class Pipeline:
             branches = {name: row._replace(channels=jnp.asarray(beside[name])) for name, row in branches.items()}
         arrays = (keys_of_seeds([request.seeds[i] for i in rows]), branches, None if image is None else of(image))
         graph, params = (None, None) if decoder is None else self.compiled.control(decoder, jnp.float32, run.mesh)
-        with self.compiled.reporting(report, show) as callbacks:
+        with reporting(run.report, show) as callbacks:
             latents = self.compiled.denoise(
                 run.params["unet"],
                 *jax.tree.map(lambda array: jax.device_put(array, split), arrays),
@@ -323,7 +331,7 @@ class Pipeline:
                 sampler=request.sampler,
                 schedule=self.schedule,
                 steps=request.steps,
-                strength=request.strength,
+                strength=steps_of(request.steps, request.strength) / request.steps,  # one for all of as many steps
                 rescale=request.rescale,
                 shape=(request.height // base.unit, request.width // base.unit, base.channels),
                 preview_graph=graph,

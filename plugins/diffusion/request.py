@@ -38,7 +38,7 @@ class Request(GenerationConfig):
     negatives: tuple[str, ...]
     seeds: tuple[int, ...]
     calls: int  # of the UNet, for each batch
-    chunks: int  # rows of tokens of each prompt; more than one if it is `weighted` and long
+    chunks: int  # a multiple of each prompt's number of rows of tokens; more than 1 if one is `weighted` and long
     guided: bool  # whether there is a row with the negative prompt
     image: np.ndarray | None  # initial image in [0, 1], `b h w 3` with b = 1 or one each; None: noise
     mask: np.ndarray | None  # of an inpainting base: `b h w` of booleans, what is drawn anew
@@ -99,7 +99,7 @@ def make_request(
         negatives=negatives,
         seeds=tuple(map(int, seeds)),
         calls=len(plan.timesteps),
-        chunks=max(rows),
+        chunks=math.lcm(*rows),
         guided=config.guidance != 1 and not base.distilled,
         image=image,
         mask=mask,

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 
+import jax
 import pytest
 
 from common import terminal
@@ -69,3 +70,16 @@ def test_ignored_signals_and_threads_are_left_alone():
     thread.start()
     thread.join()
     assert handlers == [signal.getsignal(signal.SIGTERM)]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")])
+def test_a_full_memory_is_answered_with_advice(capsys, error):
+    """The machine's or an accelerator's."""
+    with pytest.raises(SystemExit) as stop, terminal.exits("prog", out_of_memory="give less"):
+        raise error
+    assert stop.value.code == 2 and capsys.readouterr().err == "prog: out of memory; give less\n"
+
+
+def test_other_errors_of_jax_keep_their_traceback():
+    with pytest.raises(jax.errors.JaxRuntimeError), terminal.exits("prog", out_of_memory="give less"):
+        raise jax.errors.JaxRuntimeError("INTERNAL: our own mistake")

@@ -13,6 +13,7 @@ from tiny_base import diffusion_base, random, unet_config
 
 from common.training.mesh import make_mesh
 from plugins.control import ControlNet, ControlNetwork, MediaPipePlugin, T2IAdapter, contract
+from plugins.diffusion.compiled import denoise
 from plugins.diffusion.networks.unet_config import UNetConfig
 
 BASE, REDUCTION = unet_config(4, 8), 2  # pixels per latent pixel
@@ -46,11 +47,11 @@ def full(network) -> np.ndarray:
 
 
 def test_strength_0_changes_nothing_and_no_strength_compiles(network, full, plain):
-    before = diffusion_base().compiled.denoise._cache_size()
+    before = denoise._cache_size()
     np.testing.assert_array_equal(run(network.on(IMAGES[0], strength=0.0)), plain)
     np.testing.assert_array_equal(run(network.on(IMAGES[0], levels=[0.0] * network.num_outputs)), plain)
     half = run(network.on(IMAGES[0], strength=0.5))
-    assert diffusion_base().compiled.denoise._cache_size() == before
+    assert denoise._cache_size() == before
     assert difference(full, plain) > 0.01 and difference(half, full) > 0.003 < difference(half, plain)
 
 

@@ -19,6 +19,7 @@ from tiny_base import random
 
 from common.io.images import write_image
 from common.io.tensor_files import digest_of
+from plugins.cli.export import check_bytes
 from plugins.cli.main import main
 from plugins.control import MediaPipeConfig, MediaPipePlugin, T2IAdapter, T2IAdapterConfig, contract, load, save
 from plugins.control.export import control_program, save_features
@@ -213,3 +214,14 @@ MISTAKES = {  # words -> a value in the error
 def test_errors_of_the_command_write_nothing(here, capsys):
     for words, value in MISTAKES.items():
         assert value in refused(f"export --plugin plugin {words}", capsys), words
+
+
+@pytest.mark.parametrize("network", ["--base diffusion-small --part unet", "--plugin plugin"])
+def test_weights_that_a_format_cannot_hold_are_refused(here, capsys, monkeypatch, network):
+    many = 859_520_964  # Stable Diffusion 1.5's UNet
+    check_bytes("unet", many, "onnx", "float16")
+    with pytest.raises(ValueError, match=r"3\.4 GB.*--weights float16"):
+        check_bytes("unet", many, "stablehlo", "float32")
+    monkeypatch.setattr("plugins.cli.export.LARGEST", 1000)
+    for output in ("a.onnx", "a.onnx --weights float16", "a.tflite --weights int8", "a.stablehlo"):
+        assert "no format" in refused(f"export {network} -o {output}", capsys), output

@@ -1,12 +1,15 @@
 """Batches of a user's own images: image and condition fit, held-out images stay out, configs compose."""
 
 import dataclasses
+import shutil
 import warnings
 from pathlib import Path
 
 import cv2
+import networks
 import numpy as np
 import pytest
+import safetensors.numpy
 from prepared import take
 from refusals import refused
 
@@ -76,6 +79,18 @@ def test_a_batch_is_what_the_docstring_says(folder):
     assert data.names([3]) == [str(folder / "images" / "3.png")]
     assert set(next(config(folder).batches(0))) == {"image", "tokens", "id"}
     assert len(config(folder, tokenizer=None).text.vocab) == 2048  # the shipped base's
+
+
+def test_a_bases_single_file_has_its_tokenizer_beside_it(folder, tmp_path):
+    text = {
+        f"cond_stage_model.transformer.text_model.{key}": array
+        for key, array in networks.stored("text_encoder").items()
+    }
+    file = tmp_path / "base.safetensors"
+    safetensors.numpy.save_file(text, file)
+    refused(FileNotFoundError, r"base\.safetensors.*vocab\.json", lambda: config(folder, tokenizer=str(file)).text)
+    shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
+    np.testing.assert_array_equal(config(folder, tokenizer=str(file)).text("an apple"), config(folder).text("an apple"))
 
 
 @pytest.mark.parametrize("crop", ["centre", "random"])

@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import gc
 import json
 import shutil
+import weakref
 from typing import Any
 
 import jax
@@ -17,11 +19,11 @@ from refusals import refused
 from tiny_base import SCHEDULE, TEXT, VAE, diffusion_base, pixel_base, unet_config
 
 from common.training.mesh import make_mesh
-from plugins.diffusion.compiled import chunk_size, in_tiles, make_layout
+from plugins.diffusion.compiled import chunk_size, denoise, in_tiles, make_layout
 from plugins.diffusion.io.base import read_base
 from plugins.diffusion.io.lora import Lora
 from plugins.diffusion.networks.tiny_vae import AutoencoderTiny, TinyVAEConfig
-from plugins.diffusion.pipeline import load
+from plugins.diffusion.pipeline import Run, load
 from plugins.diffusion.preview import Preview, fit_linear_decoder
 from plugins.diffusion.request import make_request
 from plugins.diffusion.samplers.schedules import Schedule
@@ -37,12 +39,8 @@ def apples() -> np.ndarray:
     return diffusion_base()(APPLE, seeds=[5, 6], **QUICK)
 
 
-def compiled() -> int:
-    return diffusion_base().compiled.denoise._cache_size()
-
-
 def test_an_image_depends_on_its_prompt_and_seed_alone(apples):
-    before = compiled()
+    before = denoise._cache_size()
     batch = diffusion_base()(["a blue car", APPLE, "a cat"], seeds=[1, 5, 5], **QUICK)
     assert batch.shape == (3, 16, 16, 3) and batch.dtype == np.float32
     assert batch.min() >= 0 and batch.max() <= 1 and batch.std() > 0.05
@@ -54,26 +52,36 @@ def test_an_image_depends_on_its_prompt_and_seed_alone(apples):
     for images in diffusion_base().run(request, batch=2, progress=lambda *done: calls.append(done), stepwise=False):
         calls.append(len(images))
     assert calls == [(3, 6), 2, (6, 6), 1]
-    assert compiled() == before, "numbers of images, prompts, seeds and guidance share one compiled function"
+    assert denoise._cache_size() == before, "numbers of images, prompts, seeds and guidance share one compiled function"
 
 
 def test_a_batch_size_is_compiled_once(apples):
-    fresh = dataclasses.replace(diffusion_base())  # with compiled functions of its own
-    fresh(APPLE, seeds=[5, 6], **QUICK)
-    alone = fresh(APPLE, seeds=5, steps=3)  # another batch size
-    assert fresh.compiled.denoise._cache_size() == 2
+    alone = diffusion_base()(APPLE, seeds=5, steps=3, batch=3)
+    before = denoise._cache_size()
+    diffusion_base()(APPLE, seeds=[6, 7, 8, 9], steps=3, batch=3)
+    assert denoise._cache_size() == before
     np.testing.assert_allclose(alone[0], apples[0], atol=1e-4)
 
 
 def test_two_devices_make_the_images_of_one(apples):
-    before = compiled()
+    before = denoise._cache_size()
     for seeds, batches in (([5, 6, 7], 2), ([5], 1)):
         calls: list[tuple[int, int]] = []
         progress = lambda *done, calls=calls: calls.append(done)  # noqa: E731
         images = diffusion_base()(APPLE, seeds=seeds, mesh=make_mesh(), progress=progress, **QUICK)
         np.testing.assert_allclose(images[0], apples[0], atol=1e-4)
         assert calls[-1] == (3 * batches, 3 * batches) and sorted(calls) == calls
-    assert compiled() == before + 1, "another callback does not recompile"
+    assert denoise._cache_size() == before + 1, "another callback does not recompile"
+
+
+def test_a_pipeline_that_reported_its_progress_is_freed(apples):
+    """JAX keeps static arguments of compiled functions."""
+    fresh, calls = dataclasses.replace(diffusion_base()), []
+    fresh(APPLE, seeds=[5, 6], progress=lambda *done: calls.append(done), **QUICK)
+    compiled = weakref.ref(fresh.compiled)
+    del fresh
+    gc.collect()
+    assert calls == [(1, 3), (2, 3), (3, 3)] and compiled() is None
 
 
 def test_guidance_1_leaves_the_negative_prompt_out(apples):
@@ -94,7 +102,9 @@ def test_strength_is_the_share_of_steps_that_change_an_image(apples):
     back = np.asarray(pipeline.compiled.decode(pipeline.compiled.params()["vae"], through))
     assert np.abs(little - back).mean() < 0.6 * np.abs(much - back).mean()
     assert np.abs(little[0] - little[1]).max() > 0.001
-    each = pipeline(APPLE, image=apples, strength=0.34, seeds=[8, 9], **QUICK)
+    before = denoise._cache_size()
+    each = pipeline(APPLE, image=apples, strength=0.4, seeds=[8, 9], **QUICK)
+    assert denoise._cache_size() == before, "0.34 and 0.4 of three steps are one step"
     np.testing.assert_array_equal(each[0], little[0])  # the same image, given for all or by itself
     assert np.abs(each[1] - little[1]).max() > 0.001
 
@@ -106,6 +116,16 @@ def test_parameters_are_cast_once():
     assert {leaf.dtype for leaf in jax.tree.leaves(cast)} == {jnp.dtype("bfloat16")}
     by_network = {k: {leaf.dtype.name for leaf in jax.tree.leaves(t)} for k, t in functions.params("float16").items()}
     assert by_network == {"unet": {"float16"}, "vae": {"float32"}, "text_encoder": {"float16"}}
+
+
+def test_a_control_has_the_type_of_the_unet():
+    """Of one that was loaded as bfloat16 too, in a run that names no type."""
+    pipeline, layout = diffusion_base(), make_layout(1, 16, 16, 2, None, None)
+    request = make_request(pipeline.base, APPLE)
+    for dtype in ("bfloat16", "float32"):
+        run = Run(pipeline, request, pipeline.compiled.params(dtype), layout, None, None)
+        _, params = run.placed(pipeline.vae)  # any network
+        assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(dtype)}
 
 
 def test_a_base_is_saved_and_read_again(tmp_path, apples):
@@ -173,9 +193,9 @@ IMAGE = np.full((16, 16, 3), 0.5, np.float32)
 def test_errors_come_before_anything_is_computed(settings, message):
     meshes = {"two": make_mesh(), "explicit": jax.make_mesh((2,), ("data",))}
     settings = {"steps": 3, **settings, "mesh": meshes.get(settings.get("mesh"))}
-    before = compiled()
+    before = denoise._cache_size()
     refused(ValueError, message, lambda: diffusion_base()(APPLE, **settings))
-    assert compiled() == before
+    assert denoise._cache_size() == before
 
 
 @pytest.mark.parametrize("change, message", [
@@ -189,7 +209,7 @@ def test_components_that_do_not_fit_are_refused(change, message):
     refused(ValueError, message, lambda: dataclasses.replace(diffusion_base().base, **change))
 
 
-def test_a_lora_is_merged_into_another_pipeline(tmp_path):
+def test_a_lora_is_merged_into_another_pipeline(tmp_path, apples):
     name = "mid_block.attentions.0.transformer_blocks.0.attn2.to_k"
     rng = np.random.default_rng(0)
     down, up = rng.standard_normal((2, 16), np.float32), rng.standard_normal((8, 2), np.float32)
@@ -201,6 +221,9 @@ def test_a_lora_is_merged_into_another_pipeline(tmp_path):
     np.testing.assert_allclose(parameters(merged.unet)[f"{name}.kernel"], before + 0.5 * (up @ down).T, atol=1e-6)
     np.testing.assert_array_equal(parameters(pipeline.unet)[f"{name}.kernel"], before)
     assert merged.text_encoder is pipeline.text_encoder
+    compiled = denoise._cache_size()
+    changed = merged(APPLE, seeds=[5, 6], **QUICK)
+    assert denoise._cache_size() == compiled and np.any(changed != apples)
 
 
 def test_batches_are_even_and_padded():

@@ -129,6 +129,19 @@ def test_one_inversion_serves_all_prompts(monkeypatch):
     assert len(calls) == 1
 
 
+def test_progress_counts_the_inversion():
+    """Once for all batches, and not again when it is cached."""
+    control, base = PlugAndPlay(IMAGE, inversion=INVERSION), diffusion_base()
+    for before in (INVERSION + STEPS, 0):
+        seen: list[tuple[int, int]] = []
+        report = lambda *done, seen=seen: seen.append(done)  # noqa: E731
+        settings = {"steps": STEPS, "sampler": "ddim", "controls": [control], "seeds": [1, 2], "batch": 1}
+        base("a red apple", progress=report, **settings)
+        total = before + 2 * STEPS
+        assert seen[-1] == (total, total) and seen == sorted(seen) and {all_of for _, all_of in seen} == {total}
+        assert any(0 < done < INVERSION for done, _ in seen)
+
+
 def test_each_device_inverts_its_own_images():
     pictures = np.stack([IMAGE, IMAGE[::-1]])
     found = []

@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch, saved) -> Path:
 def test_one_image_and_one_from_it(here, capsys):
     generate("--seed 5 --batch 2 -o apple.png")
     printed = capsys.readouterr()
-    for value in ("16x16", "seed 5", "3 steps of ddim", "guidance 7.5", "0.1 M parameters, f32", "apple.png"):
+    for value in ("16x16", "seed 5", "3 steps of ddim", "guidance 7.5", "0.1 M parameters, float32", "apple.png"):
         assert value in printed.out
     assert printed.out.count("\n") == 1 and printed.err == ""  # no bar outside of a terminal
     expected = diffusion_base()(APPLE, seeds=5, steps=3, batch=2)[0]
@@ -98,6 +98,24 @@ def test_info_of_a_single_file_with_a_tokenizer_beside_it(here, capsys):
     rows = info(capsys, "v1.safetensors")
     assert rows == named and rows["unet"].endswith("stored as float16, 32-32, 4 channels, text states of 32")
     assert rows["predicts"].startswith("epsilon, 1000 timesteps") and rows["sampler"] == "plms"
+
+
+@pytest.mark.parametrize(("before", "left"), [([], ["seed_0007.png", "seed_0008.png"]), (["seed_0001.png"],) * 2])
+def test_a_stop_leaves_the_images_so_far(here, capsys, monkeypatch, before, left):
+    """In a new folder; one that was to be replaced stays as it is."""
+
+    def images(*_):
+        yield from np.zeros((2, 4, 4, 3), np.float32)
+        raise KeyboardInterrupt(15)
+
+    for name in before:
+        write_image(f"out/{name}", np.ones((2, 2, 3), np.float32))
+    monkeypatch.setattr("plugins.cli.generate.images", images)
+    with pytest.raises(SystemExit) as stop:
+        generate("--seed 7 --count 5 -o out --overwrite")
+    assert stop.value.code == 128 + 15
+    assert ("--seed 9 --count 3" in capsys.readouterr().err) == (not before)
+    assert sorted(path.name for path in Path("out").iterdir()) == left and len(list(here.iterdir())) == 2
 
 
 MISTAKES = {  # words -> a value in the error

@@ -17,8 +17,9 @@ APPLE = "a red apple"
     ("a (red:1.3) apple", [("a ", 1.0), ("red", 1.3), (" apple", 1.0)]),
     ("((red)) [table]", [("red", 1.21), (" ", 1.0), ("table", 1 / 1.1)]),
     ("((red:2) apple:0.5)", [("red", 1.0), (" apple", 0.5)]),
-    (r"\(red\) 3:4", [("(", 1.0), ("red", 1.0), (")", 1.0), (" 3", 1.0), (":", 1.0), ("4", 1.0)]),
-    ("red) (apple", [("red", 1.0), (")", 1.0), (" ", 1.0), ("apple", 1.1)]),
+    (r"\(red\) 3:4", [("(red) 3:4", 1.0)]),
+    ("red) (apple", [("red) ", 1.0), ("apple", 1.1)]),
+    ("(red:1.3)( apple:1.3)", [("red apple", 1.3)]),
 ])  # fmt: skip
 def test_parts(prompt, parts):
     found = weighted_parts(prompt)
@@ -34,16 +35,17 @@ def test_weights_out_of_range_are_refused(number):
 def test_rows_of_tokens():
     tokenizer = diffusion_base().tokenizer
     assert tokenizer is not None
-    plain, ones = chunks(APPLE, tokenizer, 16)
-    np.testing.assert_array_equal(plain, tokenizer(APPLE, 16))
-    assert ones.min() == ones.max() == 1
+    for prompt in (APPLE, "an apple :)", "std::vector", "it's :: here"):
+        plain, ones = chunks(prompt, tokenizer, 16)
+        np.testing.assert_array_equal(plain, tokenizer(prompt, 16))
+        assert ones.min() == ones.max() == 1
     text = " ".join(["red"] * 40)
     ids = tokenizer.encode(text)[1:-1]
-    tokens, weights = chunks(f"({text}:0.5)", tokenizer, 16, 2)
+    tokens, weights = chunks(f"({text}:0.5)", tokenizer, 16)
     assert len(tokens) == -(-len(ids) // 14)
     inside = weights == 0.5
     assert [*tokens[inside]] == ids and not inside[:, 0].any() and (tokens[:, 0] == tokenizer.start_id).all()
-    assert len(chunks("", tokenizer, 16, 3)[0]) == 3
+    assert len(chunks("", tokenizer, 16)[0]) == 1
 
 
 def test_images_of_weighted_and_long_prompts():
@@ -59,3 +61,14 @@ def test_images_of_weighted_and_long_prompts():
     assert np.abs(ends[0] - ends[1]).max() > 1e-4
     request = make_request(base.base, f"{long} apple", weighted=True, steps=3)
     assert request.chunks > 1 and not request.truncated
+
+
+def test_an_image_of_a_weighted_prompt_does_not_depend_on_the_others():
+    """Of one row of tokens, beside prompts of two and three."""
+    base, options = diffusion_base(), {"steps": 3, "batch": 1, "weighted": True}
+    two, three = (" ".join(["red"] * count) for count in (20, 34))
+    request = make_request(base.base, [APPLE, two, three], steps=3, weighted=True)
+    assert request.chunks == 6
+    images = np.concatenate(list(base.run(request, batch=1)))
+    for image, prompt in zip(images, (APPLE, two, three), strict=True):
+        np.testing.assert_allclose(image, base(prompt, **options)[0], atol=1e-4)

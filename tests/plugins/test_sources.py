@@ -168,6 +168,16 @@ def test_a_wrong_line_is_named_by_its_number(line, kind, value, tmp_path):
     assert value in refused(kind, r"mine\.jsonl line 3", len, open_source(tmp_path / "mine.jsonl"))
 
 
+def test_a_line_ends_at_a_line_feed_alone(tmp_path):
+    """JSON may hold Unicode's line breaks as they are; a file of Windows ends lines with a carriage return too."""
+    write(tmp_path / "a.png", image_of(0))
+    captions = ["two\u2028lines", "a\u2029b\u0085c"]
+    entries = [json.dumps({"image": "a.png", "caption": text}, ensure_ascii=False) for text in captions]
+    (tmp_path / "mine.jsonl").write_bytes("\r\n".join(entries).encode())
+    source = open_source(tmp_path / "mine.jsonl")
+    assert [source[i].captions for i in range(len(source))] == [(text,) for text in captions]
+
+
 def test_tars_by_folder_glob_and_braces(tmp_path):
     for shard in range(3):
         write_tar(tmp_path / f"t-{shard:02d}.tar", range(2 * shard, 2 * shard + 2))

@@ -279,7 +279,7 @@ def _scheduler(path: Path, unet: Any, prediction: str | None) -> tuple[Sampler, 
     elif unet.use_linear_projection and prediction is None:
         raise ValueError(
             f"{path}: a file of 2.x does not hold its prediction type; give prediction (--prediction): epsilon for the"
-            " base models, v_prediction for those of 768 pixels"
+            f" base models, v_prediction for those of 768 pixels; or put {SCHEDULER} beside it"
         )
     else:
         sampler, schedule = by_name("plms"), Schedule()
@@ -310,6 +310,17 @@ def _tokenizer(path: Path, given: str | Path | None, name: str, text_encoder: Te
     tokenizer = Tokenizer.from_folder(source)
     own = source.name == name or name == "tokenizer"
     return tokenizer if own else Tokenizer(tokenizer.vocab, tokenizer.merges, pad=pad)  # SDXL's two differ in padding
+
+
+def read_tokenizer(name_or_path: str | Path | None = None) -> Tokenizer:
+    """The tokenizer alone, of a base's first text encoder, or from a folder of its own; arguments and errors as
+    `read_base`."""
+    path = find(name_or_path)
+    if path.is_dir():
+        return Tokenizer.from_folder(path)
+    kinds = _in_single_file(path)
+    kind, name = next((kind, name) for kind, name in TEXT if kind in kinds)
+    return _tokenizer(path, None, name, read_component(kind, path).config)
 
 
 def save_base(

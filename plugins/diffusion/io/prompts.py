@@ -6,13 +6,15 @@ Brackets are those of the programs that people share prompts from: `(words:1.3)`
 `[words]` 1 / 1.1, brackets inside one another multiply, and a backslash before a bracket makes it text.
 
 Tokens beyond a row's 75 go into further rows, *chunks*, each with a start and an end of its own. Each is encoded by
-itself and the states are put one behind the other: the UNet attends to any number of them. A token's weight w moves its
-states away from those of the empty prompt at the same place, e + w (z - e): 1 changes nothing, 0 leaves the empty
-prompt's there.
+itself and the states are put one behind the other: the UNet attends to any number of them. In a batch of prompts with
+different numbers of chunks the states of each are repeated to the least common multiple, which leaves the softmax of
+its attention as it is. A token's weight w moves its states away from those of the empty prompt at the same place,
+e + w (z - e): 1 changes nothing, 0 leaves the empty prompt's there.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -27,8 +29,9 @@ PIECES = re.compile(r"\\[()\[\]\\]|\(|\[|:\s*([+-]?\d*\.?\d+)\s*\)|\)|\]|[^\\()\
 
 
 def weighted_parts(prompt: str) -> list[tuple[str, float]]:
-    """The prompt's text in parts with their weights. Raises ValueError for a weight outside [0, 5]; a bracket without
-    its partner is closed at the end, or is text."""
+    """The prompt's text in parts with their weights, as long as can be, for each is encoded by itself.
+
+    Raises ValueError for a weight outside [0, 5]; a bracket without its partner is closed at the end, or is text."""
     parts: list[tuple[str, float]] = []
     opened: list[tuple[str, int]] = []  # brackets, and the number of parts before each
 
@@ -51,20 +54,21 @@ def weighted_parts(prompt: str) -> list[tuple[str, float]]:
         close(bracket, STRONGER if bracket == "(" else 1 / STRONGER)
     if wrong := [weight for _, weight in parts if not (math.isfinite(weight) and 0 <= weight <= LARGEST)]:
         raise ValueError(f"weight {wrong[0]:g} in {prompt[:40]!r} has to lie in [0, {LARGEST:g}]; 1 is without weight")
-    return parts
+    alike = (list(group) for _, group in itertools.groupby(parts, lambda part: part[1]))
+    return [("".join(text for text, _ in group), group[0][1]) for group in alike]
 
 
 def chunks(
-    prompt: str, tokenizer: Tokenizer, length: int, count: int = 1
+    prompt: str, tokenizer: Tokenizer, length: int
 ) -> tuple[Int32[np.ndarray, "n length"], Float32[np.ndarray, "n length"]]:
-    """Rows of tokens of a prompt, `count` of them at least, and the weight of each token."""
+    """Rows of tokens of a prompt, one of them at least, and the weight of each token."""
     ids, weights = [], []
     for text, weight in weighted_parts(prompt):
         own = tokenizer.encode(text)[1:-1]
         ids += own
         weights += [weight] * len(own)
     room = length - 2
-    number = max(count, -(-len(ids) // room))
+    number = max(1, -(-len(ids) // room))
     tokens = np.full((number, length), tokenizer.pad_id, np.int32)
     factors = np.ones((number, length), np.float32)
     for i in range(number):

@@ -11,10 +11,20 @@ sampler is a plan and an update, a name in SAMPLERS and, if diffusers has it, a 
 
 import importlib
 
-from plugins.diffusion.samplers.sampler import Plan, Sampler, Step, image_keys, keys_of_seeds, starting_noise
+from plugins.diffusion.samplers.sampler import Plan, Sampler, Step, image_keys, keys_of_seeds, starting_noise, steps_of
 from plugins.diffusion.samplers.schedules import check_choice
 
-__all__ = ["SAMPLERS", "Plan", "Sampler", "Step", "by_name", "image_keys", "keys_of_seeds", "starting_noise"]
+__all__ = [
+    "SAMPLERS",
+    "Plan",
+    "Sampler",
+    "Step",
+    "by_name",
+    "image_keys",
+    "keys_of_seeds",
+    "starting_noise",
+    "steps_of",
+]
 
 SAMPLERS: dict[str, str] = {  # name -> module of this package
     **dict.fromkeys(("ddim", "ddim_inversion", "ddpm", "plms", "lcm"), "discrete"),

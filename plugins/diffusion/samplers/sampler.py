@@ -116,7 +116,7 @@ class Sampler:
             raise ValueError(f"steps={steps!r} has to be a whole number")
         if not 0 < strength <= 1:
             raise ValueError(f"strength={strength} has to lie in (0, 1]; 1 starts from noise alone")
-        run = int(steps * strength + 1e-6)
+        run = steps_of(steps, strength)
         if steps >= 1 and run == 0:
             raise ValueError(f"strength={strength} of steps={steps} is less than one step; raise one of them")
         return self.planner(schedule, steps, steps - run, **dict(self.with_options(**options).options))
@@ -192,6 +192,11 @@ class Sampler:
 
         (final, _), samples = jax.lax.scan(call, (x, (jnp.zeros_like(x),) * self.history), plan.rows())
         return (final, jnp.concatenate([x[None], samples])) if trajectory else final
+
+
+def steps_of(steps: int, strength: float) -> int:
+    """How many of the steps of a whole run this strength does."""
+    return int(steps * strength + 1e-6)
 
 
 def predict(

@@ -50,6 +50,9 @@ SUPPORTED: dict[str, tuple[Any, ...]] = dict.fromkeys((*OFF, "stochastic_samplin
     "predict_x0": (True,),
     "solver_p": (None,),
 }
+# By class: defaults that are not supported. PNDM begins with Runge-Kutta steps, PLMS (all of Stable Diffusion's files)
+# does not.
+UNSUPPORTED_DEFAULTS = {"PNDMScheduler": {"skip_prk_steps": False}}
 # By class: key of the file -> (our option, {its value: ours}); None: any number, taken as it is; no option: ignored.
 BOOLS = {True: True, False: False}
 VARIANCES = {"fixed_small": "fixed_small", "fixed_small_log": "fixed_small", "fixed_large": "fixed_large"}
@@ -99,13 +102,16 @@ def from_json(mapping: Mapping[str, Any]) -> tuple[Sampler, Schedule | FlowSched
 
 def read_schedule(mapping: Mapping[str, Any]) -> Schedule | FlowSchedule:
     """The noise schedule alone. Raises ValueError for an unsupported value."""
-    for key, allowed in SUPPORTED.items():
-        if key in mapping and mapping[key] not in allowed:
-            raise ValueError(f"scheduler config: {key}={mapping[key]!r} is not supported; only {allowed[0]!r} is")
+    name = mapping.get("_class_name", "")
+    for key, value in (UNSUPPORTED_DEFAULTS.get(name, {}) | dict(mapping)).items():
+        if key in SUPPORTED and value not in SUPPORTED[key]:
+            default = "" if key in mapping else f", {name}'s default,"
+            raise ValueError(
+                f"scheduler config: {key}={value!r}{default} is not supported; only {SUPPORTED[key][0]!r} is"
+            )
     spacings = [spacing for spacing, key in RESPACED.items() if mapping.get(key)]
     if len(spacings) > 1:
         raise ValueError("use_karras_sigmas and use_exponential_sigmas are both true; keep one")
-    name = mapping.get("_class_name", "")
     if name == "FlowMatchEulerDiscreteScheduler":
         if spacings:
             raise ValueError(f"{name} spaces its noise levels by shift only; set {RESPACED[spacings[0]]} to false")
@@ -150,6 +156,7 @@ def to_json(sampler: Sampler, schedule: Schedule | FlowSchedule) -> dict[str, An
     own_spacing = fields.pop("sigma_spacing", "timesteps")
     spacing = options.pop("sigma_spacing", None) or own_spacing
     written = {"_class_name": name, **fields, **({RESPACED[spacing]: True} if spacing in RESPACED else {})}
+    written |= {key: SUPPORTED[key][0] for key in UNSUPPORTED_DEFAULTS.get(name, {})}
     for key, (option, values) in OPTIONS.get(name, {}).items():
         if option in options:
             value = options.pop(option)

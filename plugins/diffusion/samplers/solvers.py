@@ -51,10 +51,14 @@ def dpm_plan(
     lowered = lower_order_final and steps < FEW_STEPS
     # At noise level 0 lambda is infinite: only order 1 has a limit there.
     last = 1 if euler_at_final or lowered or s[-1] == 0 else order
-    orders = [order] * len(t)
-    orders[-2:] = [min(order, 2) if lowered else order, last][-len(t) :]
+
+    def order_at(i: int) -> int:
+        if i == len(t) - 1:
+            return min(last, i + 1)
+        return min(order, i + 1, 2 if lowered and i == len(t) - 2 else MAX_ORDER)
+
     rows = [
-        _row(lam[max(i - 2, 0) : i + 2], alpha[i + 1], sigma[i : i + 2], min(orders[i], i + 1), sde, expansion)
+        _row(lam[max(i - 2, 0) : i + 2], alpha[i + 1], sigma[i : i + 2], order_at(i), sde, expansion)
         for i in range(len(t))
     ]
     x, x0, noise = (np.array(column) for column in zip(*rows, strict=True))
