@@ -235,11 +235,13 @@ def test_a_run_folder_with_old_names_is_resumed(toy_run, capsys, monkeypatch):
 
 
 def test_a_first_try_that_failed_does_not_bind(toy_run, capsys):
-    """A missing test set is an error before the first step; nothing was trained, so nothing has to be the same."""
+    """A missing test set is an error before the first step; nothing was trained, so nothing has to be the same.
+    Neither after a kill during the first checkpoint."""
     trainer = dict(trainer__evaluate_every=2, evaluation__sets__film__folder="nowhere")
     assert "nowhere" in refusal(capsys, toy_run(**trainer))
     assert "nowhere" in refusal(capsys, toy_run(task__start_from="nowhere"))
     assert not list(Path("runs/toy").glob("checkpoints/*"))
+    Path("runs/toy/checkpoints/1.orbax-checkpoint-tmp").mkdir(parents=True)
     train_from_config(toy_run(trainer__steps=1))
 
 

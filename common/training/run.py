@@ -123,7 +123,8 @@ def record(config: DictConfig, folder: Path, fixed_length: bool = False) -> None
     depends on it (`fixed_length`). Objects are compared, not text: an old run folder may use old names, and leave out
     or write out defaults."""
     path = folder / "config.yaml"
-    if path.exists() and any((folder / "checkpoints").glob("[0-9]*")):
+    saved = [int(x.name) for x in (folder / "checkpoints").glob("[0-9]*") if x.name.isdigit()]  # orbax's temporary: no
+    if path.exists() and saved:
         packages = packages_of(config)  # the file may not name more
         before, now = (_values(x, fixed_length, packages) for x in (OmegaConf.load(path), config))  # type: ignore[arg-type]
         changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
