@@ -222,6 +222,20 @@ def test_weights_that_a_run_started_from_are_not_needed_to_resume(toy_run):
     assert json.loads(Path("runs/after/weights.safetensors").read_text())["steps"] == 6
 
 
+def test_the_length_of_a_run_may_change_until_its_cooldown(toy_run, capsys, monkeypatch):
+    """As `film_small_device` is ended, and then the same weights as if it had been planned so."""
+    cooled = dict(optim__schedule="constant", optim__cooldown=2)
+    train_from_config(toy_run(**cooled, name="planned", trainer__steps=5))
+    with monkeypatch.context() as patched:
+        patched.setattr(Fit, "pictures", None)
+        assert "None" in refusal(capsys, toy_run(**cooled, trainer__steps=1000))  # after the checkpoint of step 2
+    assert "trainer.steps" in refusal(capsys, toy_run(**cooled, trainer__steps=3))
+    train_from_config(toy_run(**cooled, trainer__steps=5))
+    planned, ended = (json.loads(Path(f"runs/{name}/weights.safetensors").read_text()) for name in ("planned", "toy"))
+    assert planned["params"] == ended["params"]
+    assert "trainer.steps" in refusal(capsys, toy_run(**cooled, trainer__steps=6))
+
+
 def test_a_run_folder_with_old_names_is_resumed(toy_run, capsys, monkeypatch):
     """Objects are compared: targets that have moved, defaults that were left out."""
     monkeypatch.setitem(renamed.MODULES, "old_toy", "toy_task")

@@ -49,7 +49,7 @@ DEFAULTS = {  # (group, name) of configs that are the defaults of a dataclass
     ("logger", "tensorboard"): LoggerConfig,
     ("cluster", "default"): distributed.ClusterConfig,
 }
-RECIPE = re.compile(r"^(seed|task|data|optim|trainer\.accumulate)(\.|$)")  # fixed for a resumed run
+RECIPE = re.compile(r"^(seed|task|data|optim|trainer\.(accumulate|steps))(\.|$)")  # fixed for a resumed run
 # Exceptions, which change no weights
 HARMLESS = re.compile(r"^(data\.(threads|buffer)|task\.refresh\.spare|task\.(panels|image_summaries|metrics)(\..*)?)$")
 
@@ -65,7 +65,7 @@ def train_from_config(config: DictConfig) -> None:
         metadata = {"seed": config.seed, "experiment": config.name, "recipe": recipe_of(config)}
         with contextlib.ExitStack() as locked:
             distributed.on_first(lambda: locked.enter_context(lock(folder)))
-            distributed.on_first(lambda: record(config, folder, objects["optim"].depends_on_steps))
+            distributed.on_first(lambda: record(config, folder, objects["optim"]))
             try:
                 path = train(**objects, folder=folder, **metadata)
             except Exception as error:
@@ -116,25 +116,27 @@ def recipe_of(config: DictConfig) -> dict[str, Any]:
     return {name: whole[name] for name in ("seed", "task", "data", "optim")}
 
 
-def record(config: DictConfig, folder: Path, fixed_length: bool = False) -> None:
+def record(config: DictConfig, folder: Path, optim: OptimConfig) -> None:
     """Writes `config.yaml`; to resume a checkpoint, its values must agree with those of the run.
 
-    Raises ValueError with the values of the recipe that differ, including the number of steps if the learning rate
-    depends on it (`fixed_length`). Objects are compared, not text: an old run folder may use old names, and leave out
-    or write out defaults."""
+    Raises ValueError with the values of the recipe that differ, including the number of steps if learning rates of the
+    steps done depend on it. Objects are compared, not text: an old run folder may use old names, and leave out or write
+    out defaults."""
     path = folder / "config.yaml"
     saved = [int(x.name) for x in (folder / "checkpoints").glob("[0-9]*") if x.name.isdigit()]  # orbax's temporary: no
     if path.exists() and saved:
         packages = packages_of(config)  # the file may not name more
-        before, now = (_values(x, fixed_length, packages) for x in (OmegaConf.load(path), config))  # type: ignore[arg-type]
+        before, now = (_values(x, packages) for x in (OmegaConf.load(path), config))  # type: ignore[arg-type]
         changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+        if optim.same_until(max(saved), before["trainer.steps"], now["trainer.steps"]):
+            changed = [key for key in changed if key != "trainer.steps"]
         if changed:
             raise ValueError(f"{folder} has other values of {', '.join(changed)}; choose a new name=... for this run")
     with atomic_output(path, overwrite=True) as temporary:
         OmegaConf.save(config, temporary, resolve=True)
 
 
-def _values(config: DictConfig, fixed_length: bool, packages: Collection[str]) -> dict[str, Any]:
+def _values(config: DictConfig, packages: Collection[str]) -> dict[str, Any]:
     """The values that determine the weights of a run, by path."""
 
     def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -154,8 +156,7 @@ def _values(config: DictConfig, fixed_length: bool, packages: Collection[str]) -
 
     names = ("seed", "task", "data", "optim", "trainer")
     found = {key: value for name in names for key, value in leaves(instantiate(config[name], name, packages), name)}
-    recipe = {key for key in found if RECIPE.match(key) or (fixed_length and key == "trainer.steps")}
-    return {key: found[key] for key in recipe if not HARMLESS.match(key)}
+    return {key: found[key] for key in found if RECIPE.match(key) and not HARMLESS.match(key)}
 
 
 @contextlib.contextmanager
