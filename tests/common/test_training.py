@@ -274,13 +274,17 @@ def test_checkpoints_keep_types_and_position(tmp_path):
     ],
 )
 def test_a_damaged_checkpoint_falls_back_to_an_older_one(tmp_path, straight, file, damage):
-    """Deleted, cut short, or with a flipped bit: it is kept aside, and the run ends in the same weights."""
+    """Deleted, cut short, or with a flipped bit: it is kept aside, beside an earlier one of its step, and the run ends
+    in the same weights."""
+    (tmp_path / "damaged/10").mkdir(parents=True)
+    (tmp_path / "damaged/10/kept").touch()
     run(tmp_path, steps=10, checkpoint_every=5)
     path = next((tmp_path / "checkpoints/10").glob(file))
     data = damage(path.read_bytes())
     path.unlink() if data is None else path.write_bytes(data)
     assert run(tmp_path, checkpoint_every=5) == straight[1]
-    assert [p.name for p in (tmp_path / "damaged").iterdir()] == ["10"] and checkpoints_of(tmp_path) == {"15", "20"}
+    assert {p.name for p in (tmp_path / "damaged").iterdir()} == {"10", "10_2"}
+    assert checkpoints_of(tmp_path) == {"15", "20"}
 
 
 def test_without_an_older_checkpoint_damage_is_an_error(tmp_path):
