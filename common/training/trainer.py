@@ -228,12 +228,12 @@ class Run:
 
             try:
                 scores = distributed.on_first(score)
+                self.logger.scalars(number, scores)
+                if self.config.best and self.checkpoints.is_best(scores):
+                    self.export("best.safetensors", state, **scores)
             except Exception:
-                write()  # a failed evaluation loses no steps
+                write()  # a failure loses no steps; without scores, the best checkpoint stays the exported one
                 raise
-            self.logger.scalars(number, scores)
-            if self.config.best and self.checkpoints.is_best(scores):
-                self.export("best.safetensors", state, **scores)
         write(scores)
 
     def export(self, name: str, state: TrainState, **more: Any) -> Path:

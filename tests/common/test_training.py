@@ -168,10 +168,15 @@ def test_the_best_checkpoint_stays_and_is_exported(tmp_path, scores, highest, be
     assert logged == [None if np.isnan(score) else score for score in scores]
 
 
-def test_an_evaluation_that_fails_loses_no_steps(tmp_path):
+def test_an_evaluation_or_export_that_fails_loses_no_steps(tmp_path, monkeypatch):
+    every = dict(checkpoint_every=4, evaluate_every=4, best="toy/distance")
     with pytest.raises(IndexError):
-        run(tmp_path, evaluation=Distance((1.0,)), checkpoint_every=4, evaluate_every=4)
+        run(tmp_path, evaluation=Distance((1.0,)), **every)
     assert checkpoints_of(tmp_path) == {"4", "8"}
+    monkeypatch.setattr(Fit, "export", None)
+    with pytest.raises(TypeError):
+        run(tmp_path, evaluation=Distance((2.0,)), **every)
+    assert checkpoints_of(tmp_path) == {"4", "8", "12"}
 
 
 @pytest.mark.parametrize(
