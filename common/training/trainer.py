@@ -229,8 +229,11 @@ class Run:
             try:
                 scores = distributed.on_first(score)
                 self.logger.scalars(number, scores)
-                if self.config.best and self.checkpoints.is_best(scores):
-                    self.export("best.safetensors", state, **scores)
+                if self.config.best:
+                    self.checkpoints.wait()  # in all processes
+                    # One process decides: a shared disk may show others the newest checkpoint late, and all must export
+                    if distributed.on_first(lambda: self.checkpoints.is_best(scores)):
+                        self.export("best.safetensors", state, **scores)
             except Exception:
                 write()  # a failure loses no steps; without scores, the best checkpoint stays the exported one
                 raise

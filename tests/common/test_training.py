@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusal import refused
-from toy_task import TRUTH, Fit, Line, at, checkpoints_of, crash, log_of
+from toy_task import TRUTH, Distance, Fit, Line, at, checkpoints_of, crash, log_of
 
-from common.evaluation.evaluation import Evaluation
 from common.io.images import read_image
 from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger
@@ -129,22 +128,6 @@ def test_a_step_moves_nothing_to_the_device_by_accident(tmp_path, monkeypatch):
 def test_old_checkpoints_are_deleted(tmp_path):
     run(tmp_path, checkpoint_every=2, keep=2, keep_every=8)
     assert checkpoints_of(tmp_path) == {"8", "16", "18", "20"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Distance(Evaluation):
-    """Scores by a given list: the best checkpoint must follow the scores, not the order."""
-
-    values: tuple[float, ...]
-    seen: list = dataclasses.field(default_factory=list)
-    files = evaluate = None  # type: ignore[assignment]  # not called in training
-
-    def prepare(self):
-        return ["toy/distance"]
-
-    def score(self, task, params):
-        self.seen.append(params)
-        return {"toy/distance": self.values[len(self.seen) - 1]}
 
 
 @pytest.mark.parametrize(
