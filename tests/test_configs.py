@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import pytest
 from hydra import compose, initialize_config_dir
@@ -201,13 +202,21 @@ def test_two_programs_do_not_train_in_one_folder(toy_run, capsys):
     assert sorted(path.name for path in Path("runs/toy").iterdir()) == [".lock"]
 
 
-def test_a_crash_leaves_its_traceback(toy_run, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TypeError("a bug"), "a bug"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."), "trainer.accumulate"),
+        (MemoryError(), "trainer.accumulate"),
+    ],
+)
+def test_a_crash_leaves_its_traceback(toy_run, capsys, monkeypatch, error, text):
     def crash(*_):
-        raise TypeError("a bug")
+        raise error
 
     monkeypatch.setattr(Fit, "pictures", crash)
     line = refusal(capsys, toy_run())
-    assert "a bug" in line and "runs/toy/error.log" in line
+    assert text in line and "runs/toy/error.log" in line
     assert "in crash" in Path("runs/toy/error.log").read_text()
 
 

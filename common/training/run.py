@@ -52,6 +52,10 @@ DEFAULTS = {  # (group, name) of configs that are the defaults of a dataclass
 RECIPE = re.compile(r"^(seed|task|data|optim|trainer\.(accumulate|steps))(\.|$)")  # fixed for a resumed run
 # Exceptions, which change no weights
 HARMLESS = re.compile(r"^(data\.(threads|buffer)|task\.refresh\.spare|task\.(panels|image_summaries|metrics)(\..*)?)$")
+OUT_OF_MEMORY = (
+    "out of memory: raise trainer.accumulate, which computes a batch in parts, or lower data.batch_size; networks need "
+    "less with task.remat=true and task.dtype=bfloat16, and several devices with trainer.fsdp"
+)
 
 
 def train_from_config(config: DictConfig) -> None:
@@ -71,8 +75,11 @@ def train_from_config(config: DictConfig) -> None:
             except Exception as error:
                 name = "error.log" if distributed.is_first() else f"error_{jax.process_index()}.log"
                 (folder / name).write_text(traceback.format_exc())
+                on_device = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+                if on_device or isinstance(error, MemoryError):
+                    error = MemoryError(OUT_OF_MEMORY)
                 error.add_note(f"{folder / name} has the traceback")
-                raise
+                raise error
         log.info("weights: %s", path)
 
 
@@ -185,7 +192,7 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt as stop:
         print(stop.args[0] if stop.args else "stopped", file=sys.stderr)
         raise SystemExit(130) from stop
-    except (ValueError, TypeError, OSError, ImportError, FloatingPointError, HydraException) as error:
+    except (ValueError, TypeError, OSError, ImportError, FloatingPointError, MemoryError, HydraException) as error:
         if SHOW_ALL:
             raise
         cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
