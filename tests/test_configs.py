@@ -290,6 +290,13 @@ def test_train_without_an_experiment_is_one_line(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_job_that_fails_does_not_end_the_sweep(tmp_path):
+    done = program(tmp_path, "train.py", "-m", "experiment=film_shapes", "optim.lr=-1,-2")
+    assert done.returncode == 2 and "Traceback" not in done.stderr + done.stdout
+    assert all(f"error: optim.lr is {lr}: " in done.stdout for lr in (-1, -2))
+    assert done.stderr.splitlines()[-1].startswith("error: optim.lr is -1: ")
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_any_experiment_takes_any_optimiser(name):
     words = ["experiment=film_l1", f"optim={name}", "optim.multipliers=[[bias,0.5]]"]

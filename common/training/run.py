@@ -60,11 +60,11 @@ OUT_OF_MEMORY = (
 
 def train_from_config(config: DictConfig) -> None:
     """Runs or resumes the experiment."""
-    with one_line_errors():
+    sweep = in_sweep()  # a folder for each job
+    with one_line_errors(sweep):
         setup()
         distributed.join(instantiate(config.cluster, "cluster"))  # before any array exists
         objects = build(config)  # every value is checked before anything is written
-        sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN  # a folder for each job
         folder = Path(HydraConfig.get().runtime.output_dir if sweep else f"runs/{config.name}")
         metadata = {"seed": config.seed, "experiment": config.name, "recipe": recipe_of(config)}
         with contextlib.ExitStack() as locked:
@@ -85,13 +85,18 @@ def train_from_config(config: DictConfig) -> None:
 
 def evaluate_from_config(config: DictConfig) -> None:
     """Prints the table of the experiment's evaluation and writes it to the output folder."""
-    with one_line_errors():
+    with one_line_errors(in_sweep()):
         setup()
         if config.evaluation is None:
             raise ValueError("this experiment has no evaluation; choose evaluation=... or experiment=film_small")
         evaluation, folder = instantiate(_selected(config), "evaluation"), Path("runs") / config.name
         output = Path(config.output or folder / "evaluation")
         log.info(evaluation.run(str(config.weights or folder), output, overwrite=config.overwrite))
+
+
+def in_sweep() -> bool:
+    """Whether this is a job of a sweep (`-m`)."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def _selected(config: DictConfig) -> dict[str, Any]:
@@ -185,8 +190,11 @@ def program(main: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turns user errors into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows the traceback."""
+def one_line_errors(job: bool = False) -> Iterator[None]:
+    """Turns user errors into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows the traceback.
+
+    Of a `job` of a sweep the line is logged, and raised as ValueError: Hydra goes on with the other jobs, and raises it
+    at the end."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -198,6 +206,11 @@ def one_line_errors() -> Iterator[None]:
         cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
         line = " ".join(str(cause).split())  # Hydra's own take several
         where = " ".join(getattr(error, "__notes__", ())) or "HYDRA_FULL_ERROR=1 shows the traceback"
+        if job:
+            log.error("error: %s (%s)", line, where)
+            failed = ValueError(line)  # JAX's own may not travel between processes
+            failed.add_note(where)
+            raise failed from error
         print(f"error: {line} ({where})", file=sys.stderr)
         raise SystemExit(2) from error
 
