@@ -182,7 +182,7 @@ def test_a_run_trains_resumes_and_is_guarded(toy_run, capsys):
 
 
 def test_weights_are_exported_from_a_run_that_goes_on(toy_run):
-    """The averaged weights of the newest checkpoint, which is kept."""
+    """The averaged weights of the newest checkpoint, which is kept; also without the devices of the run."""
     folder = Path("runs/toy")
     with pytest.raises(FileNotFoundError, match=r"config\.yaml"):
         export(folder)
@@ -190,6 +190,9 @@ def test_weights_are_exported_from_a_run_that_goes_on(toy_run):
     before = (folder / "weights.safetensors").rename("before.json").read_text()
     with pytest.raises(ValueError, match=r"toy_task"):  # the folder may be somebody else's
         export(folder)
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace("  devices: 1\n  fsdp: 1\n", "  devices: 64\n  fsdp: 64\n"))
+    assert OmegaConf.load(path).trainer.fsdp == 64
     assert json.loads(export(folder, ("toy_task",)).read_text()) == json.loads(before)
     shutil.rmtree(folder / "checkpoints")
     with pytest.raises(FileNotFoundError, match="step 2"):
