@@ -91,9 +91,13 @@ class MetricWindow:
             return
         examples = "" if ids is None else f" on {', '.join(self.names(np.asarray(ids).tolist()))}"
         good = self.latest()
-        saved = "there is no checkpoint yet" if good is None else f"the last good checkpoint is of step {good}"
-        what = f"{bad} became {row[bad]} at step {step}{examples}"
-        raise FloatingPointError(f"{what}; {saved}: lower optim.lr or set optim.clip, then resume")
+        way = "lower optim.lr or set optim.clip"
+        if good is None:
+            saved = f"there is no checkpoint yet: {way}, and start again"
+        else:  # `common/training/run.py` resumes with the same values alone
+            there = "task.start_from the weights that python -m common.training.export writes"
+            saved = f"the last good checkpoint is of step {good}: {way} in a run of another name, with {there}"
+        raise FloatingPointError(f"{bad} became {row[bad]} at step {step}{examples}; {saved}")
 
     def mean(self) -> dict[str, float]:
         """Means since the last call, with the steps per second; waits for the newest step."""

@@ -220,6 +220,7 @@ def test_a_value_that_is_not_finite_ends_the_run(tmp_path, log_every, checkpoint
     with pytest.raises(FloatingPointError, match="nan at step 13 on point 1300, point 1301, ") as error:
         run(tmp_path, Line(not_finite=13), log_every=log_every, checkpoint_every=checkpoint_every)
     assert all(f"step {step}:" in str(error.value) for step in good) and "\n" not in str(error.value)
+    assert ("task.start_from" in str(error.value)) == bool(good)  # a resumed run has the same rate and clip
     assert not (tmp_path / "weights.safetensors").exists() and checkpoints_of(tmp_path) == good
 
 
