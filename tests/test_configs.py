@@ -223,15 +223,23 @@ def test_a_crash_leaves_its_traceback(toy_run, capsys, monkeypatch, error, text)
     assert "in crash" in Path("runs/toy/error.log").read_text()
 
 
-def test_weights_that_a_run_started_from_are_not_needed_to_resume(toy_run):
-    """A run with a constant learning rate may also go on for longer."""
+def test_weights_that_a_run_started_from_are_not_needed_to_resume(toy_run, capsys):
+    """They may move, under their name. A run with a constant learning rate may also go on for longer."""
     train_from_config(toy_run(name="before", trainer__steps=2))
     start = "runs/before/weights.safetensors"
     later = dict(name="after", task__start_from=start, optim__schedule="constant")
     train_from_config(toy_run(**later))
+    shutil.copytree("runs/before", "copy")
+    moved = later | {"task__start_from": start.replace("runs/before", "copy")}
+    assert "task.start_from" in refusal(capsys, toy_run(**moved))  # perhaps other weights of that name
     shutil.rmtree("runs/before")
     train_from_config(toy_run(**later, trainer__steps=6))
     assert json.loads(Path("runs/after/weights.safetensors").read_text())["steps"] == 6
+    Path("copy/weights.safetensors").rename("copy/others.safetensors")
+    assert "task.start_from" in refusal(capsys, toy_run(**moved | {"task__start_from": "copy/others.safetensors"}))
+    Path("copy/others.safetensors").rename("copy/weights.safetensors")
+    train_from_config(toy_run(**moved, trainer__steps=6))
+    assert OmegaConf.load("runs/after/config.yaml").task.start_from == moved["task__start_from"]
 
 
 def test_the_length_of_a_run_may_change_until_its_cooldown(toy_run, capsys, monkeypatch):

@@ -132,8 +132,8 @@ def record(config: DictConfig, folder: Path, optim: OptimConfig) -> None:
     """Writes `config.yaml`; to resume a checkpoint, its values must agree with those of the run.
 
     Raises ValueError with the values of the recipe that differ, including the number of steps if learning rates of the
-    steps done depend on it. Objects are compared, not text: an old run folder may use old names, and leave out or write
-    out defaults."""
+    steps done depend on it. A file or folder may have moved, under its name: then the old place is empty. Objects are
+    compared, not text: an old run folder may use old names, and leave out or write out defaults."""
     path = folder / "config.yaml"
     saved = [int(x.name) for x in (folder / "checkpoints").glob("[0-9]*") if x.name.isdigit()]  # orbax's temporary: no
     if path.exists() and saved:
@@ -142,10 +142,20 @@ def record(config: DictConfig, folder: Path, optim: OptimConfig) -> None:
         changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
         if optim.same_until(max(saved), before["trainer.steps"], now["trainer.steps"]):
             changed = [key for key in changed if key != "trainer.steps"]
+        moved = {key for key in changed if _has_moved(before.get(key), now.get(key))}
+        for key in moved:
+            log.info("%s has moved: %s is now %s", key, before[key], now[key])
+        changed = [key for key in changed if key not in moved]
         if changed:
             raise ValueError(f"{folder} has other values of {', '.join(changed)}; choose a new name=... for this run")
     with atomic_output(path, overwrite=True) as temporary:
         OmegaConf.save(config, temporary, resolve=True)
+
+
+def _has_moved(before: Any, now: Any) -> bool:
+    if not isinstance(before, str | Path) or not isinstance(now, str | Path):
+        return False
+    return Path(before).name == Path(now).name and Path(now).exists() and not Path(before).exists()
 
 
 def _values(config: DictConfig, packages: Collection[str]) -> dict[str, Any]:
