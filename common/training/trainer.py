@@ -46,7 +46,7 @@ class TrainerConfig:
 
     steps: int = 3_000_000
     log_every: int = 100
-    picture_every: int = 1000
+    picture_every: int = 1000  # 0: never
     checkpoint_every: int = 1000
     evaluate_every: int = 0  # evaluation of the averaged weights (0: never); a multiple of `checkpoint_every`
     best: str | None = None  # name of the score by which the best checkpoint is kept, exported as `best.safetensors`
@@ -64,9 +64,11 @@ class TrainerConfig:
         object.__setattr__(self, "sharding", tuple((pattern, tactic) for pattern, tactic in self.sharding))
         object.__setattr__(self, "profile", tuple(self.profile))
         check_rules(self.sharding)
-        for name in ("steps", "log_every", "picture_every", "checkpoint_every", "keep", "accumulate"):
+        for name in ("steps", "log_every", "checkpoint_every", "keep", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"trainer.{name} is {getattr(self, name)}: it must be at least 1")
+        if self.picture_every < 0:
+            raise ValueError(f"trainer.picture_every is {self.picture_every}: give a number of steps; 0 for none")
         if self.evaluate_every % self.checkpoint_every:
             rule = f"give a multiple of trainer.checkpoint_every, {self.checkpoint_every}, to save scored weights"
             raise ValueError(f"trainer.evaluate_every is {self.evaluate_every}: {rule}")
@@ -190,7 +192,7 @@ class Run:
                 # Read once: a signal during the checkpoint of this step waits for the next. Processes must agree.
                 agree = jax.process_count() == 1 or number % config.log_every == 0
                 stop = agree and distributed.any_process(interrupt.requested)
-                if number % config.picture_every == 0 or last:
+                if config.picture_every and (number % config.picture_every == 0 or last):
                     self.write_pictures(number, state, batch)
                 if number % config.checkpoint_every == 0 or last or stop:
                     self.window.check()  # a state that is not finite is never saved

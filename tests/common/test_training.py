@@ -111,9 +111,9 @@ def test_a_signal_during_the_pictures_is_not_lost(tmp_path):
 
 
 def test_a_finished_run_does_nothing_again(tmp_path):
-    """Two of its steps are traced."""
-    first, rows = run(tmp_path, steps=5, profile=[2, 3]), log_of(tmp_path)
-    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
+    """Two of its steps are traced, and there are no pictures."""
+    first, rows = run(tmp_path, steps=5, profile=[2, 3], picture_every=0), log_of(tmp_path)
+    assert list((tmp_path / "profile").rglob("*.xplane.pb")) and not (tmp_path / "pictures").exists()
     assert run(tmp_path, data=Line(hook=lambda n: pytest.fail("a batch was drawn")), steps=5) == first
     assert log_of(tmp_path) == rows
 
@@ -170,6 +170,7 @@ def test_an_evaluation_or_export_that_fails_loses_no_steps(tmp_path, monkeypatch
         (dict(best="psnr"), r"trainer\.best is 'psnr'"),
         (dict(best="psnr", evaluate_every=10, evaluation=Distance(())), "toy/distance"),
         (dict(accumulate=0), r"trainer\.accumulate is 0"),
+        (dict(picture_every=-1), r"trainer\.picture_every is -1"),
         (dict(accumulate=3), r"batch of 8 .* 2 devices in 3 microbatches"),
         (dict(data=Line(size=7)), "batch of 7 .* 2 devices"),
         (dict(sharding=[["kernel", "split"]]), r"trainer\.sharding: 'split'"),
