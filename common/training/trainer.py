@@ -193,11 +193,12 @@ class Run:
                 agree = jax.process_count() == 1 or number % config.log_every == 0
                 stop = agree and distributed.any_process(interrupt.requested)
                 if config.picture_every and (number % config.picture_every == 0 or last):
-                    self.write_pictures(number, state, batch)
+                    with self.window.paused():
+                        self.write_pictures(number, state, batch)
                 if number % config.checkpoint_every == 0 or last or stop:
-                    self.window.check()  # a state that is not finite is never saved
-                    self.refresh.check()
-                    self.save(number, state, batches.get_state(), last)
+                    with self.window.paused():  # it checks the step: a state that is not finite is never saved
+                        self.refresh.check()
+                        self.save(number, state, batches.get_state(), last)
                 bar.update()
                 if stop and not last:
                     self.checkpoints.wait()

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import signal
+import time
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from refusal import refused
 from toy_task import TRUTH, Distance, Fit, Line, at, checkpoints_of, crash, log_of
 
 from common.io.images import read_image
+from common.training import distributed
 from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger
 from common.training.optimizer import OptimConfig, make_optimizer
@@ -100,6 +102,17 @@ def test_the_same_command_resumes_and_ends_in_the_same_weights(tmp_path, straigh
     assert [row["step"] for row in log_of(tmp_path)] == [5, 10, 15, 20]
     if error is not KeyboardInterrupt:  # a stop splits the mean of the log
         assert log_of(tmp_path) == log_of(straight[0])
+
+
+def test_the_speed_is_that_of_the_steps(tmp_path, monkeypatch):
+    """Compiling, pictures, evaluations and checkpoints are left out of `steps_per_s`."""
+    make, pause = distributed.compiled, partial(time.sleep, 0.4)
+    monkeypatch.setattr(distributed, "compiled", lambda *arguments: pause() or make(*arguments))
+    monkeypatch.setattr(Distance, "score", lambda *_: pause() or {"toy/distance": 1.0})
+    every = dict(log_every=1, picture_every=1, checkpoint_every=1, evaluate_every=1)
+    run(tmp_path, task=Fit(while_drawing=pause), evaluation=Distance(()), steps=4, **every)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert min(row["steps_per_s"] for row in rows if "loss" in row) > 2.5
 
 
 def test_a_signal_during_the_pictures_is_not_lost(tmp_path):
