@@ -150,7 +150,7 @@ class TensorBoard:
     """Event files; those of steps that will be repeated are marked as void."""
 
     def __init__(self, folder: Path, step: int):
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         self.close = self.writer.close
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:

@@ -56,7 +56,7 @@ class TrainerConfig:
     accumulate: int = 1  # microbatches that a batch is split into, computed one after the other, to save memory
     devices: int = 0  # of the mesh; 0: all but those of `refresh.spare`
     fsdp: int = 1  # along how many of them large parameters are split
-    sharding: Rules = (("", "fsdp"),)  # (regular expression, tactic) of `common/training/mesh.py`; none with fsdp=1
+    sharding: Rules = (("", "fsdp"),)  # (regular expression, tactic), see `mesh.py`; the tactic "fsdp" needs fsdp > 1
     progress: bool = True
     profile: Sequence[int] = ()  # [first, last] step to trace with `jax.profiler` into `profile/` of the run folder
 

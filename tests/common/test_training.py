@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusal import refused
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 from toy_task import TRUTH, Distance, Fit, Line, at, checkpoints_of, crash, log_of
 
 from common.io.images import read_image
@@ -249,6 +250,20 @@ def test_the_log_drops_steps_that_will_be_repeated(tmp_path, caplog):
     assert not [record for record in caplog.records if "edges" in record.getMessage()]
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert b"edges/no_control" in events.read_bytes()
+
+
+@pytest.mark.parametrize("step", [0, 10])  # 0: after a crash before the first checkpoint
+def test_tensorboard_voids_steps_that_will_be_repeated(tmp_path, step):
+    logger = Logger(tmp_path, step)
+    logger.close()
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    data, events = path.read_bytes(), []
+    while data:  # length, its checksum, an event, its checksum
+        size = int.from_bytes(data[:8], "little")
+        events.append(Event.FromString(data[12 : 12 + size]))
+        data = data[16 + size :]
+    starts = [event.step for event in events if event.session_log.status == SessionLog.START]
+    assert starts == [step + 1]
 
 
 def test_checkpoints_keep_types_and_position(tmp_path):
