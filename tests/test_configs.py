@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import pytest
 from hydra import compose, initialize_config_dir
@@ -181,7 +182,7 @@ def test_a_run_trains_resumes_and_is_guarded(toy_run, capsys):
 
 
 def test_weights_are_exported_from_a_run_that_goes_on(toy_run):
-    """The averaged weights of the newest checkpoint, which is kept."""
+    """The averaged weights of the newest checkpoint, which is kept; also without the devices of the run."""
     folder = Path("runs/toy")
     with pytest.raises(FileNotFoundError, match=r"config\.yaml"):
         export(folder)
@@ -189,6 +190,9 @@ def test_weights_are_exported_from_a_run_that_goes_on(toy_run):
     before = (folder / "weights.safetensors").rename("before.json").read_text()
     with pytest.raises(ValueError, match=r"toy_task"):  # the folder may be somebody else's
         export(folder)
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace("  devices: 1\n  fsdp: 1\n", "  devices: 64\n  fsdp: 64\n"))
+    assert OmegaConf.load(path).trainer.fsdp == 64
     assert json.loads(export(folder, ("toy_task",)).read_text()) == json.loads(before)
     shutil.rmtree(folder / "checkpoints")
     with pytest.raises(FileNotFoundError, match="step 2"):
@@ -201,25 +205,55 @@ def test_two_programs_do_not_train_in_one_folder(toy_run, capsys):
     assert sorted(path.name for path in Path("runs/toy").iterdir()) == [".lock"]
 
 
-def test_a_crash_leaves_its_traceback(toy_run, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TypeError("a bug"), "a bug"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."), "trainer.accumulate"),
+        (MemoryError(), "trainer.accumulate"),
+    ],
+)
+def test_a_crash_leaves_its_traceback(toy_run, capsys, monkeypatch, error, text):
     def crash(*_):
-        raise TypeError("a bug")
+        raise error
 
     monkeypatch.setattr(Fit, "pictures", crash)
     line = refusal(capsys, toy_run())
-    assert "a bug" in line and "runs/toy/error.log" in line
+    assert text in line and "runs/toy/error.log" in line
     assert "in crash" in Path("runs/toy/error.log").read_text()
 
 
-def test_weights_that_a_run_started_from_are_not_needed_to_resume(toy_run):
-    """A run with a constant learning rate may also go on for longer."""
+def test_weights_that_a_run_started_from_are_not_needed_to_resume(toy_run, capsys):
+    """They may move, under their name. A run with a constant learning rate may also go on for longer."""
     train_from_config(toy_run(name="before", trainer__steps=2))
     start = "runs/before/weights.safetensors"
     later = dict(name="after", task__start_from=start, optim__schedule="constant")
     train_from_config(toy_run(**later))
+    shutil.copytree("runs/before", "copy")
+    moved = later | {"task__start_from": start.replace("runs/before", "copy")}
+    assert "task.start_from" in refusal(capsys, toy_run(**moved))  # perhaps other weights of that name
     shutil.rmtree("runs/before")
     train_from_config(toy_run(**later, trainer__steps=6))
     assert json.loads(Path("runs/after/weights.safetensors").read_text())["steps"] == 6
+    Path("copy/weights.safetensors").rename("copy/others.safetensors")
+    assert "task.start_from" in refusal(capsys, toy_run(**moved | {"task__start_from": "copy/others.safetensors"}))
+    Path("copy/others.safetensors").rename("copy/weights.safetensors")
+    train_from_config(toy_run(**moved, trainer__steps=6))
+    assert OmegaConf.load("runs/after/config.yaml").task.start_from == moved["task__start_from"]
+
+
+def test_the_length_of_a_run_may_change_until_its_cooldown(toy_run, capsys, monkeypatch):
+    """As `film_small_device` is ended, and then the same weights as if it had been planned so."""
+    cooled = dict(optim__schedule="constant", optim__cooldown=2)
+    train_from_config(toy_run(**cooled, name="planned", trainer__steps=5))
+    with monkeypatch.context() as patched:
+        patched.setattr(Fit, "pictures", None)
+        assert "None" in refusal(capsys, toy_run(**cooled, trainer__steps=1000))  # after the checkpoint of step 2
+    assert "trainer.steps" in refusal(capsys, toy_run(**cooled, trainer__steps=3))
+    train_from_config(toy_run(**cooled, trainer__steps=5))
+    planned, ended = (json.loads(Path(f"runs/{name}/weights.safetensors").read_text()) for name in ("planned", "toy"))
+    assert planned["params"] == ended["params"]
+    assert "trainer.steps" in refusal(capsys, toy_run(**cooled, trainer__steps=6))
 
 
 def test_a_run_folder_with_old_names_is_resumed(toy_run, capsys, monkeypatch):
@@ -235,11 +269,13 @@ def test_a_run_folder_with_old_names_is_resumed(toy_run, capsys, monkeypatch):
 
 
 def test_a_first_try_that_failed_does_not_bind(toy_run, capsys):
-    """A missing test set is an error before the first step; nothing was trained, so nothing has to be the same."""
+    """A missing test set is an error before the first step; nothing was trained, so nothing has to be the same.
+    Neither after a kill during the first checkpoint."""
     trainer = dict(trainer__evaluate_every=2, evaluation__sets__film__folder="nowhere")
     assert "nowhere" in refusal(capsys, toy_run(**trainer))
     assert "nowhere" in refusal(capsys, toy_run(task__start_from="nowhere"))
     assert not list(Path("runs/toy").glob("checkpoints/*"))
+    Path("runs/toy/checkpoints/1.orbax-checkpoint-tmp").mkdir(parents=True)
     train_from_config(toy_run(trainer__steps=1))
 
 
@@ -263,6 +299,13 @@ def test_train_without_an_experiment_is_one_line(tmp_path):
     done = program(tmp_path, "train.py")
     assert done.returncode == 2 and "experiment=" in done.stderr and done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_fails_does_not_end_the_sweep(tmp_path):
+    done = program(tmp_path, "train.py", "-m", "experiment=film_shapes", "optim.lr=-1,-2")
+    assert done.returncode == 2 and "Traceback" not in done.stderr + done.stdout
+    assert all(f"error: optim.lr is {lr}: " in done.stdout for lr in (-1, -2))
+    assert done.stderr.splitlines()[-1].startswith("error: optim.lr is -1: ")
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -7,7 +7,7 @@ refused by name, so that no network runs with a part missing. Other keys (paths,
 
 import dataclasses
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from beartype import BeartypeConf
@@ -38,14 +38,13 @@ class JsonConfig:
             name, value = field.name, mapping[field.name]
             if field.type in (int, "int") and not positive(value, several=False):
                 raise ValueError(f"{name} is {value!r}; supported is a positive whole number")
-            is_list = isinstance(value, list | tuple)
+            value = list(value) if isinstance(value, tuple) else value
             stacked = "layers" in name or "blocks" in name
-            counts = value if is_list else [value]
+            counts = value if isinstance(value, list) else [value]
             if stacked and any(isinstance(count, int) and count > MOST_LAYERS for count in counts):
                 raise ValueError(f"{name} is {value!r}; supported are {MOST_LAYERS} at most")
-            one_by_one = [[entry] for entry in value] if is_list else [value]  # beartype looks at one entry of a list
             text = isinstance(value, str) and "Sequence" in str(field.type)  # a text is a sequence too
-            if text or not all(is_bearable(one, hints[name], conf=NUMBERS) for one in one_by_one):
+            if text or not suits(value, hints[name]):
                 raise ValueError(f"{name} is {value!r}; supported is {field.type}")
         return cls(**{field.name: mapping[field.name] for field in fields})
 
@@ -54,6 +53,21 @@ class JsonConfig:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         lists = {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
         return {"_class_name": self.architecture, **{key: values[0] for key, values in self.fixed.items()}, **lists}
+
+
+def suits(value: Any, hint: Any) -> bool:
+    """Whether a value of a JSON or YAML file is of the type `hint`, with every item of its lists and mappings: beartype
+    looks at one item of each."""
+
+    def ones(value: Any) -> Iterator[Any]:  # the value with a single item in each list and mapping
+        if isinstance(value, list):
+            yield from ([one] for item in value for one in ones(item))
+        elif isinstance(value, dict):
+            yield from ({key: one} for key, item in value.items() for one in ones(item))
+        else:
+            yield value
+
+    return is_bearable(value, hint, conf=NUMBERS) and all(is_bearable(one, hint, conf=NUMBERS) for one in ones(value))
 
 
 def check_supported(option: str, value: Any, supported: Sequence) -> None:

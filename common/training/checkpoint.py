@@ -6,7 +6,7 @@ rename, so that a power cut costs the newest at most. `wait` returns when that i
 ones replace is deleted only after those are complete.
 
 A disk may lose a file, or a part of one. `newest_whole` then resumes from an older checkpoint and moves the damaged
-ones out of the way, to `damaged/<step>` of the run folder: nothing is deleted.
+ones out of the way, to `damaged/<step>` of the run folder, or `<step>_2`, ...: nothing is deleted.
 
 Restoring needs a target of the same structure, which fixes types and shardings: a run saved on four devices restores
 on one. All processes of a run take part in saving and restoring; the position of the data is the same in each.
@@ -16,6 +16,7 @@ and, with a lag, `renewed`, the arrays.
 """
 
 import copy
+import itertools
 import logging
 import math
 import textwrap
@@ -123,8 +124,10 @@ class Checkpoints:
                 errors[step] = error
                 continue
             for damaged, error in errors.items():
-                target = self.manager.directory.parent / "damaged" / str(damaged)
-                target.parent.mkdir(exist_ok=True)
+                aside = self.manager.directory.parent / "damaged"
+                aside.mkdir(exist_ok=True)
+                names = itertools.chain([str(damaged)], (f"{damaged}_{n}" for n in itertools.count(2)))
+                target = next(aside / name for name in names if not (aside / name).exists())
                 (self.manager.directory / str(damaged)).rename(target)
                 cause = textwrap.shorten(str(error), 200)  # the storage library's own take a screen
                 log.warning("checkpoint %d is damaged and now in %s: %s", damaged, target, cause)

@@ -19,10 +19,9 @@ import typing
 from collections.abc import Callable, Collection
 from typing import Any
 
-from beartype.door import is_bearable
 from omegaconf import OmegaConf
 
-from common.nn.json_config import NUMBERS
+from common.nn.json_config import suits
 from common.training import renamed
 
 PROJECT = frozenset({"common", "film", "plugins", "recipes", "reveal"})  # the packages of this project
@@ -116,6 +115,6 @@ def check(kind: type, values: dict[str, Any], name: str) -> None:
             raise ValueError(f"{path} is not a field of {kind.__name__}: {choice}")
         hint = hints[key]
         bool_for_number = isinstance(value, bool) and hint in (int, float)  # in Python, True is 1
-        if bool_for_number or not is_bearable(value, hint, conf=NUMBERS):
+        if bool_for_number or not suits(value, hint):
             wanted = hint.__name__ if isinstance(hint, type) else re.sub(r"typing\.|collections\.abc\.", "", str(hint))
             raise ValueError(f"{path} is {value!r}: it must be {wanted}")

@@ -2,7 +2,8 @@
 
     python -m common.training.export runs/NAME
 
-writes runs/NAME/weights..., which `start_from` and inference read. The run may go on: its state is not changed.
+writes runs/NAME/weights..., which `start_from` and inference read. It works on a CPU, whatever devices the run has,
+so the run may go on: neither its state nor the memory of its devices is touched.
 
 A run folder may come from somebody else, so its config makes objects of this project only; `--packages edge_loss`
 admits classes of a package of your own.
@@ -10,6 +11,7 @@ admits classes of a package of your own.
 
 from pathlib import Path
 
+import jax
 import tyro
 from omegaconf import DictConfig, OmegaConf
 
@@ -41,7 +43,7 @@ def export(folder: tyro.conf.Positional[Path], packages: tyro.conf.UseAppendActi
     step = checkpoints.latest()
     if step is None:
         raise FileNotFoundError(f"{folder}: no checkpoint yet; the first comes at step {settings.checkpoint_every}")
-    mesh, tx = make_mesh(settings.devices, settings.fsdp), make_optimizer(optim, settings.steps)
+    mesh, tx = make_mesh(1), make_optimizer(optim, settings.steps)  # a checkpoint fits any number of devices
     state, _ = checkpoints.restore(step, abstract_state(task, tx, optim, mesh, settings.sharding))
     checkpoints.close()
     metadata = {"steps": step, "seed": config.seed, "experiment": config.name, "recipe": recipe_of(config)}
@@ -50,5 +52,6 @@ def export(folder: tyro.conf.Positional[Path], packages: tyro.conf.UseAppendActi
 
 if __name__ == "__main__":
     with one_line_errors():
+        jax.config.update("jax_platforms", "cpu")
         setup()
         print(tyro.cli(export, prog="python -m common.training.export"))

@@ -4,12 +4,13 @@
 lines of steps that will be repeated are dropped. Of several processes only the first writes.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,25 @@ class MetricWindow:
 
     def __init__(self, latest: Callable[[], int | None], names: Callable[[Any], Sequence[str]]):
         self.latest, self.names = latest, names
-        self.clock = time.perf_counter()
+        self.clock: float | None = None  # None: the first step is being compiled
         self.rows: list[dict[str, float]] = []
         self.pending: tuple[int, Any, Metrics] | None = None
 
     def add(self, step: int, ids: Any, metrics: Metrics) -> None:
         """Takes the metrics of `step`, just dispatched, and reads those of the step before."""
+        if self.clock is None:
+            self.clock = time.perf_counter()
         self.check()
         self.pending = step, ids, metrics
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves the time inside out of the steps per second; checks the pending step first."""
+        self.check()
+        begin = time.perf_counter()
+        yield
+        if self.clock is not None:
+            self.clock += time.perf_counter() - begin
 
     def check(self) -> None:
         """Reads the pending step. Raises FloatingPointError if one of `WATCHED` is not finite."""
@@ -91,15 +103,20 @@ class MetricWindow:
             return
         examples = "" if ids is None else f" on {', '.join(self.names(np.asarray(ids).tolist()))}"
         good = self.latest()
-        saved = "there is no checkpoint yet" if good is None else f"the last good checkpoint is of step {good}"
-        what = f"{bad} became {row[bad]} at step {step}{examples}"
-        raise FloatingPointError(f"{what}; {saved}: lower optim.lr or set optim.clip, then resume")
+        way = "lower optim.lr or set optim.clip"
+        if good is None:
+            saved = f"there is no checkpoint yet: {way}, and start again"
+        else:  # `common/training/run.py` resumes with the same values alone
+            there = "task.start_from the weights that python -m common.training.export writes"
+            saved = f"the last good checkpoint is of step {good}: {way} in a run of another name, with {there}"
+        raise FloatingPointError(f"{bad} became {row[bad]} at step {step}{examples}; {saved}")
 
     def mean(self) -> dict[str, float]:
-        """Means since the last call, with the steps per second; waits for the newest step."""
+        """Means since the last call, with the steps per second, compiling left out; waits for the newest step."""
         self.check()
         values = {name: float(np.mean([row[name] for row in self.rows])) for name in self.rows[0]}
         now = time.perf_counter()
+        assert self.clock is not None, "there are rows, so there was a step"
         values["steps_per_s"] = len(self.rows) / (now - self.clock)
         self.rows, self.clock = [], now
         return values
@@ -133,7 +150,7 @@ class TensorBoard:
     """Event files; those of steps that will be repeated are marked as void."""
 
     def __init__(self, folder: Path, step: int):
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         self.close = self.writer.close
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:

@@ -106,10 +106,11 @@ class OptimConfig:
         object.__setattr__(self, "no_decay", read_expressions(self.no_decay, "no_decay"))
         object.__setattr__(self, "multipliers", read_multipliers(self.multipliers))
 
-    @property
-    def depends_on_steps(self) -> bool:
-        """Whether the learning rate depends on the length of the run."""
-        return self.schedule in ("cosine", "linear") or self.cooldown > 0
+    def same_until(self, step: int, *lengths: int) -> bool:
+        """Whether runs of these lengths have the same learning rates in their first `step` steps."""
+        if len(set(lengths)) == 1:
+            return True
+        return self.schedule not in ("cosine", "linear") and (not self.cooldown or step <= min(lengths) - self.cooldown)
 
 
 def make_schedule(config: OptimConfig, steps: int) -> optax.Schedule:

@@ -49,42 +49,54 @@ DEFAULTS = {  # (group, name) of configs that are the defaults of a dataclass
     ("logger", "tensorboard"): LoggerConfig,
     ("cluster", "default"): distributed.ClusterConfig,
 }
-RECIPE = re.compile(r"^(seed|task|data|optim|trainer\.accumulate)(\.|$)")  # fixed for a resumed run
+RECIPE = re.compile(r"^(seed|task|data|optim|trainer\.(accumulate|steps))(\.|$)")  # fixed for a resumed run
 # Exceptions, which change no weights
 HARMLESS = re.compile(r"^(data\.(threads|buffer)|task\.refresh\.spare|task\.(panels|image_summaries|metrics)(\..*)?)$")
+OUT_OF_MEMORY = (
+    "out of memory: raise trainer.accumulate, which computes a batch in parts, or lower data.batch_size; networks need "
+    "less with task.remat=true and task.dtype=bfloat16, and several devices with trainer.fsdp"
+)
 
 
 def train_from_config(config: DictConfig) -> None:
     """Runs or resumes the experiment."""
-    with one_line_errors():
+    sweep = in_sweep()  # a folder for each job
+    with one_line_errors(sweep):
         setup()
         distributed.join(instantiate(config.cluster, "cluster"))  # before any array exists
         objects = build(config)  # every value is checked before anything is written
-        sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN  # a folder for each job
         folder = Path(HydraConfig.get().runtime.output_dir if sweep else f"runs/{config.name}")
         metadata = {"seed": config.seed, "experiment": config.name, "recipe": recipe_of(config)}
         with contextlib.ExitStack() as locked:
             distributed.on_first(lambda: locked.enter_context(lock(folder)))
-            distributed.on_first(lambda: record(config, folder, objects["optim"].depends_on_steps))
+            distributed.on_first(lambda: record(config, folder, objects["optim"]))
             try:
                 path = train(**objects, folder=folder, **metadata)
             except Exception as error:
                 name = "error.log" if distributed.is_first() else f"error_{jax.process_index()}.log"
                 (folder / name).write_text(traceback.format_exc())
+                on_device = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+                if on_device or isinstance(error, MemoryError):
+                    error = MemoryError(OUT_OF_MEMORY)
                 error.add_note(f"{folder / name} has the traceback")
-                raise
+                raise error
         log.info("weights: %s", path)
 
 
 def evaluate_from_config(config: DictConfig) -> None:
     """Prints the table of the experiment's evaluation and writes it to the output folder."""
-    with one_line_errors():
+    with one_line_errors(in_sweep()):
         setup()
         if config.evaluation is None:
             raise ValueError("this experiment has no evaluation; choose evaluation=... or experiment=film_small")
         evaluation, folder = instantiate(_selected(config), "evaluation"), Path("runs") / config.name
         output = Path(config.output or folder / "evaluation")
         log.info(evaluation.run(str(config.weights or folder), output, overwrite=config.overwrite))
+
+
+def in_sweep() -> bool:
+    """Whether this is a job of a sweep (`-m`)."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def _selected(config: DictConfig) -> dict[str, Any]:
@@ -116,24 +128,37 @@ def recipe_of(config: DictConfig) -> dict[str, Any]:
     return {name: whole[name] for name in ("seed", "task", "data", "optim")}
 
 
-def record(config: DictConfig, folder: Path, fixed_length: bool = False) -> None:
+def record(config: DictConfig, folder: Path, optim: OptimConfig) -> None:
     """Writes `config.yaml`; to resume a checkpoint, its values must agree with those of the run.
 
-    Raises ValueError with the values of the recipe that differ, including the number of steps if the learning rate
-    depends on it (`fixed_length`). Objects are compared, not text: an old run folder may use old names, and leave out
-    or write out defaults."""
+    Raises ValueError with the values of the recipe that differ, including the number of steps if learning rates of the
+    steps done depend on it. A file or folder may have moved, under its name: then the old place is empty. Objects are
+    compared, not text: an old run folder may use old names, and leave out or write out defaults."""
     path = folder / "config.yaml"
-    if path.exists() and any((folder / "checkpoints").glob("[0-9]*")):
+    saved = [int(x.name) for x in (folder / "checkpoints").glob("[0-9]*") if x.name.isdigit()]  # orbax's temporary: no
+    if path.exists() and saved:
         packages = packages_of(config)  # the file may not name more
-        before, now = (_values(x, fixed_length, packages) for x in (OmegaConf.load(path), config))  # type: ignore[arg-type]
+        before, now = (_values(x, packages) for x in (OmegaConf.load(path), config))  # type: ignore[arg-type]
         changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+        if optim.same_until(max(saved), before["trainer.steps"], now["trainer.steps"]):
+            changed = [key for key in changed if key != "trainer.steps"]
+        moved = {key for key in changed if _has_moved(before.get(key), now.get(key))}
+        for key in moved:
+            log.info("%s has moved: %s is now %s", key, before[key], now[key])
+        changed = [key for key in changed if key not in moved]
         if changed:
             raise ValueError(f"{folder} has other values of {', '.join(changed)}; choose a new name=... for this run")
     with atomic_output(path, overwrite=True) as temporary:
         OmegaConf.save(config, temporary, resolve=True)
 
 
-def _values(config: DictConfig, fixed_length: bool, packages: Collection[str]) -> dict[str, Any]:
+def _has_moved(before: Any, now: Any) -> bool:
+    if not isinstance(before, str | Path) or not isinstance(now, str | Path):
+        return False
+    return Path(before).name == Path(now).name and Path(now).exists() and not Path(before).exists()
+
+
+def _values(config: DictConfig, packages: Collection[str]) -> dict[str, Any]:
     """The values that determine the weights of a run, by path."""
 
     def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -153,8 +178,7 @@ def _values(config: DictConfig, fixed_length: bool, packages: Collection[str]) -
 
     names = ("seed", "task", "data", "optim", "trainer")
     found = {key: value for name in names for key, value in leaves(instantiate(config[name], name, packages), name)}
-    recipe = {key for key in found if RECIPE.match(key) or (fixed_length and key == "trainer.steps")}
-    return {key: found[key] for key in recipe if not HARMLESS.match(key)}
+    return {key: found[key] for key in found if RECIPE.match(key) and not HARMLESS.match(key)}
 
 
 @contextlib.contextmanager
@@ -176,19 +200,27 @@ def program(main: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turns user errors into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows the traceback."""
+def one_line_errors(job: bool = False) -> Iterator[None]:
+    """Turns user errors into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows the traceback.
+
+    Of a `job` of a sweep the line is logged, and raised as ValueError: Hydra goes on with the other jobs, and raises it
+    at the end."""
     try:
         yield
     except KeyboardInterrupt as stop:
         print(stop.args[0] if stop.args else "stopped", file=sys.stderr)
         raise SystemExit(130) from stop
-    except (ValueError, TypeError, OSError, ImportError, FloatingPointError, HydraException) as error:
+    except (ValueError, TypeError, OSError, ImportError, FloatingPointError, MemoryError, HydraException) as error:
         if SHOW_ALL:
             raise
         cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
         line = " ".join(str(cause).split())  # Hydra's own take several
         where = " ".join(getattr(error, "__notes__", ())) or "HYDRA_FULL_ERROR=1 shows the traceback"
+        if job:
+            log.error("error: %s (%s)", line, where)
+            failed = ValueError(line)  # JAX's own may not travel between processes
+            failed.add_note(where)
+            raise failed from error
         print(f"error: {line} ({where})", file=sys.stderr)
         raise SystemExit(2) from error
 

@@ -46,7 +46,7 @@ class TrainerConfig:
 
     steps: int = 3_000_000
     log_every: int = 100
-    picture_every: int = 1000
+    picture_every: int = 1000  # 0: never
     checkpoint_every: int = 1000
     evaluate_every: int = 0  # evaluation of the averaged weights (0: never); a multiple of `checkpoint_every`
     best: str | None = None  # name of the score by which the best checkpoint is kept, exported as `best.safetensors`
@@ -56,7 +56,7 @@ class TrainerConfig:
     accumulate: int = 1  # microbatches that a batch is split into, computed one after the other, to save memory
     devices: int = 0  # of the mesh; 0: all but those of `refresh.spare`
     fsdp: int = 1  # along how many of them large parameters are split
-    sharding: Rules = (("", "fsdp"),)  # (regular expression, tactic) of `common/training/mesh.py`; none with fsdp=1
+    sharding: Rules = (("", "fsdp"),)  # (regular expression, tactic), see `mesh.py`; the tactic "fsdp" needs fsdp > 1
     progress: bool = True
     profile: Sequence[int] = ()  # [first, last] step to trace with `jax.profiler` into `profile/` of the run folder
 
@@ -64,9 +64,11 @@ class TrainerConfig:
         object.__setattr__(self, "sharding", tuple((pattern, tactic) for pattern, tactic in self.sharding))
         object.__setattr__(self, "profile", tuple(self.profile))
         check_rules(self.sharding)
-        for name in ("steps", "log_every", "picture_every", "checkpoint_every", "keep", "accumulate"):
+        for name in ("steps", "log_every", "checkpoint_every", "keep", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"trainer.{name} is {getattr(self, name)}: it must be at least 1")
+        if self.picture_every < 0:
+            raise ValueError(f"trainer.picture_every is {self.picture_every}: give a number of steps; 0 for none")
         if self.evaluate_every % self.checkpoint_every:
             rule = f"give a multiple of trainer.checkpoint_every, {self.checkpoint_every}, to save scored weights"
             raise ValueError(f"trainer.evaluate_every is {self.evaluate_every}: {rule}")
@@ -190,12 +192,13 @@ class Run:
                 # Read once: a signal during the checkpoint of this step waits for the next. Processes must agree.
                 agree = jax.process_count() == 1 or number % config.log_every == 0
                 stop = agree and distributed.any_process(interrupt.requested)
-                if number % config.picture_every == 0 or last:
-                    self.write_pictures(number, state, batch)
+                if config.picture_every and (number % config.picture_every == 0 or last):
+                    with self.window.paused():
+                        self.write_pictures(number, state, batch)
                 if number % config.checkpoint_every == 0 or last or stop:
-                    self.window.check()  # a state that is not finite is never saved
-                    self.refresh.check()
-                    self.save(number, state, batches.get_state(), last)
+                    with self.window.paused():  # it checks the step: a state that is not finite is never saved
+                        self.refresh.check()
+                        self.save(number, state, batches.get_state(), last)
                 bar.update()
                 if stop and not last:
                     self.checkpoints.wait()
@@ -228,12 +231,15 @@ class Run:
 
             try:
                 scores = distributed.on_first(score)
+                self.logger.scalars(number, scores)
+                if self.config.best:
+                    self.checkpoints.wait()  # in all processes
+                    # One process decides: a shared disk may show others the newest checkpoint late, and all must export
+                    if distributed.on_first(lambda: self.checkpoints.is_best(scores)):
+                        self.export("best.safetensors", state, **scores)
             except Exception:
-                write()  # a failed evaluation loses no steps
+                write()  # a failure loses no steps; without scores, the best checkpoint stays the exported one
                 raise
-            self.logger.scalars(number, scores)
-            if self.config.best and self.checkpoints.is_best(scores):
-                self.export("best.safetensors", state, **scores)
         write(scores)
 
     def export(self, name: str, state: TrainState, **more: Any) -> Path:

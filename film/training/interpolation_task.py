@@ -42,7 +42,8 @@ class FilmTask:
 
     `losses` are added up, `metrics` only logged. `networks` are files of the perceptual networks of terms that compare
     features (`common/perceptual/vgg_weights.py`). The weights are the same for any number of `levels` above
-    `specialized_levels`; a small crop has no use for the coarsest. Parameters, flows and losses stay float32.
+    `specialized_levels`; a small crop has no use for the coarsest. Parameters, flows and losses stay float32; the
+    perceptual networks compute their features in `dtype`.
     """
 
     model: FilmConfig

@@ -60,6 +60,7 @@ def test_nested_nodes_become_objects_of_plain_values():
         ({"weight": 1}, r"outer\.weight .*Outer.* inner, rate"),
         ({"inner": {"size": 1}}, r"outer\.inner is {'size': 1}.* Inner"),
         ({"corners": 5}, "outer.corners"),
+        ({"corners": [[0, 1]] * 20 + [[0, "x"]] + [[0, 1]] * 20}, r"outer\.corners .*'x'"),  # every item is checked
         ({"on": "maybe"}, "outer.on"),
         ({"inner": {"_target_": "config_toys.Outsider"}}, "Outsider"),
         ({"inner": {"_target_": "no_such_module.Inner"}}, r"no_such_module\.Inner"),
@@ -92,7 +93,7 @@ def test_a_config_from_a_file_names_packages_that_are_admitted(monkeypatch):
     assert packages_of(OmegaConf.create(node)) == PROJECT | {"config_toys"}
     assert instantiate(node, packages=PROJECT | {"config_toys", "tests"})["a"][0] == Inner()
     monkeypatch.setitem(sys.modules, "os", None)  # importing it would fail with another error
-    for target in ("config_toys.Inner", "os.system", "common.training.config.BeartypeConf"):
+    for target in ("config_toys.Inner", "os.system", "common.training.config.OmegaConf"):
         assert target in refused(ValueError, instantiate, {"_target_": target}, "task", PROJECT)
 
 

@@ -43,11 +43,16 @@ def test_any_devices_and_layouts_give_the_same_curve(tmp_path, alone):
 
 @pytest.mark.slow
 def test_two_processes_train_and_save_together(tmp_path, alone):
-    """The second half is done by a single process, from the two's checkpoint."""
-    finish(*[run(tmp_path, 2, cluster=one, trainer=dict(steps=6)) for one in two_processes()])
+    """The first says which checkpoint is the best, even if the other does not see it yet. The second half is done by a
+    single process, from the two's checkpoint."""
+    trainer = dict(steps=6, evaluate_every=3, best="toy/distance", fsdp=2)
+    settings, processes = dict(smallest_split=0, scores=[2.0, 1.0]), enumerate(two_processes())
+    finish(*[run(tmp_path, 1, trainer, cluster=one, late=i == 1, **settings) for i, one in processes])
     assert (tmp_path / "weights.safetensors").exists()
+    assert json.loads((tmp_path / "best.safetensors").read_text())["steps"] == 3
     finish(run(tmp_path))
-    np.testing.assert_allclose(losses(tmp_path), losses(alone), rtol=1e-5)
+    rows = [row["loss"] for row in log_of(tmp_path) if "loss" in row]
+    np.testing.assert_allclose(rows, losses(alone), rtol=1e-5)
 
 
 @pytest.mark.slow

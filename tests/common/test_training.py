@@ -6,6 +6,7 @@ import json
 import math
 import re
 import signal
+import time
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusal import refused
-from toy_task import TRUTH, Fit, Line, at, checkpoints_of, crash, log_of
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from toy_task import TRUTH, Distance, Fit, Line, at, checkpoints_of, crash, log_of
 
-from common.evaluation.evaluation import Evaluation
 from common.io.images import read_image
+from common.training import distributed
 from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger
 from common.training.optimizer import OptimConfig, make_optimizer
@@ -103,6 +105,17 @@ def test_the_same_command_resumes_and_ends_in_the_same_weights(tmp_path, straigh
         assert log_of(tmp_path) == log_of(straight[0])
 
 
+def test_the_speed_is_that_of_the_steps(tmp_path, monkeypatch):
+    """Compiling, pictures, evaluations and checkpoints are left out of `steps_per_s`."""
+    make, pause = distributed.compiled, partial(time.sleep, 0.4)
+    monkeypatch.setattr(distributed, "compiled", lambda *arguments: pause() or make(*arguments))
+    monkeypatch.setattr(Distance, "score", lambda *_: pause() or {"toy/distance": 1.0})
+    every = dict(log_every=1, picture_every=1, checkpoint_every=1, evaluate_every=1)
+    run(tmp_path, task=Fit(while_drawing=pause), evaluation=Distance(()), steps=4, **every)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert min(row["steps_per_s"] for row in rows if "loss" in row) > 2.5
+
+
 def test_a_signal_during_the_pictures_is_not_lost(tmp_path):
     """It comes after step 12 has read the request: the run may stop later, but must have saved that step."""
     task = Fit(while_drawing=partial(signal.raise_signal, signal.SIGTERM))
@@ -112,9 +125,9 @@ def test_a_signal_during_the_pictures_is_not_lost(tmp_path):
 
 
 def test_a_finished_run_does_nothing_again(tmp_path):
-    """Two of its steps are traced."""
-    first, rows = run(tmp_path, steps=5, profile=[2, 3]), log_of(tmp_path)
-    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
+    """Two of its steps are traced, and there are no pictures."""
+    first, rows = run(tmp_path, steps=5, profile=[2, 3], picture_every=0), log_of(tmp_path)
+    assert list((tmp_path / "profile").rglob("*.xplane.pb")) and not (tmp_path / "pictures").exists()
     assert run(tmp_path, data=Line(hook=lambda n: pytest.fail("a batch was drawn")), steps=5) == first
     assert log_of(tmp_path) == rows
 
@@ -129,22 +142,6 @@ def test_a_step_moves_nothing_to_the_device_by_accident(tmp_path, monkeypatch):
 def test_old_checkpoints_are_deleted(tmp_path):
     run(tmp_path, checkpoint_every=2, keep=2, keep_every=8)
     assert checkpoints_of(tmp_path) == {"8", "16", "18", "20"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Distance(Evaluation):
-    """Scores by a given list: the best checkpoint must follow the scores, not the order."""
-
-    values: tuple[float, ...]
-    seen: list = dataclasses.field(default_factory=list)
-    files = evaluate = None  # type: ignore[assignment]  # not called in training
-
-    def prepare(self):
-        return ["toy/distance"]
-
-    def score(self, task, params):
-        self.seen.append(params)
-        return {"toy/distance": self.values[len(self.seen) - 1]}
 
 
 @pytest.mark.parametrize(
@@ -168,10 +165,15 @@ def test_the_best_checkpoint_stays_and_is_exported(tmp_path, scores, highest, be
     assert logged == [None if np.isnan(score) else score for score in scores]
 
 
-def test_an_evaluation_that_fails_loses_no_steps(tmp_path):
+def test_an_evaluation_or_export_that_fails_loses_no_steps(tmp_path, monkeypatch):
+    every = dict(checkpoint_every=4, evaluate_every=4, best="toy/distance")
     with pytest.raises(IndexError):
-        run(tmp_path, evaluation=Distance((1.0,)), checkpoint_every=4, evaluate_every=4)
+        run(tmp_path, evaluation=Distance((1.0,)), **every)
     assert checkpoints_of(tmp_path) == {"4", "8"}
+    monkeypatch.setattr(Fit, "export", None)
+    with pytest.raises(TypeError):
+        run(tmp_path, evaluation=Distance((2.0,)), **every)
+    assert checkpoints_of(tmp_path) == {"4", "8", "12"}
 
 
 @pytest.mark.parametrize(
@@ -182,6 +184,7 @@ def test_an_evaluation_that_fails_loses_no_steps(tmp_path):
         (dict(best="psnr"), r"trainer\.best is 'psnr'"),
         (dict(best="psnr", evaluate_every=10, evaluation=Distance(())), "toy/distance"),
         (dict(accumulate=0), r"trainer\.accumulate is 0"),
+        (dict(picture_every=-1), r"trainer\.picture_every is -1"),
         (dict(accumulate=3), r"batch of 8 .* 2 devices in 3 microbatches"),
         (dict(data=Line(size=7)), "batch of 7 .* 2 devices"),
         (dict(sharding=[["kernel", "split"]]), r"trainer\.sharding: 'split'"),
@@ -232,6 +235,7 @@ def test_a_value_that_is_not_finite_ends_the_run(tmp_path, log_every, checkpoint
     with pytest.raises(FloatingPointError, match="nan at step 13 on point 1300, point 1301, ") as error:
         run(tmp_path, Line(not_finite=13), log_every=log_every, checkpoint_every=checkpoint_every)
     assert all(f"step {step}:" in str(error.value) for step in good) and "\n" not in str(error.value)
+    assert ("task.start_from" in str(error.value)) == bool(good)  # a resumed run has the same rate and clip
     assert not (tmp_path / "weights.safetensors").exists() and checkpoints_of(tmp_path) == good
 
 
@@ -246,6 +250,20 @@ def test_the_log_drops_steps_that_will_be_repeated(tmp_path, caplog):
     assert not [record for record in caplog.records if "edges" in record.getMessage()]
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert b"edges/no_control" in events.read_bytes()
+
+
+@pytest.mark.parametrize("step", [0, 10])  # 0: after a crash before the first checkpoint
+def test_tensorboard_voids_steps_that_will_be_repeated(tmp_path, step):
+    logger = Logger(tmp_path, step)
+    logger.close()
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    data, events = path.read_bytes(), []
+    while data:  # length, its checksum, an event, its checksum
+        size = int.from_bytes(data[:8], "little")
+        events.append(Event.FromString(data[12 : 12 + size]))
+        data = data[16 + size :]
+    starts = [event.step for event in events if event.session_log.status == SessionLog.START]
+    assert starts == [step + 1]
 
 
 def test_checkpoints_keep_types_and_position(tmp_path):
@@ -274,13 +292,17 @@ def test_checkpoints_keep_types_and_position(tmp_path):
     ],
 )
 def test_a_damaged_checkpoint_falls_back_to_an_older_one(tmp_path, straight, file, damage):
-    """Deleted, cut short, or with a flipped bit: it is kept aside, and the run ends in the same weights."""
+    """Deleted, cut short, or with a flipped bit: it is kept aside, beside an earlier one of its step, and the run ends
+    in the same weights."""
+    (tmp_path / "damaged/10").mkdir(parents=True)
+    (tmp_path / "damaged/10/kept").touch()
     run(tmp_path, steps=10, checkpoint_every=5)
     path = next((tmp_path / "checkpoints/10").glob(file))
     data = damage(path.read_bytes())
     path.unlink() if data is None else path.write_bytes(data)
     assert run(tmp_path, checkpoint_every=5) == straight[1]
-    assert [p.name for p in (tmp_path / "damaged").iterdir()] == ["10"] and checkpoints_of(tmp_path) == {"15", "20"}
+    assert {p.name for p in (tmp_path / "damaged").iterdir()} == {"10", "10_2"}
+    assert checkpoints_of(tmp_path) == {"15", "20"}
 
 
 def test_without_an_older_checkpoint_damage_is_an_error(tmp_path):

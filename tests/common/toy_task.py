@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from common.evaluation.evaluation import Evaluation
 from common.training import distributed, mesh, refresh
+from common.training.checkpoint import Checkpoints
 from common.training.optimizer import OptimConfig
 from common.training.task import RefreshConfig
 from common.training.trainer import TrainerConfig, train
@@ -121,6 +123,22 @@ class Follow(Fit):
         return loss + 0.1 * away + 1e-3 * jnp.mean(more["rows"]) * more["host"][0], {**metrics, "away": away}
 
 
+@dataclasses.dataclass(frozen=True)
+class Distance(Evaluation):
+    """Scores by a given list: the best checkpoint must follow the scores, not the order."""
+
+    values: Sequence[float]
+    seen: list = dataclasses.field(default_factory=list)
+    files = evaluate = None  # type: ignore[assignment]  # not called in training
+
+    def prepare(self):
+        return ["toy/distance"]
+
+    def score(self, task, params):
+        self.seen.append(params)
+        return {"toy/distance": self.values[len(self.seen) - 1]}
+
+
 def log_of(folder: Path) -> list[dict]:
     """The lines of metrics.jsonl but the measured times."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -166,13 +184,16 @@ def two_processes() -> list[dict]:
 
 def main(folder: str, settings: str) -> None:
     """A run with these settings: "trainer", "stages" (changes of those, one after the other), "cluster", "refresh",
-    "kill" (a step), "stuck" (a refresh that never ends) and "smallest_split" (bytes)."""
+    "kill" (a step), "stuck" (a refresh that never ends), "smallest_split" (bytes), "scores" (of evaluations) and "late"
+    (the disk shows this process no new checkpoint)."""
     chosen = json.loads(settings)
     # Seconds until a killed process is missed; JAX's 100 would all be waited for.
     jax.distributed.initialize = functools.partial(jax.distributed.initialize, heartbeat_timeout_seconds=20)
     distributed.join(distributed.ClusterConfig(**chosen.get("cluster", {})))
     mesh.SMALLEST_SPLIT = chosen.get("smallest_split", mesh.SMALLEST_SPLIT)
     refresh.PATIENCE = 0.1
+    if chosen.get("late"):
+        Checkpoints.is_best = lambda *_: False
     task = Fit()
     if "refresh" in chosen:
         before = at(chosen.get("stuck", -1), lambda: threading.Event().wait())
@@ -180,7 +201,8 @@ def main(folder: str, settings: str) -> None:
     data = Line(hook=at(chosen.get("kill", 0), lambda: os.kill(os.getpid(), signal.SIGKILL)))
     for stage in chosen.get("stages", [{}]):
         config = TrainerConfig(progress=False, **chosen["trainer"] | stage)
-        train(task, data, OptimConfig(lr=0.05, ema=0.9), config, Path(folder), 3)
+        evaluation = Distance(chosen.get("scores", ()))
+        train(task, data, OptimConfig(lr=0.05, ema=0.9), config, Path(folder), 3, evaluation)
 
 
 if __name__ == "__main__":
