@@ -133,7 +133,7 @@ def _remember(memory: Path, encoder: str | None, reader: str | None) -> None:
 
 def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) -> list[Items]:
     """What the arguments name. For an encoder folders are documents in passages that its text tower reads whole, each
-    a source with the folder's name."""
+    a source with the folder's name. Raises ValueError for two folders of one source, unless `source` asks for it."""
     words, found = 0, []
     if encoder is not None:
         from common.nn.two_towers import TwoTowerConfig
@@ -145,6 +145,13 @@ def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) 
             name = source or Path(one.path).resolve().name
             options = {"words": words, "overlap": words // 5, "source": name, **one.options}
             one = dataclasses.replace(one, reader="documents", options=options)
+            others = (other for other in found if other.reader == "documents")
+            same = next((other for other in others if other.options["source"] == options["source"]), None)
+            if same is not None and source is None:
+                raise ValueError(
+                    f"{same.path} and {one.path} are both source {options['source']!r}, and files of one name would be"
+                    f" taken for each other: give one a source of its own, documents:{one.path},source=NAME"
+                )
         found.append(one)
     return found
 

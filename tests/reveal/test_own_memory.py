@@ -186,12 +186,15 @@ def test_keys_keep_modalities_apart(assistant):
         (["build", "notes", "--encoder", "clip", "--weights", "w", "-o", "x"], "--weights"),
         (["watch", "elsewhere", "--memory", "m"], "elsewhere"),
         (["watch", "jsonl:m/encoder.json", "--memory", "m"], "m/encoder.json is a file"),
+        (["watch", "notes", "old/notes", "--memory", "m"], "documents:old/notes"),
+        (["build", "notes", "old/notes", "--encoder", "clip", "-o", "x"], "documents:old/notes"),
         (["search", "m", "a", "--text", "b"], "--text"),
         (["search", "m"], "text"),
         (["search", "m", "x" * 400], "shorten"),
     ],
 )
 def test_mistakes_are_one_line(here, capsys, words, value):
+    Path("old/notes").mkdir(parents=True)
     assert value in refused(capsys, *words)
     assert not Path("x").exists()
 
