@@ -149,6 +149,19 @@ def test_folders_are_followed(here, capsys):
     assert output_of(capsys, "ask", "-", "who is the lighthouse keeper?", "--memory", "m")["answer"].endswith("Ines.")
 
 
+def test_an_empty_folder_has_no_items_and_a_missing_one_is_an_error(here, capsys):
+    for file in Path("notes").iterdir():
+        file.unlink()
+    report = output_of(capsys, "watch", "notes", "--memory", "m", "--once")
+    assert report["removed"] >= NOTES and report["counts"] == {"photos": PHOTOS, "notes": 0}
+    memory = Memory("m")
+    gone = [Items("documents", "photos", {"source": "photos"})]
+    Path("photos").rename("elsewhere")
+    with pytest.raises(FileNotFoundError, match="photos"):
+        folder_sync.sync(memory, gone, TwoTowerAssistant.load("clip", memory))
+    assert len(Memory("m")) == PHOTOS
+
+
 def test_a_change_is_seen_while_watching(here):
     sources = [Items("documents", "notes", {"source": "notes", "words": 48, "overlap": 9})]
     memory = Memory("m")
