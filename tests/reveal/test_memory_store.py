@@ -212,6 +212,14 @@ def test_a_change_in_parts_is_one_version_or_none(folder):
             assert change.add(items, keys, values) == list(range(1000, 1004) if number == 3 else range(25, 29))
             change.add(numbered(number), keys[:1], values[:1])
         assert memory.version == 1 and files(folder) == before
+    for first in ("edit", "delete"):
+        with pytest.raises(ValueError, match="id 7 "), memory.changing() as change:
+            if first == "delete":
+                change.delete([7])
+            change.edit([Item("kg", {"text": "new"}, id=7)], keys[:1], values[:1])
+            if first == "edit":
+                change.delete([7])
+        assert memory.version == 1 and files(folder) == before
     with memory.changing() as change:
         change.add(items, keys, values)
         change.edit([Item("kg", {"text": "new"}, id=7)], keys[:1], values[:1])
