@@ -170,13 +170,15 @@ def remove(command: commands.Remove) -> None:
 
 def refresh(command: commands.Refresh) -> None:
     memory = Memory(command.memory, wait=command.wait)
+    encoder, reader = published_networks(command, memory.folder)
+    command = dataclasses.replace(command, encoder=encoder, reader=reader)
     assistant = load_assistant(command, names=split_names(command.names), default_sources=memory.layout.sources)
 
     from reveal.build import memory_build
 
     with _room(command.memory, "the memory is as it was; make room and try again"):
         report = memory_build.refresh(memory, assistant, progress=not command.quiet)
-    _remember(memory.folder, *published_networks(command, memory.folder))
+    _remember(memory.folder, encoder, reader)
     _write_report(command, report, command.memory)
 
 

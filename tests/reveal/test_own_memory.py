@@ -212,6 +212,13 @@ def test_mistakes_are_one_line(here, capsys, words, value):
     assert not Path("x").exists()
 
 
+def test_a_refresh_is_with_the_memorys_own_encoder(here, capsys):
+    before, keys = Memory("m").layout, Memory("m").keys([3])
+    assert output_of(capsys, "refresh", "m", "--quiet")["version"] == 2
+    assert Memory("m").layout == before
+    np.testing.assert_allclose(Memory("m").keys([3]), keys, atol=1e-5)
+
+
 def test_an_encoder_that_moved_is_asked_for(here, capsys):
     memory = json.loads(Path("m/encoder.json").read_text())
     Path("m/encoder.json").write_text(json.dumps(memory | {"encoder": "gone"}))
