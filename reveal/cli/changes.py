@@ -47,7 +47,9 @@ def build(command: commands.Build) -> None:
         target = _beside(folder)
     names = split_names(command.names)
     if encoder is not None:
-        names = names or list(dict.fromkeys(str(source.options.get("source", "own")) for source in sources))
+        default = {source.reader: source.READERS[source.reader].source for source in sources}
+        given = (str(source.options.get("source", default[source.reader])) for source in sources)
+        names = names or list(dict.fromkeys(given))
     assistant = load_assistant(command, names=names)
 
     from reveal.build import memory_build

@@ -11,7 +11,7 @@ import numpy as np
 import pillow_heif
 import pytest
 from assistants import output_of, refused
-from own_files import pdf
+from own_files import json_lines, pdf, wit_table
 from PIL import Image
 from published_folders import clip_folder, t5_folder
 
@@ -219,6 +219,17 @@ def test_a_refresh_is_with_the_memorys_own_encoder(here, capsys):
     np.testing.assert_allclose(Memory("m").keys([3]), keys, atol=1e-5)
 
 
+def test_a_readers_items_have_its_source(here, capsys):
+    page = {"page_url": "https://x.org/a", "page_title": "Gull", "context_page_description": "Gulls eat fish."}
+    wit_table(Path("wit.tsv.gz"), [page | {"image_url": "https://x.org/a.jpg", "is_main_image": "true"}])
+    report = output_of(capsys, "build", "wit:wit.tsv.gz", "--encoder", "clip", "--quiet", "-o", "x")
+    assert report["counts"] == {"wit": 1}
+    json_lines(Path("own.jsonl"), [{"source": "birds", "text": "Terns dive."}])
+    words = ["build", "own.jsonl", "--encoder", "clip", "--quiet", "-o", "y"]
+    assert "--names" in refused(capsys, *words)
+    assert output_of(capsys, *words, "--names", "birds")["counts"] == {"birds": 1}
+
+
 def test_an_encoder_that_moved_is_asked_for(here, capsys):
     memory = json.loads(Path("m/encoder.json").read_text())
     Path("m/encoder.json").write_text(json.dumps(memory | {"encoder": "gone"}))
@@ -238,7 +249,9 @@ def test_passages():
 
 def test_sections_of_documents(tmp_path):
     (tmp_path / "my-note.md").write_text("intro\n\n# One\n\ntext *of* one\n\n## Two\n\n- a\n- b\n")
-    (tmp_path / "page.html").write_text("<body><h2>A <b>b</b></h2><style>x</style><p>text</p></body>")
+    (tmp_path / "page.html").write_text(
+        "<!doctype html><!-- c --><h2><!-- d -->A <b>b</b></h2><style>x</style><p>text<!-- e --></p>"
+    )
     (tmp_path / "paper.pdf").write_bytes(pdf("inside"))
     found = sections(tmp_path / "my-note.md")
     assert [(title, " ".join(text.split())) for title, text in found] == [
@@ -246,7 +259,7 @@ def test_sections_of_documents(tmp_path):
         ("One", "text of one"),
         ("Two", "a b"),
     ]
-    assert [one for one in sections(tmp_path / "page.html") if one[1].strip()] == [("A b", "text")]
+    assert sections(tmp_path / "page.html") == [("page", ""), ("A b", "text")]
     assert sections(tmp_path / "paper.pdf") == [("paper, page 1", "inside")]
     with pytest.raises(FileNotFoundError):
         list(records(tmp_path / "nowhere", skips=Skips()))
