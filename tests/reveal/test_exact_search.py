@@ -71,6 +71,13 @@ def test_the_engine_finds_what_numpy_finds():
     assert not (engine.search(queries, 50, log_gate=gate).sources == 1).any()
 
 
+def test_a_process_searches_alone(monkeypatch):
+    """As the first of several does that scores weights: the others do not search, and would be waited for."""
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[1:])
+    engine = ExactEngine()
+    assert engine.mesh.devices.ravel().tolist() == jax.devices()[1:]
+
+
 def test_fewer_than_k_items():
     engine, items, queries, _ = engine_of(n=20)
     assert 0 < (items[1] == 2).sum() < 15

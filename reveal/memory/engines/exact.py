@@ -136,12 +136,14 @@ def allow(log_gate: Float[Array, "b s"], sources: Sequence[int]) -> Float[Array,
 
 
 class ExactEngine:
-    """Keys on the devices of a mesh, None: all; bfloat16 halves their memory and takes about 2 % of recall.
+    """Keys on the devices of a mesh, None: all of this process, so that it can search alone; bfloat16 halves their memory
+    and takes about 2 % of recall.
 
     A search compiles once for each k and number of queries, rounded up to a power of two."""
 
     def __init__(self, mesh: Mesh | None = None, dtype: str = "float32"):
-        self.mesh = mesh or jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+        local = jax.local_devices()
+        self.mesh = mesh or jax.make_mesh((len(local),), ("data",), axis_types=(AxisType.Auto,), devices=local)
         self._dtype = dtype
         self._place(Rows.of(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 1), np.float32)), 1)
         self._version = 0
