@@ -54,8 +54,8 @@ class Memory(Snapshot):
 
     Args:
       folder, encoder: as `Snapshot`, and raises as it does.
-      engine: that searches; None: `ExactEngine` on this process's devices. One that several memories have gets each one's keys
-        anew when that is its turn.
+      engine: that searches; None: `ExactEngine` on this process's devices. One that several memories have gets each
+        one's keys anew when that is its turn.
       wait: seconds that a change waits for another program's; it is then made to the version that is there. With 0 it
         is refused, also if another program has changed the memory since it was opened.
     """

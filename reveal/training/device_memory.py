@@ -9,10 +9,11 @@ from `encoded`. `encode_all` computes keys and values of all items; the trainer 
 
 All of it but sources and ids is split by rows over the devices of the mesh (`SPLIT`): each encodes its own rows, and
 `gather` brings the rows that a step reads to the devices that read them. So the memory of a device and the time of a
-refresh are those of its share.
+refresh are those of its share. On a number of devices that does not divide the rows, such as 7, each holds and encodes
+all of them, and only the search is split.
 
-Rows are the items in order of their ids, padded with rows that no search finds to a number that any mesh divides
-(`exact.py`). Rows carry the item's id, so this memory and the one on disk name the same items.
+Rows are the items in order of their ids, padded with rows that no search finds to a multiple of `ROWS` (`exact.py`).
+Rows carry the item's id, so this memory and the one on disk name the same items.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from reveal.memory.engines.exact import UNIT
 from reveal.network.layers import PLAIN, Mode
 from reveal.network.model import Item, Reveal
 
-ROWS = 8 * UNIT  # rows come in multiples of this: eight devices have whole blocks each
+ROWS = 8 * UNIT  # which 2, 4, 8, ... devices divide, up to eight into whole blocks
 CHUNK = 128  # items that a device encodes at a time
 SPLIT = (("contents/(tokens|image|has_image)$", "rows"),)  # `common.training.mesh.Rules`
 
