@@ -105,6 +105,8 @@ class Joint(RevealTask):
         mode = self.mode(context.key, 2)
         output = Output(query, values, self.predict(model, query, values, batch["answer"], mode, score, hits.rows >= 0))
         weights = dataclasses.replace(self.weights, reconstruct=0)  # of the warm start
+        if self.k == 0:  # means over values that are not there
+            weights = dataclasses.replace(weights, disentangle=0, gap=0)
         if "gold" not in batch:
             weights = dataclasses.replace(weights, contrastive=0, gate=0)
         else:

@@ -185,6 +185,12 @@ class WarmStart(RevealTask):
     gold item first among all of the batch, and the query reads it among `k - 1` of its negatives, shuffled."""
 
     weights: Weights = dataclasses.field(default_factory=lambda: Weights(contrastive=0.5))
+    k: int = 2  # items that are read, the gold one among them
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.k < 1:
+            raise ValueError(f"task.k is {self.k}: the warm start reads the gold item; give 1 or more")
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         model, contents = self.model(params), Contents(*context.frozen["contents"])
@@ -229,6 +235,11 @@ class WarmStart(RevealTask):
     def slots(self, key: PRNGKeyArray, ids: Int[Array, "b m"]) -> Int[Array, "b k"]:
         """Which candidates are read: the gold one and k - 1 others, shuffled, as T5's positions see their order."""
         b, m = ids.shape
+        if self.k > m:
+            raise ValueError(
+                f"task.k is {self.k}, and a question has its gold item and {m - 1} negatives: give at most {m}, or"
+                " raise data.negatives"
+            )
         choice_key, shuffle_key = jax.random.split(key)
         others = jax.vmap(lambda key: 1 + jax.random.permutation(key, m - 1))(jax.random.split(choice_key, b))
         slots = jnp.concatenate([jnp.zeros((b, 1), jnp.int32), others[:, : self.k - 1]], axis=1)

@@ -273,7 +273,8 @@ def test_sources_may_be_left_out_and_so_may_the_memory(params, batch, encoded):
         return task.search(query, Contents(*how.frozen["contents"]), Encoded(**encoded), how).sources
 
     assert set(np.asarray(found()).ravel().tolist()) <= {1, 3}
-    grads, metrics = gradient(Joint(WORLD, NETWORK, k=0, weights=LM), params, batch, encoded)
+    grads, metrics = gradient(Joint(WORLD, NETWORK, k=0), params, batch, encoded)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((grads, metrics))) and "gap" not in metrics
     assert "recall_1" not in metrics and "decoder" in trained(grads) and "value_head" not in trained(grads)
 
 
@@ -293,6 +294,8 @@ STALE = Joint(WORLD, NETWORK, k=3, reencode=1)
     ("call", "value"),
     [
         (lambda: WarmStart(WORLD, NETWORK, k=-1), "task.k is -1"),
+        (lambda: WarmStart(WORLD, NETWORK, k=0), "task.k is 0"),
+        (lambda: WarmStart(WORLD, NETWORK, k=3).slots(jax.random.key(0), jnp.zeros((4, 2), jnp.int32)), "task.k is 3"),
         (lambda: WarmStart(WORLD, NETWORK, dtype="float16"), "float16"),
         (lambda: Joint(WORLD, NETWORK, k=2, reencode=3), "task.reencode is 3"),
         (lambda: WarmStart(WORLD, RevealConfig.tiny(100)).config, "vocab_size is 100.* 224"),
