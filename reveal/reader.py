@@ -166,9 +166,15 @@ def retrieve(
         return SearchResult(ids, scores, ids, 0), values, scores
     if memory is None:
         raise ValueError(f"k is {k}, but there is no memory: give one, or ask with k=0")
-    result = memory.search(np.asarray(query.vector), k, sources, np.asarray(query.log_gate))
-    scores = np.where(result.present, result.scores, 0).astype(np.float32)
-    return result, np.asarray(memory.values(result.ids), np.float32), scores
+    while True:
+        result = memory.search(np.asarray(query.vector), k, sources, np.asarray(query.log_gate))
+        try:
+            values = np.asarray(memory.values(result.ids), np.float32)
+        except ValueError:
+            if memory.version == result.version:
+                raise
+            continue  # another program has deleted an item since, and removed its files
+        return result, values, np.where(result.present, result.scores, 0).astype(np.float32)
 
 
 @partial(jax.jit, static_argnums=0)

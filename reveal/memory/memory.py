@@ -111,7 +111,14 @@ class Memory(Snapshot):
         found = read_manifest(self.folder)
         if found == self.manifest:
             return False
-        self.__dict__.update(vars(Snapshot(self.folder, self.layout.encoder)))
+        present = Snapshot(self.folder, self.layout.encoder)
+        before, after = (
+            {(one.info.name, one.info.files["ids.npy"], one.info.files["keys.npy"]) for one in snapshot.shards}
+            for snapshot in (self, present)
+        )
+        if before <= after:  # the same memory, so engines keep the keys that they have
+            present._token = self._token
+        self.__dict__.update(vars(present))
         return True
 
     def _again(self, read: Callable[..., Any], *arguments: Any) -> Any:
