@@ -1,6 +1,7 @@
 """Batches of your own files: their contents, reproducibility and refusals; both stages train on them."""
 
 import dataclasses
+import itertools
 import json
 import logging
 import re
@@ -182,6 +183,16 @@ def test_unusable_items_and_questions_are_skipped_or_refused(files, tmp_path, ca
     damaged = {4: {"image": "item.png"}, 5: {"image": None, "title": "", "text": ""}}
     spoilt = changed(files, tmp_path, "knowledge", lambda n, entry: entry | damaged.get(n, {}))
     assert {14, 15}.isdisjoint(config(spoilt).items.id) and len(config(spoilt).items) == 10
+
+
+def test_a_question_with_a_damaged_image_is_left_out(files, tmp_path, caplog):
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    of = changed(files, tmp_path, "questions", lambda n, entry: entry | ({"image": "broken.png"} if n == 5 else {}))
+    ids = np.concatenate([next(batches)["id"] for batches in [config(of).batches(0)] for _ in range(3)])
+    assert sorted(ids) == [0, 1, 2, 3, 4, 6, 6, 7, 8, 9, 10, 11]
+    assert caplog.text.count("question 5 ") == 1
+    with pytest.raises(ValueError, match="broken"):
+        list(itertools.islice(config(of, strict=True).batches(0), 3))
 
 
 INVALID = dict(batch_size=0, answer_length=1, crop=[0, 1], item_crop=[0.5], drop_image=2, sources=["a", "a"])
