@@ -53,6 +53,10 @@ class Knowledge(Protocol):
     """Where items come from: a config object, usually that of the data."""
 
     @property
+    def sources(self) -> Sequence[str]:
+        """Names of the items' sources, in order of the network's gate."""
+
+    @property
     def items(self) -> Any:
         """`reveal.processing.item_arrays.ItemArrays`."""
 
@@ -92,12 +96,18 @@ class RevealTask:
     @functools.cached_property
     def config(self) -> RevealConfig:
         size, bos = len(self.knowledge.vocabulary), self.knowledge.vocabulary.bos
+        names = tuple(self.knowledge.sources)
         if self.network is None:
-            return RevealConfig.tiny(size)
+            return RevealConfig.tiny(size, len(names))
         if self.network.vocab_size < size:
             raise ValueError(f"task.network.vocab_size is {self.network.vocab_size}: the vocabulary has {size} tokens")
         if bos != self.network.bos:
             raise ValueError(f"task.network.bos is {self.network.bos}: the vocabulary's texts begin with {bos}")
+        if self.network.sources != len(names):
+            raise ValueError(
+                f"task.network.sources is {self.network.sources}: data.sources names {len(names)} ({', '.join(names)});"
+                " make them equal, for the weights will be read by these names"
+            )
         return self.network
 
     @property
@@ -193,6 +203,11 @@ class WarmStart(RevealTask):
             raise ValueError(f"task.k is {self.k}: the warm start reads the gold item; give 1 or more")
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
+        if "gold" not in batch:
+            raise ValueError(
+                "the warm start needs each question's gold item, and data.questions name none: give them `gold`, or"
+                " train with experiment=reveal_memory"
+            )
         model, contents = self.model(params), Contents(*context.frozen["contents"])
         slots_key, augment_key = jax.random.split(context.key)
         query = self.query(model, batch, context.key)

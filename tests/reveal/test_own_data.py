@@ -223,6 +223,9 @@ def test_files_that_do_not_fit_are_refused(files, tmp_path):
         config({**files, "questions": str(tmp_path / "nowhere.jsonl")}).batches(0)
     with pytest.raises(ValueError, match=r"bos is 3.* 2"):
         _ = WarmStart(config(files), dataclasses.replace(RevealConfig.tiny(), bos=3)).config
+    with pytest.raises(ValueError, match=r"task.network.sources is 3.* 2 \(wiki, web\)"):
+        _ = WarmStart(config(files), RevealConfig.tiny(sources=3)).config
+    assert WarmStart(config(files)).config.sources == 2
 
 
 NETWORK = dict(
