@@ -82,6 +82,8 @@ class Reader:
           sources: names of those to search; None: all.
           answers: to be scored instead of decoded ones.
         """
+        if not len(tokens):
+            raise ValueError("no questions to answer: give one or more")
         rows, outputs = {"tokens": tokens, "image": image, "answers": answers}, []
         for batch in batches({name: row for name, row in rows.items() if row is not None}, self._batch):
             given = batch.pop("answers", None)

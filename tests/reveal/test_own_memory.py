@@ -119,6 +119,12 @@ def test_the_answer_is_a_sentence_of_an_item(here, capsys):
     assert alone["answer"] == "31.webp"
 
 
+def test_a_text_of_blanks_is_none(here, capsys):
+    json_lines(Path("own.jsonl"), [{"source": "own", "title": "Gulls", "text": " \n "}])
+    output_of(capsys, "build", "own.jsonl", "--encoder", "clip", "--quiet", "-o", "x")
+    assert "Gulls" in output_of(capsys, "ask", "-", "gulls?", "--memory", "x")["answer"]
+
+
 def test_a_reader_writes_and_its_items_have_effects(here, capsys):
     words = ["ask", "-", "who made vase 20?", "--memory", "m", "-k", "2", "--reader", "t5"]
     one, two = (output_of(capsys, *words) for _ in range(2))
