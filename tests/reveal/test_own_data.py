@@ -284,5 +284,7 @@ def test_recipes_train_the_published_parts_of_the_published_network(name):
     more = {"reveal_warm": {"embedding", "gate", "text", "vit"}, "reveal_memory": {"embedding", "gate"}}
     assert moves == heads | more.get(name, set())
     assert {"override /model": "reveal/base"} in recipe.defaults
+    if "refresh" in recipe.task:  # for several processes
+        assert instantiate(recipe.task.refresh).lag is not None
     network = instantiate(OmegaConf.load(ROOT / "configs/model/reveal/base.yaml").network)
     assert dataclasses.replace(network, sources=3) == RevealConfig.base()
