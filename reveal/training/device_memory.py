@@ -164,6 +164,8 @@ def encode_all(
     mesh = sharding.mesh if isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated else None
     share = len(contents.id) // (1 if mesh is None else mesh.size)
     chunk = math.gcd(share, CHUNK)
+    if isinstance(sharding, NamedSharding):  # gathers split parameters once, not for every chunk
+        params = jax.jit(lambda tree: tree, out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))(params)
     inputs = Contents(*map(jnp.asarray, contents))
     encoded = _empty(graph, params, inputs, mesh)
     for start in range(0, share, chunk):

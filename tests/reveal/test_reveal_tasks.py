@@ -21,7 +21,7 @@ from reveal.training.losses import Output, Weights
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from common.training.mesh import make_mesh, place, shardings
+    from common.training.mesh import by_rows, make_mesh, place, shardings
     from common.training.task import Context
     from reveal.training.joint import Joint
     from reveal.training.warm_start import WarmStart
@@ -117,6 +117,23 @@ def test_each_device_holds_and_encodes_its_rows(split, whole, encoded):
     for part in (rows, rows[:3]):  # what the devices divide, and what they do not
         both = device_memory.take(contents, part, mesh), device_memory.take(whole["contents"], part)
         assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(*both, strict=True))
+
+
+@pytest.mark.parametrize("split", [2], indirect=True)
+def test_a_refresh_gathers_split_parameters_once(split, params, monkeypatch):
+    mesh, frozen, found = split
+    halves = jax.tree.map(lambda x: jax.device_put(x, by_rows(mesh, x.shape)), params)
+    assert not all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(halves))
+    whole, encode_chunk = [], device_memory._encode_chunk
+
+    def watched(graph, params, *rest):
+        whole.append(all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(params)))
+        return encode_chunk(graph, params, *rest)
+
+    monkeypatch.setattr(device_memory, "_encode_chunk", watched)
+    encoded = Joint(WORLD, NETWORK).refresh_arrays(halves, frozen)
+    assert whole and all(whole)
+    np.testing.assert_allclose(encoded["keys"], found["keys"], atol=1e-5)
 
 
 @pytest.mark.parametrize("split", [2], indirect=True)
