@@ -136,7 +136,9 @@ def test_a_recipe_says_how_to_read(tmp_path):
     inputs = processor_of(file, model.config, header)
     assert (inputs.item_length, inputs.question_length, inputs.answer_length) == (16, 12, 3)
     assert inputs.sources == SOURCES and inputs.image_size == 16 and isinstance(inputs.tokenizer, Words)
-    assert not inputs.hops and inputs.blank is None
+    assert not inputs.hops and inputs.blank is None and not inputs.completes
+    prefix = dataclasses.replace(header, metadata={"recipe": {"data": RECIPE | {"objective": "prefix"}}})
+    assert processor_of(file, model.config, prefix).completes
     assert processor_of(file, model.config, header, words, "abcd").sources == tuple("abcd")
     np.testing.assert_array_equal(inputs.question("food ?")[-4:], 0)
     assert inputs.unknown("Food of the gull?") == ["of", "the", "gull"]
@@ -195,6 +197,11 @@ def test_an_image_without_a_question_is_to_be_described():
     inputs = Processor(tokenizer, ("a",), 16, question_length=9)
     assert inputs.tokenizer.decode(inputs.question("")) == DESCRIBE.lower().replace(":", " :")
     assert not Processor(WorldVocabulary.of_world(), SOURCES, 16, prompt="{}").question(" ").any()
+    completes, count = dataclasses.replace(inputs, completes=True), int((inputs.question("") != tokenizer.pad).sum())
+    assert completes.question("")[: count + 1].tolist() == [*inputs.question("")[:count], tokenizer.mask]
+    np.testing.assert_array_equal(completes.question("what"), inputs.question("what"))
+    with pytest.raises(ValueError, match="MASK"):
+        dataclasses.replace(completes, question_length=count).question("")
 
 
 def test_the_sheet_shows_everything(place, evidence):
