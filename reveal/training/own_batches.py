@@ -52,7 +52,7 @@ from common.training.batches import batches
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
 from reveal.processing.item_arrays import ItemArrays, Later, arrays_of
-from reveal.processing.processor import DESCRIBE, network_input, prompted, resized
+from reveal.processing.processor import CUT, DESCRIBE, network_input, prompted, resized
 from reveal.sources.records import Question, Skips
 from reveal.sources.registry import Items, Questions
 
@@ -198,6 +198,8 @@ class OwnDataConfig:
         elif question.gold is not None and question.gold not in ids:
             skips.add("whose gold item is not in the knowledge", _name(question))
         else:
+            if vqa and self.vocabulary.encode(prompted(question.text), 2 * self.text_length)[self.text_length :].any():
+                skips.note(f"{CUT} {self.text_length} tokens", _name(question))
             negatives = tuple(number for number in question.negatives if number in ids and number != question.gold)
             return question._replace(answers=answers, negatives=negatives)
         return None

@@ -179,6 +179,9 @@ def test_unusable_items_and_questions_are_skipped_or_refused(files, tmp_path, ca
     assert "3 records" in caplog.text and "without an answer" in caplog.text and "without text" in caplog.text
     with pytest.raises(ValueError, match="question 0 "):
         _ = config(broken, strict=True).usable_questions
+    with caplog.at_level(logging.WARNING):
+        assert len(config(files, text_length=5, strict=True).usable_questions) == 12
+    assert "12 whose text was cut after 5 tokens" in caplog.text
     (tmp_path / "item.png").write_bytes(b"no picture")
     damaged = {4: {"image": "item.png"}, 5: {"image": None, "title": "", "text": ""}}
     spoilt = changed(files, tmp_path, "knowledge", lambda n, entry: entry | damaged.get(n, {}))
