@@ -68,8 +68,10 @@ def contents_of(items: Any, sources: int) -> Contents:
     padding = -len(order) % ROWS
 
     def padded(array: np.ndarray, dtype: Any, value: int = 0) -> np.ndarray:
-        ordered = array[order].astype(dtype)
-        return np.pad(ordered, [(0, padding)] + [(0, 0)] * (array.ndim - 1), constant_values=value)
+        rows = np.full((len(order) + padding, *array.shape[1:]), value, dtype)
+        # "clip", for "raise" fills a copy first: images are most of a host's memory
+        np.take(array.astype(dtype, copy=False), order, axis=0, out=rows[: len(order)], mode="clip")
+        return rows
 
     return Contents(
         padded(items.tokens, np.int32),

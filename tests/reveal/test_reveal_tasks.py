@@ -1,6 +1,7 @@
 """The two stages: what is read, what gets a gradient, and that the search finds what the memory holds."""
 
 import dataclasses
+import tracemalloc
 import warnings
 
 import jax
@@ -89,6 +90,17 @@ def test_rows_are_in_order_of_ids_and_padded():
     rows = np.asarray(device_memory.rows_of(contents, ids))
     assert (rows[:, 1:] == -1).all()
     np.testing.assert_array_equal(contents.id[rows[:, 0]], ids[:, 0])
+
+
+def test_loading_copies_images_once():
+    count, shape = 3 * device_memory.ROWS - 1, (32, 32, 3)
+    items = select(WORLD.items, np.zeros(count, int))
+    items = dataclasses.replace(items, id=np.arange(count)[::-1], image=np.zeros((count, *shape), np.uint8))
+    tracemalloc.start()
+    device_memory.contents_of(items, 4)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert items.image.nbytes < peak < 1.3 * items.image.nbytes
 
 
 @pytest.fixture(scope="module")
