@@ -22,12 +22,13 @@ from recipes.countries.phrases import SOURCES as SOURCES_OF_LAND
 from recipes.countries.phrases import hops
 from recipes.small_world.facts import SOURCES
 from recipes.small_world.items import WorldVocabulary
-from reveal.assistant import Assistant
+from reveal.assistant import Assistant, answer
 from reveal.build.memory_build import build
 from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
 from reveal.memory.items import Item
 from reveal.network import weights
 from reveal.network.generator import Decoding
+from reveal.network.model import Reveal
 from reveal.processing.processor import DESCRIBE, Hops, Processor, network_input, processor_of
 from reveal.processing.tokenizers import Pieces, Words
 from reveal.reader import Reader
@@ -50,7 +51,9 @@ def assistant(place):
 
 @pytest.fixture(scope="module")
 def evidence(assistant, place):
-    return assistant.ask(place / "asked.png", QUESTION, k=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reveal.assistant.LEFT_OUT", 2)  # in two parts, the second of which is filled up
+        return assistant.ask(place / "asked.png", QUESTION, k=3)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,22 @@ def test_leaving_an_item_out_does_what_three_passes_without_it_do(assistant, by_
     expected = [likely(set(ids) - {one}) - likely(ids) for one in ids]
     np.testing.assert_allclose([one.effect for one in evidence.items], expected, atol=1e-4)
     assert max(map(abs, expected)) > 1e-2  # or the comparison would say nothing
+
+
+def test_attention_is_measured_in_one_row(assistant, monkeypatch):
+    """The other rows, without one item each, come some at a time."""
+    fused, fuse = [], Reveal.fuse
+
+    def watched(model, query, *inputs, shares=False, **more):
+        fused.append((len(query.states), shares))
+        return fuse(model, query, *inputs, shares=shares, **more)
+
+    monkeypatch.setattr(Reveal, "fuse", watched)
+    query = assistant.query(None, QUESTION)
+    values = np.zeros((1, 20, NETWORK.value_tokens, NETWORK.width), np.float32)
+    inputs = query, values, np.zeros((1, 20), np.float32), np.ones((1, 20), bool)
+    found = jax.eval_shape(lambda: answer(assistant.model, *inputs, Decoding(2)))
+    assert fused == [(1, True), (8, False)] and found.effects.shape == found.shares.shape == (20,)
 
 
 def test_without_a_memory_and_with_a_few_items(assistant, place):
