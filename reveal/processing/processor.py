@@ -7,7 +7,7 @@ Older files may have a `processor.json` beside them.
 
 | what | from the first of |
 | --- | --- |
-| tokenizer | the argument; the description's words; a file of `BESIDE` beside the weights; its file; the recipe's |
+| tokenizer | the argument; the description's words; `BESIDE` the weights; the description's file; the recipe's |
 | lengths, prompt, blank image, hops | the description; the recipe's `data`; those of the published networks |
 | sources | the argument; the description; the recipe; the caller's default |
 
