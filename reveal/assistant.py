@@ -12,10 +12,10 @@ compiled once for each k.
 
     effect_i = log p(answer | all items but i) - log p(answer | all items)
 
-Below 0 the item supported the answer, above 0 it spoke against it. One batch computes all: row 0 has every item, row
-i + 1 all but item i, whose place stays empty, so that the others keep their positions and the prior is shared among the
-rest as if it had not been found. No other item takes its place. Attention shares (`fusion.attention_shares`) show what
-was attended to, which need not have changed the answer.
+Below 0 the item supported the answer, above 0 it spoke against it. Each row of a batch has all items but one, whose
+place stays empty, so that the others keep their positions and the prior is shared among the rest as if it had not been
+found. No other item takes its place. `LEFT_OUT` rows are computed at a time, in memory that does not grow with their
+number. Attention shares (`fusion.attention_shares`) show what was attended to, which need not have changed the answer.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from reveal.memory.manifest import Layout, check_encoder
 from reveal.memory.memory import Memory
 from reveal.network import weights
 from reveal.network.config import PAD
+from reveal.network.fusion import Fused
 from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
 from reveal.processing.processor import Processor, processor_of, view_costs
@@ -46,6 +47,7 @@ from reveal.reader import Reader, best_view, layout_of, reader_fingerprint, retr
 
 MOST_READ, MOST_FOUND = 4, 10  # default k of `ask` and `search`
 BEAMS = 4  # default beam width
+LEFT_OUT = 8  # items that are left out at a time, each in a row of its own
 SMALL = 50_000_000  # parameters; up to here a CPU compiles for longer than it computes
 Picture = str | Path | Float[np.ndarray, "s s 3"]
 COLUMNS = ("id", "source", "score", "prior", "attention", "left out", "text")
@@ -281,23 +283,31 @@ def answer(
 ) -> Attributed:
     """Answers one question with k items, 0 included, and leaves each out; inside `jit`, where `decoding` is static."""
     k = values.shape[1]
-    kept = jnp.concatenate([jnp.ones((1, k), bool), ~jnp.eye(k, dtype=bool)])
-    there = kept & jnp.asarray(present)
-    rows, every, score = (
-        jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), k + 1, axis=0), part) for part in (query, values, scores)
-    )
-    fused = model.fuse(rows, every, score, there, shares=True)
-    whole = fused._replace(states=fused.states[:1], mask=fused.mask[:1])
-    tokens = model.generate(whole, decoding).tokens[0]
+    values, scores, present = (jnp.asarray(x) for x in (values, scores, present))
+    fused = model.fuse(query, values, scores, present, shares=True)
+    tokens = model.generate(fused, decoding).tokens[0]
     inputs = jnp.concatenate([jnp.full((1,), model.config.bos, jnp.int32), tokens[:-1]])
-    logits = model.logits(fused, jnp.broadcast_to(inputs, (k + 1, len(inputs))))
-    every_token = jax.nn.log_softmax(logits)
-    per_token = jnp.take_along_axis(every_token, tokens[None, :, None], axis=-1)[..., 0]
-    likely = jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
-    shares = jnp.zeros((k,)) if fused.shares is None else fused.shares[0]
-    likelihood, empty = sureness(every_token[:1], tokens[None], model.config.eos)
-    effects = jnp.where(jnp.asarray(present)[0], likely[1:] - likely[0], 0)
-    return Attributed(tokens, likely[0], fused.prior[0], shares, effects, likelihood[0], empty[0])
+
+    def likely(fused: Fused) -> tuple[Float[Array, "r o v"], Float[Array, " r"]]:
+        """Log-probabilities of every token after those before it, and of the answer."""
+        logits = model.logits(fused, jnp.broadcast_to(inputs, (len(fused.states), len(inputs))))
+        every_token = jax.nn.log_softmax(logits)
+        per_token = jnp.take_along_axis(every_token, tokens[None, :, None], axis=-1)[..., 0]
+        return every_token, jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
+
+    def without(kept: Bool[Array, "r k"]) -> Float[Array, " r"]:
+        rows = jax.tree.map(lambda x: jnp.repeat(x, len(kept), axis=0), (query, values, scores))
+        return likely(model.fuse(*rows, kept & present))[1]
+
+    every_token, whole = likely(fused)
+    effects, shares = jnp.zeros((k,)), jnp.zeros((k,)) if fused.shares is None else fused.shares[0]
+    if k:
+        at_once = min(k, LEFT_OUT)
+        kept = ~jnp.eye(-(-k // at_once) * at_once, k, dtype=bool)
+        others = jax.lax.map(without, kept.reshape(-1, at_once, k)).reshape(-1)[:k]
+        effects = jnp.where(present[0], others - whole[0], 0)
+    likelihood, empty = sureness(every_token, tokens[None], model.config.eos)
+    return Attributed(tokens, whole[0], fused.prior[0], shares, effects, likelihood[0], empty[0])
 
 
 @functools.lru_cache(maxsize=4)

@@ -82,6 +82,8 @@ class Reader:
           sources: names of those to search; None: all.
           answers: to be scored instead of decoded ones.
         """
+        if not len(tokens):
+            raise ValueError("no questions to answer: give one or more")
         rows, outputs = {"tokens": tokens, "image": image, "answers": answers}, []
         for batch in batches({name: row for name, row in rows.items() if row is not None}, self._batch):
             given = batch.pop("answers", None)
@@ -166,9 +168,15 @@ def retrieve(
         return SearchResult(ids, scores, ids, 0), values, scores
     if memory is None:
         raise ValueError(f"k is {k}, but there is no memory: give one, or ask with k=0")
-    result = memory.search(np.asarray(query.vector), k, sources, np.asarray(query.log_gate))
-    scores = np.where(result.present, result.scores, 0).astype(np.float32)
-    return result, np.asarray(memory.values(result.ids), np.float32), scores
+    while True:
+        result = memory.search(np.asarray(query.vector), k, sources, np.asarray(query.log_gate))
+        try:
+            values = np.asarray(memory.values(result.ids), np.float32)
+        except ValueError:
+            if memory.version == result.version:
+                raise
+            continue  # another program has deleted an item since, and removed its files
+        return result, values, np.where(result.present, result.scores, 0).astype(np.float32)
 
 
 @partial(jax.jit, static_argnums=0)

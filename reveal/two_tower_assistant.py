@@ -196,7 +196,7 @@ class TwoTowerAssistant:
 
     def _quote(self, image: Picture | None, question: str, items: Sequence[Item]) -> tuple[str, float, int]:
         """The sentence that answers, its log-probability among those of its item, and the item's place."""
-        place = next((n for n, item in enumerate(items) if item.fields.get("text")), None)
+        place = next((n for n, item in enumerate(items) if str(item.fields.get("text") or "").strip()), None)
         if place is None:
             origin = items[0].fields.get("from")
             return (str(origin["file"]) if isinstance(origin, Mapping) else ". ".join(items[0].texts())), 0.0, 0

@@ -85,8 +85,6 @@ class Refresh(NoRefresh):
     """The arrays of a `RefreshedTask`, on the mesh of the training."""
 
     def __init__(self, task: RefreshedTask, config: RefreshConfig, mesh: Mesh, frozen: Any):
-        if config.lag is None and jax.process_count() > 1:
-            raise ValueError("refresh.lag is null: several processes must swap arrays at the same step; set a lag")
         self.task, self.config, self.mesh, self.spare = task, config, mesh, spare_mesh(config.spare)
         self.frozen = frozen if self.spare is None else jax.tree.map(self._to_spare, frozen)
         self.current = Version(-1, 0, 0.0, None)
@@ -231,6 +229,14 @@ class Refresh(NoRefresh):
     def _check_cancelled(self) -> None:
         if self.cancelled.is_set():
             raise Cancelled
+
+
+def spare_devices(task: Task) -> int:
+    """How many devices only refresh. Raises ValueError for a refresh that several processes cannot do together."""
+    config = task.refresh if isinstance(task, RefreshedTask) else None
+    if config is not None and config.lag is None and jax.process_count() > 1:
+        raise ValueError("refresh.lag is null: several processes must swap arrays at the same step; set a lag")
+    return 0 if config is None else config.spare
 
 
 def make_refresh(task: Task, mesh: Mesh, frozen: Any) -> NoRefresh:

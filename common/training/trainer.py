@@ -32,9 +32,9 @@ from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger, LoggerConfig, MetricWindow
 from common.training.mesh import Rules, check_rules, make_mesh, place, replicated, shard_batch, shardings
 from common.training.optimizer import OptimConfig, make_optimizer, make_schedule
-from common.training.refresh import NoRefresh, make_refresh
+from common.training.refresh import NoRefresh, make_refresh, spare_devices
 from common.training.state import TrainState, abstract_state, as_seed, init_state, train_step
-from common.training.task import IDS, Batch, Data, Metrics, RefreshedTask, SplitFrozenTask, Task
+from common.training.task import IDS, Batch, Data, Metrics, SplitFrozenTask, Task
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +98,7 @@ def train(
         names = distributed.on_first(lambda: list(evaluation.prepare()))  # raises for a missing test set
         if config.best and config.best not in names:
             raise ValueError(f"trainer.best is {config.best!r}: the evaluation gives {', '.join(sorted(names))}")
-    spare = task.refresh.spare if isinstance(task, RefreshedTask) and task.refresh else 0
-    mesh = make_mesh(config.devices, config.fsdp, spare)
+    mesh = make_mesh(config.devices, config.fsdp, spare_devices(task))
     tx = make_optimizer(optim, config.steps)
     batches = data.batches(seed)
     checkpoints = Checkpoints(folder, config.keep, config.keep_every, config.best, config.best_is_highest)

@@ -10,11 +10,11 @@ its checksum is another; the items of each source are compared by themselves, so
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from reveal.memory.engines.engine import optional
 from reveal.memory.items import Item
 from reveal.memory.memory import Memory
 from reveal.sources import Items, Skips
+from reveal.sources.folder import Empty
 from reveal.two_tower_assistant import AnyAssistant
 
 QUIET = 400  # milliseconds without a further change before a change is read
@@ -33,8 +34,8 @@ Key = tuple[str, str]  # source, path in its folder
 def sync(
     memory: Memory, sources: Sequence[Items], assistant: AnyAssistant, side: int | None = None, progress: bool = False
 ) -> Report:
-    """Makes the memory equal to the folders. Items that came otherwise (`reveal add --text`) stay. Raises as
-    `memory_build.add`."""
+    """Makes the memory equal to the folders. Items that came otherwise (`reveal add --text`) stay. Raises
+    FileNotFoundError for a missing folder, and as `memory_build.add`; then nothing is changed."""
     started, encoder = time.perf_counter(), Encoder(assistant, Skips(), side, progress)
     known: dict[Key, tuple[int, list[int]]] = {}
     for start in range(0, len(ids := memory.rows().ids), CHANGE):
@@ -85,7 +86,7 @@ def watch(
 
 def _items(sources: Sequence[Items], skips: Skips) -> Iterator[Item]:
     for source in sources:
-        if Path(source.path).is_dir():
+        with contextlib.suppress(Empty):  # its last file was deleted, and so are its items; a missing folder is raised
             yield from (dataclasses.replace(item, id=None) for item in source.read(skips))
 
 

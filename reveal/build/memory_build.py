@@ -233,7 +233,7 @@ class Encoder:
                 if item.source not in sources:
                     raise ValueError(
                         f"item {item.id} is of source {item.source!r}, this network knows {', '.join(sources)}: name"
-                        " one of these with --source or in the file"
+                        " one of these with --source or in the file, or all of the file's with --encoder and --names"
                     )
                 yield item
 

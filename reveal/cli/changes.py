@@ -47,7 +47,9 @@ def build(command: commands.Build) -> None:
         target = _beside(folder)
     names = split_names(command.names)
     if encoder is not None:
-        names = names or list(dict.fromkeys(str(source.options.get("source", "own")) for source in sources))
+        default = {source.reader: source.READERS[source.reader].source for source in sources}
+        given = (str(source.options.get("source", default[source.reader])) for source in sources)
+        names = names or list(dict.fromkeys(given))
     assistant = load_assistant(command, names=names)
 
     from reveal.build import memory_build
@@ -133,7 +135,7 @@ def _remember(memory: Path, encoder: str | None, reader: str | None) -> None:
 
 def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) -> list[Items]:
     """What the arguments name. For an encoder folders are documents in passages that its text tower reads whole, each
-    a source with the folder's name."""
+    a source with the folder's name. Raises ValueError for two folders of one source, unless `source` asks for it."""
     words, found = 0, []
     if encoder is not None:
         from common.nn.two_towers import TwoTowerConfig
@@ -145,6 +147,13 @@ def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) 
             name = source or Path(one.path).resolve().name
             options = {"words": words, "overlap": words // 5, "source": name, **one.options}
             one = dataclasses.replace(one, reader="documents", options=options)
+            others = (other for other in found if other.reader == "documents")
+            same = next((other for other in others if other.options["source"] == options["source"]), None)
+            if same is not None and source is None:
+                raise ValueError(
+                    f"{same.path} and {one.path} are both source {options['source']!r}, and files of one name would be"
+                    f" taken for each other: give one a source of its own, documents:{one.path},source=NAME"
+                )
         found.append(one)
     return found
 
@@ -163,13 +172,15 @@ def remove(command: commands.Remove) -> None:
 
 def refresh(command: commands.Refresh) -> None:
     memory = Memory(command.memory, wait=command.wait)
+    encoder, reader = published_networks(command, memory.folder)
+    command = dataclasses.replace(command, encoder=encoder, reader=reader)
     assistant = load_assistant(command, names=split_names(command.names), default_sources=memory.layout.sources)
 
     from reveal.build import memory_build
 
     with _room(command.memory, "the memory is as it was; make room and try again"):
         report = memory_build.refresh(memory, assistant, progress=not command.quiet)
-    _remember(memory.folder, *published_networks(command, memory.folder))
+    _remember(memory.folder, encoder, reader)
     _write_report(command, report, command.memory)
 
 

@@ -54,8 +54,8 @@ class Memory(Snapshot):
 
     Args:
       folder, encoder: as `Snapshot`, and raises as it does.
-      engine: that searches; None: `ExactEngine` over all devices. One that several memories have gets each one's keys
-        anew when that is its turn.
+      engine: that searches; None: `ExactEngine` on this process's devices. One that several memories have gets each
+        one's keys anew when that is its turn.
       wait: seconds that a change waits for another program's; it is then made to the version that is there. With 0 it
         is refused, also if another program has changed the memory since it was opened.
     """
@@ -111,7 +111,14 @@ class Memory(Snapshot):
         found = read_manifest(self.folder)
         if found == self.manifest:
             return False
-        self.__dict__.update(vars(Snapshot(self.folder, self.layout.encoder)))
+        present = Snapshot(self.folder, self.layout.encoder)
+        before, after = (
+            {(one.info.name, one.info.files["ids.npy"], one.info.files["keys.npy"]) for one in snapshot.shards}
+            for snapshot in (self, present)
+        )
+        if before <= after:  # the same memory, so engines keep the keys that they have
+            present._token = self._token
+        self.__dict__.update(vars(present))
         return True
 
     def _again(self, read: Callable[..., Any], *arguments: Any) -> Any:

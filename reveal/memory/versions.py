@@ -139,7 +139,8 @@ class Change:
     def __init__(self, before: Snapshot, version: int):
         self._before, self._version, self._next = before, version, before.manifest.next_id
         self._written: list[Shard] = []
-        self._deleted: list[tuple[np.ndarray, np.ndarray]] = []  # shards and rows
+        self._edited: list[np.ndarray] = []  # ids, as are the next
+        self._deleted: list[np.ndarray] = []
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
         """New items; their ids. Raises ValueError for an id that is there, and as `shards.stored_rows`; then nothing of
@@ -160,21 +161,26 @@ class Change:
         ids = [item.id for item in items if item.id is not None]
         if len(ids) < len(items):
             raise ValueError("an item to edit has no id; give it the one that it has in the memory, or add it")
-        found = self._before.find(ids)
+        self._before.find(ids)
         self._write(items, ids, keys, values)
-        self._deleted.append(found)
+        self._edited.append(ids_of(ids))
 
     def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
         """Deletes items. Raises ValueError for an id that is not there."""
-        self._deleted.append(self._before.find(ids))
+        self._before.find(ids)
+        self._deleted.append(ids_of(ids))
 
     def reserve(self, number: int) -> None:
         """Leaves the ids below to items that bring them: new ones are not smaller."""
         self._next = max(self._next, number)
 
     def finish(self) -> tuple[int, list[Shard]] | None:
-        """The next id and the shards of the next version, all files written; None: nothing has changed."""
-        home, row = np.concatenate([np.zeros((2, 0), np.int64), *self._deleted], axis=1)
+        """The next id and the shards of the next version, all files written; None: nothing has changed. Raises
+        ValueError for an id that was both edited and deleted."""
+        edited, deleted = (np.concatenate([ids_of([]), *ids]) for ids in (self._edited, self._deleted))
+        if len(both := np.intersect1d(edited, deleted)):
+            raise ValueError(f"id {both[0]} is edited and deleted in one change; do one of them, or make two changes")
+        home, row = self._before.find(np.concatenate([edited, deleted]))
         if not self._written and not len(home):
             return None
         shards = [*self._before.shards, *self._written]

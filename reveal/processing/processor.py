@@ -7,7 +7,7 @@ Older files may have a `processor.json` beside them.
 
 | what | from the first of |
 | --- | --- |
-| tokenizer | the argument; a file of `BESIDE` beside the weights; the description's file or words; the recipe's file |
+| tokenizer | the argument; the description's words; `BESIDE` the weights; the description's file; the recipe's |
 | lengths, prompt, blank image, hops | the description; the recipe's `data`; those of the published networks |
 | sources | the argument; the description; the recipe; the caller's default |
 
@@ -84,6 +84,7 @@ class Processor:
     hops: Mapping[str, Hops] = dataclasses.field(default_factory=dict)  # of two-hop questions, in lower case
     views: tuple[tuple[float, int], ...] = ()  # share of the sides, windows along each; (): the whole image only
     doubt: Doubt | None = None  # how far to trust an answer
+    completes: bool = False  # trained to complete captions (`prefix`): MASK ends the prompt for a description
 
     def question(self, text: str) -> Int[np.ndarray, " n"]:
         """The tokens of a question. Raises ValueError for one longer than `question_length`."""
@@ -93,6 +94,10 @@ class Processor:
         if count > self.question_length:
             more, start = "or more " if count == len(tokens) else "", textwrap.shorten(question, 60, placeholder="...")
             raise ValueError(f"{start!r} has {count} {more}tokens, at most {self.question_length} are read: shorten it")
+        if self.completes and question == DESCRIBE:
+            if count == self.question_length:
+                raise ValueError(f"question_length is {count}: the prompt for a description and MASK take one more")
+            tokens[count] = self.tokenizer.mask
         return tokens[: self.question_length]
 
     def unknown(self, text: str) -> list[str]:
@@ -164,6 +169,7 @@ def processor_of(
         )
     options: dict[str, Any] = {ours: int(data[theirs]) for ours, theirs in LENGTHS.items() if theirs in data}
     options |= {key: description[key] for key in (*LENGTHS, "prompt") if key in description}
+    options["completes"] = data.get("objective") == "prefix"
     size = config.vit.image_size
     if (grey := description.get("blank")) is not None:
         options["blank"] = np.full((size, size, 3), grey, np.float32)

@@ -101,12 +101,15 @@ def sections(file: Path) -> list[tuple[str, str]]:
 
 def _html_sections(html: str, own: str) -> list[tuple[str, str]]:
     """The text below each heading, and that before the first."""
-    page = optional("bs4", "documents").BeautifulSoup(html, "html.parser")
+    bs4 = optional("bs4", "documents")
+    page = bs4.BeautifulSoup(html, "html.parser")
     for element in page.find_all(NO_TEXT):
         element.decompose()
     title = page.title.extract().get_text(" ", strip=True) if page.title else ""
     found, heading, texts = [], title or own, []
     for string in (page.body or page).find_all(string=True):
+        if isinstance(string, bs4.element.PreformattedString):  # a comment or declaration
+            continue
         within = next((one for one in string.parents if one.name in HEADINGS), None)
         if within is None:
             texts.append(string)

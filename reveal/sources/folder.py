@@ -22,6 +22,10 @@ from reveal.sources.records import NO_HANDLES, Record, Skips
 TEXT = ".txt"
 
 
+class Empty(FileNotFoundError):
+    """A folder without any file that can be read."""
+
+
 def records(path: str | Path, *, skips: Skips) -> Iterator[Record]:
     """The items of a folder. Raises as `groups`."""
     for number, files in enumerate(groups(Path(path), (TEXT,), skips)):
@@ -45,7 +49,7 @@ def records(path: str | Path, *, skips: Skips) -> Iterator[Record]:
 
 def groups(folder: Path, texts: Sequence[str], skips: Skips) -> list[list[Path]]:
     """The images and texts of each name, in order; files of other kinds are counted. `texts` are suffixes. Raises
-    FileNotFoundError without the folder, and if there are none."""
+    FileNotFoundError without the folder; `Empty` if there are none."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; check the name")
     found: dict[Path, list[Path]] = {}
@@ -55,5 +59,5 @@ def groups(folder: Path, texts: Sequence[str], skips: Skips) -> list[list[Path]]
         else:
             skips.note("of a kind that is not read", str(file))
     if not found:
-        raise FileNotFoundError(f"{folder} has no {' '.join(texts)} and no {' '.join(READABLE)}; name another folder")
+        raise Empty(f"{folder} has no {' '.join(texts)} and no {' '.join(READABLE)}; name another folder")
     return [found[name] for name in natsorted(found, key=str)]

@@ -9,10 +9,11 @@ from `encoded`. `encode_all` computes keys and values of all items; the trainer 
 
 All of it but sources and ids is split by rows over the devices of the mesh (`SPLIT`): each encodes its own rows, and
 `gather` brings the rows that a step reads to the devices that read them. So the memory of a device and the time of a
-refresh are those of its share.
+refresh are those of its share. On a number of devices that does not divide the rows, such as 7, each holds and encodes
+all of them, and only the search is split.
 
-Rows are the items in order of their ids, padded with rows that no search finds to a number that any mesh divides
-(`exact.py`). Rows carry the item's id, so this memory and the one on disk name the same items.
+Rows are the items in order of their ids, padded with rows that no search finds to a multiple of `ROWS` (`exact.py`).
+Rows carry the item's id, so this memory and the one on disk name the same items.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from reveal.memory.engines.exact import UNIT
 from reveal.network.layers import PLAIN, Mode
 from reveal.network.model import Item, Reveal
 
-ROWS = 8 * UNIT  # rows come in multiples of this: eight devices have whole blocks each
+ROWS = 8 * UNIT  # which 2, 4, 8, ... devices divide, up to eight into whole blocks
 CHUNK = 128  # items that a device encodes at a time
 SPLIT = (("contents/(tokens|image|has_image)$", "rows"),)  # `common.training.mesh.Rules`
 
@@ -67,8 +68,10 @@ def contents_of(items: Any, sources: int) -> Contents:
     padding = -len(order) % ROWS
 
     def padded(array: np.ndarray, dtype: Any, value: int = 0) -> np.ndarray:
-        ordered = array[order].astype(dtype)
-        return np.pad(ordered, [(0, padding)] + [(0, 0)] * (array.ndim - 1), constant_values=value)
+        rows = np.full((len(order) + padding, *array.shape[1:]), value, dtype)
+        # "clip", for "raise" fills a copy first: images are most of a host's memory
+        np.take(array.astype(dtype, copy=False), order, axis=0, out=rows[: len(order)], mode="clip")
+        return rows
 
     return Contents(
         padded(items.tokens, np.int32),
@@ -163,6 +166,8 @@ def encode_all(
     mesh = sharding.mesh if isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated else None
     share = len(contents.id) // (1 if mesh is None else mesh.size)
     chunk = math.gcd(share, CHUNK)
+    if isinstance(sharding, NamedSharding):  # gathers split parameters once, not for every chunk
+        params = jax.jit(lambda tree: tree, out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))(params)
     inputs = Contents(*map(jnp.asarray, contents))
     encoded = _empty(graph, params, inputs, mesh)
     for start in range(0, share, chunk):

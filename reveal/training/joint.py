@@ -18,6 +18,7 @@ It gets every version of the keys when that comes into use, with no step running
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -51,6 +52,8 @@ class Joint(RevealTask):
     engine: Engine | None = None  # on the host, for one process and on a CPU one device; None: exact, in the step
     refresh: RefreshConfig = dataclasses.field(default_factory=RefreshConfig)
     failures: list[Exception] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
+    # Drawn name of a training: its versions, numbered from 0, are not those of the one before.
+    training: str = dataclasses.field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self):
         super().__post_init__()
@@ -65,6 +68,10 @@ class Joint(RevealTask):
             raise ValueError(f"task.engine is {name}, which serves one process: leave it null, or train in one process")
         if self.sources is not None:
             object.__setattr__(self, "sources", tuple(self.sources))
+
+    def frozen(self) -> dict[str, Any]:
+        object.__setattr__(self, "training", secrets.token_hex(8))
+        return super().frozen()
 
     def refresh_arrays(
         self, params: Params, frozen: Any, check_cancelled: Callable[[], None] = lambda: None
@@ -82,7 +89,7 @@ class Joint(RevealTask):
         live = np.asarray(contents.id) >= 0
         ids, source, keys = (np.asarray(x)[live] for x in (contents.id, contents.source, version.arrays["keys"]))
         rows = Rows.of(ids, source, keys, np.full(len(ids), version.number, np.int32))
-        self.engine.update(rows, self.config.sources, version.number)
+        self.engine.update(dataclasses.replace(rows, memory=self.training), self.config.sources, version.number)
 
     def check(self) -> None:
         """Raises what the engine raised in a step."""
@@ -105,6 +112,8 @@ class Joint(RevealTask):
         mode = self.mode(context.key, 2)
         output = Output(query, values, self.predict(model, query, values, batch["answer"], mode, score, hits.rows >= 0))
         weights = dataclasses.replace(self.weights, reconstruct=0)  # of the warm start
+        if self.k == 0:  # means over values that are not there
+            weights = dataclasses.replace(weights, disentangle=0, gap=0)
         if "gold" not in batch:
             weights = dataclasses.replace(weights, contrastive=0, gate=0)
         else:

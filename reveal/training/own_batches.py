@@ -28,12 +28,14 @@ per item, not per step as in the reference.
 question would teach that its key is to be far from all questions.
 
 The same seed gives the same batches, for any number of threads and processes, and an iterator can be resumed from its
-state. Questions are in RAM; their images are read when needed.
+state. Questions are in RAM; their images are read when needed. A damaged one is named in the log, and the next question
+takes its place, unless `strict`.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,14 +45,14 @@ from typing import Any, Literal, get_args
 
 import grain
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, UInt8
 
 from common.data.stored import decode_picture
 from common.training.batches import batches
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
 from reveal.processing.item_arrays import ItemArrays, Later, arrays_of
-from reveal.processing.processor import DESCRIBE, network_input, prompted, resized
+from reveal.processing.processor import CUT, DESCRIBE, network_input, prompted, resized
 from reveal.sources.records import Question, Skips
 from reveal.sources.registry import Items, Questions
 
@@ -196,14 +198,16 @@ class OwnDataConfig:
         elif question.gold is not None and question.gold not in ids:
             skips.add("whose gold item is not in the knowledge", _name(question))
         else:
+            if vqa and self.vocabulary.encode(prompted(question.text), 2 * self.text_length)[self.text_length :].any():
+                skips.note(f"{CUT} {self.text_length} tokens", _name(question))
             negatives = tuple(number for number in question.negatives if number in ids and number != question.gold)
             return question._replace(answers=answers, negatives=negatives)
         return None
 
     def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Example:
-        question = self.usable_questions[int(index)]
+        question, picture = self._readable(int(index))
         answer = question.answers[rng.integers(len(question.answers))]
-        image = resized(decode_picture(question.image, _name(question)), self.image_size, rng, self.crop)
+        image = resized(picture, self.image_size, rng, self.crop)
         example: Example = {"image": image.astype(np.float32) / 255, "id": np.int64(question.id)}
         if self.objective == "prefix":
             example["caption"] = self.vocabulary.encode(answer, self.prefix + self.answer_length)
@@ -215,6 +219,26 @@ class OwnDataConfig:
             example |= {"gold": np.int32(question.gold), "source": sources[np.searchsorted(ids, question.gold)]}
             example["negatives"] = self._negatives(question, rng)
         return example
+
+    def _readable(self, index: int) -> tuple[Question, UInt8[np.ndarray, "h w 3"]]:
+        """The question and its image; unless `strict`, the next one whose image can be read. Raises OSError and
+        ValueError if none can."""
+        for place in itertools.count():
+            question = self.usable_questions[(index + place) % len(self.usable_questions)]
+            try:
+                return question, decode_picture(question.image, _name(question))
+            except (ValueError, FileNotFoundError) as error:
+                if self.strict or place + 1 == len(self.usable_questions):
+                    raise
+                if question.id not in self._damaged:
+                    self._damaged.add(question.id)
+                    log.warning("%s is left out, the next question is in its place (%s)", _name(question), error)
+        raise AssertionError
+
+    @functools.cached_property
+    def _damaged(self) -> set[int]:
+        """Questions whose images could not be read."""
+        return set()
 
     def _split_caption(self, seed: int, index: int, example: Example) -> Example:
         """Splits a caption where the batch of the example with this index does."""

@@ -53,6 +53,10 @@ class Knowledge(Protocol):
     """Where items come from: a config object, usually that of the data."""
 
     @property
+    def sources(self) -> Sequence[str]:
+        """Names of the items' sources, in order of the network's gate."""
+
+    @property
     def items(self) -> Any:
         """`reveal.processing.item_arrays.ItemArrays`."""
 
@@ -92,12 +96,18 @@ class RevealTask:
     @functools.cached_property
     def config(self) -> RevealConfig:
         size, bos = len(self.knowledge.vocabulary), self.knowledge.vocabulary.bos
+        names = tuple(self.knowledge.sources)
         if self.network is None:
-            return RevealConfig.tiny(size)
+            return RevealConfig.tiny(size, len(names))
         if self.network.vocab_size < size:
             raise ValueError(f"task.network.vocab_size is {self.network.vocab_size}: the vocabulary has {size} tokens")
         if bos != self.network.bos:
             raise ValueError(f"task.network.bos is {self.network.bos}: the vocabulary's texts begin with {bos}")
+        if self.network.sources != len(names):
+            raise ValueError(
+                f"task.network.sources is {self.network.sources}: data.sources names {len(names)} ({', '.join(names)});"
+                " make them equal, for the weights will be read by these names"
+            )
         return self.network
 
     @property
@@ -185,8 +195,19 @@ class WarmStart(RevealTask):
     gold item first among all of the batch, and the query reads it among `k - 1` of its negatives, shuffled."""
 
     weights: Weights = dataclasses.field(default_factory=lambda: Weights(contrastive=0.5))
+    k: int = 2  # items that are read, the gold one among them
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.k < 1:
+            raise ValueError(f"task.k is {self.k}: the warm start reads the gold item; give 1 or more")
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
+        if "gold" not in batch:
+            raise ValueError(
+                "the warm start needs each question's gold item, and data.questions name none: give them `gold`, or"
+                " train with experiment=reveal_memory"
+            )
         model, contents = self.model(params), Contents(*context.frozen["contents"])
         slots_key, augment_key = jax.random.split(context.key)
         query = self.query(model, batch, context.key)
@@ -229,6 +250,11 @@ class WarmStart(RevealTask):
     def slots(self, key: PRNGKeyArray, ids: Int[Array, "b m"]) -> Int[Array, "b k"]:
         """Which candidates are read: the gold one and k - 1 others, shuffled, as T5's positions see their order."""
         b, m = ids.shape
+        if self.k > m:
+            raise ValueError(
+                f"task.k is {self.k}, and a question has its gold item and {m - 1} negatives: give at most {m}, or"
+                " raise data.negatives"
+            )
         choice_key, shuffle_key = jax.random.split(key)
         others = jax.vmap(lambda key: 1 + jax.random.permutation(key, m - 1))(jax.random.split(choice_key, b))
         slots = jnp.concatenate([jnp.zeros((b, 1), jnp.int32), others[:, : self.k - 1]], axis=1)

@@ -17,7 +17,7 @@ from common.training import refresh
 from common.training.checkpoint import Checkpoints
 from common.training.mesh import DATA, FSDP, make_mesh
 from common.training.optimizer import OptimConfig
-from common.training.refresh import make_refresh
+from common.training.refresh import make_refresh, spare_devices
 from common.training.task import RefreshConfig
 from common.training.trainer import TrainerConfig, train
 
@@ -67,9 +67,8 @@ def test_invalid_settings(monkeypatch):
         assert value in refused(ValueError, RefreshConfig, **fields)
     assert "refresh.spare is 2 " in refused(ValueError, make_mesh, 0, 1, 2)
     assert "trainer.devices is 2" in refused(ValueError, make_mesh, 2, 1, 1)
-    mesh = make_mesh(2)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert "refresh.lag is null" in refused(ValueError, make_refresh, follow(lag=None), mesh, {})
+    assert "refresh.lag is null" in refused(ValueError, spare_devices, follow(lag=None))
     assert "refresh.spare is 1" in refused(ValueError, make_mesh, 0, 1, 1)
 
 

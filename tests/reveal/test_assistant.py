@@ -22,12 +22,13 @@ from recipes.countries.phrases import SOURCES as SOURCES_OF_LAND
 from recipes.countries.phrases import hops
 from recipes.small_world.facts import SOURCES
 from recipes.small_world.items import WorldVocabulary
-from reveal.assistant import Assistant
+from reveal.assistant import Assistant, answer
 from reveal.build.memory_build import build
 from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
 from reveal.memory.items import Item
 from reveal.network import weights
 from reveal.network.generator import Decoding
+from reveal.network.model import Reveal
 from reveal.processing.processor import DESCRIBE, Hops, Processor, network_input, processor_of
 from reveal.processing.tokenizers import Pieces, Words
 from reveal.reader import Reader
@@ -50,7 +51,9 @@ def assistant(place):
 
 @pytest.fixture(scope="module")
 def evidence(assistant, place):
-    return assistant.ask(place / "asked.png", QUESTION, k=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reveal.assistant.LEFT_OUT", 2)  # in two parts, the second of which is filled up
+        return assistant.ask(place / "asked.png", QUESTION, k=3)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,22 @@ def test_leaving_an_item_out_does_what_three_passes_without_it_do(assistant, by_
     expected = [likely(set(ids) - {one}) - likely(ids) for one in ids]
     np.testing.assert_allclose([one.effect for one in evidence.items], expected, atol=1e-4)
     assert max(map(abs, expected)) > 1e-2  # or the comparison would say nothing
+
+
+def test_attention_is_measured_in_one_row(assistant, monkeypatch):
+    """The other rows, without one item each, come some at a time."""
+    fused, fuse = [], Reveal.fuse
+
+    def watched(model, query, *inputs, shares=False, **more):
+        fused.append((len(query.states), shares))
+        return fuse(model, query, *inputs, shares=shares, **more)
+
+    monkeypatch.setattr(Reveal, "fuse", watched)
+    query = assistant.query(None, QUESTION)
+    values = np.zeros((1, 20, NETWORK.value_tokens, NETWORK.width), np.float32)
+    inputs = query, values, np.zeros((1, 20), np.float32), np.ones((1, 20), bool)
+    found = jax.eval_shape(lambda: answer(assistant.model, *inputs, Decoding(2)))
+    assert fused == [(1, True), (8, False)] and found.effects.shape == found.shares.shape == (20,)
 
 
 def test_without_a_memory_and_with_a_few_items(assistant, place):
@@ -136,7 +155,9 @@ def test_a_recipe_says_how_to_read(tmp_path):
     inputs = processor_of(file, model.config, header)
     assert (inputs.item_length, inputs.question_length, inputs.answer_length) == (16, 12, 3)
     assert inputs.sources == SOURCES and inputs.image_size == 16 and isinstance(inputs.tokenizer, Words)
-    assert not inputs.hops and inputs.blank is None
+    assert not inputs.hops and inputs.blank is None and not inputs.completes
+    prefix = dataclasses.replace(header, metadata={"recipe": {"data": RECIPE | {"objective": "prefix"}}})
+    assert processor_of(file, model.config, prefix).completes
     assert processor_of(file, model.config, header, words, "abcd").sources == tuple("abcd")
     np.testing.assert_array_equal(inputs.question("food ?")[-4:], 0)
     assert inputs.unknown("Food of the gull?") == ["of", "the", "gull"]
@@ -195,6 +216,11 @@ def test_an_image_without_a_question_is_to_be_described():
     inputs = Processor(tokenizer, ("a",), 16, question_length=9)
     assert inputs.tokenizer.decode(inputs.question("")) == DESCRIBE.lower().replace(":", " :")
     assert not Processor(WorldVocabulary.of_world(), SOURCES, 16, prompt="{}").question(" ").any()
+    completes, count = dataclasses.replace(inputs, completes=True), int((inputs.question("") != tokenizer.pad).sum())
+    assert completes.question("")[: count + 1].tolist() == [*inputs.question("")[:count], tokenizer.mask]
+    np.testing.assert_array_equal(completes.question("what"), inputs.question("what"))
+    with pytest.raises(ValueError, match="MASK"):
+        dataclasses.replace(completes, question_length=count).question("")
 
 
 def test_the_sheet_shows_everything(place, evidence):

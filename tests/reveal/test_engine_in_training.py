@@ -117,6 +117,18 @@ def test_refusals(monkeypatch):
         Joint(WORLD, NETWORK, engine=NumpyEngine())
 
 
+def test_a_second_training_has_keys_of_its_own():
+    """Its versions have the same numbers."""
+    task, names = Joint(WORLD, NETWORK, k=3, engine=NumpyEngine()), []
+    for _ in range(2):
+        frozen = task.frozen()
+        for number in range(2):
+            keys = np.ones((len(frozen["contents"].id), 8), np.float32)
+            task.on_refresh(Version(number, 0, 0.0, {"keys": keys}), frozen, {})
+            names.append(task.engine.rows.memory)
+    assert names[0] == names[1] and names[2] == names[3] and len(set(names)) == 2
+
+
 def test_a_query_that_is_not_finite_finds_nothing():
     """The loss is NaN then, and the trainer reports its questions. A failure waits for `check`."""
     task = Joint(WORLD, NETWORK, k=3, engine=NumpyEngine())

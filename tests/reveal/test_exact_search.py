@@ -71,6 +71,22 @@ def test_the_engine_finds_what_numpy_finds():
     assert not (engine.search(queries, 50, log_gate=gate).sources == 1).any()
 
 
+def test_rows_that_the_devices_do_not_divide():
+    """As of training on 7 devices beside a spare one."""
+    rng = np.random.default_rng(4)
+    (_, source, keys), queries, gate = drawn(rng, 301), eighths(rng, 4, WIDTH), -np.abs(eighths(rng, 4, SOURCES))
+    index = exact.Index(jnp.asarray(keys), jnp.asarray(source, jnp.int32))
+    hits = jax.jit(lambda *given: exact.search(index, *given[:1], 300, *given[1:], make_mesh(2)))(queries, gate)
+    compare(hits, by_numpy(np.arange(301), source, keys, queries, 300, gate))
+
+
+def test_a_process_searches_alone(monkeypatch):
+    """As the first of several does that scores weights: the others do not search, and would be waited for."""
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[1:])
+    engine = ExactEngine()
+    assert engine.mesh.devices.ravel().tolist() == jax.devices()[1:]
+
+
 def test_fewer_than_k_items():
     engine, items, queries, _ = engine_of(n=20)
     assert 0 < (items[1] == 2).sum() < 15

@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 from pathlib import Path
 
+import jax.numpy as jnp
 import memories
 import ml_dtypes
 import numpy as np
@@ -17,9 +18,13 @@ from memories import LAYOUT, build, drawn
 
 from common.training.mesh import make_mesh
 from reveal.memory import Builder, ExactEngine, FaissEngine, Item, Layout, Memory, MilvusEngine, fingerprint
+from reveal.memory.engines import exact
 from reveal.memory.folder import Busy, replace
 from reveal.memory.manifest import read_manifest
 from reveal.memory.shards import Shard
+from reveal.network.config import RevealConfig
+from reveal.network.model import Query
+from reveal.reader import retrieve
 
 KG = Item("kg", {"a": 1})
 
@@ -211,6 +216,14 @@ def test_a_change_in_parts_is_one_version_or_none(folder):
             change.reserve(1000 if number == 3 else 0)
             assert change.add(items, keys, values) == list(range(1000, 1004) if number == 3 else range(25, 29))
             change.add(numbered(number), keys[:1], values[:1])
+        assert memory.version == 1 and files(folder) == before
+    for first in ("edit", "delete"):
+        with pytest.raises(ValueError, match="id 7 "), memory.changing() as change:
+            if first == "delete":
+                change.delete([7])
+            change.edit([Item("kg", {"text": "new"}, id=7)], keys[:1], values[:1])
+            if first == "edit":
+                change.delete([7])
         assert memory.version == 1 and files(folder) == before
     with memory.changing() as change:
         change.add(items, keys, values)
@@ -423,6 +436,22 @@ def test_programs_that_read_go_on(folder, change):
     assert reader.items(found.ids[0])[0].fields == items[3].fields and reader.version == writer.version
     assert late.search(keys[3:4], k=1).ids[0, 0] == found.ids[0, 0]
     assert not reader.reopen()
+
+
+def test_an_item_that_another_program_deletes_is_searched_for_again(folder, monkeypatch):
+    reader, writer, keys = Memory(folder), Memory(folder), drawn(25)[1]
+    assert reader.search(keys[7:8], k=1).ids[0, 0] == 7
+    writer.delete([7])
+    writer.compact()
+    query = Query(jnp.zeros((1, 1, 4)), jnp.ones((1, 1), bool), jnp.asarray(keys[7:8]), jnp.zeros((1, 3)))
+    found, values, _ = retrieve(reader, query, 1, None, RevealConfig.tiny())
+    assert found.version == reader.version == 3 and found.ids[0, 0] != 7
+    np.testing.assert_array_equal(values[0], writer.values(found.ids[0]).astype(np.float32))
+
+    placed = []
+    monkeypatch.setattr(exact, "place", lambda *given, place=exact.place: placed.append(0) or place(*given))
+    writer.add(*drawn(1, seed=1))
+    assert reader.reopen() and reader.search(drawn(1, seed=1)[1], k=1).ids[0, 0] == 25 and not placed
 
 
 def test_a_builds_first_mistake_leaves_the_folder_free(tmp_path):

@@ -1,6 +1,7 @@
 """Batches of your own files: their contents, reproducibility and refusals; both stages train on them."""
 
 import dataclasses
+import itertools
 import json
 import logging
 import re
@@ -178,10 +179,23 @@ def test_unusable_items_and_questions_are_skipped_or_refused(files, tmp_path, ca
     assert "3 records" in caplog.text and "without an answer" in caplog.text and "without text" in caplog.text
     with pytest.raises(ValueError, match="question 0 "):
         _ = config(broken, strict=True).usable_questions
+    with caplog.at_level(logging.WARNING):
+        assert len(config(files, text_length=5, strict=True).usable_questions) == 12
+    assert "12 whose text was cut after 5 tokens" in caplog.text
     (tmp_path / "item.png").write_bytes(b"no picture")
     damaged = {4: {"image": "item.png"}, 5: {"image": None, "title": "", "text": ""}}
     spoilt = changed(files, tmp_path, "knowledge", lambda n, entry: entry | damaged.get(n, {}))
     assert {14, 15}.isdisjoint(config(spoilt).items.id) and len(config(spoilt).items) == 10
+
+
+def test_a_question_with_a_damaged_image_is_left_out(files, tmp_path, caplog):
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    of = changed(files, tmp_path, "questions", lambda n, entry: entry | ({"image": "broken.png"} if n == 5 else {}))
+    ids = np.concatenate([next(batches)["id"] for batches in [config(of).batches(0)] for _ in range(3)])
+    assert sorted(ids) == [0, 1, 2, 3, 4, 6, 6, 7, 8, 9, 10, 11]
+    assert caplog.text.count("question 5 ") == 1
+    with pytest.raises(ValueError, match="broken"):
+        list(itertools.islice(config(of, strict=True).batches(0), 3))
 
 
 INVALID = dict(batch_size=0, answer_length=1, crop=[0, 1], item_crop=[0.5], drop_image=2, sources=["a", "a"])
@@ -212,6 +226,9 @@ def test_files_that_do_not_fit_are_refused(files, tmp_path):
         config({**files, "questions": str(tmp_path / "nowhere.jsonl")}).batches(0)
     with pytest.raises(ValueError, match=r"bos is 3.* 2"):
         _ = WarmStart(config(files), dataclasses.replace(RevealConfig.tiny(), bos=3)).config
+    with pytest.raises(ValueError, match=r"task.network.sources is 3.* 2 \(wiki, web\)"):
+        _ = WarmStart(config(files), RevealConfig.tiny(sources=3)).config
+    assert WarmStart(config(files)).config.sources == 2
 
 
 NETWORK = dict(
@@ -270,5 +287,7 @@ def test_recipes_train_the_published_parts_of_the_published_network(name):
     more = {"reveal_warm": {"embedding", "gate", "text", "vit"}, "reveal_memory": {"embedding", "gate"}}
     assert moves == heads | more.get(name, set())
     assert {"override /model": "reveal/base"} in recipe.defaults
+    if "refresh" in recipe.task:  # for several processes
+        assert instantiate(recipe.task.refresh).lag is not None
     network = instantiate(OmegaConf.load(ROOT / "configs/model/reveal/base.yaml").network)
     assert dataclasses.replace(network, sources=3) == RevealConfig.base()

@@ -11,7 +11,7 @@ import numpy as np
 import pillow_heif
 import pytest
 from assistants import output_of, refused
-from own_files import pdf
+from own_files import json_lines, pdf, wit_table
 from PIL import Image
 from published_folders import clip_folder, t5_folder
 
@@ -119,6 +119,12 @@ def test_the_answer_is_a_sentence_of_an_item(here, capsys):
     assert alone["answer"] == "31.webp"
 
 
+def test_a_text_of_blanks_is_none(here, capsys):
+    json_lines(Path("own.jsonl"), [{"source": "own", "title": "Gulls", "text": " \n "}])
+    output_of(capsys, "build", "own.jsonl", "--encoder", "clip", "--quiet", "-o", "x")
+    assert "Gulls" in output_of(capsys, "ask", "-", "gulls?", "--memory", "x")["answer"]
+
+
 def test_a_reader_writes_and_its_items_have_effects(here, capsys):
     words = ["ask", "-", "who made vase 20?", "--memory", "m", "-k", "2", "--reader", "t5"]
     one, two = (output_of(capsys, *words) for _ in range(2))
@@ -147,6 +153,19 @@ def test_folders_are_followed(here, capsys):
     texts = {item.fields.get("text") for item in Memory("m").items(Memory("m").rows().ids)}
     assert "Shelf 0 holds a trombone." in texts and not any("cup 0." in str(text) for text in texts)
     assert output_of(capsys, "ask", "-", "who is the lighthouse keeper?", "--memory", "m")["answer"].endswith("Ines.")
+
+
+def test_an_empty_folder_has_no_items_and_a_missing_one_is_an_error(here, capsys):
+    for file in Path("notes").iterdir():
+        file.unlink()
+    report = output_of(capsys, "watch", "notes", "--memory", "m", "--once")
+    assert report["removed"] >= NOTES and report["counts"] == {"photos": PHOTOS, "notes": 0}
+    memory = Memory("m")
+    gone = [Items("documents", "photos", {"source": "photos"})]
+    Path("photos").rename("elsewhere")
+    with pytest.raises(FileNotFoundError, match="photos"):
+        folder_sync.sync(memory, gone, TwoTowerAssistant.load("clip", memory))
+    assert len(Memory("m")) == PHOTOS
 
 
 def test_a_change_is_seen_while_watching(here):
@@ -186,14 +205,35 @@ def test_keys_keep_modalities_apart(assistant):
         (["build", "notes", "--encoder", "clip", "--weights", "w", "-o", "x"], "--weights"),
         (["watch", "elsewhere", "--memory", "m"], "elsewhere"),
         (["watch", "jsonl:m/encoder.json", "--memory", "m"], "m/encoder.json is a file"),
+        (["watch", "notes", "old/notes", "--memory", "m"], "documents:old/notes"),
+        (["build", "notes", "old/notes", "--encoder", "clip", "-o", "x"], "documents:old/notes"),
         (["search", "m", "a", "--text", "b"], "--text"),
         (["search", "m"], "text"),
         (["search", "m", "x" * 400], "shorten"),
     ],
 )
 def test_mistakes_are_one_line(here, capsys, words, value):
+    Path("old/notes").mkdir(parents=True)
     assert value in refused(capsys, *words)
     assert not Path("x").exists()
+
+
+def test_a_refresh_is_with_the_memorys_own_encoder(here, capsys):
+    before, keys = Memory("m").layout, Memory("m").keys([3])
+    assert output_of(capsys, "refresh", "m", "--quiet")["version"] == 2
+    assert Memory("m").layout == before
+    np.testing.assert_allclose(Memory("m").keys([3]), keys, atol=1e-5)
+
+
+def test_a_readers_items_have_its_source(here, capsys):
+    page = {"page_url": "https://x.org/a", "page_title": "Gull", "context_page_description": "Gulls eat fish."}
+    wit_table(Path("wit.tsv.gz"), [page | {"image_url": "https://x.org/a.jpg", "is_main_image": "true"}])
+    report = output_of(capsys, "build", "wit:wit.tsv.gz", "--encoder", "clip", "--quiet", "-o", "x")
+    assert report["counts"] == {"wit": 1}
+    json_lines(Path("own.jsonl"), [{"source": "birds", "text": "Terns dive."}])
+    words = ["build", "own.jsonl", "--encoder", "clip", "--quiet", "-o", "y"]
+    assert "--names" in refused(capsys, *words)
+    assert output_of(capsys, *words, "--names", "birds")["counts"] == {"birds": 1}
 
 
 def test_an_encoder_that_moved_is_asked_for(here, capsys):
@@ -215,7 +255,9 @@ def test_passages():
 
 def test_sections_of_documents(tmp_path):
     (tmp_path / "my-note.md").write_text("intro\n\n# One\n\ntext *of* one\n\n## Two\n\n- a\n- b\n")
-    (tmp_path / "page.html").write_text("<body><h2>A <b>b</b></h2><style>x</style><p>text</p></body>")
+    (tmp_path / "page.html").write_text(
+        "<!doctype html><!-- c --><h2><!-- d -->A <b>b</b></h2><style>x</style><p>text<!-- e --></p>"
+    )
     (tmp_path / "paper.pdf").write_bytes(pdf("inside"))
     found = sections(tmp_path / "my-note.md")
     assert [(title, " ".join(text.split())) for title, text in found] == [
@@ -223,7 +265,7 @@ def test_sections_of_documents(tmp_path):
         ("One", "text of one"),
         ("Two", "a b"),
     ]
-    assert [one for one in sections(tmp_path / "page.html") if one[1].strip()] == [("A b", "text")]
+    assert sections(tmp_path / "page.html") == [("page", ""), ("A b", "text")]
     assert sections(tmp_path / "paper.pdf") == [("paper, page 1", "inside")]
     with pytest.raises(FileNotFoundError):
         list(records(tmp_path / "nowhere", skips=Skips()))

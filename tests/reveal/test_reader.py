@@ -62,7 +62,13 @@ def test_without_a_memory_the_question_is_alone(model):
     reader, rows = Reader(model, None, READ, BATCH), asked(slice(0, 2))
     output = reader.ask(*rows, k=0)
     assert output.retrieved.ids.shape == output.prior.shape == output.shares.shape == (2, 0)
-    for needs_more in (lambda: reader.ask(*rows), lambda: reader.add([]), lambda: Reader(model).encode([])):
+    none = asked(slice(0, 0))
+    for needs_more in (
+        lambda: reader.ask(*none, k=0),
+        lambda: reader.ask(*rows),
+        lambda: reader.add([]),
+        lambda: Reader(model).encode([]),
+    ):
         with pytest.raises(ValueError):
             needs_more()
 

@@ -1,6 +1,7 @@
 """The two stages: what is read, what gets a gradient, and that the search finds what the memory holds."""
 
 import dataclasses
+import tracemalloc
 import warnings
 
 import jax
@@ -21,7 +22,7 @@ from reveal.training.losses import Output, Weights
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from common.training.mesh import make_mesh, place, shardings
+    from common.training.mesh import by_rows, make_mesh, place, shardings
     from common.training.task import Context
     from reveal.training.joint import Joint
     from reveal.training.warm_start import WarmStart
@@ -91,6 +92,17 @@ def test_rows_are_in_order_of_ids_and_padded():
     np.testing.assert_array_equal(contents.id[rows[:, 0]], ids[:, 0])
 
 
+def test_loading_copies_images_once():
+    count, shape = 3 * device_memory.ROWS - 1, (32, 32, 3)
+    items = select(WORLD.items, np.zeros(count, int))
+    items = dataclasses.replace(items, id=np.arange(count)[::-1], image=np.zeros((count, *shape), np.uint8))
+    tracemalloc.start()
+    device_memory.contents_of(items, 4)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert items.image.nbytes < peak < 1.3 * items.image.nbytes
+
+
 @pytest.fixture(scope="module")
 def whole():
     return Joint(WORLD, NETWORK).frozen()
@@ -117,6 +129,23 @@ def test_each_device_holds_and_encodes_its_rows(split, whole, encoded):
     for part in (rows, rows[:3]):  # what the devices divide, and what they do not
         both = device_memory.take(contents, part, mesh), device_memory.take(whole["contents"], part)
         assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(*both, strict=True))
+
+
+@pytest.mark.parametrize("split", [2], indirect=True)
+def test_a_refresh_gathers_split_parameters_once(split, params, monkeypatch):
+    mesh, frozen, found = split
+    halves = jax.tree.map(lambda x: jax.device_put(x, by_rows(mesh, x.shape)), params)
+    assert not all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(halves))
+    whole, encode_chunk = [], device_memory._encode_chunk
+
+    def watched(graph, params, *rest):
+        whole.append(all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(params)))
+        return encode_chunk(graph, params, *rest)
+
+    monkeypatch.setattr(device_memory, "_encode_chunk", watched)
+    encoded = Joint(WORLD, NETWORK).refresh_arrays(halves, frozen)
+    assert whole and all(whole)
+    np.testing.assert_allclose(encoded["keys"], found["keys"], atol=1e-5)
 
 
 @pytest.mark.parametrize("split", [2], indirect=True)
@@ -273,7 +302,8 @@ def test_sources_may_be_left_out_and_so_may_the_memory(params, batch, encoded):
         return task.search(query, Contents(*how.frozen["contents"]), Encoded(**encoded), how).sources
 
     assert set(np.asarray(found()).ravel().tolist()) <= {1, 3}
-    grads, metrics = gradient(Joint(WORLD, NETWORK, k=0, weights=LM), params, batch, encoded)
+    grads, metrics = gradient(Joint(WORLD, NETWORK, k=0), params, batch, encoded)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((grads, metrics))) and "gap" not in metrics
     assert "recall_1" not in metrics and "decoder" in trained(grads) and "value_head" not in trained(grads)
 
 
@@ -293,11 +323,14 @@ STALE = Joint(WORLD, NETWORK, k=3, reencode=1)
     ("call", "value"),
     [
         (lambda: WarmStart(WORLD, NETWORK, k=-1), "task.k is -1"),
+        (lambda: WarmStart(WORLD, NETWORK, k=0), "task.k is 0"),
+        (lambda: WarmStart(WORLD, NETWORK, k=3).slots(jax.random.key(0), jnp.zeros((4, 2), jnp.int32)), "task.k is 3"),
         (lambda: WarmStart(WORLD, NETWORK, dtype="float16"), "float16"),
         (lambda: Joint(WORLD, NETWORK, k=2, reencode=3), "task.reencode is 3"),
         (lambda: WarmStart(WORLD, RevealConfig.tiny(100)).config, "vocab_size is 100.* 224"),
         (lambda: device_memory.contents_of(select(SHUFFLED, [0, 0]), 4), "2 items"),
         (lambda: device_memory.contents_of(SHUFFLED, 2), "source 3.* 2"),
+        (lambda: WarmStart(WORLD, NETWORK).loss({}, {"image": 0}, context(STALE)), "gold"),
         (lambda: STALE.loss({}, {"permutation": 0}, context(STALE)), "task.reencode is 1"),
     ],
 )

@@ -97,13 +97,17 @@ def search(
     """The k best rows of each query; nothing has a gradient (`rescore` has).
 
     Args:
-      index: from `place` on this mesh.
+      index: from `place` on this mesh, or any number of rows; what does not divide it is padded in every call.
       log_gate: of all sources that the index was placed with; -inf for those not to choose from.
       split: whether batch and results are split over the mesh, as `shard_batch` does; else all devices hold both.
     """
     devices = mesh.devices.size
     if split and len(queries) % devices:
         raise ValueError(f"{len(queries)} queries do not split over {devices} devices; give a multiple, or split=False")
+    if len(index.keys) % devices:
+        missing = -len(index.keys) % (UNIT * devices)
+        source = jnp.pad(jnp.asarray(index.source), (0, missing), constant_values=log_gate.shape[1])
+        index = Index(jnp.pad(index.keys, ((0, missing), (0, 0))), source)
     rows = PartitionSpec(mesh.axis_names)
     whole = rows if split else PartitionSpec()
     queries, log_gate, index = lax.stop_gradient((queries.astype(jnp.float32), log_gate, index))
@@ -136,12 +140,14 @@ def allow(log_gate: Float[Array, "b s"], sources: Sequence[int]) -> Float[Array,
 
 
 class ExactEngine:
-    """Keys on the devices of a mesh, None: all; bfloat16 halves their memory and takes about 2 % of recall.
+    """Keys on the devices of a mesh, None: this process's, so that it can search alone; bfloat16 halves their memory
+    and takes about 2 % of recall.
 
     A search compiles once for each k and number of queries, rounded up to a power of two."""
 
     def __init__(self, mesh: Mesh | None = None, dtype: str = "float32"):
-        self.mesh = mesh or jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+        local = jax.local_devices()
+        self.mesh = mesh or jax.make_mesh((len(local),), ("data",), axis_types=(AxisType.Auto,), devices=local)
         self._dtype = dtype
         self._place(Rows.of(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 1), np.float32)), 1)
         self._version = 0
