@@ -166,8 +166,10 @@ def test_midpoints_of_midpoints():
             assert moments.of_midpoints([moment, THIRD])[0] == near  # whatever else is asked
     fine = [Fraction(3, 128), Fraction(5, 256), Fraction(1, 64)]
     assert moments.of_midpoints(fine) == fine
-    with pytest.raises(ValueError, match="1/131072"):
-        moments.of_midpoints([Fraction(1, 2**17)])
+    finest = Fraction(3, 2**16)
+    assert moments.of_midpoints([finest]) == [finest] and moments.of_midpoints([finest / 2]) == [0]
+    floats = [0.1, 1 / 3, 0.5, 0.7]  # each is k / 2^n, too fine to be reached by midpoints
+    assert moments.of_midpoints([Fraction(x) for x in floats]) == [Fraction(k, 32) for k in (3, 11, 16, 22)]
     path = {Fraction(1, 2), Fraction(1, 4), Fraction(3, 8)}
     assert moments.closure([Fraction(3, 8)]) == path
     assert moments.closure([Fraction(3, 8)], {Fraction(1, 4), Fraction(1, 2)}) == {Fraction(3, 8)}
