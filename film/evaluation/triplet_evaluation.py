@@ -308,7 +308,7 @@ def best_moment(between: Between, here: Prediction, triplet: Triplet, reach: flo
     Three moments, then `FINER` times the lowest point of the parabola through the best three so far."""
     time, frames, errors = triplet.time, {triplet.time: here}, {}
     low, high = max(time - reach, 0.01), min(time + reach, 0.99)
-    wanted = [time, time - STEP * reach, time + STEP * reach]
+    wanted = [time, max(time - STEP * reach, low), min(time + STEP * reach, high)]
     while wanted:
         moment = wanted.pop(0)
         if moment not in errors:

@@ -59,6 +59,9 @@ def test_the_best_moment_is_where_things_were_and_the_oracle_knows_it():
     assert abs(moment - 1 / 3) < 0.03 and psnr(best.image[INNER], y[INNER]) > 30
     assert len(asked) <= 4 and all(0.3 <= t <= 0.7 for t in asked) and 0.5 not in asked
     np.testing.assert_array_equal(best.image, between(moment).image)
+    early, asked = late._replace(time=0.125), []  # with half of the reach the first moments would be outside (0, 1)
+    best_moment(lambda t: asked.append(t) or between(t), between(0.125), early, 0.4)
+    assert min(asked) == 0.01 and max(asked) < 0.53
 
 
 def test_a_network_gives_its_own_warps_and_the_best_of_them_is_an_oracle():
