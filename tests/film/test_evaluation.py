@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from omegaconf import DictConfig, OmegaConf
-from toy import CONFIG, toy
+from toy import CONFIG, DIRECT, toy
 from translation import moved
 
 import film
@@ -107,6 +107,9 @@ def test_the_network_takes_midpoints_of_midpoints():
     frames = list(film.interpolate(model, [x0, x1], times=2))
     for i, time in enumerate((0.25, 0.5, 0.75), 1):
         np.testing.assert_allclose(network(model)(x0, x1)(time).image, frames[i], atol=1e-5)
+    own = network(toy(DIRECT))(x0, x1)(0.25).image  # as `film` does: it knows the moment itself
+    np.testing.assert_array_equal(own, network(toy(DIRECT), "direct")(x0, x1)(0.25).image)
+    assert not np.allclose(own, network(toy(DIRECT), "midpoints")(x0, x1)(0.25).image, atol=1e-4)
     out = model(x0[None], x1[None], 0.3)
     np.testing.assert_allclose(network(model)(x0, x1)(0.3).image, out.image[0], atol=1e-6)
     np.testing.assert_allclose(network(model)(x0, x1)(0.3).flow, out.forward_flow[0][0], atol=1e-6)
