@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -31,7 +32,7 @@ from common.io.images import contact_sheet, shrink, write_image
 from common.io.video import open_clip
 from common.io.video_reader import TimedFrame, prefetch
 from common.nn.tiling import Tiling
-from film.interpolator import Frame, Interpolator, Quality, device_memory
+from film.interpolator import Frame, Gap, Interpolator, Quality, device_memory
 from film.io.options import Options
 from film.io.plan import Plan, make_plan
 from film.io.sources import Movie, Name
@@ -163,27 +164,35 @@ def sequence(
     """The output frames from number `first` on; `source` may begin at any frame that is shown up to then. With `cuts`,
     the frame before a cut is held up to it."""
 
+    asked: deque[Shown] = deque()  # of which the interpolator has not given the image yet
+
     def moments_from(start: Fraction, end: Fraction) -> list[Fraction]:
         return timeline.moments(start, end)[max(0, first - timeline.frames(start)) :]
 
-    before = small = None
-    for frame in source:
-        following = thumbnail(frame.image) if cuts else None
-        if before is not None:
-            moments = moments_from(before.time, frame.time)
-            x0, x1 = before.image, frame.image
-            if moments and not moments[0]:
-                yield Shown(x0, x0, x1, moments.pop(0))
-            if moments and small is not None and following is not None and is_cut(small, following):
-                yield from (Shown(x0, x0, x1, moment) for moment in moments)
-            elif moments:
-                new = interpolator.between(x0, x1, moments)
-                yield from (Shown(image, x0, x1, moment) for image, moment in zip(new, moments, strict=True))
-        before, small = frame, following
-    if before is not None:
-        held = moments_from(before.time, before.time + before.duration) if before.duration else []
-        image = before.image
-        yield from (Shown(image, image, image, Fraction(0)) for _ in held)
+    def items() -> Iterator[Frame | Gap]:
+        before = small = None
+        for frame in source:
+            following = thumbnail(frame.image) if cuts else None
+            if before is not None:
+                moments = moments_from(before.time, frame.time)
+                x0, x1 = before.image, frame.image
+                asked.extend(Shown(x0, x0, x1, moment) for moment in moments)
+                if moments and not moments[0]:
+                    yield x0
+                    del moments[0]
+                if moments and small is not None and following is not None and is_cut(small, following):
+                    yield from itertools.repeat(x0, len(moments))
+                elif moments:
+                    yield x0, x1, moments
+            before, small = frame, following
+        if before is not None and before.duration:
+            held = moments_from(before.time, before.time + before.duration)
+            image = before.image
+            asked.extend(Shown(image, image, image, Fraction(0)) for _ in held)
+            yield from itertools.repeat(image, len(held))
+
+    for image in interpolator.stream(items()):
+        yield asked.popleft()._replace(image=image)
 
 
 def compute_plan(model: Film, plan: Plan) -> ComputePlan:

@@ -82,7 +82,8 @@ class FilmEvaluation(Evaluation):
 
     `moments` are ways for a network to a time that is not the middle: with "midpoints" 1/4 is the midpoint of x0 and
     the midpoint, and so on; with "direct" the network is given the time. Of several, each is a row of its own. Without
-    any, each network goes the way that `film` does: direct if it is bilateral, else midpoints. The worst triplets are those with the smallest lead over the first baseline, or the lowest score if there is none.
+    any, each network goes the way that `film` does: direct if it is bilateral, else midpoints. The worst triplets are
+    those with the smallest lead over the first baseline, or the lowest score if there is none.
     """
 
     metrics: Mapping[str, Metric]  # the first decides which triplets are the worst and which method is better

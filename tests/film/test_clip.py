@@ -38,7 +38,7 @@ def fades(monkeypatch, tmp_path):
     def between(self, x0, x1, moments):
         return (x0 + np.float32(moment) * (x1 - x0) for moment in moments)
 
-    monkeypatch.setattr(Interpolator, "between", between)
+    monkeypatch.setattr(Interpolator, "_tasks", between)
 
 
 def ramp(value: float) -> np.ndarray:
@@ -198,7 +198,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_one(fades, network):
 def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fades, network, monkeypatch):
     source = brightening("a.mp4", 40, Fraction(4), sound=10)  # long enough to seek in
     film.convert(source, "whole.mp4", network, factor=3)
-    counter, original = itertools.count(), Interpolator.between
+    counter, original = itertools.count(), Interpolator._tasks
 
     def between(self, *arguments):
         if next(counter) == 20:
@@ -206,7 +206,7 @@ def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fade
         return original(self, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Interpolator, "between", between)
+        patch.setattr(Interpolator, "_tasks", between)
         film.convert(source, "b.mp4", network, factor=3)
     assert Path(".b.mp4.part").is_dir() and not Path("b.mp4").exists()
     for other in (dict(factor=2), dict(factor=3, model=toy(seed=1))):
@@ -218,7 +218,7 @@ def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fade
         made.append(len(moments))
         return original(self, x0, x1, moments)
 
-    monkeypatch.setattr(Interpolator, "between", counted)
+    monkeypatch.setattr(Interpolator, "_tasks", counted)
     starts, read = [], read_video
     monkeypatch.setattr(
         "film.io.sources.read_video", lambda path, start, **more: starts.append(start) or read(path, start, **more)
