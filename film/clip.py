@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import gc
 import hashlib
 import itertools
 import math
@@ -27,6 +28,7 @@ import numpy as np
 from flax import nnx
 from tqdm import tqdm
 
+from common import terminal
 from common.io.files import unfinished_job
 from common.io.images import contact_sheet, shrink, write_image
 from common.io.video import open_clip
@@ -43,6 +45,7 @@ from film.shots import is_cut, thumbnail
 from film.timeline import Timeline
 from film.visualization import comparison, inspection_sheet
 
+EXHAUSTED = "RESOURCE_EXHAUSTED"  # in the text of an error: JAX has no class of its own for a full device
 SHEET_FRAMES = 9
 SHEET_SIDE = 1280  # longer side of a frame on a sheet, in pixels: an overview that every format can hold
 INSPECT_SIDE = 640  # of the frames that the network sees once more, as a whole, for `inspect`
@@ -88,16 +91,9 @@ def convert(
 
 def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = False) -> int:
     """Carries out a plan; returns the number of frames written. After Ctrl-C the frames so far are a playable clip;
-    after it and after errors of the machine finished parts stay for `resume`. Raises MemoryError where the device's
-    memory does not do."""
+    after it and after errors of the machine finished parts stay for `resume`. Where the device's memory does not do for
+    the first new frame, all is planned again with half of it; MemoryError where that does not do either."""
     options, (width, height) = plan.options, plan.size
-    interpolator = Interpolator(
-        model,
-        (height, width),
-        plan=compute,
-        quality=Quality(options.ensemble, options.precision),
-        batch=options.batch,
-    )
     count = plan.frames or 0
     sampled = set(np.linspace(0, count - 1, min(SHEET_FRAMES, count)).round().tolist()) if options.sheet else set()
     sheet = []
@@ -126,7 +122,7 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = F
         )
         compiling = True
         # The network cannot be interrupted: it runs in a thread, which Ctrl-C does not wait for.
-        frames = prefetch(_frames(interpolator, plan, first), 1, wait=False)
+        frames = prefetch(_frames(model, plan, compute, first), 1, wait=False)
         with bar, contextlib.closing(frames):
             for number, shown in enumerate(frames, first):
                 if number in sampled:
@@ -152,10 +148,31 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = F
     return writer.count
 
 
-def _frames(interpolator: Interpolator, plan: Plan, first: int) -> Iterator[Shown]:
-    step = plan.timeline.step
+def _frames(model: Film, plan: Plan, compute: ComputePlan, first: int, again: bool = True) -> Iterator[Shown]:
+    """The output frames from number `first` on. With `again`, where the device's memory does not do for the first new
+    one, planned again with half of the memory."""
+    options, (width, height), step = plan.options, plan.size, plan.timeline.step
+    quality = Quality(options.ensemble, options.precision)
+    interpolator = Interpolator(model, (height, width), plan=compute, quality=quality, batch=options.batch)
+    smaller = None
     with contextlib.closing(prefetch(plan.source.frames(step, first * step))) as source:
-        yield from sequence(interpolator, source, plan.timeline, first, cuts=isinstance(plan.source, Movie))
+        try:
+            for shown in sequence(interpolator, source, plan.timeline, first, cuts=isinstance(plan.source, Movie)):
+                yield shown
+                first, again = first + 1, again and shown.image is shown.x0
+        except jax.errors.JaxRuntimeError as error:
+            if not again or EXHAUSTED not in str(error):
+                raise
+            try:
+                smaller = compute_plan(model, plan, compute.memory / 2)
+            except MemoryError:
+                raise error from None
+    if smaller is not None:
+        del interpolator
+        gc.collect()  # what the error's traceback held
+        now = describe(smaller, model, plan)
+        terminal.complain(f"warning: images of {width}x{height} need more memory than was planned; now {now}")
+        yield from _frames(model, plan, smaller, first, again=False)
 
 
 def sequence(
@@ -195,12 +212,12 @@ def sequence(
         yield asked.popleft()._replace(image=image)
 
 
-def compute_plan(model: Film, plan: Plan) -> ComputePlan:
-    """How the network runs, within `--memory` or what is free. A job that is resumed keeps the plan that it began with,
-    since frames in other windows would differ a little. Raises as `make_compute_plan`."""
-    width, height = plan.size
-    memory = device_memory(jax.local_devices()[0]) if plan.memory is None else plan.memory
-    name, job = _job(model, plan), unfinished_job(plan.output) if plan.options.resume else ""
+def compute_plan(model: Film, plan: Plan, most: float | None = None) -> ComputePlan:
+    """How the network runs, within `most` bytes, or `--memory` or what is free. A job that is resumed keeps the plan
+    that it began with, since frames in other windows would differ a little. Raises as `make_compute_plan`."""
+    (width, height), device = plan.size, jax.local_devices()[0]
+    memory = most or (device_memory(device) if plan.memory is None else plan.memory)
+    name, job = _job(model, plan), unfinished_job(plan.output) if plan.options.resume and not most else ""
     if job.startswith(name):
         begun = ComputePlan(*ast.literal_eval(job.splitlines()[0].removeprefix(name)))
         if begun.memory > (there := default_memory() if memory is None else memory):
@@ -218,6 +235,7 @@ def compute_plan(model: Film, plan: Plan) -> ComputePlan:
         kept=2 + between.bit_length(),
         together=between,
         ensemble=plan.options.ensemble,
+        accelerator=device.platform != "cpu",
     )
 
 
@@ -249,8 +267,8 @@ def _job(model: Film, plan: Plan) -> str:
 def _plain_memory_errors(plan: Plan) -> Iterator[None]:
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:  # JAX has no error class of its own for a full device
-        if "RESOURCE_EXHAUSTED" not in str(error):
+    except jax.errors.JaxRuntimeError as error:
+        if EXHAUSTED not in str(error):
             raise
         width, height = plan.size
         raise MemoryError(

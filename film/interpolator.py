@@ -121,6 +121,7 @@ class Interpolator:
             kept=kept,
             together=max(1, expected),
             ensemble=quality.ensemble,
+            accelerator=self.devices[0].platform != "cpu",
         )
         zeros = [-side % max(1, align) for side in size]
         self.zeros = [(pixels // 2, pixels - pixels // 2) for pixels in zeros]

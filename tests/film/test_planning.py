@@ -69,6 +69,19 @@ def test_more_is_kept_where_there_is_memory_and_use_for_it(monkeypatch):
     assert make_compute_plan(PAPER, (256, 256), kept=7).kept == 7
 
 
+@pytest.mark.parametrize("memory", [0.5e9, 6.46e9, 20e9])
+def test_an_accelerator_needs_more(memory):
+    """6.46 GB did not do for a plan of 5.0 GB on a GPU."""
+    try:
+        plan = make_compute_plan(SMALL, (2160, 3840), memory=memory, accelerator=True)
+    except MemoryError as error:
+        assert memory == 0.5e9 and "0.5 GB" in str(error)
+    else:
+        assert plan.tiled == (memory < 20e9) and plan.memory <= memory
+        same = make_compute_plan(SMALL, (2160, 3840), memory=memory / planning.ACCELERATOR)
+        assert plan.window == same.window and plan.memory == pytest.approx(planning.ACCELERATOR * same.memory)
+
+
 def test_fewer_kept_frames_need_less():
     needed = [network_bytes(PAPER, 10**6, kept=kept) for kept in range(6)]
     assert needed == sorted(needed) and len(set(needed)) == 6
