@@ -34,7 +34,7 @@ from common.io.images import contact_sheet, shrink, write_image
 from common.io.video import open_clip
 from common.io.video_reader import TimedFrame, prefetch
 from common.nn.tiling import Tiling
-from film.interpolator import Frame, Gap, Interpolator, Quality, device_memory
+from film.interpolator import Frame, Gap, Interpolator, Quality, device_memory, usual_batch
 from film.io.options import Options
 from film.io.plan import Plan, make_plan
 from film.io.sources import Movie, Name
@@ -153,7 +153,8 @@ def _frames(model: Film, plan: Plan, compute: ComputePlan, first: int, again: bo
     one, planned again with half of the memory."""
     options, (width, height), step = plan.options, plan.size, plan.timeline.step
     quality = Quality(options.ensemble, options.precision)
-    interpolator = Interpolator(model, (height, width), plan=compute, quality=quality, batch=options.batch)
+    batch = min(options.batch or compute.batch, compute.batch)  # of a resumed job it may be smaller than planned
+    interpolator = Interpolator(model, (height, width), plan=compute, quality=quality, batch=batch)
     smaller = None
     with contextlib.closing(prefetch(plan.source.frames(step, first * step))) as source:
         try:
@@ -236,6 +237,7 @@ def compute_plan(model: Film, plan: Plan, most: float | None = None) -> ComputeP
         together=between,
         ensemble=plan.options.ensemble,
         accelerator=device.platform != "cpu",
+        batch=plan.options.batch or usual_batch(device, (height, width)),
     )
 
 

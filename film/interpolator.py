@@ -84,9 +84,9 @@ class Interpolator:
     """A network for frames of one size, (height, width).
 
     Args:
-      plan: window, flow scale and encoded frames to keep; None: for `expected` new frames in a gap, as free memory
-        allows (`make_compute_plan`).
-      batch: most pairs per call; None chooses by frame size and device.
+      plan: window, flow scale, encoded frames to keep and pairs per call; None: for `expected` new frames in a gap, as
+        free memory allows (`make_compute_plan`).
+      batch: most pairs per call; None: those of the plan, without one by frame size and device (`usual_batch`).
       align: pads with zeros to a multiple of this many pixels, half on each side, as the reference's command does
         with 64; 1 adds no padding; 0 repeats the right and bottom edges up to the sizes of `film.planning.bucket`.
       devices: None: all local ones.
@@ -122,6 +122,7 @@ class Interpolator:
             together=max(1, expected),
             ensemble=quality.ensemble,
             accelerator=self.devices[0].platform != "cpu",
+            batch=batch or usual_batch(self.devices[0], size),
         )
         zeros = [-side % max(1, align) for side in size]
         self.zeros = [(pixels // 2, pixels - pixels // 2) for pixels in zeros]
@@ -129,7 +130,7 @@ class Interpolator:
             (0, all_ - side - pixels) for all_, side, pixels in zip(self.plan.padded, size, zeros, strict=True)
         ]
         on_cpu = self.devices[0].platform == "cpu"
-        self.batch = batch or (1 if on_cpu else max(1, ACCELERATOR_PIXELS // (height * width)))
+        self.batch = batch if plan and batch else self.plan.batch
         self._last: tuple[Frame, _Image] | None = None
         self._copies = len(self.devices) * (2 if quality.ensemble else 1)  # of each frame that is kept
         self._encoded: OrderedDict[tuple[_Image, bool, int], Frames] = OrderedDict()
@@ -431,6 +432,10 @@ def device_memory(device: Any) -> float | None:
     """Bytes of an accelerator's memory that may be planned with; None: of a CPU, whose memory is the machine's."""
     stats = None if device.platform == "cpu" else device.memory_stats()
     return USABLE * stats["bytes_limit"] if stats else None
+
+
+def usual_batch(device: Any, size: tuple[int, int]) -> int:
+    return 1 if device.platform == "cpu" else max(1, ACCELERATOR_PIXELS // (size[0] * size[1]))
 
 
 def _fade(x0: Any, x1: Any, moment: Fraction) -> Any:

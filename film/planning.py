@@ -57,6 +57,7 @@ class ComputePlan:
     kept: int  # encoded frames, from one new frame to the next; below two they lack their finest level
     together: int  # frames of a gap that are computed window by window together
     memory: float  # bytes at the peak, by the model
+    batch: int = 1  # pairs of whole images that are computed at once
 
     @property
     def tiled(self) -> bool:
@@ -74,6 +75,7 @@ def make_compute_plan(
     together: int = 1,
     ensemble: bool = False,
     accelerator: bool = False,
+    batch: int = 1,
 ) -> ComputePlan:
     """The plan for frames of `size`.
 
@@ -81,7 +83,7 @@ def make_compute_plan(
       memory: bytes for the whole process; None: `default_memory`.
       flow_scale: None: 1 where the image is computed whole, else as small as fits. A window needs at least 2.
       align: 0: sides are padded to `bucket`; else to multiples of it.
-      kept, together: the most that can be of use.
+      kept, together, batch: the most that can be of use. A batch goes before encoded frames that are kept.
       ensemble: a frame is kept twice, its mirror image as well.
       accelerator: `memory` is that of an accelerator.
 
@@ -100,8 +102,12 @@ def make_compute_plan(
         count: network_bytes(config, pixels, ensemble, count) + 3 * FRAME * pixels for count in range(useful, -1, -1)
     }
     if peaks[0] <= budget:
-        count = next((count for count, peak in peaks.items() if peak <= modest), 0)
-        return ComputePlan(padded, padded, flow_scale or 1, count, together, factor * peaks[count])
+        # Of each more pair: its activations and frames; both encoded frames in the batch, and a third on its own.
+        pair = network_bytes(config, pixels, ensemble, 3) - network_bytes(config, 0) + 3 * FRAME * pixels
+        batch = max(1, min(batch, 1 + int((budget - peaks[0]) // pair)))
+        more = (batch - 1) * pair
+        count = next((count for count, peak in peaks.items() if peak + more <= modest), 0)
+        return ComputePlan(padded, padded, flow_scale or 1, count, together, factor * (peaks[count] + more), batch)
 
     height, width = padded = (height + -height % GRID, width + -width % GRID)
     pixels = height * width

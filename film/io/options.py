@@ -83,7 +83,7 @@ class NetworkOptions:
     precision: Annotated[Literal["float32", "bfloat16"], option("float32|bfloat16", "float32")] = "float32"
     """Of the activations."""
     batch: Annotated[int | None, option("N", "by image size and device")] = None
-    """Most pairs computed at once."""
+    """Most pairs computed at once; fewer where there is less memory."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,11 @@ import film
 from common.io.images import read_image, write_image
 from common.io.video_reader import probe, read_video
 from film.cli import main
+from film.clip import compute_plan
 from film.interpolator import Interpolator
+from film.io.options import Options
+from film.io.plan import make_plan
+from film.planning import ComputePlan
 
 HEIGHT, WIDTH = 48, 64
 CODEC_ERROR = 0.02  # mean absolute difference of a frame that was encoded twice
@@ -193,6 +197,20 @@ def test_a_full_device_gets_half_of_the_plan_once(fades, network, monkeypatch, c
     with pytest.raises(MemoryError, match="640x480"):
         film.convert(["a.png", "b.png"], "again", network, frames=3)
     assert len(plans) == 2
+
+
+def test_a_batch_is_in_the_plan(fades, network):
+    write_image("a.png", ramp(0).astype(np.float32) / 255)
+
+    def planned(batch: int | None, memory: str) -> ComputePlan:
+        compute = compute_plan(network, make_plan(["a.png", "a.png"], None, Options(batch=batch, memory=memory)))
+        assert Interpolator(network, (HEIGHT, WIDTH), plan=compute).batch == compute.batch
+        return compute
+
+    one, eight = planned(None, "30GB"), planned(8, "30GB")
+    assert (one.batch, eight.batch) == (1, 8) and one.memory < eight.memory
+    fewer = planned(8, f"{one.memory / 1e6 + 1:.3f}MB")
+    assert 1 < fewer.batch < 8 and fewer.memory < eight.memory
 
 
 def test_what_is_there_to_look_at(network, tmp_path, monkeypatch):
