@@ -97,8 +97,8 @@ def _selected(config: DictConfig) -> dict[str, Any]:
             if unknown := [name for name in names if name not in known]:
                 raise ValueError(f"{group} names {unknown[0]!r}: this experiment has {', '.join(known) or 'none'}")
             evaluation[group] = {name: known[name] for name in names}
-            if group == "metrics" and (during := evaluation.get("training_metrics")):
-                evaluation["training_metrics"] = [name for name in during if name in names or name not in known]
+            if during := evaluation.get(f"training_{group}"):
+                evaluation[f"training_{group}"] = [name for name in during if name in names or name not in known]
     return evaluation | {key: whole[key] for key in ("limit", "scales") if whole.get(key) is not None}
 
 

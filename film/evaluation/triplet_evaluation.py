@@ -103,16 +103,26 @@ class FilmEvaluation(Evaluation):
     training: bool = True  # False: no scores during training, so that nothing can be chosen by these sets
     training_limit: int = 16  # `limit` of `score`
     training_metrics: Sequence[str] = ()  # metrics of `score`; empty: all
+    training_sets: Sequence[str] = ()  # sets of `score`; empty: all
     progress: bool = True
 
     def __post_init__(self):
-        for name in ("baselines", "oracles", "compare_with", "moments", "scales", "regions", "training_metrics"):
+        for name in (
+            "baselines",
+            "oracles",
+            "compare_with",
+            "moments",
+            "scales",
+            "regions",
+            "training_metrics",
+            "training_sets",
+        ):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("metrics", "sets", "scales"):
             if not getattr(self, name):
                 raise ValueError(f"evaluation.{name} is empty: list at least one")
         choices = {"baselines": METHODS, "oracles": ORACLES, "moments": (MIDPOINTS, DIRECT)}
-        for field, known in (choices | {"training_metrics": self.metrics}).items():
+        for field, known in (choices | {"training_metrics": self.metrics, "training_sets": self.sets}).items():
             if unknown := [name for name in getattr(self, field) if name not in known]:
                 raise ValueError(f"evaluation.{field} names {unknown[0]!r}: there are {', '.join(known)}")
         names = [OURS, *METHODS, *ORACLES, *map(short_name, self.compare_with)]
@@ -182,16 +192,16 @@ class FilmEvaluation(Evaluation):
         """Opens each set's first triplet and the metrics' weights. Raises ValueError without `training`."""
         if not self.training:
             raise ValueError("these test sets give no scores during training: choose evaluation=film_held_out")
-        for triplets in self.sets.values():
-            checked(triplets[0])
-        metrics = self.training_metrics or tuple(self.metrics)
+        metrics, sets = self.training_metrics or tuple(self.metrics), self.training_sets or tuple(self.sets)
+        for name in sets:
+            checked(self.sets[name][0])
         for name in metrics:
             self.metrics[name].prepare()
-        return [f"{name}/{metric}" for name in self.sets for metric in metrics]
+        return [f"{name}/{metric}" for name in sets for metric in metrics]
 
     def score(self, task: Any, params: Params) -> dict[str, float]:
-        """Means over the first triplets of each set at the first scale, by names such as "film/psnr"; no baselines, no
-        images."""
+        """Means over the first triplets of each of `training_sets` at the first scale, by names such as "film/psnr"; no
+        baselines, no images."""
         quick = dataclasses.replace(
             self,
             metrics={name: self.metrics[name] for name in self.training_metrics or self.metrics},
@@ -200,7 +210,7 @@ class FilmEvaluation(Evaluation):
             **dict(oracles=(), regions=(), search=0.0, own_warps=False, progress=False),
         )
         method = network(from_params(flatten(jax.device_get(params)), task.model), *self.moments[:1])
-        rows = [row for name in self.sets for row in quick._score_set(name, {OURS: method})]
+        rows = [row for name in self.training_sets or self.sets for row in quick._score_set(name, {OURS: method})]
         summary = summarise(rows, quick.metrics, OURS)
         return {f"{line['set']}/{name}": line[name] for line in summary for name in quick.metrics}
 

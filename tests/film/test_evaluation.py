@@ -288,6 +288,9 @@ def test_training_scores_parameters_as_the_full_evaluation_does(place):
     assert _interpolate._cache_size() == programs  # not compiled again
     with pytest.raises(ValueError, match="training"):
         dataclasses.replace(own, training=False).prepare()
+    absent = {"gone": FolderTriplets(place / "gone")}  # of a set that is not chosen no file is opened
+    some = dataclasses.replace(own, sets=sets | absent, training_sets=["film"])
+    assert some.prepare() == ["film/psnr"] and some.score(task, params) == scores
 
 
 def test_triplets_are_read_once_up_to_the_limit_at_their_time(tmp_path):
@@ -317,7 +320,15 @@ def test_refusals_before_any_work(tmp_path):
     assert scores_of(tmp_path / "taken")
 
 
-REFUSED = dict(metrics={}, sets={}, baselines=["nosuch"], training_metrics=["nosuch"], moments=["nosuch"], scales=[2.0])
+REFUSED = dict(
+    metrics={},
+    sets={},
+    baselines=["nosuch"],
+    training_metrics=["nosuch"],
+    training_sets=["nosuch"],
+    moments=["nosuch"],
+    scales=[2.0],
+)
 NAMES = [("compare_with", names) for names in (["a/x", "b/x.safetensors"], ["average"])]
 
 
@@ -336,7 +347,9 @@ def command(place, **changes) -> DictConfig:
     node = {
         "_target_": "film.evaluation.triplet_evaluation.FilmEvaluation",
         "metrics": {name.lower(): {"_target_": f"common.evaluation.metrics.{name}"} for name in ("Psnr", "L1")},
-        **dict(sets=folders, scales=[1.0, 0.5], training_metrics=["psnr", "l1"], progress=False),
+        **dict(
+            sets=folders, scales=[1.0, 0.5], training_metrics=["psnr", "l1"], training_sets=["absent"], progress=False
+        ),
     }
     options = dict(sets=["triplets"], metrics=None, limit=None, scales=None, overwrite=False, weights="average")
     return OmegaConf.create({"name": "toy", "evaluation": node} | options | changes)
