@@ -34,6 +34,7 @@ CONFIG = (  # of the commands' parsers
 )
 POSITIONAL = typing.get_args(tyro.conf.Positional[str])[1]
 DEFAULT = re.compile(r"[;.]? None: ([^.]+(?:\.\d[^.]*)*)\.$")  # what a left out option does: the end of its text
+EXHAUSTED = "RESOURCE_EXHAUSTED"  # in the text of JAX's RuntimeError for a full device, which has no class of its own
 STOPS = ("SIGTERM", "SIGHUP")  # `kill`, the time limit of a batch system; a closed window
 
 
@@ -228,11 +229,11 @@ def stoppable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def plain_memory_errors(text: str = "") -> Iterator[None]:
-    """A full device raises MemoryError(text) inside; JAX has no error class of its own for it, just a RuntimeError."""
+    """A full device raises MemoryError(text) inside."""
     try:
         yield
     except RuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if EXHAUSTED not in str(error):
             raise
         raise MemoryError(text) from error
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import gc
 import hashlib
 import itertools
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -26,13 +28,14 @@ import numpy as np
 from flax import nnx
 from tqdm import tqdm
 
+from common import terminal
 from common.io.files import unfinished_job
 from common.io.images import contact_sheet, shrink, write_image
 from common.io.video import open_clip
 from common.io.video_reader import TimedFrame, prefetch
 from common.nn.tiling import Tiling
-from common.terminal import plain_memory_errors
-from film.interpolator import Frame, Interpolator, Quality, device_memory
+from common.terminal import EXHAUSTED, plain_memory_errors
+from film.interpolator import Frame, Gap, Interpolator, Quality, device_memory, usual_batch
 from film.io.options import Options
 from film.io.plan import Plan, make_plan
 from film.io.sources import Movie, Name
@@ -88,16 +91,9 @@ def convert(
 
 def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = False) -> int:
     """Carries out a plan; returns the number of frames written. After Ctrl-C the frames so far are a playable clip;
-    after it and after errors of the machine finished parts stay for `resume`. Raises MemoryError where the device's
-    memory does not do."""
+    after it and after errors of the machine finished parts stay for `resume`. Where the device's memory does not do for
+    the first new frame, all is planned again with half of it; MemoryError where that does not do either."""
     options, (width, height) = plan.options, plan.size
-    interpolator = Interpolator(
-        model,
-        (height, width),
-        plan=compute,
-        quality=Quality(options.ensemble, options.precision),
-        batch=options.batch,
-    )
     count = plan.frames or 0
     sampled = set(np.linspace(0, count - 1, min(SHEET_FRAMES, count)).round().tolist()) if options.sheet else set()
     sheet = []
@@ -127,7 +123,7 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = F
         )
         compiling = True
         # The network cannot be interrupted: it runs in a thread, which Ctrl-C does not wait for.
-        frames = prefetch(_frames(interpolator, plan, first), 1, wait=False)
+        frames = prefetch(_frames(model, plan, compute, first), 1, wait=False)
         with bar, contextlib.closing(frames):
             for number, shown in enumerate(frames, first):
                 if number in sampled:
@@ -153,10 +149,32 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = F
     return writer.count
 
 
-def _frames(interpolator: Interpolator, plan: Plan, first: int) -> Iterator[Shown]:
-    step = plan.timeline.step
+def _frames(model: Film, plan: Plan, compute: ComputePlan, first: int, again: bool = True) -> Iterator[Shown]:
+    """The output frames from number `first` on. With `again`, where the device's memory does not do for the first new
+    one, planned again with half of the memory."""
+    options, (width, height), step = plan.options, plan.size, plan.timeline.step
+    quality = Quality(options.ensemble, options.precision)
+    batch = min(options.batch or compute.batch, compute.batch)  # of a resumed job it may be smaller than planned
+    interpolator = Interpolator(model, (height, width), plan=compute, quality=quality, batch=batch)
+    smaller = None
     with contextlib.closing(prefetch(plan.source.frames(step, first * step))) as source:
-        yield from sequence(interpolator, source, plan.timeline, first, cuts=isinstance(plan.source, Movie))
+        try:
+            for shown in sequence(interpolator, source, plan.timeline, first, cuts=isinstance(plan.source, Movie)):
+                yield shown
+                first, again = first + 1, again and shown.image is shown.x0
+        except jax.errors.JaxRuntimeError as error:
+            if not again or EXHAUSTED not in str(error):
+                raise
+            try:
+                smaller = compute_plan(model, plan, compute.memory / 2)
+            except MemoryError:
+                raise error from None
+    if smaller is not None:
+        del interpolator
+        gc.collect()  # what the error's traceback held
+        now = describe(smaller, model, plan)
+        terminal.complain(f"warning: images of {width}x{height} need more memory than was planned; now {now}")
+        yield from _frames(model, plan, smaller, first, again=False)
 
 
 def sequence(
@@ -165,35 +183,43 @@ def sequence(
     """The output frames from number `first` on; `source` may begin at any frame that is shown up to then. With `cuts`,
     the frame before a cut is held up to it."""
 
+    asked: deque[Shown] = deque()  # of which the interpolator has not given the image yet
+
     def moments_from(start: Fraction, end: Fraction) -> list[Fraction]:
         return timeline.moments(start, end)[max(0, first - timeline.frames(start)) :]
 
-    before = small = None
-    for frame in source:
-        following = thumbnail(frame.image) if cuts else None
-        if before is not None:
-            moments = moments_from(before.time, frame.time)
-            x0, x1 = before.image, frame.image
-            if moments and not moments[0]:
-                yield Shown(x0, x0, x1, moments.pop(0))
-            if moments and small is not None and following is not None and is_cut(small, following):
-                yield from (Shown(x0, x0, x1, moment) for moment in moments)
-            elif moments:
-                new = interpolator.between(x0, x1, moments)
-                yield from (Shown(image, x0, x1, moment) for image, moment in zip(new, moments, strict=True))
-        before, small = frame, following
-    if before is not None:
-        held = moments_from(before.time, before.time + before.duration) if before.duration else []
-        image = before.image
-        yield from (Shown(image, image, image, Fraction(0)) for _ in held)
+    def items() -> Iterator[Frame | Gap]:
+        before = small = None
+        for frame in source:
+            following = thumbnail(frame.image) if cuts else None
+            if before is not None:
+                moments = moments_from(before.time, frame.time)
+                x0, x1 = before.image, frame.image
+                asked.extend(Shown(x0, x0, x1, moment) for moment in moments)
+                if moments and not moments[0]:
+                    yield x0
+                    del moments[0]
+                if moments and small is not None and following is not None and is_cut(small, following):
+                    yield from itertools.repeat(x0, len(moments))
+                elif moments:
+                    yield x0, x1, moments
+            before, small = frame, following
+        if before is not None and before.duration:
+            held = moments_from(before.time, before.time + before.duration)
+            image = before.image
+            asked.extend(Shown(image, image, image, Fraction(0)) for _ in held)
+            yield from itertools.repeat(image, len(held))
+
+    for image in interpolator.stream(items()):
+        yield asked.popleft()._replace(image=image)
 
 
-def compute_plan(model: Film, plan: Plan) -> ComputePlan:
-    """How the network runs, within `--memory` or what is free. A job that is resumed keeps the plan that it began with,
-    since frames in other windows would differ a little. Raises as `make_compute_plan`."""
-    width, height = plan.size
-    memory = device_memory(jax.local_devices()[0]) if plan.memory is None else plan.memory
-    name, job = _job(model, plan), unfinished_job(plan.output) if plan.options.resume else ""
+def compute_plan(model: Film, plan: Plan, most: float | None = None) -> ComputePlan:
+    """How the network runs, within `most` bytes, or `--memory` or what is free. A job that is resumed keeps the plan
+    that it began with, since frames in other windows would differ a little. Raises as `make_compute_plan`."""
+    (width, height), device = plan.size, jax.local_devices()[0]
+    memory = most or (device_memory(device) if plan.memory is None else plan.memory)
+    name, job = _job(model, plan), unfinished_job(plan.output) if plan.options.resume and not most else ""
     if job.startswith(name):
         begun = ComputePlan(*ast.literal_eval(job.splitlines()[0].removeprefix(name)))
         if begun.memory > (there := default_memory() if memory is None else memory):
@@ -211,6 +237,8 @@ def compute_plan(model: Film, plan: Plan) -> ComputePlan:
         kept=2 + between.bit_length(),
         together=between,
         ensemble=plan.options.ensemble,
+        accelerator=device.platform != "cpu",
+        batch=plan.options.batch or usual_batch(device, (height, width)),
     )
 
 

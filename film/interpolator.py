@@ -1,6 +1,7 @@
 """In-between frames of any two frames: any moments, any size, on all local devices, in bounded memory.
 
     Interpolator(model, x0.shape[:2]).between(x0, x1, [Fraction(1, 3), Fraction(2, 3)])
+    Interpolator(model, x0.shape[:2]).stream([x0, (x0, x1, moments), x1, (x1, x2, moments), x2])  # of several gaps
 
 The network runs as three compiled functions, so that its levels are never all in memory (`film.model`): `_encode` for
 each frame; `_coarse` and `_finish` for each new one. Encoded frames are kept for the next new frames as far as the plan
@@ -14,7 +15,9 @@ refine it.
 
 A network that knows the midpoint alone makes other moments as midpoints of midpoints (`film.moments`), depth first, as
 many together as keep all devices busy. On an accelerator several pairs are one call. With several devices, calls are
-handed out in turn; the result does not depend on their number.
+handed out in turn; the result does not depend on their number. In a stream one queue of pairs goes on from gap to gap,
+so that devices are busy with one new frame in each gap as well. Windows, and midpoints of midpoints, are computed gap
+by gap.
 """
 
 from __future__ import annotations
@@ -71,7 +74,8 @@ class _Image:
     pixels: Frame
 
 
-Task = tuple[_Image, _Image, Fraction]  # two frames and a moment between them
+Gap = tuple[Frame, Frame, Sequence[Fraction]]  # two frames and moments between them
+Task = tuple[_Image, _Image, Fraction]  # likewise, one moment
 Levels = Literal["all", "finest", "coarser"]  # of an encoded frame
 Frames = tuple[Pack | None, Encoded | None]  # encoded, as by `Film.encode`; None: not asked for
 
@@ -80,9 +84,9 @@ class Interpolator:
     """A network for frames of one size, (height, width).
 
     Args:
-      plan: window, flow scale and encoded frames to keep; None: for `expected` new frames in a gap, as free memory
-        allows (`make_compute_plan`).
-      batch: most pairs per call; None chooses by frame size and device.
+      plan: window, flow scale, encoded frames to keep and pairs per call; None: for `expected` new frames in a gap, as
+        free memory allows (`make_compute_plan`).
+      batch: most pairs per call; None: those of the plan, without one by frame size and device (`usual_batch`).
       align: pads with zeros to a multiple of this many pixels, half on each side, as the reference's command does
         with 64; 1 adds no padding; 0 repeats the right and bottom edges up to the sizes of `film.planning.bucket`.
       devices: None: all local ones.
@@ -117,6 +121,8 @@ class Interpolator:
             kept=kept,
             together=max(1, expected),
             ensemble=quality.ensemble,
+            accelerator=self.devices[0].platform != "cpu",
+            batch=batch or usual_batch(self.devices[0], size),
         )
         zeros = [-side % max(1, align) for side in size]
         self.zeros = [(pixels // 2, pixels - pixels // 2) for pixels in zeros]
@@ -124,7 +130,7 @@ class Interpolator:
             (0, all_ - side - pixels) for all_, side, pixels in zip(self.plan.padded, size, zeros, strict=True)
         ]
         on_cpu = self.devices[0].platform == "cpu"
-        self.batch = batch or (1 if on_cpu else max(1, ACCELERATOR_PIXELS // (height * width)))
+        self.batch = batch if plan and batch else self.plan.batch
         self._last: tuple[Frame, _Image] | None = None
         self._copies = len(self.devices) * (2 if quality.ensemble else 1)  # of each frame that is kept
         self._encoded: OrderedDict[tuple[_Image, bool, int], Frames] = OrderedDict()
@@ -134,6 +140,21 @@ class Interpolator:
     def between(self, x0: Frame, x1: Frame, moments: Iterable[Fraction]) -> Iterator[Frame]:
         """The frames at `moments`, sorted and in (0, 1), float32, not clamped. Where nothing moves between x0 and x1
         (`film.shots`) a frame is their cross-fade. What a gap shares with the one before it is not computed again."""
+        return self.stream([(x0, x1, list(moments))])
+
+    def stream(self, items: Iterable[Frame | Gap]) -> Iterator[Frame]:
+        """Frames as they are, and in the place of each gap its new ones, as `between` makes them. Items are read ahead
+        until all devices have `batch` pairs: not at all for one pair on one device. An error of theirs comes after the
+        frames before it."""
+        tasks: Any = (task for item in items for task in (self._tasks(*item) if isinstance(item, tuple) else [item]))
+        (top, _), (left, _) = self.zeros
+        frames: Iterator[Any] = tasks if self.plan.tiled else self._run(tasks)
+        for frame in frames:
+            given = frame.shape[:2] == self.size
+            yield frame if given else frame[top : top + self.size[0], left : left + self.size[1]]
+
+    def _tasks(self, x0: Frame, x1: Frame, moments: Sequence[Fraction]) -> Iterator[Task | Frame]:
+        """Of a gap; or its frames, where they do not wait for other gaps."""
         wanted = [Fraction(moment) for moment in moments]
         if sorted(wanted) != wanted or not all(0 < moment < 1 for moment in wanted):
             raise ValueError(f"moments {', '.join(map(str, wanted))}: give sorted numbers between 0 and 1")
@@ -148,14 +169,12 @@ class Interpolator:
         if not still and not self._compiled:
             self.compile()
         if still:
-            frames = (_fade(a.pixels, b.pixels, moment) for moment in wanted)
-        elif self.any_moment:
-            frames = self._run((a, b, moment) for moment in wanted)
+            yield from (_fade(a.pixels, b.pixels, moment) for moment in wanted)
+        elif self.any_moment or wanted == [HALF]:
+            tasks = ((a, b, moment) for moment in wanted)
+            yield from self._by_windows(tasks) if self.plan.tiled else tasks
         else:
-            frames = self._midpoints(a, b, moments_of.of_midpoints(wanted))
-        (top, _), (left, _) = self.zeros
-        for frame in frames:
-            yield frame[top : top + self.size[0], left : left + self.size[1]]
+            yield from self._midpoints(a, b, moments_of.of_midpoints(wanted))
 
     def compile(self) -> None:
         """Compiles the functions for `batch` pairs, as `between` does at first. Later the compiler's memory would come
@@ -196,37 +215,71 @@ class Interpolator:
     def _midpoints(self, a: _Image, b: _Image, wanted: Sequence[Fraction]) -> Iterator[Frame]:
         """Frames at moments k / 2^n. A frame is dropped when its moment has passed: no later one is made from it."""
         made: dict[Fraction, _Image] = {Fraction(0): a, Fraction(1): b}
+        run = self._by_windows if self.plan.tiled else self._run
         steps = moments_of.schedule(wanted, self.batch * len(self.devices))
         for (new, ready), (following, _) in itertools.pairwise(itertools.chain(steps, [([], [])])):
             tasks = [(made[before], made[after], HALF) for before, after in map(moments_of.sources, new)]
             ahead = itertools.chain(*map(moments_of.sources, following))
             self._next = [made[moment] for moment in ahead if moment in made]
-            made |= {m: _Image(frame) for m, frame in zip(new, self._run(tasks), strict=True)}
+            made |= {m: _Image(frame) for m, frame in zip(new, run(tasks), strict=True)}
             for moment in ready:
                 yield made[moment].pixels
             if ready:
                 made = {m: image for m, image in made.items() if m >= ready[-1]}
 
-    def _run(self, tasks: Iterable[Task]) -> Iterator[Frame]:
-        """Padded frames, in the order of the tasks."""
-        if self.plan.tiled:
-            for _, group in itertools.groupby(tasks, key=lambda task: task[:2]):
-                while part := list(itertools.islice(group, self.plan.together)):
-                    yield from self._tiled(part)
-            return
+    def _run(self, tasks: Iterable[Task | Frame]) -> Iterator[Frame]:
+        """Padded frames, in the order of the tasks; a frame among these stays as it is."""
+        order: deque[Frame | None] = deque()  # what is to come; None: a new frame
+        most = 2 * self.batch * (len(self.devices) + 1)  # of them: more are only where few are new
+        part: list[Task] = []
         running: deque[Array] = deque()
-        tasks = iter(tasks)
-        for number in itertools.count():
-            if part := list(itertools.islice(tasks, self.batch)):
-                device, count = number % len(self.devices), len(part)
-                # Filled up to 1, 2, 4, ... or `batch` of them: another number would be compiled.
-                part += part[-1:] * (min(self.batch, 1 << (count - 1).bit_length()) - count)
-                flow = self._flow(part, device) if self.plan.flow_scale > 1 else None
-                running.append(self._frames(part, flow, device)[:count])
-            if running and (not part or len(running) == len(self.devices)):
-                yield from np.asarray(running.popleft())
-            if not part and not running:
-                return
+        made: deque[Frame] = deque()
+        turns = itertools.cycle(range(len(self.devices)))
+
+        def begin() -> None:
+            device, count = next(turns), len(part)
+            # Filled up to 1, 2, 4, ... or `batch` of them: another number would be compiled.
+            part.extend(part[-1:] * (min(self.batch, 1 << (count - 1).bit_length()) - count))
+            flow = self._flow(part, device) if self.plan.flow_scale > 1 else None
+            running.append(self._frames(part, flow, device)[:count])
+            part.clear()
+
+        def first() -> Frame:
+            if (given := order.popleft()) is not None:
+                return given
+            if not made:
+                if not running:
+                    begin()
+                made.extend(np.asarray(running.popleft()))
+            return made.popleft()
+
+        tasks, failure = iter(tasks), None
+        while True:
+            try:
+                task = next(tasks, None)
+            except Exception as error:
+                task, failure = None, error
+            if task is None:
+                break
+            if isinstance(task, tuple):
+                part.append(task)
+                if len(part) == self.batch:
+                    begin()
+            order.append(None if isinstance(task, tuple) else task)
+            while order and (order[0] is not None or made or len(running) == len(self.devices) or len(order) >= most):
+                yield first()
+        if part:
+            begin()
+        while order:
+            yield first()
+        if failure is not None:
+            raise failure
+
+    def _by_windows(self, tasks: Iterable[Task]) -> Iterator[Frame]:
+        """Padded frames, in the order of the tasks."""
+        for _, group in itertools.groupby(tasks, key=lambda task: task[:2]):
+            while part := list(itertools.islice(group, self.plan.together)):
+                yield from self._tiled(part)
 
     def _tiled(self, tasks: Sequence[Task]) -> Iterator[Frame]:
         """Moments of one pair, window by window; the windows are shared by the devices."""
@@ -269,9 +322,9 @@ class Interpolator:
         frames = []
         for mirrored in (False, True) if self.quality.ensemble else (False,):
             known = flow if flow is None or not mirrored else _mirror(flow) * MIRRORED_FLOW
-            (p0, e0), (p1, e1) = (
-                concatenate([self._kept(image, mirrored, device) for image in images]) for images in (first, second)
-            )
+            encoded = {image: self._kept(image, mirrored, device) for image in dict.fromkeys(first + second)}
+            (p0, e0), (p1, e1) = (concatenate([encoded[image] for image in images]) for images in (first, second))
+            del encoded
             lean = p0 is None
             if lean:
                 jax.block_until_ready((e0, e1))
@@ -357,25 +410,32 @@ def _interpolate(
     before = next(iterator, None)
     if before is None:
         raise ValueError("no frames: interpolation needs at least two")
-    interpolator = Interpolator(model, before.shape[:2], **options)
-    yield before
-    count = 1
-    for frame in iterator:
-        count += 1
-        if frame.shape != before.shape:
-            (height, width), (h, w) = frame.shape[:2], before.shape[:2]
-            raise ValueError(f"frame {count} is {width}x{height}, the first {w}x{h}: bring them to one size")
-        yield from interpolator.between(before, frame, moments)
-        yield frame
-        before = frame
-    if count < 2:
-        raise ValueError("one frame only: interpolation needs at least two")
+
+    def items(before: Frame) -> Iterator[Frame | Gap]:
+        yield before
+        count = 1
+        for frame in iterator:
+            count += 1
+            if frame.shape != before.shape:
+                (height, width), (h, w) = frame.shape[:2], before.shape[:2]
+                raise ValueError(f"frame {count} is {width}x{height}, the first {w}x{h}: bring them to one size")
+            yield before, frame, moments
+            yield frame
+            before = frame
+        if count < 2:
+            raise ValueError("one frame only: interpolation needs at least two")
+
+    yield from Interpolator(model, before.shape[:2], **options).stream(items(before))
 
 
 def device_memory(device: Any) -> float | None:
     """Bytes of an accelerator's memory that may be planned with; None: of a CPU, whose memory is the machine's."""
     stats = None if device.platform == "cpu" else device.memory_stats()
     return USABLE * stats["bytes_limit"] if stats else None
+
+
+def usual_batch(device: Any, size: tuple[int, int]) -> int:
+    return 1 if device.platform == "cpu" else max(1, ACCELERATOR_PIXELS // (size[0] * size[1]))
 
 
 def _fade(x0: Any, x1: Any, moment: Fraction) -> Any:

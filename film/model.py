@@ -130,18 +130,16 @@ class Film(nnx.Module):
         `flow`, backward and forward, in pixels of its own level, is used as it is at that level (1 or coarser, by its
         size) and below, and refined above; None: flow is estimated from the coarsest level on.
         """
-        fused = self.config.fusion_pyramid_levels
+        fused = self.config.fusion_pyramid_levels - 1  # of these levels
         first, second = e0.packs + e0.features, e1.packs + e1.features
-        given: list[Pyramid] = [[], []]
-        levels = len(first)
+        refined, known_backward, known_forward = len(first), [], []
         if flow is not None:
-            levels = [x.shape[1:3] for x in first].index(flow.shape[1:3])
-            pyramid = image_pyramid(flow, max(1, fused - 1 - levels))
-            given = [[x[..., i : i + 2] / 2**n for n, x in enumerate(pyramid)] for i in (0, 2)]
-        backward, forward = self._flows(first[:levels], second[:levels], time, 1, given[0][:1], given[1][:1], stage)
-        backward, forward = (
-            (flows + more)[: fused - 1] for flows, more in zip((backward, forward), given, strict=True)
-        )
+            refined = [x.shape[1:3] for x in first].index(flow.shape[1:3])  # levels finer than the flow
+            known = [x / 2**n for n, x in enumerate(image_pyramid(flow, max(1, fused - refined)))]
+            known_backward, known_forward = [x[..., :2] for x in known], [x[..., 2:] for x in known]
+        below = known_backward[:1], known_forward[:1]
+        backward, forward = self._flows(first[:refined], second[:refined], time, 1, *below, stage)
+        backward, forward = (backward + known_backward)[:fused], (forward + known_forward)[:fused]
         decoded, *_ = self.fusion(self._aligned(e0.packs, e1.packs, backward, forward, time), stage=stage)
         return Coarse(forward, backward, decoded)
 

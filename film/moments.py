@@ -35,12 +35,10 @@ def of_midpoints(moments: Sequence[Fraction]) -> list[Fraction]:
 
     A moment with a denominator of 64 or less that is a power of two stays; any other becomes the nearest k / 32, next
     to an end of the gap k / 64. So the result for a moment does not depend on the others, with one exception: if all
-    denominators are powers of two, however large, all moments stay. Beside others those beyond 64 cannot: 3/128 would
-    come before the 1/32 that stands for the earlier 1/48.
+    denominators are powers of two up to 2^MOST_TIMES, all moments stay. Beside others those beyond 64 cannot: 3/128
+    would come before the 1/32 that stands for the earlier 1/48. A float such as 0.1 is k / 2^55: beyond, as any other.
     """
-    if all(_is_power_of_two(moment.denominator) for moment in moments):
-        if too_fine := [moment for moment in moments if moment.denominator > 2**MOST_TIMES]:
-            raise ValueError(f"moment {too_fine[0]}: midpoints of midpoints end at 1/{2**MOST_TIMES}")
+    if all(_is_power_of_two(moment.denominator) and moment.denominator <= 2**MOST_TIMES for moment in moments):
         return list(moments)
     return [_nearest(moment) for moment in moments]
 

@@ -9,6 +9,12 @@ pixel of an encoded frame's finest level, `held` those of the encoded frames in 
 `python -m benchmarks.film_memory` measures peaks of both presets at several sizes and fits the constants: the smallest
 with which no measured peak is above the model.
 
+They are those of a CPU, whose finest level is computed some rows at a time (`film.ops.row_tiling`). An accelerator
+computes it at once, and its library tries convolutions that need more: its peak is planned as `ACCELERATOR` times the
+model's. Peaks of runs on one H200, trials included: small at 3840x2160 8.5 to 11.2 GB, the model 5.0; small at
+1920x1080 2.4 to 5.5, the model 1.8; paper at 1920x1080 7.4 to 10.4, the model 6.0. The factor covers all but the
+highest of the second. Where it does not, `film.clip` plans again.
+
 Encoded frames are kept for the next new frames as far as there is memory; by default not beyond `MODEST`, since they
 save a few percent of the time.
 
@@ -31,6 +37,7 @@ from common.nn.tiling import GRID, OVERLAP
 from film.config import FilmConfig
 
 BASE, PER_PARAMETER, SHARE = 0.72e9, 7.8, 1.39
+ACCELERATOR = 2.3  # bytes of an accelerator for each byte of the model
 USABLE = 0.8  # of free memory
 MODEST = 2 << 30  # bytes up to which encoded frames are kept by default
 MAPPED = 1.5  # bytes of address space, which `ulimit -v` limits, for each byte in use
@@ -50,6 +57,7 @@ class ComputePlan:
     kept: int  # encoded frames, from one new frame to the next; below two they lack their finest level
     together: int  # frames of a gap that are computed window by window together
     memory: float  # bytes at the peak, by the model
+    batch: int = 1  # pairs of whole images that are computed at once
 
     @property
     def tiled(self) -> bool:
@@ -66,6 +74,8 @@ def make_compute_plan(
     kept: int = 2,
     together: int = 1,
     ensemble: bool = False,
+    accelerator: bool = False,
+    batch: int = 1,
 ) -> ComputePlan:
     """The plan for frames of `size`.
 
@@ -73,15 +83,17 @@ def make_compute_plan(
       memory: bytes for the whole process; None: `default_memory`.
       flow_scale: None: 1 where the image is computed whole, else as small as fits. A window needs at least 2.
       align: 0: sides are padded to `bucket`; else to multiples of it.
-      kept, together: the most that can be of use.
+      kept, together, batch: the most that can be of use. A batch goes before encoded frames that are kept.
       ensemble: a frame is kept twice, its mirror image as well.
+      accelerator: `memory` is that of an accelerator.
 
     Raises MemoryError for a budget too small for the smallest window or for `flow_scale`, ValueError for another scale.
     """
     scales = [scale for scale in SCALES if scale < 2**config.pyramid_levels]
     if flow_scale is not None and flow_scale not in scales:
         raise ValueError(f"--flow-scale 1/{flow_scale}: give {', '.join(f'1/{scale}' for scale in scales)}")
-    budget = default_memory() if memory is None else memory
+    factor = ACCELERATOR if accelerator else 1.0
+    budget = (default_memory() if memory is None else memory) / factor
     height, width = padded = (_padded(config, size[0], align, flow_scale), _padded(config, size[1], align, flow_scale))
     pixels = height * width
     # A network that is asked for the moment itself never needs more than a pair, and for each moment both of it.
@@ -90,8 +102,12 @@ def make_compute_plan(
         count: network_bytes(config, pixels, ensemble, count) + 3 * FRAME * pixels for count in range(useful, -1, -1)
     }
     if peaks[0] <= budget:
-        count = next((count for count, peak in peaks.items() if peak <= modest), 0)
-        return ComputePlan(padded, padded, flow_scale or 1, count, together, peaks[count])
+        # Of each more pair: its activations and frames; both encoded frames in the batch, and a third on its own.
+        pair = network_bytes(config, pixels, ensemble, 3) - network_bytes(config, 0) + 3 * FRAME * pixels
+        batch = max(1, min(batch, 1 + int((budget - peaks[0]) // pair)))
+        more = (batch - 1) * pair
+        count = next((count for count, peak in peaks.items() if peak + more <= modest), 0)
+        return ComputePlan(padded, padded, flow_scale or 1, count, together, factor * (peaks[count] + more), batch)
 
     height, width = padded = (height + -height % GRID, width + -width % GRID)
     pixels = height * width
@@ -105,7 +121,8 @@ def make_compute_plan(
         least = peaks[0] if flow_scale == 1 else fixed + max(smallest, small)
         asked = "" if flow_scale is None else f" with --flow-scale 1/{flow_scale}"
         raise MemoryError(
-            f"images of {size[1]}x{size[0]}{asked} need {least / 1e9:.1f} GB or more, there are {budget / 1e9:.1f} GB:"
+            f"images of {size[1]}x{size[0]}{asked} need {factor * least / 1e9:.1f} GB or more, there are"
+            f" {factor * budget / 1e9:.1f} GB:"
             f" give smaller images (--size){', a smaller scale' * bool(asked)} or more memory (--memory)"
         )
     flow_scale = flow_scale or fitting[0]
@@ -113,7 +130,7 @@ def make_compute_plan(
     together = max(1, min(together, 1 + int((left - network) // (FRAME * pixels))))
     frames = network + (together - 1) * FRAME * pixels
     peak = fixed + max(frames, network_bytes(config, pixels // flow_scale**2))
-    return ComputePlan(padded, window, flow_scale, 2, together, peak)
+    return ComputePlan(padded, window, flow_scale, 2, together, factor * peak)
 
 
 def _padded(config: FilmConfig, side: int, align: int, flow_scale: int | None) -> int:

@@ -33,6 +33,7 @@ from omegaconf import DictConfig, OmegaConf
 import configs
 from common.io.files import atomic_output, try_lock
 from common.runtime import setup
+from common.terminal import EXHAUSTED
 from common.training import distributed, renamed
 from common.training.config import instantiate, name_of, packages_of
 from common.training.logger import LoggerConfig
@@ -75,7 +76,7 @@ def train_from_config(config: DictConfig) -> None:
             except Exception as error:
                 name = "error.log" if distributed.is_first() else f"error_{jax.process_index()}.log"
                 (folder / name).write_text(traceback.format_exc())
-                on_device = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+                on_device = isinstance(error, jax.errors.JaxRuntimeError) and EXHAUSTED in str(error)
                 if on_device or isinstance(error, MemoryError):
                     error = MemoryError(OUT_OF_MEMORY)
                 error.add_note(f"{folder / name} has the traceback")
@@ -109,8 +110,8 @@ def _selected(config: DictConfig) -> dict[str, Any]:
             if unknown := [name for name in names if name not in known]:
                 raise ValueError(f"{group} names {unknown[0]!r}: this experiment has {', '.join(known) or 'none'}")
             evaluation[group] = {name: known[name] for name in names}
-            if group == "metrics" and (during := evaluation.get("training_metrics")):
-                evaluation["training_metrics"] = [name for name in during if name in names or name not in known]
+            if during := evaluation.get(f"training_{group}"):
+                evaluation[f"training_{group}"] = [name for name in during if name in names or name not in known]
     return evaluation | {key: whole[key] for key in ("limit", "scales") if whole.get(key) is not None}
 
 

@@ -81,8 +81,9 @@ class FilmEvaluation(Evaluation):
     """Test sets, metrics and methods, by name.
 
     `moments` are ways for a network to a time that is not the middle: with "midpoints" 1/4 is the midpoint of x0 and
-    the midpoint, and so on; with "direct" the network is given the time. Of several, each is a row of its own. The
-    worst triplets are those with the smallest lead over the first baseline, or the lowest score if there is none.
+    the midpoint, and so on; with "direct" the network is given the time. Of several, each is a row of its own. Without
+    any, each network goes the way that `film` does: direct if it is bilateral, else midpoints. The worst triplets are
+    those with the smallest lead over the first baseline, or the lowest score if there is none.
     """
 
     metrics: Mapping[str, Metric]  # the first decides which triplets are the worst and which method is better
@@ -90,7 +91,7 @@ class FilmEvaluation(Evaluation):
     baselines: Sequence[str] = tuple(METHODS)  # methods without training (`film.evaluation.baselines.METHODS`)
     oracles: Sequence[str] = ()  # methods that see the truth, shown last (`film.evaluation.baselines.ORACLES`)
     compare_with: Sequence[str] = ()  # other weights, a row each under their own name
-    moments: Sequence[str] = (MIDPOINTS,)
+    moments: Sequence[str] = ()  # empty: the way of the network
     scales: Sequence[float] = (1.0,)  # 0.5 halves width and height before anything else
     regions: Sequence[str] = ()  # of the first metric, which is pointwise then
     search: float = 0.0  # how far from a triplet's time its best moment may be; 0: no search
@@ -102,16 +103,26 @@ class FilmEvaluation(Evaluation):
     training: bool = True  # False: no scores during training, so that nothing can be chosen by these sets
     training_limit: int = 16  # `limit` of `score`
     training_metrics: Sequence[str] = ()  # metrics of `score`; empty: all
+    training_sets: Sequence[str] = ()  # sets of `score`; empty: all
     progress: bool = True
 
     def __post_init__(self):
-        for name in ("baselines", "oracles", "compare_with", "moments", "scales", "regions", "training_metrics"):
+        for name in (
+            "baselines",
+            "oracles",
+            "compare_with",
+            "moments",
+            "scales",
+            "regions",
+            "training_metrics",
+            "training_sets",
+        ):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in ("metrics", "sets", "moments", "scales"):
+        for name in ("metrics", "sets", "scales"):
             if not getattr(self, name):
                 raise ValueError(f"evaluation.{name} is empty: list at least one")
         choices = {"baselines": METHODS, "oracles": ORACLES, "moments": (MIDPOINTS, DIRECT)}
-        for field, known in (choices | {"training_metrics": self.metrics}).items():
+        for field, known in (choices | {"training_metrics": self.metrics, "training_sets": self.sets}).items():
             if unknown := [name for name in getattr(self, field) if name not in known]:
                 raise ValueError(f"evaluation.{field} names {unknown[0]!r}: there are {', '.join(known)}")
         names = [OURS, *METHODS, *ORACLES, *map(short_name, self.compare_with)]
@@ -181,16 +192,16 @@ class FilmEvaluation(Evaluation):
         """Opens each set's first triplet and the metrics' weights. Raises ValueError without `training`."""
         if not self.training:
             raise ValueError("these test sets give no scores during training: choose evaluation=film_held_out")
-        for triplets in self.sets.values():
-            checked(triplets[0])
-        metrics = self.training_metrics or tuple(self.metrics)
+        metrics, sets = self.training_metrics or tuple(self.metrics), self.training_sets or tuple(self.sets)
+        for name in sets:
+            checked(self.sets[name][0])
         for name in metrics:
             self.metrics[name].prepare()
-        return [f"{name}/{metric}" for name in self.sets for metric in metrics]
+        return [f"{name}/{metric}" for name in sets for metric in metrics]
 
     def score(self, task: Any, params: Params) -> dict[str, float]:
-        """Means over the first triplets of each set at the first scale, by names such as "film/psnr"; no baselines, no
-        images."""
+        """Means over the first triplets of each of `training_sets` at the first scale, by names such as "film/psnr"; no
+        baselines, no images."""
         quick = dataclasses.replace(
             self,
             metrics={name: self.metrics[name] for name in self.training_metrics or self.metrics},
@@ -198,15 +209,15 @@ class FilmEvaluation(Evaluation):
             limit=self.training_limit,
             **dict(oracles=(), regions=(), search=0.0, own_warps=False, progress=False),
         )
-        method = network(from_params(flatten(jax.device_get(params)), task.model), self.moments[0])
-        rows = [row for name in self.sets for row in quick._score_set(name, {OURS: method})]
+        method = network(from_params(flatten(jax.device_get(params)), task.model), *self.moments[:1])
+        rows = [row for name in self.training_sets or self.sets for row in quick._score_set(name, {OURS: method})]
         summary = summarise(rows, quick.metrics, OURS)
         return {f"{line['set']}/{name}": line[name] for line in summary for name in quick.metrics}
 
     def _networks(self, name: str, weights: str) -> dict[str, Method]:
         """A network as a method by name, once for each of `moments`."""
-        model, first = load(weights), self.moments[0]
-        return {name if how == first else f"{name} {how}": network(model, how) for how in self.moments}
+        model, (first, *others) = load(weights), self.moments or (None,)
+        return {name: network(model, first)} | {f"{name} {how}": network(model, how) for how in others}
 
     def _score_set(self, name: str, methods: Mapping[str, Method]) -> list[Row]:
         triplets, rows = self.sets[name], []
@@ -308,7 +319,7 @@ def best_moment(between: Between, here: Prediction, triplet: Triplet, reach: flo
     Three moments, then `FINER` times the lowest point of the parabola through the best three so far."""
     time, frames, errors = triplet.time, {triplet.time: here}, {}
     low, high = max(time - reach, 0.01), min(time + reach, 0.99)
-    wanted = [time, time - STEP * reach, time + STEP * reach]
+    wanted = [time, max(time - STEP * reach, low), min(time + STEP * reach, high)]
     while wanted:
         moment = wanted.pop(0)
         if moment not in errors:
@@ -343,8 +354,9 @@ def short_name(weights: str) -> str:
     return Path(weights).name.removesuffix(".safetensors")
 
 
-def network(model: Film, moments: str = MIDPOINTS) -> Method:
-    """FILM as a method; for `moments` see `FilmEvaluation`."""
+def network(model: Film, moments: str | None = None) -> Method:
+    """FILM as a method; `moments` is one of those of `FilmEvaluation`, None: the way of the network."""
+    moments = moments or (DIRECT if model.config.bilateral else MIDPOINTS)
 
     def predict(x0: Frame, x1: Frame, time: float) -> Prediction:
         a, b = (jnp.asarray(x, jnp.float32)[None] for x in (x0, x1))

@@ -81,9 +81,9 @@ class NetworkOptions:
     flow_scale: Annotated[str | None, option("1/N", "1, or by --memory")] = None
     """Begin to estimate flow in the image at 1/2, 1/4, 1/8 or 1/16 of its size: for large motion in large images."""
     precision: Annotated[Literal["float32", "bfloat16"], option("float32|bfloat16", "float32")] = "float32"
-    """Of the activations."""
+    """Of the activations. An NVIDIA GPU multiplies float32 as TF32, unless JAX_DEFAULT_MATMUL_PRECISION=highest."""
     batch: Annotated[int | None, option("N", "by image size and device")] = None
-    """Most pairs computed at once."""
+    """Most pairs computed at once; fewer where there is less memory."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -203,9 +203,7 @@ def test_failures_half_way_leave_nothing(refused, monkeypatch, output):
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."), "24x16"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(
-                "film.interpolator.Interpolator.between", lambda *_, error=error: (_ for _ in ()).throw(error)
-            )
+            patch.setattr("film.interpolator.Interpolator._tasks", lambda *_, error=error: (_ for _ in ()).throw(error))
             assert value in refused(CLIP)
     content = bytearray(Path(PHOTOS[1]).read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -232,7 +230,7 @@ def test_a_stop_leaves_a_playable_clip_and_does_not_wait_for_the_network(here, w
         threading.Timer(0.3, send).start()
         free.wait(60)
 
-    monkeypatch.setattr("film.interpolator.Interpolator.between", between)
+    monkeypatch.setattr("film.interpolator.Interpolator._tasks", between)
     with pytest.raises(SystemExit) as stop:
         main([*CLIP, "--times", "2", "--weights", weights])
     assert stop.value.code == 128 + number and time.monotonic() - sent[0] < 2

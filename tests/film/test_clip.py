@@ -6,9 +6,11 @@ its moment.
 
 import itertools
 from fractions import Fraction
+from functools import partialmethod
 from pathlib import Path
 
 import av
+import jax
 import numpy as np
 import pytest
 from decoded_clips import packets
@@ -19,7 +21,11 @@ import film
 from common.io.images import read_image, write_image
 from common.io.video_reader import probe, read_video
 from film.cli import main
+from film.clip import compute_plan
 from film.interpolator import Interpolator
+from film.io.options import Options
+from film.io.plan import make_plan
+from film.planning import ComputePlan
 
 HEIGHT, WIDTH = 48, 64
 CODEC_ERROR = 0.02  # mean absolute difference of a frame that was encoded twice
@@ -38,7 +44,7 @@ def fades(monkeypatch, tmp_path):
     def between(self, x0, x1, moments):
         return (x0 + np.float32(moment) * (x1 - x0) for moment in moments)
 
-    monkeypatch.setattr(Interpolator, "between", between)
+    monkeypatch.setattr(Interpolator, "_tasks", between)
 
 
 def ramp(value: float) -> np.ndarray:
@@ -164,6 +170,49 @@ def test_frames_between_photos(photos, network, options, expected):
     np.testing.assert_allclose(found, expected, atol=0.012)
 
 
+def test_a_full_device_gets_half_of_the_plan_once(fades, network, monkeypatch, capsys):
+    """Where the plan did not do for the first new frame; another failure is the error."""
+    big = np.float32(ramp(0.5) / 255).repeat(10, 0).repeat(10, 1)
+    for name in ("a.png", "b.png"):
+        write_image(name, big * np.float32(name == "a.png"))
+    plans, fade, error = [], Interpolator._tasks, jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    def fails(self, x0, x1, moments, times=1):
+        plans.append(self.plan)
+        if len(plans) <= times:
+            raise error
+        return fade(self, x0, x1, moments)
+
+    monkeypatch.setattr("film.planning.BASE", 0)
+    monkeypatch.setattr(Interpolator, "_tasks", fails)
+    film.convert(["a.png", "b.png"], "out", network, frames=3)
+    first, second = plans
+    assert second != first and second.memory <= first.memory / 2
+    means = [read_image(path).mean() for path in sorted(Path("out").iterdir())]
+    np.testing.assert_allclose(means, np.linspace(1, 0, 5) * means[0], atol=0.01)
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "640x480" in line
+    plans.clear()
+    monkeypatch.setattr(Interpolator, "_tasks", partialmethod(fails, times=2))
+    with pytest.raises(MemoryError, match="640x480"):
+        film.convert(["a.png", "b.png"], "again", network, frames=3)
+    assert len(plans) == 2
+
+
+def test_a_batch_is_in_the_plan(fades, network):
+    write_image("a.png", ramp(0).astype(np.float32) / 255)
+
+    def planned(batch: int | None, memory: str) -> ComputePlan:
+        compute = compute_plan(network, make_plan(["a.png", "a.png"], None, Options(batch=batch, memory=memory)))
+        assert Interpolator(network, (HEIGHT, WIDTH), plan=compute).batch == compute.batch
+        return compute
+
+    one, eight = planned(None, "30GB"), planned(8, "30GB")
+    assert (one.batch, eight.batch) == (1, 8) and one.memory < eight.memory
+    fewer = planned(8, f"{one.memory / 1e6 + 1:.3f}MB")
+    assert 1 < fewer.batch < 8 and fewer.memory < eight.memory
+
+
 def test_what_is_there_to_look_at(network, tmp_path, monkeypatch):
     """With the network itself; sheet, inspection and comparison leave the frames alone."""
     monkeypatch.chdir(tmp_path)
@@ -198,7 +247,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_one(fades, network):
 def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fades, network, monkeypatch):
     source = brightening("a.mp4", 40, Fraction(4), sound=10)  # long enough to seek in
     film.convert(source, "whole.mp4", network, factor=3)
-    counter, original = itertools.count(), Interpolator.between
+    counter, original = itertools.count(), Interpolator._tasks
 
     def between(self, *arguments):
         if next(counter) == 20:
@@ -206,7 +255,7 @@ def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fade
         return original(self, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Interpolator, "between", between)
+        patch.setattr(Interpolator, "_tasks", between)
         film.convert(source, "b.mp4", network, factor=3)
     assert Path(".b.mp4.part").is_dir() and not Path("b.mp4").exists()
     for other in (dict(factor=2), dict(factor=3, model=toy(seed=1))):
@@ -218,7 +267,7 @@ def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fade
         made.append(len(moments))
         return original(self, x0, x1, moments)
 
-    monkeypatch.setattr(Interpolator, "between", counted)
+    monkeypatch.setattr(Interpolator, "_tasks", counted)
     starts, read = [], read_video
     monkeypatch.setattr(
         "film.io.sources.read_video", lambda path, start, **more: starts.append(start) or read(path, start, **more)

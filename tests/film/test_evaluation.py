@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from omegaconf import DictConfig, OmegaConf
-from toy import CONFIG, toy
+from toy import CONFIG, DIRECT, toy
 from translation import moved
 
 import film
@@ -59,6 +59,9 @@ def test_the_best_moment_is_where_things_were_and_the_oracle_knows_it():
     assert abs(moment - 1 / 3) < 0.03 and psnr(best.image[INNER], y[INNER]) > 30
     assert len(asked) <= 4 and all(0.3 <= t <= 0.7 for t in asked) and 0.5 not in asked
     np.testing.assert_array_equal(best.image, between(moment).image)
+    early, asked = late._replace(time=0.125), []  # with half of the reach the first moments would be outside (0, 1)
+    best_moment(lambda t: asked.append(t) or between(t), between(0.125), early, 0.4)
+    assert min(asked) == 0.01 and max(asked) < 0.53
 
 
 def test_a_network_gives_its_own_warps_and_the_best_of_them_is_an_oracle():
@@ -104,6 +107,9 @@ def test_the_network_takes_midpoints_of_midpoints():
     frames = list(film.interpolate(model, [x0, x1], times=2))
     for i, time in enumerate((0.25, 0.5, 0.75), 1):
         np.testing.assert_allclose(network(model)(x0, x1)(time).image, frames[i], atol=1e-5)
+    own = network(toy(DIRECT))(x0, x1)(0.25).image  # as `film` does: it knows the moment itself
+    np.testing.assert_array_equal(own, network(toy(DIRECT), "direct")(x0, x1)(0.25).image)
+    assert not np.allclose(own, network(toy(DIRECT), "midpoints")(x0, x1)(0.25).image, atol=1e-4)
     out = model(x0[None], x1[None], 0.3)
     np.testing.assert_allclose(network(model)(x0, x1)(0.3).image, out.image[0], atol=1e-6)
     np.testing.assert_allclose(network(model)(x0, x1)(0.3).flow, out.forward_flow[0][0], atol=1e-6)
@@ -282,6 +288,9 @@ def test_training_scores_parameters_as_the_full_evaluation_does(place):
     assert _interpolate._cache_size() == programs  # not compiled again
     with pytest.raises(ValueError, match="training"):
         dataclasses.replace(own, training=False).prepare()
+    absent = {"gone": FolderTriplets(place / "gone")}  # of a set that is not chosen no file is opened
+    some = dataclasses.replace(own, sets=sets | absent, training_sets=["film"])
+    assert some.prepare() == ["film/psnr"] and some.score(task, params) == scores
 
 
 def test_triplets_are_read_once_up_to_the_limit_at_their_time(tmp_path):
@@ -311,7 +320,15 @@ def test_refusals_before_any_work(tmp_path):
     assert scores_of(tmp_path / "taken")
 
 
-REFUSED = dict(metrics={}, sets={}, baselines=["nosuch"], training_metrics=["nosuch"], moments=["nosuch"], scales=[2.0])
+REFUSED = dict(
+    metrics={},
+    sets={},
+    baselines=["nosuch"],
+    training_metrics=["nosuch"],
+    training_sets=["nosuch"],
+    moments=["nosuch"],
+    scales=[2.0],
+)
 NAMES = [("compare_with", names) for names in (["a/x", "b/x.safetensors"], ["average"])]
 
 
@@ -330,7 +347,9 @@ def command(place, **changes) -> DictConfig:
     node = {
         "_target_": "film.evaluation.triplet_evaluation.FilmEvaluation",
         "metrics": {name.lower(): {"_target_": f"common.evaluation.metrics.{name}"} for name in ("Psnr", "L1")},
-        **dict(sets=folders, scales=[1.0, 0.5], training_metrics=["psnr", "l1"], progress=False),
+        **dict(
+            sets=folders, scales=[1.0, 0.5], training_metrics=["psnr", "l1"], training_sets=["absent"], progress=False
+        ),
     }
     options = dict(sets=["triplets"], metrics=None, limit=None, scales=None, overwrite=False, weights="average")
     return OmegaConf.create({"name": "toy", "evaluation": node} | options | changes)

@@ -166,8 +166,10 @@ def test_midpoints_of_midpoints():
             assert moments.of_midpoints([moment, THIRD])[0] == near  # whatever else is asked
     fine = [Fraction(3, 128), Fraction(5, 256), Fraction(1, 64)]
     assert moments.of_midpoints(fine) == fine
-    with pytest.raises(ValueError, match="1/131072"):
-        moments.of_midpoints([Fraction(1, 2**17)])
+    finest = Fraction(3, 2**16)
+    assert moments.of_midpoints([finest]) == [finest] and moments.of_midpoints([finest / 2]) == [0]
+    floats = [0.1, 1 / 3, 0.5, 0.7]  # each is k / 2^n, too fine to be reached by midpoints
+    assert moments.of_midpoints([Fraction(x) for x in floats]) == [Fraction(k, 32) for k in (3, 11, 16, 22)]
     path = {Fraction(1, 2), Fraction(1, 4), Fraction(3, 8)}
     assert moments.closure([Fraction(3, 8)]) == path
     assert moments.closure([Fraction(3, 8)], {Fraction(1, 4), Fraction(1, 2)}) == {Fraction(3, 8)}
@@ -293,6 +295,44 @@ def test_several_devices_give_the_same_frames(config, encodings):
     assert encodings.devices == set(range(len(devices)))
 
 
+@pytest.mark.parametrize(("config", "batch"), [(CONFIG, 1), (DIRECT, 1), (DIRECT, 2)], ids=str)
+def test_one_new_frame_in_each_gap_keeps_all_devices_busy(config, batch, encodings, monkeypatch):
+    """In order, with frames that are held between them, no two in a call twice, and not far ahead of what is needed."""
+    model, given, calls, consumed = toy(config), photos(7), [], []
+    expected = list(interpolate(model, given, times=1, devices=single()))
+    run = Interpolator._frames
+    monkeypatch.setattr(Interpolator, "_frames", lambda *words: calls.append((words[3], len(words[1]))) or run(*words))
+    encodings.frames.clear()
+    source = (consumed.append(number) or frame for number, frame in enumerate(given))
+    frames = interpolate(model, source, times=1, batch=batch, devices=jax.local_devices())
+    first = [next(frames) for _ in range(2)]
+    assert len(consumed) == 1 + 2 * batch
+    np.testing.assert_allclose([*first, *frames], expected, atol=2e-5)
+    assert calls == ([(0, 1), (1, 1)] * 3 if batch == 1 else [(0, 2), (1, 2), (0, 2)])
+    assert len(encodings.frames) == (12 if batch == 1 else 9)  # once for each call that needs them
+
+
+def test_what_is_read_ahead_has_an_end_and_an_error_comes_last(direct):
+    consumed, given = [], photos(2)
+
+    def items():
+        yield *given, [THIRD]
+        for number in itertools.count():
+            consumed.append(number)
+            if number == 50:
+                raise OSError("the end")
+            yield given[0]
+
+    frames = Interpolator(direct, SIZE, plan=whole(), batch=2, devices=jax.local_devices()).stream(items())
+    next(frames)
+    assert len(consumed) < 20
+    made = []
+    with pytest.raises(OSError, match="the end"):
+        for frame in frames:
+            made.append(frame)
+    assert len(made) == 50 and all(frame is given[0] for frame in made)
+
+
 def test_an_ensemble_does_not_know_directions(direct):
     """Time backwards gives the same frame, a mirrored pair the mirrored frame."""
     x0, x1 = photos(2)
@@ -319,7 +359,7 @@ def test_bfloat16_is_near_float32(direct):
 def test_where_nothing_moves_the_network_does_not_run(config, monkeypatch):
     x0, _ = photos(2)
     x1 = x0 + np.float32(0.9 / 255)
-    monkeypatch.setattr(Interpolator, "_run", lambda *_: pytest.fail("a still gap"))
+    monkeypatch.setattr(Interpolator, "_frames", lambda *_: pytest.fail("a still gap"))
     for after, wanted in ((x1, moments.even(2)), (x0, [Fraction(1, 2)])):
         frames = list(Interpolator(toy(config), SIZE, devices=single()).between(x0, after, wanted))
         for frame, moment in zip(frames, wanted, strict=True):

@@ -10,7 +10,7 @@ import pytest
 from common.nn.tiling import Tiling
 from film import planning
 from film.config import FilmConfig
-from film.planning import OVERLAP, bucket, encoded_bytes, free_memory, make_compute_plan, network_bytes
+from film.planning import OVERLAP, ComputePlan, bucket, encoded_bytes, free_memory, make_compute_plan, network_bytes
 
 PAPER, SMALL = FilmConfig.paper(), FilmConfig.small()
 SIZES = [(720, 1280), (1080, 1920), (2160, 3840), (4000, 6000), (200, 5000), (37, 4096)]
@@ -67,6 +67,31 @@ def test_more_is_kept_where_there_is_memory_and_use_for_it(monkeypatch):
     plan = make_compute_plan(PAPER, (720, 1280), kept=7)
     assert not plan.tiled and plan.memory <= planning.MODEST
     assert make_compute_plan(PAPER, (256, 256), kept=7).kept == 7
+
+
+@pytest.mark.parametrize("memory", [0.5e9, 6.46e9, 20e9])
+def test_an_accelerator_needs_more(memory):
+    """6.46 GB did not do for a plan of 5.0 GB on a GPU."""
+    try:
+        plan = make_compute_plan(SMALL, (2160, 3840), memory=memory, accelerator=True)
+    except MemoryError as error:
+        assert memory == 0.5e9 and "0.5 GB" in str(error)
+    else:
+        assert plan.tiled == (memory < 20e9) and plan.memory <= memory
+        same = make_compute_plan(SMALL, (2160, 3840), memory=memory / planning.ACCELERATOR)
+        assert plan.window == same.window and plan.memory == pytest.approx(planning.ACCELERATOR * same.memory)
+
+
+def test_a_batch_is_as_large_as_there_is_memory_for():
+    def plan(memory: float, batch: int = 8, size: tuple[int, int] = (480, 640)) -> ComputePlan:
+        return make_compute_plan(SMALL, size, memory=memory, batch=batch)
+
+    one, some, all_ = plan(20e9, 1), plan(2e9), plan(20e9)
+    assert (one.batch, all_.batch) == (1, 8) and 1 < some.batch < 8
+    assert one.memory < some.memory <= 2e9 < all_.memory < 8 * one.memory
+    assert plan(one.memory).batch == 1 and plan(2e9, size=(2160, 3840)).batch == 1
+    more = 7 * (make_compute_plan(SMALL, (480, 640), memory=20e9, kept=2).memory - network_bytes(SMALL, 0))
+    assert all_.memory > one.memory + more
 
 
 def test_fewer_kept_frames_need_less():
