@@ -60,7 +60,7 @@ def row(count: int, steps: int) -> dict[str, Any]:
         vit, WORDS, 16, 2, 8, 16, 2, 1, fusion_layers=1, key_dim=8, value_tokens=2, sources=SOURCES, bos=2
     )
     names = tuple(f"source {number}" for number in range(SOURCES))
-    knowledge = types.SimpleNamespace(items=items_of(count), vocabulary=Vocabulary(), sources=names)
+    knowledge: Any = types.SimpleNamespace(items=items_of(count), vocabulary=Vocabulary(), sources=names)
     task = Joint(knowledge, network, k=4, reencode=4, weights=Weights(contrastive=0, gate=0, disentangle=0, gap=0))
     mesh, rng = make_mesh(DEVICES), np.random.default_rng(1)
     frozen = task.frozen()

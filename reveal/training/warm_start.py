@@ -53,7 +53,7 @@ class Knowledge(Protocol):
     """Where items come from: a config object, usually that of the data."""
 
     @property
-    def sources(self) -> Sequence[str]:
+    def sources(self) -> Any:
         """Names of the items' sources, in order of the network's gate."""
 
     @property
