@@ -51,6 +51,9 @@ class Later:
         return getattr(self.value, name)
 
 
+Tokenizer.register(Later)  # or a check of the type would read the files, and from Python 3.12 on fail
+
+
 def arrays_of(
     items: Iterable[Item],
     sources: Sequence[str],
