@@ -51,7 +51,8 @@ class Later:
         return getattr(self.value, name)
 
 
-Tokenizer.register(Later)  # or a check of the type would read the files, and from Python 3.12 on fail
+# Or a check of the type would read the files, and from Python 3.12 on fail.
+Tokenizer.register(Later)  # type: ignore[attr-defined]
 
 
 def arrays_of(
