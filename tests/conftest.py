@@ -30,8 +30,15 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / "jax" / os.envir
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
+def foreground() -> None:
+    """Under nohup or in the background SIGHUP and SIGINT are ignored, and what a test starts would inherit that."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The quick tests' programs are compiled without LLVM's optimisations; the slow tests' as a user's are."""
+    foreground()
     if config.option.markexpr == "not slow" and "optimization_level" not in os.environ["XLA_FLAGS"]:
         os.environ["XLA_FLAGS"] += f" {SHORT_COMPILATION}"
 
@@ -44,12 +51,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def signals_of_a_foreground_program():
-    """Under nohup or in the background SIGHUP and SIGINT are ignored, and what a test starts would inherit that."""
-    plain = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-    before = {number: signal.signal(number, handler) for number, handler in plain.items()}
+    """Each test begins with them, whatever the one before has left."""
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    foreground()
 
 
 @pytest.fixture(autouse=True)
