@@ -11,7 +11,7 @@ with which no measured peak is above the model.
 
 They are those of a CPU, whose finest level is computed some rows at a time (`film.ops.row_tiling`). An accelerator
 computes it at once, and its library tries convolutions that need more: its peak is planned as `ACCELERATOR` times the
-model's. Peaks of runs on one H200, trials included: small at 3840x2160 8.5 to 11.2 GB, the model 5.0; small at
+model's. Peaks on one H200, taken by hand, trials included: small at 3840x2160 8.5 to 11.2 GB, the model 5.0; small at
 1920x1080 2.4 to 5.5, the model 1.8; paper at 1920x1080 7.4 to 10.4, the model 6.0. The factor covers all but the
 highest of the second. Where it does not, `film.clip` plans again.
 

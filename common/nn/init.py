@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import PRNGKeyArray
 
 # For `jax.jit` of an initialisation. It runs once, and each parameter has a random generator of its own: LLVM would
-# optimise them for four fifths of the time.
+# optimise them for most of the time.
 COMPILE_FAST = {"xla_backend_optimization_level": 0}
 
 
