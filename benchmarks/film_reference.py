@@ -6,6 +6,7 @@ programs draw the same weights and frames here. Each line on stdin asks for one 
 
 from __future__ import annotations
 
+import itertools
 import json
 import resource
 import sys
@@ -39,12 +40,9 @@ def pair(height: int, width: int) -> list[np.ndarray]:
 
 
 def serve(run: Callable[[], Any], report: Callable[[], dict]) -> None:
-    """Runs once to warm up and prints the seconds; then once for each line of stdin, with seconds and CPU-seconds;
-    prints `report` at its end."""
-    start = time.perf_counter()
-    run()
-    print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
-    for _ in sys.stdin:
+    """Runs once, and then once for each line of stdin; prints seconds and CPU seconds of each run, and `report` at
+    the end of stdin."""
+    for _ in itertools.chain([""], sys.stdin):
         start, used = time.perf_counter(), time.process_time()
         run()
         print(json.dumps({"seconds": time.perf_counter() - start, "cpu": time.process_time() - used}), flush=True)
