@@ -2,7 +2,7 @@
 # versions in constraints.txt. `make help` lists the targets.
 
 PYTHON ?= python3
-TESTS ?= $(wildcard notebooks) tests
+TESTS ?= tests
 PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
@@ -12,7 +12,7 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo web browser test slow proofs faults supply lint format docs data held-out pictures flags clean
+.PHONY: help demo web browser test slow notebooks proofs faults supply lint format docs data held-out pictures flags clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -20,8 +20,9 @@ help:
 	@echo "make demo     turn the bundled photo pair into a slow-motion clip, out/demo.mp4"
 	@echo "make web      serve a page in the browser: FILM, control plugins and REVEAL, a tab each"
 	@echo "make browser  make a static page that draws pictures in the browser, out/browser (needs npm)"
-	@echo "make test     run the quick tests and the notebooks (TESTS=tests/film PYTEST_ARGS=-x to choose)"
-	@echo "make slow     run the tests that take long: several processes, browsers, the README's commands"
+	@echo "make test     run the quick tests (TESTS=tests/film PYTEST_ARGS=-x to choose)"
+	@echo "make slow     run the tests that take long: training steps, several processes, browsers, the README's commands"
+	@echo "make notebooks  run the notebooks"
 	@echo "make proofs   run the tests that train for minutes: a memory is learned, a control steers a base"
 	@echo "make faults   read ten thousand damaged files with each reader, kill writers, run for long, and print what came of it (hours)"
 	@echo "make supply   check the packages: licences, versions that fit together (pip check); hashes into out/constraints-hashes.txt"
@@ -48,10 +49,14 @@ browser: $(BASE)
 	$(BIN)/python examples/browser/make.py -o out/browser
 
 test: $(DEV)
-	$(BIN)/python -m pytest --nbmake -m "not slow" $(PYTEST_ARGS) $(TESTS)
+	$(BIN)/python -m pytest -m "not slow and not long" $(PYTEST_ARGS) $(TESTS)
 
 slow: $(DEV)
+	$(BIN)/python -m pytest -m "long and not slow" $(PYTEST_ARGS) $(TESTS)
 	$(BIN)/python -m pytest -m "slow and not proof" $(PYTEST_ARGS) $(TESTS)
+
+notebooks: $(DEV)
+	$(BIN)/python -m pytest --nbmake $(PYTEST_ARGS) notebooks
 
 proofs: $(DEV)
 	$(BIN)/python -m pytest -m proof $(PYTEST_ARGS) $(TESTS)

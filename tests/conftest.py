@@ -37,9 +37,9 @@ def foreground() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The quick tests' programs are compiled without LLVM's optimisations; the slow tests' as a user's are."""
+    """Quick and long tests' programs are compiled without LLVM's optimisations; the slow tests' as a user's are."""
     foreground()
-    if config.option.markexpr == "not slow" and "optimization_level" not in os.environ["XLA_FLAGS"]:
+    if "not slow" in config.option.markexpr and "optimization_level" not in os.environ["XLA_FLAGS"]:
         os.environ["XLA_FLAGS"] += f" {SHORT_COMPILATION}"
 
 

@@ -41,6 +41,7 @@ def test_example_runs(title, tmp_path, monkeypatch):
         exec(compile(call, f"CONTRIBUTING.md: {title}", "exec"), {})
 
 
+@pytest.mark.long
 def test_a_loss_is_trained_by_its_name(tmp_path, monkeypatch):
     section = EXAMPLES["Add a loss"]
     write_modules(section, tmp_path)

@@ -56,6 +56,7 @@ def textbook(network: EfficientNet, x: jax.Array) -> jax.Array:
     return layer("head", x).mean((1, 2))
 
 
+@pytest.mark.long
 def test_features_are_the_textbooks():
     network, x = drawn(TINY), jnp.asarray(np.random.default_rng(1).random((2, 30, 30, 3), np.float32))
     expected = textbook(network, x)

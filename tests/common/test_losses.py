@@ -73,6 +73,7 @@ def test_pixel_losses_equal_the_reference(reference, loss):
     assert float(value) == pytest.approx(VALUES["values"][loss.__name__], rel=2e-5)
 
 
+@pytest.mark.long
 def test_perceptual_losses_and_their_gradients_equal_the_reference(reference, synthetic):
     """Activations, and values and gradients of both losses from one pass, with a synthetic VGG-19."""
     prediction, target = jnp.asarray(reference["prediction"]), jnp.asarray(reference["y"])

@@ -18,6 +18,7 @@ def unit(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["clip", "siglip"])
 def test_the_towers_are_transformers(name, tmp_path):
     towers, expected = load_two_towers(folder(name, tmp_path)), outputs(name)

@@ -4,6 +4,7 @@ import mutations
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reader", mutations.READERS)
 def test_damaged_files(reader):
     row = mutations.try_reader(reader, count=25, seed=1, most=4)

@@ -71,6 +71,7 @@ def distance(name: str) -> float:
     return max(float(np.abs(full - low).max() / np.abs(full).max()) for full, low in pairs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NETWORKS)
 def test_bfloat16_is_near_float32(name):
     assert 0 < distance(name) < TOLERANCE

@@ -174,6 +174,7 @@ def program(name: str, *words: str) -> list[list[str]]:
     return [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
 
 
+@pytest.mark.long
 def test_kills():
     rows = program("kills.py", "--count", "2", "--only", "add", "compact", "build", "weights", "image")
     assert [row[3:] for row in rows] == [["0"] * 3] * 5

@@ -101,6 +101,7 @@ def compilations(encodings):
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch", [1, 4])
 def test_nine_frames_equal_the_reference(tiny, inference, batch):
     given = np.stack([recipe.scene(64, 64, 0), recipe.scene(64, 64, 1), recipe.scene(64, 64, 0)[::-1]])

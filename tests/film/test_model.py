@@ -61,6 +61,7 @@ def test_flow_residuals_equal_the_reference(tiny):
         np.testing.assert_allclose(sampled(residual), data[f"forward_residual_flow_pyramid_{level}"], atol=FLOW)
 
 
+@pytest.mark.long
 def test_three_adam_steps_equal_the_reference(tiny):
     data = np.load(DATA / "tiny_train_l1.npz")
     x0, x1 = map(jnp.asarray, two_pairs())

@@ -38,6 +38,7 @@ def tiny(kind: str, **changes) -> Film:
     return toy(FilmConfig.small(**fields | KINDS[kind] | changes), seed=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "size"), [("bilateral", (66, 33)), ("paper", (66, 40))], ids=str)
 def test_tiles_give_the_same_frame_and_flow(kind, size, small_tiles):
     """The last tile overlaps, also with odd columns."""

@@ -99,6 +99,7 @@ def alone(name: str):
     return gradient_of(TASKS[name])
 
 
+@pytest.mark.long
 def test_the_gradient_of_bfloat16_is_near():
     runs = alone("paper"), gradient_of(dataclasses.replace(TASKS["paper"], dtype="bfloat16"))
     trees = [jax.tree.leaves(jax.device_get(run(params_of(LEAST), uneven())[1])) for run in runs]
@@ -107,6 +108,7 @@ def test_the_gradient_of_bfloat16_is_near():
     assert np.corrcoef(one, other)[0, 1] > 0.98 and not np.array_equal(one, other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TASKS)
 def test_the_loss_falls(name):
     """Descent by the gradient's sign on one batch; the step stays 0, so that nothing but the parameters changes."""
@@ -118,6 +120,7 @@ def test_the_loss_falls(name):
     assert losses[-1] < 0.9 * losses[0] and all(np.isfinite(losses))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "changes"), [("paper", {"remat": True}), ("flow", {})])
 def test_two_devices_give_the_same_gradient(name, changes):
     """With activations computed again, too. The devices communicate only for the gradient."""
@@ -136,6 +139,7 @@ def initialized(config: FilmConfig):
     return film.porting.from_params({k: np.asarray(v) for k, v in flatten(params).items()}, config)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", [START, SMALL_START], ids=["paper", "bilateral"])
 def test_at_the_start_flow_points_along_the_motion_and_the_image_is_the_mean(config):
     motions = np.array([(3, 0), (-3, 0), (0, 3), (0, -3)])
@@ -163,6 +167,7 @@ def test_training_starts_from_given_weights_with_fewer_levels(tmp_path):
     assert len(jax.eval_shape(fewer.forward, params_of(START), batch()).forward_flow) == 2
 
 
+@pytest.mark.long
 def test_added_parts_change_nothing_until_they_are_trained(tmp_path):
     plain = FilmConfig(3, 3, 2, 2, (1, 1, 1), (8, 8, 8), 4, bilateral=True, blend=True)
     added = dataclasses.replace(plain, coverage=True, sided_levels=2)

@@ -67,6 +67,7 @@ def seams(difference: np.ndarray) -> list[float]:
     return [worst_seam(image, axis) for image in difference for axis in (0, 1)]
 
 
+@pytest.mark.long
 def test_windows_equal_the_whole_without_a_seam(monkeypatch):
     """The same flow from half the size, so all else is equal; the comparison fails without an overlap."""
     tiled, whole = (frames(toy(DIRECT), plan) for plan in (TILED, ComputePlan(IMAGE, IMAGE, 2, 2, 1, 0.0)))
@@ -78,6 +79,7 @@ def test_windows_equal_the_whole_without_a_seam(monkeypatch):
     assert min(seams(apart - whole)) > 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", [CONFIG, DIRECT], ids=["halving", "direct"])
 def test_several_devices_and_frames_share_the_windows(config):
     model, row = toy(config), ((96, 576), (96, 288))

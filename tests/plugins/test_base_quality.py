@@ -59,6 +59,7 @@ def quality(made: Path, **changes) -> BaseQuality:
     return BaseQuality(**{"pictures": str(made / "pictures")} | settings)
 
 
+@pytest.mark.long
 def test_the_command(made, tmp_path, monkeypatch, caplog, capsys):
     """`python eval.py evaluation=base_quality weights=BASE`."""
     monkeypatch.setattr("common.training.run.setup", lambda: None)

@@ -119,6 +119,7 @@ def comparison(made: Path, **changes) -> ControlComparison:
     return ControlComparison(data, {"edges": EdgeF1(), "area": MaskIou()}, **settings)
 
 
+@pytest.mark.long
 def test_a_row_for_each_method(made, tmp_path):
     titles = ["Base", "Base + ControlNet", "Base + Plug-and-Play", "Base + plugin"]
     shown = comparison(made, quality=None, count=1).run("", tmp_path)
@@ -182,6 +183,7 @@ def test_clips_columns(made, generated, tmp_path):
     refused(ValueError, "1 held-out", comparison(made, clip=clip, quality=None, count=1).run, "", tmp_path / "other")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "rows"), [("sdxl", 2), ("lcm", 1)])
 def test_bases_that_read_more_than_text(made, generated, tmp_path, family, rows):
     """SDXL reads pooled text and sizes, LCM the guidance scale, in one row."""
@@ -194,6 +196,7 @@ def test_bases_that_read_more_than_text(made, generated, tmp_path, family, rows)
     assert len(others) == rows and all(row["gflop"] > alone["gflop"] > 0 for row in others)
 
 
+@pytest.mark.long
 def test_the_command(made, tmp_path, monkeypatch, caplog):
     """`python eval.py evaluation=control_methods weights=PLUGIN`, also by its old name, with small networks."""
     monkeypatch.chdir(tmp_path)

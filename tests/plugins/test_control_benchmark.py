@@ -31,6 +31,7 @@ def test_small_additions_count_by_parts_and_large_ones_by_whole_calls():
     assert "by parts %" not in layout and layout["of GFLOP %"] == pytest.approx(60)
 
 
+@pytest.mark.long
 def test_all_methods_with_tiny_networks(capsys):
     control.main(control.Options(size="tiny", repeats=1, inversion=2, steps=3))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]

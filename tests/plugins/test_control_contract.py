@@ -46,6 +46,7 @@ def full(network) -> np.ndarray:
     return run(network.on(IMAGES[0]))
 
 
+@pytest.mark.long
 def test_strength_0_changes_nothing_and_no_strength_compiles(network, full, plain):
     before = denoise._cache_size()
     np.testing.assert_array_equal(run(network.on(IMAGES[0], strength=0.0)), plain)
@@ -76,6 +77,7 @@ def test_guess_mode_leaves_the_unconditional_half_alone(network, plain):
     assert difference(run(control), plain) > 0.003
 
 
+@pytest.mark.long
 def test_outputs_of_two_controls_are_added(network, full):
     halves = [network.on(IMAGES[0], strength=0.5) for _ in range(2)]
     assert difference(run(*halves), full) < ROUNDING
@@ -104,6 +106,7 @@ def test_the_pipeline_keeps_parameters_while_their_network_lives():
     assert len(placed) > 10 and not any(ref() is not None for ref in placed)
 
 
+@pytest.mark.long
 def test_conditions_of_each_image_on_any_number_of_devices(network, full):
     each, other = run(network.on(IMAGES)), run(network.on(IMAGES[1]))
     assert difference(each[0], full[0]) < ROUNDING and difference(each[1], other[1]) < ROUNDING

@@ -67,6 +67,7 @@ def gradient(base: str, **options):
     return *compiled(*arguments), compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_parameter_of_a_control_learns_and_none_of_the_base(base, kind):
     task = task_of(base, kind=kind)
@@ -77,6 +78,7 @@ def test_every_parameter_of_a_control_learns_and_none_of_the_base(base, kind):
     assert "unet" in task.frozen() and "unet" not in grads
 
 
+@pytest.mark.long
 def test_a_new_controlnet_is_the_bases_encoder_and_changes_no_prediction(base):
     """bfloat16 changes it by rounding."""
     task, batch = task_of(base, kind="controlnet"), encoded(2)
@@ -102,6 +104,7 @@ def test_a_frozen_base_has_the_type_of_the_computation(base):
     assert np.isfinite(sheet["samples"]).all()
 
 
+@pytest.mark.long
 def test_remat_of_a_controlnet_changes_no_gradient_and_saves_memory(base):
     (loss, plain, memory), (same, again, less) = (
         gradient(base, kind="controlnet", **options) for options in ({}, {"remat": True})
@@ -140,6 +143,7 @@ def test_wrong_options_are_named():
             ControlTask("base", **options)
 
 
+@pytest.mark.long
 def test_a_control_learns_the_layout(base):
     """The base is random: its predictions get better where features show the layout, and not with wrong ones."""
     task, batch, optimiser = task_of(base, timesteps="uniform"), batch_of(16), optax.adam(3e-3)
@@ -181,6 +185,7 @@ def test_batches_have_the_condition_of_their_image(pictures):
     CaptionedConfig(pictures, condition="face", options={"most": 2})  # mediapipe is not imported yet
 
 
+@pytest.mark.long
 def test_the_evaluation_has_two_anchors(base, pictures, tmp_path, monkeypatch):
     """A command draws on all devices, a training on one, with parameters that are on it."""
     devices, places = [], []

@@ -53,6 +53,7 @@ def assert_residuals(added: ControlOutput, io, skips: str, middle: str) -> None:
     assert_near(added.mid_residual, io[middle], atol=PARITY)
 
 
+@pytest.mark.long
 def test_hint_residuals_and_the_unets_output(io, added, unet):
     hint, output = added["cond"]
     assert_near(hint, io["cond_embedding"], atol=PARITY)

@@ -55,6 +55,7 @@ def params():
     return {name: nnx.to_pure_dict(nnx.state(network)) for name, network in networks.items()}
 
 
+@pytest.mark.long
 def test_a_base_learns_its_captions():
     params, rows = train(TASK, batch_of(4), steps=150)
     losses = [row["denoising"] for row in rows]

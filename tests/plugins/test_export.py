@@ -93,6 +93,7 @@ def test_onnx(case):
             assert np.abs(nhwc(ours) - theirs[:rows]).max() / np.abs(theirs).max() < 1e-5
 
 
+@pytest.mark.long
 def test_litert(case, tmp_path):
     """Relative to the largest feature; the numbers of the shipped networks are in docs/portable.md."""
     network, expected = case
@@ -124,6 +125,7 @@ def test_features_are_channels_first_with_metadata(case, tmp_path):
         save_features(path, network, IMAGES[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", UNETS)
 def test_features_in_pytorch_give_our_outputs(tmp_path, name):
     """`make_features.py` gave diffusers' UNet the stored file, by the adapters' hook and by PyTorch's."""

@@ -17,6 +17,7 @@ def drawn_noise(monkeypatch):
     monkeypatch.setattr("plugins.diffusion.samplers.sampler._normal", families.noise)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_images_of_the_library(name):
     pipeline = families.base(name)

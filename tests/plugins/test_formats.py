@@ -63,6 +63,7 @@ def turned(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     return array.transpose(axes) if array.ndim == 4 else array
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_onnx(name):
     """For any number of rows; float16 is the type of stored weights alone."""
@@ -121,6 +122,7 @@ def test_an_operation_without_a_form_in_onnx_is_named():
         onnx(program)
 
 
+@pytest.mark.long
 def test_the_command_writes_the_parts_of_a_base(tmp_path, capsys):
     for part, tail in (("unet", "--with-features"), ("decoder", ""), ("text_encoder", "")):
         main(f"export --base diffusion-small --part {part} -o {tmp_path}/{part}.onnx --weights float16 {tail}".split())

@@ -43,6 +43,7 @@ def adapter(context: int = WIDTH) -> IPAdapter:
     return IPAdapter(config, random(AdapterWeights, config), random(ImageEncoder, VISION), ImagePreparation(8))
 
 
+@pytest.mark.long
 def test_a_picture_changes_images_by_its_strength_and_steps():
     base = diffusion_base()
 
@@ -113,6 +114,7 @@ def written(folder) -> str:
     return str(folder / "ip.safetensors")
 
 
+@pytest.mark.long
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     base, file = diffusion_base(), written(tmp_path)

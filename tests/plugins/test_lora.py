@@ -54,6 +54,7 @@ def changed(params, base) -> list[str]:
     return [path for path in ours if ours[path] is not theirs[path]]
 
 
+@pytest.mark.long
 def test_the_references_outputs(reference):
     lora = Lora.load(KOHYA)
     assert set(lora.updates) == {"unet", "text_encoder"}

@@ -49,6 +49,7 @@ def test_a_new_plugin_changes_nothing():
     np.testing.assert_array_equal(images, base("a red apple", **settings))
 
 
+@pytest.mark.long
 def test_gradients_reach_every_parameter():
     """Heads first: as long as they are zero nothing before them moves. Then everything."""
     unet = diffusion_base().unet

@@ -147,6 +147,7 @@ def test_a_base_is_saved_and_read_again(tmp_path, apples):
     assert parameters(halves.vae)["decoder.conv_in.kernel"].dtype == np.float32
 
 
+@pytest.mark.long
 def test_a_base_of_pixels_has_no_autoencoder(tmp_path):
     base = load(pixel_base().save(tmp_path / "pixels"))
     assert base.vae is None and base.base.unit == 1 and base.base.side == 8
@@ -246,6 +247,7 @@ def test_prediction_and_tokenizer_may_be_given(tmp_path):
     assert files.components["unet"].parameters == sum(v.size for v in parameters(diffusion_base().unet).values())
 
 
+@pytest.mark.long
 def test_previews_show_each_steps_prediction(apples):
     """In order, without the padding of a batch, by a linear map of latents or a given decoder."""
     shown, base = [], diffusion_base()

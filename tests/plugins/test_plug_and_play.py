@@ -66,6 +66,7 @@ def test_the_first_row_is_injected_into_the_targets():
     np.testing.assert_array_equal(inject(value, jnp.float32(0), both), value)
 
 
+@pytest.mark.long
 def test_a_call_with_a_source_row_is_two_runs_of_the_network(trajectory):
     """The same by hand: run the source, keep its values, put them into a run of the sample."""
     base, control = diffusion_base(), PlugAndPlay(IMAGE, inversion=INVERSION)
@@ -142,6 +143,7 @@ def test_progress_counts_the_inversion():
         assert any(0 < done < INVERSION for done, _ in seen)
 
 
+@pytest.mark.long
 def test_each_device_inverts_its_own_images():
     pictures = np.stack([IMAGE, IMAGE[::-1]])
     found = []

@@ -26,6 +26,7 @@ def here(tmp_path, monkeypatch, saved) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_one_image_and_one_from_it(here, capsys):
     generate("--seed 5 --batch 2 -o apple.png")
     printed = capsys.readouterr()

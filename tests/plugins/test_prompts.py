@@ -63,6 +63,7 @@ def test_images_of_weighted_and_long_prompts():
     assert request.chunks > 1 and not request.truncated
 
 
+@pytest.mark.long
 def test_an_image_of_a_weighted_prompt_does_not_depend_on_the_others():
     """Of one row of tokens, beside prompts of two and three."""
     base, options = diffusion_base(), {"steps": 3, "batch": 1, "weighted": True}

@@ -38,6 +38,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config, count", [(UNetConfig.sdxl(), 2_567_463_684), (UNetConfig.sdxl_refiner(), None)])
 def test_full_size_unet(config, count):
     """The published number of parameters, and the architecture back from a single file's names and shapes."""
@@ -174,6 +175,7 @@ def test_the_inputs_of_a_unet_are_checked():
     refused(ValueError, "guidance is 3", lambda: unet(x, 0, context, guidance=3))
 
 
+@pytest.mark.long
 def test_the_command_repairs_under_a_mask(tmp_path, monkeypatch, capsys):
     from common.io.images import read_image, write_image
     from plugins.cli.main import main

@@ -1,6 +1,7 @@
 """The base that ships: small, whole, the default of the command, and it draws what it is asked for."""
 
 import numpy as np
+import pytest
 from named_colours import dominant_colour
 
 from common.io.images import read_image
@@ -17,6 +18,7 @@ def test_it_is_small_and_has_a_card():
     assert "CC-BY-SA-4.0" in (WEIGHTS / DEFAULT / "README.md").read_text("utf-8")
 
 
+@pytest.mark.long
 def test_the_command_draws_it_without_being_told_which(tmp_path, monkeypatch):
     """On white, and of the colour of the word: twelve things of four colours, two thirds of them at least."""
     monkeypatch.chdir(tmp_path)

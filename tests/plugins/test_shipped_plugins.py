@@ -46,6 +46,7 @@ def test_they_are_small_and_have_model_cards():
         assert "CC-BY-SA-4.0" in (WEIGHTS / name / "README.md").read_text("utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_have_the_layout_of_the_condition(kind, draw, alone, picture):
     """More than the base alone, and than with another condition, whose outputs have that one's layout."""
@@ -61,6 +62,7 @@ def test_outputs_have_the_layout_of_the_condition(kind, draw, alone, picture):
     assert mean(other, "other") > wrong + 0.15
 
 
+@pytest.mark.long
 def test_the_command_uses_the_shipped_plugin_of_a_kind(tmp_path, monkeypatch, picture):
     monkeypatch.chdir(tmp_path)
     words = ["--control", "mask", "--image", str(APPLE), "--steps", str(STEPS), "--quiet"]

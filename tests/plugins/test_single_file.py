@@ -90,6 +90,7 @@ def test_a_single_files_architecture_is_inferred(tmp_path):
         infer_config("vae", {"joint_blocks.0.weight": (1,)})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind, published, walk, count", [
     ("unet", UNetConfig.sd15(), ldm.unet(), 859_520_964),
     ("unet", UNetConfig.sd21(), ldm.unet(context=1024, linear=True), 865_910_724),

@@ -55,6 +55,7 @@ def test_features(io, features):
         assert_near(0.7 * one + 0.4 * other, io[f"multi_feat_{i}"], atol=PARITY, err_msg=str(i))
 
 
+@pytest.mark.long
 def test_features_enter_the_unet(io, features, unet):
     """`down3_last_skip` is the hard case: the last level's feature is in the last skip as well."""
     out, seen = unet(features["cond"])

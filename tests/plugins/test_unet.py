@@ -30,6 +30,7 @@ NAMES = {
 }
 
 
+@pytest.mark.long
 def test_output_and_everything_inside():
     """What controls add inside is tested with them (test_controlnet, test_t2i_adapter)."""
     io, (graphdef, state) = fixture("unet_io"), nnx.split(network("unet"))
@@ -47,6 +48,7 @@ def test_output_and_everything_inside():
     assert_near(call(state, jnp.array([500, 500]))[0], io["out_t500"], atol=PARITY)
 
 
+@pytest.mark.long
 def test_plain_call_on_a_wide_picture():
     """Nothing plugged in, one time as a number, not square."""
     io, unet = fixture("unet_io"), network("unet")
@@ -86,6 +88,7 @@ def test_odd_sizes_come_back(small):
     assert seen["up_blocks.0.upsamplers.0"].shape == (2, 5, 7, 12) and seen["mid_block"].shape == (2, 3, 4, 12)
 
 
+@pytest.mark.long
 def test_remat_changes_no_gradient_and_frozen_parameters_pass_it(small):
     """Of features, residuals, latents, text; and of parameters."""
     call, params, inputs = small

@@ -107,6 +107,7 @@ def folder(tmp_path_factory):
     return run / "data"
 
 
+@pytest.mark.long
 def test_the_memory_belongs_to_the_weights_beside_it(folder):
     assistant = Assistant.load(folder, memory=folder / "memory")
     picture = augment(COUNTRIES.atlas.flags[7], 16, rng(0))

@@ -47,6 +47,7 @@ def looked_up(image, places):
     return cv2.remap(image, places.astype(np.float32), None, cv2.INTER_LINEAR)  # pyright: ignore
 
 
+@pytest.mark.long
 def test_valid_flow_leads_to_the_same_colour(drawn):
     centre, seen = (CELL - 1) / 2 + CELL * np.arange(CROP // CELL), 0
     grid = np.stack(np.meshgrid(centre, centre), axis=-1)

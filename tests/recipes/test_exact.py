@@ -103,6 +103,7 @@ def test_flicker_is_the_change_of_the_error():
     )
 
 
+@pytest.mark.long
 def test_an_evaluation_scores_distances_and_flicker(folder, tmp_path):
     film.save_model(tmp_path / "toy.safetensors", toy(film.FilmConfig(2, 2, 1, 1, (1, 1), (4, 4), 4)))
     settings = dict(kinds=["pan", "disc"], steady_distance=EIGHTHS, shown=8, folder=str(folder), progress=False)

@@ -111,6 +111,7 @@ def test_scores_by_relation_and_their_table():
 # ---- changes of the memory
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("evaluation", "network", "zero"),
     [
@@ -148,6 +149,7 @@ def test_an_attackers_area_under_the_curve():
     assert area(members, members) == 0.5 and area(members + 9, others) == 1
 
 
+@pytest.mark.long
 def test_what_is_deleted_cannot_be_told_from_what_never_was(tmp_path):
     """Of an untrained network, which knows nothing about anyone."""
     evaluation, out = ForgettingEvaluation(COUNTRIES, renderings=1, beams=1, resamples=20), tmp_path / "out"
@@ -191,6 +193,7 @@ def test_random_items_are_of_the_chosen_sources(tmp_path):
     assert all(len(set(row)) == 4 for row in found.ids.tolist()) and len(np.unique(found.ids)) > 50
 
 
+@pytest.mark.long
 def test_exact_engines_agree(tmp_path):
     """FAISS HNSW is exact for so few items."""
     rows = engines.compare(save(tmp_path, WORLD_NETWORK), distractors=3, renderings=1)

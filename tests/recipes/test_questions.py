@@ -91,6 +91,7 @@ def test_questions_in_words():
     np.testing.assert_array_equal(grey, ~np.array(by_flag))
 
 
+@pytest.mark.long
 @both
 def test_the_gold_item_has_the_answer_after_the_permutation(data):
     batch = first(data)

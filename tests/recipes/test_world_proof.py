@@ -22,6 +22,7 @@ def test_rows_of_one_shape_share_the_first_stage(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", ["no memory", "random memory", "no prior, no warm start", "c = 32"])
 def test_the_overrides_of_rows_compose(row):
     for stage in plan(Proof(), row, 2).values():
@@ -42,6 +43,7 @@ class Counted(Stage):
         return {"held out": {"process": os.getpid(), "overrides": len(self.overrides)}}
 
 
+@pytest.mark.long
 def test_parallel_stages_come_in_order(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     rows = [row["held out"] for row in run_stages([Counted(str(n), ("x",) * n) for n in range(3)], jobs=2)]

@@ -66,6 +66,7 @@ def by_hand(assistant, place):
     return lambda ids: fuse(query, values, jnp.asarray(found.scores), jnp.asarray(np.isin(found.ids, list(ids)))), found
 
 
+@pytest.mark.long
 def test_the_answer_is_the_networks_own(assistant, by_hand, evidence):
     ids, (fuse, found) = [one.item.id for one in evidence.items], by_hand
     fused = fuse(ids)

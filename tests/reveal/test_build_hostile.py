@@ -91,6 +91,7 @@ def test_a_packed_file_that_was_cut_short_is_named(tmp_path, suffix, pack):
         list(file)
 
 
+@pytest.mark.long
 def test_a_killed_build_resumes_to_the_same_memory_and_report(here, capsys):
     lines = [json.loads(line) for line in Path("items.jsonl").read_text().splitlines()]
     (here / "half.png").write_bytes((here / "asked.png").read_bytes()[:50])

@@ -93,10 +93,12 @@ def failed(tmp_path_factory, weights):
     return folder
 
 
+@pytest.mark.long
 def test_a_failing_engine_ends_the_run_without_a_checkpoint(failed):
     assert [path.name for path in (failed / "checkpoints").glob("[0-9]*")] == ["3"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["numpy", "milvus"])
 def test_an_engine_resumes_a_run_and_searches_the_keys_of_the_step(name, tmp_path, exact, failed, weights):
     if name == "milvus":

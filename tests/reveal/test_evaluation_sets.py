@@ -180,6 +180,7 @@ def test_every_set_is_answered_and_reported(files, place, tmp_path):
     assert not list(out.glob(".partial*"))
 
 
+@pytest.mark.long
 def test_answers_are_those_of_the_assistant(files, assistant):
     """In partial batches, and for two-hop questions."""
     examples, _ = examples_of(sets(files)["infoseek"])

@@ -27,6 +27,7 @@ def test_every_query_gets_its_own_items(devices):
     exact_routing.routing(devices)
 
 
+@pytest.mark.long
 def test_every_query_gets_its_own_items_on_more_devices():
     """The reference fails here from two queries a device on."""
     devices = 8

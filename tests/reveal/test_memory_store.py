@@ -361,6 +361,7 @@ def test_the_next_search_has_every_change(tmp_path):
     assert memory.search(np.eye(8)[[2]], 1, log_gate=np.array([[0.0, -2.0, 0.0]])).ids[0, 0] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["exact", "faiss", "milvus", "reuse"])
 def test_an_engine_of_several_memories_searches_the_keys_of_each(tmp_path, kind):
     """Their ids and versions are the same."""

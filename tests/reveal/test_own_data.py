@@ -258,6 +258,7 @@ def run_of(name: str, files, task: dict, **data):
     return OmegaConf.create(whole)
 
 
+@pytest.mark.long
 def test_both_stages_train_on_your_own_files(files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("common.training.run.setup", lambda: None)

@@ -85,6 +85,7 @@ def assistant(made) -> TwoTowerAssistant:
     return TwoTowerAssistant.load(made / "clip", made / "m")
 
 
+@pytest.mark.long
 def test_what_was_left_out_is_said_by_name(here, capsys):
     report = output_of(capsys, "build", "photos", "notes", "--encoder", "clip", "--quiet", "-o", "again")
     assert report["counts"]["photos"] == PHOTOS and report["hash"] == Memory("m").manifest.hash()

@@ -44,6 +44,7 @@ def many(name: str, ids) -> str:
     return str(json_lines(Path(name), [{"id": number, "source": "graph", "text": "home attic"} for number in ids]))
 
 
+@pytest.mark.long
 def test_asking_shows_the_items_of_the_answer(here, capsys):
     words = [*ASK, *WEIGHTS]
     answer = output_of(capsys, *words, "-k", "3", "--sheet", "sheet.png")

@@ -84,6 +84,7 @@ def test_the_prior_shifts_attention(answers):
     assert hopeless[:, 2].max() < 1e-12 < hopeless[:, :2].min()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prior", ["logits", "off"])  # that of "multiply": test_reveal_tasks.py
 def test_the_loss_on_the_text_reaches_the_retriever(prior):
     """With finite gradients and none from missing images; recomputation leaves them as they are, dropout does not."""

@@ -37,6 +37,7 @@ def test_text_encoder():
     close(np.asarray(encoder(embedding(tokens), tokens > 0))[mask], np.asarray(io["out:encoded"])[mask])
 
 
+@pytest.mark.long
 def test_heads_and_vit():
     head, projection, values = (
         EmbeddingHead(REFERENCE, rngs=RNGS),
@@ -79,6 +80,7 @@ def test_contrastive():
     close(found.accuracy, io["out:acc"].mean())
 
 
+@pytest.mark.long
 def test_the_whole_network():
     """The memory fixture from end to end; two of the four retrieved items are re-encoded, other items' pictures are 0.
 

@@ -116,6 +116,7 @@ def split(request, whole, params):
     return mesh, frozen, task.refresh_arrays(params, frozen)
 
 
+@pytest.mark.long
 def test_each_device_holds_and_encodes_its_rows(split, whole, encoded):
     mesh, frozen, found = split
     contents = frozen["contents"]
@@ -148,6 +149,7 @@ def test_a_refresh_gathers_split_parameters_once(split, params, monkeypatch):
     np.testing.assert_allclose(encoded["keys"], found["keys"], atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("split", [2], indirect=True)
 def test_a_step_on_two_devices_reads_finds_and_learns_the_same(split, whole, params, encoded, batch):
     mesh, frozen, found = split
@@ -166,6 +168,7 @@ RETRIEVER = {"query_head", "key_head", "projection", "gate"}
 READER = {"value_head", "fusion", "decoder", "text", "embedding"}
 
 
+@pytest.mark.long
 def test_the_warm_start_trains_everything(params, batch):
     more = {"extra": L1("output.values", "output.values")}
     task = WarmStart(WORLD, NETWORK, k=3, weights=Weights(0.5, gate=0.1), augment=Augment(), losses=more)
@@ -233,6 +236,7 @@ def test_the_gold_item_is_read_in_any_slot():
     assert all(len(set(row)) == 3 for row in slots.tolist())
 
 
+@pytest.mark.long
 def test_the_loss_on_the_answer_trains_the_retriever(params, batch, encoded, monkeypatch):
     """And its gradients are the finite differences, with the hits held fast."""
     task = Joint(WORLD, NETWORK, k=3, weights=LM)
@@ -250,6 +254,7 @@ def test_the_loss_on_the_answer_trains_the_retriever(params, batch, encoded, mon
         assert difference == pytest.approx(length, rel=0.05), part
 
 
+@pytest.mark.long
 def test_stored_keys_are_constants(params, batch, encoded, monkeypatch):
     """Without re-encoding; contrastive loss and gate have their own gradients, and need gold items."""
     monkeypatch.setattr(Joint, "search", of_three_sources)

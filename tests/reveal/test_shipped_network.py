@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from assistants import output_of
 from safetensors import safe_open
 
@@ -28,6 +29,7 @@ assert not [name for name in sys.modules if name.startswith(training_only)]
 """
 
 
+@pytest.mark.long
 def test_the_capital_of_a_flag_in_a_process_of_its_own_without_connections(tmp_path):
     sheet = tmp_path / "evidence.png"
     alone = {name: value for name, value in os.environ.items() if not name.startswith(("XLA", "JAX", "PYTHONPATH"))}
@@ -40,6 +42,7 @@ def test_the_capital_of_a_flag_in_a_process_of_its_own_without_connections(tmp_p
     assert sheet.read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.long
 def test_an_edited_fact_a_removed_one_and_one_put_back(tmp_path, capsys):
     memory = str(shutil.copytree(pretrained.memory(), tmp_path / "memory"))
 
