@@ -91,9 +91,10 @@ def serve_case(name: str, width: int, height: int, times: int, untiled: bool) ->
     from common.nn.init import blank
     from common.runtime import setup
     from common.weights.porting import flatten, unflatten_like
-    from film import interpolator, moments
+    from film import compiled, moments
     from film.cli import MOST_KEPT
     from film.config import FilmConfig
+    from film.interpolator import Interpolator
     from film.model import Film
     from film.ops import convolution, row_tiling
     from film.planning import make_compute_plan
@@ -109,7 +110,7 @@ def serve_case(name: str, width: int, height: int, times: int, untiled: bool) ->
     drawn = {path: jnp.asarray(variable(names.get(path, path), x.shape)) for path, x in flatten(shapes).items()}
     model = nnx.merge(graphdef, unflatten_like(drawn, shapes))
 
-    functions = {key: getattr(interpolator, key) for key in ("_encode", "_coarse", "_finish", "_flow")}
+    functions = {key: getattr(compiled, key) for key in ("_encode", "_coarse", "_finish", "_flow")}
     calls, arguments = Counter[tuple[str, str]](), dict[tuple[str, str], Any]()
 
     def counted(key: str) -> Any:
@@ -124,10 +125,10 @@ def serve_case(name: str, width: int, height: int, times: int, untiled: bool) ->
         return call
 
     for key in functions:
-        setattr(interpolator, key, counted(key))
+        setattr(compiled, key, counted(key))
     frames, wanted = pair(height, width), moments.even(2**times - 1)
     plan = make_compute_plan(config, (height, width), kept=2 + len(wanted).bit_length(), together=len(wanted))
-    network = interpolator.Interpolator(model, (height, width), plan=plan)
+    network = Interpolator(model, (height, width), plan=plan)
     runs, mean = 0, 0.0
 
     def run() -> None:

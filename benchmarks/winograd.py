@@ -18,7 +18,7 @@ import tyro
 from jax import lax
 
 from common.nn.winograd import is_faster, winograd_conv
-from film.interpolator import COMPILER
+from film.compiled import COMPILER
 
 LAYERS = (  # side, inputs, outputs
     (256, 64, 64),

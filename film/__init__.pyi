@@ -1,6 +1,6 @@
 # ruff: noqa: F401, I001
 # fmt: off
-from . import cli, clip, config, data, evaluation, flow, fusion, io, losses, model, ops, porting, pyramid
+from . import cli, clip, compiled, config, data, evaluation, flow, fusion, io, losses, model, ops, porting, pyramid
 from . import interpolator, moments, planning, shots, timeline, training, visualization, warp
 from .config import FilmConfig as FilmConfig
 from .clip import convert as convert

@@ -35,7 +35,8 @@ from common.io.video import open_clip
 from common.io.video_reader import TimedFrame, prefetch
 from common.nn.tiling import Tiling
 from common.terminal import EXHAUSTED, plain_memory_errors
-from film.interpolator import Frame, Gap, Interpolator, Quality, device_memory, usual_batch
+from film.compiled import Quality
+from film.interpolator import Frame, Gap, Interpolator, device_memory, usual_batch
 from film.io.options import Options
 from film.io.plan import Plan, make_plan
 from film.io.sources import Movie, Name

@@ -22,7 +22,7 @@ Sizes. Any size runs: pooling floors, and every resize has its level's size as i
 is about that length times the convolutions of the coarsest predictor: 192 px for both presets.
 
 Two parts. Most activations belong to the finest level, so it has a part of its own: `coarse` finds flow and decodes up
-to level 1, `finish` adds level 0. `film.interpolator` compiles `encode`, `coarse` and `finish` separately: it keeps
+to level 1, `finish` adds level 0. `film.compiled` compiles `encode`, `coarse` and `finish` separately: it keeps
 an encoded frame for both neighbours, and never has the activations of all levels in memory. `__call__` runs all of it
 as one function.
 """

@@ -13,7 +13,7 @@ from toy import CONFIG
 from benchmarks import film as film_benchmark
 from benchmarks import film_limits, film_memory, photos
 from benchmarks.row_log import RowLog
-from film import interpolator
+from film import compiled
 from film.config import FilmConfig
 from film.ops import row_tiling
 from film.planning import FRAME, encoded_bytes, held_bytes, parameters
@@ -27,9 +27,9 @@ def small_process(monkeypatch):
 
 
 def test_a_case_answers_lines(small_process, monkeypatch, capsys):
-    for module, name in ((row_tiling, "FEWEST"), *((interpolator, name) for name in ("_encode", "_coarse", "_finish"))):
+    for module, name in ((row_tiling, "FEWEST"), *((compiled, name) for name in ("_encode", "_coarse", "_finish"))):
         monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
-    monkeypatch.setattr(interpolator, "_flow", interpolator._flow)
+    monkeypatch.setattr(compiled, "_flow", compiled._flow)
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n\n"))
     film_benchmark.serve_case("toy", 24, 16, 2, False)
     first, *runs, report = map(json.loads, capsys.readouterr().out.splitlines())

@@ -13,9 +13,10 @@ import recipe
 from toy import CONFIG, DIRECT, toy
 
 import film
-import film.interpolator
+import film.compiled
 from film import moments
-from film.interpolator import Interpolator, Quality, interpolate
+from film.compiled import CompiledFilm, Quality
+from film.interpolator import Interpolator, interpolate
 from film.model import Film
 from film.planning import ComputePlan, make_compute_plan
 
@@ -66,7 +67,7 @@ def frames_at(model: Film, *wanted: Fraction, **options) -> list[np.ndarray]:
 @pytest.fixture
 def encodings(monkeypatch):
     """A record of the frames that were encoded, and how many encodings are and were alive."""
-    record, encode = types.SimpleNamespace(frames=[], finest=[], devices=set(), alive=0, most=0), Interpolator._encode
+    record, encode = types.SimpleNamespace(frames=[], finest=[], devices=set(), alive=0, most=0), CompiledFilm._encode
 
     def gone() -> None:
         record.alive -= 1
@@ -83,7 +84,7 @@ def encodings(monkeypatch):
         weakref.finalize(encoded[1].packs[0], gone)
         return encoded
 
-    monkeypatch.setattr(Interpolator, "_encode", recorded)
+    monkeypatch.setattr(CompiledFilm, "_encode", recorded)
     return record
 
 
@@ -201,8 +202,8 @@ def test_no_frame_is_encoded_twice_and_the_last_level_never(halving, encodings, 
 
 def test_a_batch_has_one_of_a_few_sizes(direct, monkeypatch):
     """An accelerator compiles each; the frames are those of single calls."""
-    sizes, finish = [], film.interpolator._finish
-    monkeypatch.setattr(film.interpolator, "_finish", lambda *words: sizes.append(len(words[2])) or finish(*words))
+    sizes, finish = [], film.compiled._finish
+    monkeypatch.setattr(film.compiled, "_finish", lambda *words: sizes.append(len(words[2])) or finish(*words))
     batched = [frames_at(direct, *moments.even(count), batch=6) for count in (15, 5, 2)]
     assert sizes == [6, 6, 4, 6, 2]
     for frames in batched:
@@ -210,15 +211,15 @@ def test_a_batch_has_one_of_a_few_sizes(direct, monkeypatch):
 
 
 def test_no_frame_is_made_twice(halving, monkeypatch):
-    finished, finish = [], film.interpolator._finish
-    monkeypatch.setattr(film.interpolator, "_finish", lambda *words: finished.append(1) or finish(*words))
+    finished, finish = [], film.compiled._finish
+    monkeypatch.setattr(film.compiled, "_finish", lambda *words: finished.append(1) or finish(*words))
     assert len(list(interpolate(halving, photos(2), 5, devices=single()))) == 33
     assert len(finished) == 31
 
 
 @pytest.mark.parametrize(("kept", "count"), [(0, 30), (1, 16), (2, 16), (4, 10)])
 def test_no_more_is_kept_than_planned_and_the_frames_are_the_same(halving, encodings, monkeypatch, kept, count):
-    monkeypatch.setattr(film.interpolator, "return_freed_memory", lambda: None)  # the heap of the tests is large
+    monkeypatch.setattr(film.compiled, "return_freed_memory", lambda: None)  # the heap of the tests is large
     frames = frames_at(halving, *moments.even(15), plan=whole(kept))
     gc.collect()
     assert encodings.most <= max(2, kept) and encodings.alive == 0
@@ -301,8 +302,8 @@ def test_one_new_frame_in_each_gap_keeps_all_devices_busy(config, batch, encodin
     """In order, with frames that are held between them, no two in a call twice, and not far ahead of what is needed."""
     model, given, calls, consumed = toy(config), photos(7), [], []
     expected = list(interpolate(model, given, times=1, devices=single()))
-    run = Interpolator._frames
-    monkeypatch.setattr(Interpolator, "_frames", lambda *words: calls.append((words[3], len(words[1]))) or run(*words))
+    run = CompiledFilm.frames
+    monkeypatch.setattr(CompiledFilm, "frames", lambda *words: calls.append((words[3], len(words[1]))) or run(*words))
     encodings.frames.clear()
     source = (consumed.append(number) or frame for number, frame in enumerate(given))
     frames = interpolate(model, source, times=1, batch=batch, devices=jax.local_devices())
@@ -360,7 +361,7 @@ def test_bfloat16_is_near_float32(direct):
 def test_where_nothing_moves_the_network_does_not_run(config, monkeypatch):
     x0, _ = photos(2)
     x1 = x0 + np.float32(0.9 / 255)
-    monkeypatch.setattr(Interpolator, "_frames", lambda *_: pytest.fail("a still gap"))
+    monkeypatch.setattr(CompiledFilm, "frames", lambda *_: pytest.fail("a still gap"))
     for after, wanted in ((x1, moments.even(2)), (x0, [Fraction(1, 2)])):
         frames = list(Interpolator(toy(config), SIZE, devices=single()).between(x0, after, wanted))
         for frame, moment in zip(frames, wanted, strict=True):
