@@ -3,18 +3,19 @@
     sync(memory, ["photos", "notes"], assistant)             # once
     for report in watch(memory, ["photos", "notes"], assistant): print(report)
 
-Files of one name make some items, which hold their path and checksum (`sources/documents.py`). A file is read anew if
-its checksum is another; the items of each source are compared by themselves, so the folders are those of the build.
+Files of one name make some items, which hold their path and checksum (`sources/documents.py`). Files are read if their
+checksum is another; the items of each source are compared by themselves, so the folders are those of the build. While
+folders are watched, a checksum is computed again where a file's size or time is another.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from reveal.build.report import Report
 from reveal.memory.engines.engine import optional
 from reveal.memory.items import Item
 from reveal.memory.memory import Memory
-from reveal.sources import Items, Skips
+from reveal.sources import Items, Skips, documents
 from reveal.sources.folder import Empty
 from reveal.two_tower_assistant import AnyAssistant
 
@@ -31,64 +32,91 @@ QUIET = 400  # milliseconds without a further change before a change is read
 Key = tuple[str, str]  # source, path in its folder
 
 
+class Follower:
+    """Makes a memory equal to folders, as often as asked. Raises ValueError for a source that is no folder of
+    documents."""
+
+    def __init__(self, sources: Sequence[Items], assistant: AnyAssistant, side: int | None = None):
+        if other := next((source for source in sources if source.reader != "documents"), None):
+            raise ValueError(f"{other.reader}:{other.path}: folders of documents are followed; give documents:FOLDER")
+        self.sources, self.assistant, self.side = sources, assistant, side
+        self._known: dict[Key, tuple[int, list[int]]] = {}  # checksum and ids of the items of each name
+        self._version: int | None = None  # of the memory that has them
+
+    def sync(self, memory: Memory, progress: bool = False) -> Report:
+        """Items that came otherwise (`reveal add --text`) stay. Raises FileNotFoundError for a missing folder, and as
+        `memory_build.add`; then nothing is changed."""
+        started, encoder = time.perf_counter(), Encoder(self.assistant, Skips(), self.side, progress)
+        known = self._known = self._known if self._version == memory.version else _origins(memory)
+        followed = {_source(source) for source in self.sources}
+        there: dict[Key, int] = {}
+        for source in self.sources:
+            for file, checksum in documents.checksums(Path(source.path)):
+                there[_source(source), file] = checksum
+        renewed = {key for key, checksum in there.items() if key not in known or known[key][0] != checksum}
+        old = [key for key in known if key in renewed or (key[0] in followed and key not in there)]
+        deleted = [number for key in old for number in known[key][1]]
+        written: list[int] = []
+        self._version = None  # if the change fails, the memory is looked through again
+        with memory.changing() as change:
+            if deleted:
+                change.delete(deleted)
+            for key in old:
+                del known[key]
+            batches = encoder.batches(self._items(renewed, encoder.skips), None)
+            while group := list(itertools.islice(batches, CHANGE // BATCH)):
+                items = [item for batch, _, _ in group for item in batch]
+                keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
+                for item, number in zip(items, change.add(items, keys, values), strict=True):
+                    known.setdefault(_key(item), (there[_key(item)], []))[1].append(number)
+                    written.append(number)
+        self._version = memory.version
+        run = {"left_out": encoder.skips.counts, "names": encoder.skips.names}
+        ids_written = (min(written), max(written)) if written else None
+        more = {"added": len(written), "edited": len(renewed & set(old)), "removed": len(deleted), "ids": ids_written}
+        return Report.of(memory, started, **run, **more)
+
+    def _items(self, names: Collection[Key], skips: Skips) -> Iterator[Item]:
+        for source in self.sources:
+            only = {file for name, file in names if name == _source(source)}
+            with contextlib.suppress(Empty):  # its last file was deleted
+                yield from (dataclasses.replace(item, id=None) for item in source.read(skips, only=only))
+
+
 def sync(
     memory: Memory, sources: Sequence[Items], assistant: AnyAssistant, side: int | None = None, progress: bool = False
 ) -> Report:
-    """Makes the memory equal to the folders. Items that came otherwise (`reveal add --text`) stay. Raises
-    FileNotFoundError for a missing folder, and as `memory_build.add`; then nothing is changed."""
-    started, encoder = time.perf_counter(), Encoder(assistant, Skips(), side, progress)
-    known: dict[Key, tuple[int, list[int]]] = {}
-    for start in range(0, len(ids := memory.rows().ids), CHANGE):
-        for item in memory.items(ids[start : start + CHANGE]):
-            origin = item.fields.get("from")
-            if isinstance(origin, Mapping) and item.id is not None:
-                _, numbers = known.setdefault((item.source, str(origin["file"])), (int(origin["crc"]), []))
-                numbers.append(item.id)
-    followed, there = {str(source.options.get("source", "own")) for source in sources}, set()
-    fresh: list[Item] = []
-    for (source, file), group in itertools.groupby(_items(sources, encoder.skips), _key):
-        there.add((source, file))
-        items = list(group)
-        if (source, file) not in known or known[source, file][0] != items[0].fields["from"]["crc"]:
-            fresh += items
-    renewed = {_key(item) for item in fresh}
-    old = [key for key in known if key in renewed or (key[0] in followed and key not in there)]
-    deleted = [number for key in old for number in known[key][1]]
-    written: list[int] = []
-    with memory.changing() as change:
-        if deleted:
-            change.delete(deleted)
-        batches = encoder.batches(iter(fresh), len(fresh))
-        while group := list(itertools.islice(batches, CHANGE // BATCH)):
-            items = [item for batch, _, _ in group for item in batch]
-            keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
-            written += change.add(items, keys, values)
-    counts = collections.Counter(key in known for key in renewed)
-    run = {"left_out": encoder.skips.counts, "names": encoder.skips.names}
-    ids_written = (min(written), max(written)) if written else None
-    more = {"added": len(written), "edited": counts[True], "removed": len(deleted), "ids": ids_written}
-    return Report.of(memory, started, **run, **more)
+    """As `Follower` and its `sync`, once."""
+    return Follower(sources, assistant, side).sync(memory, progress)
 
 
 def watch(
     memory: Memory, sources: Sequence[Items], assistant: AnyAssistant, side: int | None = None
 ) -> Iterator[Report]:
     """`sync` now, and after each change of the folders that changes the memory, until stopped. Raises as `sync`."""
-    yield sync(memory, sources, assistant, side)
+    follower = Follower(sources, assistant, side)
+    yield follower.sync(memory)
     watchfiles = optional("watchfiles", "documents")
     for _ in watchfiles.watch(*(source.path for source in sources), debounce=4 * QUIET, step=QUIET):
         before, memory = memory.version, Memory(memory.folder, memory.engine)
         assistant.memory = memory
-        report = sync(memory, sources, assistant, side)
+        report = follower.sync(memory)
         if report.version != before:
             yield report
 
 
-def _items(sources: Sequence[Items], skips: Skips) -> Iterator[Item]:
-    for source in sources:
-        with contextlib.suppress(Empty):  # its last file was deleted, and so are its items; a missing folder is raised
-            yield from (dataclasses.replace(item, id=None) for item in source.read(skips))
+def _origins(memory: Memory) -> dict[Key, tuple[int, list[int]]]:
+    known: dict[Key, tuple[int, list[int]]] = {}
+    for start in range(0, len(ids := memory.rows().ids), CHANGE):
+        for item in memory.items(ids[start : start + CHANGE]):
+            if isinstance(origin := item.fields.get("from"), Mapping) and item.id is not None:
+                known.setdefault(_key(item), (int(origin["crc"]), []))[1].append(item.id)
+    return known
 
 
 def _key(item: Item) -> Key:
     return item.source, str(item.fields["from"]["file"])
+
+
+def _source(source: Items) -> str:
+    return str(source.options.get("source", "own"))

@@ -17,30 +17,38 @@ name. Markdown, HTML and PDF need the extra `documents`.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import re
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from common.io.images import READABLE
 from reveal.memory.engines.engine import optional
-from reveal.sources.folder import groups
+from reveal.sources.folder import Empty, groups
 from reveal.sources.records import NO_HANDLES, Record, Skips
 
 TEXTS = (".txt", ".md", ".markdown", ".html", ".htm", ".pdf")
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 NO_TEXT = ("script", "style", "nav", "noscript", "template")  # elements of a page that nobody reads
+RECENT = 2 * 10**9  # nanoseconds: the coarsest clock of a file system
 SENTENCE_END = re.compile(r"[.!?][\"')\]]*$")
 
 
-def records(path: str | Path, words: int = 100, overlap: int = 20, *, skips: Skips) -> Iterator[Record]:
-    """The items of a folder, numbered from 0. Raises FileNotFoundError without the folder, and if nothing in it can be
-    read; ValueError unless `words` > `overlap`."""
+def records(
+    path: str | Path, words: int = 100, overlap: int = 20, *, skips: Skips, only: Collection[str] | None = None
+) -> Iterator[Record]:
+    """The items of a folder, numbered from 0; of `only` these names (`checksums`). Raises FileNotFoundError without the
+    folder, and if nothing in it can be read; ValueError unless `words` > `overlap`."""
     if not 0 <= overlap < words:
         raise ValueError(f"words={words}, overlap={overlap}: passages are longer than what they share")
     number, folder = 0, Path(path)
     for files in groups(folder, TEXTS, skips):
+        if only is not None and _name(folder, files) not in only:
+            continue
         for record in records_of(folder, files, words, overlap, skips):
             yield record._replace(number=number)
             number += 1
@@ -51,7 +59,7 @@ def records_of(folder: Path, files: list[Path], words: int, overlap: int, skips:
     images = [file for file in files if file.suffix.lower() in READABLE]
     for spare in images[1:]:
         skips.add("that share their name with another picture", str(spare))
-    image, main = next(iter(images), None), (images or files)[0]
+    image, main, name = next(iter(images), None), (images or files)[0], _name(folder, files)
     if image is not None and image.is_file() and not image.stat().st_size:
         skips.add("that are empty", str(image))
         image = None
@@ -59,7 +67,7 @@ def records_of(folder: Path, files: list[Path], words: int, overlap: int, skips:
     checksum = 0
     for file in files:
         try:
-            checksum = zlib.crc32(file.read_bytes(), checksum)
+            checksum = _checksum(file, checksum)
             parts = [] if file in images else sections(file)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in NO_HANDLES:
@@ -70,13 +78,45 @@ def records_of(folder: Path, files: list[Path], words: int, overlap: int, skips:
         if not cut and file not in images:
             skips.add("without any text", str(file))
         passages += [("" if image else title, one) for title, one in cut]
-    name = main.relative_to(folder).as_posix()
     for part in range(max(len(passages), image is not None)):
         title, text = passages[part] if passages else ("", "")
         fields = {key: value for key, value in (("title", title), ("text", text)) if value}
         origin = {"file": name, "part": part + 1, "parts": max(len(passages), 1), "crc": checksum}
         where = f"{main}, part {part + 1}" if len(passages) > 1 else str(main)
         yield Record(0, where, image if part == 0 else None, names=(main.name,), fields={**fields, "from": origin})
+
+
+def checksums(folder: Path) -> Iterator[tuple[str, int]]:
+    """The name and checksum of the files of each item or passages, as their `from` has it; none of an empty folder."""
+    with contextlib.suppress(Empty):
+        for files in groups(folder, TEXTS, Skips()):
+            checksum = 0
+            for file in files:
+                try:
+                    checksum = _checksum(file, checksum)
+                except OSError as error:
+                    if error.errno in NO_HANDLES:
+                        raise
+            yield _name(folder, files), checksum
+
+
+def _name(folder: Path, files: Sequence[Path]) -> str:
+    """The path of the image, else of the first text."""
+    main = next((file for file in files if file.suffix.lower() in READABLE), files[0])
+    return main.relative_to(folder).as_posix()
+
+
+def _checksum(file: Path, before: int) -> int:
+    """CRC-32 of the file's bytes after those that gave `before`; not read again while its size and time are the same,
+    unless it was just written, since another change may have that time too."""
+    status = file.stat()
+    crc = _crc if time.time_ns() - status.st_mtime_ns > RECENT else _crc.__wrapped__
+    return crc(file, status.st_size, status.st_mtime_ns, before)
+
+
+@functools.lru_cache(maxsize=1 << 20)
+def _crc(file: Path, size: int, modified: int, before: int) -> int:
+    return zlib.crc32(file.read_bytes(), before)
 
 
 def sections(file: Path) -> list[tuple[str, str]]:

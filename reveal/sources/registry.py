@@ -76,7 +76,7 @@ class Format(NamedTuple):
     def options(self) -> dict[str, Any]:
         """All options, those of the function first."""
         parameters = inspect.signature(self.records).parameters
-        own = {name: one.default for name, one in parameters.items() if name not in ("path", "skips")}
+        own = {name: one.default for name, one in parameters.items() if name not in ("path", "skips", "only")}
         return own | self.common()
 
 
@@ -105,13 +105,14 @@ class Reading:
         if self.leave_out and self.READERS[self.reader].images == "none":
             raise ValueError(f"reader {self.reader} reads no pictures, so none can be left out: set leave_out=[]")
 
-    def read(self, skips: Skips) -> Iterator[Any]:
+    def read(self, skips: Skips, **selected: Any) -> Iterator[Any]:
+        """`selected`: `only` of `documents.records`."""
         reader, options = self.READERS[self.reader], dict(self.options)
         common = {name: options.pop(name, default) for name, default in reader.common().items()}
         files = [file for file in self.leave_out if not Path(file).is_dir()]
         names = {name for file in files for one in held_out.image_ids(file) for name in all_names(one)}
         hashes = held_out.contents([Path(place) for place in self.leave_out if Path(place).is_dir()])
-        records = reader.records(self.path, **options, skips=skips)
+        records = reader.records(self.path, **options, **selected, skips=skips)
         for record in usable(records, common.get("images"), skips, names, self.IMAGE_NEEDED):
             made = self._made(record, common, skips)
             if hashes and made is not None and held_out.image_hash(made) in hashes:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 import threading
 import time
@@ -156,6 +157,28 @@ def test_folders_are_followed(here, capsys):
     assert output_of(capsys, "ask", "-", "who is the lighthouse keeper?", "--memory", "m")["answer"].endswith("Ines.")
 
 
+def test_only_files_that_changed_are_read_again(here, monkeypatch):
+    """And what is stored is read once, while this program alone changes the memory."""
+    for file in (path for folder in ("photos", "notes") for path in Path(folder).rglob("*") if path.is_file()):
+        os.utime(file, (1e9, 1e9))
+    read, opened, stored = [], Path.read_bytes, []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.name) or opened(path))
+    items = Memory.items
+    monkeypatch.setattr(Memory, "items", lambda memory, ids: stored.append(len(ids)) or items(memory, ids))
+    memory = Memory("m")
+    sources = [Items("documents", name, {"source": name, "words": 48, "overlap": 9}) for name in ("photos", "notes")]
+    follower = folder_sync.Follower(sources, TwoTowerAssistant.load("clip", memory))
+    assert follower.sync(memory).version == 1 and len(read) >= PHOTOS + NOTES and sum(stored) == len(memory)
+    for number in range(2):
+        read.clear()
+        stored.clear()
+        Path("notes/n0.txt").write_text(f"Shelf 0 holds {number} trombones.")
+        report = follower.sync(memory)
+        assert (report.added, report.edited, report.removed) == (1, 1, 1) and not stored
+        assert {name for name in read if not name.endswith((".npy", ".json"))} == {"n0.txt"}
+    assert len(memory.items(memory.rows().ids)) == len(memory)
+
+
 def test_an_empty_folder_has_no_items_and_a_missing_one_is_an_error(here, capsys):
     for file in Path("notes").iterdir():
         file.unlink()
@@ -207,6 +230,7 @@ def test_keys_keep_modalities_apart(assistant):
         (["watch", "elsewhere", "--memory", "m"], "elsewhere"),
         (["watch", "jsonl:m/encoder.json", "--memory", "m"], "m/encoder.json is a file"),
         (["watch", "notes", "old/notes", "--memory", "m"], "documents:old/notes"),
+        (["watch", "folder:notes", "--memory", "m"], "documents:FOLDER"),
         (["build", "notes", "old/notes", "--encoder", "clip", "-o", "x"], "documents:old/notes"),
         (["search", "m", "a", "--text", "b"], "--text"),
         (["search", "m"], "text"),
