@@ -56,6 +56,7 @@ class Follower:
         renewed = {key for key, checksum in there.items() if key not in known or known[key][0] != checksum}
         old = [key for key in known if key in renewed or (key[0] in followed and key not in there)]
         deleted = [number for key in old for number in known[key][1]]
+        edited = sum(key in renewed for key in old if known[key][1])
         written: list[int] = []
         self._version = None  # if the change fails, the memory is looked through again
         with memory.changing() as change:
@@ -70,10 +71,12 @@ class Follower:
                 for item, number in zip(items, change.add(items, keys, values), strict=True):
                     known.setdefault(_key(item), (there[_key(item)], []))[1].append(number)
                     written.append(number)
+        for key in renewed:  # what cannot be used is not tried again until it changes
+            known.setdefault(key, (there[key], []))
         self._version = memory.version
         run = {"left_out": encoder.skips.counts, "names": encoder.skips.names}
         ids_written = (min(written), max(written)) if written else None
-        more = {"added": len(written), "edited": len(renewed & set(old)), "removed": len(deleted), "ids": ids_written}
+        more = {"added": len(written), "edited": edited, "removed": len(deleted), "ids": ids_written}
         return Report.of(memory, started, **run, **more)
 
     def _items(self, names: Collection[Key], skips: Skips) -> Iterator[Item]:

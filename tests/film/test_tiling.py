@@ -10,6 +10,7 @@ from toy import CONFIG, DIRECT, toy
 
 import film
 from common.nn.tiling import GRID, MARGIN, OVERLAP, Tiling
+from film.compiled import CompiledFilm
 from film.interpolator import Interpolator
 from film.model import Film
 from film.moments import even
@@ -88,8 +89,8 @@ def test_several_devices_and_frames_share_the_windows(config):
 
 
 def test_windows_where_nothing_moves_are_not_computed(monkeypatch):
-    encoded, encode = [], Interpolator._encode
-    monkeypatch.setattr(Interpolator, "_encode", lambda *words: encoded.append(1) or encode(*words))
+    encoded, encode = [], CompiledFilm._encode
+    monkeypatch.setattr(CompiledFilm, "_encode", lambda *words: encoded.append(1) or encode(*words))
     x0 = scene(*IMAGE, 0)
     x1 = x0.copy()
     x1[:30, :40] = 1 - x1[:30, :40]
