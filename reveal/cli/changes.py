@@ -110,7 +110,7 @@ def watch(command: commands.Watch) -> None:
     for source in sources:
         if Path(source.path).is_file():
             raise ValueError(f"{source.path} is a file, and folders are followed: add it with `reveal add`")
-        memory.layout.number(str(source.options["source"]))
+        memory.layout.number(str(source.options.get("source", "own")))
     assistant = load_assistant(command, memory)
 
     from reveal.build import folder_sync

@@ -189,6 +189,8 @@ def test_an_empty_folder_has_no_items_and_a_missing_one_is_an_error(here, capsys
     Path("photos").rename("elsewhere")
     with pytest.raises(FileNotFoundError, match="photos"):
         folder_sync.sync(memory, gone, TwoTowerAssistant.load("clip", memory))
+    with pytest.raises(ValueError, match="documents:FOLDER"):
+        folder_sync.sync(memory, [Items("folder", "notes")], TwoTowerAssistant.load("clip", memory))
     assert len(Memory("m")) == PHOTOS
 
 
@@ -230,7 +232,7 @@ def test_keys_keep_modalities_apart(assistant):
         (["watch", "elsewhere", "--memory", "m"], "elsewhere"),
         (["watch", "jsonl:m/encoder.json", "--memory", "m"], "m/encoder.json is a file"),
         (["watch", "notes", "old/notes", "--memory", "m"], "documents:old/notes"),
-        (["watch", "folder:notes", "--memory", "m"], "documents:FOLDER"),
+        (["watch", "webdataset:notes", "--memory", "m"], "'own'"),
         (["build", "notes", "old/notes", "--encoder", "clip", "-o", "x"], "documents:old/notes"),
         (["search", "m", "a", "--text", "b"], "--text"),
         (["search", "m"], "text"),
