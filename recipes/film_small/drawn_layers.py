@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from film.data.augment import CELL
+from recipes.film_small.motions import project
 from recipes.film_small.textures import PSF
 
 OUTLINE_SIDE = 160  # px
@@ -93,13 +94,13 @@ def matrix(layer: Layers, time: Array) -> Float[Array, "3 3"]:
 def place(layer: Layers, points: Points, time: Array) -> Points:
     """Positions of the layer's points in the picture; px."""
     s = _progress(layer, time)
-    return _project(matrix(layer, time), points + s * _waves(layer, points))
+    return project(matrix(layer, time), points + s * _waves(layer, points))
 
 
 def trace(layer: Layers, places: Points, time: Array) -> Points:
     """The inverse of `place`."""
     s = _progress(layer, time)
-    rigid = _project(jnp.linalg.inv(matrix(layer, time)), places)
+    rigid = project(jnp.linalg.inv(matrix(layer, time)), places)
     points = rigid
     for _ in range(INVERSIONS):
         points = rigid - s * _waves(layer, points)
@@ -177,11 +178,6 @@ def grid(cells: int, stride: int) -> Float[Array, "c c 2"]:
 def _progress(layer: Layers, time: Array) -> Array:
     """`motions.Motion.progress`."""
     return time - 0.5 + layer.bend * time * (time - 1)
-
-
-def _project(matrix: Float[Array, "3 3"], points: Points) -> Points:
-    mapped = points @ matrix[:2, :2].T + matrix[:2, 2]
-    return mapped / (points @ matrix[2, :2] + matrix[2, 2])[..., None]
 
 
 def _waves(layer: Layers, points: Points) -> Points:

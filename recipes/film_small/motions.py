@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -122,7 +123,8 @@ class Motion:
         return reduce(np.matmul, [pose.matrix(progress) for pose in self.poses])
 
 
-def project(matrix: Float[np.ndarray, "3 3"], points: Points) -> Points:
+def project(matrix: Float[Any, "3 3"], points: Float[Any, "*n 2"]) -> Float[Any, "*n 2"]:
+    """The homography of points: arrays of NumPy, or of JAX."""
     mapped = points @ matrix[:2, :2].T + matrix[:2, 2]
     return mapped / (points @ matrix[2, :2] + matrix[2, 2])[..., None]
 
