@@ -48,9 +48,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.size < 8 or min(self.unseen, self.unseen_style) < 0:
-            raise ValueError(
-                f"size {self.size} must be 8 or more, unseen {self.unseen} and {self.unseen_style} not < 0"
-            )
+            raise ValueError(f"size {self.size} must be 8 or more, unseen {self.unseen}, {self.unseen_style} not < 0")
 
 
 def prepare(folder: str | Path, archives: str | Path | None = None, settings: Settings | None = None) -> Counter[str]:
