@@ -8,8 +8,6 @@ when the evaluation ends.
 of questions whose source has the highest gate.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from abc import abstractmethod

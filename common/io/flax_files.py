@@ -10,8 +10,6 @@ Of a training state only the parameters are kept (`params`, or `target` of an op
 unpickled.
 """
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Iterator, Mapping

@@ -8,8 +8,6 @@ neighbours cross-fade along a raised cosine. At the image's own edges weights do
     window 2             |....~~~~==========|
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ Splits: `train`; `unseen`, all pictures of 64 labels; `unseen_style`, one style 
 sees in their other styles; `test`, the stamps: mostly photographs, none in training.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Rays are start + t * direction with unit directions; y is up, the ground is y = 
 a hit in front of its start has t = infinity.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

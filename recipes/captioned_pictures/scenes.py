@@ -15,8 +15,6 @@ colours average a grid of rays per pixel. A scene depends on the generator's sta
     python -m recipes.captioned_pictures.scenes sheet.png        a sheet of scenes, depth and masks
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

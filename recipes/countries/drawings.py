@@ -21,8 +21,6 @@ Nothing of the last three is ever shown to a network in training. A set is writt
 `drawings.json` has the aspect of each, 0 where the set has no such flag, and the origin of the files.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

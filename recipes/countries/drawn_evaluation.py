@@ -28,8 +28,6 @@ the weights carry. The calibration error compares probability and share of right
 of the rows above them and these two.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence

@@ -22,8 +22,6 @@ whose old and new answers are disjoint.
 answer is scored, so a wrong name may still lead to a right language.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Sequence

@@ -13,8 +13,6 @@ its colours. Every eighth row shows a photograph, or a colour, without a flag. H
 column; nor are the icon sets and photographs that tests use.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A row is a question: its image, its text, the answer and the right answers; then
 each with its share of the question's attention.
 """
 
-from __future__ import annotations
-
 import collections
 import textwrap
 from collections.abc import Sequence

@@ -9,8 +9,6 @@
 Keys and values are those of the float16 weights: a memory belongs to the weights that encoded it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

@@ -15,8 +15,6 @@ read as streams: no archive can write a file. Without the tool or a network, arc
 used from a folder.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -8,8 +8,6 @@ All of it is arithmetic on arrays, so that one compiled program draws a batch:
     visible   flow of the front-most layer from one time to another, and where its end is seen
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import cv2

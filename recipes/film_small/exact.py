@@ -23,8 +23,6 @@ A scene depends on its seed, kind, size and number; the distance changes the way
 stay in the picture. Scenes and kinds have the photographs as grounds in turn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

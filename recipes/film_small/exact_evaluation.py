@@ -19,8 +19,6 @@ Files: `results.csv` (a row per scene and method), `flicker.csv`, `summary.json`
 distance) and `scenes.png`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec

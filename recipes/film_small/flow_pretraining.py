@@ -10,8 +10,6 @@ estimated for a film (`film.data.teacher_flow`). The loss counts only points tha
 `film.training.interpolation_task` continues from these weights.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence

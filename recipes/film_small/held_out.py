@@ -24,8 +24,6 @@ lossless. The disparity of `aloe` is in whole pixels, and its truth a little sof
     python -m recipes.film_small.footage && python -m recipes.film_small.held_out       # after fetch_film
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import partial

@@ -26,8 +26,6 @@ left out and reported.
     python -m recipes.film_small.photographs --archives FOLDER      # uses .deb files in FOLDER
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

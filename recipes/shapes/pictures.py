@@ -7,8 +7,6 @@ size and rotation follow only from a condition. So control is measurable: the ge
 picture from which the condition was made.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ relation, nearly the right figure. None is about a held-out entity: such an item
 key would be pushed away from all questions.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

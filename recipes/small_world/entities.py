@@ -10,8 +10,6 @@ Distractors enlarge the memory; no question is about them. They are numbered fro
 textures, but shapes of their own: 256 blobs, each named by two syllables that no other name has.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Bool, Int
 
