@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from film.data.augment import CELL
-from recipes.film_small.motions import project
+from recipes.film_small.motions import homography, project
 from recipes.film_small.textures import PSF
 
 OUTLINE_SIDE = 160  # px
@@ -75,18 +75,10 @@ def mipmaps(photograph: UInt8[np.ndarray, "h w 3"], side: int) -> UInt8[np.ndarr
 
 
 def matrix(layer: Layers, time: Array) -> Float[Array, "3 3"]:
-    """The homography of one layer at `time`: `motions.Pose.matrix` of its three poses, the own one applied first."""
-    s = _progress(layer, time)
-
-    def pose(i: int) -> Array:
-        (x, y), (dx, dy), (gx, gy) = layer.pivot[i], s * layer.shift[i], s * layer.tilt[i]
-        size, k, one = jnp.exp(s * layer.zoom[i]), s * layer.shear[i], jnp.ones(())
-        cos, sin, zero = size * jnp.cos(s * layer.turn[i]), size * jnp.sin(s * layer.turn[i]), jnp.zeros(())
-        there = jnp.array([[one, zero, x + dx], [zero, one, y + dy], [zero, zero, one]])
-        about = jnp.array([[cos, k * cos - sin, zero], [sin, k * sin + cos, zero], [gx, gy, one]])
-        return there @ about @ jnp.array([[one, zero, -x], [zero, one, -y], [zero, zero, one]])
-
-    return pose(0) @ pose(1) @ pose(2)
+    """The homography of one layer at `time`: that of its three poses, the own one applied first."""
+    fields = (layer.pivot, layer.shift, layer.turn, layer.zoom, layer.shear, layer.tilt)
+    camera, below, own = (homography(_progress(layer, time), *(x[i] for x in fields), xp=jnp) for i in range(3))
+    return camera @ below @ own
 
 
 def place(layer: Layers, points: Points, time: Array) -> Points:
