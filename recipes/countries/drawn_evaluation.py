@@ -47,7 +47,7 @@ from recipes.countries.augmentation import blank_image, photograph
 from recipes.countries.data import CountriesConfig
 from recipes.countries.evaluation import matches
 from recipes.countries.facts import RELATIONS, grid_colours
-from recipes.countries.phrases import BY_FLAG, ITEM_KINDS, KIND_OF, QUESTIONS, item_id
+from recipes.countries.phrases import BY_FLAG, KIND_OF, QUESTIONS, item_id
 from recipes.countries.test_photographs import BACKGROUNDS, COUNT
 from recipes.memory_evaluation import Scores
 from reveal.assistant import BEAMS
@@ -191,16 +191,14 @@ class DrawnEvaluation(Evaluation):
         table = {name: self.scores(asked) for name, asked in answered.items()}
         for name, pictures in shown.items():
             table[name]["nearest pixels"] = self.nearest(answered[name], [[picture] for picture in pictures])
-            every = [list(windows(picture, views, SIDE)) for picture in pictures] if views else [[p] for p in pictures]
-            every = [[to_uint8(x) if x.dtype != np.uint8 else x for x in own] for own in every]
+            every = [[*map(to_uint8, windows(picture, views, SIDE))] if views else [picture] for picture in pictures]
             table[name]["nearest pixels, in views"] = self.nearest(answered[name], every)
         table["two hops"] = self.two_hops(reader, bundled, views)
         table["no memory"] = self.scores(self.about(reader, bundled, (), k=0), retrieved=False)
         table |= self.edits(reader, bundled, views)
         measured = self.doubt(reader, answered, bundled, views, doubt, output)
-        gone = [int(item_id(c, kind)) for c in self.data.atlas.held_out for kind in range(len(ITEM_KINDS))]
-        there = {item.id for item in self.data.memory_items(self.data.atlas.held_out)}
-        reader.delete([number for number in gone if number in there])
+        gone = self.data.memory_items(self.data.atlas.held_out)
+        reader.delete([item.id for item in gone if item.id is not None])
         deleted = self.about(reader, bundled, views)
         table["deleted"] = self.scores(deleted, retrieved=False)
         if doubt is not None:
