@@ -81,25 +81,8 @@ def parse(
     }
     sections: dict[str, list[Any]] = {title: [] for title in ["", *owners.values()]}
     for field in dataclasses.fields(kind):
-        text, hint = texts.get(field.name, ""), hints[field.name]
-        shown: dict[str, Any] = {"help": text} if text else {}
-        if field.default in (None, (), ""):
-            found = DEFAULT.search(text)
-            shown["help"] = f"{text[: found.start()]}." if found else text
-            shown["help_behavior_hint"] = f"(default: {found[1] if found else 'none'})"
-        elif isinstance(field.default, bool):
-            shown["help_behavior_hint"] = ""
-        plain = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
-        several = typing.get_origin(plain) is tuple and typing.get_args(plain)[-1] is ...
-        if several or str in (plain, *typing.get_args(plain)[:1]):
-            name = field.name.replace("_", "-").upper()
-            name += " ..." * several
-            optional = POSITIONAL in typing.get_args(hint) and field.default is not dataclasses.MISSING
-            shown["metavar"] = f"[{name}]" if optional else name
-        if several and field.default is dataclasses.MISSING:
-            shown["help_behavior_hint"] = "(required)"
+        hint = _described(field, hints[field.name], texts.get(field.name, ""))
         defaults: dict[str, Any] = {"default": field.default, "default_factory": field.default_factory}
-        hint = Annotated[hint, tyro.conf.arg(**shown)] if shown else hint
         sections[owners.get(field.name, "")].append((field.name, hint, dataclasses.field(**defaults)))
     own = sections.pop("")
     parts = [
@@ -112,6 +95,27 @@ def parse(
     for name, _ in parts:
         values |= vars(values.pop(name))
     return kind(**values)
+
+
+def _described(field: dataclasses.Field[Any], hint: Any, text: str) -> Any:
+    """The type of an option with its help, the name of its value, and what leaving it out means."""
+    shown: dict[str, Any] = {"help": text} if text else {}
+    if field.default in (None, (), ""):
+        found = DEFAULT.search(text)
+        shown["help"] = f"{text[: found.start()]}." if found else text
+        shown["help_behavior_hint"] = f"(default: {found[1] if found else 'none'})"
+    elif isinstance(field.default, bool):
+        shown["help_behavior_hint"] = ""
+    required = field.default is dataclasses.MISSING
+    plain = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+    several = typing.get_origin(plain) is tuple and typing.get_args(plain)[-1] is ...
+    if several or str in (plain, *typing.get_args(plain)[:1]):
+        name = field.name.replace("_", "-").upper() + " ..." * several
+        optional = POSITIONAL in typing.get_args(hint) and not required
+        shown["metavar"] = f"[{name}]" if optional else name
+    if several and required:
+        shown["help_behavior_hint"] = "(required)"
+    return Annotated[hint, tyro.conf.arg(**shown)] if shown else hint
 
 
 def dispatch(

@@ -14,8 +14,6 @@
 queue, and writes into one temporary folder, which it removes at its end. No request leaves the machine.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

@@ -4,8 +4,6 @@ train("experiment=shapes_base", *length(700))
 evaluate("experiment=shapes_control", "weights=runs/shapes_control/weights")
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import hydra

@@ -8,8 +8,6 @@ when the evaluation ends.
 of questions whose source has the highest gate.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from abc import abstractmethod
@@ -25,6 +23,7 @@ from common.evaluation.score_table import percent_table
 from common.training.task import Params
 from recipes.questions import Example
 from reveal.memory.engines.engine import Engine
+from reveal.memory.items import Item
 from reveal.metrics.retrieval import gate_accuracy, mrr, recall_at_k
 from reveal.network import weights as files
 from reveal.network.model import Reveal
@@ -86,17 +85,22 @@ class MemoryEvaluation(Evaluation):
             reader = self.reader(model, Path(folder) / "memory")
             rows = self.rows(reader)
             self.illustrate(reader, output)
+        table = self.table(rows)
         output.write_json("results.json", provenance(weights) | self.settings() | {"rows": rows})
-        output.write_text("results.md", self.table(rows))
-        return self.table(rows)
+        output.write_text("results.md", table)
+        return table
 
     def illustrate(self, reader: Reader, output: Output) -> None:
         """Writes further files."""
 
+    def items(self) -> list[Item]:
+        """Of the memory, as it begins."""
+        return self.data.memory_items()
+
     def reader(self, model: Reveal, folder: Path) -> Reader:
-        """The network with a new memory of the world's items."""
+        """The network with a new memory."""
         reader = Reader(model, read_item=self.data.read_item)
-        reader.build(folder, self.data.memory_items(), self.data.sources, self.engine)
+        reader.build(folder, self.items(), self.data.sources, self.engine)
         return reader
 
     def answer(self, reader: Reader, questions: Example, k: int | None = None, **options: Any) -> ReaderOutput:

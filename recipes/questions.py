@@ -25,8 +25,6 @@ The memory and all evaluations keep the original tokens.
 Batches are a function of the seed and a position (`common.training.batches`).
 """
 
-from __future__ import annotations
-
 import functools
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

@@ -7,28 +7,28 @@ Copied sound keeps its timing: the first frame of the clip plays with the sound 
 Stretched sound is decoded, slowed down by FFmpeg's atempo, and encoded as AAC, or Opus for WebM. All audio streams are
 taken, with their language. A video without sound gives none.
 
-Subtitles and chapters are copied (`caption_packets`) to a clip that lasts as long as the video. Other data are left
-out.
+Subtitles and chapters are copied to a clip that lasts as long as the video. Other data are left out.
 """
 
 import contextlib
 import itertools
 import math
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import av
 import av.filter
-from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.container import InputContainer, OutputContainer
 from av.packet import Packet
 from av.stream import Stream
 
-from common.io.video_reader import codec_name, probe
+from common.io.video_reader import codec_name, filtered, probe
+
+Packets = Generator[Packet, None, None]
 
 _APART = 10  # seconds between neighbouring packets of different streams in a file, at most
 _OPUS_RATE = 48000
@@ -51,49 +51,30 @@ class Audio:
 
 
 @contextlib.contextmanager
-def sound_packets(
-    audio: Audio | None, output: OutputContainer, end: Fraction | None
+def side_packets(
+    audio: Audio | None, captions: str | Path | None, output: OutputContainer, end: Fraction | None
 ) -> Iterator[list[Iterator[Packet]]]:
-    """Adds the audio streams to `output`, whose header is not yet written, and yields their packets, on the clock of
-    the clip; those from `end` seconds on are left out (None: none is)."""
-    if audio is None:
-        yield []
-        return
-    start = probe(audio.path).start
-    with av.open(str(audio.path), metadata_errors="replace") as source, contextlib.ExitStack() as stack:
-        streams, parts = source.streams.audio, []
-        if audio.mode == "copy":
-            targets = [output.add_stream_from_template(stream) for stream in streams]
-            if targets:
-                parts.append(_copied(source, streams, targets, start))
-        else:
-            targets = [_encoder(output, stream) for stream in streams]
-            parts.extend(_stretched(audio, number, target, start) for number, target in enumerate(targets))
-        _label(streams, targets)
-        for part in parts:
-            stack.callback(part.close)
-        yield [_until(part, end) for part in parts]
-
-
-@contextlib.contextmanager
-def caption_packets(
-    path: str | Path | None, output: OutputContainer, end: Fraction | None
-) -> Iterator[list[Iterator[Packet]]]:
-    """As `sound_packets`, for the subtitles of the video `path` that the container can hold; and adds its chapters."""
-    if path is None:
-        yield []
-        return
-    start = probe(path).start
-    with av.open(str(path), metadata_errors="replace") as source, contextlib.ExitStack() as stack:
-        streams = [stream for stream in source.streams.subtitles if codec_name(stream) in output.supported_codecs]
-        targets = [output.add_stream_from_template(stream) for stream in streams]
-        _label(streams, targets)
-        chapters = source.chapters()
-        for chapter in chapters:
-            for side in ("start", "end"):
-                chapter[side] = max(0, chapter[side] - round(start / (chapter["time_base"] or 1)))
-        output.set_chapters(chapters)
-        parts = [_copied(source, streams, targets, start)] if streams else []
+    """Adds to `output`, whose header is not yet written, streams of sound, and of the video `captions` the chapters and
+    the subtitles that the container can hold. Yields the packets of each, on the clock of the clip; those from `end`
+    seconds on are left out (None: none is)."""
+    with contextlib.ExitStack() as stack:
+        parts: list[Packets] = []
+        if audio is not None:
+            source, start = stack.enter_context(_open(audio.path)), probe(audio.path).start
+            if audio.mode == "copy":
+                parts.append(_copied(source, source.streams.audio, output, start))
+            else:
+                targets = [_encoder(output, stream) for stream in source.streams.audio]
+                parts += [_stretched(audio, number, target, start) for number, target in enumerate(targets)]
+        if captions is not None:
+            source, start = stack.enter_context(_open(captions)), probe(captions).start
+            texts = [stream for stream in source.streams.subtitles if codec_name(stream) in output.supported_codecs]
+            parts.append(_copied(source, texts, output, start))
+            chapters = source.chapters()
+            for chapter in chapters:
+                for side in ("start", "end"):
+                    chapter[side] = max(0, chapter[side] - round(start / (chapter["time_base"] or 1)))
+            output.set_chapters(chapters)
         for part in parts:
             stack.callback(part.close)
         yield [_until(part, end) for part in parts]
@@ -112,23 +93,23 @@ def _until(packets: Iterator[Packet], end: Fraction | None) -> Iterator[Packet]:
             yield packet
 
 
-def _label(streams: Iterable[Stream], targets: Iterable[Stream]) -> None:
-    for stream, target in zip(streams, targets, strict=True):
-        target.disposition = stream.disposition
-        if stream.language:
-            target.metadata["language"] = stream.language
+def _open(path: str | Path) -> InputContainer:
+    return av.open(str(path), metadata_errors="replace")
 
 
-def _copied(
-    source: InputContainer, streams: Sequence[Stream], targets: Sequence[Stream], start: Fraction
-) -> Generator[Packet, None, None]:
-    copies = dict(zip((stream.index for stream in streams), targets, strict=True))
-    for packet in source.demux(*streams):
-        if packet.dts is not None:  # the last one of a stream is empty
-            target = copies[packet.stream_index]
-            _shift(packet, -start)
-            packet.stream = target
-            yield packet
+def _copied(source: InputContainer, streams: Sequence[Stream], output: OutputContainer, start: Fraction) -> Packets:
+    copies = {stream.index: output.add_stream_from_template(stream) for stream in streams}
+    for stream in streams:
+        _label(stream, copies[stream.index])
+
+    def packets() -> Packets:
+        for packet in source.demux(*streams) if streams else ():
+            if packet.dts is not None:  # the last one of a stream is empty
+                packet = _shifted(packet, -start)
+                packet.stream = copies[packet.stream_index]
+                yield packet
+
+    return packets()
 
 
 def _encoder(output: OutputContainer, source: AudioStream) -> AudioStream:
@@ -138,14 +119,21 @@ def _encoder(output: OutputContainer, source: AudioStream) -> AudioStream:
         target = output.add_stream("aac", rate=source.rate if source.rate in _AAC_RATES else _OPUS_RATE)
     target.layout = source.layout
     target.bit_rate = 96_000 * source.layout.nb_channels
+    _label(source, target)
     return target
 
 
-def _stretched(audio: Audio, number: int, target: AudioStream, start: Fraction) -> Generator[Packet, None, None]:
+def _label(source: Stream, target: Stream) -> None:
+    target.disposition = source.disposition
+    if source.language:
+        target.metadata["language"] = source.language
+
+
+def _stretched(audio: Audio, number: int, target: AudioStream, start: Fraction) -> Packets:
     """Decoder -> atempo (a chain, since one alone takes 1/2 to 2) -> encoder."""
     steps = max(1, math.ceil(abs(math.log2(audio.factor))))
     tempo = float(1 / audio.factor) ** (1 / steps)
-    with av.open(str(audio.path), metadata_errors="replace") as source:
+    with _open(audio.path) as source:
         stream = source.streams.audio[number]
         graph = av.filter.Graph()
         nodes = [graph.add_abuffer(template=stream)]
@@ -157,18 +145,14 @@ def _stretched(audio: Audio, number: int, target: AudioStream, start: Fraction) 
             if shift is None and frame is not None:
                 first = (frame.pts or 0) * (frame.time_base or 0)
                 shift = audio.factor * (first - start) - first
-            graph.push(frame)
-            with contextlib.suppress(BlockingIOError, EOFError):
-                while True:
-                    for packet in target.encode(cast(AudioFrame, graph.pull())):
-                        _shift(packet, shift or Fraction(0))
-                        yield packet
-        for packet in target.encode(None):
-            _shift(packet, shift or Fraction(0))
-            yield packet
+            ready = filtered(graph, frame)
+            for slowed in ready if frame is not None else itertools.chain(ready, [None]):
+                for packet in target.encode(slowed):
+                    yield _shifted(packet, shift or Fraction(0))
 
 
-def _shift(packet: Packet, seconds: Fraction) -> None:
+def _shifted(packet: Packet, seconds: Fraction) -> Packet:
     ticks = round(seconds / packet.time_base)
     packet.pts = None if packet.pts is None else packet.pts + ticks
     packet.dts = None if packet.dts is None else packet.dts + ticks
+    return packet

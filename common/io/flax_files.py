@@ -10,8 +10,6 @@ Of a training state only the parameters are kept (`params`, or `target` of an op
 unpickled.
 """
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -38,15 +36,9 @@ def read_flax(path: str | Path) -> dict[str, np.ndarray]:
     try:
         state: Any = serialization.msgpack_restore(index.read_bytes())
     except Exception as error:  # msgpack's own errors have no common class
-        raise ValueError(
-            f"{index}: expected a checkpoint of flax in msgpack, found something else ({error})"
-        ) from error
-    changed = True
-    while changed and isinstance(state, Mapping):
-        found = next((_at(state, names) for names in STATES if isinstance(_at(state, names), Mapping)), None)
-        changed, state = found is not None, state if found is None else found
+        raise ValueError(f"{index}: expected flax's checkpoint in msgpack, found something else ({error})") from error
     arrays = {}
-    for name, value in _leaves(state, ""):
+    for name, value in _leaves(_parameters(state), ""):
         if isinstance(value, str) and value.startswith(PLACEHOLDER):
             value = _read_zarr(index.parent / value.removeprefix(PLACEHOLDER))
         if isinstance(value, np.ndarray) and value.dtype.kind != "O":
@@ -56,9 +48,13 @@ def read_flax(path: str | Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _at(state: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    for name in names:
-        state = state.get(name) if isinstance(state, Mapping) else None  # type: ignore[assignment]
+def _parameters(state: Any) -> Any:
+    for names in STATES:
+        inner = state
+        for name in names:
+            inner = inner.get(name) if isinstance(inner, Mapping) else None
+        if isinstance(inner, Mapping):
+            return _parameters(inner)
     return state
 
 

@@ -27,7 +27,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 from jaxtyping import Float
 
-from common.io.audio import Audio, caption_packets, dts_seconds, sound_packets
+from common.io.audio import Audio, dts_seconds, side_packets
 from common.io.clip_limits import CODECS, MOVIES, Encoding
 from common.io.colour import Colour, from_rgb
 
@@ -89,8 +89,8 @@ class Movie:
                 if self.encoding.codec == "hevc" and container in ("mp4", "mov"):
                     stream.codec_context.codec_tag = "hvc1"  # the form that Apple's players take
             end = Fraction(self.count) / self.rate if partial else None
-            with sound_packets(audio, output, end) as sound, caption_packets(captions, output, end) as text:
-                for packet in heapq.merge(self._packets(stream), *sound, *text, key=dts_seconds):
+            with side_packets(audio, captions, output, end) as others:
+                for packet in heapq.merge(self._packets(stream), *others, key=dts_seconds):
                     output.mux(packet)
 
     def abort(self) -> None:

@@ -13,8 +13,6 @@ can run code when they are read. `open_folder` reads transformers' `pytorch_mode
 of all that follows the header (`sha256`). `digest_of` computes that of a file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import av
 import av.filter
@@ -237,11 +237,9 @@ class _Decoder:
                 graph = av.filter.Graph()
                 source, sink = graph.add_buffer(template=self.stream), graph.add("buffersink")
                 graph.link_nodes(source, graph.add("bwdif", "mode=send_frame:deint=interlaced"), sink).configure()
-            graph.vpush(frame)
-            yield from _pull(graph)
+            yield from filtered(graph, frame)
         if graph is not None:
-            graph.vpush(None)
-            yield from _pull(graph)
+            yield from filtered(graph, None)
 
     def _frames(self) -> Iterator[VideoFrame]:
         """A stream that was cut out of another starts with frames that cannot be decoded; those are skipped."""
@@ -272,10 +270,12 @@ class _Decoder:
                     yield frame
 
 
-def _pull(graph: av.filter.Graph) -> Iterator[VideoFrame]:
+def filtered(graph: av.filter.Graph, frame: Any) -> Iterator[Any]:
+    """The frames, of video or sound, that a graph with one input and one output gives after this one; None: the end."""
+    graph.push(frame)
     with contextlib.suppress(BlockingIOError, EOFError):
         while True:
-            yield graph.vpull()
+            yield graph.pull()
 
 
 def _timed(

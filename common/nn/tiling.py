@@ -8,8 +8,6 @@ neighbours cross-fade along a raised cosine. At the image's own edges weights do
     window 2             |....~~~~==========|
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator
@@ -36,12 +34,8 @@ class Tiling:
 
     def __post_init__(self) -> None:
         for image, window in zip(self.image, self.window, strict=True):
-            if (
-                window > image
-                or (window < image and window <= 2 * self.overlap)
-                or image % self.grid
-                or window % self.grid
-            ):
+            fits = window == image or 2 * self.overlap < window < image
+            if not fits or image % self.grid or window % self.grid:
                 raise ValueError(
                     f"windows {self.window} of an image {self.image}: sides are multiples of {self.grid}, and windows"
                     f" larger than twice the overlap {self.overlap}, not than the image"

@@ -6,8 +6,6 @@ for states `b n c` of a text or an image: causal in CLIP's text tower, unmasked 
 transformers' names.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -20,7 +18,7 @@ from common.nn.attention import attend
 from common.nn.layers import LayerNorm, Linear
 
 
-def quick_gelu(x: Float[Array, ...]) -> Float[Array, ...]:
+def quick_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """OpenAI's approximation of GELU."""
     return x * jax.nn.sigmoid(1.702 * x)
 

@@ -86,11 +86,8 @@ class TwoTowerConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The inverse of `from_json`."""
-        text, vision = dataclasses.asdict(self.text), dataclasses.asdict(self.vision)
-        return {"model_type": self.family, "projection_dim": self.projection_dim} | {
-            "text_config": text,
-            "vision_config": vision,
-        }
+        towers = {"text_config": dataclasses.asdict(self.text), "vision_config": dataclasses.asdict(self.vision)}
+        return {"model_type": self.family, "projection_dim": self.projection_dim} | towers
 
 
 class TwoTowers(nnx.Module):

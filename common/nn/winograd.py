@@ -13,8 +13,6 @@ The sums are cheap while the tiles are in the cache, so some rows of tiles at a 
 along one axis at a time, four large arrays and not sixteen small ones, since each array is a loop for XLA to compile.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jax import lax

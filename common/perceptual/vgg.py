@@ -63,9 +63,7 @@ class Vgg:
         for depth in CONVOLUTIONS:
             if names and names == layer_names(depth)[: len(names)]:
                 return depth
-        raise ValueError(
-            f"not a VGG: its convolutions are {', '.join(names) or 'none'}; expected conv1_1, conv1_2, ..."
-        )
+        raise ValueError(f"no VGG: its convolutions are {', '.join(names) or 'none'}; expected conv1_1, conv1_2, ...")
 
     def astype(self, dtype: Any) -> Vgg:
         return replace(self, params=jax.tree.map(lambda x: jnp.asarray(x, dtype), self.params))

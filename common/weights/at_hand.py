@@ -11,8 +11,6 @@
 lists of all three: what it is for is only known to the command that reads it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -27,18 +27,16 @@ from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import safetensors
 
 from common.io.files import atomic_output, check_output_file, require_file
 from common.io.json_text import parse_json
 from common.io.tensor_files import TensorFiles, check_digest, write_tensors
-from common.weights.porting import Tree, all_finite, flatten, is_float
+from common.weights.porting import Tree, all_finite, dtype_name, flatten, is_float
 
 FORMAT_VERSION = 1
 PROJECT = "film-plugins-reveal"
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -72,9 +70,7 @@ def save_weights(
     `dtype` converts the float leaves (None keeps them). Raises ValueError for a leaf with (or, in float16, becoming)
     NaN or infinity, and a config or metadata that is not JSON."""
     check_output_file(path, overwrite)
-    if dtype is not None and dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}")
-    target = DTYPES.get(dtype or "")
+    target = None if dtype is None else np.dtype(dtype_name(dtype))
     tensors = {name: _as_float(np.asarray(leaf, order="C"), target) for name, leaf in flatten(params).items()}
     if not tensors:
         raise ValueError("no parameters to save: the tree has no leaves")

@@ -30,6 +30,7 @@ import numpy as np
 
 ALIGNMENT = 64  # bytes, of a buffer of XLA on the processor
 LARGE = 2**14  # numbers, from which on OpenCV copies faster
+DTYPES = ("float32", "float16", "bfloat16")  # of weights
 Tree = Mapping[Any, Any]  # nested: str or int keys; leaves are arrays or jax.ShapeDtypeStruct
 
 
@@ -142,6 +143,17 @@ def all_finite(value: np.ndarray) -> bool:
 def is_float(dtype: Any) -> bool:
     """Whether it is a float; for NumPy, bfloat16 is not."""
     return bool(jnp.issubdtype(dtype, jnp.floating))
+
+
+def dtype_name(dtype: Any) -> str:
+    """ "float32", "float16" or "bfloat16", from a name or a type. Raises ValueError for any other."""
+    try:
+        name = jnp.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name!r} is not one for weights; choose one of {', '.join(DTYPES)}")
+    return name
 
 
 def _walk(tree: Tree, prefix: str = "") -> Iterable[tuple[str, Any]]:

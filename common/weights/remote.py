@@ -117,9 +117,7 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
             chosen = [name for name in sizes if name == inside]
         if not chosen:
             have = ", ".join(sorted(sizes)[:8]) or "nothing"
-            raise FileNotFoundError(
-                f"{address}: the repository has {'no such file' if inside else 'no weights'}; {have}"
-            )
+            raise FileNotFoundError(f"{address}: the repository has no {'such file' if inside else 'weights'}; {have}")
         _check_size(address, sum(sizes[name] or 0 for name in chosen))
         folder = snapshot_download(allow_patterns=[escape(name) for name in chosen], **where)
     except errors.GatedRepoError as error:
@@ -138,7 +136,10 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
         raise ConnectionError(f"{address}: {' '.join(str(error).split())}; the same command resumes") from error
     path = Path(folder) / inside
     if digest:
-        _check_digest(path, digest, address)
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != digest:
+            raise ValueError(f"{address}: its sha256 is {found[:12]}..., not {digest[:12]}...")
     return path
 
 
@@ -155,9 +156,8 @@ def _from_web(address: str, digest: str) -> Path:
                 _check_size(address, int(answer.headers.get("Content-Length") or 0))
         pooch.get_logger().setLevel("WARNING")
         downloader: Any = pooch.HTTPDownloader(progressbar=True, timeout=30)
-        path = Path(
-            pooch.retrieve(address, f"sha256:{digest}" if digest else None, name, folder, downloader=downloader)
-        )
+        known = f"sha256:{digest}" if digest else None
+        path = Path(pooch.retrieve(address, known, name, folder, downloader=downloader))
         path.with_name(name + ADDRESS_FILE).write_text(address, "utf-8")
     except requests.RequestException as error:
         raise ConnectionError(f"{address}: {' '.join(str(error).split())}") from error
@@ -172,10 +172,3 @@ def _check_size(address: str, size: int) -> None:
     most = int(os.environ.get("FILM_LARGEST_DOWNLOAD", LARGEST))
     if size > most:
         raise ValueError(f"{address} has {size:,} bytes, more than {most:,}: set FILM_LARGEST_DOWNLOAD to allow it")
-
-
-def _check_digest(path: Path, digest: str, address: str) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != digest:
-        raise ValueError(f"{address}: its sha256 is {found[:12]}..., not {digest[:12]}...")

@@ -24,12 +24,11 @@ from flax import nnx
 
 from common.nn.init import blank
 from common.weights import porting
-from common.weights.porting import IDENTITY, OI_TO_IO, OIHW_TO_HWIO, Entry
+from common.weights.porting import IDENTITY, OI_TO_IO, OIHW_TO_HWIO, Entry, dtype_name
 
 RENAMED = (".ff.net.1.", ".ff.net.2.")  # theirs has a dropout between the two
 LEAVES = {"scale": "weight", "embedding": "weight", "bias": "bias", "kernel": "weight"}
 KERNELS = {4: OIHW_TO_HWIO, 2: OI_TO_IO}
-DTYPES = ("float32", "float16", "bfloat16")  # of weights
 
 
 def table(params: porting.Tree) -> dict[str, Entry]:
@@ -65,14 +64,3 @@ def state_dict(module: nnx.Module, dtype: Any = jnp.float32) -> dict[str, np.nda
     with np.errstate(over="ignore"):  # an overflow is an infinity, which `export` reports
         arrays = {path: np.asarray(leaf).astype(target, copy=False) for path, leaf in leaves.items()}
     return porting.export(arrays, table(arrays))
-
-
-def dtype_name(dtype: Any) -> str:
-    """ "float32", "float16" or "bfloat16", from a name or a type. Raises ValueError for any other."""
-    try:
-        name = jnp.dtype(dtype).name
-    except TypeError:
-        name = str(dtype)
-    if name not in DTYPES:
-        raise ValueError(f"dtype {name} is not one for weights; choose one of {', '.join(DTYPES)}")
-    return name

@@ -6,8 +6,6 @@
 Files are transformers', single or in shards; a `.bin` is read by the restricted reader, which runs no code of the file.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -10,8 +10,6 @@ the name of a collection. A word is known if it occurs in the names and tags of 
 drawings. If many drawings share a title, the file name is used first. Captions of colourless drawings say so.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata

@@ -5,8 +5,6 @@ skin tones, which would add five copies of every person; components (regional le
 flags: 259 pictures of fine detail that 64 pixels do not show, a sixth of all emoji. They are the group `flags`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

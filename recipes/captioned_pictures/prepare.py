@@ -9,8 +9,6 @@ Splits: `train`; `unseen`, all pictures of 64 labels; `unseen_style`, one style 
 sees in their other styles; `test`, the stamps: mostly photographs, none in training.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -48,9 +46,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.size < 8 or min(self.unseen, self.unseen_style) < 0:
-            raise ValueError(
-                f"size {self.size} must be 8 or more, unseen {self.unseen} and {self.unseen_style} not < 0"
-            )
+            raise ValueError(f"size {self.size} must be 8 or more, unseen {self.unseen}, {self.unseen_style} not < 0")
 
 
 def prepare(folder: str | Path, archives: str | Path | None = None, settings: Settings | None = None) -> Counter[str]:

@@ -4,13 +4,11 @@ Rays are start + t * direction with unit directions; y is up, the ground is y = 
 a hit in front of its start has t = infinity.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 Vector = Float[np.ndarray, "3"]
 Vectors = Float[np.ndarray, "n 3"]
@@ -102,6 +100,19 @@ def meet_ground(start: Float[np.ndarray, "*n 3"], direction: Vectors) -> Lengths
     """The plane y = 0."""
     down = direction[:, 1] < -CLOSE
     return np.where(down, -start[..., 1] / np.where(down, direction[:, 1], -1), np.inf)
+
+
+def meet(
+    things: Sequence[Shape], start: Float[np.ndarray, "*n 3"], direction: Vectors
+) -> tuple[Lengths, Int[np.ndarray, " n"]]:
+    """Distance of the first surface on each ray, and its thing: -1 the ground, -2 (at infinity) the sky."""
+    distance = meet_ground(start, direction)
+    index = np.where(np.isfinite(distance), -1, -2)
+    for number, thing in enumerate(things):
+        found = thing.meet(start, direction)
+        nearer = found < distance
+        distance, index = np.where(nearer, found, distance), np.where(nearer, number, index)
+    return distance, index
 
 
 def normal_at(things: Sequence[Shape], place: Vectors, of: np.ndarray) -> Vectors:

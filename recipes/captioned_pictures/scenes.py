@@ -15,8 +15,6 @@ colours average a grid of rays per pixel. A scene depends on the generator's sta
     python -m recipes.captioned_pictures.scenes sheet.png        a sheet of scenes, depth and masks
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,7 @@ from jaxtyping import Bool, Float
 from common import terminal
 from common.io.images import contact_sheet, write_image
 from plugins.conditions.depth import draw_depth
-from recipes.captioned_pictures.scene_shapes import Ball, Box, Shape, Vector, meet_ground, normal_at, unit
+from recipes.captioned_pictures.scene_shapes import Ball, Box, Lengths, Shape, Vector, Vectors, meet, normal_at, unit
 
 COLOURS = {  # stored values, sRGB
     "red": (0.84, 0.20, 0.18),
@@ -125,7 +123,7 @@ def scene(rng: np.random.Generator, size: tuple[int, int] | int) -> Scene:
     world = draw_world(rng)
     middle = rays(world, height, width, (0.5, 0.5))
     along = middle @ world.axes[2]  # cosine of the angle to the camera's axis
-    distance, index = meet(world, world.eye, middle)
+    distance, index = meet(world.things, world.eye, middle)
     offsets = (np.arange(RAYS) + 0.5) / RAYS
     light = np.zeros((height * width, 3))
     for dy in offsets:
@@ -193,7 +191,7 @@ def _linear(stored: Sequence | Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n
     return np.asarray(stored, np.float64) ** GAMMA
 
 
-def rays(world: World, height: int, width: int, inside: tuple[float, float]) -> Float[np.ndarray, "n 3"]:
+def rays(world: World, height: int, width: int, inside: tuple[float, float]) -> Vectors:
     """Unit directions through the point (dy, dx) of each pixel, row by row."""
     scale = max(height, width)  # a wide picture shows more at the sides
     y = (height / 2 - (np.arange(height) + inside[0])) / scale / world.focal
@@ -202,22 +200,9 @@ def rays(world: World, height: int, width: int, inside: tuple[float, float]) -> 
     return unit(grid @ world.axes)
 
 
-def meet(
-    world: World, start: Float[np.ndarray, "*n 3"], direction: Float[np.ndarray, "n 3"]
-) -> tuple[Float[np.ndarray, " n"], np.ndarray]:
-    """Distance of the first surface on each ray, and its thing: -1 the ground, -2 (at infinity) the sky."""
-    distance = meet_ground(start, direction)
-    index = np.where(np.isfinite(distance), -1, -2)
-    for number, thing in enumerate(world.things):
-        found = thing.meet(start, direction)
-        nearer = found < distance
-        distance, index = np.where(nearer, found, distance), np.where(nearer, number, index)
-    return distance, index
-
-
-def colour(world: World, direction: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
+def colour(world: World, direction: Vectors) -> Vectors:
     """Linear colour seen along rays from the eye."""
-    distance, index = meet(world, world.eye, direction)
+    distance, index = meet(world.things, world.eye, direction)
     up = np.clip(direction[:, 1:2] * 2.2, 0, 1) ** 0.7
     sky = world.horizon * (1 - up) + world.zenith * up
     hit = np.isfinite(distance)
@@ -236,9 +221,7 @@ def colour(world: World, direction: Float[np.ndarray, "n 3"]) -> Float[np.ndarra
     return sky
 
 
-def _unshaded(
-    world: World, place: Float[np.ndarray, "n 3"], normal: Float[np.ndarray, "n 3"]
-) -> Float[np.ndarray, " n"]:
+def _unshaded(world: World, place: Vectors, normal: Vectors) -> Lengths:
     """The share of the sun's disc that is visible from a place, of `SUNS` sampled points."""
     start = place + 1e-4 * normal
     across = unit(np.cross(world.sun, np.array([0.0, 1, 0])))

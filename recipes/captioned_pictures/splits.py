@@ -4,8 +4,6 @@ Labels are held out by a hash of their text, so the choice does not depend on or
 concrete things are chosen (`CONCRETE` groups), and only those with pictures in all styles.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ contain `nomirror`. Symbols, flags, road signs and drawings (folders `cartoon`, 
 differ in kind from all training pictures.
 """
 
-from __future__ import annotations
-
 from pathlib import Path, PurePosixPath
 
 from plugins.data.captioned import is_sided

@@ -4,8 +4,6 @@ Transparent images are composited over white before they are resized by area ave
 resizing colours weighted by their alpha: no hidden colour bleeds into an edge.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import cv2

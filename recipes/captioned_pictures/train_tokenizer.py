@@ -11,8 +11,6 @@ of the size. Unseen words are spelled in bytes.
 of the shipped base.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping

@@ -10,8 +10,6 @@ Sampling is inverse: a homography plus waves maps each pixel of the picture to a
 `cv2.remap` reads it. Items show the whole flag as a square (`reveal.processing.item_arrays`).
 """
 
-from __future__ import annotations
-
 import functools
 
 import cv2

@@ -9,8 +9,6 @@ from the numbers that every answer comes with. The threshold, if none is given, 
 the tower has seen these flags, so others are answered less surely.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from pathlib import Path

@@ -6,8 +6,6 @@ draws on a canvas, uint8 [h w 3], around (x, y) = `centre`; lengths in pixels. T
 charge's, the others are for details; `rng` decides the rest. Canvases are oversampled, so edges are not antialiased.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import cv2

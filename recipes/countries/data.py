@@ -14,8 +14,6 @@ The second stage needs `shuffle: 0`: it searches among keys of the original spel
 network that has learnt to read.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence

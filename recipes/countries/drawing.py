@@ -11,8 +11,6 @@ ones. Flag i depends on seed and i alone.
     python -m recipes.countries.drawing sheet.png        invented flags, then real ones as questions show them
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -21,12 +21,10 @@ Nothing of the last three is ever shown to a network in training. A set is writt
 `drawings.json` has the aspect of each, 0 where the set has no such flag, and the origin of the files.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -36,6 +34,7 @@ from PIL import Image
 
 from common import terminal
 from common.io.files import atomic_folder, require_file
+from recipes.captioned_pictures import emoji
 from recipes.countries import fetch
 from recipes.countries.facts import DATA
 from recipes.downloads.archives import Package, read_packages
@@ -65,7 +64,6 @@ def iconify(name: str, version: str, licence: str, sha256: str) -> Package:
 WIKIMEDIA = "2576650b4568c8ee1a2a6ddaa45c0246be16735f229bb40b1a0a6f40424e5213"
 KIT = "b15e337fb169b637514e71f4bb1239313904a9a792408b04baec7d0cbe6ea4f3"
 TEST = "0b003c0984b53e12a870f0b9a2ccd9821c588c505cf18d7938dabec3ae669808"
-NOTO = "fb5fd131b362aab7a55542d2a147a79708cce0a8b1c1bbacd470172708b5c438"
 CIRCLE = "ee9a03f6a6fdd79cc6325bdcb7bb93b83d331e60b16e226188f154a64b6bb4a9"
 PACK = "165ea189ef6ee00b8c10d66c0a2702a6afe1d89d7feafdc3a02a459d65580483"
 COREUI = "804801450b77e3b2c9a2b716fb45b44ee2a97e702e21ac6bca6358d0f7eb13c8"
@@ -73,6 +71,7 @@ TWEMOJI = "19046dff7d8707ce96212ec86468b36ac5f8e60409629dd13f809265c6d0ebb7"
 EMOJIONE = "26a14f44284407e8bcde91799388dca2bfd91dbcd55a97f425524a1c5b73610e"
 OPENMOJI = "03181e2c156cab35cf4a62f1f7886bd971d59212e75ac3f189d5a4cae3930fc5"
 ICONS, CHARACTERS = "package/icons.json", "package/chars.json"
+NEVER_SEEN = Package("npm", "country-flag-icons", "1.6.20", "MIT", TEST)
 OPEN = iconify("openmoji", "1.2.29", "CC-BY-SA-4.0 (OpenMoji)", OPENMOJI)
 SETS = (
     IconSet("flag-icons", fetch.FLAGS, "package/flags/4x3/{}.svg"),
@@ -84,19 +83,9 @@ SETS = (
     IconSet("flagkit", Package("npm", "flagkit-web", "0.0.3", "MIT", KIT), "package/svgs/{upper}.svg"),
     IconSet("twemoji", iconify("twemoji", "1.2.5", "CC-BY-4.0 (Twitter and others)", TWEMOJI), ICONS),
     IconSet("emojione", iconify("emojione", "1.2.3", "CC-BY-4.0 (EmojiOne)", EMOJIONE), ICONS),
-    IconSet(
-        "country-flag-icons",
-        Package("npm", "country-flag-icons", "1.6.20", "MIT", TEST),
-        "package/3x2/{upper}.svg",
-        True,
-    ),
-    IconSet(
-        "noto",
-        Package("npm", "emoji-datasource-google", "16.0.0", "Apache-2.0", NOTO),
-        "package/img/google/64/{emoji}.png",
-        True,
-    ),
-    IconSet("openmoji", OPEN, ICONS, True),
+    IconSet("country-flag-icons", NEVER_SEEN, "package/3x2/{upper}.svg", held_out=True),
+    IconSet("noto", emoji.NOTO, "package/img/google/64/{emoji}.png", held_out=True),
+    IconSet("openmoji", OPEN, ICONS, held_out=True),
 )
 
 
@@ -112,9 +101,9 @@ def fetch_drawings(folder: Path, archives: Path | None = None, overwrite: bool =
     entries = json.loads(require_file(DATA / "countries.json").read_text("utf-8"))["countries"]
     codes = [entry["code"] for entry in entries]
     wanted: dict[Package, list[str]] = {}
-    for one in SETS:
-        paths = [ICONS, CHARACTERS] if one.path == ICONS else [place(one.path, code) for code in codes]
-        wanted.setdefault(one.package, []).extend(paths)
+    for icon_set in SETS:
+        paths = [ICONS, CHARACTERS] if icon_set.path == ICONS else [place(icon_set.path, code) for code in codes]
+        wanted.setdefault(icon_set.package, []).extend(paths)
     counts, index, origins, names = {}, {}, {}, {}
     with atomic_folder(folder, overwrite, FILES) as part:
         # OpenMoji comes first: it knows the names of emoji.
@@ -122,12 +111,13 @@ def fetch_drawings(folder: Path, archives: Path | None = None, overwrite: bool =
             origins[package.name] = about
             if package == OPEN:
                 names = json.loads(files[CHARACTERS].content)
-            for one in (one for one in SETS if one.package == package):
-                drawn = draw(one, codes, {path: file.content for path, file in files.items()}, names)
+            contents = {path: file.content for path, file in files.items()}
+            for icon_set in (icon_set for icon_set in SETS if icon_set.package == package):
+                drawn, name = draw(icon_set, codes, contents, names), icon_set.name
                 sheet = Image.fromarray(fetch.stack_flags(drawn.pictures, COLUMNS))
-                sheet.save(part / f"{one.name}.webp", lossless=True, quality=40, method=4, exact=True)
-                index[one.name] = [round(float(aspect), 3) for aspect in drawn.aspects]
-                counts[one.name] = int((drawn.aspects > 0).sum())
+                sheet.save(part / f"{name}.webp", lossless=True, quality=40, method=4, exact=True)
+                index[name] = [round(float(aspect), 3) for aspect in drawn.aspects]
+                counts[name] = int((drawn.aspects > 0).sum())
         text = json.dumps({"codes": codes, "aspects": index, "packages": origins}, ensure_ascii=False)
         (part / INDEX).write_text(text, "utf-8")
     return counts
@@ -143,39 +133,37 @@ def emoji_of(code: str) -> str:
     return "-".join(f"{0x1F1E6 + ord(letter) - ord('A'):x}" for letter in code.upper())
 
 
-def draw(one: IconSet, codes: Sequence[str], files: Mapping[str, bytes], names: Mapping[str, str]) -> Drawings:
+def draw(icon_set: IconSet, codes: Sequence[str], files: Mapping[str, bytes], names: Mapping[str, str]) -> Drawings:
     """All drawings of a set that exist. `names` of emoji: "flag-france"."""
-    if one.path == ICONS:
-        table = json.loads(files[ICONS])
-        own = json.loads(files[CHARACTERS]) if one.name == "twemoji" and CHARACTERS in files else names
-
-        def drawing(code: str) -> bytes | None:
-            name = own.get(emoji_of(code), "")
-            if one.name in ("circle", "flagpack", "coreui"):
-                name = code.lower()
-            elif one.name == "emojione":
-                name = name.replace("flag-", "flag-for-", 1)
-            icon = table["icons"].get(name)
-            if icon is None:
-                return None
-            box = [icon.get(key, table.get(key, 0)) for key in ("left", "top", "width", "height")]
-            box[2:] = [side or 16 for side in box[2:]]
-            view = " ".join(map(str, box))
-            head = (
-                f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{view}"'
-            )
-            return f'{head} width="{box[2]}" height="{box[3]}">{icon["body"]}</svg>'.encode()
-    else:
-
-        def drawing(code: str) -> bytes | None:
-            return files.get(place(one.path, code))
-
+    if icon_set.name == "twemoji" and CHARACTERS in files:
+        names = json.loads(files[CHARACTERS])
+    icons = json.loads(files[ICONS]) if icon_set.path == ICONS else None
     pictures, aspects = np.zeros((len(codes), HEIGHT, WIDTH, 4), np.uint8), np.zeros(len(codes), np.float32)
     for number, code in enumerate(codes):
-        if content := drawing(code):
+        if icons is None:
+            content = files.get(place(icon_set.path, code))
+        else:
+            name = names.get(emoji_of(code), "")
+            if icon_set.name in ("circle", "flagpack", "coreui"):
+                name = code.lower()
+            elif icon_set.name == "emojione":
+                name = name.replace("flag-", "flag-for-", 1)
+            content = icon(icons, name)
+        if content:
             png = content if content.startswith(b"\x89PNG") else render(content, RENDERED)
             pictures[number], aspects[number] = cut(png)
     return Drawings(pictures, aspects)
+
+
+def icon(icons: Mapping[str, Any], name: str) -> bytes | None:
+    """The SVG file of an icon in Iconify's file of all."""
+    if (found := icons["icons"].get(name)) is None:
+        return None
+    left, top, width, height = (found.get(key, icons.get(key, 0)) for key in ("left", "top", "width", "height"))
+    width, height = width or 16, height or 16
+    head = '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    box = f'viewBox="{left} {top} {width} {height}" width="{width}" height="{height}"'
+    return f"{head} {box}>{found['body']}</svg>".encode()
 
 
 def cut(png: bytes) -> tuple[UInt8[np.ndarray, "72 96 4"], float]:

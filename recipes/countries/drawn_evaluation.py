@@ -28,8 +28,6 @@ the weights carry. The calibration error compares probability and share of right
 of the rows above them and these two.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -42,15 +40,16 @@ from jaxtyping import Bool, Float, UInt8
 from PIL import Image, ImageDraw
 
 from common.evaluation.evaluation import Evaluation, Output, provenance
-from common.evaluation.score_table import markdown
+from common.evaluation.score_table import markdown, percent_table
 from common.io.images import contact_sheet, from_uint8, read_image, to_uint8
 from recipes.countries import drawings, wordings
 from recipes.countries.augmentation import blank_image, photograph
 from recipes.countries.data import CountriesConfig
-from recipes.countries.evaluation import normalized
+from recipes.countries.evaluation import matches
 from recipes.countries.facts import RELATIONS, grid_colours
-from recipes.countries.phrases import BY_FLAG, ITEM_KINDS, KIND_OF, QUESTIONS, item_id
+from recipes.countries.phrases import BY_FLAG, KIND_OF, QUESTIONS, item_id
 from recipes.countries.test_photographs import BACKGROUNDS, COUNT
+from recipes.memory_evaluation import Scores
 from reveal.assistant import BEAMS
 from reveal.metrics.calibration import calibration_error, reliability
 from reveal.metrics.retrieval import mrr, recall_at_k
@@ -63,6 +62,7 @@ from reveal.reader import Reader, ReaderOutput
 SIDE = 240  # of a picture, in pixels
 NEVER_SEEN = "country-flag-icons"
 Picture = UInt8[np.ndarray, "h w 3"]
+Views = Sequence[tuple[float, int]]
 
 
 class Asked(NamedTuple):
@@ -99,7 +99,7 @@ class DrawnEvaluation(Evaluation):
             reader = Reader(model, read_item=self.data.read_item)
             reader.build(Path(folder) / "memory", self.data.memory_items(), self.data.sources)
             table, doubted = self.rows(reader, views, processor.doubt, output)
-        text = self.table(table) + "\n\n" + doubted["text"]
+        text = percent_table(table) + "\n\n" + doubted["text"]
         output.write_json("drawn.json", provenance(weights) | {"k": self.k, "rows": table, "doubt": doubted["numbers"]})
         output.write_text("drawn.md", text)
         return text
@@ -142,7 +142,7 @@ class DrawnEvaluation(Evaluation):
         reader: Reader,
         texts: Sequence[str],
         seen: Float[np.ndarray, "b v s s 3"],
-        views: Sequence[tuple[float, int]],
+        views: Views,
         k: int | None = None,
     ) -> ReaderOutput:
         tokens = np.stack([self.data.question_tokens(text) for text in texts])
@@ -154,7 +154,7 @@ class DrawnEvaluation(Evaluation):
         self,
         reader: Reader,
         pictures: Sequence[Picture],
-        views: Sequence[tuple[float, int]],
+        views: Views,
         texts: Mapping[str, Sequence[str]] = QUESTIONS,
         k: int | None = None,
     ) -> Asked:
@@ -166,15 +166,14 @@ class DrawnEvaluation(Evaluation):
     def correct(
         self, output: ReaderOutput, subjects: Sequence[int], relations: Sequence[str], facts: Any = None
     ) -> Bool[np.ndarray, " n"]:
-        atlas, written = facts or self.data.atlas, [normalized(self.data.vocabulary.decode(t)) for t in output.tokens]
-        known = [set(map(normalized, atlas.answers(c, r))) for c, r in zip(subjects, relations, strict=True)]
-        return np.array([text in texts for text, texts in zip(written, known, strict=True)])
+        atlas = facts or self.data.atlas
+        return matches(self.data, output, [atlas.answers(c, r) for c, r in zip(subjects, relations, strict=True)])
 
     # ---- rows
 
     def rows(
-        self, reader: Reader, views: Sequence[tuple[float, int]], doubt: Doubt | None, output: Output
-    ) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+        self, reader: Reader, views: Views, doubt: Doubt | None, output: Output
+    ) -> tuple[dict[str, Scores], dict[str, Any]]:
         bundled = self.drawn("flag-icons")
         shown = {
             "bundled": bundled,
@@ -192,16 +191,14 @@ class DrawnEvaluation(Evaluation):
         table = {name: self.scores(asked) for name, asked in answered.items()}
         for name, pictures in shown.items():
             table[name]["nearest pixels"] = self.nearest(answered[name], [[picture] for picture in pictures])
-            every = [list(windows(picture, views, SIDE)) for picture in pictures] if views else [[p] for p in pictures]
-            every = [[to_uint8(x) if x.dtype != np.uint8 else x for x in own] for own in every]
+            every = [[*map(to_uint8, windows(picture, views, SIDE))] if views else [picture] for picture in pictures]
             table[name]["nearest pixels, in views"] = self.nearest(answered[name], every)
         table["two hops"] = self.two_hops(reader, bundled, views)
         table["no memory"] = self.scores(self.about(reader, bundled, (), k=0), retrieved=False)
         table |= self.edits(reader, bundled, views)
         measured = self.doubt(reader, answered, bundled, views, doubt, output)
-        gone = [int(item_id(c, kind)) for c in self.data.atlas.held_out for kind in range(len(ITEM_KINDS))]
-        there = {item.id for item in self.data.memory_items(self.data.atlas.held_out)}
-        reader.delete([number for number in gone if number in there])
+        gone = self.data.memory_items(self.data.atlas.held_out)
+        reader.delete([item.id for item in gone if item.id is not None])
         deleted = self.about(reader, bundled, views)
         table["deleted"] = self.scores(deleted, retrieved=False)
         if doubt is not None:
@@ -209,7 +206,7 @@ class DrawnEvaluation(Evaluation):
             table["deleted"]["doubted"] = float((probability < doubt.threshold).mean())
         return table, measured
 
-    def scores(self, asked: Asked, retrieved: bool = True) -> dict[str, float]:
+    def scores(self, asked: Asked, retrieved: bool = True) -> Scores:
         kinds = np.array(asked.relations)
         scores = {"accuracy": float(asked.right.mean())}
         scores |= {
@@ -236,9 +233,7 @@ class DrawnEvaluation(Evaluation):
             right.append(bool(said) and said[0] in atlas.answers(subject, relation))
         return float(np.mean(right))
 
-    def two_hops(
-        self, reader: Reader, pictures: Sequence[Picture], views: Sequence[tuple[float, int]]
-    ) -> dict[str, float]:
+    def two_hops(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> Scores:
         data, held_out = self.data, self.data.atlas.held_out.tolist()
         seen = np.stack([windows(picture, views, data.size) for picture in pictures])
         names = self.ask(reader, [QUESTIONS["name"][0]] * len(pictures), seen, views)
@@ -257,9 +252,7 @@ class DrawnEvaluation(Evaluation):
             every.append(right)
         return {"accuracy": float(np.concatenate(every).mean()), **scores}
 
-    def edits(
-        self, reader: Reader, pictures: Sequence[Picture], views: Sequence[tuple[float, int]]
-    ) -> dict[str, dict[str, float]]:
+    def edits(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> dict[str, Scores]:
         """Each held-out country gets another's capital, area or neighbour, in three wordings."""
         data, atlas = self.data, self.data.atlas
         edited, rows = atlas.edited(self.seed), {}
@@ -300,7 +293,7 @@ class DrawnEvaluation(Evaluation):
         reader: Reader,
         answered: Mapping[str, Asked],
         bundled: Sequence[Picture],
-        views: Sequence[tuple[float, int]],
+        views: Views,
         doubt: Doubt | None,
         output: Output,
     ) -> dict[str, Any]:
@@ -342,11 +335,6 @@ class DrawnEvaluation(Evaluation):
                 square = on_white(picture, max(picture.shape[:2]))
                 cells.append(from_uint8(cv2.resize(square, (120, 120), interpolation=cv2.INTER_AREA)))
         return contact_sheet(cells, columns=8)
-
-    def table(self, rows: Mapping[str, Mapping[str, float]]) -> str:
-        columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-        lines = [[name, *(f"{100 * row[c]:.1f}" if c in row else "" for c in columns)] for name, row in rows.items()]
-        return markdown(("row", *columns), lines, 1)
 
 
 def as_file(drawing: UInt8[np.ndarray, "72 96 4"], aspect: float, emoji: bool) -> Picture:

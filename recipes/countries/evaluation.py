@@ -22,8 +22,6 @@ whose old and new answers are disjoint.
 answer is scored, so a wrong name may still lead to a right language.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Sequence
@@ -112,9 +110,7 @@ class CountriesEvaluation(MemoryEvaluation):
         return super().answer(reader, questions, k, **options)
 
     def correct(self, answers: ReaderOutput, questions: Example, facts: Atlas | None = None) -> Bool[np.ndarray, " n"]:
-        written = [normalized(self.data.vocabulary.decode(tokens)) for tokens in answers.tokens]
-        right = [set(map(normalized, self.data.right_answers(number, facts))) for number in questions["id"]]
-        return np.array([text in texts for text, texts in zip(written, right, strict=True)])
+        return matches(self.data, answers, [self.data.right_answers(number, facts) for number in questions["id"]])
 
     def retrieval(self, answers: ReaderOutput, questions: Example) -> Scores:
         scores, gold = super().retrieval(answers, questions), questions["gold"][:, None]
@@ -152,6 +148,12 @@ class CountriesEvaluation(MemoryEvaluation):
         right = map(self.data.right_answers, questions["id"])
         correct = [frequent[relation] in answers for relation, answers in zip(relations, right, strict=True)]
         return self.accuracy(np.array(correct), questions)
+
+
+def matches(data: CountriesConfig, answers: ReaderOutput, right: Sequence[Sequence[str]]) -> Bool[np.ndarray, " n"]:
+    """Which answers are one of the right ones of their questions."""
+    written = [normalized(data.vocabulary.decode(tokens)) for tokens in answers.tokens]
+    return np.array([text in map(normalized, texts) for text, texts in zip(written, right, strict=True)])
 
 
 def normalized(text: str) -> str:

@@ -15,8 +15,6 @@ Flags are rendered four times as large, on white where they are transparent (Nep
 most flags distinct: the stars of Australia and New Zealand, the eagle between Mexico's stripes.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Mapping, Sequence

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import scipy.stats
@@ -39,7 +38,7 @@ from recipes.countries.evaluation import CountriesEvaluation
 from recipes.countries.facts import RELATIONS
 from recipes.memory_evaluation import Scores, select
 from recipes.questions import Example
-from reveal.network.model import Reveal
+from reveal.memory.items import Item
 from reveal.reader import Reader
 
 ATTACKS = ("text", "right answer", "own answer")
@@ -84,12 +83,9 @@ class ForgettingEvaluation(CountriesEvaluation):
         training, _ = np.array_split(rng.permutation(self.data.splits["train"]), 2)
         return {"held out": held_out, "training": training, "never seen": never}
 
-    def reader(self, model: Reveal, folder: Path) -> Reader:
-        """With a memory that has no item about the countries never seen."""
-        reader, never = Reader(model, read_item=self.data.read_item), set(self.groups()["never seen"].tolist())
-        about = [country for country in range(self.data.atlas.real) if country not in never]
-        reader.build(folder, self.data.memory_items(about), self.data.sources, self.engine)
-        return reader
+    def items(self) -> list[Item]:
+        """None is about the countries never seen."""
+        return self.data.memory_items(np.setdiff1d(np.arange(self.data.atlas.real), self.groups()["never seen"]))
 
     def rows(self, reader: Reader) -> dict[str, Scores]:
         groups, rows = self.groups(), {}

@@ -11,8 +11,6 @@ As `data.py` has them, except that in training
 Evaluation, and the items of real countries, are those of `data.py`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The phrasing of an item depends on the atlas's seed and the item's id alone, so 
 picture is the stored flag, uint8 [48 64 3].
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import zlib

@@ -13,8 +13,6 @@ its colours. Every eighth row shows a photograph, or a colour, without a flag. H
 column; nor are the icon sets and photographs that tests use.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Sequence
@@ -70,7 +68,8 @@ class FlagPairs(Batched):
         group, rng = (np.random.default_rng([seed, n]) for n in (number // GROUP, 2**41 + number))
         choices = self.real_flags if group.random() < self.real else self.invented_flags
         anchor = int(choices[group.integers(len(choices))])
-        flag = [anchor, *group.permutation(self.similar[anchor])[: GROUP - 1].tolist()][number % GROUP]
+        similar = group.permutation(self.world.hard_negatives.similar_flags[anchor])
+        flag = [anchor, *similar[: GROUP - 1].tolist()][number % GROUP]
         ground = self.grounds[rng.integers(len(self.grounds))] if rng.random() < 0.6 else None
         row = {"id": np.int64(number), "key": self.key(flag, rng)}
         if number % EMPTY == EMPTY - 1:
@@ -112,11 +111,6 @@ class FlagPairs(Batched):
     def invented_flags(self) -> Int[np.ndarray, " n"]:
         others = self.world.splits["invented"]
         return others[self.world.atlas.unique_flag[others]]
-
-    @functools.cached_property
-    def similar(self) -> Int[np.ndarray, "n near"]:
-        """Flags that look alike, of training or invented; rows of held-out countries are unused."""
-        return self.world.hard_negatives.similar_flags
 
     @functools.cached_property
     def grounds(self) -> list[UInt8[np.ndarray, "h w 3"]]:

@@ -17,8 +17,6 @@ A country has up to five items, one of each of `ITEM_KINDS`, as far as facts are
 per relation, drawn for each question; the phrasing of an item is drawn once.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

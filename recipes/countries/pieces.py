@@ -11,8 +11,6 @@ longer answers are learnt as well. Other characters are encoded as bytes.
 1,948 pieces and T5's 100 sentinels (`reveal.processing.tokenizers`) make 2,048 numbers, 16 times 128, none spare.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

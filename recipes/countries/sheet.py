@@ -4,8 +4,6 @@ A row is a question: its image, its text, the answer and the right answers; then
 each with its share of the question's attention.
 """
 
-from __future__ import annotations
-
 import collections
 import textwrap
 from collections.abc import Sequence
@@ -49,8 +47,8 @@ def answer_sheet(
         cells.append(captioned(questions["image"][row], texts))
         items = reader.memory.items(answers.retrieved.ids[row, :best])
         for item, share in zip(items, answers.shares[row, :best], strict=True):
-            stored = item.picture
-            picture = GREY if stored is None or isinstance(stored, bytes) else from_uint8(stored)
+            pixels = item.pixels()
+            picture = GREY if pixels is None else from_uint8(pixels)
             texts = [f"{item.source}, {100 * float(share):.0f} %", str(item.fields.get("text", ""))]
             cells.append(captioned(picture, texts))
     return contact_sheet(cells, columns=1 + best, gap=8)

@@ -9,8 +9,6 @@
 Keys and values are those of the float16 weights: a memory belongs to the weights that encoded it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,10 +25,9 @@ from recipes.countries.phrases import SOURCES
 from reveal import pretrained
 from reveal.memory.builder import Builder
 from reveal.memory.items import Item
-from reveal.memory.manifest import Layout
 from reveal.network import weights
 from reveal.processing.processor import recipe_of
-from reveal.reader import Reader, reader_fingerprint
+from reveal.reader import Reader, layout_of
 
 COUNTRIES = ("recipes.countries.data.CountriesConfig", "recipes.countries.hard_questions.HardQuestions")
 
@@ -53,9 +50,7 @@ def ship(run: Path, folder: Path = pretrained.DATA) -> int:
         params = nnx.to_pure_dict(nnx.state(model))
         weights.save(part / pretrained.WEIGHTS, params, model.config, metadata=metadata, dtype="float16")
         reader = Reader(weights.load(part / pretrained.WEIGHTS), read_item=data.read_item)
-        values = model.config.value_tokens, model.config.width
-        encoder = reader_fingerprint(reader.model)
-        layout = Layout(encoder, SOURCES, model.config.vector_dim, values, value_dtype="float16")
+        layout = dataclasses.replace(layout_of(reader.model, SOURCES), value_dtype="float16")
         with Builder(part / pretrained.MEMORY, layout) as builder:
             builder.add([with_png(item) for item in items], *reader.encode(items))
     return len(items)

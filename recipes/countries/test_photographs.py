@@ -11,8 +11,6 @@
 Each is written as JPEG of at most 480 pixels a side, `NUMBER.jpg`; the first 125 are backgrounds for flags too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -9,8 +9,6 @@ A question cannot be answered if it asks for what no item says (`ASKED` and `TES
 neither things nor frames.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 QUESTIONS: dict[str, tuple[str, ...]] = {

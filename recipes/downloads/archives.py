@@ -15,8 +15,6 @@ read as streams: no archive can write a file. Without the tool or a network, arc
 used from a folder.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -156,14 +154,13 @@ def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str,
         yield from _zipped(archive, str(archive), wanted)
         return
     try:
-        with archive.open("rb") as file:
-            mode = _debian_data(archive, file) if archive.suffix == ".deb" else "r|gz"
-            with tarfile.open(fileobj=file, mode=mode) as tar:
-                for member in tar:
-                    if member.isreg() and member.size <= MAX_MEMBER and wanted(member.name.removeprefix("./")):
-                        content = tar.extractfile(member)
-                        assert content is not None  # it is a regular file
-                        yield member.name.removeprefix("./"), content.read()
+        with archive.open("rb") as file, tarfile.open(fileobj=file, mode=_mode(archive, file)) as tar:
+            for member in tar:
+                path = member.name.removeprefix("./")
+                if member.isreg() and member.size <= MAX_MEMBER and wanted(path):
+                    content = tar.extractfile(member)
+                    assert content is not None  # it is a regular file
+                    yield path, content.read()
     except DAMAGED as error:
         raise ValueError(f"{archive} is damaged or cut short ({error}); download it again") from error
 
@@ -187,9 +184,7 @@ def check_sha256(content: bytes, sha256: str, name: str) -> None:
     """Raises ValueError for other content."""
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
-        raise ValueError(
-            f"{name} is not the expected one (sha256 {found[:12]}..., not {sha256[:12]}...): fetch it anew"
-        )
+        raise ValueError(f"{name} is another file (sha256 {found[:12]}..., not {sha256[:12]}...): fetch it anew")
 
 
 def _matching(folder: Path, package: Package) -> list[Path]:
@@ -211,11 +206,13 @@ def _zipped(archive: Path | io.BytesIO, name: str, wanted: Callable[[str], bool]
         raise ValueError(f"{name} is damaged or cut short ({error}); download it again") from error
 
 
-def _debian_data(archive: Path, file: IO[bytes]) -> Literal["r|xz", "r|gz"]:
-    """Moves `file` to its data.tar, the last member of a package (deb(5)); returns the mode that reads it.
+def _mode(archive: Path, file: IO[bytes]) -> Literal["r|xz", "r|gz"]:
+    """The mode that reads a tar; of a Debian package `file` is moved to its data.tar, the last member (deb(5)).
 
     An `ar` header is name 16, date 12, owner 6, group 6, mode 8, size 10, end 2 bytes; contents begin at even offsets.
     """
+    if archive.suffix != ".deb":
+        return "r|gz"
     if file.read(len(AR_MAGIC)) != AR_MAGIC:
         raise ValueError(f"{archive} is no Debian package; download it again")
     while len(header := file.read(AR_HEADER)) == AR_HEADER:

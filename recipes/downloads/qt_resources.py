@@ -10,8 +10,6 @@ All numbers are big-endian. The header is "qres", the version, and the offsets o
     content  u32 bytes that follow; flag 1: a u32 length and a zlib stream, flag 4: Zstandard
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable, Iterator

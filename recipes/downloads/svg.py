@@ -1,7 +1,5 @@
 """SVG to PNG by resvg, which needs neither a browser nor system libraries. System fonts are not used."""
 
-from __future__ import annotations
-
 
 def render(svg: bytes, width: int) -> bytes:
     """A PNG of `width` pixels. Raises ValueError without the extra `pictures`."""

@@ -4,8 +4,6 @@ The SHA-256 of the package's file is checked before it is opened. Header of the 
 notice that the licence asks for.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass

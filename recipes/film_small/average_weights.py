@@ -8,8 +8,6 @@ Wider Optima, UAI 2018). `optim.ema` averages the last steps of one training.
         -o runs/film_small_mean/weights.safetensors
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

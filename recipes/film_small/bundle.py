@@ -16,8 +16,6 @@ in the folder, which must be one of the machine. The same command again goes on 
     python -m recipes.film_small.bundle                     # after make data
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -8,8 +8,6 @@ All of it is arithmetic on arrays, so that one compiled program draws a batch:
     visible   flow of the front-most layer from one time to another, and where its end is seen
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import cv2
@@ -19,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from film.data.augment import CELL
+from recipes.film_small.motions import homography, project
 from recipes.film_small.textures import PSF
 
 OUTLINE_SIDE = 160  # px
@@ -76,30 +75,22 @@ def mipmaps(photograph: UInt8[np.ndarray, "h w 3"], side: int) -> UInt8[np.ndarr
 
 
 def matrix(layer: Layers, time: Array) -> Float[Array, "3 3"]:
-    """The homography of one layer at `time`: `motions.Pose.matrix` of its three poses, the own one applied first."""
-    s = _progress(layer, time)
-
-    def pose(i: int) -> Array:
-        (x, y), (dx, dy), (gx, gy) = layer.pivot[i], s * layer.shift[i], s * layer.tilt[i]
-        size, k, one = jnp.exp(s * layer.zoom[i]), s * layer.shear[i], jnp.ones(())
-        cos, sin, zero = size * jnp.cos(s * layer.turn[i]), size * jnp.sin(s * layer.turn[i]), jnp.zeros(())
-        there = jnp.array([[one, zero, x + dx], [zero, one, y + dy], [zero, zero, one]])
-        about = jnp.array([[cos, k * cos - sin, zero], [sin, k * sin + cos, zero], [gx, gy, one]])
-        return there @ about @ jnp.array([[one, zero, -x], [zero, one, -y], [zero, zero, one]])
-
-    return pose(0) @ pose(1) @ pose(2)
+    """The homography of one layer at `time`: that of its three poses, the own one applied first."""
+    fields = (layer.pivot, layer.shift, layer.turn, layer.zoom, layer.shear, layer.tilt)
+    camera, below, own = (homography(_progress(layer, time), *(x[i] for x in fields), xp=jnp) for i in range(3))
+    return camera @ below @ own
 
 
 def place(layer: Layers, points: Points, time: Array) -> Points:
     """Positions of the layer's points in the picture; px."""
     s = _progress(layer, time)
-    return _project(matrix(layer, time), points + s * _waves(layer, points))
+    return project(matrix(layer, time), points + s * _waves(layer, points))
 
 
 def trace(layer: Layers, places: Points, time: Array) -> Points:
     """The inverse of `place`."""
     s = _progress(layer, time)
-    rigid = _project(jnp.linalg.inv(matrix(layer, time)), places)
+    rigid = project(jnp.linalg.inv(matrix(layer, time)), places)
     points = rigid
     for _ in range(INVERSIONS):
         points = rigid - s * _waves(layer, points)
@@ -177,11 +168,6 @@ def grid(cells: int, stride: int) -> Float[Array, "c c 2"]:
 def _progress(layer: Layers, time: Array) -> Array:
     """`motions.Motion.progress`."""
     return time - 0.5 + layer.bend * time * (time - 1)
-
-
-def _project(matrix: Float[Array, "3 3"], points: Points) -> Points:
-    mapped = points @ matrix[:2, :2].T + matrix[:2, 2]
-    return mapped / (points @ matrix[2, :2] + matrix[2, 2])[..., None]
 
 
 def _waves(layer: Layers, points: Points) -> Points:

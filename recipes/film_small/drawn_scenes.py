@@ -113,9 +113,7 @@ class DrawnScenes:
             if len(pair := getattr(self, name)) != 2 or not 0 < pair[0] <= pair[1]:
                 raise ValueError(f"{name} {pair}: give the least and the most, above 0")
         if self.run and self.run <= 2 * self.gaps[1]:
-            raise ValueError(
-                f"run {self.run} holds no triplet of gap {self.gaps[1]}: give more than twice as many, or 0"
-            )
+            raise ValueError(f"run {self.run} holds no triplet of gap {self.gaps[1]}: give over twice as many, or 0")
         for name in ("film_share", "still", "any_time", "accelerated", "bend", "light", "noise", "repeated"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is a share: choose a number from 0 to 1")
@@ -162,9 +160,7 @@ def load_textures(config: DrawnScenes) -> Textures:
     if config.film is not None:
         film = read_film(config.film)
         if min(film.shape[1:3]) < config.crop or len(film) <= 2 * config.gaps[1]:
-            raise ValueError(
-                f"{config.film}: {len(film)} frames of {film.shape[2]}x{film.shape[1]} are too few or small"
-            )
+            raise ValueError(f"{config.film}: {len(film)} frames of {film.shape[2]}x{film.shape[1]}, too few or small")
     step = [np.abs(a[::4, ::4].astype(np.int16) - b[::4, ::4]).mean() for a, b in itertools.pairwise(film)]
     cuts = np.array([0.0, *step]) > CUT
     if config.run:

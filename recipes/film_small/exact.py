@@ -23,8 +23,6 @@ A scene depends on its seed, kind, size and number; the distance changes the way
 stay in the picture. Scenes and kinds have the photographs as grounds in turn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +34,7 @@ from jaxtyping import Bool, Float
 
 from common.io.images import from_uint8, read_image
 from film.data.triplet import Triplet
+from film.photos import place
 from recipes.film_small.outlines import outline
 from recipes.film_small.photograph_cache import Album
 
@@ -168,11 +167,11 @@ class ExactScenes(Sequence[Triplet]):
         first = (number + KINDS.index(self.kind)) % len(self.album)
         second = (first + int(rng.integers(1, max(2, len(self.album))))) % len(self.album)
         reach = np.abs(ground_way) + self.size
-        ground = _fitted(read_image(self.album.paths[first]), (int(reach[0]), int(reach[1])))
+        ground = place(read_image(self.album.paths[first]), (int(reach[0]), int(reach[1])), "crop")
         mover, corner = None, (0, 0)
         if self.kind != "pan":
             side = 2 * RADIUS + 8
-            texture = _fitted(read_image(self.album.paths[second]), (3 * side, 2 * side))
+            texture = place(read_image(self.album.paths[second]), (3 * side, 2 * side), "crop")
             mover = self._mover(rng, texture, side)
             free = np.array(self.size) - side - np.abs(way)
             x, y = np.abs(way) // 2 + rng.uniform(0.1, 0.9, 2) * np.maximum(free, 0)
@@ -189,14 +188,3 @@ class ExactScenes(Sequence[Triplet]):
             opacity = outline(rng, side, str(rng.choice(OUTLINES[self.kind])))
         opacity = from_uint8(cv2.GaussianBlur(opacity, (0, 0), EDGE))
         return np.dstack([texture[y : y + side, x : x + side], opacity])
-
-
-def _fitted(photograph: Image, size: tuple[int, int]) -> Float[np.ndarray, "h2 w2 3"]:
-    """The middle of the photograph, resized so that it just covers `size`."""
-    height, width = photograph.shape[:2]
-    scale = max(size[0] / width, size[1] / height)
-    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
-    sides = max(size[0], round(width * scale)), max(size[1], round(height * scale))
-    whole = cv2.resize(photograph, sides, interpolation=method)
-    top, left = ((have - want) // 2 for have, want in zip(whole.shape[:2], size[::-1], strict=True))
-    return np.clip(whole[top : top + size[1], left : left + size[0]], 0, 1)

@@ -19,8 +19,6 @@ Files: `results.csv` (a row per scene and method), `flicker.csv`, `summary.json`
 distance) and `scenes.png`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -32,7 +30,7 @@ from tqdm import tqdm
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Psnr
 from common.evaluation.score_table import Row, markdown, mean
-from film.evaluation.baselines import METHODS, Method, mixed
+from film.evaluation.baselines import METHODS, Method, Prediction, mixed
 from film.evaluation.regions import SMALLEST
 from film.evaluation.triplet_evaluation import BEST_WARP, DIRECT, MIDPOINTS, OURS, WARPS, nearest, network, short_name
 from film.io.weights import load
@@ -94,22 +92,17 @@ class ExactEvaluation(Evaluation):
         for scenes in tqdm(sets, unit="set", disable=None if self.progress else True):
             for number, triplet in enumerate(scenes):
                 made = {name: method(triplet.x0, triplet.x1)(0.5) for name, method in methods.items()}
-                for name, prediction in made.items():
-                    images = {name: prediction.image}
-                    if prediction.warped is not None:
-                        images[f"{name} {WARPS}"] = mixed(prediction.warped, 0.5)
-                        images[f"{name} {BEST_WARP}"] = nearest(prediction.warped, triplet.y)
-                    about = {"kind": scenes.kind, "size": "{}x{}".format(*scenes.size), "distance": scenes.distance}
-                    rows += [
-                        about
-                        | {"scene": number, "method": key}
-                        | regional_scores(image, triplet.y, triplet.regions or {})
-                        for key, image in images.items()
-                    ]
+                about: Row = {"kind": scenes.kind, "size": "{}x{}".format(*scenes.size), "distance": scenes.distance}
+                about["scene"] = number
+                scores = {
+                    name: regional_scores(image, triplet.y, triplet.regions or {})
+                    for name, image in with_warps(made, triplet.y).items()
+                }
+                rows += [about | {"method": name} | own for name, own in scores.items()]
                 if scenes.distance == self.shown and number == 0:
-                    ring = [f"{row['ring']:.1f} dB" for row in rows if row["method"] in made][-len(made) :]
-                    shown = [next(iter(made)), "dis-flow"]
-                    drawn.append(draw_row(triplet, made, ring, scenes.kind, list(dict.fromkeys(shown))))
+                    ring = [f"{scores[name]['ring']:.1f} dB" for name in made]
+                    shown = list(dict.fromkeys([next(iter(made)), "dis-flow"]))
+                    drawn.append(draw_row(triplet, made, ring, scenes.kind, shown))
         flickers = self._flicker(methods) if self.steady_distance else []
         summary = summarise(rows)
         output.write_csv(RESULTS, rows)
@@ -142,6 +135,17 @@ class ExactEvaluation(Evaluation):
                     value = flicker([frames[k] for k in range(9)], truth, region)
                     rows.append({"kind": kind, "method": name, "way": way, "flicker": value})
         return rows
+
+
+def with_warps(made: Mapping[str, Prediction], truth: Image) -> dict[str, Image]:
+    """The images by the names of their rows: a method's own, the mean of its warps, and the best of them."""
+    images = {}
+    for name, prediction in made.items():
+        images[name] = prediction.image
+        if prediction.warped is not None:
+            images[f"{name} {WARPS}"] = mixed(prediction.warped, 0.5)
+            images[f"{name} {BEST_WARP}"] = nearest(prediction.warped, truth)
+    return images
 
 
 def regional_scores(image: Image, truth: Image, regions: Mapping[str, Mask]) -> dict[str, float | None]:

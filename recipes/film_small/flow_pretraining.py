@@ -10,8 +10,6 @@ estimated for a film (`film.data.teacher_flow`). The loss counts only points tha
 `film.training.interpolation_task` continues from these weights.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -95,12 +93,11 @@ class FlowTask:
         model, count = nnx.merge(self.graphdef, params), len(given["x0"])
         images = image_pyramid(jnp.concatenate([given["x0"], given["x1"]]), self.model.pyramid_levels)
         time = given["time"][:, :, None, None]
-        return [
-            bilateral_residual(model.flow.predictor(level), both[:count], both[count:], both_ways(forced), time)[
-                ..., 2:
-            ]
+        residuals = (
+            bilateral_residual(model.flow.predictor(level), both[:count], both[count:], both_ways(forced), time)
             for level, (both, forced) in enumerate(zip(model.extractor(images), given["forced"], strict=False))
-        ]
+        )
+        return [residual[..., 2:] for residual in residuals]
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         """As `FilmTask.pictures`: the flows end to end."""

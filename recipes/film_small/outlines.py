@@ -8,8 +8,6 @@ keep a margin to the square's border. Some have holes.
     leaves     1 to 5 leaves on a stem               letters   1 to 4 letters or digits
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import cv2

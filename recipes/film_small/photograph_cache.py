@@ -9,8 +9,6 @@ Decoding takes longer than drawing a scene. So the last `CACHED` photographs sta
 from a larger album scenes with neighbouring numbers choose from the same random subset.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

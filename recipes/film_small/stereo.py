@@ -17,8 +17,6 @@ slightly soft, as are the predictions of methods that warp both frames.
 Conventions: pictures are RGB in [0, 1]; disparity is in pixels, not finite where it was not measured.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import cv2

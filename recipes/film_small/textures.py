@@ -6,8 +6,6 @@ the coarse levels of its pyramid too, where stripes alias to slower ones. Photog
 so some textures are laid out on a lattice.
 """
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 from jaxtyping import Float, UInt8

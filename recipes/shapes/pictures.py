@@ -7,12 +7,11 @@ size and rotation follow only from a condition. So control is measurable: the ge
 picture from which the condition was made.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import cv2
 import numpy as np
@@ -89,19 +88,13 @@ def polygon(
     return cv2.resize(fine, (size, size), interpolation=cv2.INTER_AREA)
 
 
-@dataclass(frozen=True)
-class Command(Settings):
-    """Draw captioned shapes."""
-
-    folder: tyro.conf.Positional[str] = "data/shapes64"
-    """A new folder."""
-
-
-def main() -> None:
-    command = tyro.cli(Command, prog="python -m recipes.shapes.pictures")
-    with terminal.exits("recipes.shapes.pictures", out_of_memory="draw fewer: --train 1000"):
-        prepare(command.folder, command)
+def main(
+    folder: tyro.conf.Positional[Path] = Path("data/shapes64"),
+    settings: Annotated[Settings, tyro.conf.arg(name="")] = Settings(),
+) -> None:
+    """Draw captioned shapes into FOLDER, a new one."""
+    prepare(folder, settings)
 
 
 if __name__ == "__main__":
-    main()
+    terminal.program(main)

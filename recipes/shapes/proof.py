@@ -11,8 +11,6 @@
    picture's edges, which should be no better than without (`plugins/evaluation/control_fidelity.py`).
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import time

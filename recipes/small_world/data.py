@@ -9,8 +9,6 @@ relation, nearly the right figure. None is about a held-out entity: such an item
 key would be pushed away from all questions.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,9 +55,7 @@ class WorldConfig(Questions):
             raise ValueError(f"size {self.size} must be 16 or more, near {self.near} not negative")
         least = min(len(self.world.near[entity]) for entity in self.splits["train"])
         if self.near > least:
-            raise ValueError(
-                f"near {self.near}: an entity has {least} that share two attributes; lower near or held_out"
-            )
+            raise ValueError(f"near {self.near}: an entity shares two attributes with {least}; lower near or held_out")
 
     def processor(self) -> dict[str, Any]:
         """The processor of the network, for the header of its weights (`reveal.processing.processor`)."""

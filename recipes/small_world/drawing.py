@@ -11,8 +11,6 @@ coverage is its distance in pixels plus a half, so edges are smooth without over
     python -m recipes.small_world.drawing sheet.png        a sheet of all shapes and textures, and some blobs
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

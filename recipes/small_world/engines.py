@@ -7,8 +7,6 @@ large enough for a FAISS graph (1,000 items of a source); FAISS's IVF-PQ starts 
 `benchmarks.memory_search`.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable

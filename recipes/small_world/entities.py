@@ -10,8 +10,6 @@ Distractors enlarge the memory; no question is about them. They are numbered fro
 textures, but shapes of their own: 256 blobs, each named by two syllables that no other name has.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Bool, Int
 
@@ -35,9 +33,7 @@ def attributes(entities: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n 3"]:
     """Shape, colour and texture; blobs are shapes from 8 on. Raises ValueError for a number that is no entity's."""
     entities = np.asarray(entities)
     if entities.size and not 0 <= entities.min() <= entities.max() < COUNT + MAX_DISTRACTORS:
-        raise ValueError(
-            f"entities {entities.min()} to {entities.max()}: give numbers from 0 to {COUNT + MAX_DISTRACTORS - 1}"
-        )
+        raise ValueError(f"entities {entities.min()} to {entities.max()}: give 0 to {COUNT + MAX_DISTRACTORS - 1}")
     distractors = (entities - COUNT) * SCATTER % MAX_DISTRACTORS + COUNT
     numbers = np.where(entities < COUNT, entities, distractors)
     return np.stack([numbers // (SIZES[1] * SIZES[2]), numbers // SIZES[2] % SIZES[1], numbers % SIZES[2]], axis=-1)

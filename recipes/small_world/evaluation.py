@@ -10,8 +10,6 @@
 | newcomers, before, after | entities that were not in the memory are added | chance, then high |
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
