@@ -9,16 +9,13 @@ its checksum is another; the items of each source are compared by themselves, so
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
-from reveal.build.memory_build import BATCH, CHANGE, Encoder
+from reveal.build.memory_build import CHANGE, Encoder
 from reveal.build.report import Report
 from reveal.memory.engines.engine import optional
 from reveal.memory.items import Item
@@ -56,18 +53,11 @@ def sync(
     deleted = [number for key in old for number in known[key][1]]
     written: list[int] = []
     with memory.changing() as change:
-        if deleted:
-            change.delete(deleted)
-        batches = encoder.batches(iter(fresh), len(fresh))
-        while group := list(itertools.islice(batches, CHANGE // BATCH)):
-            items = [item for batch, _, _ in group for item in batch]
-            keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
+        change.delete(deleted)
+        for items, keys, values in encoder.shards(fresh, len(fresh)):
             written += change.add(items, keys, values)
-    counts = collections.Counter(key in known for key in renewed)
-    run = {"left_out": encoder.skips.counts, "names": encoder.skips.names}
-    ids_written = (min(written), max(written)) if written else None
-    more = {"added": len(written), "edited": counts[True], "removed": len(deleted), "ids": ids_written}
-    return Report.of(memory, started, **run, **more)
+    counts = {"added": len(written), "edited": len(renewed & known.keys()), "removed": len(deleted)}
+    return Report.of(memory, started, written, encoder.skips, **counts)
 
 
 def watch(

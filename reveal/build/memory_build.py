@@ -44,6 +44,7 @@ SHARD = 16384  # items that an interruption costs at most
 SIDE = 256  # pixels of a stored image, or the network's if those are more
 GROUP, AHEAD = 16, 16  # items that a thread prepares at a time, and such groups that wait
 THREADS = min(8, os.cpu_count() or 1)
+Batch = tuple[list[Item], np.ndarray, np.ndarray]  # items as they are stored, keys, values
 
 
 class Changed(ValueError):
@@ -91,15 +92,7 @@ def build(
         if not builder.count:
             paths = ", ".join(source.path for source in sources)
             raise ValueError(f"nothing that can be used in {paths} ({encoder.skips})")
-    written = (ids[0], ids[-1]) if ids else None
-    run = {
-        "added": added,
-        "resumed": resumed,
-        "left_out": encoder.skips.counts,
-        "names": encoder.skips.names,
-        "ids": written,
-    }
-    return Report.of(Memory(folder), started, **run)
+    return Report.of(Memory(folder), started, ids, encoder.skips, added=added, resumed=resumed)
 
 
 def add(
@@ -127,21 +120,16 @@ def add(
         for item in source.read(encoder.skips)
     )
     added, edited, ids = 0, 0, []
-    batches = encoder.batches(stream, None)
     with memory.changing() as change:
         change.reserve(first_free)
-        while group := list(itertools.islice(batches, CHANGE // BATCH)):
-            items = [item for batch, _, _ in group for item in batch]
-            keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
+        for items, keys, values in encoder.shards(stream):
             old = np.isin([-1 if item.id is None else item.id for item in items], there)
             changed, new = list(itertools.compress(items, old)), list(itertools.compress(items, ~old))
             change.edit(changed, keys[old], values[old])
             ids += [item.id for item in changed if item.id is not None]
             ids += change.add(new, keys[~old], values[~old])
             added, edited = added + len(items), edited + len(changed)
-    written = (min(ids), max(ids)) if ids else None
-    run = {"left_out": encoder.skips.counts, "names": encoder.skips.names, "ids": written}
-    return Report.of(memory, started, added=added, edited=edited, **run)
+    return Report.of(memory, started, ids, encoder.skips, added=added, edited=edited)
 
 
 def add_one(memory: Memory, item: Item, assistant: AnyAssistant, edit: bool, side: int | None = None) -> Report:
@@ -156,7 +144,7 @@ def add_one(memory: Memory, item: Item, assistant: AnyAssistant, edit: bool, sid
         raise ValueError(f"an item {next(iter(encoder.skips.counts))}: give it a text, or another picture")
     (memory.edit if edit else memory.add)([prepared[0]], *assistant.encode([prepared[0]]))
     last = memory.manifest.next_id - 1 if item.id is None else item.id
-    return Report.of(memory, started, added=1, edited=int(edit), ids=(last, last))
+    return Report.of(memory, started, [last], added=1, edited=int(edit))
 
 
 def refresh(memory: Memory, assistant: AnyAssistant, progress: bool = False) -> Report:
@@ -189,10 +177,8 @@ class Encoder:
         row = self.assistant.processor.row(item, skips)
         return None if row is None else (item, row)
 
-    def batches(
-        self, items: Iterable[Item], total: int | None, done: int = 0
-    ) -> Iterator[tuple[list[Item], np.ndarray, np.ndarray]]:
-        """Items as they are stored, keys, values; the next batch is prepared meanwhile.
+    def batches(self, items: Iterable[Item], total: int | None, done: int = 0) -> Iterator[Batch]:
+        """Of `BATCH` items each; the next one is prepared meanwhile.
 
         With some of `total` `done` the first batch begins where they end: a row's place in a batch may decide how it is
         rounded."""
@@ -213,6 +199,13 @@ class Encoder:
                 yield list(stored), keys[before:], values[before:]
                 bar.update(len(stored))
                 before = 0
+
+    def shards(self, items: Iterable[Item], total: int | None = None) -> Iterator[Batch]:
+        """`batches`, joined to the shards that are added to a memory."""
+        batches = self.batches(items, total)
+        while group := list(itertools.islice(batches, CHANGE // BATCH)):
+            stored, keys, values = zip(*group, strict=True)
+            yield list(itertools.chain(*stored)), np.concatenate(keys), np.concatenate(values)
 
     def _prepared(self, items: Iterable[Item]) -> Iterator[tuple[Item, Row]]:
         """The items that can be used, in their order, `AHEAD` groups ahead. Raises ValueError for an item of a source
