@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -320,17 +320,13 @@ def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any, Any]:
     small = jax.default_backend() == "cpu" and parameters <= SMALL
     options = {"xla_backend_optimization_level": "0"} if small else None
 
-    def encode_query(params: Any, rows: Any) -> Query:
-        return nnx.merge(graph, params).encode_query(**rows)
+    def compiled(function: Callable[..., Any], *static: int) -> Any:
+        def of_params(params: Any, *inputs: Any) -> Any:
+            return function(nnx.merge(graph, params), *inputs)
 
-    def answer_query(params: Any, *inputs: Any) -> Attributed:
-        return answer(nnx.merge(graph, params), *inputs)
+        return jax.jit(of_params, static_argnums=static, compiler_options=options)
 
-    def view_vectors(params: Any, *inputs: Any) -> Array:
-        return nnx.merge(graph, params).view_vectors(*inputs)
-
-    encode, views = (jax.jit(function, compiler_options=options) for function in (encode_query, view_vectors))
-    return encode, jax.jit(answer_query, static_argnums=5, compiler_options=options), views
+    return compiled(lambda model, rows: model.encode_query(**rows)), compiled(answer, 5), compiled(Reveal.view_vectors)
 
 
 def as_json(item: Item) -> dict[str, Any]:
