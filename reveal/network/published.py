@@ -235,7 +235,7 @@ def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
     return nnx.to_pure_dict(nnx.state(found.reveal))
 
 
-def config_of(t5: PublishedT5, vit: PublishedVit | None = None, **changes: Any) -> RevealConfig:
+def config_of(t5: PublishedT5, vit: PublishedVit | None, **changes: Any) -> RevealConfig:
     """The network that is made of both; without a ViT, with the default one. `changes` are other fields."""
     return dataclasses.replace(t5.config, **({"vit": vit.config} if vit else {}), **changes)
 
@@ -292,11 +292,11 @@ def _fields(config: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(config)]
 
 
-def read_scenic(path: str | Path, prior: str = "multiply") -> Reveal:
+def read_scenic(path: str | Path) -> Reveal:
     """A REVEAL of scenic's, its architecture by the shapes; without a gate it gets a uniform one. Raises as `read_t5`.
 
     The number of sources of a network without a gate is 1."""
     path = Path(path)
     with about(path):
         stored = read_flax(path)
-        return from_scenic(stored, scenic_config(stored, prior))
+        return from_scenic(stored, scenic_config(stored))

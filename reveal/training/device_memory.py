@@ -91,7 +91,7 @@ def rows_of(contents: Contents, ids: Integer[Array, "*b"]) -> Int[Array, "*b"]:
     return jnp.where((jnp.asarray(contents.id)[rows] == ids) & (ids >= 0), rows, -1)
 
 
-def gather(arrays: Any, rows: Int[Array, "b ..."], mesh: Mesh | None = None) -> Any:
+def gather(arrays: Any, rows: Int[Array, "b ..."], mesh: Mesh | None) -> Any:
     """`array[rows]` of each array of a tree, which the mesh may split by rows; without gradients.
 
     Each device looks up all rows in its share, 0 for others', and the sum goes to those that hold the batch's part."""
@@ -121,7 +121,7 @@ def gather(arrays: Any, rows: Int[Array, "b ..."], mesh: Mesh | None = None) -> 
     return mapped(lax.stop_gradient(arrays), rows)
 
 
-def take(contents: Contents, rows: Int[Array, "b ..."], mesh: Mesh | None = None) -> Contents:
+def take(contents: Contents, rows: Int[Array, "b ..."], mesh: Mesh | None) -> Contents:
     """Some rows; -1 gives a padding row."""
     present = rows >= 0
     at = jnp.where(present, rows, 0)
@@ -155,10 +155,7 @@ def encode(
 
 
 def encode_all(
-    graph: nnx.GraphDef,
-    params: Mapping[str, Any],
-    contents: Contents,
-    check_cancelled: Callable[[], None] = lambda: None,
+    graph: nnx.GraphDef, params: Mapping[str, Any], contents: Contents, check_cancelled: Callable[[], None]
 ) -> Encoded:
     """Keys and values of all rows, without gradients. Each device encodes `CHUNK` of its rows at a time, so that
     training steps run in between; `check_cancelled` may raise after each."""
