@@ -17,7 +17,7 @@ from common.io.tensor_files import read_json
 from reveal.cli import commands
 from reveal.cli.commands import PROGRAM, load_assistant, published_networks, split_names
 from reveal.memory.folder import ENCODER, bytes_on_disk, check_ours, discard, replace
-from reveal.memory.items import Item, ids_of, is_text
+from reveal.memory.items import Item, ids_of
 from reveal.memory.manifest import NAME
 from reveal.memory.memory import Memory
 from reveal.sources.registry import Items, items_of
@@ -199,22 +199,18 @@ def compact(command: commands.Compact) -> None:
 def _single_item(command: commands.Add, memory: Memory) -> Item:
     """The item of `reveal add --text --image`. Of an edited one a text takes the place of all texts, an image that of
     the image, and the rest stays."""
-    ids_of([] if command.id is None else [command.id])
-    before = Item(command.source or "")
-    if command.edit and command.id is not None:
-        before = memory.items([command.id])[0]
-    fields, picture = dict(before.fields), before.picture
+    ids, names = ids_of([] if command.id is None else [command.id]), memory.layout.sources
+    item = memory.items(ids)[0] if command.edit else Item("", id=command.id)
     if command.image is not None:
-        picture = require_file(command.image).read_bytes()
+        item = dataclasses.replace(item, picture=require_file(command.image).read_bytes())
         image_size(command.image)
     if command.text is not None:
-        fields = {name: value for name, value in fields.items() if not is_text(value)} | {"text": command.text}
-    names = memory.layout.sources
-    source = command.source or before.source or (names[0] if len(names) == 1 else "")
+        item = item.with_text(command.text)
+    source = command.source or item.source or (names[0] if len(names) == 1 else "")
     if not source:
         raise ValueError(f"which source is it like? --source, one of {', '.join(names)}")
     memory.layout.number(source)
-    return Item(source, fields, picture, command.id)
+    return dataclasses.replace(item, source=source)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import dataclasses
 import io
 import shutil
 from html import escape
@@ -90,8 +89,7 @@ class Assistants:
             mine = self.of[memory]
             assert mine.memory is not None
             (item,) = mine.memory.items([number])
-            fields = {name: value for name, value in item.fields.items() if not is_text(value)} | {"text": text}
-            add_one(mine.memory, dataclasses.replace(item, fields=fields), mine, edit=True)
+            add_one(mine.memory, item.with_text(text), mine, edit=True)
         return memory
 
 
