@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,6 +54,7 @@ VIEW_COST = 0.1  # in score, of a view of no size (`view_costs`)
 WHOLE = (1, 1)  # share of an image that is kept
 CUT = "whose text was cut after"  # so many tokens
 MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # not the image's fault
+Resize = Callable[[UInt8[np.ndarray, "h w 3"]], UInt8[np.ndarray, "s s 3"]]
 PROBE = 4  # encode at most so many times `question_length` to report how long a question is
 
 
@@ -235,24 +236,33 @@ def row_of(
     tokens = whole[:length]
     if whole[length:].any():
         skips.note(f"{CUT} {length} tokens", name)
-    dropped = rng is not None and rng.random() < drop_image and bool(tokens.any())
+    if rng is not None and rng.random() < drop_image and tokens.any():
+        item = dataclasses.replace(item, picture=None)
+    return usable_row(item, tokens, lambda image: resized(image, size, rng, crop), name, skips)
+
+
+def usable_row(item: Item, tokens: Int[np.ndarray, " l"], resize: Resize, name: str, skips: Skips) -> Row | None:
+    """The row of an item that messages call `name`; None, and counted, for a damaged image, or neither text nor one."""
     try:
-        image = None if dropped else image_of(item, size, rng, crop)
+        image = item.pixels()
+        row = Row(tokens, None if image is None else resize(image))
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
             raise
         skips.add("whose picture is damaged", f"{name} ({error})")
         return None
-    if image is None and not tokens.any():
+    if row.image is None and not tokens.any():
         skips.add("with neither text nor picture", name)
         return None
-    return Row(tokens, image)
+    return row
 
 
 def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:
     """tokens, image and has_image, as `Reveal.encode_item` takes them. Raises ValueError for a damaged image."""
-    texts = (tokenizer.encode(text_of(item, tokenizer.separator), length) for item in items)
-    rows = [Row(text, image_of(item, size)) for text, item in zip(texts, items, strict=True)]
+    rows = []
+    for item in items:
+        tokens, image = tokenizer.encode(text_of(item, tokenizer.separator), length), item.pixels()
+        rows.append(Row(tokens, None if image is None else resized(image, size)))
     return stacked_input(rows, length, size)
 
 
@@ -276,14 +286,6 @@ def stacked(
 def text_of(item: Item, separator: str) -> str:
     """All texts of an item that are not empty."""
     return f" {separator} ".join(filter(None, item.texts()))
-
-
-def image_of(
-    item: Item, size: int, rng: np.random.Generator | None = None, crop: Sequence[float | int] = WHOLE
-) -> UInt8[np.ndarray, "{size} {size} 3"] | None:
-    """The image as a square, or None. Raises ValueError for a damaged one."""
-    image = item.pixels()
-    return None if image is None else resized(image, size, rng, crop)
 
 
 def resized(
