@@ -91,9 +91,8 @@ class Reader:
             retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
             fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
             written = np.asarray(self.model.generate(fused, decoding).tokens) if given is None else given
-            shares = np.zeros(scores.shape, np.float32) if fused.shares is None else fused.shares
             sureness = _likelihoods(self._graph, self._params, fused, written)
-            others = map(np.asarray, (fused.prior, shares, query.log_gate, *sureness))
+            others = map(np.asarray, (fused.prior, fused.shares, query.log_gate, *sureness))
             outputs.append(ReaderOutput(written, retrieved, *others))
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
 
@@ -236,7 +235,5 @@ def call(graph: nnx.GraphDef, method: str, params: Any, *arrays: Any, **named: A
 
 
 @partial(jax.jit, static_argnums=0)
-def _fuse(graph: nnx.GraphDef, params: Any, query: Query, values: Array, scores: Array, present: Array) -> Any:
-    if values.shape[1] == 0:
-        return nnx.merge(graph, params).fuse(query)
-    return nnx.merge(graph, params).fuse(query, values, scores, jnp.asarray(present), shares=True)
+def _fuse(graph: nnx.GraphDef, params: Any, *inputs: Any) -> Fused:
+    return nnx.merge(graph, params).fuse(*inputs, shares=True)
