@@ -181,17 +181,16 @@ class Assistant:
         found, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
         decoding = decoding or Decoding(self.processor.answer_length, BEAMS)
         output = jax.device_get(self._answer(self._params, query, values, scores, found.present, decoding))
-        columns = scores[0], output.prior, output.shares, output.effects
-        numbers = [[float(x[place]) for x in columns] for place in np.flatnonzero(found.present[0])]
-        items = [RetrievedItem(item, *row) for item, row in zip(self._items(found), numbers, strict=True)]
-        gate = np.exp(np.asarray(query.log_gate[0], np.float64)).tolist()
-        answer = self.processor.tokenizer.decode(output.tokens), float(output.log_probability)
-        names = dict(zip(self.processor.sources, gate, strict=True))
-        evidence = Evidence(question, *answer, tuple(items), names, found.version, view=view)
+        numbers = np.stack([scores[0], output.prior, output.shares, output.effects], axis=1)[found.present[0]].tolist()
+        items = tuple(RetrievedItem(item, *row) for item, row in zip(self._items(found), numbers, strict=True))
+        log_gate = np.asarray(query.log_gate[0], np.float64)
+        gate = dict(zip(self.processor.sources, np.exp(log_gate).tolist(), strict=True))
+        text, log_probability = self.processor.tokenizer.decode(output.tokens), float(output.log_probability)
+        evidence = Evidence(question, text, log_probability, items, gate, found.version, view=view)
         if (doubt := self.processor.doubt) is None or not items:
             return evidence
-        best, sureness = items[0].score, (float(output.likelihood), float(output.empty))
-        probability = float(doubt.probability(np.array([best, float(np.max(query.log_gate)), *sureness])))
+        features = np.array([items[0].score, log_gate.max(), output.likelihood, output.empty], np.float64)
+        probability = float(doubt.probability(features))
         doubted = probability < doubt.threshold or not evidence.answer
         return dataclasses.replace(evidence, probability=probability if evidence.answer else 0.0, doubted=doubted)
 

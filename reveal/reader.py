@@ -22,6 +22,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from reveal.memory.builder import Builder
 from reveal.memory.engines.engine import Engine, SearchResult
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, fingerprint
@@ -129,8 +130,6 @@ class Reader:
         self, folder: str | Path, items: Sequence[Item], sources: Sequence[str], engine: Engine | None = None
     ) -> Memory:
         """A new memory of these items, which this reader searches from now on. Raises as `Builder`."""
-        from reveal.memory.builder import Builder
-
         layout = layout_of(self.model, sources)
         with Builder(folder, layout) as builder:
             for start in range(builder.count, len(items), 16 * BATCH):

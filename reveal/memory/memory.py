@@ -34,6 +34,7 @@ import numpy as np
 from jaxtyping import Int
 
 from common.io.files import atomic_folder
+from reveal.memory.builder import Builder
 from reveal.memory.engines.engine import Engine, SearchResult
 from reveal.memory.folder import SHARD_NAME, Lock, remove_partial, shard_name
 from reveal.memory.items import Item
@@ -69,8 +70,6 @@ class Memory(Snapshot):
     @classmethod
     def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> Memory:
         """An empty memory in a new folder; for many items, see `Builder`. Raises FileExistsError."""
-        from reveal.memory.builder import Builder
-
         Builder(folder, layout).finish()
         return cls(folder, engine)
 
