@@ -285,12 +285,11 @@ def answer(
     values, scores, present = (jnp.asarray(x) for x in (values, scores, present))
     fused = model.fuse(query, values, scores, present, shares=True)
     tokens = model.generate(fused, decoding).tokens[0]
-    inputs = jnp.concatenate([jnp.full((1,), model.config.bos, jnp.int32), tokens[:-1]])
 
     def likely(fused: Fused) -> tuple[Float[Array, "r o v"], Float[Array, " r"]]:
         """Log-probabilities of every token after those before it, and of the answer."""
-        logits = model.logits(fused, jnp.broadcast_to(inputs, (len(fused.states), len(inputs))))
-        every_token = jax.nn.log_softmax(logits)
+        rows = jnp.broadcast_to(tokens, (len(fused.states), len(tokens)))
+        every_token = jax.nn.log_softmax(model.text_logits(fused, rows))
         per_token = jnp.take_along_axis(every_token, tokens[None, :, None], axis=-1)[..., 0]
         return every_token, jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
 

@@ -180,8 +180,7 @@ def retrieve(
 @partial(jax.jit, static_argnums=0)
 def _likelihoods(graph: nnx.GraphDef, params: Any, fused: Fused, tokens: Array) -> Any:
     model = nnx.merge(graph, params)
-    inputs = jnp.concatenate([jnp.full_like(tokens[:, :1], model.config.bos), tokens[:, :-1]], axis=1)
-    return sureness(jax.nn.log_softmax(model.logits(fused, inputs)), tokens, model.config.eos)
+    return sureness(jax.nn.log_softmax(model.text_logits(fused, tokens)), tokens, model.config.eos)
 
 
 def sureness(
