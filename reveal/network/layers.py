@@ -21,7 +21,6 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 MASKED = -1e10  # finite: a query without any key averages them all instead of becoming NaN
 NORM_EPS = 1e-6
-lecun_normal = jax.nn.initializers.lecun_normal()
 
 
 class Mode(NamedTuple):
@@ -60,7 +59,7 @@ class Linear(nnx.Module):
     """A map of the last axis. The kernel is initialised normal with variance `gain**2 / inputs`."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False, gain: int | float = 1, rngs: nnx.Rngs):
-        self.kernel = nnx.Param(gain * lecun_normal(rngs.params(), (inputs, outputs)))
+        self.kernel = nnx.Param(gain * jax.nn.initializers.lecun_normal()(rngs.params(), (inputs, outputs)))
         self.bias = nnx.Param(jnp.zeros((outputs,))) if bias else None
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:

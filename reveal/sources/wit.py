@@ -47,7 +47,6 @@ CAPTIONS = {
 }
 LARGEST = 1 << 24  # bytes of a field; Python's own limit is 128 KiB, which pages exceed
 MOST_LINES = 1000  # of a row
-TABS = len(COLUMNS) - 1
 LONE_RETURN = re.compile(r"\r(?!\n)")  # which `csv` takes for the end of a row
 
 
@@ -117,7 +116,7 @@ def cells(lines: Iterable[str]) -> Iterator[list[str]]:
             if following is None:
                 break
             block.append(following)
-            if following.count("\t") >= TABS:  # a row of its own
+            if following.count("\t") >= len(COLUMNS) - 1:  # a row of its own
                 break
             row = _parsed(block) if '"' in following else None
         if row is None or (len(block) > 1 and len(row) != len(COLUMNS)):
