@@ -172,7 +172,13 @@ class Encoder:
         self.side = max(SIDE, assistant.processor.image_size) if side is None else side
 
     def prepare(self, item: Item, skips: Skips) -> tuple[Item, Row] | None:
-        """The item as it is stored, and the network's input; None, and counted, if it cannot be used."""
+        """The item as it is stored, and the network's input; None, and counted, if it cannot be used. Raises ValueError
+        for a source that the network does not know."""
+        if item.source not in (sources := self.assistant.processor.sources):
+            raise ValueError(
+                f"item {item.id} is of source {item.source!r}, this network knows {', '.join(sources)}: name one of"
+                " these with --source or in the file, or all of the file's with --encoder and --names"
+            )
         item = shrunk(item, self.side)
         row = self.assistant.processor.row(item, skips)
         return None if row is None else (item, row)
@@ -208,36 +214,22 @@ class Encoder:
             yield list(itertools.chain(*stored)), np.concatenate(keys), np.concatenate(values)
 
     def _prepared(self, items: Iterable[Item]) -> Iterator[tuple[Item, Row]]:
-        """The items that can be used, in their order, `AHEAD` groups ahead. Raises ValueError for an item of a source
-        that the network does not know."""
+        """The items that can be used, in their order, `AHEAD` groups ahead. Raises as `prepare`."""
 
         def prepare(group: list[Item]) -> tuple[list[tuple[Item, Row]], Skips]:
             skips = Skips(self.skips.strict)
             found = [self.prepare(item, skips) for item in group]
             return [one for one in found if one is not None], skips
 
-        def done(future: Future) -> list[tuple[Item, Row]]:
-            found, skips = future.result()
-            self.skips.merge(skips)
-            return found
-
-        def known() -> Iterator[Item]:
-            for item in items:
-                if item.source not in sources:
-                    raise ValueError(
-                        f"item {item.id} is of source {item.source!r}, this network knows {', '.join(sources)}: name"
-                        " one of these with --source or in the file, or all of the file's with --encoder and --names"
-                    )
-                yield item
-
-        sources, stream, waiting = self.assistant.processor.sources, known(), collections.deque[Future]()
+        stream, waiting = iter(items), collections.deque[Future]()
         with ThreadPoolExecutor(THREADS) as pool:
-            while group := list(itertools.islice(stream, GROUP)):
-                waiting.append(pool.submit(prepare, group))
-                if len(waiting) > AHEAD:
-                    yield from done(waiting.popleft())
-            while waiting:
-                yield from done(waiting.popleft())
+            while (group := list(itertools.islice(stream, GROUP))) or waiting:
+                if group:
+                    waiting.append(pool.submit(prepare, group))
+                if len(waiting) > AHEAD or not group:
+                    found, skips = waiting.popleft().result()
+                    self.skips.merge(skips)
+                    yield from found
 
 
 def _unwritten(builder: Builder, stream: Iterator[Item], encoder: Encoder) -> Iterator[Item]:
