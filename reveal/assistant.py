@@ -178,15 +178,16 @@ class Assistant:
         if k != 0:
             k = 0 if k is None and self.memory is None else items_to_find(self.memory, k, MOST_READ, sources)
         query, view = self.query_of_best_view(image, question, sources if k else ())
-        found, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
+        retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
         decoding = decoding or Decoding(self.processor.answer_length, BEAMS)
-        output = jax.device_get(self._answer(self._params, query, values, scores, found.present, decoding))
-        numbers = np.stack([scores[0], output.prior, output.shares, output.effects], axis=1)[found.present[0]].tolist()
-        items = tuple(RetrievedItem(item, *row) for item, row in zip(self._items(found), numbers, strict=True))
+        output = jax.device_get(self._answer(self._params, query, values, scores, retrieved.present, decoding))
+        numbers = np.stack([scores[0], output.prior, output.shares, output.effects], axis=1)
+        numbers = numbers[retrieved.present[0]].tolist()
+        items = tuple(RetrievedItem(item, *row) for item, row in zip(self._items(retrieved), numbers, strict=True))
         log_gate = np.asarray(query.log_gate[0], np.float64)
         gate = dict(zip(self.processor.sources, np.exp(log_gate).tolist(), strict=True))
         text, log_probability = self.processor.tokenizer.decode(output.tokens), float(output.log_probability)
-        evidence = Evidence(question, text, log_probability, items, gate, found.version, view=view)
+        evidence = Evidence(question, text, log_probability, items, gate, retrieved.version, view=view)
         if (doubt := self.processor.doubt) is None or not items:
             return evidence
         features = np.array([items[0].score, log_gate.max(), output.likelihood, output.empty], np.float64)
@@ -202,8 +203,8 @@ class Assistant:
             raise ValueError("nothing to search by: give a text, a picture, or both")
         k = items_to_find(self.memory, k, MOST_FOUND, sources)
         query, _ = self.query_of_best_view(image, text, sources)
-        found, _, scores = retrieve(self.memory, query, k, sources, self.model.config)
-        return list(zip(self._items(found), scores[found.present].tolist(), strict=True))
+        retrieved, _, scores = retrieve(self.memory, query, k, sources, self.model.config)
+        return list(zip(self._items(retrieved), scores[retrieved.present].tolist(), strict=True))
 
     def query(self, image: Picture | None, text: str) -> Query:
         """The encoded question; in place of no image a network may have a blank one."""
@@ -251,13 +252,13 @@ def items_to_find(memory: Memory | None, k: int | None, default: int, sources: S
     counts = memory.sources
     for name in sources or ():
         memory.layout.number(name)
-    there = sum(counts[name] for name in set(sources or counts))
-    if k is not None and not 1 <= k <= there:
-        of = f" of {', '.join(sources)}" if sources else ""
-        raise ValueError(f"k is {k}, the memory has {there:,} items{of}: ask for 1 to {there}")
-    if there == 0:
+    available = sum(counts[name] for name in set(sources or counts))
+    if k is not None and not 1 <= k <= available:
+        where = f" of {', '.join(sources)}" if sources else ""
+        raise ValueError(f"k is {k}, the memory has {available:,} items{where}: ask for 1 to {available}")
+    if available == 0:
         raise ValueError("there is nothing to search: the memory, or what --sources names of it, is empty")
-    return min(default, there) if k is None else k
+    return min(default, available) if k is None else k
 
 
 class Attributed(NamedTuple):

@@ -72,9 +72,9 @@ class T5Reader:
     def __init__(self, folder: str | Path):
         folder = Path(folder)
         self.tokenizer = Pieces(require_file(folder / "spiece.model"))
-        found = read_t5(folder)
-        graph, shapes = blank(T5, found.config)
-        self.model = nnx.merge(graph, unflatten_like(found.params, shapes))
+        published = read_t5(folder)
+        graph, shapes = blank(T5, published.config)
+        self.model = nnx.merge(graph, unflatten_like(published.params, shapes))
 
     def answer(
         self, question: str, passages: Sequence[str], decoding: Decoding
@@ -141,10 +141,10 @@ class TwoTowerAssistant:
             memory = memory if isinstance(memory, Memory) else Memory(memory)
             sources = sources or memory.layout.sources
         processor = TwoTowerProcessor.of_folder(Path(folder), towers.config, sources)
-        found = cls(towers, processor, memory, None if reader is None else T5Reader(reader))
+        assistant = cls(towers, processor, memory, None if reader is None else T5Reader(reader))
         if memory is not None:
-            check_encoder(memory.layout, found._fingerprint, memory.folder)
-        return found
+            check_encoder(memory.layout, assistant._fingerprint, memory.folder)
+        return assistant
 
     def layout(self) -> Layout:
         return Layout(self._fingerprint, self.processor.sources, 2 * self.config.projection_dim + 2, (1, 1))
@@ -220,8 +220,8 @@ class TwoTowerAssistant:
             rows["tokens"] = self.processor.question(text)[None]
         if image is not None:
             rows["image"] = self.processor.image(image)[None]
-        found = self.vectors(rows, 1)
-        return [found[name][0] for name in ("text", "image") if name in found]
+        vectors = self.vectors(rows, 1)
+        return [vectors[name][0] for name in ("text", "image") if name in vectors]
 
     def _ranked(
         self, memory: Memory, image: Picture | None, text: str, k: int, sources: Sequence[str] | None
@@ -258,15 +258,15 @@ class TwoTowerAssistant:
 
     def vectors(self, rows: Mapping[str, np.ndarray], batch: int) -> dict[str, Float[np.ndarray, "n e"]]:
         """Unit vectors "text" of `tokens` and "image" of `image`, `batch` rows at a time, compiled once for it."""
-        found = {}
+        vectors = {}
         for name, given in (("text", "tokens"), ("image", "image")):
             if given in rows:
                 parts = [
                     np.asarray(call(self._graph, f"embed_{name}", self._params, part[given]))
                     for part in batches({given: rows[given]}, batch)
                 ]
-                found[name] = np.concatenate(parts)[: len(rows[given])]
-        return found
+                vectors[name] = np.concatenate(parts)[: len(rows[given])]
+        return vectors
 
 
 AnyAssistant = Assistant | TwoTowerAssistant

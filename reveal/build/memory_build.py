@@ -79,9 +79,9 @@ def build(
     encoder = Encoder(assistant, Skips(any(source.strict for source in sources)), side, progress)
     counts = [expected(source, renumber) for source in sources]
     stream = numbered(sources, encoder.skips, renumber)
-    of = {"sources": [dataclasses.asdict(source) for source in sources], "renumber": renumber, "side": encoder.side}
-    of |= {"tokenizer": assistant.processor.tokenizer.digest, "item_length": assistant.processor.item_length}
-    with Builder(folder, assistant.layout(), shard, of) as builder:
+    recipe = {"sources": [dataclasses.asdict(source) for source in sources], "renumber": renumber, "side": encoder.side}
+    recipe |= {"tokenizer": assistant.processor.tokenizer.digest, "item_length": assistant.processor.item_length}
+    with Builder(folder, assistant.layout(), shard, recipe) as builder:
         resumed, ids = builder.count, []
         rest = _unwritten(builder, stream, encoder)
         total = None if None in counts else sum(filter(None, counts))
@@ -110,10 +110,10 @@ def add(
     Lines of .jsonl keep their ids unless `renumber`, and with `edit` replace the items of those ids; other items get
     new ids. Raises ValueError, before anything is encoded, for ids that are there, without `edit`, or twice in files.
     """
-    started, there = time.perf_counter(), memory.rows().ids
+    started, existing = time.perf_counter(), memory.rows().ids
     encoder = Encoder(assistant, Skips(any(source.strict for source in sources)), side, progress)
     keep_ids = [source.reader == "jsonl" and not renumber for source in sources]
-    first_free = _check_ids(memory, list(itertools.compress(sources, keep_ids)), there, edit)
+    first_free = _check_ids(memory, list(itertools.compress(sources, keep_ids)), existing, edit)
     stream = (
         item if keeps else dataclasses.replace(item, id=None)
         for source, keeps in zip(sources, keep_ids, strict=True)
@@ -123,7 +123,7 @@ def add(
     with memory.changing() as change:
         change.reserve(first_free)
         for items, keys, values in encoder.shards(stream):
-            old = np.isin([-1 if item.id is None else item.id for item in items], there)
+            old = np.isin([-1 if item.id is None else item.id for item in items], existing)
             changed, new = list(itertools.compress(items, old)), list(itertools.compress(items, ~old))
             change.edit(changed, keys[old], values[old])
             ids += [item.id for item in changed if item.id is not None]
@@ -254,23 +254,23 @@ def _unwritten(builder: Builder, stream: Iterator[Item], encoder: Encoder) -> It
     yield from stream
 
 
-def _check_ids(memory: Memory, sources: Sequence[Items], there: Int[np.ndarray, " n"], edit: bool) -> int:
+def _check_ids(memory: Memory, sources: Sequence[Items], existing: Int[np.ndarray, " n"], edit: bool) -> int:
     """The first id above all ids of these .jsonl files. Raises ValueError for one that is there twice, or, unless
     `edit`, in the memory."""
-    seen = there[:0]
+    seen = existing[:0]
     for source in sources:
-        given = [entry.get("id", number) for number, _, entry in objects(source.path, Skips())]
-        ids = np.sort(ids_of([number for number in given if isinstance(number, int) and 0 <= number < MOST_IDS]))
+        numbers = [entry.get("id", number) for number, _, entry in objects(source.path, Skips())]
+        ids = np.sort(ids_of([number for number in numbers if isinstance(number, int) and 0 <= number < MOST_IDS]))
         twice = np.union1d(ids[1:][np.diff(ids) == 0], np.intersect1d(ids, seen))
         if len(twice):
             raise ValueError(
                 f"{len(twice)} ids of {source.path} are there twice in what is to be added, {twice[0]} first: give each"
                 " item an id of its own, or --renumber gives them new ones"
             )
-        known = np.intersect1d(ids, there)
-        if len(known) and not edit:
+        taken = np.intersect1d(ids, existing)
+        if len(taken) and not edit:
             raise ValueError(
-                f"{len(known)} ids of {source.path} are in {memory.folder} already, {known[0]} first: --edit puts"
+                f"{len(taken)} ids of {source.path} are in {memory.folder} already, {taken[0]} first: --edit puts"
                 " these items in the place of those, --renumber gives them new ids"
             )
         seen = np.union1d(seen, ids)

@@ -107,8 +107,8 @@ class Memory(Snapshot):
 
     def reopen(self) -> bool:
         """Opens the version on the disk; returns whether another program has changed it. Raises as the constructor."""
-        found = read_manifest(self.folder)
-        if found == self.manifest:
+        manifest = read_manifest(self.folder)
+        if manifest == self.manifest:
             return False
         present = Snapshot(self.folder, self.layout.encoder)
         before, after = (
@@ -226,9 +226,9 @@ class Memory(Snapshot):
             layout = self.layout
             if self.wait and self.reopen() and self.layout != layout:
                 raise ValueError(f"{self.folder} was encoded anew by another program: load it again")
-            found, version = read_manifest(self.folder), self.version + 1
-            if found != self.manifest:
-                versions = f"version {found.version}, opened at {self.version}"
+            manifest, version = read_manifest(self.folder), self.version + 1
+            if manifest != self.manifest:
+                versions = f"version {manifest.version}, opened at {self.version}"
                 raise ValueError(f"{self.folder} was changed or replaced ({versions}): load it again")
 
             def forget() -> None:
