@@ -92,13 +92,13 @@ class PublishedT5(NamedTuple):
 
 
 def kind_of(path: str | Path) -> str:
-    """t5, vit, two_towers (which has a ViT) or reveal. Raises FileNotFoundError; ValueError for anything else."""
+    """t5, vit (also that of two towers) or reveal. Raises FileNotFoundError; ValueError for anything else."""
     path = Path(path)
     if (path / CONFIG).is_file():
         kind = read_json(path / CONFIG).get("model_type")
         if kind not in ("t5", *VISION_TYPES):
             raise ValueError(f"{path}: its model_type is {kind!r}; expected t5 or one of {', '.join(VISION_TYPES)}")
-        return "t5" if kind == "t5" else "two_towers" if kind in ("clip", "siglip") else "vit"
+        return "t5" if kind == "t5" else "vit"
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist: give a transformers folder, a t5x checkpoint, or an .npz")
     if path.suffix == ".npz":
@@ -205,8 +205,7 @@ def read_published(paths: Sequence[str | Path]) -> Published:
     `common.weights.remote.local`; ValueError for two of a kind."""
     parts: dict[str, Any] = {}
     for path in (local(path, pickles=True) for path in paths):
-        kind = kind_of(path)
-        part = "vit" if kind == "two_towers" else kind
+        part = kind_of(path)
         if part in parts or (parts and "reveal" in (part, *parts)):
             raise ValueError(f"{path} is one {part} too many: give one T5, one ViT, CLIP or SigLIP, or a REVEAL alone")
         parts[part] = {"t5": read_t5, "vit": read_vit, "reveal": read_scenic}[part](path)
