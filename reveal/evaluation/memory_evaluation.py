@@ -230,8 +230,8 @@ class SetsEvaluation(Evaluation):
         record["weights"], line = weights_provenance(file, header, encoder)
         about = {"weights": line, "memory": "none"}
         if self.memory is not None:
-            Memory.load(self.memory, encoder=encoder)  # before an engine, which may be remote
-            memory = Memory.load(self.memory, engine_of(self.engine, self.memory), encoder)
+            memory = Memory.load(self.memory, encoder=encoder)
+            memory.engine = engine_of(self.engine, self.memory)  # after the check, for it may be remote
             record["memory"], about["memory"] = memory_provenance(str(self.memory), memory)
         names = tuple(self.names) or (() if memory is None else memory.layout.sources)
         assistant = Assistant(model, processor_of(file, model.config, header, self.tokenizer, names), memory)

@@ -34,7 +34,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from common.io.images import check_image, read_image, to_uint8
+from common.io.images import check_image, from_uint8, read_image, to_uint8
 from common.io.tensor_files import read_json
 from common.weights.model_file import Metadata
 from reveal.memory.items import Item
@@ -110,7 +110,7 @@ class Processor:
 
     def image(self, path: str | Path) -> Float[np.ndarray, "s s 3"]:
         """A question's image, resized to a square. Raises as `read_image`."""
-        return resized(to_uint8(read_image(path)), self.image_size).astype(np.float32) / 255
+        return from_uint8(resized(to_uint8(read_image(path)), self.image_size))
 
     def check(self, image: Any) -> None:
         """Raises ValueError unless an array is an image of the network's size in [0, 1]."""
@@ -269,7 +269,7 @@ def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size
 def stacked_input(rows: Sequence[Row], length: int, size: int) -> Mapping[str, np.ndarray]:
     """`network_input` of rows."""
     tokens, image, has_image = stacked(rows, length, size)
-    return {"tokens": tokens, "image": image.astype(np.float32) / np.float32(255), "has_image": has_image}
+    return {"tokens": tokens, "image": from_uint8(image), "has_image": has_image}
 
 
 def stacked(
@@ -315,7 +315,7 @@ def windows(
         tall, wide = max(1, round(share * height)), max(1, round(share * width))
         tops, lefts = (np.linspace(0, room, count).round().astype(int) for room in (height - tall, width - wide))
         found += [resized(image[top : top + tall, left : left + wide], size) for top in tops for left in lefts]
-    return np.stack(found).astype(np.float32) / 255
+    return from_uint8(np.stack(found))
 
 
 def view_costs(views: Sequence[tuple[float, int]]) -> Float[np.ndarray, " v"]:

@@ -48,6 +48,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from common.data.stored import decode_picture
+from common.io.images import from_uint8
 from common.training.batches import batches
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
@@ -207,8 +208,8 @@ class OwnDataConfig:
     def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Example:
         question, picture = self._readable(int(index))
         answer = question.answers[rng.integers(len(question.answers))]
-        image = resized(picture, self.image_size, rng, self.crop)
-        example: Example = {"image": image.astype(np.float32) / 255, "id": np.int64(question.id)}
+        image = from_uint8(resized(picture, self.image_size, rng, self.crop))
+        example: Example = {"image": image, "id": np.int64(question.id)}
         if self.objective == "prefix":
             example["caption"] = self.vocabulary.encode(answer, self.prefix + self.answer_length)
         else:
