@@ -210,13 +210,11 @@ class Assistant:
         """The encoded question; in place of no image a network may have a blank one."""
         rows: dict[str, Any] = {}
         image = self.processor.blank if image is None else image
-        if not isinstance(image, str | Path | None):
-            self.processor.check(image)
         tokens = self.processor.question(text)
         if tokens.any():
             rows["tokens"] = tokens[None]
         if image is not None:
-            rows["image"] = (self.processor.image(image) if isinstance(image, str | Path) else image)[None]
+            rows["image"] = self.processor.image(image)[None]
         return self._encode_query(self._params, rows)
 
     def query_of_best_view(self, image: Picture | None, text: str, sources: Sequence[str] | None) -> tuple[Query, int]:

@@ -108,18 +108,18 @@ class Processor:
         words = dict.fromkeys(word for word in WORD.findall(text.lower()) if word[0].isalnum())
         return [word for word in words if word not in self.tokenizer.numbers]
 
-    def image(self, path: str | Path) -> Float[np.ndarray, "s s 3"]:
-        """A question's image, resized to a square. Raises as `read_image`."""
-        return from_uint8(resized(to_uint8(read_image(path)), self.image_size))
-
-    def check(self, image: Any) -> None:
-        """Raises ValueError unless an array is an image of the network's size in [0, 1]."""
+    def image(self, image: Any) -> Float[np.ndarray, "s s 3"]:
+        """A question's image: a file's, resized to a square, or an array of the network's size in [0, 1]. Raises as
+        `read_image`, and ValueError for any other array."""
+        if isinstance(image, str | Path):
+            return from_uint8(resized(to_uint8(read_image(image)), self.image_size))
         check_image("the question's image", image)
         if np.shape(image)[:2] != 2 * (self.image_size,):
             side, found = self.image_size, "x".join(map(str, np.shape(image)[1::-1]))
             raise ValueError(
                 f"the question's image is {found}: this network sees {side}x{side}; resize it, or name its file"
             )
+        return image
 
     def views_of(self, path: str | Path) -> Float[np.ndarray, "v s s 3"]:
         """A question's image and windows of it, each resized to a square. Raises as `read_image`."""
