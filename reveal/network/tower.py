@@ -74,9 +74,6 @@ class Tower(nnx.Module):
         x = image.astype(self.map[...].dtype)
         for layer in self.stem:
             x = jax.nn.gelu(layer(x))
-        for layer in self.fine:
-            x = layer(x)
-        x = self.down(x)
-        for layer in self.coarse:
+        for layer in (*self.fine, self.down, *self.coarse):
             x = layer(x)
         return self.norm(x).reshape(len(x), -1) @ self.map[...]
