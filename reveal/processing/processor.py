@@ -156,8 +156,7 @@ def processor_of(
     file without any. Raises FileNotFoundError for no tokenizer; ValueError for one that does not fit the network, for
     another number of sources, and for a description with an unknown key."""
     description = _description(weights, header)
-    data = recipe_of(header).get("data")
-    data = data if isinstance(data, Mapping) else {}
+    data = recipe_of(header, "data")
     found = tokenizers.load(tokenizer) if tokenizer is not None else _tokenizer(weights, description, data)
     names = tuple(sources or description.get("sources") or data.get("sources") or default_sources)
     if len(names) != config.sources:
@@ -182,10 +181,11 @@ def processor_of(
     return Processor(found, names, size, **options)
 
 
-def recipe_of(header: Metadata) -> Mapping[str, Any]:
-    """The recipe that training wrote; {} without one."""
+def recipe_of(header: Metadata, part: str) -> Mapping[str, Any]:
+    """The `data`, or another part, of the recipe that training wrote; {} without one."""
     recipe = header.metadata.get("recipe")
-    return recipe if isinstance(recipe, Mapping) else {}
+    found = recipe.get(part) if isinstance(recipe, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _description(weights: Path, header: Metadata) -> dict[str, Any]:
