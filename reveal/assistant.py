@@ -293,8 +293,8 @@ def answer(
         return every_token, jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
 
     def without(kept: Bool[Array, "r k"]) -> Float[Array, " r"]:
-        inputs = jax.tree.map(lambda x: jnp.repeat(x, len(kept), axis=0), (query, values, scores))
-        return likely(model.fuse(*inputs, kept & present))[1]
+        rows, every, score = jax.tree.map(lambda x: jnp.repeat(x, len(kept), axis=0), (query, values, scores))
+        return likely(model.fuse(rows, every, score, kept & present))[1]
 
     every_token, whole = likely(fused)
     effects, shares = jnp.zeros((k,)), jnp.zeros((k,)) if fused.shares is None else fused.shares[0]
