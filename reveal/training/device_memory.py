@@ -91,7 +91,7 @@ def rows_of(contents: Contents, ids: Integer[Array, "*b"]) -> Int[Array, "*b"]:
     return jnp.where((jnp.asarray(contents.id)[rows] == ids) & (ids >= 0), rows, -1)
 
 
-def gather(arrays: Any, rows: Int[Array, "b ..."], mesh: Mesh | None) -> Any:
+def gather(arrays: Any, rows: Int[Array, "b ..."], mesh: Mesh | None = None) -> Any:
     """`array[rows]` of each array of a tree, which the mesh may split by rows; without gradients.
 
     Each device looks up all rows in its share, 0 for others', and the sum goes to those that hold the batch's part."""
@@ -121,7 +121,7 @@ def gather(arrays: Any, rows: Int[Array, "b ..."], mesh: Mesh | None) -> Any:
     return mapped(lax.stop_gradient(arrays), rows)
 
 
-def take(contents: Contents, rows: Int[Array, "b ..."], mesh: Mesh | None) -> Contents:
+def take(contents: Contents, rows: Int[Array, "b ..."], mesh: Mesh | None = None) -> Contents:
     """Some rows; -1 gives a padding row."""
     present = rows >= 0
     at = jnp.where(present, rows, 0)
